@@ -1,0 +1,23 @@
+# Flags of every Koine target. Warnings are errors only when Koine is the project being built.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS ON) # __int128
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(KOINE_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
+
+add_library(koine_options INTERFACE)
+target_compile_options(koine_options INTERFACE -ffp-contract=off)
+if(PROJECT_IS_TOP_LEVEL)
+  target_compile_options(koine_options INTERFACE -Wall -Wextra -Wshadow -Werror -Wno-missing-field-initializers)
+endif()
+if(KOINE_SANITIZE)
+  add_compile_options(-fsanitize=${KOINE_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${KOINE_SANITIZE})
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE AND PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()

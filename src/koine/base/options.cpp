@@ -1,0 +1,81 @@
+#include "koine/base/options.hpp"
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "koine/base/error.hpp"
+
+namespace koine {
+namespace {
+
+int64_t parse_int(const char* name, std::string_view text, int64_t low, int64_t high) {
+  int64_t value = 0;
+  auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  KOINE_REQUIRE(code == std::errc() && end == text.data() + text.size() && value >= low &&
+                    value <= high,
+                Value, "{}={}: expected an integer from {} to {}", name, text, low, high);
+  return value;
+}
+
+void read(const char* name, auto apply) {
+  if (const char* text = std::getenv(name); text != nullptr && *text != 0) apply(text);
+}
+
+Options from_environment() {
+  Options o;
+  auto number = [](const char* name, auto& field, int64_t low, int64_t high) {
+    read(name, [&](const char* text) {
+      field = static_cast<std::remove_reference_t<decltype(field)>>(
+          parse_int(name, text, low, high));
+    });
+  };
+  number("KOINE_DEBUG", o.debug, 0, 7);
+  number("KOINE_VERIFY", o.verify, 0, 2);
+  number("KOINE_NOOPT", o.noopt, 0, 1);
+  number("KOINE_THREADS", o.threads, 0, 1024);
+  number("KOINE_POISON", o.poison, 0, 1);
+  number("KOINE_MEMORY_LIMIT", o.memory_limit, 0, INT64_MAX);
+  read("KOINE_FP", [&](std::string_view text) {
+    KOINE_REQUIRE(text == "strict" || text == "default", Value,
+                  "KOINE_FP={}: expected 'strict' or 'default'", text);
+    o.strict = text == "strict";
+  });
+  read("KOINE_CPU", [&](const char* text) { o.cpu = text; });
+  read("KOINE_DEVICE", [&](const char* text) { o.device = text; });
+  read("KOINE_DUMP", [&](const char* text) { o.dump = text; });
+  return o;
+}
+
+Options& mutable_options() {
+  static Options instance = from_environment();
+  return instance;
+}
+
+}  // namespace
+
+const Options& options() { return mutable_options(); }
+
+const std::vector<OptionRow>& option_table() {
+  static const std::vector<OptionRow> rows = {
+      {"KOINE_DEBUG", "0..7", "1 kernels as they run, 2 schedule, 3 kernel trees, 4 applied "
+                              "optimisations, 5 source text, 6 linear programs, 7 stage times"},
+      {"KOINE_VERIFY", "0..2", "0 off, 1 both ends of the pipeline, 2 after every stage"},
+      {"KOINE_NOOPT", "0|1", "1 keeps every kernel as plain loops"},
+      {"KOINE_FP", "default|strict", "strict: equal bits on every backend"},
+      {"KOINE_THREADS", "0..1024", "worker threads; 0 means all cores"},
+      {"KOINE_CPU", "x86-64-v2|x86-64-v3|x86-64-v4", "instruction set; unset means this host's"},
+      {"KOINE_DEVICE", "a device name", "default device; unset means CPU"},
+      {"KOINE_DUMP", "a stage name", "prints every kernel after that stage"},
+      {"KOINE_POISON", "0|1", "1 fills fresh and freed buffers with a pattern"},
+      {"KOINE_MEMORY_LIMIT", "bytes", "most bytes a device may hold; 0 means the machine's memory"},
+  };
+  return rows;
+}
+
+OptionScope::OptionScope(const Options& replacement) : saved_(options()) {
+  mutable_options() = replacement;
+}
+OptionScope::~OptionScope() { mutable_options() = saved_; }
+
+}  // namespace koine

@@ -1,0 +1,203 @@
+#include "koine/engine/engine.hpp"
+
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+#include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
+#include "koine/base/timer.hpp"
+#include "koine/engine/executable.hpp"
+#include "koine/engine/storage.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/verify/verify.hpp"
+
+namespace koine {
+namespace {
+
+struct CounterState {
+  std::mutex mutex;
+  Counters counters;
+};
+CounterState& counter_state() {
+  static CounterState state;
+  return state;
+}
+
+std::string device_of(const UOp& value) {
+  const Device d = value.device();
+  return d ? d.name() : default_device();
+}
+
+int64_t byte_size(const UOp& value) {
+  int64_t bytes = 0;
+  KOINE_REQUIRE(!__builtin_mul_overflow(value.numel(), item_size(value.dtype()), &bytes), Memory,
+                "a tensor of shape {} and dtype {} does not fit into memory", shape_text(value),
+                dtype_name(value.dtype()));
+  return bytes;
+}
+
+UOp make_buffer(const UOp& shape, DType dtype, const std::string& device) {
+  const UOp buffer = new_buffer(shape, dtype, Device(device));
+  storage::set_memory(buffer, device_runtime(device).allocate(byte_size(buffer)));
+  return buffer;
+}
+
+// Nodes that were computed before become their Buffers.
+UOp with_results(const UOp& graph) {
+  Substitution known;
+  toposort(graph, [&](const UOp& u) {
+    const UOp buffer = storage::result(u);
+    if (buffer) known.emplace(u, buffer);
+    return !buffer;
+  });
+  return known.empty() ? graph : substitute(graph, known);
+}
+
+UOp base_of(const UOp& after) {
+  UOp u = after;
+  while (u.is(Op::After)) u = u.src(0);
+  return u;
+}
+
+struct Prepared {
+  std::vector<UOp> values;        // to compute
+  std::vector<UOp> destinations;  // null for Afters
+  std::vector<size_t> position;   // in the request
+};
+
+// A forward cache of executables by program and target. Bounded: the oldest half goes.
+class ExecutableCache {
+ public:
+  std::shared_ptr<Executable> find(const UOp& body, const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    const auto it = entries_.find(body);
+    if (it == entries_.end()) return nullptr;
+    const auto found = it->second.find(key);
+    return found == it->second.end() ? nullptr : found->second;
+  }
+  void add(const UOp& body, const std::string& key, std::shared_ptr<Executable> e) {
+    const std::lock_guard lock(mutex_);
+    if (order_.size() >= most_entries) {
+      for (size_t i = 0; i < most_entries / 2; ++i) entries_.erase(order_[i]);
+      order_.erase(order_.begin(), order_.begin() + most_entries / 2);
+    }
+    if (!entries_.contains(body)) order_.push_back(body);
+    entries_[body][key] = std::move(e);
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    entries_.clear();
+    order_.clear();
+  }
+
+ private:
+  static constexpr size_t most_entries = 1024;
+  std::mutex mutex_;
+  std::unordered_map<UOp, std::map<std::string, std::shared_ptr<Executable>>> entries_;
+  std::vector<UOp> order_;
+};
+
+ExecutableCache& executables() {
+  static auto* cache = new ExecutableCache;
+  return *cache;
+}
+
+}  // namespace
+
+UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data) {
+  const UOp buffer = make_buffer(shape, dtype, device);
+  const auto memory = storage::memory(buffer);
+  if (data != nullptr && memory->bytes() > 0)
+    std::memcpy(memory->data(), data, static_cast<size_t>(memory->bytes()));
+  return buffer;
+}
+
+std::shared_ptr<Memory> memory_of(const UOp& buffer) { return storage::memory(buffer); }
+UOp realized_buffer(const UOp& value) {
+  if (value.is(Op::Buffer) && storage::memory(value)) return value;
+  return storage::result(value);
+}
+
+std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables) {
+  std::vector<UOp> out(values.size());
+  Prepared work;
+  std::unordered_map<UOp, size_t> seen;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (const UOp done = realized_buffer(values[i])) {
+      out[i] = done;
+      continue;
+    }
+    if (!seen.emplace(values[i], i).second) continue;  // filled below from the first
+    const UOp value = with_results(values[i]);
+    if (const UOp done = realized_buffer(value)) {
+      out[i] = done;
+      continue;
+    }
+    if (options().verify >= 1) verify(value, VerifyLevel::Tensor, "the request");
+    UOp destination;
+    if (value.is(Op::After)) {
+      out[i] = base_of(value);
+      KOINE_REQUIRE(out[i].is(Op::Buffer), Value, "an assignment needs a buffer, got {}", op_name(out[i].op()));
+    } else {
+      destination = make_buffer(value.shape(), value.dtype(), device_of(value));
+      out[i] = destination;
+    }
+    if (destination && value.numel() == 0) continue;
+    work.values.push_back(value);
+    work.destinations.push_back(destination);
+    work.position.push_back(i);
+  }
+  if (!work.values.empty()) {
+    const double start = now_seconds();
+    const Callified program = callify(work.values, work.destinations);
+    const std::string device = device_of(out[work.position[0]]);
+    const std::string key = device_runtime(device).target().name + (options().noopt ? "/noopt" : "");
+    std::shared_ptr<Executable> executable = executables().find(program.body, key);
+    if (!executable) {
+      executable = build_executable(program.body, device);
+      executables().add(program.body, key, executable);
+    }
+    count([&](Counters& c) { c.schedule_seconds += now_seconds() - start; });
+    executable->run(program.arguments, variables);
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!out[i]) out[i] = out[seen.at(values[i])];
+    if (!(out[i] == values[i])) storage::set_result(values[i], out[i]);
+  }
+  return out;
+}
+
+std::vector<Kernel> schedule(const std::vector<UOp>& values) {
+  std::vector<UOp> lazy, destinations;
+  for (const UOp& v : values) {
+    const UOp value = with_results(v);
+    if (realized_buffer(value)) continue;
+    lazy.push_back(value);
+    destinations.push_back(value.is(Op::After) ? UOp() : new_buffer(value.shape(), value.dtype(), Device(device_of(value))));
+  }
+  if (lazy.empty()) return {};
+  return rangeify(split_large_reduces(callify(lazy, destinations).body));
+}
+
+void count(const std::function<void(Counters&)>& change) {
+  const std::lock_guard lock(counter_state().mutex);
+  change(counter_state().counters);
+}
+Counters counters() {
+  const std::lock_guard lock(counter_state().mutex);
+  return counter_state().counters;
+}
+void reset_counters() {
+  const std::lock_guard lock(counter_state().mutex);
+  counter_state().counters = {};
+}
+void clear_compile_cache() {
+  executables().clear();
+  clear_program_cache();
+}
+
+}  // namespace koine

@@ -1,0 +1,50 @@
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+#include "koine/lower/rangeify.hpp"
+#include "koine/runtime/device.hpp"
+
+// Lazy execution: values are scheduled, compiled (in parallel, cached by content and target),
+// planned and run when somebody looks at them.
+namespace koine {
+
+/// Values of Variables during a run.
+using VariableValues = std::map<std::string, int64_t>;
+
+/// A new Buffer node with memory behind it, holding `bytes` bytes from `data` (null: arbitrary).
+UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data);
+/// The memory behind a Buffer node; null before it has any.
+std::shared_ptr<Memory> memory_of(const UOp& buffer);
+
+/// Computes values and returns one Buffer node each. Values that were computed before are not
+/// computed again. An After gives its own buffer once its effects have run.
+std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables = {});
+/// The Buffer that holds a value computed earlier; null when it was not.
+UOp realized_buffer(const UOp& value);
+
+/// What would run for these values, without running it.
+std::vector<Kernel> schedule(const std::vector<UOp>& values);
+
+/// Counted since the start of the process or the last reset; all threads together.
+struct Counters {
+  int64_t kernels = 0;            ///< launched
+  int64_t compiled = 0;           ///< programs compiled, not found in the cache
+  double operations = 0;          ///< arithmetic on values, estimated
+  double bytes = 0;               ///< moved to and from memory, estimated
+  double run_seconds = 0;
+  double schedule_seconds = 0;    ///< stages 1 and 2, and planning
+  double compile_seconds = 0;     ///< wall time of stages 3 to 8
+  int64_t temporary_bytes = 0;    ///< largest arena of temporaries
+};
+Counters counters();
+void reset_counters();
+/// Forgets compiled programs and schedules; the next realize is cold.
+void clear_compile_cache();
+
+}  // namespace koine

@@ -1,0 +1,71 @@
+#include "koine/engine/storage.hpp"
+
+#include <mutex>
+#include <unordered_map>
+
+namespace koine::storage {
+namespace {
+
+struct Tables {
+  std::mutex mutex;
+  std::unordered_map<uint64_t, std::shared_ptr<Memory>> memory;  // by id of a Buffer
+  std::unordered_map<uint64_t, UOp> results;                     // by id of a computed value
+};
+
+void on_death(uint64_t id);
+
+Tables& tables() {
+  static Tables* instance = [] {
+    set_death_hook(on_death);
+    return new Tables;  // outlives handles in static storage
+  }();
+  return *instance;
+}
+
+void on_death(uint64_t id) {
+  std::shared_ptr<Memory> memory;  // both are released outside the lock
+  UOp buffer;
+  const std::lock_guard lock(tables().mutex);
+  if (const auto it = tables().memory.find(id); it != tables().memory.end()) {
+    memory = std::move(it->second);
+    tables().memory.erase(it);
+  }
+  if (const auto it = tables().results.find(id); it != tables().results.end()) {
+    buffer = std::move(it->second);
+    tables().results.erase(it);
+  }
+}
+
+}  // namespace
+
+void set_memory(const UOp& buffer, std::shared_ptr<Memory> memory) {
+  Tables& t = tables();
+  watch(buffer);
+  const std::lock_guard lock(t.mutex);
+  t.memory[buffer.id()] = std::move(memory);
+}
+
+std::shared_ptr<Memory> memory(const UOp& buffer) {
+  if (!is_watched(buffer)) return nullptr;
+  const std::lock_guard lock(tables().mutex);
+  const auto it = tables().memory.find(buffer.id());
+  return it == tables().memory.end() ? nullptr : it->second;
+}
+
+void set_result(const UOp& value, const UOp& buffer) {
+  Tables& t = tables();
+  watch(value);
+  UOp previous;
+  const std::lock_guard lock(t.mutex);
+  UOp& slot = t.results[value.id()];
+  previous = std::exchange(slot, buffer);
+}
+
+UOp result(const UOp& value) {
+  if (!is_watched(value)) return {};
+  const std::lock_guard lock(tables().mutex);
+  const auto it = tables().results.find(value.id());
+  return it == tables().results.end() ? UOp() : it->second;
+}
+
+}  // namespace koine::storage

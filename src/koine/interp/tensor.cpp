@@ -1,0 +1,360 @@
+#include <absl/container/flat_hash_map.h>
+
+#include <numeric>
+
+#include "koine/base/error.hpp"
+#include "koine/interp/interp.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine {
+
+int64_t Array::numel() const {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+Sizes strides_of(const Sizes& sizes) {
+  Sizes strides(sizes.size(), 1);
+  for (size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * sizes[i];
+  return strides;
+}
+
+// Steps through all coordinates of a shape in row-major order.
+class Coordinates {
+ public:
+  explicit Coordinates(const Sizes& sizes) : sizes_(sizes), at_(sizes.size(), 0) {}
+  const Sizes& at() const { return at_; }
+  void next() {
+    for (size_t i = at_.size(); i-- > 0;) {
+      if (++at_[i] < sizes_[i]) return;
+      at_[i] = 0;
+    }
+  }
+
+ private:
+  const Sizes& sizes_;
+  Sizes at_;
+};
+
+int64_t offset_of(const Sizes& at, const Sizes& strides) {
+  int64_t offset = 0;
+  for (size_t i = 0; i < at.size(); ++i) offset += at[i] * strides[i];
+  return offset;
+}
+
+class TensorInterpreter {
+ public:
+  explicit TensorInterpreter(const Bindings& bindings) : bindings_(bindings) {}
+
+  const Array& value(const UOp& root) {
+    // Bodies of Functions are evaluated by their GetTuple, with Params bound.
+    const auto order = toposort(root, [&](const UOp& u) {
+      return !u.is(Op::Function) && !u.is(Op::Tuple) && !bindings_.contains(u);
+    });
+    for (const UOp& u : order)
+      if (!values_.contains(u.node())) set(u, evaluate(u));
+    if (!values_.contains(root.node())) set(root, evaluate(root));
+    return values_.at(root.node());
+  }
+
+ private:
+  void set(const UOp& u, Array a) {
+    keep_.push_back(u);
+    values_.emplace(u.node(), std::move(a));
+  }
+
+  const Array& of(const UOp& u) {
+    if (const auto it = values_.find(u.node()); it != values_.end()) return it->second;
+    return value(u);
+  }
+
+  Sizes resolve(const UOp& shape) {
+    Sizes out;
+    for (const UOp& d : shape.src())
+      out.push_back(d.is(Op::Const) ? const_int(d) : bits_to_int(DType::Index, of(d).data.at(0)));
+    return out;
+  }
+
+  Array blank(const UOp& u) {
+    Array a{u.dtype(), resolve(u.shape()), {}, {}};
+    const int64_t n = a.numel();
+    KOINE_REQUIRE(n < (int64_t{1} << 32), Memory, "interpreter: {} of shape {} is too large",
+                  op_name(u.op()), shape_text(u));
+    a.data.assign(static_cast<size_t>(n), 0);
+    return a;
+  }
+
+  Array evaluate(const UOp& u) {
+    if (const auto it = bindings_.find(u); it != bindings_.end()) return it->second;
+    if (is_elementwise(u.op())) return elementwise(u);
+    switch (u.op()) {
+      case Op::Const: {
+        Array a{u.dtype(), {}, {u.as<ConstArg>().bits}, {}};
+        if (is_invalid(u)) a.valid = {0};
+        return a;
+      }
+      case Op::Binary: {
+        Array a = blank(u);
+        const std::string& bytes = u.as<std::string>();
+        for (size_t i = 0; i < bytes.size(); ++i) a.data[i] = static_cast<uint8_t>(bytes[i]);
+        return a;
+      }
+      case Op::Param:
+      case Op::Buffer:
+        raise(ErrorKind::Key, "{} of slot {}{} is not bound to a value", op_name(u.op()),
+              u.as<BufferArg>().slot,
+              u.as<BufferArg>().name.empty() ? "" : " ('" + u.as<BufferArg>().name + "')");
+      case Op::Stack: return stack_values(u);
+      case Op::Reduce: return reduce_axes(u);
+      case Op::Bitcast: return bitcast_value(u);
+      case Op::Load:
+      case Op::Contiguous:
+      case Op::ContiguousBackward:
+      case Op::Detach: return of(u.src(0));
+      case Op::After: return after_stores(u);
+      case Op::GetTuple: return get_tuple_value(u);
+      case Op::Store:
+      case Op::Group:
+      case Op::Sink: return {DType::Void, {}, {0}, {}};
+      default: break;
+    }
+    if (is_movement(u.op())) return move(u);
+    internal_error("the tensor interpreter does not know {}", op_name(u.op()));
+  }
+
+  Array elementwise(const UOp& u) {
+    Array out = blank(u);
+    const size_t count = u.src().size();
+    std::vector<const Array*> in;
+    std::vector<Sizes> strides;
+    bool masked = false;
+    for (const UOp& s : u.src()) {
+      const Array& a = of(s);
+      in.push_back(&a);
+      masked |= !a.valid.empty();
+      Sizes st = strides_of(a.sizes);
+      for (size_t i = 0; i < st.size(); ++i)
+        if (a.sizes[i] == 1) st[i] = 0;
+      st.insert(st.begin(), out.sizes.size() - st.size(), 0);
+      strides.push_back(std::move(st));
+    }
+    if (masked) out.valid.assign(out.data.size(), 1);
+    const DType dtype = in[u.is(Op::Where) ? 1 : 0]->dtype;
+    Coordinates c(out.sizes);
+    Bits operands[3] = {};
+    for (size_t i = 0; i < out.data.size(); ++i, c.next()) {
+      bool valid = true;
+      bool element_valid[3] = {true, true, true};
+      for (size_t k = 0; k < count; ++k) {
+        const auto at = static_cast<size_t>(offset_of(c.at(), strides[k]));
+        operands[k] = in[k]->data[at];
+        element_valid[k] = in[k]->is_valid(at);
+        valid = valid && element_valid[k];
+      }
+      if (u.is(Op::Where))  // only the chosen side counts
+        valid = element_valid[0] && element_valid[(operands[0] & 1) != 0 ? 1 : 2];
+      out.data[i] = interpret_scalar(u.op(), u.dtype(), dtype, std::span<const Bits>(operands, count));
+      if (masked) out.valid[i] = valid;
+    }
+    return out;
+  }
+
+  // Every movement op but Stack and Bitcast: where does output coordinate c read from?
+  Array move(const UOp& u) {
+    Array out = blank(u);
+    const Array& in = of(u.src(0));
+    const Sizes strides = strides_of(in.sizes);
+    const size_t rank = in.sizes.size();
+    if (u.is(Op::Reshape)) {
+      out.data = in.data;
+      out.valid = in.valid;
+      return out;
+    }
+    const bool pads = u.is(Op::Pad);
+    const Bits* fill = pads && u.src().size() == 4 ? &of(u.src(3)).data[0] : nullptr;
+    if (!in.valid.empty() || (pads && fill == nullptr)) out.valid.assign(out.data.size(), 1);
+    const Sizes offsets = pads || u.is(Op::Shrink) ? resolve(u.src(1)) : Sizes();
+    std::vector<const Array*> indices;
+    if (u.is(Op::Index))
+      for (size_t i = 1; i < u.src().size(); ++i) indices.push_back(&of(u.src(i)));
+    Coordinates c(out.sizes);
+    Sizes at(rank);
+    for (size_t i = 0; i < out.data.size(); ++i, c.next()) {
+      bool inside = true;
+      if (u.is(Op::Index)) {
+        size_t position = 0;
+        for (size_t k = 0; k < rank; ++k) {
+          if (k >= indices.size()) {
+            at[k] = c.at()[position++];
+            continue;
+          }
+          const Array& index = *indices[k];
+          const Sizes s = strides_of(index.sizes);
+          int64_t offset = 0;
+          for (size_t d = 0; d < s.size(); ++d) offset += c.at()[position++] * s[d];
+          at[k] = bits_to_int(index.dtype, index.data[static_cast<size_t>(offset)]);
+          inside = inside && at[k] >= 0 && at[k] < in.sizes[k];
+        }
+      } else {
+        for (size_t k = 0; k < rank; ++k) {
+          const int64_t x = c.at()[k];
+          switch (u.op()) {
+            case Op::Permute: at[static_cast<size_t>(u.as<Ints>()[k])] = x; break;
+            case Op::Flip: at[k] = u.as<Ints>()[k] != 0 ? in.sizes[k] - 1 - x : x; break;
+            case Op::Expand: at[k] = in.sizes[k] == 1 ? 0 : x; break;
+            case Op::Shrink: at[k] = x + offsets[k]; break;
+            case Op::Pad:
+              at[k] = x - offsets[k];
+              inside = inside && at[k] >= 0 && at[k] < in.sizes[k];
+              break;
+            default: internal_error("{} is not a movement op", op_name(u.op()));
+          }
+        }
+      }
+      if (!inside) {  // a Pad's surroundings, or an index out of range, which reads 0 (C28)
+        out.data[i] = fill != nullptr ? *fill : 0;
+        if (pads && fill == nullptr) out.valid[i] = 0;
+        continue;
+      }
+      const auto from = static_cast<size_t>(offset_of(at, strides));
+      out.data[i] = in.data[from];
+      if (!out.valid.empty()) out.valid[i] = in.is_valid(from);
+    }
+    return out;
+  }
+
+  Array stack_values(const UOp& u) {
+    Array out = blank(u);
+    out.data.clear();
+    for (const UOp& s : u.src()) {
+      const Array& a = of(s);
+      if (!a.valid.empty() && out.valid.empty()) out.valid.assign(out.data.size(), 1);
+      out.data.insert(out.data.end(), a.data.begin(), a.data.end());
+      if (!out.valid.empty())
+        for (size_t i = 0; i < a.data.size(); ++i) out.valid.push_back(a.is_valid(i));
+    }
+    return out;
+  }
+
+  Array bitcast_value(const UOp& u) {
+    Array out = blank(u);
+    const Array& in = of(u.src(0));
+    const auto from = static_cast<size_t>(item_size(in.dtype)), to = static_cast<size_t>(item_size(u.dtype()));
+    std::vector<std::byte> bytes(in.data.size() * from + 8);
+    for (size_t i = 0; i < in.data.size(); ++i)
+      write_element(bytes.data(), in.dtype, static_cast<int64_t>(i), in.data[i]);
+    for (size_t i = 0; i < out.data.size(); ++i) {
+      out.data[i] = read_element(bytes.data(), u.dtype(), static_cast<int64_t>(i));
+      if (!in.valid.empty()) {
+        if (out.valid.empty()) out.valid.assign(out.data.size(), 1);
+        out.valid[i] = in.is_valid(i * to / from);
+      }
+    }
+    return out;
+  }
+
+  // Ascending left fold from the identity; invalid elements are skipped.
+  Array reduce_axes(const UOp& u) {
+    const ReduceArg& arg = u.as<ReduceArg>();
+    Array out = blank(u);
+    const Array& in = of(u.src(0));
+    const Bits identity = identity_of(arg.op, u.dtype()).as<ConstArg>().bits;
+    std::fill(out.data.begin(), out.data.end(), identity);
+    Sizes strides = strides_of(out.sizes);
+    for (const int64_t axis : arg.axes) strides[static_cast<size_t>(axis)] = 0;
+    Coordinates c(in.sizes);
+    for (size_t i = 0; i < in.data.size(); ++i, c.next()) {
+      if (!in.is_valid(i)) continue;
+      Bits& acc = out.data[static_cast<size_t>(offset_of(c.at(), strides))];
+      const Bits operands[] = {acc, in.data[i]};
+      acc = interpret_scalar(arg.op, u.dtype(), u.dtype(), operands);
+    }
+    return out;
+  }
+
+  // The buffer with the stores among the dependencies applied. A store's target is a view of the
+  // buffer: reading the view from an array of positions tells where each element goes.
+  Array after_stores(const UOp& u) {
+    Array out = of(u.src(0));
+    for (size_t i = 1; i < u.src().size(); ++i) {
+      std::vector<UOp> pending{u.src(i)};
+      while (!pending.empty()) {
+        const UOp effect = pending.back();
+        pending.pop_back();
+        if (effect.is(Op::Group) || effect.is(Op::End)) {
+          for (size_t k = effect.src().size(); k-- > 0;)
+            if (effect.src(k).dtype() == DType::Void) pending.push_back(effect.src(k));
+        } else if (effect.is(Op::Store)) {
+          apply_store(out, u.src(0), effect);
+        }
+      }
+    }
+    return out;
+  }
+
+  void apply_store(Array& buffer, const UOp& base, const UOp& effect) {
+    const Array& value = of(effect.src(1));
+    const Array* gate = effect.src().size() == 3 ? &of(effect.src(2)) : nullptr;
+    Array positions{DType::Int64, buffer.sizes, {}, {}};
+    for (int64_t i = 0; i < buffer.numel(); ++i) positions.data.push_back(static_cast<Bits>(i));
+    const UOp places = param(0, base.shape(), DType::Int64);
+    const UOp target = substitute(retype(effect.src(0), base, places), {});
+    const Array where_to = interpret(target, {{places, positions}});
+    for (size_t i = 0; i < value.data.size(); ++i) {
+      const bool open = gate == nullptr || (gate->data[gate->data.size() == 1 ? 0 : i] & 1) != 0;
+      if (open && value.is_valid(i) && where_to.is_valid(i))
+        buffer.data[static_cast<size_t>(where_to.data[i])] = value.data[i];
+    }
+  }
+
+  // The same movement chain over another base.
+  static UOp retype(const UOp& view, const UOp& base, const UOp& other) {
+    if (view == base) return other;
+    KOINE_REQUIRE(is_movement(view.op()), Value,
+                  "Store: the target must be a view of its buffer, got {}", op_name(view.op()));
+    std::vector<UOp> src(view.src().begin(), view.src().end());
+    src[0] = retype(src[0], base, other);
+    return with_sources(view, src);
+  }
+
+  Array get_tuple_value(const UOp& u) {
+    const UOp& source = u.src(0);
+    const auto index = static_cast<size_t>(u.as<int64_t>());
+    if (source.is(Op::Tuple)) return of(source.src(index));
+    Bindings inner;
+    for (const UOp& p : toposort(source.src(0)))
+      if (p.is(Op::Param) && p.as<BufferArg>().slot >= 0) {
+        const auto slot = static_cast<size_t>(p.as<BufferArg>().slot);
+        KOINE_REQUIRE(slot + 1 < source.src().size(), Value,
+                      "Function: slot {} has no argument; the call gives {}", slot,
+                      source.src().size() - 1);
+        inner.emplace(p, of(source.src(slot + 1)));
+      } else if (p.is(Op::Param)) {
+        if (const auto it = bindings_.find(p); it != bindings_.end()) inner.emplace(p, it->second);
+      }
+    return interpret(source.src(0).src(index), inner);
+  }
+
+  const Bindings& bindings_;
+  absl::flat_hash_map<const Node*, Array> values_;
+  std::vector<UOp> keep_;
+};
+
+}  // namespace
+
+Array interpret(const UOp& root, const Bindings& bindings) {
+  TensorInterpreter interpreter(bindings);
+  return interpreter.value(root);
+}
+
+int64_t interpret_index(const UOp& index, const Bindings& bindings) {
+  if (index.is(Op::Const)) return const_int(index);
+  return bits_to_int(DType::Index, interpret(index, bindings).data.at(0));
+}
+
+}  // namespace koine

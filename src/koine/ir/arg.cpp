@@ -1,0 +1,75 @@
+#include "koine/ir/arg.hpp"
+
+#include <array>
+#include <mutex>
+#include <unordered_set>
+
+#include "koine/base/hash.hpp"
+
+namespace koine {
+
+std::string_view addrspace_name(AddrSpace space) {
+  constexpr std::array<std::string_view, 3> names = {"GLOBAL", "LOCAL", "REG"};
+  return names[static_cast<size_t>(space)];
+}
+
+std::string_view axis_type_name(AxisType type) {
+  constexpr std::array<std::string_view, 9> names = {
+      "GLOBAL", "LOCAL", "WARP", "THREAD", "LOOP", "REDUCE", "GROUP_REDUCE", "UPCAST", "UNROLL"};
+  return names[static_cast<size_t>(type)];
+}
+
+char axis_letter(AxisType type) { return "glwtLRGur"[static_cast<size_t>(type)]; }
+
+Device::Device(std::string_view name) {
+  static std::mutex mutex;
+  static std::unordered_set<std::string> names;  // node-based: addresses are stable
+  const std::lock_guard lock(mutex);
+  name_ = &*names.emplace(name).first;
+}
+
+const std::string& Device::name() const {
+  static const std::string none;
+  return name_ == nullptr ? none : *name_;
+}
+
+namespace {
+
+struct Hasher {
+  uint64_t operator()(std::monostate) const { return 0; }
+  uint64_t operator()(int64_t v) const { return static_cast<uint64_t>(v); }
+  uint64_t operator()(DType v) const { return static_cast<uint64_t>(v); }
+  uint64_t operator()(const ConstArg& v) const {
+    return hash_mix(v.bits, static_cast<uint64_t>(v.dtype) * 2 + (v.invalid ? 1 : 0));
+  }
+  uint64_t operator()(const BufferArg& v) const {
+    uint64_t h = hash_mix(static_cast<uint64_t>(v.slot),
+                          static_cast<uint64_t>(v.dtype) * 4 + static_cast<uint64_t>(v.space));
+    if (v.device) h = hash_mix(h, hash_text(v.device.name()));
+    return v.name.empty() ? h : hash_mix(h, hash_text(v.name));
+  }
+  uint64_t operator()(const RangeArg& v) const {
+    return hash_mix(static_cast<uint64_t>(v.id), static_cast<uint64_t>(v.type));
+  }
+  uint64_t operator()(const Ints& v) const {
+    uint64_t h = v.size();
+    for (const int64_t i : v) h = hash_mix(h, static_cast<uint64_t>(i));
+    return h;
+  }
+  uint64_t operator()(const ReduceArg& v) const {
+    return hash_mix(static_cast<uint64_t>(v.op), (*this)(v.axes));
+  }
+  uint64_t operator()(const LoadArg& v) const {
+    return hash_mix(static_cast<uint64_t>(v.space), hash_text(v.device.name()));
+  }
+  uint64_t operator()(const std::string& v) const { return hash_text(v); }
+  uint64_t operator()(const CodeArg& v) const {
+    return hash_mix(hash_text(v.text), static_cast<uint64_t>(v.dtype));
+  }
+};
+
+}  // namespace
+
+uint64_t arg_hash(const Arg& arg) { return hash_mix(arg.index(), std::visit(Hasher{}, arg)); }
+
+}  // namespace koine

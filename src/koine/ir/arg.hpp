@@ -1,0 +1,83 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "koine/ir/dtype.hpp"
+#include "koine/ir/op.hpp"
+
+namespace koine {
+
+/// Where a buffer lives.
+enum class AddrSpace : uint8_t { Global, Local, Reg };
+
+/// What a Range of a kernel becomes (the spec's AxisTypes).
+enum class AxisType : uint8_t {
+  Global, Local, Warp, Thread, Loop, Reduce, GroupReduce, Upcast, Unroll
+};
+
+std::string_view addrspace_name(AddrSpace space);
+std::string_view axis_type_name(AxisType type);
+/// The spec's letter of an axis type: g l w t L R G u r.
+char axis_letter(AxisType type);
+
+/// An interned device name such as "CPU" or "CPU:1". Null means: no device.
+class Device {
+ public:
+  Device() = default;
+  explicit Device(std::string_view name);
+  const std::string& name() const;
+  explicit operator bool() const { return name_ != nullptr; }
+  bool operator==(const Device&) const = default;
+
+ private:
+  const std::string* name_ = nullptr;
+};
+
+struct ConstArg {
+  DType dtype;
+  Bits bits;
+  bool invalid = false;  ///< the poison element of amendment C27
+  bool operator==(const ConstArg&) const = default;
+};
+/// Param and Buffer.
+struct BufferArg {
+  int64_t slot;
+  DType dtype;
+  Device device;
+  AddrSpace space = AddrSpace::Global;
+  std::string name = {};  ///< of a Variable; empty otherwise
+  bool operator==(const BufferArg&) const = default;
+};
+struct RangeArg {
+  int64_t id;
+  AxisType type;
+  bool operator==(const RangeArg&) const = default;
+};
+using Ints = std::vector<int64_t>;
+struct ReduceArg {
+  Op op;
+  Ints axes;
+  bool operator==(const ReduceArg&) const = default;
+};
+struct LoadArg {
+  Device device;
+  AddrSpace space;
+  bool operator==(const LoadArg&) const = default;
+};
+/// Code text or a name, with the dtype of its value.
+struct CodeArg {
+  std::string text;
+  DType dtype;
+  bool operator==(const CodeArg&) const = default;
+};
+
+/// The op-dependent argument of a node; compared by bits.
+using Arg = std::variant<std::monostate, int64_t, DType, ConstArg, BufferArg, RangeArg, Ints,
+                         ReduceArg, LoadArg, std::string, CodeArg>;
+
+/// Deterministic across runs and machines.
+uint64_t arg_hash(const Arg& arg);
+
+}  // namespace koine

@@ -1,0 +1,193 @@
+#include "koine/ir/build.hpp"
+
+#include <atomic>
+#include <limits>
+
+#include "koine/base/error.hpp"
+
+namespace koine {
+
+UOp constant_bits(DType dtype, Bits bits) { return UOp::make(Op::Const, {}, ConstArg{dtype, bits}); }
+UOp constant(DType dtype, double value) { return constant_bits(dtype, double_to_bits(dtype, value)); }
+UOp constant_int(DType dtype, int64_t value) { return constant_bits(dtype, int_to_bits(dtype, value)); }
+UOp constant_bool(bool value) { return constant_bits(DType::Bool, value); }
+UOp index_const(int64_t value) { return constant_bits(DType::Index, static_cast<Bits>(value)); }
+UOp invalid(DType dtype) { return UOp::make(Op::Const, {}, ConstArg{dtype, 0, true}); }
+
+UOp shape_of(std::span<const int64_t> sizes) {
+  std::vector<UOp> dims;
+  dims.reserve(sizes.size());
+  for (const int64_t size : sizes) dims.push_back(index_const(size));
+  return UOp::make(Op::Stack, dims);
+}
+UOp shape_of(std::initializer_list<int64_t> sizes) {
+  return shape_of(std::span<const int64_t>(sizes.begin(), sizes.size()));
+}
+UOp stack(std::span<const UOp> values) { return UOp::make(Op::Stack, values); }
+
+UOp variable(std::string_view name, int64_t low, int64_t high) {
+  KOINE_REQUIRE(!name.empty() && low <= high, Value,
+                "Variable('{}', {}, {}): needs a name and min <= max", name, low, high);
+  return UOp::make(Op::Param, {shape_of({}), index_const(low), index_const(high)},
+                   BufferArg{-1, DType::Index, {}, AddrSpace::Global, std::string(name)});
+}
+UOp param(int64_t slot, const UOp& shape, DType dtype, Device device, AddrSpace space) {
+  return UOp::make(Op::Param, {shape}, BufferArg{slot, dtype, device, space});
+}
+int64_t fresh_slot() {
+  static std::atomic<int64_t> next{0};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+UOp new_buffer(const UOp& shape, DType dtype, Device device) {
+  return UOp::make(Op::Buffer, {shape}, BufferArg{fresh_slot(), dtype, device});
+}
+
+UOp unary(Op op, const UOp& a) { return UOp::make(op, {a}); }
+UOp binary(Op op, const UOp& a, const UOp& b) { return UOp::make(op, {a, b}); }
+UOp cast(const UOp& a, DType dtype) {
+  return a.dtype() == dtype ? a : UOp::make(Op::Cast, {a}, dtype);
+}
+UOp bitcast(const UOp& a, DType dtype) {
+  return a.dtype() == dtype ? a : UOp::make(Op::Bitcast, {a}, dtype);
+}
+UOp add(const UOp& a, const UOp& b) { return binary(Op::Add, a, b); }
+UOp mul(const UOp& a, const UOp& b) { return binary(Op::Mul, a, b); }
+UOp neg(const UOp& a) {
+  KOINE_REQUIRE(a.dtype() != DType::Bool, Type, "Neg: bool has no negative: use logical_not");
+  return mul(a, constant_int(a.dtype(), -1));
+}
+UOp sub(const UOp& a, const UOp& b) { return add(a, neg(b)); }
+UOp idiv(const UOp& a, const UOp& b) { return binary(Op::Idiv, a, b); }
+UOp mod(const UOp& a, const UOp& b) { return binary(Op::Mod, a, b); }
+UOp fdiv(const UOp& a, const UOp& b) { return binary(Op::Fdiv, a, b); }
+UOp maximum(const UOp& a, const UOp& b) { return binary(Op::Max, a, b); }
+UOp minimum(const UOp& a, const UOp& b) {
+  if (is_float(a.dtype()) || a.dtype() == DType::Index) return neg(maximum(neg(a), neg(b)));
+  const UOp ones = a.dtype() == DType::Bool ? constant_bool(true) : constant_int(a.dtype(), -1);
+  return bit_xor(maximum(bit_xor(a, ones), bit_xor(b, ones)), ones);
+}
+UOp lt(const UOp& a, const UOp& b) { return binary(Op::CmpLt, a, b); }
+UOp gt(const UOp& a, const UOp& b) { return lt(b, a); }
+UOp ne(const UOp& a, const UOp& b) { return binary(Op::CmpNe, a, b); }
+UOp logical_not(const UOp& a) {
+  KOINE_REQUIRE(a.dtype() == DType::Bool, Type,
+                "Not: needs bool, got {}: compare with 0, or xor with -1 for the bitwise not",
+                dtype_name(a.dtype()));
+  return ne(a, constant_bool(true));
+}
+UOp eq(const UOp& a, const UOp& b) { return logical_not(ne(a, b)); }
+UOp ge(const UOp& a, const UOp& b) {
+  if (is_float(a.dtype())) return bit_or(lt(b, a), eq(a, b));
+  return logical_not(lt(a, b));
+}
+UOp le(const UOp& a, const UOp& b) { return ge(b, a); }
+UOp bit_and(const UOp& a, const UOp& b) { return binary(Op::And, a, b); }
+UOp bit_or(const UOp& a, const UOp& b) { return binary(Op::Or, a, b); }
+UOp bit_xor(const UOp& a, const UOp& b) { return binary(Op::Xor, a, b); }
+UOp where(const UOp& condition, const UOp& a, const UOp& b) {
+  return UOp::make(Op::Where, {condition, a, b});
+}
+UOp mulacc(const UOp& a, const UOp& b, const UOp& c) { return UOp::make(Op::Mulacc, {a, b, c}); }
+
+UOp reshape(const UOp& a, const UOp& shape) { return UOp::make(Op::Reshape, {a, shape}); }
+UOp expand(const UOp& a, const UOp& shape) { return UOp::make(Op::Expand, {a, shape}); }
+UOp permute(const UOp& a, std::vector<int64_t> order) {
+  return UOp::make(Op::Permute, {a}, Ints(std::move(order)));
+}
+UOp flip(const UOp& a, std::vector<int64_t> flags) {
+  return UOp::make(Op::Flip, {a}, Ints(std::move(flags)));
+}
+UOp pad(const UOp& a, const UOp& offset, const UOp& shape, const UOp& fill) {
+  if (fill) return UOp::make(Op::Pad, {a, offset, shape, fill});
+  return UOp::make(Op::Pad, {a, offset, shape});
+}
+UOp shrink(const UOp& a, const UOp& offset, const UOp& shape) {
+  return UOp::make(Op::Shrink, {a, offset, shape});
+}
+UOp index(const UOp& a, std::span<const UOp> indices) {
+  std::vector<UOp> src{a};
+  src.insert(src.end(), indices.begin(), indices.end());
+  return UOp::make(Op::Index, src);
+}
+UOp index(const UOp& a, std::initializer_list<UOp> indices) {
+  return index(a, std::span<const UOp>(indices.begin(), indices.size()));
+}
+UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes) {
+  return UOp::make(Op::Reduce, {a}, ReduceArg{op, std::move(axes)});
+}
+UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges) {
+  std::vector<UOp> src{a};
+  src.insert(src.end(), ranges.begin(), ranges.end());
+  return UOp::make(Op::Reduce, src, ReduceArg{op, {}});
+}
+UOp identity_of(Op op, DType dtype) {
+  if (op == Op::Add) return constant_int(dtype, 0);
+  if (op == Op::Mul) return constant_int(dtype, 1);
+  if (dtype == DType::Float8E4M3) return constant(dtype, -448);  // it has no infinity
+  if (is_float(dtype)) return constant(dtype, -std::numeric_limits<double>::infinity());
+  return constant_int(dtype, static_cast<int64_t>(integer_range(dtype).low));
+}
+
+UOp load(const UOp& buffer, const UOp& alt, const UOp& gate) {
+  const LoadArg arg{{}, AddrSpace::Reg};
+  if (gate) return UOp::make(Op::Load, {buffer, alt, gate}, arg);
+  return UOp::make(Op::Load, {buffer}, arg);
+}
+UOp copy_to(const UOp& value, Device device) {
+  return UOp::make(Op::Load, {value}, LoadArg{device, AddrSpace::Global});
+}
+UOp store(const UOp& buffer, const UOp& value, const UOp& gate) {
+  if (gate) return UOp::make(Op::Store, {buffer, value, gate});
+  return UOp::make(Op::Store, {buffer, value});
+}
+UOp after(const UOp& buffer, std::span<const UOp> deps) {
+  std::vector<UOp> src{buffer};
+  src.insert(src.end(), deps.begin(), deps.end());
+  return UOp::make(Op::After, src);
+}
+UOp after(const UOp& buffer, std::initializer_list<UOp> deps) {
+  return after(buffer, std::span<const UOp>(deps.begin(), deps.size()));
+}
+UOp range(int64_t id, const UOp& bound, AxisType type) {
+  return UOp::make(Op::Range, {bound}, RangeArg{id, type});
+}
+UOp end(const UOp& body, std::span<const UOp> ranges) {
+  if (ranges.empty()) return body;
+  std::vector<UOp> src{body};
+  src.insert(src.end(), ranges.begin(), ranges.end());
+  return UOp::make(Op::End, src);
+}
+UOp group(std::span<const UOp> effects) { return UOp::make(Op::Group, effects); }
+UOp sink(std::span<const UOp> effects) { return UOp::make(Op::Sink, effects); }
+UOp contiguous(const UOp& a) { return UOp::make(Op::Contiguous, {a}); }
+UOp detach(const UOp& a) { return UOp::make(Op::Detach, {a}); }
+UOp tuple(std::span<const UOp> values) { return UOp::make(Op::Tuple, values); }
+UOp get_tuple(const UOp& tuple, int64_t index) {
+  return UOp::make(Op::GetTuple, {tuple}, index);
+}
+UOp function(const UOp& body, std::span<const UOp> arguments) {
+  std::vector<UOp> src{body};
+  src.insert(src.end(), arguments.begin(), arguments.end());
+  return UOp::make(Op::Function, src);
+}
+
+UOp with_sources(const UOp& node, std::span<const UOp> src) {
+  return UOp::make(node.op(), src, node.arg(), node.tag());
+}
+
+int64_t const_int(const UOp& node) {
+  const ConstArg& value = node.as<ConstArg>();
+  return bits_to_int(value.dtype, value.bits);
+}
+double const_double(const UOp& node) {
+  const ConstArg& value = node.as<ConstArg>();
+  return bits_to_double(value.dtype, value.bits);
+}
+bool is_const(const UOp& node, int64_t value) {
+  if (!node.is(Op::Const) || is_invalid(node)) return false;
+  const ConstArg& c = node.as<ConstArg>();
+  return c.bits == int_to_bits(c.dtype, value);
+}
+bool is_invalid(const UOp& node) { return node.is(Op::Const) && node.as<ConstArg>().invalid; }
+
+}  // namespace koine

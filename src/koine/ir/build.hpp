@@ -1,0 +1,101 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+
+// Builders: one short function an op or composition. They only put nodes together; derivation
+// checks them. Sources broadcast; dtypes must agree (Tensor promotes before it comes here).
+namespace koine {
+
+UOp constant(DType dtype, double value);
+UOp constant_bits(DType dtype, Bits bits);
+UOp constant_int(DType dtype, int64_t value);
+UOp constant_bool(bool value);
+UOp index_const(int64_t value);
+/// The poison element of amendment C27.
+UOp invalid(DType dtype);
+/// A constant of the dtype of `like`.
+inline UOp constant_like(const UOp& like, double value) { return constant(like.dtype(), value); }
+
+/// A shape operand: a Stack of index scalars.
+UOp shape_of(std::span<const int64_t> sizes);
+UOp shape_of(std::initializer_list<int64_t> sizes);
+UOp stack(std::span<const UOp> values);
+
+/// A symbolic integer low..high, usable in shapes (amendment C37). Equal arguments are one node.
+UOp variable(std::string_view name, int64_t low, int64_t high);
+UOp param(int64_t slot, const UOp& shape, DType dtype, Device device = {},
+          AddrSpace space = AddrSpace::Global);
+/// A buffer with a slot that no other buffer has.
+UOp new_buffer(const UOp& shape, DType dtype, Device device);
+int64_t fresh_slot();
+
+UOp unary(Op op, const UOp& a);
+UOp binary(Op op, const UOp& a, const UOp& b);
+UOp cast(const UOp& a, DType dtype);  ///< the input itself where nothing changes
+UOp bitcast(const UOp& a, DType dtype);
+UOp add(const UOp& a, const UOp& b);
+UOp mul(const UOp& a, const UOp& b);
+UOp sub(const UOp& a, const UOp& b);
+UOp neg(const UOp& a);
+UOp idiv(const UOp& a, const UOp& b);
+UOp mod(const UOp& a, const UOp& b);
+UOp fdiv(const UOp& a, const UOp& b);
+UOp maximum(const UOp& a, const UOp& b);
+/// Composition: -max(-a, -b) for floats, ~max(~a, ~b) for integers (exact at the limits).
+UOp minimum(const UOp& a, const UOp& b);
+UOp lt(const UOp& a, const UOp& b);
+UOp gt(const UOp& a, const UOp& b);
+UOp ne(const UOp& a, const UOp& b);
+UOp eq(const UOp& a, const UOp& b);
+/// Floats: a > b or a == b, false on NaN (amendment C1); integers: not (a < b).
+UOp ge(const UOp& a, const UOp& b);
+UOp le(const UOp& a, const UOp& b);
+UOp logical_not(const UOp& a);
+UOp bit_and(const UOp& a, const UOp& b);
+UOp bit_or(const UOp& a, const UOp& b);
+UOp bit_xor(const UOp& a, const UOp& b);
+UOp where(const UOp& condition, const UOp& a, const UOp& b);
+UOp mulacc(const UOp& a, const UOp& b, const UOp& c);
+
+UOp reshape(const UOp& a, const UOp& shape);
+UOp expand(const UOp& a, const UOp& shape);
+UOp permute(const UOp& a, std::vector<int64_t> order);
+UOp flip(const UOp& a, std::vector<int64_t> flags);
+UOp pad(const UOp& a, const UOp& offset, const UOp& shape, const UOp& fill = {});
+UOp shrink(const UOp& a, const UOp& offset, const UOp& shape);
+UOp index(const UOp& a, std::span<const UOp> indices);
+UOp index(const UOp& a, std::initializer_list<UOp> indices);
+/// Over axes, which keep size 1.
+UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes);
+UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges);
+/// The value that leaves every other unchanged: 0, 1, or the smallest of the dtype.
+UOp identity_of(Op op, DType dtype);
+
+UOp load(const UOp& buffer, const UOp& alt = {}, const UOp& gate = {});
+/// The value on another device; the spec's Copy.
+UOp copy_to(const UOp& value, Device device);
+UOp store(const UOp& buffer, const UOp& value, const UOp& gate = {});
+UOp after(const UOp& buffer, std::span<const UOp> deps);
+UOp after(const UOp& buffer, std::initializer_list<UOp> deps);
+UOp range(int64_t id, const UOp& bound, AxisType type);
+UOp end(const UOp& body, std::span<const UOp> ranges);
+UOp group(std::span<const UOp> effects);
+UOp sink(std::span<const UOp> effects);
+UOp contiguous(const UOp& a);
+UOp detach(const UOp& a);
+UOp tuple(std::span<const UOp> values);
+UOp get_tuple(const UOp& tuple, int64_t index);
+UOp function(const UOp& body, std::span<const UOp> arguments);
+
+/// The same op, arg and tag over other sources.
+UOp with_sources(const UOp& node, std::span<const UOp> src);
+
+/// Value of a Const, as int or double.
+int64_t const_int(const UOp& node);
+double const_double(const UOp& node);
+bool is_const(const UOp& node, int64_t value);
+bool is_invalid(const UOp& node);
+
+}  // namespace koine

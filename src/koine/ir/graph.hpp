@@ -1,0 +1,24 @@
+#pragma once
+#include <functional>
+#include <unordered_map>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+
+// Traversals. None recurses: graphs may be hundreds of thousands of nodes deep.
+namespace koine {
+
+/// Every node below `root`, sources before users, each once, in a deterministic order.
+std::vector<UOp> toposort(const UOp& root);
+/// The same, entering only nodes for which `enter` holds; a node that is not entered is left out.
+std::vector<UOp> toposort(const UOp& root, const std::function<bool(const UOp&)>& enter);
+
+using Substitution = std::unordered_map<UOp, UOp>;
+/// Replaces nodes, outermost first; a replacement is not searched again. Nodes that see no
+/// replacement stay the same node. Does not enter the bodies of Functions and Calls (C33).
+UOp substitute(const UOp& root, const Substitution& replacements);
+
+/// Rebuilds every node from rebuilt sources with `visit(original, with_new_sources)`.
+UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const UOp&)>& visit);
+
+}  // namespace koine

@@ -1,0 +1,249 @@
+// The weak, sharded table of all live nodes. A node whose last handle goes away is unlinked from
+// its shard and freed; its sources are released by a worklist, so depth never matters.
+#include <array>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+#include "koine/base/error.hpp"
+#include "koine/base/hash.hpp"
+#include "koine/ir/derive.hpp"
+#include "koine/ir/uop.hpp"
+
+namespace koine {
+namespace {
+
+std::atomic<uint64_t> next_id{1};
+std::atomic<DeathHook> death_hook{nullptr};
+
+struct Key {
+  Op op;
+  std::span<const UOp> src;
+  const Arg& arg;
+  int64_t tag;
+  uint64_t hash;
+};
+
+bool matches(const Node* node, const Key& key) {
+  if (node->hash != key.hash || node->op != key.op || node->tag != key.tag ||
+      node->source_count != key.src.size())
+    return false;
+  for (size_t i = 0; i < key.src.size(); ++i)
+    if (!(node->sources()[i] == key.src[i])) return false;
+  return node->arg == key.arg;
+}
+
+// Takes a reference unless the node is already dying.
+bool try_acquire(Node* node) {
+  uint32_t count = node->references.load(std::memory_order_relaxed);
+  while (count != 0)
+    if (node->references.compare_exchange_weak(count, count + 1, std::memory_order_acquire)) return true;
+  return false;
+}
+
+// Small fixed-size blocks are recycled per thread; a node with up to three sources is the rule.
+constexpr size_t cached_sources = 4;
+constexpr size_t cached_blocks = 4096;
+struct BlockCache {
+  std::array<std::vector<void*>, cached_sources> free;
+  ~BlockCache() {
+    for (auto& list : free)
+      for (void* block : list) std::free(block);
+  }
+};
+// Null once the thread's cache is gone: nodes may still die in later static destructors.
+thread_local bool cache_alive = false;
+BlockCache* block_cache() {
+  struct Holder {
+    BlockCache cache;
+    Holder() { cache_alive = true; }
+    ~Holder() { cache_alive = false; }
+  };
+  static thread_local bool created = false;
+  if (created && !cache_alive) return nullptr;
+  static thread_local Holder holder;
+  created = true;
+  return &holder.cache;
+}
+
+void* allocate(size_t sources) {
+  if (sources < cached_sources)
+    if (BlockCache* cache = block_cache(); cache != nullptr && !cache->free[sources].empty()) {
+      void* block = cache->free[sources].back();
+      cache->free[sources].pop_back();
+      return block;
+    }
+  void* block = std::malloc(sizeof(Node) + sources * sizeof(UOp));
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+
+void deallocate(void* block, size_t sources) {
+  if (sources < cached_sources)
+    if (BlockCache* cache = block_cache();
+        cache != nullptr && cache->free[sources].size() < cached_blocks) {
+      cache->free[sources].push_back(block);
+      return;
+    }
+  std::free(block);
+}
+
+}  // namespace
+
+class InternTable {
+ public:
+  static InternTable& instance() {
+    static InternTable* table = new InternTable;  // outlives every static handle
+    return *table;
+  }
+
+  UOp intern(const Key& key) {
+    Shard& shard = shard_of(key.hash);
+    {
+      const std::lock_guard lock(shard.mutex);
+      if (Node* found = find(shard, key)) return UOp(found);
+    }
+    // Derivation may intern shapes and may throw: outside the lock, before the node exists.
+    Derived derived = derive(key.op, key.src, key.arg);
+    Node* node = create(key, std::move(derived));
+    {
+      const std::lock_guard lock(shard.mutex);
+      if (Node* found = find(shard, key)) {  // another thread was faster
+        destroy_unlinked(node);
+        return UOp(found);
+      }
+      insert(shard, node);
+    }
+    return UOp(node);
+  }
+
+  // The count of `node` has reached zero.
+  void release(Node* node) {
+    static thread_local std::vector<Node*>* pending = nullptr;
+    if (pending != nullptr) {
+      pending->push_back(node);
+      return;
+    }
+    std::vector<Node*> worklist{node};
+    pending = &worklist;
+    while (!worklist.empty()) {
+      Node* dying = worklist.back();
+      worklist.pop_back();
+      unlink(dying);
+      if (dying->watched.load(std::memory_order_relaxed))
+        if (DeathHook hook = death_hook.load(std::memory_order_relaxed)) hook(dying->id);
+      destroy_unlinked(dying);  // releases sources, which land in the worklist
+    }
+    pending = nullptr;
+  }
+
+  int64_t live() const {
+    int64_t total = 0;
+    for (const Shard& shard : shards_) {
+      const std::lock_guard lock(shard.mutex);
+      total += static_cast<int64_t>(shard.count);
+    }
+    return total;
+  }
+
+ private:
+  struct alignas(64) Shard {
+    mutable std::mutex mutex;
+    std::vector<Node*> buckets = std::vector<Node*>(256, nullptr);
+    size_t count = 0;
+  };
+
+  Shard& shard_of(uint64_t hash) { return shards_[hash >> 58]; }
+
+  static Node* find(Shard& shard, const Key& key) {
+    for (Node* node = shard.buckets[key.hash & (shard.buckets.size() - 1)]; node != nullptr;
+         node = node->chain)
+      if (matches(node, key) && try_acquire(node)) return node;
+    return nullptr;
+  }
+
+  static void insert(Shard& shard, Node* node) {
+    if (shard.count >= shard.buckets.size()) grow(shard);
+    Node*& head = shard.buckets[node->hash & (shard.buckets.size() - 1)];
+    node->chain = head;
+    head = node;
+    ++shard.count;
+  }
+
+  static void grow(Shard& shard) {
+    std::vector<Node*> larger(shard.buckets.size() * 2, nullptr);
+    for (Node* node : shard.buckets)
+      while (node != nullptr) {
+        Node* next = node->chain;
+        Node*& head = larger[node->hash & (larger.size() - 1)];
+        node->chain = head;
+        head = node;
+        node = next;
+      }
+    shard.buckets = std::move(larger);
+  }
+
+  void unlink(Node* node) {
+    Shard& shard = shard_of(node->hash);
+    const std::lock_guard lock(shard.mutex);
+    Node** link = &shard.buckets[node->hash & (shard.buckets.size() - 1)];
+    while (*link != node) link = &(*link)->chain;
+    *link = node->chain;
+    --shard.count;
+  }
+
+  static Node* create(const Key& key, Derived derived) {
+    void* block = allocate(key.src.size());
+    Node* node = new (block) Node;
+    node->op = key.op;
+    node->dtype = derived.dtype;
+    node->scalar_stack = derived.scalar_stack;
+    node->source_count = static_cast<uint32_t>(key.src.size());
+    node->hash = key.hash;
+    node->id = next_id.fetch_add(1, std::memory_order_relaxed);
+    node->tag = key.tag;
+    node->arg = key.arg;
+    node->shape = std::move(derived.shape);
+    UOp* sources = node->sources();
+    for (size_t i = 0; i < key.src.size(); ++i) new (sources + i) UOp(key.src[i]);
+    return node;
+  }
+
+  static void destroy_unlinked(Node* node) {
+    delete node->interval.load(std::memory_order_relaxed);
+    delete node->range_set.load(std::memory_order_relaxed);
+    const uint32_t count = node->source_count;
+    for (uint32_t i = 0; i < count; ++i) node->sources()[i].~UOp();
+    node->~Node();
+    deallocate(node, count);
+  }
+
+  std::array<Shard, 64> shards_;
+};
+
+UOp UOp::make(Op op, std::span<const UOp> src, Arg arg, int64_t tag) {
+  uint64_t hash = hash_mix(static_cast<uint64_t>(op) * 64 + src.size(), arg_hash(arg));
+  if (tag != 0) hash = hash_mix(hash, static_cast<uint64_t>(tag));
+  for (size_t i = 0; i < src.size(); ++i) {
+    if (!src[i]) raise(ErrorKind::Type, "{}: source {} is null", op_name(op), i);
+    hash = hash_mix(hash, src[i].hash());
+  }
+  return InternTable::instance().intern(Key{op, src, arg, tag, hash});
+}
+
+UOp UOp::share(const Node* node) {
+  auto* shared = const_cast<Node*>(node);
+  shared->references.fetch_add(1, std::memory_order_relaxed);
+  return UOp(shared);
+}
+
+UOp::~UOp() {
+  if (node_ != nullptr && node_->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    InternTable::instance().release(node_);
+}
+
+int64_t live_node_count() { return InternTable::instance().live(); }
+void set_death_hook(DeathHook hook) { death_hook.store(hook); }
+void watch(const UOp& node) { node.node()->watched.store(true, std::memory_order_relaxed); }
+
+}  // namespace koine

@@ -1,0 +1,427 @@
+#include "koine/ir/symbolic.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+
+namespace koine {
+namespace {
+
+struct Term {
+  int64_t coefficient;
+  std::vector<UOp> factors;  // sorted by atom_less; empty: the constant term
+};
+using Polynomial = std::vector<Term>;  // sorted by term_less, no zero coefficients
+
+// Deterministic order of atoms: Ranges by axis id first, then everything else by content.
+bool atom_less(const UOp& a, const UOp& b) {
+  if (a == b) return false;
+  const bool x = a.is(Op::Range), y = b.is(Op::Range);
+  if (x != y) return x;
+  if (x) {
+    const RangeArg &p = a.as<RangeArg>(), &q = b.as<RangeArg>();
+    if (p.id != q.id) return p.id < q.id;
+  }
+  return a.hash() != b.hash() ? a.hash() < b.hash() : a.id() < b.id();
+}
+
+int compare_factors(const std::vector<UOp>& a, const std::vector<UOp>& b) {
+  if (a.empty() || b.empty()) return static_cast<int>(a.empty()) - static_cast<int>(b.empty());
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (a[i] == b[i]) continue;
+    return atom_less(a[i], b[i]) ? -1 : 1;
+  }
+  return static_cast<int>(a.size()) - static_cast<int>(b.size());
+}
+
+int64_t checked_add(int64_t a, int64_t b) {
+  int64_t out;
+  if (__builtin_add_overflow(a, b, &out))
+    raise(ErrorKind::Value, "index arithmetic: {} + {} leaves 64 bits: the shapes are too large", a, b);
+  return out;
+}
+int64_t checked_mul(int64_t a, int64_t b) {
+  int64_t out;
+  if (__builtin_mul_overflow(a, b, &out))
+    raise(ErrorKind::Value, "index arithmetic: {} * {} leaves 64 bits: the shapes are too large", a, b);
+  return out;
+}
+
+int64_t floor_div(int64_t a, int64_t b) {
+  const int64_t q = a / b;
+  return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;
+}
+int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
+
+void normalise(Polynomial& p) {
+  std::sort(p.begin(), p.end(), [](const Term& a, const Term& b) {
+    return compare_factors(a.factors, b.factors) < 0;
+  });
+  Polynomial merged;
+  for (Term& term : p) {
+    if (!merged.empty() && compare_factors(merged.back().factors, term.factors) == 0)
+      merged.back().coefficient = checked_add(merged.back().coefficient, term.coefficient);
+    else
+      merged.push_back(std::move(term));
+    if (merged.back().coefficient == 0) merged.pop_back();
+  }
+  p = std::move(merged);
+}
+
+constexpr size_t most_terms = 64;  // larger products stay factored
+
+Polynomial to_polynomial(const UOp& u);
+
+Polynomial multiply(const Polynomial& a, const Polynomial& b) {
+  Polynomial out;
+  for (const Term& x : a)
+    for (const Term& y : b) {
+      Term term{checked_mul(x.coefficient, y.coefficient), x.factors};
+      term.factors.insert(term.factors.end(), y.factors.begin(), y.factors.end());
+      std::sort(term.factors.begin(), term.factors.end(), atom_less);
+      out.push_back(std::move(term));
+    }
+  normalise(out);
+  return out;
+}
+
+// Sums and products of normal-form sources; walks Add chains with a loop.
+Polynomial to_polynomial(const UOp& u) {
+  Polynomial out;
+  std::vector<UOp> pending{u};
+  while (!pending.empty()) {
+    const UOp node = pending.back();
+    pending.pop_back();
+    if (node.is(Op::Add)) {
+      pending.push_back(node.src(1));
+      pending.push_back(node.src(0));
+    } else if (node.is(Op::Const) && !is_invalid(node)) {
+      if (const int64_t value = const_int(node); value != 0) out.push_back({value, {}});
+    } else if (node.is(Op::Mul)) {
+      // A normal-form product is ((atom * atom) * constant): peel it without recursion.
+      Term term{1, {}};
+      std::vector<UOp> factors{node};
+      Polynomial sum{{1, {}}};
+      bool plain = true;
+      while (!factors.empty()) {
+        const UOp f = factors.back();
+        factors.pop_back();
+        if (f.is(Op::Mul)) {
+          factors.push_back(f.src(1));
+          factors.push_back(f.src(0));
+        } else if (f.is(Op::Const) && !is_invalid(f)) {
+          term.coefficient = checked_mul(term.coefficient, const_int(f));
+        } else if (f.is(Op::Add)) {
+          Polynomial inner = to_polynomial(f);
+          if (sum.size() * inner.size() > most_terms) {
+            term.factors.push_back(f);
+          } else {
+            sum = multiply(sum, inner);
+            plain = false;
+          }
+        } else {
+          term.factors.push_back(f);
+        }
+      }
+      std::sort(term.factors.begin(), term.factors.end(), atom_less);
+      if (plain) {
+        if (term.coefficient != 0) out.push_back(std::move(term));
+      } else if (term.coefficient != 0) {
+        for (Term& t : multiply(sum, {term})) out.push_back(std::move(t));
+      }
+    } else {
+      out.push_back({1, {node}});
+    }
+  }
+  normalise(out);
+  return out;
+}
+
+UOp from_term(const Term& term) {
+  if (term.factors.empty()) return index_const(term.coefficient);
+  UOp result = term.factors[0];
+  for (size_t i = 1; i < term.factors.size(); ++i) result = mul(result, term.factors[i]);
+  return term.coefficient == 1 ? result : mul(result, index_const(term.coefficient));
+}
+
+UOp from_polynomial(const Polynomial& p) {
+  if (p.empty()) return index_const(0);
+  UOp result = from_term(p[0]);
+  for (size_t i = 1; i < p.size(); ++i) result = add(result, from_term(p[i]));
+  return result;
+}
+
+struct Span {
+  __int128 low, high;
+};
+
+Span term_span(const Term& term) {
+  Span s{1, 1};
+  for (const UOp& factor : term.factors) {
+    const Interval& b = factor.bounds();
+    const __int128 c[] = {s.low * b.low, s.low * b.high, s.high * b.low, s.high * b.high};
+    s = {*std::min_element(c, c + 4), *std::max_element(c, c + 4)};
+    const __int128 limit = static_cast<__int128>(1) << 62;  // keep products far from overflow
+    s.low = std::clamp(s.low, -limit, limit);
+    s.high = std::clamp(s.high, -limit, limit);
+  }
+  const __int128 a = s.low * term.coefficient, b = s.high * term.coefficient;
+  return {std::min(a, b), std::max(a, b)};
+}
+
+Span span_of(const Polynomial& p) {
+  Span s{0, 0};
+  for (const Term& term : p) {
+    const Span t = term_span(term);
+    s.low += t.low;
+    s.high += t.high;
+  }
+  return s;
+}
+
+__int128 floor_div(__int128 a, int64_t b) {
+  const __int128 q = a / b;
+  return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;
+}
+
+Polynomial scale_down(const Polynomial& p, int64_t divisor) {
+  Polynomial out = p;
+  for (Term& term : out) term.coefficient = floor_div(term.coefficient, divisor);
+  return out;
+}
+Polynomial scale_up(const Polynomial& p, int64_t factor) {
+  Polynomial out = p;
+  for (Term& term : out) term.coefficient = checked_mul(term.coefficient, factor);
+  return out;
+}
+Polynomial sum(Polynomial a, const Polynomial& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  normalise(a);
+  return a;
+}
+
+struct DivMod {
+  Polynomial quotient, remainder;
+};
+
+// Splits p = c * quotient + remainder with the remainder proven in [0, c); the parts of p that
+// cannot be split are returned in `stuck` as one floordiv and one mod node.
+DivMod divide(const Polynomial& p, int64_t c) {
+  Polynomial exact, rest;
+  for (const Term& term : p) {
+    // Whole multiples of c leave at once; of the constant only its whole part.
+    if (term.factors.empty()) {
+      const int64_t q = floor_div(term.coefficient, c), r = floor_mod(term.coefficient, c);
+      if (q != 0) exact.push_back({q, {}});
+      if (r != 0) rest.push_back({r, {}});
+    } else if (term.coefficient % c == 0) {
+      exact.push_back({term.coefficient / c, term.factors});
+    } else {
+      rest.push_back(term);
+    }
+  }
+  normalise(exact);
+  normalise(rest);
+  const Span span = span_of(rest);
+  if (const __int128 q = floor_div(span.low, c); q == floor_div(span.high, c)) {
+    const auto whole = static_cast<int64_t>(q);
+    if (whole != 0) {
+      exact = sum(exact, {{whole, {}}});
+      rest = sum(rest, {{checked_mul(-whole, c), {}}});
+    }
+    return {exact, rest};
+  }
+  // Large and small: coefficients that share g with c, and a small part proven in [0, g).
+  // floor((gX + s) / (g c')) = floor(X / c'),  (gX + s) mod (g c') = g (X mod c') + s.
+  std::vector<int64_t> gcds;
+  for (const Term& term : rest)
+    if (!term.factors.empty()) {
+      const int64_t g = std::gcd(term.coefficient, c);
+      if (g > 1 && std::find(gcds.begin(), gcds.end(), g) == gcds.end()) gcds.push_back(g);
+    }
+  std::sort(gcds.rbegin(), gcds.rend());
+  for (const int64_t g : gcds) {
+    Polynomial large, small;
+    for (const Term& term : rest) {
+      if (term.factors.empty()) {
+        const int64_t r = floor_mod(term.coefficient, g);
+        if (term.coefficient != r) large.push_back({term.coefficient - r, {}});
+        if (r != 0) small.push_back({r, {}});
+      } else {
+        (term.coefficient % g == 0 ? large : small).push_back(term);
+      }
+    }
+    const Span s = span_of(small);
+    if (s.low < 0 || s.high >= g) continue;
+    normalise(large);
+    DivMod inner = divide(scale_down(large, g), c / g);
+    return {sum(exact, inner.quotient), sum(scale_up(inner.remainder, g), small)};
+  }
+  // One atom that is itself a floordiv or mod.
+  if (rest.size() == 1 && rest[0].coefficient == 1 && rest[0].factors.size() == 1) {
+    const UOp& atom = rest[0].factors[0];
+    const bool by_constant = (atom.is(Op::Idiv) || atom.is(Op::Mod)) && atom.src(1).is(Op::Const);
+    const int64_t k = by_constant ? const_int(atom.src(1)) : 0;
+    if (k > 0 && atom.is(Op::Idiv)) {
+      // (a // k) // c = a // (k c)
+      const UOp divided = simplify_index_node(idiv(atom.src(0), index_const(checked_mul(k, c))));
+      const UOp remainder = UOp::make(Op::Mod, {atom, index_const(c)});
+      return {sum(exact, to_polynomial(divided)), {{1, {remainder}}}};
+    }
+    if (k > 0 && atom.is(Op::Mod) && k % c == 0) {
+      // (a mod k) mod c = a mod c;  (a mod k) // c stays
+      const UOp remainder = simplify_index_node(mod(atom.src(0), index_const(c)));
+      const UOp quotient = UOp::make(Op::Idiv, {atom, index_const(c)});
+      return {sum(exact, {{1, {quotient}}}), to_polynomial(remainder)};
+    }
+  }
+  const UOp stuck = from_polynomial(rest);
+  const UOp divisor = index_const(c);
+  return {sum(exact, {{1, {UOp::make(Op::Idiv, {stuck, divisor})}}}),
+          {{1, {UOp::make(Op::Mod, {stuck, divisor})}}}};
+}
+
+// k (a mod c) + k c (a // c) = k a
+void recombine(Polynomial& p) {
+  for (bool again = true; again;) {
+    again = false;
+    for (size_t i = 0; i < p.size() && !again; ++i) {
+      for (size_t f = 0; f < p[i].factors.size() && !again; ++f) {
+        const UOp m = p[i].factors[f];
+        if (!m.is(Op::Mod) || !m.src(1).is(Op::Const)) continue;
+        const int64_t c = const_int(m.src(1));
+        if (c <= 0) continue;
+        std::vector<UOp> others = p[i].factors;
+        others.erase(others.begin() + static_cast<std::ptrdiff_t>(f));
+        // The quotient in normal form may be several terms; look for the single-atom form.
+        const UOp quotient = simplify_index_node(idiv(m.src(0), index_const(c)));
+        Polynomial wanted = multiply(to_polynomial(quotient), {{1, others}});
+        wanted = scale_up(wanted, checked_mul(p[i].coefficient, c));
+        bool all = !wanted.empty();
+        for (const Term& w : wanted) {
+          const bool found = std::any_of(p.begin(), p.end(), [&](const Term& t) {
+            return t.coefficient == w.coefficient && compare_factors(t.factors, w.factors) == 0;
+          });
+          all = all && found;
+        }
+        if (!all) continue;
+        Polynomial replacement = multiply(to_polynomial(m.src(0)), {{p[i].coefficient, others}});
+        Polynomial rest = p;
+        rest[i].coefficient = 0;
+        for (const Term& w : wanted)
+          for (Term& t : rest)
+            if (t.coefficient == w.coefficient && compare_factors(t.factors, w.factors) == 0)
+              t.coefficient = 0;
+        std::erase_if(rest, [](const Term& t) { return t.coefficient == 0; });
+        p = sum(rest, replacement);
+        again = true;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+UOp simplify_index_node(const UOp& node) {
+  if (node.dtype() != DType::Index || !node.is_scalar()) return node;
+  switch (node.op()) {
+    case Op::Add:
+    case Op::Mul: {
+      if (is_invalid(node.src(0)) || is_invalid(node.src(1))) return node;
+      Polynomial p = to_polynomial(node);
+      recombine(p);
+      return from_polynomial(p);
+    }
+    case Op::Idiv:
+    case Op::Mod: {
+      if (is_invalid(node.src(0)) || is_invalid(node.src(1))) return node;
+      const UOp &a = node.src(0), &b = node.src(1);
+      if (b.is(Op::Const)) {
+        const int64_t c = const_int(b);
+        if (c == 0) return index_const(0);
+        if (c > 0) {
+          DivMod r = divide(to_polynomial(a), c);
+          Polynomial& wanted = node.is(Op::Idiv) ? r.quotient : r.remainder;
+          recombine(wanted);
+          return from_polynomial(wanted);
+        }
+        if (a.is(Op::Const))
+          return index_const(node.is(Op::Idiv) ? floor_div(const_int(a), c)
+                                               : floor_mod(const_int(a), c));
+        return node;
+      }
+      if (a == b && (b.bounds().low > 0 || b.bounds().high < 0))
+        return index_const(node.is(Op::Idiv) ? 1 : 0);
+      if (a.bounds().low >= 0 && b.bounds().low > a.bounds().high)
+        return node.is(Op::Idiv) ? index_const(0) : a;
+      // A product that holds the divisor as a factor.
+      Polynomial p = to_polynomial(a);
+      Polynomial quotient;
+      for (const Term& term : p) {
+        auto it = std::find(term.factors.begin(), term.factors.end(), b);
+        if (it == term.factors.end()) return node;
+        Term q{term.coefficient, term.factors};
+        q.factors.erase(q.factors.begin() + (it - term.factors.begin()));
+        quotient.push_back(std::move(q));
+      }
+      if (b.bounds().low <= 0) return node;  // b may be 0, where the result is 0
+      normalise(quotient);
+      return node.is(Op::Idiv) ? from_polynomial(quotient) : index_const(0);
+    }
+    case Op::Max: {
+      const UOp &a = node.src(0), &b = node.src(1);
+      if (a == b || is_invalid(a) || is_invalid(b)) return a == b ? a : node;
+      const Span difference =
+          span_of(sum(to_polynomial(a), scale_up(to_polynomial(b), -1)));
+      if (difference.low >= 0) return a;
+      if (difference.high <= 0) return b;
+      return node;
+    }
+    default: return node;
+  }
+}
+
+UOp simplify_index(const UOp& expression) {
+  if (expression.src().empty()) return expression;
+  if (std::all_of(expression.src().begin(), expression.src().end(),
+                  [](const UOp& s) { return s.src().empty(); }))
+    return simplify_index_node(expression);
+  return transform_graph(expression, [](const UOp&, const UOp& rebuilt) {
+    return simplify_index_node(rebuilt);
+  });
+}
+
+UOp product(const UOp& shape) {
+  int64_t concrete = 1;
+  UOp symbolic;
+  for (const UOp& dim : shape.src()) {
+    if (dim.is(Op::Const))
+      concrete = checked_mul(concrete, const_int(dim));
+    else
+      symbolic = symbolic ? simplify_index(mul(symbolic, dim)) : simplify_index(dim);
+  }
+  const UOp factor = index_const(concrete);
+  return symbolic ? simplify_index(mul(symbolic, factor)) : factor;
+}
+
+bool linear_coefficient(const UOp& expression, const UOp& atom, int64_t& coefficient, UOp& rest) {
+  Polynomial p = to_polynomial(expression), others;
+  coefficient = 0;
+  for (Term& term : p) {
+    if (term.factors.size() == 1 && term.factors[0] == atom) {
+      coefficient = term.coefficient;
+      continue;
+    }
+    for (const UOp& factor : term.factors)
+      for (const Node* r : factor.ranges())
+        if (r == atom.node()) return false;
+    others.push_back(std::move(term));
+  }
+  rest = from_polynomial(others);
+  return true;
+}
+
+}  // namespace koine

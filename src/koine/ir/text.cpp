@@ -1,0 +1,421 @@
+#include "koine/ir/text.hpp"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+
+namespace koine {
+namespace {
+
+std::string quote(std::string_view raw) {
+  std::string out = "\"";
+  for (const char c : raw) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 32 || static_cast<unsigned char>(c) > 126) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string scalar_text(const ConstArg& c) {
+  if (c.invalid) return "invalid";
+  if (!is_float(c.dtype))
+    return c.dtype == DType::UInt64 ? fmt::format("{}", c.bits)
+                                    : fmt::format("{}", bits_to_int(c.dtype, c.bits));
+  const double value = bits_to_double(c.dtype, c.bits);
+  if (std::isnan(value)) return fmt::format("nan:{:x}", c.bits);
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  return c.dtype == DType::Float32 ? fmt::format("{}", static_cast<float>(value))
+                                   : fmt::format("{}", value);
+}
+
+struct ArgPrinter {
+  std::string operator()(std::monostate) const { return ""; }
+  std::string operator()(int64_t v) const { return fmt::format("{}", v); }
+  std::string operator()(DType v) const { return std::string(dtype_name(v)); }
+  std::string operator()(const ConstArg& v) const {
+    return fmt::format("{} {}", dtype_name(v.dtype), scalar_text(v));
+  }
+  std::string operator()(const BufferArg& v) const {
+    std::string out = fmt::format("{} {} {}", v.slot, dtype_name(v.dtype), addrspace_name(v.space));
+    if (v.device) out += " @" + quote(v.device.name());
+    if (!v.name.empty()) out += " " + quote(v.name);
+    return out;
+  }
+  std::string operator()(const RangeArg& v) const {
+    return fmt::format("{} {}", v.id, axis_type_name(v.type));
+  }
+  std::string operator()(const Ints& v) const { return fmt::format("({})", fmt::join(v, " ")); }
+  std::string operator()(const ReduceArg& v) const {
+    return fmt::format("{} ({})", op_name(v.op), fmt::join(v.axes, " "));
+  }
+  std::string operator()(const LoadArg& v) const {
+    return fmt::format("{}{}", addrspace_name(v.space),
+                       v.device ? " @" + quote(v.device.name()) : "");
+  }
+  std::string operator()(const std::string& v) const { return quote(v); }
+  std::string operator()(const CodeArg& v) const {
+    return fmt::format("{} {}", dtype_name(v.dtype), quote(v.text));
+  }
+};
+
+}  // namespace
+
+std::string arg_text(const Arg& arg) { return std::visit(ArgPrinter{}, arg); }
+
+std::string to_text(const UOp& root) {
+  std::string out;
+  absl::flat_hash_map<const Node*, size_t> number;
+  for (const UOp& node : toposort(root)) {
+    const size_t n = number.size();
+    number.emplace(node.node(), n);
+    out += fmt::format("%{} = {}", n, op_name(node.op()));
+    if (node.arg().index() != 0) out += "[" + arg_text(node.arg()) + "]";
+    out += "(";
+    for (size_t i = 0; i < node.src().size(); ++i)
+      out += fmt::format("{}%{}", i ? ", " : "", number.at(node.src(i).node()));
+    out += ")";
+    if (node.tag() != 0) out += fmt::format(" tag {}", node.tag());
+    out += "\n";
+  }
+  return out;
+}
+
+namespace {
+
+// Reader of one line of text; every failure names the line.
+class LineParser {
+ public:
+  LineParser(std::string_view text, size_t line) : rest_(text), line_(line) {}
+
+  [[noreturn]] void fail(std::string_view why) const {
+    raise(ErrorKind::Value, "graph text, line {}: {} at '{}'", line_, why, rest_.substr(0, 30));
+  }
+  void space() {
+    while (!rest_.empty() && (rest_[0] == ' ' || rest_[0] == '\t')) rest_.remove_prefix(1);
+  }
+  bool accept(char c) {
+    space();
+    if (rest_.empty() || rest_[0] != c) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  void expect(char c) {
+    if (!accept(c)) fail(fmt::format("expected '{}'", c));
+  }
+  bool at_end() {
+    space();
+    return rest_.empty() || rest_[0] == ';';
+  }
+  bool peek(char c) {
+    space();
+    return !rest_.empty() && rest_[0] == c;
+  }
+  std::string_view word() {
+    space();
+    size_t n = 0;
+    while (n < rest_.size() && std::string_view(" \t,()[]=").find(rest_[n]) == std::string_view::npos) ++n;
+    if (n == 0) fail("expected a word");
+    const std::string_view w = rest_.substr(0, n);
+    rest_.remove_prefix(n);
+    return w;
+  }
+  template <class T>
+  T number(int base = 10) {
+    const std::string_view w = word();
+    return number_of<T>(w, base);
+  }
+  template <class T>
+  T number_of(std::string_view w, int base = 10) {
+    T value{};
+    auto [end, code] = std::from_chars(w.data(), w.data() + w.size(), value, base);
+    if (code != std::errc() || end != w.data() + w.size()) fail("expected an integer");
+    return value;
+  }
+  DType dtype() {
+    const auto d = dtype_from_name(word());
+    if (!d) fail("unknown dtype");
+    return *d;
+  }
+  std::string quoted() {
+    expect('"');
+    std::string out;
+    while (true) {
+      if (rest_.empty()) fail("unterminated string");
+      const char c = rest_[0];
+      rest_.remove_prefix(1);
+      if (c == '"') return out;
+      if (c != '\\') {
+        out += c;
+        continue;
+      }
+      if (rest_.empty()) fail("unterminated string");
+      const char escaped = rest_[0];
+      rest_.remove_prefix(1);
+      if (escaped != 'x') {
+        out += escaped;
+        continue;
+      }
+      if (rest_.size() < 2) fail("unterminated escape");
+      out += static_cast<char>(number_of<unsigned>(rest_.substr(0, 2), 16));
+      rest_.remove_prefix(2);
+    }
+  }
+  Ints ints() {
+    expect('(');
+    Ints out;
+    while (!accept(')')) out.push_back(number<int64_t>());
+    return out;
+  }
+  AddrSpace addrspace() {
+    const std::string_view w = word();
+    for (const AddrSpace s : {AddrSpace::Global, AddrSpace::Local, AddrSpace::Reg})
+      if (addrspace_name(s) == w) return s;
+    fail("unknown address space");
+  }
+  Device device() { return accept('@') ? Device(quoted()) : Device(); }
+
+  ConstArg scalar() {
+    const DType type = dtype();
+    const std::string_view w = word();
+    if (w == "invalid") return {type, 0, true};
+    if (w.starts_with("nan:")) return {type, number_of<Bits>(w.substr(4), 16)};
+    if (!is_float(type)) {
+      if (type == DType::UInt64) return {type, number_of<uint64_t>(w)};
+      return {type, int_to_bits(type, number_of<int64_t>(w))};
+    }
+    double value = 0;
+    if (type == DType::Float32) {
+      float single = 0;
+      auto [end, code] = std::from_chars(w.data(), w.data() + w.size(), single);
+      if (code != std::errc() || end != w.data() + w.size()) fail("expected a number");
+      value = single;
+    } else {
+      auto [end, code] = std::from_chars(w.data(), w.data() + w.size(), value);
+      if (code != std::errc() || end != w.data() + w.size()) fail("expected a number");
+    }
+    return {type, double_to_bits(type, value)};
+  }
+
+  Arg arg(Op op) {
+    switch (op) {
+      case Op::Const: return scalar();
+      case Op::Param:
+      case Op::Buffer: {
+        BufferArg b{number<int64_t>(), dtype(), {}, addrspace()};
+        b.device = device();
+        if (peek('"')) b.name = quoted();
+        return b;
+      }
+      case Op::Permute:
+      case Op::Flip: return ints();
+      case Op::Cast:
+      case Op::Bitcast: return dtype();
+      case Op::Reduce: {
+        const auto reduce_op = op_from_name(word());
+        if (!reduce_op) fail("unknown op");
+        return ReduceArg{*reduce_op, ints()};
+      }
+      case Op::Load: {
+        LoadArg l{{}, addrspace()};
+        l.device = device();
+        return l;
+      }
+      case Op::Range: {
+        const auto id = number<int64_t>();
+        const std::string_view w = word();
+        for (int t = 0; t < 9; ++t)
+          if (axis_type_name(static_cast<AxisType>(t)) == w) return RangeArg{id, static_cast<AxisType>(t)};
+        fail("unknown axis type");
+      }
+      case Op::GetTuple: return number<int64_t>();
+      case Op::Ins:
+      case Op::Custom: {
+        const DType type = dtype();
+        return CodeArg{quoted(), type};
+      }
+      default: return quoted();
+    }
+  }
+
+ private:
+  std::string_view rest_;
+  size_t line_;
+};
+
+}  // namespace
+
+UOp parse(std::string_view text) {
+  std::vector<UOp> nodes;
+  size_t line = 0;
+  while (!text.empty()) {
+    const size_t stop = text.find('\n');
+    LineParser p(text.substr(0, stop), ++line);
+    text = stop == std::string_view::npos ? std::string_view() : text.substr(stop + 1);
+    if (p.at_end()) continue;
+    auto reference = [&]() -> size_t {
+      p.expect('%');
+      return p.number<size_t>();
+    };
+    if (reference() != nodes.size()) p.fail(fmt::format("expected %{}", nodes.size()));
+    p.expect('=');
+    const auto op = op_from_name(p.word());
+    if (!op) p.fail("unknown op");
+    Arg arg;
+    if (p.accept('[')) {
+      arg = p.arg(*op);
+      p.expect(']');
+    }
+    p.expect('(');
+    std::vector<UOp> src;
+    while (!p.accept(')')) {
+      if (!src.empty()) p.expect(',');
+      const size_t n = reference();
+      if (n >= nodes.size()) p.fail(fmt::format("%{} is not defined yet", n));
+      src.push_back(nodes[n]);
+    }
+    int64_t tag = 0;
+    if (!p.at_end()) {
+      if (p.word() != "tag") p.fail("expected 'tag'");
+      tag = p.number<int64_t>();
+    }
+    if (!p.at_end()) p.fail("unexpected text");
+    nodes.push_back(UOp::make(*op, src, std::move(arg), tag));
+  }
+  KOINE_REQUIRE(!nodes.empty(), Value, "graph text is empty");
+  return nodes.back();
+}
+
+std::string stack_text(const UOp& shape) {
+  std::string out = "(";
+  for (size_t i = 0; i < shape.src().size(); ++i) out += (i ? ", " : "") + dim_text(shape.src(i));
+  return out + (shape.src().size() == 1 ? ",)" : ")");
+}
+std::string shape_text(const UOp& value) { return stack_text(value.shape()); }
+std::string dim_text(const UOp& dim) { return expression_text(dim); }
+
+namespace {
+
+int precedence(Op op) {
+  switch (op) {
+    case Op::Add: return 4;
+    case Op::Mul:
+    case Op::Idiv:
+    case Op::Mod:
+    case Op::Fdiv: return 5;
+    case Op::CmpLt:
+    case Op::CmpNe: return 3;
+    case Op::And: return 2;
+    case Op::Or:
+    case Op::Xor: return 1;
+    default: return 9;
+  }
+}
+
+std::string_view infix(Op op) {
+  switch (op) {
+    case Op::Add: return "+";
+    case Op::Mul: return "*";
+    case Op::Idiv: return "//";
+    case Op::Mod: return "%";
+    case Op::Fdiv: return "/";
+    case Op::CmpLt: return "<";
+    case Op::CmpNe: return "!=";
+    case Op::And: return "&";
+    case Op::Or: return "|";
+    case Op::Xor: return "^";
+    default: return {};
+  }
+}
+
+}  // namespace
+
+std::string expression_text(const UOp& expression) {
+  absl::flat_hash_map<const Node*, std::string> text;
+  for (const UOp& node : toposort(expression)) {
+    auto of = [&](size_t i) { return text.at(node.src(i).node()); };
+    auto wrapped = [&](size_t i, int level) {
+      const int p = precedence(node.src(i).op());
+      return p < level ? "(" + of(i) + ")" : of(i);
+    };
+    std::string out;
+    if (node.is(Op::Const)) {
+      out = scalar_text(node.as<ConstArg>());
+    } else if (node.is(Op::Range)) {
+      const RangeArg& r = node.as<RangeArg>();
+      out = fmt::format("{}{}", axis_letter(r.type), r.id);
+    } else if (node.is(Op::Param) || node.is(Op::Buffer)) {
+      const BufferArg& b = node.as<BufferArg>();
+      out = !b.name.empty() ? b.name
+                            : fmt::format("{}{}", b.space == AddrSpace::Reg ? "acc" : "data", b.slot);
+    } else if (node.is(Op::Load)) {
+      out = of(0);
+      if (node.src().size() == 3) out = fmt::format("({} ? {} : {})", of(2), of(0), of(1));
+    } else if (node.is(Op::Index)) {
+      out = of(0) + "[";
+      for (size_t i = 1; i < node.src().size(); ++i) out += (i > 1 ? ", " : "") + of(i);
+      out += "]";
+    } else if (node.is(Op::Where)) {
+      out = fmt::format("where({}, {}, {})", of(0), of(1), of(2));
+    } else if (const std::string_view symbol = infix(node.op()); !symbol.empty()) {
+      const int level = precedence(node.op());
+      out = wrapped(0, level) + std::string(symbol) + wrapped(1, level + 1);
+    } else if (node.is(Op::Reduce)) {
+      out = fmt::format("{}[", op_name(node.as<ReduceArg>().op));
+      for (size_t i = 1; i < node.src().size(); ++i) out += (i > 1 ? "," : "") + of(i);
+      out += "](" + of(0) + ")";
+    } else {
+      out = std::string(op_name(node.op()));
+      if (node.is(Op::Cast) || node.is(Op::Bitcast)) out = arg_text(node.arg());
+      out += "(";
+      for (size_t i = 0; i < node.src().size(); ++i) out += (i ? ", " : "") + of(i);
+      out += ")";
+    }
+    // A shared subterm may make the text exponential: keep dumps readable.
+    if (out.size() > 4000) out = out.substr(0, 3990) + " ...";
+    text.emplace(node.node(), std::move(out));
+  }
+  return text.at(expression.node());
+}
+
+std::string tree_text(const UOp& root) {
+  std::string out;
+  absl::flat_hash_map<const Node*, size_t> seen;
+  struct Frame {
+    const Node* node;
+    std::string lead;
+    bool last;
+    bool top;
+  };
+  std::vector<Frame> stack{{root.node(), "", true, true}};
+  size_t line = 0;
+  while (!stack.empty()) {
+    const Frame f = stack.back();
+    stack.pop_back();
+    const UOp u = UOp::share(f.node);
+    auto [it, fresh] = seen.try_emplace(f.node, line);
+    const bool leaf = u.src().empty() || !fresh;
+    out += fmt::format("{:4} {}{}{} {}", line++, f.lead, f.top ? "" : (f.last ? "┗━" : "┣━"),
+                       leaf ? "━" : "┳", op_name(u.op()));
+    if (u.arg().index() != 0) out += " " + arg_text(u.arg());
+    if (!fresh) out += fmt::format("  (line {})", it->second);
+    out += "\n";
+    if (!fresh) continue;
+    const std::string below = f.lead + (f.top ? "" : (f.last ? "  " : "┃ "));
+    for (size_t i = u.src().size(); i-- > 0;)
+      stack.push_back({u.src(i).node(), below, i + 1 == u.src().size(), false});
+  }
+  return out;
+}
+
+}  // namespace koine

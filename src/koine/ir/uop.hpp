@@ -1,0 +1,154 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "koine/ir/arg.hpp"
+
+namespace koine {
+
+class UOp;
+struct Node;
+
+/// A closed interval of values. Integers (bool, index included) are exact; floats bound every
+/// value that is not NaN. `known` is false where nothing tighter than the dtype's range is known.
+struct Interval {
+  __int128 low = 0, high = 0;      ///< integers
+  double float_low = 0, float_high = 0;  ///< floats
+  bool may_be_nan = false;
+  bool is_constant() const { return low == high; }
+};
+
+/// Handle on an immutable interned node: equal (op, src, arg, tag) is one node, so equality is
+/// pointer equality. 8 bytes, reference-counted, safe to share between threads.
+class UOp {
+ public:
+  UOp() = default;
+  UOp(const UOp& other) noexcept;
+  UOp(UOp&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
+  UOp& operator=(UOp other) noexcept {
+    std::swap(node_, other.node_);
+    return *this;
+  }
+  ~UOp();
+
+  /// Interns a node. Derives dtype and shape; throws Error naming op, operand and rule when the
+  /// node is ill-typed.
+  static UOp make(Op op, std::span<const UOp> src, Arg arg = {}, int64_t tag = 0);
+  static UOp make(Op op, std::initializer_list<UOp> src, Arg arg = {}, int64_t tag = 0) {
+    return make(op, std::span<const UOp>(src.begin(), src.size()), std::move(arg), tag);
+  }
+
+  explicit operator bool() const { return node_ != nullptr; }
+  bool operator==(const UOp& other) const { return node_ == other.node_; }
+
+  Op op() const;
+  std::span<const UOp> src() const;
+  const UOp& src(size_t i) const;
+  const Arg& arg() const;
+  int64_t tag() const;
+  DType dtype() const;
+  /// Content hash: equal in every run and process.
+  uint64_t hash() const;
+  /// Unique for the life of the process; never reused.
+  uint64_t id() const;
+  /// Handles and edges that hold this node.
+  uint32_t use_count() const;
+
+  /// The shape, itself a node: a Stack of index scalars; () is the empty Stack.
+  UOp shape() const;
+  size_t rank() const;
+  /// One size; an index scalar.
+  UOp dim(size_t axis) const;
+  /// Concrete sizes; throws Error when one is symbolic.
+  std::vector<int64_t> sizes() const;
+  bool has_concrete_shape() const;
+  /// Number of elements; throws Error when symbolic or above 2^62.
+  int64_t numel() const;
+  bool is_scalar() const { return rank() == 0; }
+
+  bool is(Op op) const { return node_ != nullptr && this->op() == op; }
+  template <class T>
+  const T& as() const {
+    return std::get<T>(arg());
+  }
+
+  // --- derived on demand, cached in the node, computed without recursion (derive.cpp)
+  const Interval& bounds() const;
+  /// Ranges that the value still depends on, by axis id; pointers live as long as this node.
+  const std::vector<const Node*>& ranges() const;
+  /// First non-null device over the sources (amendment C7).
+  Device device() const;
+  /// The address space of a buffer or of an Index into one; Global otherwise.
+  AddrSpace addrspace() const;
+
+  const Node* node() const { return node_; }
+  /// A new handle on a node that is known to be alive.
+  static UOp share(const Node* node);
+
+ private:
+  explicit UOp(Node* adopted) : node_(adopted) {}
+  Node* node_ = nullptr;
+  friend struct Node;
+  friend class InternTable;
+};
+
+/// Storage of a node. Only the table creates these; everything but the counters is immutable.
+struct Node {
+  std::atomic<uint32_t> references{1};
+  Op op;
+  DType dtype;
+  bool scalar_stack;  ///< a Stack of scalars: its shape (n,) is made on demand, which ends the regress
+  uint32_t source_count;
+  uint64_t hash;
+  uint64_t id;
+  int64_t tag;
+  Arg arg;
+  UOp shape;  ///< null: ()
+  Node* chain = nullptr;
+  mutable std::atomic<bool> watched{false};  ///< a side table holds something for this id
+  mutable std::atomic<const Interval*> interval{nullptr};
+  mutable std::atomic<const std::vector<const Node*>*> range_set{nullptr};
+  UOp* sources() { return reinterpret_cast<UOp*>(this + 1); }
+  const UOp* sources() const { return reinterpret_cast<const UOp*>(this + 1); }
+  std::span<const UOp> src() const { return {sources(), source_count}; }
+};
+
+inline UOp::UOp(const UOp& other) noexcept : node_(other.node_) {
+  if (node_ != nullptr) node_->references.fetch_add(1, std::memory_order_relaxed);
+}
+inline Op UOp::op() const { return node_->op; }
+inline std::span<const UOp> UOp::src() const { return node_->src(); }
+inline const UOp& UOp::src(size_t i) const { return node_->sources()[i]; }
+inline const Arg& UOp::arg() const { return node_->arg; }
+inline int64_t UOp::tag() const { return node_->tag; }
+inline DType UOp::dtype() const { return node_->dtype; }
+inline uint64_t UOp::hash() const { return node_->hash; }
+inline uint64_t UOp::id() const { return node_->id; }
+inline uint32_t UOp::use_count() const { return node_->references.load(std::memory_order_relaxed); }
+
+/// Live nodes of the process; for leak tests.
+int64_t live_node_count();
+
+/// Called with the id of a watched node when it dies; side tables drop what they hold for it.
+using DeathHook = void (*)(uint64_t id);
+void set_death_hook(DeathHook hook);
+/// Asks for the death hook to be called for this node.
+void watch(const UOp& node);
+inline bool is_watched(const UOp& node) {
+  return node.node()->watched.load(std::memory_order_relaxed);
+}
+
+struct UOpHash {
+  size_t operator()(const UOp& u) const { return u.hash(); }
+};
+
+}  // namespace koine
+
+template <>
+struct std::hash<koine::UOp> {
+  size_t operator()(const koine::UOp& u) const noexcept { return u ? u.hash() : 0; }
+};

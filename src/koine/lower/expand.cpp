@@ -1,0 +1,201 @@
+#include "koine/lower/expand.hpp"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/derive.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/lower/optimize.hpp"
+
+namespace koine {
+namespace {
+
+bool becomes_shape(AxisType t) {
+  return t == AxisType::Upcast || t == AxisType::Unroll || t == AxisType::GroupReduce;
+}
+
+bool contains(const std::vector<const Node*>& list, const Node* node) {
+  return std::find(list.begin(), list.end(), node) != list.end();
+}
+
+// Which axis of shape each range becomes. Ranges that never meet in one value may share the lane
+// axis, the last one; UNROLL axes come first and are never lanes.
+struct Layout {
+  absl::flat_hash_map<const Node*, size_t> axis;
+  std::vector<int64_t> sizes;
+};
+
+Layout make_layout(const UOp& ast, const std::vector<UOp>& order) {
+  std::vector<UOp> shaped;
+  for (const UOp& r : kernel_ranges(ast))
+    if (becomes_shape(r.as<RangeArg>().type)) shaped.push_back(r);
+  auto meet = [&](const UOp& a, const UOp& b) {
+    for (const UOp& u : order)
+      if (contains(u.ranges(), a.node()) && contains(u.ranges(), b.node())) return true;
+    return false;
+  };
+  std::vector<std::vector<UOp>> axes;  // last is the lanes
+  for (size_t i = shaped.size(); i-- > 0;) {
+    const UOp& r = shaped[i];
+    const bool unroll = r.as<RangeArg>().type == AxisType::Unroll;
+    if (!unroll && !axes.empty() && axes[0][0].as<RangeArg>().type != AxisType::Unroll &&
+        axes[0][0].src(0) == r.src(0) &&
+        std::none_of(axes[0].begin(), axes[0].end(), [&](const UOp& o) { return meet(o, r); }))
+      axes[0].push_back(r);
+    else
+      axes.push_back({r});
+  }
+  std::reverse(axes.begin(), axes.end());
+  std::stable_partition(axes.begin(), axes.end(), [](const std::vector<UOp>& group) {
+    return group[0].as<RangeArg>().type == AxisType::Unroll;
+  });
+  if (!axes.empty() && axes.back()[0].as<RangeArg>().type == AxisType::Unroll) axes.push_back({});
+  Layout out;
+  for (size_t k = 0; k < axes.size(); ++k) {
+    out.sizes.push_back(axes[k].empty() ? 1 : const_int(axes[k][0].src(0)));
+    for (const UOp& r : axes[k]) out.axis.emplace(r.node(), k);
+  }
+  return out;
+}
+
+// The values 0..n-1 along one axis of the layout.
+UOp iota_along(size_t axis, const Layout& layout) {
+  std::vector<UOp> values;
+  for (int64_t i = 0; i < layout.sizes[axis]; ++i) values.push_back(index_const(i));
+  std::vector<int64_t> sizes(layout.sizes.size(), 1);
+  sizes[axis] = layout.sizes[axis];
+  return reshape(stack(values), shape_of(sizes));
+}
+
+UOp broadcast_to(const UOp& value, const UOp& shape) {
+  if (value.shape() == shape) return value;
+  if (shape.src().empty()) return value;
+  if (value.is_scalar()) {
+    const std::vector<int64_t> ones(shape.src().size(), 1);
+    return koine::expand(reshape(value, shape_of(ones)), shape);
+  }
+  return koine::expand(value, shape);
+}
+
+class Expander {
+ public:
+  explicit Expander(const UOp& ast) : order_(toposort(ast)), layout_(make_layout(ast, order_)) {}
+
+  UOp run() {
+    for (const UOp& node : order_) done_.emplace(node.node(), expand_node(node));
+    return done_.at(order_.back().node());
+  }
+
+ private:
+  UOp expand_node(const UOp& node) {
+    if (node.is(Op::Range)) {
+      const auto it = layout_.axis.find(node.node());
+      return it == layout_.axis.end() ? node : iota_along(it->second, layout_);
+    }
+    std::vector<UOp> src;
+    for (const UOp& s : node.src()) src.push_back(done_.at(s.node()));
+    switch (node.op()) {
+      case Op::Reduce: return reduction(node, src);
+      case Op::End: {
+        std::vector<UOp> loops;
+        for (size_t i = 1; i < src.size(); ++i)
+          if (src[i].is(Op::Range)) loops.push_back(src[i]);
+        return end(src[0], loops);
+      }
+      case Op::Store: {
+        const UOp all = broadcast_shape(Op::Store, src);
+        const UOp address = with_sources(src[0], std::vector<UOp>{src[0].src(0), broadcast_to(src[0].src(1), all)});
+        const UOp value = broadcast_to(src[1], all);
+        if (src.size() == 3) return store(address, value, broadcast_to(src[2], all));
+        return store(address, value);
+      }
+      case Op::Load: {
+        if (src.size() < 3) break;
+        // The gate may have lanes where the address has none, and the reverse.
+        const UOp all = broadcast_shape(Op::Load, src);
+        if (all == src[0].shape() || !src[0].is(Op::Index)) break;
+        const UOp address = with_sources(src[0], std::vector<UOp>{src[0].src(0), broadcast_to(src[0].src(1), all)});
+        return load(address, broadcast_to(src[1], all), broadcast_to(src[2], all));
+      }
+      default: break;
+    }
+    const bool same = std::equal(src.begin(), src.end(), node.src().begin());
+    return same ? node : with_sources(node, src);
+  }
+
+  UOp reduction(const UOp& node, const std::vector<UOp>& src) {
+    const Op op = node.as<ReduceArg>().op;
+    UOp value = src[0];
+    std::vector<UOp> loops;
+    std::vector<int64_t> unrolled, grouped;
+    for (const UOp& r : node.src().subspan(1)) {
+      const auto it = layout_.axis.find(r.node());
+      if (it == layout_.axis.end())
+        loops.push_back(r);
+      else
+        (r.as<RangeArg>().type == AxisType::Unroll ? unrolled : grouped).push_back(static_cast<int64_t>(it->second));
+    }
+    // The value must really have the axes it is reduced over.
+    std::vector<int64_t> full = value.is_scalar() ? std::vector<int64_t>(layout_.sizes.size(), 1) : value.sizes();
+    bool widen = false;
+    for (const auto& list : {unrolled, grouped})
+      for (const int64_t axis : list) {
+        widen |= full[static_cast<size_t>(axis)] != layout_.sizes[static_cast<size_t>(axis)];
+        full[static_cast<size_t>(axis)] = layout_.sizes[static_cast<size_t>(axis)];
+      }
+    if (widen) value = broadcast_to(value, shape_of(full));
+    const UOp folded = unrolled.empty() ? value : koine::reduce(op, value, unrolled);
+    const UOp identity = broadcast_to(identity_of(op, value.dtype()), folded.shape());
+    UOp result;
+    if (loops.empty()) {
+      result = binary(op, identity, folded);
+    } else {
+      const UOp acc = UOp::make(Op::Buffer, {folded.shape()},
+                                BufferArg{next_accumulator_++, value.dtype(), {}, AddrSpace::Reg});
+      std::vector<UOp> outer;
+      for (const Node* r : folded.ranges())
+        if (std::none_of(loops.begin(), loops.end(), [&](const UOp& l) { return l.node() == r; }))
+          outer.push_back(UOp::share(r));
+      const UOp start = store(outer.empty() ? acc : after(acc, outer), identity);
+      std::vector<UOp> inside{start};
+      inside.insert(inside.end(), loops.begin(), loops.end());
+      const UOp current = after(acc, inside);
+      const UOp update = store(current, binary(op, load(current), folded));
+      result = load(after(acc, {end(update, loops)}));
+    }
+    return grouped.empty() ? result : koine::reduce(op, result, grouped);
+  }
+
+  std::vector<UOp> order_;
+  Layout layout_;
+  absl::flat_hash_map<const Node*, UOp> done_;
+  int64_t next_accumulator_ = 0;
+};
+
+}  // namespace
+
+UOp expand(const UOp& ast) { return Expander(ast).run(); }
+
+UOp threads_to_special(const UOp& ast) {
+  absl::flat_hash_map<const Node*, UOp> done;
+  UOp last;
+  for (const UOp& node : toposort(ast)) {
+    std::vector<UOp> src;
+    for (const UOp& s : node.src())
+      if (!(node.is(Op::End) && s.is(Op::Range) && s.as<RangeArg>().type == AxisType::Thread))
+        src.push_back(done.at(s.node()));
+    if (node.is(Op::Range) && node.as<RangeArg>().type == AxisType::Thread)
+      last = UOp::make(Op::Special, src, std::string("thread"));
+    else if (node.is(Op::End) && src.size() == 1)
+      last = src[0];
+    else
+      last = std::equal(src.begin(), src.end(), node.src().begin(), node.src().end()) ? node : with_sources(node, src);
+    done.emplace(node.node(), last);
+  }
+  return last;
+}
+
+}  // namespace koine

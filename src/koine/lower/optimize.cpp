@@ -1,0 +1,268 @@
+#include "koine/lower/optimize.hpp"
+
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+
+#include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
+
+bool is_reduction(AxisType t) {
+  return t == AxisType::Reduce || t == AxisType::GroupReduce || t == AxisType::Unroll;
+}
+
+// What an axis type may be split into (the spec's table, and C24 for CPUs).
+std::vector<AxisType> legal_targets(AxisType from) {
+  switch (from) {
+    case AxisType::Loop:
+      return {AxisType::Loop, AxisType::Upcast, AxisType::Thread, AxisType::Global, AxisType::Local};
+    case AxisType::Global:
+      return {AxisType::Local, AxisType::Thread, AxisType::Upcast, AxisType::Loop};
+    case AxisType::Local: return {AxisType::Upcast};
+    case AxisType::Thread: return {AxisType::Loop, AxisType::Upcast};
+    case AxisType::Reduce: return {AxisType::Reduce, AxisType::GroupReduce, AxisType::Unroll};
+    case AxisType::GroupReduce: return {AxisType::Unroll};
+    default: return {};
+  }
+}
+
+// Replaces a range by a value, and in the lists of Reduce and End, which hold Ranges only, by
+// `ranges` (none, one or two).
+UOp respell(const UOp& ast, const UOp& old, const UOp& value, const std::vector<UOp>& ranges) {
+  std::unordered_map<UOp, UOp> done;
+  for (const UOp& node : toposort(ast)) {
+    if (node == old) {
+      done.emplace(node, value);
+      continue;
+    }
+    std::vector<UOp> src;
+    const bool lists = node.is(Op::Reduce) || node.is(Op::End);
+    for (size_t i = 0; i < node.src().size(); ++i) {
+      if (lists && i > 0 && node.src(i) == old)
+        src.insert(src.end(), ranges.begin(), ranges.end());
+      else
+        src.push_back(done.at(node.src(i)));
+    }
+    const bool same = std::equal(src.begin(), src.end(), node.src().begin(), node.src().end());
+    done.emplace(node, same ? node : with_sources(node, src));
+  }
+  return done.at(ast);
+}
+
+// Ids 0, 1, 2, ... in nesting order: equal kernels become equal nodes (amendment C21).
+UOp renumber(const UOp& ast) {
+  UOp out = ast;
+  // Two steps, so that new ids never meet old ones.
+  for (const int64_t offset : {int64_t{1} << 20, int64_t{0}}) {
+    const std::vector<UOp> now = kernel_ranges(out);
+    for (size_t i = 0; i < now.size(); ++i) {
+      const UOp fresh = range(static_cast<int64_t>(i) + offset, now[i].src(0), type_of(now[i]));
+      if (!(fresh == now[i])) out = respell(out, now[i], fresh, {fresh});
+    }
+  }
+  return out;
+}
+
+UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
+  const AxisType from = type_of(axis);
+  const std::vector<AxisType> legal = legal_targets(from);
+  if (std::find(legal.begin(), legal.end(), opt.target) == legal.end()) {
+    std::string list;
+    for (const AxisType t : legal) list += fmt::format(" {}", axis_type_name(t));
+    raise(ErrorKind::Value, "Split: axis {} is {}, which may not become {}; it may become:{}",
+          position, axis_type_name(from), axis_type_name(opt.target), list.empty() ? " nothing" : list);
+  }
+  const UOp& bound = axis.src(0);
+  const UOp factor = index_const(opt.amount);
+  KOINE_REQUIRE(opt.amount >= 1, Value, "Split: axis {}: the factor {} must be positive", position, opt.amount);
+  KOINE_REQUIRE(simplify_index(mod(bound, factor)) == index_const(0), Value,
+                "Split: axis {} of size {} is not divisible by {}: use Padto first", position,
+                dim_text(bound), opt.amount);
+  KOINE_REQUIRE((opt.target != AxisType::Upcast && opt.target != AxisType::Unroll &&
+                 opt.target != AxisType::GroupReduce) || opt.amount <= 256,
+                Value, "Split: axis {}: {} lanes are too many", position, opt.amount);
+  const UOp rest = simplify_index(idiv(bound, factor));
+  const int64_t id = axis.as<RangeArg>().id;
+  // Room between neighbouring ids: all ids are doubled first.
+  const int64_t outer_id = 2 * id, inner_id = 2 * id + 1;
+  const UOp outer = range(outer_id + (int64_t{1} << 30), opt.top ? factor : rest, opt.top ? opt.target : from);
+  const UOp inner = range(inner_id + (int64_t{1} << 30), opt.top ? rest : factor, opt.top ? from : opt.target);
+  UOp out = ast;
+  for (const UOp& r : kernel_ranges(ast)) {
+    if (r == axis) continue;
+    const UOp moved = range(2 * r.as<RangeArg>().id + (int64_t{1} << 30), r.src(0), type_of(r));
+    out = respell(out, r, moved, {moved});
+  }
+  std::vector<UOp> kept;
+  for (const UOp& r : {outer, inner})
+    if (!is_const(r.src(0), 1)) kept.push_back(r);
+  auto at = [&](const UOp& r) { return is_const(r.src(0), 1) ? index_const(0) : r; };
+  const UOp value = add(mul(at(outer), inner.src(0)), at(inner));
+  return respell(out, axis, simplify_index(value), kept);
+}
+
+// Rounds an axis up; what lies beyond is neither stored nor counted, and loads there are gated.
+UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
+  KOINE_REQUIRE(multiple >= 1, Value, "Padto: axis {}: the multiple {} must be positive", position, multiple);
+  const UOp& bound = axis.src(0);
+  KOINE_REQUIRE(bound.is(Op::Const), Value, "Padto: axis {} has the symbolic size {}", position, dim_text(bound));
+  const int64_t size = const_int(bound), padded = (size + multiple - 1) / multiple * multiple;
+  if (padded == size) return ast;
+  const UOp wide = range(axis.as<RangeArg>().id, index_const(padded), type_of(axis));
+  const UOp inside = lt(wide, bound);
+  auto depends = [](const UOp& u, const UOp& r) {
+    const auto& ranges = u.ranges();
+    return std::find(ranges.begin(), ranges.end(), r.node()) != ranges.end();
+  };
+  const UOp respelled = respell(ast, axis, wide, {wide});
+  std::unordered_map<UOp, UOp> done;
+  for (const UOp& node : toposort(respelled)) {
+    std::vector<UOp> src;
+    for (const UOp& s : node.src()) src.push_back(done.at(s));
+    UOp out = std::equal(src.begin(), src.end(), node.src().begin()) ? node : with_sources(node, src);
+    if (node.is(Op::Load) && depends(node, wide)) {
+      const UOp gate = out.src().size() == 3 ? bit_and(out.src(2), inside) : inside;
+      const UOp alt = out.src().size() == 3 ? out.src(1) : constant_int(out.dtype(), 0);
+      out = load(out.src(0), alt, gate);
+    } else if (node.is(Op::Store) && depends(node, wide)) {
+      const UOp gate = out.src().size() == 3 ? bit_and(out.src(2), inside) : inside;
+      out = store(out.src(0), out.src(1), gate);
+    } else if (node.is(Op::Reduce)) {
+      const auto ranges = node.src().subspan(1);
+      if (std::find(ranges.begin(), ranges.end(), wide) != ranges.end()) {
+        std::vector<UOp> with(out.src().begin(), out.src().end());
+        with[0] = where(inside, with[0], identity_of(out.as<ReduceArg>().op, out.dtype()));
+        out = with_sources(out, with);
+      }
+    }
+    done.emplace(node, out);
+  }
+  return done.at(respelled);
+}
+
+UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b, int i, int j) {
+  KOINE_REQUIRE(is_reduction(type_of(a)) == is_reduction(type_of(b)), Value,
+                "Swap: axes {} ({}) and {} ({}): a reduction axis and a parallel axis do not swap", i,
+                axis_type_name(type_of(a)), j, axis_type_name(type_of(b)));
+  const UOp x = range(b.as<RangeArg>().id + (int64_t{1} << 30), a.src(0), type_of(a));
+  const UOp y = range(a.as<RangeArg>().id + (int64_t{1} << 30), b.src(0), type_of(b));
+  UOp out = respell(respell(ast, a, x, {x}), b, y, {y});
+  const UOp x2 = range(b.as<RangeArg>().id, a.src(0), type_of(a));
+  const UOp y2 = range(a.as<RangeArg>().id, b.src(0), type_of(b));
+  out = respell(respell(out, x, x2, {x2}), y, y2, {y2});
+  // The lists of End and Reduce name ranges outermost first.
+  return transform_graph(out, [](const UOp&, const UOp& node) -> UOp {
+    if (!node.is(Op::End) && !node.is(Op::Reduce)) return node;
+    std::vector<UOp> src(node.src().begin(), node.src().end());
+    std::stable_sort(src.begin() + 1, src.end(), [](const UOp& p, const UOp& q) {
+      return p.as<RangeArg>().id < q.as<RangeArg>().id;
+    });
+    return with_sources(node, src);
+  });
+}
+
+int64_t count_divisions(const UOp& ast) {
+  int64_t n = 0;
+  for (const UOp& u : toposort(ast))
+    n += u.dtype() == DType::Index && (u.is(Op::Idiv) || u.is(Op::Mod)) ? 1 : 0;
+  return n;
+}
+
+}  // namespace
+
+std::string opt_text(const Opt& opt) {
+  switch (opt.op) {
+    case OptOp::Split:
+      return fmt::format("Split({}, {}, {}{})", opt.axis, opt.amount, axis_type_name(opt.target),
+                         opt.top ? ", top" : "");
+    case OptOp::Padto: return fmt::format("Padto({}, {})", opt.axis, opt.amount);
+    case OptOp::Swap: return fmt::format("Swap({}, {})", opt.axis, opt.amount);
+    case OptOp::Nolocals: return "Nolocals()";
+  }
+  return "";
+}
+
+std::vector<UOp> kernel_ranges(const UOp& ast) {
+  std::vector<UOp> out;
+  for (const UOp& u : toposort(ast))
+    if (u.is(Op::Range)) out.push_back(u);
+  std::sort(out.begin(), out.end(), [](const UOp& a, const UOp& b) {
+    return a.as<RangeArg>().id < b.as<RangeArg>().id;
+  });
+  return out;
+}
+
+UOp apply_opt(const UOp& ast, const Opt& opt) {
+  if (opt.op == OptOp::Nolocals) return ast;  // a CPU kernel has no workgroup axes to drop
+  const std::vector<UOp> ranges = kernel_ranges(ast);
+  auto axis = [&](int64_t i) -> const UOp& {
+    KOINE_REQUIRE(i >= 0 && i < static_cast<int64_t>(ranges.size()), Index,
+                  "{}: axis {} is out of range: the kernel has {} axes", opt_text(opt), i, ranges.size());
+    return ranges[static_cast<size_t>(i)];
+  };
+  UOp out;
+  switch (opt.op) {
+    case OptOp::Split: out = split(ast, axis(opt.axis), opt, opt.axis); break;
+    case OptOp::Padto: out = pad_to(ast, axis(opt.axis), opt.amount, opt.axis); break;
+    case OptOp::Swap:
+      if (opt.axis == opt.amount) return ast;
+      out = swap_axes(ast, axis(opt.axis), axis(opt.amount), opt.axis, static_cast<int>(opt.amount));
+      break;
+    default: break;
+  }
+  return rewrite(renumber(out), symbolic_rules());
+}
+
+UOp merge_ranges(const UOp& ast) {
+  UOp current = ast;
+  for (bool again = true; again;) {
+    again = false;
+    const std::vector<UOp> ranges = kernel_ranges(current);
+    for (size_t i = 0; i + 1 < ranges.size() && !again; ++i) {
+      const UOp &a = ranges[i], &b = ranges[i + 1];
+      if (type_of(a) != type_of(b)) continue;
+      // Both must be listed by the same End or Reduce.
+      bool together = true;
+      for (const UOp& u : toposort(current)) {
+        if (!u.is(Op::End) && !u.is(Op::Reduce)) continue;
+        const auto list = u.src().subspan(1);
+        const bool has_a = std::find(list.begin(), list.end(), a) != list.end();
+        const bool has_b = std::find(list.begin(), list.end(), b) != list.end();
+        together = together && has_a == has_b;
+      }
+      if (!together) continue;
+      const UOp merged = range(a.as<RangeArg>().id, simplify_index(mul(a.src(0), b.src(0))), type_of(a));
+      if (merged == a) continue;
+      const UOp high = idiv(merged, b.src(0)), low = mod(merged, b.src(0));
+      UOp candidate = respell(current, a, high, {merged});
+      candidate = rewrite(respell(candidate, b, low, {}), symbolic_rules());
+      if (count_divisions(candidate) > count_divisions(current)) continue;
+      current = candidate;
+      again = true;
+    }
+  }
+  return renumber(current);
+}
+
+UOp optimize(const UOp& ast, const Target& target, std::vector<Opt>* applied) {
+  UOp out = options().noopt ? renumber(ast) : merge_ranges(ast);
+  if (options().noopt) return out;
+  for (const Opt& opt : choose_opts(out, target)) {
+    out = apply_opt(out, opt);
+    if (applied != nullptr) applied->push_back(opt);
+  }
+  return out;
+}
+
+}  // namespace koine

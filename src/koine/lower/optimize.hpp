@@ -1,0 +1,41 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+#include "koine/target/target.hpp"
+
+namespace koine {
+
+enum class OptOp : uint8_t { Split, Padto, Swap, Nolocals };
+
+/// One edit of a kernel's loop nest. `axis` counts the kernel's ranges in nesting order.
+struct Opt {
+  OptOp op;
+  int axis = 0;
+  int64_t amount = 0;                   ///< Split: factor; Padto: multiple; Swap: the other axis
+  AxisType target = AxisType::Loop;     ///< Split: type of the new axis
+  bool top = false;                     ///< Split: the new axis is the outer one
+  bool operator==(const Opt&) const = default;
+};
+std::string opt_text(const Opt& opt);
+
+/// The ranges of a kernel, outermost first.
+std::vector<UOp> kernel_ranges(const UOp& ast);
+
+/// Applies one edit. Throws Error naming the axis and the reason where it is not legal: a factor
+/// that does not divide, or a target type that this axis type may not become (the table of the spec,
+/// widened by amendment C24).
+UOp apply_opt(const UOp& ast, const Opt& opt);
+
+/// Merges neighbouring loops that are only ever used together.
+UOp merge_ranges(const UOp& ast);
+
+/// The edits that suit a target: a register tile for matmul-like kernels, vector lanes for
+/// elementwise work and reductions, threads for what is left.
+std::vector<Opt> choose_opts(const UOp& ast, const Target& target);
+
+/// Stage 3: merge_ranges, then the given edits left to right, or the heuristic's.
+UOp optimize(const UOp& ast, const Target& target, std::vector<Opt>* applied = nullptr);
+
+}  // namespace koine

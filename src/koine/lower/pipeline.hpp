@@ -1,0 +1,37 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+#include "koine/lower/optimize.hpp"
+#include "koine/target/target.hpp"
+
+namespace koine {
+
+/// What one kernel costs, counted on its loops: for reports and for choosing.
+struct KernelEstimate {
+  double operations = 0;  ///< arithmetic on values (not on indices)
+  double bytes = 0;       ///< distinct bytes of the buffers it touches, at most what it accesses
+};
+
+struct LoweredKernel {
+  std::string name;  ///< letters and sizes of its axes, for example "r_t8_L16_R512_u16"
+  UOp linear;
+  std::vector<Opt> opts;
+  KernelEstimate estimate;
+};
+
+/// The names of the eight stages, in order.
+const std::vector<std::string_view>& stage_names();
+
+/// Called with (stage, graph) after each stage of a kernel.
+using StageSink = std::function<void(std::string_view stage, const UOp& graph)>;
+
+/// Stages 3 to 7 for one kernel: optimize, expand, select, linearize, verified by KOINE_VERIFY.
+/// `opts` replaces the heuristic's choice.
+LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink& sink = {},
+                           const std::vector<Opt>* opts = nullptr);
+
+}  // namespace koine

@@ -1,0 +1,31 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+
+namespace koine {
+
+/// One kernel: a Sink of End(Store(Index(Param, i), value), ranges...) in which every value has
+/// shape (), and the Params and Buffers of the program that its own Param slots stand for.
+struct Kernel {
+  UOp ast;
+  std::vector<UOp> buffers;
+  std::string reason;  ///< why this is a kernel of its own
+};
+
+/// Stage 2. Splits a stateless program into kernels in execution order. Elementwise chains,
+/// movement, and reduces with their prologue and epilogue fuse; a value gets a buffer of its own
+/// where fusing would repeat work (amendment C38): it is read by several kernels, or under a loop
+/// that it does not depend on. A reduce over rows whose result is used along the same rows stays in
+/// one kernel. Intermediate buffers are Buffer nodes with slots counted from 0.
+std::vector<Kernel> rangeify(const UOp& program);
+
+/// Reduces of many elements to few are done in two steps, over chunks that depend on the shape alone
+/// (amendment C32), so that all threads take part. Strict mode keeps the ascending left fold.
+UOp split_large_reduces(const UOp& program);
+
+/// The same kernels as one node: Linear(Call(ast, buffers...)...).
+UOp schedule_node(const std::vector<Kernel>& kernels);
+
+}  // namespace koine

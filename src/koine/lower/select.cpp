@@ -1,0 +1,404 @@
+#include "koine/lower/select.hpp"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/decompose.hpp"
+#include "koine/rules/narrow.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+constexpr int64_t lane_range_id = int64_t{1} << 50;
+
+// Takes shaped values apart. A value of shape (a, b, ..., n) becomes a*b*... pieces, each a scalar
+// (the same in all lanes) or a vector of n lanes. Index expressions stay scalar as long as they can:
+// the lane number is a Range symbol in them until a vector is really needed.
+class Devectorizer {
+ public:
+  UOp run(const UOp& ast) {
+    const std::vector<UOp> order = toposort(ast);
+    for (const UOp& u : order)
+      if (!u.is(Op::Stack) && u.rank() > rank_) rank_ = u.rank();
+    for (const UOp& u : order)
+      if (u.rank() == rank_ && rank_ > 0 && !u.is(Op::Stack) && u.dtype() != DType::Void)
+        lanes_ = std::max(lanes_, const_int(u.dim(rank_ - 1)));
+    lane_ = range(lane_range_id, index_const(lanes_), AxisType::Upcast);
+    for (const UOp& u : order) {
+      // Shape operands are not values.
+      if (u.is(Op::Stack)) continue;
+      pieces_[u.node()] = split(u);
+    }
+    return pieces_.at(ast.node())[0];
+  }
+
+ private:
+  using Pieces = std::vector<UOp>;
+
+  // --- shapes ----------------------------------------------------------------------------------
+  std::vector<int64_t> sizes_of(const UOp& u) const {
+    return u.rank() == 0 ? std::vector<int64_t>(std::max<size_t>(rank_, 1), 1) : u.sizes();
+  }
+  static size_t lead_count(const std::vector<int64_t>& sizes) {
+    size_t n = 1;
+    for (size_t i = 0; i + 1 < sizes.size(); ++i) n *= static_cast<size_t>(sizes[i]);
+    return n;
+  }
+  // The piece of `u` that the `lead`-th piece of a value of shape `sizes` sees.
+  const UOp& piece(const UOp& u, const std::vector<int64_t>& sizes, size_t lead) const {
+    const Pieces& p = pieces_.at(u.node());
+    if (p.size() == 1) return p[0];
+    const std::vector<int64_t> own = sizes_of(u);
+    size_t index = 0, stride = 1, rest = lead;
+    for (size_t i = sizes.size() - 1; i-- > 0;) {
+      const auto at = rest % static_cast<size_t>(sizes[i]);
+      rest /= static_cast<size_t>(sizes[i]);
+      index += (own[i] == 1 ? 0 : at) * stride;
+      stride *= static_cast<size_t>(own[i]);
+    }
+    return p[index];
+  }
+
+  // --- lanes -----------------------------------------------------------------------------------
+  bool symbolic(const UOp& u) const {
+    const auto& ranges = u.ranges();
+    return std::find(ranges.begin(), ranges.end(), lane_.node()) != ranges.end();
+  }
+  UOp lane_shape() const { return shape_of({lanes_}); }
+  UOp splat(const UOp& u) const {
+    if (!u.is_scalar()) return u;
+    return expand(reshape(u, shape_of({1})), lane_shape());
+  }
+  UOp lane_constants(int64_t step) const {
+    std::vector<UOp> values;
+    for (int64_t i = 0; i < lanes_; ++i) values.push_back(index_const(i * step));
+    return stack(values);
+  }
+  UOp at_lane(const UOp& u, int64_t lane) const {
+    if (symbolic(u)) return simplify(substitute(u, {{lane_, index_const(lane)}}));
+    if (u.is_scalar()) return u;
+    if (u.is(Op::Stack)) return u.src(static_cast<size_t>(lane));
+    return index(u, {index_const(lane)});
+  }
+  // A real vector (or scalar) in place of an index expression with the lane symbol.
+  UOp materialize(const UOp& u) const {
+    if (!u.is_scalar() || !symbolic(u)) return u;
+    int64_t step = 0;
+    UOp rest;
+    if (u.dtype() == DType::Index && linear_coefficient(u, lane_, step, rest))
+      return is_const(rest, 0) ? lane_constants(step) : add(splat(rest), lane_constants(step));
+    std::vector<UOp> values;
+    for (int64_t i = 0; i < lanes_; ++i) values.push_back(at_lane(u, i));
+    return stack(values);
+  }
+
+  // --- nodes -----------------------------------------------------------------------------------
+  Pieces split(const UOp& u) {
+    if (u.is(Op::Reshape) && u.src(0).is(Op::Stack)) return iota(u);
+    if (is_elementwise(u.op()) || u.is(Op::Bitcast)) return elementwise(u);
+    switch (u.op()) {
+      case Op::Reshape:
+      case Op::Expand: return broadcast(u);
+      case Op::Reduce: return fold(u);
+      case Op::Load: return load_pieces(u);
+      case Op::Store: return store_pieces(u);
+      case Op::Index: return {};  // addresses are built by their users
+      case Op::Buffer: return accumulators(u);
+      case Op::After: return after_pieces(u);
+      default: break;
+    }
+    if (u.src().empty()) return {u};
+    std::vector<UOp> src;
+    for (const UOp& s : u.src())
+      src.push_back(s.is(Op::Stack) ? s : pieces_.at(s.node())[0]);
+    const bool same = std::equal(src.begin(), src.end(), u.src().begin());
+    return {same ? u : with_sources(u, src)};
+  }
+
+  // Reshape(Stack(0, 1, ..., n-1)) along one axis.
+  Pieces iota(const UOp& u) {
+    const std::vector<int64_t> sizes = sizes_of(u);
+    if (lead_count(sizes) == 1) {
+      if (sizes.back() == 1) return {u.src(0).src(0)};
+      return {lane_};
+    }
+    return Pieces(u.src(0).src().begin(), u.src(0).src().end());
+  }
+
+  Pieces broadcast(const UOp& u) {
+    if (u.is(Op::Reshape)) return pieces_.at(u.src(0).node());
+    const std::vector<int64_t> sizes = sizes_of(u);
+    Pieces out;
+    for (size_t i = 0; i < lead_count(sizes); ++i) out.push_back(piece(u.src(0), sizes, i));
+    return out;
+  }
+
+  UOp combine(const UOp& u, std::vector<UOp> src) const {
+    if (u.dtype() == DType::Index && std::all_of(src.begin(), src.end(), [](const UOp& s) { return s.is_scalar(); }))
+      return simplify_index_node(UOp::make(u.op(), src, u.arg()));
+    // Past index arithmetic the lane number is a vector like any other.
+    bool vector = false;
+    for (UOp& s : src) {
+      s = materialize(s);
+      vector = vector || !s.is_scalar();
+    }
+    if (vector)
+      for (UOp& s : src) s = splat(s);
+    return UOp::make(u.op(), src, u.arg());
+  }
+
+  Pieces elementwise(const UOp& u) {
+    const std::vector<int64_t> sizes = sizes_of(u);
+    Pieces out;
+    // acc op (fold of unrolled values): one value after the other into the accumulator.
+    const bool folds = u.src().size() == 2 && u.src(1).is(Op::Reduce) &&
+                       u.src(1).as<ReduceArg>().op == u.op() && !reduces_lanes(u.src(1));
+    for (size_t i = 0; i < lead_count(sizes); ++i) {
+      if (folds) {
+        UOp acc = piece(u.src(0), sizes, i);
+        for (const UOp& v : unrolled(u.src(1), sizes, i)) acc = combine(u, {acc, v});
+        out.push_back(acc);
+        continue;
+      }
+      std::vector<UOp> src;
+      for (const UOp& s : u.src()) src.push_back(piece(s, sizes, i));
+      out.push_back(combine(u, src));
+    }
+    return out;
+  }
+
+  bool reduces_lanes(const UOp& reduction) const {
+    const Ints& axes = reduction.as<ReduceArg>().axes;
+    return std::find(axes.begin(), axes.end(), static_cast<int64_t>(rank_) - 1) != axes.end();
+  }
+
+  // The values that a reduction over leading axes folds into its `lead`-th piece, ascending.
+  std::vector<UOp> unrolled(const UOp& reduction, const std::vector<int64_t>& sizes, size_t lead) const {
+    const UOp& value = reduction.src(0);
+    const std::vector<int64_t> full = sizes_of(value);
+    const Ints& axes = reduction.as<ReduceArg>().axes;
+    std::vector<int64_t> at(full.size(), 0);
+    size_t rest = lead;
+    for (size_t k = sizes.size() - 1; k-- > 0;) {
+      at[k] = static_cast<int64_t>(rest % static_cast<size_t>(sizes[k]));
+      rest /= static_cast<size_t>(sizes[k]);
+      if (full[k] == 1) at[k] = 0;
+    }
+    std::vector<int64_t> folded;
+    for (const int64_t a : axes)
+      if (a != static_cast<int64_t>(rank_) - 1) folded.push_back(a);
+    std::sort(folded.begin(), folded.end());
+    std::vector<UOp> out;
+    size_t count = 1;
+    for (const int64_t a : folded) count *= static_cast<size_t>(full[static_cast<size_t>(a)]);
+    for (size_t n = 0; n < count; ++n) {
+      size_t r = n;
+      for (size_t j = folded.size(); j-- > 0;) {
+        const auto axis = static_cast<size_t>(folded[j]);
+        at[axis] = static_cast<int64_t>(r % static_cast<size_t>(full[axis]));
+        r /= static_cast<size_t>(full[axis]);
+      }
+      size_t index = 0;
+      for (size_t k = 0; k + 1 < full.size(); ++k)
+        index = index * static_cast<size_t>(full[k]) + static_cast<size_t>(at[k]);
+      out.push_back(pieces_.at(value.node())[index]);
+    }
+    return out;
+  }
+
+  Pieces fold(const UOp& u) {
+    const Op op = u.as<ReduceArg>().op;
+    const std::vector<int64_t> sizes = sizes_of(u);
+    const UOp like = binary(op, constant_int(u.dtype(), 0), constant_int(u.dtype(), 0));
+    Pieces out;
+    for (size_t i = 0; i < lead_count(sizes); ++i) {
+      const std::vector<UOp> values = unrolled(u, sizes, i);
+      UOp acc = values[0];
+      for (size_t k = 1; k < values.size(); ++k) acc = combine(like, {acc, values[k]});
+      if (reduces_lanes(u)) acc = across_lanes(op, splat(materialize(acc)));
+      out.push_back(acc);
+    }
+    return out;
+  }
+
+  // A tree over the lanes, fixed by their number: halves until an odd count is left.
+  UOp across_lanes(Op op, UOp v) const {
+    int64_t n = lanes_;
+    while (n % 2 == 0) {
+      n /= 2;
+      const UOp low = shrink(v, shape_of({0}), shape_of({n})), high = shrink(v, shape_of({n}), shape_of({n}));
+      v = binary(op, low, high);
+    }
+    UOp acc = index(v, {index_const(0)});
+    for (int64_t i = 1; i < n; ++i) acc = binary(op, acc, index(v, {index_const(i)}));
+    return acc;
+  }
+
+  // --- memory ----------------------------------------------------------------------------------
+  UOp buffer_of(const UOp& address) const {
+    const UOp& b = address.src(0);
+    return b.is(Op::After) ? pieces_.at(b.node())[0] : b;
+  }
+
+  Pieces accumulators(const UOp& u) {
+    const BufferArg& arg = u.as<BufferArg>();
+    if (arg.space != AddrSpace::Reg) return {u};
+    const std::vector<int64_t> sizes = sizes_of(u);
+    const UOp shape = sizes.back() == 1 ? shape_of({}) : lane_shape();
+    Pieces out;
+    for (size_t i = 0; i < lead_count(sizes); ++i) {
+      BufferArg one = arg;
+      one.slot = arg.slot * 4096 + static_cast<int64_t>(i);
+      out.push_back(UOp::make(Op::Buffer, {shape}, one));
+    }
+    return out;
+  }
+
+  Pieces after_pieces(const UOp& u) {
+    std::vector<UOp> deps;
+    for (const UOp& d : u.src().subspan(1)) deps.push_back(pieces_.at(d.node())[0]);
+    Pieces out;
+    for (const UOp& p : pieces_.at(u.src(0).node())) out.push_back(after(p, deps));
+    return out;
+  }
+
+  Pieces load_pieces(const UOp& u) {
+    if (!u.src(0).is(Op::Index)) {  // an accumulator
+      Pieces out;
+      for (const UOp& p : pieces_.at(u.src(0).node())) out.push_back(load(p));
+      return out;
+    }
+    const std::vector<int64_t> sizes = sizes_of(u);
+    Pieces out;
+    for (size_t i = 0; i < lead_count(sizes); ++i) {
+      const UOp at = piece(u.src(0).src(1), sizes, i);
+      const bool gated = u.src().size() == 3;
+      UOp gate = gated ? piece(u.src(2), sizes, i) : UOp();
+      const UOp alt = gated ? piece(u.src(1), sizes, i) : UOp();
+      if (gate && symbolic(gate)) gate = materialize(gate);
+      out.push_back(load_piece(buffer_of(u.src(0)), at, alt, gate));
+    }
+    return out;
+  }
+
+  UOp load_piece(const UOp& buffer, const UOp& at, const UOp& alt, const UOp& gate) const {
+    const bool vector_gate = gate && !gate.is_scalar();
+    if (at.is_scalar() && !symbolic(at) && !vector_gate)
+      return gate ? load(index(buffer, {at}), materialize(alt), gate) : load(index(buffer, {at}));
+    int64_t step = 0;
+    UOp rest;
+    if (at.is_scalar() && symbolic(at) && linear_coefficient(at, lane_, step, rest) && step == 1) {
+      const UOp address = index(buffer, {add(splat(rest), lane_constants(1))});
+      if (!gate) return load(address);
+      return load(address, splat(materialize(alt)), splat(gate));
+    }
+    std::vector<UOp> values;
+    for (int64_t i = 0; i < lanes_; ++i) {
+      const UOp address = index(buffer, {at_lane(at, i)});
+      values.push_back(gate ? load(address, at_lane(alt, i), at_lane(gate, i)) : load(address));
+    }
+    return stack(values);
+  }
+
+  Pieces store_pieces(const UOp& u) {
+    std::vector<UOp> effects;
+    if (!u.src(0).is(Op::Index)) {
+      const Pieces& targets = pieces_.at(u.src(0).node());
+      const std::vector<int64_t> sizes = sizes_of(u.src(0));
+      for (size_t i = 0; i < targets.size(); ++i) {
+        UOp value = materialize(piece(u.src(1), sizes, i));
+        if (!targets[i].is_scalar()) value = splat(value);
+        effects.push_back(store(targets[i], value));
+      }
+    } else {
+      const std::vector<int64_t> sizes = sizes_of(u.src(0));
+      const UOp buffer = buffer_of(u.src(0));
+      for (size_t i = 0; i < lead_count(sizes); ++i) {
+        const UOp at = piece(u.src(0).src(1), sizes, i);
+        const UOp value = materialize(piece(u.src(1), sizes, i));
+        UOp gate = u.src().size() == 3 ? piece(u.src(2), sizes, i) : UOp();
+        if (gate) gate = materialize(gate);
+        store_piece(effects, buffer, at, value, gate, sizes.back());
+      }
+    }
+    return {effects.size() == 1 ? effects[0] : group(effects)};
+  }
+
+  void store_piece(std::vector<UOp>& effects, const UOp& buffer, const UOp& at, const UOp& value,
+                   const UOp& gate, int64_t width) const {
+    if (at.is_scalar() && !symbolic(at) && value.is_scalar() && (!gate || gate.is_scalar())) {
+      effects.push_back(store(index(buffer, {at}), value, gate));
+      return;
+    }
+    int64_t step = 0;
+    UOp rest;
+    if (at.is_scalar() && symbolic(at) && linear_coefficient(at, lane_, step, rest) && step == 1) {
+      const UOp address = index(buffer, {add(splat(rest), lane_constants(1))});
+      effects.push_back(store(address, splat(value), gate ? splat(gate) : UOp()));
+      return;
+    }
+    for (int64_t i = 0; i < std::max<int64_t>(width, 1); ++i)
+      effects.push_back(store(index(buffer, {at_lane(at, i)}), at_lane(value, i), gate ? at_lane(gate, i) : UOp()));
+  }
+
+  size_t rank_ = 0;
+  int64_t lanes_ = 1;
+  UOp lane_;
+  absl::flat_hash_map<const Node*, Pieces> pieces_;
+};
+
+OpSet native_ops(const Target& target) {
+  OpSet set = ops({Op::Fdiv, Op::Sqrt, Op::Trunc});
+  if (target.has_fma && !target.strict) set.set(static_cast<size_t>(Op::Mulacc));
+  return set;
+}
+
+const RuleSet<>& contraction_rules() {
+  static const RuleSet<> rules = {
+      rule("mulacc", any(0) * any(1) + any(2),
+           [](const Match& m) {
+             const DType d = m.root().dtype();
+             if (d != DType::Float32 && d != DType::Float64) return UOp();
+             return mulacc(m[0], m[1], m[2]);
+           }),
+  };
+  return rules;
+}
+
+// One element of something known: keeps lane arithmetic from leaving traces.
+const RuleSet<>& vector_rules() {
+  static const RuleSet<> rules = {
+      rule("lane of stack", node(Op::Index, {node(Op::Stack).as(0), any_const(1)}),
+           [](const Match& m) { return m[0].src(static_cast<size_t>(const_int(m[1]))); }),
+      rule("lane of splat", node(Op::Index, {node_with(Op::Expand, {any(0)}), any_const(1)}),
+           [](const Match& m) { return m[0].is(Op::Reshape) ? m[0].src(0) : UOp(); }),
+      rule("gated load under its gate", pat_where(any(0), node(Op::Load, {any(1), any(2), any(0)}).as(3), any(4)),
+           [](const Match& m) {
+             return m[4].shape() == m[3].shape() ? load(m[1], m[4], m[0]) : UOp();
+           }),
+  };
+  return rules;
+}
+
+}  // namespace
+
+UOp select(const UOp& ast, const Target& target) {
+  DecomposeContext context{native_ops(target)};
+  static const RuleSet<DecomposeContext> decompositions = transcendental_rules() + fallback_rules();
+  UOp out = rewrite(ast, decompositions, context);
+  out = emulate_narrow_floats(out);
+  out = Devectorizer().run(out);
+  out = rewrite(out, symbolic_rules() + vector_rules());
+  if (context.native[static_cast<size_t>(Op::Mulacc)]) out = rewrite(out, contraction_rules());
+  return out;
+}
+
+}  // namespace koine

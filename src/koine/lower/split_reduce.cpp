@@ -1,0 +1,54 @@
+#include <algorithm>
+
+#include "koine/base/options.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/lower/rangeify.hpp"
+
+namespace koine {
+namespace {
+
+constexpr int64_t long_reduce = 1 << 16;  // elements for each result
+constexpr int64_t few_results = 32;
+constexpr int64_t chunks = 64;
+
+bool reads_buffer(const UOp& u) {
+  const auto order = toposort(u);
+  return std::any_of(order.begin(), order.end(), [](const UOp& n) {
+    return n.is(Op::Param) && n.as<BufferArg>().name.empty();
+  });
+}
+
+// Splits the outermost long axis n into (chunks, n / chunks).
+UOp split_one(const UOp& node) {
+  const ReduceArg& arg = node.as<ReduceArg>();
+  if (!node.has_concrete_shape() || !node.src(0).has_concrete_shape()) return node;
+  const UOp& value = node.src(0);
+  const std::vector<int64_t> sizes = value.sizes();
+  const int64_t results = node.numel();
+  if (results == 0 || results > few_results || value.numel() / results < long_reduce) return node;
+  for (const int64_t axis : arg.axes) {
+    const auto at = static_cast<size_t>(axis);
+    if (sizes[at] % chunks != 0 || sizes[at] == chunks || !reads_buffer(value)) continue;
+    std::vector<int64_t> split = sizes;
+    split[at] = chunks;
+    split.insert(split.begin() + axis + 1, sizes[at] / chunks);
+    Ints inner;
+    for (const int64_t a : arg.axes) inner.push_back(a >= axis ? a + 1 : a);
+    const UOp partial = reduce(arg.op, reshape(value, shape_of(split)), inner);
+    const UOp total = reduce(arg.op, contiguous(partial), {axis});
+    return reshape(total, node.shape());
+  }
+  return node;
+}
+
+}  // namespace
+
+UOp split_large_reduces(const UOp& program) {
+  if (options().strict || options().noopt) return program;
+  return transform_graph(program, [](const UOp&, const UOp& node) {
+    return node.is(Op::Reduce) ? split_one(node) : node;
+  });
+}
+
+}  // namespace koine

@@ -1,0 +1,59 @@
+#include "koine/render/linear_view.hpp"
+
+#include <algorithm>
+
+#include "koine/ir/build.hpp"
+
+namespace koine {
+
+const UOp& strip_after(const UOp& u) {
+  const UOp* p = &u;
+  while (p->is(Op::After)) p = &p->src(0);
+  return *p;
+}
+
+bool is_address(const UOp& u) {
+  if (!u.is(Op::Index)) return false;
+  const UOp& base = strip_after(u.src(0));
+  return base.is(Op::Buffer) || (base.is(Op::Param) && base.as<BufferArg>().name.empty());
+}
+
+const UOp& accessed_buffer(const UOp& access) {
+  const UOp& address = strip_after(access.src(0));
+  return address.is(Op::Index) ? strip_after(address.src(0)) : address;
+}
+
+Contiguous contiguous_access(const UOp& address) {
+  const UOp& index = address.src(1);
+  if (index.is_scalar()) return {};
+  auto counts_up = [](const UOp& u) {
+    if (!u.is(Op::Stack)) return false;
+    for (size_t i = 0; i < u.src().size(); ++i)
+      if (!is_const(u.src(i), static_cast<int64_t>(i))) return false;
+    return true;
+  };
+  if (counts_up(index)) return {true, {}};
+  if (index.is(Op::Add) && counts_up(index.src(1)) && index.src(0).is(Op::Expand))
+    return {true, index.src(0).src(0).src(0)};
+  return {};
+}
+
+int64_t lane_count(const UOp& u) { return u.is_scalar() ? 1 : u.numel(); }
+
+Signature signature_of(const UOp& linear) {
+  Signature out;
+  for (const UOp& u : linear.src()) {
+    if (u.is(Op::Special)) out.threads = const_int(u.src(0));
+    if (!u.is(Op::Param)) continue;
+    const BufferArg& p = u.as<BufferArg>();
+    if (p.name.empty())
+      out.buffers = std::max(out.buffers, p.slot + 1);
+    else
+      out.variables.push_back(p.name);
+  }
+  std::sort(out.variables.begin(), out.variables.end());
+  out.variables.erase(std::unique(out.variables.begin(), out.variables.end()), out.variables.end());
+  return out;
+}
+
+}  // namespace koine

@@ -1,0 +1,36 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+
+// What every renderer asks of a linear program.
+namespace koine {
+
+/// The value or buffer behind Afters.
+const UOp& strip_after(const UOp& u);
+/// An Index into a buffer (an address), as opposed to one into a vector value.
+bool is_address(const UOp& u);
+/// The Param or Buffer that an access goes to.
+const UOp& accessed_buffer(const UOp& access);
+
+/// For a vector access to consecutive elements: the scalar index of the first; null otherwise.
+/// A base of null with `at_zero` set means element 0.
+struct Contiguous {
+  bool yes = false;
+  UOp base;  ///< null: 0
+};
+Contiguous contiguous_access(const UOp& address);
+
+/// Lanes of a value: 1 for a scalar.
+int64_t lane_count(const UOp& u);
+
+/// Parameters of a kernel: how many buffer slots, and the names of Variables in slot order.
+struct Signature {
+  int64_t buffers = 0;
+  std::vector<std::string> variables;
+  int64_t threads = 1;
+};
+Signature signature_of(const UOp& linear);
+
+}  // namespace koine

@@ -1,0 +1,433 @@
+#include "koine/render/llvm.hpp"
+
+#include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/LLVMContext.h>
+#include <llvm/IR/Module.h>
+#include <llvm/Support/raw_ostream.h>
+
+#include <unordered_map>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/render/linear_view.hpp"
+
+namespace koine {
+namespace {
+
+using llvm::Value;
+
+class LlvmRenderer {
+ public:
+  LlvmRenderer(const UOp& linear, const Target& target, llvm::Module& module)
+      : linear_(linear), target_(target), module_(module), context_(module.getContext()), b_(context_),
+        signature_(signature_of(linear)) {}
+
+  void run(const std::string& name) {
+    auto* pointer = llvm::PointerType::get(context_, 0);
+    auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, pointer, b_.getInt64Ty()}, false);
+    function_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module_);
+    function_->addFnAttr(llvm::Attribute::NoUnwind);
+    function_->addFnAttr("no-trapping-math", "true");
+    if (!target_.cpu.empty()) function_->addFnAttr("target-cpu", target_.cpu);
+    if (!target_.features.empty()) function_->addFnAttr("target-features", target_.features);
+    const std::string width = std::to_string(target_.vector_bytes * 8);
+    function_->addFnAttr("prefer-vector-width", width);
+    function_->addFnAttr("min-legal-vector-width", width);
+    b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
+    find_loops();
+    for (size_t i = 0; i < linear_.src().size(); ++i) instruction(linear_.src(i), i);
+    b_.CreateRetVoid();
+  }
+
+ private:
+  struct Loop {
+    llvm::BasicBlock* header;
+    llvm::BasicBlock* exit;
+    llvm::PHINode* counter;
+    std::vector<std::pair<UOp, llvm::PHINode*>> carried;
+    bool guarded;
+    Value* bound;
+  };
+
+  // --- types and constants ---------------------------------------------------------------------
+  llvm::Type* scalar_type(DType d) {
+    switch (d) {
+      case DType::Bool: return b_.getInt1Ty();
+      case DType::Float32: return b_.getFloatTy();
+      case DType::Float64: return b_.getDoubleTy();
+      default:
+        KOINE_INVARIANT(is_integer(d), "the LLVM renderer has no {}", dtype_name(d));
+        return b_.getIntNTy(static_cast<unsigned>(dtype_info(d).bits));
+    }
+  }
+  llvm::Type* type_of(const UOp& u) { return vector_of(scalar_type(u.dtype()), lane_count(u)); }
+  llvm::Type* vector_of(llvm::Type* t, int64_t lanes) {
+    return lanes == 1 ? t : llvm::FixedVectorType::get(t, static_cast<unsigned>(lanes));
+  }
+  // In memory a bool is a byte.
+  llvm::Type* memory_type(DType d) { return d == DType::Bool ? b_.getInt8Ty() : scalar_type(d); }
+
+  llvm::Constant* constant_of(const UOp& u) {
+    const DType d = u.dtype();
+    const Bits bits = u.as<ConstArg>().bits;
+    if (is_float(d)) {
+      const auto& semantics = d == DType::Float32 ? llvm::APFloat::IEEEsingle() : llvm::APFloat::IEEEdouble();
+      return llvm::ConstantFP::get(context_, llvm::APFloat(semantics, llvm::APInt(d == DType::Float32 ? 32 : 64, bits)));
+    }
+    return llvm::ConstantInt::get(scalar_type(d), bits);
+  }
+
+  Value* value(const UOp& raw) {
+    const UOp& u = strip_after(raw);
+    if (u.is(Op::Const)) return constant_of(u);
+    const auto it = values_.find(u);
+    KOINE_INVARIANT(it != values_.end(), "use before definition:\n{}", to_text(u));
+    return it->second;
+  }
+
+  // --- loops -----------------------------------------------------------------------------------
+  // REG buffers that each loop stores to.
+  void find_loops() {
+    std::vector<UOp> open;
+    for (const UOp& u : linear_.src()) {
+      if (u.is(Op::Range)) open.push_back(u);
+      if (u.is(Op::End)) open.pop_back();
+      if (!u.is(Op::Store)) continue;
+      const UOp& buffer = accessed_buffer(u);
+      if (!buffer.is(Op::Buffer)) continue;
+      for (const UOp& r : open) {
+        auto& list = stored_in_[r];
+        if (std::find(list.begin(), list.end(), buffer) == list.end()) list.push_back(buffer);
+      }
+    }
+  }
+
+  void begin_loop(const UOp& range) {
+    Loop loop;
+    loop.bound = value(range.src(0));
+    loop.guarded = range.src(0).bounds().low < 1;
+    llvm::BasicBlock* before = b_.GetInsertBlock();
+    loop.header = llvm::BasicBlock::Create(context_, "loop", function_);
+    loop.exit = llvm::BasicBlock::Create(context_, "done", function_);
+    b_.CreateBr(loop.header);
+    b_.SetInsertPoint(loop.header);
+    loop.counter = b_.CreatePHI(b_.getInt64Ty(), 2);
+    loop.counter->addIncoming(b_.getInt64(0), before);
+    for (const UOp& buffer : stored_in_[range]) {
+      Value*& current = registers_[buffer];
+      if (current == nullptr) continue;  // first stored inside: not carried
+      llvm::PHINode* phi = b_.CreatePHI(current->getType(), 2);
+      phi->addIncoming(current, before);
+      current = phi;
+      loop.carried.emplace_back(buffer, phi);
+    }
+    if (loop.guarded) {
+      auto* body = llvm::BasicBlock::Create(context_, "body", function_);
+      b_.CreateCondBr(b_.CreateICmpSLT(loop.counter, loop.bound), body, loop.exit);
+      b_.SetInsertPoint(body);
+    }
+    values_[range] = loop.counter;
+    loops_.push_back(std::move(loop));
+  }
+
+  void end_loop() {
+    const Loop loop = std::move(loops_.back());
+    loops_.pop_back();
+    Value* next = b_.CreateNUWAdd(loop.counter, b_.getInt64(1));
+    llvm::BasicBlock* latch = b_.GetInsertBlock();
+    loop.counter->addIncoming(next, latch);
+    for (const auto& [buffer, phi] : loop.carried) phi->addIncoming(registers_[buffer], latch);
+    if (loop.guarded) {
+      b_.CreateBr(loop.header);
+      for (const auto& [buffer, phi] : loop.carried) registers_[buffer] = phi;
+    } else {
+      b_.CreateCondBr(b_.CreateICmpSLT(next, loop.bound), loop.header, loop.exit);
+    }
+    loop.exit->moveAfter(latch);
+    b_.SetInsertPoint(loop.exit);
+  }
+
+  // --- memory ----------------------------------------------------------------------------------
+  // A constant addend becomes the displacement of the address.
+  Value* element_pointer(const UOp& buffer, const UOp& index) {
+    llvm::Type* type = memory_type(buffer.dtype());
+    Value* base = value(buffer);
+    if (!index) return base;
+    if (index.is(Op::Add) && index.src(1).is(Op::Const)) {
+      Value* near = b_.CreateInBoundsGEP(type, base, value(index.src(0)));
+      return b_.CreateInBoundsGEP(type, near, value(index.src(1)));
+    }
+    return b_.CreateInBoundsGEP(type, base, value(index));
+  }
+
+  llvm::Align align_of(DType d) { return llvm::Align(static_cast<uint64_t>(item_size(d))); }
+
+  Value* from_memory(Value* v, DType d) {
+    return d == DType::Bool ? b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType())) : v;
+  }
+  Value* to_memory(Value* v, DType d) {
+    if (d != DType::Bool) return v;
+    llvm::Type* byte = b_.getInt8Ty();
+    if (auto* vec = llvm::dyn_cast<llvm::FixedVectorType>(v->getType())) byte = vector_of(byte, vec->getNumElements());
+    return b_.CreateZExt(v, byte);
+  }
+
+  // A place on the stack where closed scalar accesses go, so that no branch is needed.
+  Value* nowhere() {
+    if (nowhere_ == nullptr) {
+      llvm::IRBuilder<> at_entry(&function_->getEntryBlock(), function_->getEntryBlock().begin());
+      nowhere_ = at_entry.CreateAlloca(at_entry.getInt64Ty());
+      at_entry.CreateStore(at_entry.getInt64(0), nowhere_);
+    }
+    return nowhere_;
+  }
+
+  Value* load_value(const UOp& u) {
+    const UOp& buffer = accessed_buffer(u);
+    if (buffer.is(Op::Buffer)) {
+      Value* current = registers_[buffer];
+      KOINE_INVARIANT(current != nullptr, "a REG buffer is read before it is stored:\n{}", to_text(u));
+      return current;
+    }
+    const UOp& address = strip_after(u.src(0));
+    const DType d = u.dtype();
+    const bool gated = u.src().size() == 3;
+    const int64_t lanes = lane_count(u);
+    if (lanes == 1) {
+      Value* pointer = element_pointer(buffer, address.src(1));
+      if (gated) pointer = b_.CreateSelect(value(u.src(2)), pointer, nowhere());
+      Value* loaded = from_memory(b_.CreateAlignedLoad(memory_type(d), pointer, align_of(d)), d);
+      return gated ? b_.CreateSelect(value(u.src(2)), loaded, value(u.src(1))) : loaded;
+    }
+    const Contiguous c = contiguous_access(address);
+    KOINE_INVARIANT(c.yes, "a vector load is not contiguous:\n{}", to_text(u));
+    Value* pointer = element_pointer(buffer, c.base);
+    llvm::Type* type = vector_of(memory_type(d), lanes);
+    if (!gated) return from_memory(b_.CreateAlignedLoad(type, pointer, align_of(d)), d);
+    Value* alt = to_memory(value(u.src(1)), d);
+    return from_memory(b_.CreateMaskedLoad(type, pointer, align_of(d), value(u.src(2)), alt), d);
+  }
+
+  void store_value(const UOp& u) {
+    const UOp& buffer = accessed_buffer(u);
+    Value* v = value(u.src(1));
+    if (buffer.is(Op::Buffer)) {
+      registers_[buffer] = v;
+      return;
+    }
+    const UOp& address = strip_after(u.src(0));
+    const DType d = u.src(1).dtype();
+    v = to_memory(v, d);
+    const bool gated = u.src().size() == 3;
+    if (lane_count(address.src(1)) == 1) {
+      Value* pointer = element_pointer(buffer, address.src(1));
+      if (gated) pointer = b_.CreateSelect(value(u.src(2)), pointer, nowhere());
+      b_.CreateAlignedStore(v, pointer, align_of(d));
+      return;
+    }
+    const Contiguous c = contiguous_access(address);
+    KOINE_INVARIANT(c.yes, "a vector store is not contiguous:\n{}", to_text(u));
+    Value* pointer = element_pointer(buffer, c.base);
+    if (gated)
+      b_.CreateMaskedStore(v, pointer, align_of(d), value(u.src(2)));
+    else
+      b_.CreateAlignedStore(v, pointer, align_of(d));
+  }
+
+  // --- arithmetic ------------------------------------------------------------------------------
+  Value* integer(const UOp& like, int64_t v) {
+    return llvm::ConstantInt::getSigned(type_of(like), v);
+  }
+
+  // Floor division and its remainder; 0 where the divisor is 0, no trap at the smallest integer.
+  Value* divide(const UOp& u, bool remainder) {
+    Value *a = value(u.src(0)), *b = value(u.src(1));
+    const Interval &x = u.src(0).bounds(), &y = u.src(1).bounds();
+    const bool zero_free = y.low > 0 || y.high < 0;
+    Value* zero = integer(u, 0);
+    Value* is_zero = nullptr;
+    if (!zero_free) {
+      is_zero = b_.CreateICmpEQ(b, zero);
+      b = b_.CreateSelect(is_zero, integer(u, 1), b);
+    }
+    Value* result;
+    if (!is_signed(u.dtype()) || (x.low >= 0 && y.low >= 0)) {
+      result = remainder ? b_.CreateURem(a, b) : b_.CreateUDiv(a, b);
+    } else {
+      Value* minus = nullptr;  // divisor -1 would overflow at the smallest integer
+      if (y.low <= -1) {
+        minus = b_.CreateICmpEQ(b, integer(u, -1));
+        b = b_.CreateSelect(minus, integer(u, 1), b);
+      }
+      Value *q = b_.CreateSDiv(a, b), *r = b_.CreateSRem(a, b);
+      Value* uneven = b_.CreateICmpNE(r, zero);
+      Value* differ = b_.CreateICmpSLT(b_.CreateXor(a, b), zero);
+      Value* fix = b_.CreateAnd(uneven, differ);
+      result = remainder ? b_.CreateSelect(fix, b_.CreateAdd(r, b), r)
+                         : b_.CreateSelect(fix, b_.CreateSub(q, integer(u, 1)), q);
+      if (minus != nullptr) result = b_.CreateSelect(minus, remainder ? zero : b_.CreateNeg(a), result);
+    }
+    return is_zero != nullptr ? b_.CreateSelect(is_zero, zero, result) : result;
+  }
+
+  Value* shift(const UOp& u) {
+    Value *a = value(u.src(0)), *n = value(u.src(1));
+    const int64_t width = dtype_info(u.dtype()).bits;
+    const Interval& amount = u.src(1).bounds();
+    const bool left = u.is(Op::Shl), arithmetic = !left && is_signed(u.dtype());
+    const bool safe = amount.low >= 0 && amount.high < width;
+    Value* large = nullptr;
+    if (!safe) {
+      large = b_.CreateICmpUGE(n, integer(u, width));
+      n = b_.CreateSelect(large, integer(u, arithmetic ? width - 1 : 0), n);
+    }
+    Value* result = left ? b_.CreateShl(a, n) : arithmetic ? b_.CreateAShr(a, n) : b_.CreateLShr(a, n);
+    return safe || arithmetic ? result : b_.CreateSelect(large, integer(u, 0), result);
+  }
+
+  Value* maximum_of(const UOp& u) {
+    Value *a = value(u.src(0)), *b = value(u.src(1));
+    if (u.dtype() == DType::Bool) return b_.CreateOr(a, b);
+    if (!is_float(u.dtype())) {
+      Value* larger = is_signed(u.dtype()) ? b_.CreateICmpSGT(b, a) : b_.CreateICmpUGT(b, a);
+      return b_.CreateSelect(larger, b, a);
+    }
+    // b > a or b is NaN. A constant that is no NaN saves the second comparison.
+    Value* larger = b_.CreateFCmpOGT(b, a);
+    if (u.src(1).bounds().may_be_nan) larger = b_.CreateOr(larger, b_.CreateFCmpUNO(b, b));
+    return b_.CreateSelect(larger, b, a);
+  }
+
+  Value* cast_value(const UOp& u) {
+    Value* v = value(u.src(0));
+    const DType from = u.src(0).dtype(), to = u.dtype();
+    llvm::Type* type = type_of(u);
+    if (to == DType::Bool)
+      return is_float(from) ? b_.CreateFCmpUNE(v, llvm::Constant::getNullValue(v->getType()))
+                            : b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
+    const bool from_signed = is_signed(from);
+    if (is_float(from) && is_float(to)) return b_.CreateFPCast(v, type);
+    if (is_float(from))
+      return b_.CreateIntrinsic(is_signed(to) ? llvm::Intrinsic::fptosi_sat : llvm::Intrinsic::fptoui_sat,
+                                {type, v->getType()}, {v});
+    if (is_float(to)) return from_signed ? b_.CreateSIToFP(v, type) : b_.CreateUIToFP(v, type);
+    return b_.CreateIntCast(v, type, from_signed);
+  }
+
+  Value* stack_value(const UOp& u) {
+    std::vector<llvm::Constant*> constants;
+    for (const UOp& s : u.src())
+      if (s.is(Op::Const)) constants.push_back(constant_of(s));
+    if (constants.size() == u.src().size()) return llvm::ConstantVector::get(constants);
+    Value* v = llvm::PoisonValue::get(type_of(u));
+    for (size_t i = 0; i < u.src().size(); ++i) v = b_.CreateInsertElement(v, value(u.src(i)), i);
+    return v;
+  }
+
+  Value* compute(const UOp& u) {
+    auto a = [&] { return value(u.src(0)); };
+    auto b = [&] { return value(u.src(1)); };
+    const bool real = is_float(u.dtype()), real_in = is_float(u.src(0).dtype());
+    const bool boolean = u.dtype() == DType::Bool;
+    switch (u.op()) {
+      case Op::Add: return real ? b_.CreateFAdd(a(), b()) : boolean ? b_.CreateOr(a(), b()) : b_.CreateAdd(a(), b());
+      case Op::Mul: return real ? b_.CreateFMul(a(), b()) : boolean ? b_.CreateAnd(a(), b()) : b_.CreateMul(a(), b());
+      case Op::Fdiv: return b_.CreateFDiv(a(), b());
+      case Op::Max: return maximum_of(u);
+      case Op::Idiv: return divide(u, false);
+      case Op::Mod: return divide(u, true);
+      case Op::Shl:
+      case Op::Shr: return shift(u);
+      case Op::Xor: return b_.CreateXor(a(), b());
+      case Op::Or: return b_.CreateOr(a(), b());
+      case Op::And: return b_.CreateAnd(a(), b());
+      case Op::CmpLt:
+        return real_in ? b_.CreateFCmpOLT(a(), b())
+               : is_signed(u.src(0).dtype()) ? b_.CreateICmpSLT(a(), b()) : b_.CreateICmpULT(a(), b());
+      case Op::CmpNe: return real_in ? b_.CreateFCmpUNE(a(), b()) : b_.CreateICmpNE(a(), b());
+      case Op::Where: return b_.CreateSelect(a(), b(), value(u.src(2)));
+      case Op::Mulacc: return b_.CreateIntrinsic(llvm::Intrinsic::fma, {type_of(u)}, {a(), b(), value(u.src(2))});
+      case Op::Sqrt: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, a());
+      case Op::Trunc: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, a());
+      case Op::Cast: return cast_value(u);
+      case Op::Bitcast:
+        if (u.src(0).dtype() == DType::Bool) return b_.CreateZExt(a(), type_of(u));
+        if (boolean) return b_.CreateICmpNE(a(), llvm::Constant::getNullValue(a()->getType()));
+        return b_.CreateBitCast(a(), type_of(u));
+      case Op::Stack: return stack_value(u);
+      case Op::Reshape: return a();
+      case Op::Expand: return b_.CreateVectorSplat(static_cast<unsigned>(lane_count(u)), a());
+      case Op::Index: return b_.CreateExtractElement(a(), static_cast<uint64_t>(const_int(u.src(1))));
+      case Op::Shrink: {
+        const int64_t from = const_int(u.src(1).src(0));
+        if (lane_count(u) == 1) return b_.CreateExtractElement(a(), static_cast<uint64_t>(from));
+        std::vector<int> mask;
+        for (int64_t i = 0; i < lane_count(u); ++i) mask.push_back(static_cast<int>(from + i));
+        return b_.CreateShuffleVector(a(), mask);
+      }
+      default: internal_error("the LLVM renderer does not know {}", op_name(u.op()));
+    }
+  }
+
+  void instruction(const UOp& u, size_t) {
+    switch (u.op()) {
+      case Op::Const:
+      case Op::Buffer:
+      case Op::Group: return;
+      case Op::Param: {
+        const BufferArg& p = u.as<BufferArg>();
+        if (p.name.empty()) {
+          Value* slot = b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), function_->getArg(0), static_cast<uint64_t>(p.slot));
+          values_[u] = b_.CreateLoad(b_.getPtrTy(), slot, fmt::format("data{}", p.slot));
+        } else {
+          const auto at = std::find(signature_.variables.begin(), signature_.variables.end(), p.name) - signature_.variables.begin();
+          Value* slot = b_.CreateConstInBoundsGEP1_64(b_.getInt64Ty(), function_->getArg(1), static_cast<uint64_t>(at));
+          values_[u] = b_.CreateLoad(b_.getInt64Ty(), slot, p.name);
+        }
+        return;
+      }
+      case Op::Special: values_[u] = function_->getArg(2); return;
+      case Op::Range: begin_loop(u); return;
+      case Op::End: end_loop(); return;
+      case Op::Load: values_[u] = load_value(u); return;
+      case Op::Store: store_value(u); return;
+      case Op::Index:
+        if (is_address(u)) return;
+        break;
+      default: break;
+    }
+    values_[u] = compute(u);
+  }
+
+  const UOp& linear_;
+  const Target& target_;
+  llvm::Module& module_;
+  llvm::LLVMContext& context_;
+  llvm::IRBuilder<> b_;
+  Signature signature_;
+  llvm::Function* function_ = nullptr;
+  Value* nowhere_ = nullptr;
+  std::unordered_map<UOp, Value*> values_;
+  std::unordered_map<UOp, Value*> registers_;
+  std::unordered_map<UOp, std::vector<UOp>> stored_in_;
+  std::vector<Loop> loops_;
+};
+
+}  // namespace
+
+void render_llvm(const UOp& linear, const std::string& name, const Target& target, llvm::Module& module) {
+  LlvmRenderer(linear, target, module).run(name);
+}
+
+std::string render_llvm_text(const UOp& linear, const std::string& name, const Target& target) {
+  llvm::LLVMContext context;
+  llvm::Module module(name, context);
+  render_llvm(linear, name, target, module);
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  module.print(stream, nullptr);
+  return text;
+}
+
+}  // namespace koine

@@ -1,0 +1,245 @@
+#include <cmath>
+
+#include "koine/ir/build.hpp"
+#include "koine/ir/eval.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+UOp fold_constants(const Match& m) {
+  const UOp& node = m.root();
+  Bits operands[3] = {};
+  for (size_t i = 0; i < node.src().size(); ++i) {
+    const UOp& s = node.src(i);
+    if (!s.is(Op::Const) || is_invalid(s)) return {};
+    operands[i] = s.as<ConstArg>().bits;
+  }
+  if (!can_evaluate(node.op())) return {};
+  const DType in = node.src(node.is(Op::Where) ? 1 : 0).dtype();
+  // Index arithmetic is unbounded: its own rules fold it with overflow checks.
+  if (node.dtype() == DType::Index && is_elementwise(node.op()) && in == DType::Index &&
+      !node.is(Op::Where))
+    return {};
+  return constant_bits(node.dtype(), evaluate(node.op(), node.dtype(), in,
+                                              std::span<const Bits>(operands, node.src().size())));
+}
+
+UOp fold_bitcast(const Match& m) {
+  const UOp& source = m[0];
+  if (item_size(source.dtype()) != item_size(m.root().dtype()) || source.dtype() == DType::Bool ||
+      m.root().dtype() == DType::Bool)
+    return {};
+  return constant_bits(m.root().dtype(), source.as<ConstArg>().bits);
+}
+
+OpSet elementwise_ops() {
+  OpSet set;
+  for (int i = 0; i < op_count; ++i)
+    if (is_elementwise(static_cast<Op>(i))) set.set(static_cast<size_t>(i));
+  return set;
+}
+
+// A scalar known by its bounds: the constant. Floats must exclude NaN and both zeros.
+UOp by_bounds(const Match& m) {
+  const UOp& u = m.root();
+  if (!u.is_scalar() || is_float(u.dtype())) return {};
+  const Interval& b = u.bounds();
+  if (!b.is_constant()) return {};
+  return constant_bits(u.dtype(), u.dtype() == DType::UInt64
+                                      ? static_cast<Bits>(b.low)
+                                      : int_to_bits(u.dtype(), static_cast<int64_t>(b.low)));
+}
+
+bool lossless(DType from, DType to) {
+  if (from == to || from == DType::Bool) return true;
+  if (to == DType::Bool || from == DType::Index) return false;
+  if (is_float(from)) return is_float(to) && promote(from, to) == to;
+  if (to == DType::Index) return from != DType::UInt64;
+  if (is_float(to)) return dtype_info(from).bits < (dtype_info(to).bits == 64 ? 53 : dtype_info(to).bits == 32 ? 24 : 9);
+  return promote(from, to) == to;
+}
+
+UOp cast_of_cast(const Match& m) {
+  const UOp& inner = m[0];  // the Cast
+  const UOp& x = inner.src(0);
+  const DType a = x.dtype(), b = inner.dtype(), c = m.root().dtype();
+  if (lossless(a, b)) return cast(x, c);
+  // Integer truncations compose.
+  if (is_integer(a) && is_integer(b) && is_integer(c) && b != DType::Index && c != DType::Index &&
+      a != DType::Index && item_size(c) <= item_size(b))
+    return cast(x, c);
+  return {};
+}
+
+bool is_zero(const UOp& u) { return is_const(u, 0); }
+bool commutes(const UOp& u) {
+  // Max of two zeros gives the left one: order matters there for floats.
+  return !u.is(Op::Max) || !is_float(u.dtype());
+}
+
+bool exact_integer(const UOp& u) { return !is_float(u.dtype()) && u.dtype() != DType::Index; }
+
+RuleSet<> make_algebra() {
+  const Pat x = any(0), y = any(1), z = any(2), c1 = any_const(3), c2 = any_const(4);
+  return {
+      // --- constants to the right
+      rule("const-right", node(ops({Op::Add, Op::Mul, Op::Max, Op::CmpNe, Op::Xor, Op::Or, Op::And}), {c1, x}),
+           [](const Match& m) {
+             if (m[0].is(Op::Const) || !is_commutative(m.root().op()) || !commutes(m.root())) return UOp();
+             return binary(m.root().op(), m[0], m[3]);
+           }),
+      // --- Add
+      rule("x+0", x + c1,
+           [](const Match& m) {
+             if (is_float(m[0].dtype()))  // only -0.0 is neutral
+               return m[3].as<ConstArg>().bits == double_to_bits(m[0].dtype(), -0.0) ? m[0] : UOp();
+             return is_zero(m[3]) ? m[0] : UOp();
+           }),
+      rule("(x+c1)+c2", (x + c1) + c2,
+           [](const Match& m) {
+             return exact_integer(m[0]) ? add(m[0], add(m[3], m[4])) : UOp();
+           }),
+      rule("(x+c1)+y", (x + c1) + y,
+           [](const Match& m) {
+             return exact_integer(m[0]) && !m[1].is(Op::Const) ? add(add(m[0], m[1]), m[3]) : UOp();
+           }),
+      rule("x+(-x)", x + x * -1,
+           [](const Match& m) {
+             return is_float(m[0].dtype()) || !m[0].is_scalar() ? UOp() : constant_like(m[0], 0);
+           }),
+      // --- Mul
+      rule("x*1", x * 1, [](const Match& m) { return m[0]; }),
+      rule("x*0", x * 0,
+           [](const Match& m) {
+             return is_float(m[0].dtype()) || !m[0].is_scalar() ? UOp() : constant_like(m[0], 0);
+           }),
+      rule("(x*-1)*-1", (x * -1) * -1, [](const Match& m) { return m[0]; }),
+      rule("(x*c1)*c2", (x * c1) * c2,
+           [](const Match& m) {
+             return exact_integer(m[0]) ? mul(m[0], mul(m[3], m[4])) : UOp();
+           }),
+      rule("int x*mask", x * pat_cast(y),
+           [](const Match& m) {
+             if (is_float(m[0].dtype()) || m[1].dtype() != DType::Bool || m[0].dtype() == DType::Bool)
+               return UOp();
+             return m[0].is_scalar() ? where(m[1], m[0], constant_int(m[0].dtype(), 0)) : UOp();
+           }),
+      rule("x/1", node(Op::Fdiv, {x, Pat(1)}), [](const Match& m) { return m[0]; }),
+      // --- Max, logic
+      rule("max(x,x)", pat_max(x, x), [](const Match& m) { return m[0]; }),
+      rule("x&x", node(ops({Op::And, Op::Or}), {x, x}), [](const Match& m) { return m[0]; }),
+      rule("x^0 x|0", node(ops({Op::Xor, Op::Or}), {x, Pat(0)}), [](const Match& m) { return m[0]; }),
+      rule("x&0", x & 0, [](const Match& m) { return m[0].is_scalar() ? constant_like(m[0], 0) : UOp(); }),
+      rule("x&true", (x & 1).of(DTypeClass::Bool), [](const Match& m) { return m[0]; }),
+      rule("x|true", (x | 1).of(DTypeClass::Bool),
+           [](const Match& m) { return m[0].is_scalar() ? constant_bool(true) : UOp(); }),
+      rule("(x&y)&y", (x & y) & y, [](const Match& m) { return bit_and(m[0], m[1]); }),
+      rule("x^x", x ^ x, [](const Match& m) { return m[0].is_scalar() ? constant_like(m[0], 0) : UOp(); }),
+      rule("shift 0", node(ops({Op::Shl, Op::Shr}), {x, Pat(0)}), [](const Match& m) { return m[0]; }),
+      // --- comparisons
+      rule("x!=x", x != x,
+           [](const Match& m) {
+             return is_float(m[0].dtype()) || !m[0].is_scalar() ? UOp() : constant_bool(false);
+           }),
+      rule("x<x", x < x, [](const Match& m) { return m[0].is_scalar() ? constant_bool(false) : UOp(); }),
+      rule("not not x", (x != 1) != 1,
+           [](const Match& m) { return m[0].dtype() == DType::Bool ? m[0] : UOp(); }),
+      rule("bool x != false", x != 0,
+           [](const Match& m) { return m[0].dtype() == DType::Bool ? m[0] : UOp(); }),
+      rule("cast(bool) != 0", pat_cast(x) != 0,
+           [](const Match& m) { return m[0].dtype() == DType::Bool ? m[0] : UOp(); }),
+      rule("cast(bool) != 1", pat_cast(x) != 1,
+           [](const Match& m) { return m[0].dtype() == DType::Bool ? logical_not(m[0]) : UOp(); }),
+      // --- Where
+      rule("where(c,x,x)", pat_where(y, x, x),
+           [](const Match& m) { return m[1].rank() <= m[0].rank() ? m[0] : UOp(); }),
+      rule("where(const)", pat_where(any_const(3), x, y),
+           [](const Match& m) {
+             const UOp& chosen = is_zero(m[3]) ? m[1] : m[0];
+             return chosen.shape() == m.root().shape() ? chosen : UOp();
+           }),
+      rule("where(not c)", pat_where(z != 1, x, y),
+           [](const Match& m) { return m[2].dtype() == DType::Bool ? where(m[2], m[1], m[0]) : UOp(); }),
+      rule("where(c, where(c,x,_), y)", pat_where(z, pat_where(z, x, any(3)), y),
+           [](const Match& m) { return where(m[2], m[0], m[1]); }),
+      rule("where(c, x, where(c,_,y))", pat_where(z, x, pat_where(z, any(3), y)),
+           [](const Match& m) { return where(m[2], m[0], m[1]); }),
+      rule("where(a, where(b,x,y), y)", pat_where(z, pat_where(any(3), x, y), y),
+           [](const Match& m) { return where(bit_and(m[2], m[3]), m[0], m[1]); }),
+      rule("where(c,true,false)", pat_where(z, Pat(1), Pat(0)).of(DTypeClass::Bool), [](const Match& m) { return m[2]; }),
+      rule("where(c,false,true)", pat_where(z, Pat(0), Pat(1)).of(DTypeClass::Bool),
+           [](const Match& m) { return logical_not(m[2]); }),
+      // --- casts
+      rule("cast to itself", pat_cast(x), [](const Match& m) { return m[0].dtype() == m.root().dtype() ? m[0] : UOp(); }),
+      rule("cast(cast(x))", pat_cast(node(Op::Cast).as(0)), cast_of_cast),
+      rule("trunc(int)", node(Op::Trunc, {x}), [](const Match& m) { return is_float(m[0].dtype()) ? UOp() : m[0]; }),
+      rule("bitcast(bitcast(x))", node(Op::Bitcast, {node(Op::Bitcast, {x}).as(1)}),
+           [](const Match& m) {
+             return item_size(m[1].dtype()) == item_size(m[0].dtype()) ? bitcast(m[0], m.root().dtype()) : UOp();
+           }),
+      // --- wrapping integers that hold an index: compute in index where nothing can wrap
+      rule("cast(index)+c", node(ops({Op::Add, Op::Mul}), {pat_cast(x), any_const(3)}),
+           [](const Match& m) {
+             if (m[0].dtype() != DType::Index || is_float(m.root().dtype()) || m.root().dtype() == DType::UInt64)
+               return UOp();
+             const UOp exact = binary(m.root().op(), m[0], index_const(const_int(m[3])));
+             const IntegerRange r = integer_range(m.root().dtype());
+             const bool fits = m[0].bounds().low >= r.low && m[0].bounds().high <= r.high &&
+                               exact.bounds().low >= r.low && exact.bounds().high <= r.high;
+             return fits ? cast(exact, m.root().dtype()) : UOp();
+           }),
+      rule("cast(index)*cast(index)", node(ops({Op::Add, Op::Mul}), {pat_cast(x), pat_cast(y)}),
+           [](const Match& m) {
+             if (m[0].dtype() != DType::Index || m[1].dtype() != DType::Index ||
+                 is_float(m.root().dtype()) || m.root().dtype() == DType::UInt64)
+               return UOp();
+             const UOp exact = binary(m.root().op(), m[0], m[1]);
+             const IntegerRange r = integer_range(m.root().dtype());
+             auto fits = [&](const UOp& u) { return u.bounds().low >= r.low && u.bounds().high <= r.high; };
+             return fits(m[0]) && fits(m[1]) && fits(exact) ? cast(exact, m.root().dtype()) : UOp();
+           }),
+      rule("cast(index) < y", node(ops({Op::CmpLt, Op::CmpNe}), {pat_cast(x), y}),
+           [](const Match& m) {
+             const DType dtype = m[1].dtype();
+             if (m[0].dtype() != DType::Index || is_float(dtype) || dtype == DType::UInt64) return UOp();
+             const IntegerRange r = integer_range(dtype);
+             if (m[0].bounds().low < r.low || m[0].bounds().high > r.high) return UOp();
+             return binary(m.root().op(), m[0], cast(m[1], DType::Index));
+           }),
+      rule("y < cast(index)", node(Op::CmpLt, {y, pat_cast(x)}),
+           [](const Match& m) {
+             const DType dtype = m[1].dtype();
+             if (m[0].dtype() != DType::Index || is_float(dtype) || dtype == DType::UInt64) return UOp();
+             const IntegerRange r = integer_range(dtype);
+             if (m[0].bounds().low < r.low || m[0].bounds().high > r.high) return UOp();
+             return lt(cast(m[1], DType::Index), m[0]);
+           }),
+      rule("cast(cast(index))", pat_cast(pat_cast(x).as(1)),
+           [](const Match& m) {
+             if (m[0].dtype() != DType::Index || is_float(m[1].dtype()) || m[1].dtype() == DType::Bool) return UOp();
+             const IntegerRange r = integer_range(m[1].dtype());
+             if (m[0].bounds().low < r.low || m[0].bounds().high > r.high) return UOp();
+             return cast(m[0], m.root().dtype());
+           }),
+  };
+}
+
+}  // namespace
+
+const RuleSet<>& fold_rules() {
+  static const RuleSet<> rules = {
+      rule("fold", node(elementwise_ops()), fold_constants),
+      rule("fold-bitcast", node(Op::Bitcast, {any_const(0)}), fold_bitcast),
+      rule("by-bounds", node(ops({Op::CmpLt, Op::CmpNe, Op::And, Op::Or, Op::Where, Op::Mod, Op::Idiv, Op::Max})), by_bounds),
+      rule("range-of-one", node(Op::Range, {Pat(1)}), [](const Match&) { return index_const(0); }),
+  };
+  return rules;
+}
+
+const RuleSet<>& algebra_rules() {
+  static const RuleSet<> rules = make_algebra();
+  return rules;
+}
+
+}  // namespace koine

@@ -1,0 +1,100 @@
+#include <numeric>
+
+#include "koine/ir/build.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 && (a > 0) == (b > 0) ? 1 : 0); }
+
+// Splits a normal-form sum into its constant and the rest, with the common divisor of the rest.
+struct Split {
+  std::vector<UOp> terms;
+  int64_t constant = 0;
+  int64_t divisor = 0;
+};
+
+int64_t coefficient_of(const UOp& term) {
+  return term.is(Op::Mul) && term.src(1).is(Op::Const) ? const_int(term.src(1)) : 1;
+}
+
+Split split_sum(UOp sum) {
+  Split out;
+  auto take = [&](const UOp& term) {
+    if (term.is(Op::Const)) {
+      out.constant += const_int(term);
+    } else {
+      out.terms.push_back(term);
+      out.divisor = std::gcd(out.divisor, coefficient_of(term));
+    }
+  };
+  while (sum.is(Op::Add)) {
+    take(sum.src(1));
+    sum = sum.src(0);
+  }
+  take(sum);
+  return out;
+}
+
+UOp scaled_sum(const Split& s, int64_t divisor) {
+  UOp out;
+  for (size_t i = s.terms.size(); i-- > 0;) {
+    const UOp& term = s.terms[i];
+    UOp scaled = term;
+    if (divisor != 1)
+      scaled = simplify_index(mul(term.is(Op::Mul) && term.src(1).is(Op::Const) ? term.src(0) : term,
+                                  index_const(coefficient_of(term) / divisor)));
+    out = out ? add(out, scaled) : scaled;
+  }
+  return simplify_index(out);
+}
+
+// a < b  ->  sum < constant, divided by the common divisor.
+UOp normal_less(const Match& m) {
+  const UOp &a = m[0], &b = m[1];
+  if (a.dtype() != DType::Index || !a.is_scalar() || !b.is_scalar() || is_invalid(a) || is_invalid(b)) return {};
+  const UOp difference = simplify_index(sub(a, b));
+  if (difference.is(Op::Const)) return constant_bool(const_int(difference) < 0);
+  const Split s = split_sum(difference);
+  const int64_t limit = ceil_div(-s.constant, s.divisor);
+  UOp left = scaled_sum(s, s.divisor);
+  // x // c < k  is  x < k c
+  if (left.is(Op::Idiv) && left.src(1).is(Op::Const) && const_int(left.src(1)) > 0)
+    return lt(left.src(0), index_const(limit * const_int(left.src(1))));
+  // -x < k  is  not (x < 1 - k)
+  if (s.terms.size() == 1 && left.is(Op::Mul) && is_const(left.src(1), -1))
+    return logical_not(lt(left.src(0), index_const(1 - limit)));
+  return lt(left, index_const(limit));
+}
+
+UOp normal_unequal(const Match& m) {
+  const UOp &a = m[0], &b = m[1];
+  if (a.dtype() != DType::Index || !a.is_scalar() || !b.is_scalar() || is_invalid(a) || is_invalid(b)) return {};
+  const UOp difference = simplify_index(sub(a, b));
+  if (difference.is(Op::Const)) return constant_bool(const_int(difference) != 0);
+  const Split s = split_sum(difference);
+  if (s.constant % s.divisor != 0) return constant_bool(true);
+  int64_t divisor = s.divisor;
+  // The first term has a positive coefficient, so that a != b and b != a are one node.
+  if (coefficient_of(s.terms.back()) < 0) divisor = -divisor;
+  const UOp left = scaled_sum(s, divisor);
+  return ne(left, index_const(-s.constant / divisor));
+}
+
+}  // namespace
+
+const RuleSet<>& index_rules() {
+  static const RuleSet<> rules = {
+      rule("index-normal-form",
+           node(ops({Op::Add, Op::Mul, Op::Idiv, Op::Mod, Op::Max})).of(DTypeClass::Index),
+           [](const Match& m) { return simplify_index_node(m.root()); }),
+      rule("index-less", any(0) < any(1), normal_less),
+      rule("index-unequal", any(0) != any(1), normal_unequal),
+      rule("index-trunc", node(Op::Trunc, {any(0)}).of(DTypeClass::Index), [](const Match& m) { return m[0]; }),
+  };
+  return rules;
+}
+
+}  // namespace koine

@@ -1,0 +1,178 @@
+#include "koine/rules/narrow.hpp"
+
+#include <cmath>
+#include <unordered_map>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+
+namespace koine {
+namespace {
+
+struct Format {
+  int mantissa, bias, exponent_max;  // largest exponent field of a finite value
+  bool has_infinity;
+  double largest;
+};
+
+Format format_of(DType dtype) {
+  switch (dtype) {
+    case DType::Float16: return {10, 15, 30, true, 65504};
+    case DType::BFloat16: return {7, 127, 254, true, 0x1.fep127};
+    case DType::Float8E5M2: return {2, 15, 30, true, 57344};
+    case DType::Float8E4M3: return {3, 7, 15, false, 448};
+    default: internal_error("{} is not a narrow float", dtype_name(dtype));
+  }
+}
+
+UOp u32(int64_t v) { return constant_int(DType::UInt32, v); }
+UOp f32(double v) { return constant(DType::Float32, v); }
+UOp raw(const UOp& x) { return bitcast(x, DType::UInt32); }
+UOp real(const UOp& bits) { return bitcast(bits, DType::Float32); }
+UOp shr(const UOp& a, int n) { return binary(Op::Shr, a, u32(n)); }
+UOp shl(const UOp& a, int n) { return binary(Op::Shl, a, u32(n)); }
+
+// The nearest value of the format, ties to even, as a float32.
+UOp round_to(DType dtype, const UOp& x) {
+  const Format f = format_of(dtype);
+  const int drop = 23 - f.mantissa;
+  const UOp bits = raw(x);
+  const UOp sign = bit_and(bits, u32(0x80000000)), magnitude = bit_and(bits, u32(0x7fffffff));
+  // Normal: add half a unit (less one, plus the last kept bit) and cut; carries go to the exponent.
+  const UOp odd = bit_and(shr(magnitude, drop), u32(1));
+  const UOp up = add(magnitude, add(odd, u32((int64_t{1} << (drop - 1)) - 1)));
+  UOp rounded = bit_and(up, u32(~((int64_t{1} << drop) - 1) & 0xffffffff));
+  if (dtype != DType::BFloat16) {  // bfloat16's subnormals are float32's: the cut above is right
+    // Subnormal: adding 2^(quantum + 23) leaves float32 no room for smaller bits.
+    const UOp magic = f32(std::ldexp(1.0, 1 - f.bias - f.mantissa + 23));
+    const UOp small = raw(add(add(real(magnitude), magic), neg(magic)));
+    const UOp smallest_normal = raw(f32(std::ldexp(1.0, 1 - f.bias)));
+    rounded = where(lt(magnitude, smallest_normal), small, rounded);
+  }
+  const UOp largest = raw(f32(f.largest)), infinity = u32(0x7f800000), nan = u32(0x7fc00000);
+  rounded = where(lt(largest, rounded), f.has_infinity ? infinity : nan, rounded);
+  rounded = where(lt(infinity, magnitude), nan, rounded);
+  return real(bit_or(rounded, sign));
+}
+
+// Bits of a float32 that is already a value of the format.
+UOp encode(DType dtype, const UOp& x) {
+  const Format f = format_of(dtype);
+  const int drop = 23 - f.mantissa, width = dtype_info(dtype).bits;
+  const UOp bits = raw(x);
+  const UOp magnitude = bit_and(bits, u32(0x7fffffff));
+  const UOp sign = bit_and(shr(bits, 32 - width), u32(int64_t{1} << (width - 1)));
+  UOp code = shr(magnitude, drop);
+  if (dtype != DType::BFloat16) {
+    code = add(code, u32(-(int64_t{127 - f.bias} << f.mantissa)));
+    // Subnormal: the integer multiple of the smallest value.
+    const UOp magic = f32(std::ldexp(1.0, 1 - f.bias - f.mantissa + 23));
+    const UOp small = bit_and(raw(add(real(magnitude), magic)), u32((int64_t{1} << f.mantissa) * 2 - 1));
+    code = where(lt(magnitude, raw(f32(std::ldexp(1.0, 1 - f.bias)))), small, code);
+    const int64_t top = f.has_infinity ? f.exponent_max + 1 : f.exponent_max;
+    const int64_t special = f.has_infinity ? top << f.mantissa : (top << f.mantissa) | ((1 << f.mantissa) - 1);
+    const int64_t nan = f.has_infinity ? special | (1 << (f.mantissa - 1)) : special;
+    code = where(lt(magnitude, u32(0x7f800000)), code,
+                 where(eq(magnitude, u32(0x7f800000)), u32(special), u32(nan)));
+  }
+  return cast(bit_or(code, sign), storage_uint(dtype));
+}
+
+UOp decode(DType dtype, const UOp& stored) {
+  const Format f = format_of(dtype);
+  const int drop = 23 - f.mantissa, width = dtype_info(dtype).bits;
+  const UOp bits = cast(stored, DType::UInt32);
+  const UOp magnitude = bit_and(bits, u32((int64_t{1} << (width - 1)) - 1));
+  const UOp sign = shl(bit_and(bits, u32(int64_t{1} << (width - 1))), 32 - width);
+  if (dtype == DType::BFloat16) return real(shl(bits, 16));
+  UOp wide = add(shl(magnitude, drop), u32(int64_t{127 - f.bias} << 23));
+  const UOp subnormal = raw(mul(cast(magnitude, DType::Float32), f32(std::ldexp(1.0, 1 - f.bias - f.mantissa))));
+  wide = where(lt(magnitude, u32(int64_t{1} << f.mantissa)), subnormal, wide);
+  if (f.has_infinity) {
+    const UOp special = bit_or(shl(magnitude, drop), u32(0x7f800000));
+    wide = where(lt(magnitude, u32(int64_t{f.exponent_max + 1} << f.mantissa)), wide, special);
+  } else {
+    wide = where(eq(magnitude, u32((int64_t{1} << (width - 1)) - 1)), u32(0x7fc00000), wide);
+  }
+  return real(bit_or(wide, sign));
+}
+
+// float64 to float32 rounding to odd: a second rounding to a narrower format is then exact.
+UOp to_odd_float32(const UOp& x) {
+  const UOp nearest = cast(x, DType::Float32);
+  const UOp back = cast(nearest, DType::Float64);
+  const UOp bits = raw(nearest);
+  const UOp magnitude = bit_and(bits, u32(0x7fffffff));
+  auto absolute = [](const UOp& v) {
+    return bitcast(bit_and(bitcast(v, DType::UInt64), constant_int(DType::UInt64, INT64_MAX)), DType::Float64);
+  };
+  const UOp away = lt(absolute(x), absolute(back));
+  const UOp truncated = where(away, add(magnitude, u32(-1)), magnitude);
+  const UOp inexact = ne(back, x);
+  const UOp odd = where(inexact, bit_or(truncated, u32(1)), magnitude);
+  const UOp finite = lt(magnitude, u32(0x7f800001));
+  return real(bit_or(where(finite, odd, magnitude), bit_and(bits, u32(0x80000000))));
+}
+
+bool exact_in_any_format(Op op) { return op == Op::Max || op == Op::Where || op == Op::Trunc; }
+
+}  // namespace
+
+UOp emulate_narrow_floats(const UOp& kernel) {
+  const std::vector<UOp> order = toposort(kernel);
+  bool any = false;
+  for (const UOp& u : order) any = any || is_small_float(u.dtype());
+  if (!any) return kernel;
+  std::unordered_map<UOp, UOp> done;
+  for (const UOp& u : order) {
+    std::vector<UOp> src;
+    for (const UOp& s : u.src()) src.push_back(done.at(s));
+    const DType dtype = u.dtype();
+    auto rebuilt = [&] {
+      return std::equal(src.begin(), src.end(), u.src().begin()) ? u : with_sources(u, src);
+    };
+    UOp out;
+    if (u.is(Op::Const) && is_small_float(dtype)) {
+      const ConstArg& c = u.as<ConstArg>();
+      out = c.invalid ? invalid(DType::Float32) : f32(bits_to_double(dtype, c.bits));
+    } else if ((u.is(Op::Param) || u.is(Op::Buffer)) && is_small_float(dtype)) {
+      BufferArg arg = u.as<BufferArg>();
+      // Registers hold the float32; memory holds bits.
+      arg.dtype = arg.space == AddrSpace::Reg ? DType::Float32 : storage_uint(dtype);
+      out = UOp::make(u.op(), src, arg);
+    } else if (u.is(Op::Load) && is_small_float(dtype) && u.addrspace() == AddrSpace::Global &&
+               u.src(0).addrspace() == AddrSpace::Global) {
+      if (src.size() == 3) src[1] = encode(dtype, src[1]);
+      out = decode(dtype, UOp::make(Op::Load, src, u.arg()));
+    } else if (u.is(Op::Store) && is_small_float(u.src(1).dtype()) &&
+               u.src(0).addrspace() == AddrSpace::Global) {
+      src[1] = encode(u.src(1).dtype(), src[1]);
+      out = with_sources(u, src);
+    } else if (u.is(Op::Cast) && is_small_float(dtype)) {
+      const DType from = u.src(0).dtype();
+      const UOp wide = from == DType::Float64 ? to_odd_float32(src[0]) : cast(src[0], DType::Float32);
+      out = round_to(dtype, wide);
+    } else if (u.is(Op::Cast) && is_small_float(u.src(0).dtype())) {
+      out = cast(src[0], dtype);
+    } else if (u.is(Op::Bitcast) && (is_small_float(dtype) || is_small_float(u.src(0).dtype()))) {
+      const DType from = u.src(0).dtype();
+      UOp bits = is_small_float(from) ? encode(from, src[0]) : bitcast(src[0], storage_uint(from));
+      out = is_small_float(dtype) ? decode(dtype, bits) : bitcast(bits, dtype);
+    } else if (is_elementwise(u.op()) && is_small_float(dtype)) {
+      const UOp wide = UOp::make(u.op(), src);
+      if (u.is(Op::Mulacc))
+        out = round_to(dtype, add(round_to(dtype, mul(src[0], src[1])), src[2]));
+      else
+        out = exact_in_any_format(u.op()) ? wide : round_to(dtype, wide);
+    } else if (u.is(Op::Reduce) && is_small_float(dtype)) {
+      internal_error("a Reduce of {} reaches instruction selection", dtype_name(dtype));
+    } else {
+      out = rebuilt();
+    }
+    done.emplace(u, out);
+  }
+  return done.at(kernel);
+}
+
+}  // namespace koine

@@ -1,0 +1,211 @@
+#include <cmath>
+
+#include "koine/base/options.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/simplify.hpp"
+
+// Reduces over Ranges that need no loop. These make arange an index expression (row C-arange) and
+// the one-hot gather a load (row C-gather); they work on kernels, where every value is a scalar.
+namespace koine {
+namespace {
+
+bool depends(const UOp& u, const UOp& range) {
+  for (const Node* r : u.ranges())
+    if (r == range.node()) return true;
+  return false;
+}
+
+// Whether n times `value` equals the fold of n copies: wrapping integers always; floats only while
+// every partial sum is a small whole number.
+bool repeats_exactly(const UOp& value, const UOp& count) {
+  if (!is_float(value.dtype())) return true;
+  if (!value.is(Op::Const)) return false;
+  const double v = const_double(value), limit = value.dtype() == DType::Float64 ? 0x1p53 : 0x1p24;
+  if (is_small_float(value.dtype())) return false;
+  return v == std::trunc(v) && std::fabs(v) * static_cast<double>(count.bounds().high) < limit;
+}
+
+UOp without_range(const UOp& reduction, const UOp& value, size_t drop) {
+  std::vector<UOp> ranges;
+  for (size_t i = 1; i < reduction.src().size(); ++i)
+    if (i != drop) ranges.push_back(reduction.src(i));
+  return ranges.empty() ? value : reduce_ranges(reduction.as<ReduceArg>().op, value, ranges);
+}
+
+// The body does not look at a range.
+UOp drop_unused_range(const Match& m) {
+  const UOp& r = m.root();
+  const Op op = r.as<ReduceArg>().op;
+  const UOp& value = r.src(0);
+  for (size_t i = 1; i < r.src().size(); ++i) {
+    const UOp& range = r.src(i);
+    if (depends(value, range)) continue;
+    const UOp& bound = range.src(0);
+    if (op == Op::Max && bound.bounds().low >= 1) return without_range(r, value, i);
+    if (op == Op::Add && repeats_exactly(value, bound))
+      return without_range(r, mul(value, cast(bound, value.dtype())), i);
+  }
+  return {};
+}
+
+// How many j in [0, n) satisfy the condition, for conditions linear in j with coefficient 1 or -1.
+UOp count_where(const UOp& condition, const UOp& range) {
+  UOp c = condition;
+  bool negated = false;
+  while (c.is(Op::CmpNe) && is_const(c.src(1), 1) && c.src(0).dtype() == DType::Bool) {
+    negated = !negated;
+    c = c.src(0);
+  }
+  if (!c.is(Op::CmpLt) || c.src(0).dtype() != DType::Index) return {};
+  int64_t coefficient = 0;
+  UOp rest;
+  if (!linear_coefficient(simplify_index(sub(c.src(0), c.src(1))), range, coefficient, rest)) return {};
+  const UOp n = range.src(0), zero = index_const(0);
+  auto clamp = [&](const UOp& v) { return minimum(maximum(v, zero), n); };
+  UOp count;
+  if (coefficient == 1)  // j + rest < 0: the first -rest
+    count = clamp(neg(rest));
+  else if (coefficient == -1)  // rest < j: the last n - 1 - rest
+    count = clamp(sub(sub(n, index_const(1)), rest));
+  else
+    return {};
+  if (negated) count = sub(n, count);
+  return simplify(count);
+}
+
+// sum over j of (condition(j) ? v : 0), v free of j, is v times the count.
+UOp count_condition(const Match& m) {
+  const UOp& r = m.root();
+  if (r.as<ReduceArg>().op != Op::Add) return {};
+  const UOp& w = r.src(0);
+  UOp condition = w.src(0), value = w.src(1);
+  const bool zero_else = is_const(w.src(2), 0), zero_then = is_const(w.src(1), 0);
+  if (!zero_else && !zero_then) return {};
+  if (!zero_else) {
+    condition = logical_not(condition);
+    value = w.src(2);
+  }
+  for (size_t i = 1; i < r.src().size(); ++i) {
+    const UOp& range = r.src(i);
+    if (depends(value, range)) continue;
+    if (!repeats_exactly(value, range.src(0))) continue;
+    if (const UOp count = count_where(condition, range))
+      return without_range(r, mul(value, cast(count, value.dtype())), i);
+  }
+  return {};
+}
+
+// The j that a one-hot condition selects: range == e with e free of the range. Null otherwise.
+UOp selected_index(const UOp& equal, const UOp& range) {
+  // equal is (a != b) != true, or its negation is handled by the caller
+  const UOp& unequal = equal;
+  if (!unequal.is(Op::CmpNe) || unequal.src(0).dtype() != DType::Index) return {};
+  int64_t coefficient = 0;
+  UOp rest;
+  if (!linear_coefficient(simplify_index(sub(unequal.src(0), unequal.src(1))), range, coefficient, rest))
+    return {};
+  if (coefficient == 1) return simplify_index(neg(rest));
+  if (coefficient == -1) return rest;
+  return {};
+}
+
+UOp conjunction_without(const UOp& condition, const UOp& part) {
+  if (condition == part) return constant_bool(true);
+  if (!condition.is(Op::And)) return {};
+  if (const UOp left = conjunction_without(condition.src(0), part))
+    return bit_and(left, condition.src(1));
+  if (const UOp right = conjunction_without(condition.src(1), part))
+    return bit_and(condition.src(0), right);
+  return {};
+}
+
+// Replaces a range by an index that may be out of its bounds: loads below get the gate.
+UOp select(const UOp& value, const UOp& range, const UOp& at, const UOp& valid) {
+  return transform_graph(value, [&](const UOp& original, const UOp& rebuilt) -> UOp {
+    if (original == range) return at;
+    if (original.is(Op::Load) && !(original == rebuilt)) {
+      const UOp gate = rebuilt.src().size() == 3 ? bit_and(rebuilt.src(2), valid) : valid;
+      const UOp alt = rebuilt.src().size() == 3 ? rebuilt.src(1) : constant_int(rebuilt.dtype(), 0);
+      return load(rebuilt.src(0), alt, gate);
+    }
+    return rebuilt;
+  });
+}
+
+// sum over j of (j == e ? x(j) : 0)  ->  0 <= e < n ? x(e) : 0.
+// A product with a cast one-hot mask means the same there (amendment C31), except in strict mode.
+UOp select_one_hot(const Match& m) {
+  const UOp& r = m.root();
+  if (r.as<ReduceArg>().op != Op::Add) return {};
+  const UOp& body = r.src(0);
+  struct Candidate {
+    UOp condition;
+    UOp value;
+  };
+  std::vector<Candidate> candidates;
+  if (body.is(Op::Where)) {
+    if (is_const(body.src(2), 0)) candidates.push_back({body.src(0), body.src(1)});
+    if (is_const(body.src(1), 0)) candidates.push_back({logical_not(body.src(0)), body.src(2)});
+  } else if (body.is(Op::Mul) && (!is_float(body.dtype()) || !options().strict)) {
+    for (size_t side = 0; side < 2; ++side)
+      if (body.src(side).is(Op::Cast) && body.src(side).src(0).dtype() == DType::Bool)
+        candidates.push_back({body.src(side).src(0), body.src(1 - side)});
+  }
+  for (const Candidate& c : candidates) {
+    // Collect the conjuncts of the condition.
+    std::vector<UOp> conjuncts, pending{c.condition};
+    while (!pending.empty()) {
+      const UOp p = pending.back();
+      pending.pop_back();
+      if (p.is(Op::And)) {
+        pending.push_back(p.src(1));
+        pending.push_back(p.src(0));
+      } else {
+        conjuncts.push_back(p);
+      }
+    }
+    for (const UOp& part : conjuncts) {
+      if (!part.is(Op::CmpNe) || !is_const(part.src(1), 1) || part.src(0).dtype() != DType::Bool) continue;
+      for (size_t i = 1; i < r.src().size(); ++i) {
+        const UOp& range = r.src(i);
+        const UOp at = selected_index(part.src(0), range);
+        if (!at || depends(at, range)) continue;
+        const UOp others = conjunction_without(c.condition, part);
+        const UOp in_range =
+            bit_and(logical_not(lt(at, index_const(0))), lt(at, range.src(0)));
+        const UOp valid = simplify(bit_and(in_range, select(others, range, at, in_range)));
+        const UOp value = select(c.value, range, at, valid);
+        return without_range(r, where(valid, value, constant_int(value.dtype(), 0)), i);
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+const RuleSet<>& reduce_rules() {
+  static const RuleSet<> rules = {
+      rule("reduce-unused-range", node(Op::Reduce), drop_unused_range),
+      rule("reduce-count", node_with(Op::Reduce, {node(Op::Where)}), count_condition),
+      rule("reduce-one-hot", node_with(Op::Reduce, {node(ops({Op::Where, Op::Mul}))}), select_one_hot),
+  };
+  return rules;
+}
+
+const RuleSet<>& symbolic_rules() {
+  static const RuleSet<> rules = fold_rules() + algebra_rules() + index_rules();
+  return rules;
+}
+
+const RuleSet<>& kernel_rules() {
+  static const RuleSet<> rules = symbolic_rules() + reduce_rules();
+  return rules;
+}
+
+UOp simplify(const UOp& graph) { return rewrite(graph, symbolic_rules()); }
+
+}  // namespace koine

@@ -1,0 +1,26 @@
+#pragma once
+#include "koine/rewrite/rules.hpp"
+
+// Rule sets that simplify without changing a value: IEEE holds for floats (no x*0, no x+0, no
+// reassociation), integers wrap, `index` is unbounded.
+namespace koine {
+
+/// Operators on constants become constants.
+const RuleSet<>& fold_rules();
+/// Identities of Add, Mul, Max, Where, casts, comparisons and logic.
+const RuleSet<>& algebra_rules();
+/// Index arithmetic: normal form, floordiv and mod, comparisons.
+const RuleSet<>& index_rules();
+/// Movement ops on tensors: merging, and dropping those that do nothing.
+const RuleSet<>& movement_rules();
+/// Reduces over Ranges that have a closed form: sums of constants, counts, one-hot selections.
+const RuleSet<>& reduce_rules();
+
+/// fold + algebra + index: what every stage runs.
+const RuleSet<>& symbolic_rules();
+/// symbolic + reduce: for kernels.
+const RuleSet<>& kernel_rules();
+
+UOp simplify(const UOp& graph);
+
+}  // namespace koine

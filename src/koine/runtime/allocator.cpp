@@ -1,0 +1,129 @@
+#include "koine/runtime/allocator.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
+
+namespace koine {
+namespace {
+
+constexpr int64_t huge_page = int64_t{2} << 20;
+constexpr int64_t most_cached = int64_t{2} << 30;
+
+// Classes grow by quarters of a power of two, so that at most a fifth of a block is unused.
+int64_t class_of(int64_t bytes) {
+  int64_t size = 64;
+  while (size < bytes) {
+    for (int64_t step = 0; step < 4 && size < bytes; ++step) size += std::max<int64_t>(size / (4 + step), 64);
+  }
+  const int64_t unit = size >= huge_page ? huge_page : 64;
+  return (size + unit - 1) / unit * unit;
+}
+
+int64_t physical_memory() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+}
+
+void* fresh_block(int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  void* block = std::aligned_alloc(bytes >= huge_page ? static_cast<size_t>(huge_page) : 64, size);
+  if (block != nullptr && bytes >= huge_page) madvise(block, size, MADV_HUGEPAGE);
+  return block;
+}
+
+}  // namespace
+
+struct CachingAllocator::Pool {
+  std::string device;
+  mutable std::mutex mutex;
+  std::map<int64_t, std::vector<void*>> free;  // by class
+  int64_t in_use = 0, cached = 0;
+
+  ~Pool() { trim(); }
+  void trim() {
+    for (auto& [size, blocks] : free)
+      for (void* block : blocks) std::free(block);
+    free.clear();
+    cached = 0;
+  }
+};
+
+namespace {
+
+class Block : public Memory {
+ public:
+  Block(std::shared_ptr<CachingAllocator::Pool> pool, void* data, int64_t bytes, int64_t size_class)
+      : pool_(std::move(pool)), data_(data), bytes_(bytes), class_(size_class) {
+    if (options().poison) std::memset(data_, 0xA5, static_cast<size_t>(class_));
+  }
+  ~Block() override {
+    if (options().poison) std::memset(data_, 0x5A, static_cast<size_t>(class_));
+    const std::lock_guard lock(pool_->mutex);
+    pool_->in_use -= class_;
+    if (pool_->cached + class_ > most_cached) {
+      std::free(data_);
+      return;
+    }
+    pool_->free[class_].push_back(data_);
+    pool_->cached += class_;
+  }
+  std::byte* data() override { return static_cast<std::byte*>(data_); }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  std::shared_ptr<CachingAllocator::Pool> pool_;
+  void* data_;
+  int64_t bytes_, class_;
+};
+
+}  // namespace
+
+CachingAllocator::CachingAllocator(std::string device) : pool_(std::make_shared<Pool>()) {
+  pool_->device = std::move(device);
+}
+
+std::shared_ptr<Memory> CachingAllocator::allocate(int64_t bytes) {
+  const int64_t limit = options().memory_limit > 0 ? options().memory_limit : physical_memory();
+  void* block = nullptr;
+  int64_t size = 0;
+  {
+    const std::lock_guard lock(pool_->mutex);
+    KOINE_REQUIRE(bytes >= 0 && bytes <= limit && pool_->in_use + bytes <= limit, Memory,
+                  "out of memory on {}: a buffer of {} bytes was asked for, {} are in use and the limit is "
+                  "{}: use a smaller shape or dtype, drop tensors, or raise KOINE_MEMORY_LIMIT",
+                  pool_->device, bytes, pool_->in_use, limit);
+    size = class_of(bytes);
+    if (auto it = pool_->free.find(size); it != pool_->free.end() && !it->second.empty()) {
+      block = it->second.back();
+      it->second.pop_back();
+      pool_->cached -= size;
+    } else if (pool_->in_use + pool_->cached + size > limit) {
+      pool_->trim();
+    }
+    pool_->in_use += size;
+  }
+  if (block == nullptr) block = fresh_block(size);
+  if (block == nullptr) {
+    const std::lock_guard lock(pool_->mutex);
+    pool_->in_use -= size;
+    raise(ErrorKind::Memory, "out of memory on {}: the system refused {} bytes ({} in use)", pool_->device,
+          size, pool_->in_use);
+  }
+  return std::make_shared<Block>(pool_, block, bytes, size);
+}
+
+int64_t CachingAllocator::bytes_in_use() const {
+  const std::lock_guard lock(pool_->mutex);
+  return pool_->in_use;
+}
+int64_t CachingAllocator::bytes_cached() const {
+  const std::lock_guard lock(pool_->mutex);
+  return pool_->cached;
+}
+
+}  // namespace koine

@@ -1,0 +1,143 @@
+#include "koine/runtime/cpu/jit.hpp"
+
+#include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/CommandLine.h>
+#include <llvm/Support/SmallVectorMemoryBuffer.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Target/TargetMachine.h>
+#include <llvm/TargetParser/Host.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/render/llvm.hpp"
+
+namespace koine {
+namespace {
+
+template <class T>
+T require(llvm::Expected<T> value, const char* what) {
+  if (!value) internal_error("LLVM: {}: {}", what, llvm::toString(value.takeError()));
+  return std::move(*value);
+}
+void require(llvm::Error error, const char* what) {
+  if (error) internal_error("LLVM: {}: {}", what, llvm::toString(std::move(error)));
+}
+
+void initialise() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+    // Our renderer emits strength-reduced addresses; these passes only cost time on them.
+    const char* arguments[] = {"koine", "-disable-lsr", "-disable-cgp"};
+    llvm::cl::ParseCommandLineOptions(3, arguments);
+  });
+}
+
+llvm::orc::LLJIT& jit() {
+  static llvm::orc::LLJIT* instance = [] {
+    initialise();
+    auto made = require(llvm::orc::LLJITBuilder().create(), "start the JIT");
+    const char prefix = made->getDataLayout().getGlobalPrefix();
+    made->getMainJITDylib().addGenerator(
+        require(llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess(prefix), "find process symbols"));
+    return made.release();  // lives as long as the process: code may run in static destructors
+  }();
+  return *instance;
+}
+
+// One thread's compiler. Its context is replaced after a number of kernels, so that types and
+// constants of kernels long gone do not pile up.
+class Compiler {
+ public:
+  llvm::SmallVector<char, 0> object(const UOp& linear, const std::string& name, const Target& target) {
+    constexpr int kernels_per_context = 64;
+    if (!context_ || ++used_ > kernels_per_context) {
+      context_ = std::make_unique<llvm::LLVMContext>();
+      used_ = 0;
+    }
+    if (!machine_ || machine_key_ != target.cpu + target.features) make_machine(target);
+    llvm::Module module(name, *context_);
+    module.setDataLayout(machine_->createDataLayout());
+    module.setTargetTriple(machine_->getTargetTriple().str());
+    render_llvm(linear, name, target, module);
+    if (options().verify >= 2 && llvm::verifyModule(module, &llvm::errs()))
+      internal_error("the LLVM renderer made an ill-formed module from\n{}", to_text(linear));
+    llvm::SmallVector<char, 0> code;
+    llvm::raw_svector_ostream stream(code);
+    llvm::legacy::PassManager passes;
+    if (machine_->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile, true))
+      internal_error("LLVM cannot emit object files for this host");
+    passes.run(module);
+    return code;
+  }
+
+ private:
+  void make_machine(const Target& target) {
+    initialise();
+    const std::string triple = llvm::sys::getProcessTriple();
+    std::string error;
+    const llvm::Target* found = llvm::TargetRegistry::lookupTarget(triple, error);
+    KOINE_INVARIANT(found != nullptr, "LLVM: {}", error);
+    llvm::TargetOptions o;
+    o.AllowFPOpFusion = llvm::FPOpFusion::Standard;
+    o.EnableFastISel = true;
+    machine_.reset(found->createTargetMachine(triple, target.cpu, target.features, o, llvm::Reloc::PIC_,
+                                              llvm::CodeModel::Small, llvm::CodeGenOptLevel::Less, true));
+    machine_key_ = target.cpu + target.features;
+  }
+
+  std::unique_ptr<llvm::LLVMContext> context_;
+  std::unique_ptr<llvm::TargetMachine> machine_;
+  std::string machine_key_;
+  int used_ = 0;
+};
+
+class Code : public JitCode {
+ public:
+  Code(llvm::orc::JITDylib& library, KernelFunction entry) : library_(library), function_(entry) {}
+  ~Code() override {
+    if (auto error = jit().getExecutionSession().removeJITDylib(library_)) llvm::consumeError(std::move(error));
+  }
+  KernelFunction function() const override { return function_; }
+
+ private:
+  llvm::orc::JITDylib& library_;
+  KernelFunction function_;
+};
+
+}  // namespace
+
+std::shared_ptr<JitCode> jit_compile(const UOp& linear, const Target& target) {
+  static thread_local Compiler compiler;
+  static std::atomic<uint64_t> next{0};
+  const std::string name = fmt::format("kernel{}", next.fetch_add(1));
+  llvm::SmallVector<char, 0> object = compiler.object(linear, name, target);
+  auto made = jit().createJITDylib(name);
+  if (!made) internal_error("LLVM: make a library: {}", llvm::toString(made.takeError()));
+  llvm::orc::JITDylib& library = *made;
+  library.addToLinkOrder(jit().getMainJITDylib());
+  require(jit().addObjectFile(library, std::make_unique<llvm::SmallVectorMemoryBuffer>(std::move(object), name, false)),
+          "link a kernel");
+  const auto address = require(jit().lookup(library, name), "find a kernel");
+  return std::make_shared<Code>(library, address.toPtr<KernelFunction>());
+}
+
+std::string host_cpu_name() { return llvm::sys::getHostCPUName().str(); }
+
+std::string host_cpu_features() {
+  std::string out;
+  for (const auto& feature : llvm::sys::getHostCPUFeatures())
+    out += fmt::format("{}{}{}", out.empty() ? "" : ",", feature.second ? '+' : '-', feature.first().str());
+  return out;
+}
+
+}  // namespace koine

@@ -1,0 +1,108 @@
+#include "koine/runtime/device.hpp"
+
+#include <charconv>
+#include <map>
+#include <mutex>
+
+#include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
+#include "koine/interp/interp.hpp"
+#include "koine/render/c.hpp"
+#include "koine/render/linear_view.hpp"
+#include "koine/runtime/allocator.hpp"
+#include "koine/runtime/cpu/cpu.hpp"
+
+namespace koine {
+namespace {
+
+// INTERP runs linear programs in the reference interpreter; NULL compiles and runs nothing, so that
+// the whole compiler is tested without a machine.
+class InterpProgram : public Program {
+ public:
+  InterpProgram(LoweredKernel kernel, bool runs) : Program(std::move(kernel)), runs_(runs) {}
+  void run(const Launch& launch) override {
+    if (!runs_) return;
+    KernelArguments arguments;
+    arguments.buffers.assign(launch.buffers.begin(), launch.buffers.end());
+    arguments.buffer_bytes.assign(launch.buffer_bytes.begin(), launch.buffer_bytes.end());
+    const Signature signature = signature_of(kernel_.linear);
+    for (size_t i = 0; i < signature.variables.size(); ++i)
+      arguments.variables[signature.variables[i]] = launch.variables[i];
+    for (arguments.thread = 0; arguments.thread < signature.threads; ++arguments.thread)
+      interpret_linear(kernel_.linear, arguments);
+  }
+  std::string source() const override { return render_c(kernel_.linear, kernel_.name, false); }
+
+ private:
+  bool runs_;
+};
+
+class InterpDevice : public DeviceRuntime {
+ public:
+  InterpDevice(std::string name, bool runs)
+      : name_(std::move(name)), allocator_(name_), plain_(generic_target(false)), strict_(generic_target(true)), runs_(runs) {}
+  const std::string& name() const override { return name_; }
+  const Target& target() const override { return options().strict ? strict_ : plain_; }
+  std::shared_ptr<Memory> allocate(int64_t bytes) override { return allocator_.allocate(bytes); }
+  std::shared_ptr<Program> compile(LoweredKernel kernel) override {
+    return std::make_shared<InterpProgram>(std::move(kernel), runs_);
+  }
+  int64_t bytes_in_use() const override { return allocator_.bytes_in_use(); }
+  int64_t bytes_cached() const override { return allocator_.bytes_cached(); }
+
+ private:
+  std::string name_;
+  CachingAllocator allocator_;
+  Target plain_, strict_;
+  bool runs_;
+};
+
+constexpr int most_devices = 64;
+
+std::unique_ptr<DeviceRuntime> make_device(const std::string& name) {
+  const size_t colon = name.find(':');
+  const std::string kind = name.substr(0, colon);
+  if (colon != std::string::npos) {
+    int number = -1;
+    const char *begin = name.data() + colon + 1, *end = name.data() + name.size();
+    const auto [stop, code] = std::from_chars(begin, end, number);
+    KOINE_REQUIRE(code == std::errc() && stop == end && number >= 0 && number < most_devices, Device,
+                  "device '{}': the number must be 0 to {}", name, most_devices - 1);
+  }
+  if (kind == "CPU") return make_cpu_device(name);
+  if (kind == "INTERP") return std::make_unique<InterpDevice>(name, true);
+  if (kind == "NULL") return std::make_unique<InterpDevice>(name, false);
+  std::string known;
+  for (const auto& [device, meaning] : device_list()) known += (known.empty() ? "" : ", ") + device;
+  raise(ErrorKind::Device, "unknown device '{}': known devices are {} (each also with a number, like CPU:1)", name, known);
+}
+
+}  // namespace
+
+DeviceRuntime& device_runtime(const std::string& name) {
+  static std::mutex mutex;
+  // Never destroyed: tensors in static storage may still free memory at exit.
+  static auto* devices = new std::map<std::string, std::unique_ptr<DeviceRuntime>>;
+  const std::string canonical = name.ends_with(":0") ? name.substr(0, name.size() - 2) : name;
+  const std::lock_guard lock(mutex);
+  auto& slot = (*devices)[canonical];
+  if (!slot) {
+    try {
+      slot = make_device(canonical);
+    } catch (...) {
+      devices->erase(canonical);
+      throw;
+    }
+  }
+  return *slot;
+}
+
+std::vector<std::pair<std::string, std::string>> device_list() {
+  return {{"CPU", "this machine, compiled by LLVM in process"},
+          {"INTERP", "the reference interpreter: slow, strict floating point"},
+          {"NULL", "compiles everything and runs nothing"}};
+}
+
+std::string default_device() { return options().device.empty() ? "CPU" : options().device; }
+
+}  // namespace koine
