@@ -1,16 +1,26 @@
 #include <cstdio>
-#include "koine/engine/engine.hpp"
-#include "koine/ir/build.hpp"
+#include "koine/koine.hpp"
 #include "koine/ir/text.hpp"
-#include "koine/interp/interp.hpp"
 using namespace koine;
+template<class V> void show(const char* n, const V& v) { printf("%s:", n); for (size_t i = 0; i < v.size() && i < 16; ++i) printf(" %g", (double)v[i]); printf("\n"); }
 int main() {
-  float a[4] = {1, 2, 3, 4}, b[4] = {10, 20, 30, 40};
-  UOp s = shape_of({4});
-  UOp x = buffer_from_host(s, DType::Float32, "CPU", a), y = buffer_from_host(s, DType::Float32, "CPU", b);
-  UOp z = add(x, y);
-  printf("%s", to_text(z).c_str());
-  auto r = realize({z, reduce(Op::Add, mul(x, y), {0})});
-  float* o = (float*)memory_of(r[0])->data();
-  printf("%g %g %g %g | %g\n", o[0], o[1], o[2], o[3], *(float*)memory_of(r[1])->data());
+  Tensor a = Tensor::arange(10);
+  show("arange", a.tolist<int>());
+  Tensor x = Tensor::from<float>({1, 2, 3, 4, 5, 6}).reshape({2, 3});
+  show("sum1", x.sum({1}).tolist<float>());
+  show("softmax", x.softmax().tolist<float>());
+  show("matmul", x.matmul(x.T()).tolist<float>());
+  show("exp", x.exp().tolist<float>());
+  show("log", x.log().tolist<float>());
+  show("sin", x.sin().tolist<float>());
+  show("rand", Tensor::rand({4}).tolist<float>());
+  show("randn", Tensor::randn({4}).tolist<float>());
+  show("gather", x.gather(1, Tensor::from<int>({2, 0}).reshape({2, 1})).tolist<float>());
+  Tensor img = Tensor::arange(16).cast(DType::Float32).reshape({1, 1, 4, 4});
+  show("conv", img.conv2d(Tensor::ones({1, 1, 3, 3}), {}, {1, 1, 1}).tolist<float>());
+  Tensor w = Tensor::ones({1, 1, 3, 3}).requires_grad();
+  Tensor loss = img.conv2d(w, {}, {1, 1, 1}).square().sum();
+  loss.backward();
+  show("wgrad", w.grad().tolist<float>());
+  show("xgrad", loss.gradient({img})[0].tolist<float>());
 }

@@ -19,7 +19,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/plan.hpp"
-#include "koine/render/linear_view.hpp"
+#include "koine/ir/linear.hpp"
 
 namespace koine {
 namespace {

@@ -5,6 +5,7 @@
 #include "koine/base/error.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine {
@@ -51,7 +52,7 @@ class LinearInterpreter {
       case Op::Barrier: return pc + 1;
       case Op::Store: store_lanes(u); return pc + 1;
       case Op::Index:
-        if (is_memory(u)) return pc + 1;  // an address; its users look at it
+        if (is_address(u)) return pc + 1;  // an address; its users look at it
         break;
       case Op::Buffer: allocate(u); return pc + 1;
       case Op::Param:
@@ -63,19 +64,9 @@ class LinearInterpreter {
     return pc + 1;
   }
 
-  static const UOp& strip(const UOp& u) {
-    const UOp* p = &u;
-    while (p->is(Op::After)) p = &p->src(0);
-    return *p;
-  }
-  static bool is_memory(const UOp& u) {
-    const UOp& base = strip(u.is(Op::Index) ? u.src(0) : u);
-    return base.is(Op::Buffer) || (base.is(Op::Param) && base.as<BufferArg>().name.empty());
-  }
-
   void set(const UOp& u, Lanes value) { values_[u.node()] = std::move(value); }
   const Lanes& lanes(const UOp& u) {
-    const UOp& s = strip(u);
+    const UOp& s = strip_after(u);
     const auto it = values_.find(s.node());
     KOINE_INVARIANT(it != values_.end(), "use before definition in a linear program:\n{}", to_text(s));
     return it->second;
@@ -141,7 +132,7 @@ class LinearInterpreter {
     int64_t elements = 0;
   };
   Place place_of(const UOp& address) {
-    const UOp& base = strip(address.is(Op::Index) ? address.src(0) : address);
+    const UOp& base = strip_after(address.is(Op::Index) ? address.src(0) : address);
     if (base.is(Op::Buffer)) return {storage_.at(base.node()).get(), nullptr, 0};
     const auto slot = static_cast<size_t>(base.as<BufferArg>().slot);
     KOINE_REQUIRE(slot < arguments_.buffers.size(), Value, "kernel: slot {} has no buffer", slot);
@@ -150,6 +141,8 @@ class LinearInterpreter {
   }
   int64_t index_of(const UOp& address, size_t lane) {
     if (!address.is(Op::Index)) return static_cast<int64_t>(lane);
+    if (const Contiguous c = contiguous_access(address); c.yes)
+      return (c.base ? scalar(c.base) : 0) + static_cast<int64_t>(lane);
     const Lanes& index = lanes(address.src(1));
     return bits_to_int(address.src(1).dtype(), index[index.size() == 1 ? 0 : lane]);
   }
@@ -164,7 +157,7 @@ class LinearInterpreter {
   }
 
   Lanes load_lanes(const UOp& u) {
-    const UOp& address = strip(u.src(0));
+    const UOp& address = strip_after(u.src(0));
     const Place place = place_of(address);
     Lanes out(width(u));
     for (size_t i = 0; i < out.size(); ++i) {
@@ -182,7 +175,7 @@ class LinearInterpreter {
   }
 
   void store_lanes(const UOp& u) {
-    const UOp& address = strip(u.src(0));
+    const UOp& address = strip_after(u.src(0));
     const Place place = place_of(address);
     const Lanes value = lanes(u.src(1));
     const size_t count = width(u.src(0));

@@ -358,6 +358,7 @@ Derived derive(Op op, Sources src, const Arg& arg) {
                       op_name(src[i].op()));
       return {};
     case Op::Special: return {DType::Index, {}, false};
+    case Op::Assume: return {src[0].dtype(), stored_shape(src[0]), false};
     case Op::Wmma: return {src[2].dtype(), stored_shape(src[2]), false};
     case Op::Ins:
     case Op::Custom: {

@@ -279,6 +279,11 @@ Interval compute_interval(const UOp& u) {
     case Op::Range:
     case Op::Special:
       return integer_interval(DType::Index, 0, std::max<i128>(0, u.src(0).bounds().high - 1));
+    case Op::Assume: {
+      const Interval& b = u.src(0).bounds();
+      const i128 low = std::max(b.low, u.src(1).bounds().low), high = std::min(b.high, u.src(2).bounds().high);
+      return integer_interval(dtype, std::min(low, high), high);
+    }
     case Op::CmpLt:
     case Op::CmpNe: return compare_bounds(u.op(), u.src(0), u.src(1));
     case Op::Where: {

@@ -217,10 +217,10 @@ DivMod divide(const Polynomial& p, int64_t c) {
       const int64_t q = floor_div(term.coefficient, c), r = floor_mod(term.coefficient, c);
       if (q != 0) exact.push_back({q, {}});
       if (r != 0) rest.push_back({r, {}});
-    } else if (term.coefficient % c == 0) {
-      exact.push_back({term.coefficient / c, term.factors});
     } else {
-      rest.push_back(term);
+      const int64_t q = term.coefficient / c, r = term.coefficient % c;
+      if (q != 0) exact.push_back({q, term.factors});
+      if (r != 0) rest.push_back({r, term.factors});
     }
   }
   normalise(exact);

@@ -11,6 +11,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine {
@@ -70,7 +71,7 @@ class Linearizer {
     });
     // A loop nests in the loops that its closed body still depends on, and, listed in one End, the
     // later range nests in the earlier.
-    absl::flat_hash_map<const Node*, std::set<std::pair<int64_t, const Node*>>> outer;
+    std::map<const Node*, std::set<std::pair<int64_t, const Node*>>> outer;
     for (const UOp& u : order_) {
       if (!u.is(Op::End)) continue;
       const auto closed = u.src().subspan(1);
@@ -78,6 +79,15 @@ class Linearizer {
         auto& set = outer[closed[i].node()];
         for (const Node* r : u.ranges()) set.emplace(std::get<RangeArg>(r->arg).id, r);
         for (size_t k = 0; k < i; ++k) set.emplace(closed[k].as<RangeArg>().id, closed[k].node());
+      }
+    }
+    // What encloses an enclosing loop encloses this one.
+    for (bool again = true; again;) {
+      again = false;
+      for (auto& [r, set] : outer) {
+        const auto direct = set;
+        for (const auto& [id, o] : direct)
+          for (const auto& further : outer[o]) again = set.insert(further).second || again;
       }
     }
     for (const Node* r : ranges) {
@@ -123,16 +133,14 @@ class Linearizer {
     for (size_t i = order_.size(); i-- > 0;) {
       const UOp& u = order_[i];
       if (!used_as_value_.contains(u.node())) continue;
-      size_t count = u.src().size();
-      if (u.is(Op::Expand) || u.is(Op::Reshape) || u.is(Op::Shrink)) count = 1;
-      if (u.is(Op::Param) || u.is(Op::Buffer)) count = 0;
-      for (size_t k = 0; k < count; ++k) used_as_value_.insert(u.src(k).node());
+      for_each_operand(u, [&](const UOp& s) { used_as_value_.insert(s.node()); });
     }
   }
 
   // The instructions a node waits for, seen through After, Group and End.
   void requirements(const UOp& u, std::vector<const Node*>& out) {
-    std::vector<UOp> stack(u.src().begin(), u.src().end());
+    std::vector<UOp> stack;
+    for_each_operand(u, [&](const UOp& s) { stack.push_back(s); });
     std::set<const Node*> seen;
     while (!stack.empty()) {
       const UOp s = stack.back();

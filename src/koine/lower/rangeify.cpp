@@ -53,11 +53,21 @@ UOp conjunction(const UOp& a, const UOp& b) {
 bool is_true(const UOp& u) { return !u || is_const(u, 1); }
 bool is_false(const UOp& u) { return u && is_const(u, 0); }
 
-// 0 <= at < size, null where it is proven.
-UOp within(const UOp& at, const UOp& size) {
+// Adds 0 <= at < size to `inside` unless it is proven, and from then on lets `at` promise it: what
+// is computed there is only used where it holds.
+void keep_within(UOp& at, const UOp& size, UOp& inside) {
   const UOp low = simplify(logical_not(lt(at, index_const(0)))), high = simplify(lt(at, size));
-  UOp both = conjunction(low, high);
-  return is_true(both) ? UOp() : both;
+  const UOp both = conjunction(low, high);
+  if (is_true(both)) return;
+  inside = conjunction(inside, both);
+  if (!is_false(both))
+    at = UOp::make(Op::Assume, {at, index_const(0), simplify_index(sub(size, index_const(1)))});
+}
+
+// Promises are for rangeify only.
+const RuleSet<>& promise_rules() {
+  static const RuleSet<> rules = {rule("keep promise", node(Op::Assume), [](const Match& m) { return m.root().src(0); })};
+  return rules;
 }
 
 // What a tensor node reads as at one place: a scalar, and when it is valid (null: always).
@@ -192,7 +202,8 @@ class Scheduler {
     gate = conjunction(gate, element.valid);
     const UOp body = is_true(gate) ? store(address, element.value)
                                    : store(address, element.value, gate);
-    current_.kernel.ast = rewrite(sink(std::vector<UOp>{end(body, ranges)}), kernel_rules());
+    const UOp ast = rewrite(sink(std::vector<UOp>{end(body, ranges)}), kernel_rules());
+    current_.kernel.ast = rewrite(rewrite(ast, promise_rules()), kernel_rules());
     current_.kernel.reason = request.reason;
     return std::move(current_);
   }
@@ -505,7 +516,7 @@ class Scheduler {
       const Element e = fetch(which, Indices(from, from + static_cast<std::ptrdiff_t>(which.rank())));
       position += which.rank();
       at.push_back(e.value ? simplify(cast(e.value, DType::Index)) : index_const(0));
-      inside = conjunction(inside, within(at.back(), source.dim(k)));
+      keep_within(at.back(), source.dim(k), inside);
     }
     return at;
   }
@@ -537,7 +548,7 @@ class Scheduler {
       case Op::Pad:
         for (size_t i = 0; i < at.size(); ++i) {
           out[i] = simplify_index(sub(at[i], node.src(1).src(i)));
-          inside = conjunction(inside, within(out[i], source.dim(i)));
+          keep_within(out[i], source.dim(i), inside);
         }
         return out;
       default: internal_error("{} does not move", op_name(node.op()));

@@ -26,10 +26,15 @@ class Devectorizer {
  public:
   UOp run(const UOp& ast) {
     const std::vector<UOp> order = toposort(ast);
+    // Buffers in memory are flat and shape operands are not values: neither has lanes.
+    auto is_value = [](const UOp& u) {
+      const bool memory = u.is(Op::Param) || (u.is(Op::Buffer) && u.addrspace() != AddrSpace::Reg);
+      return !u.is(Op::Stack) && !memory && u.dtype() != DType::Void;
+    };
     for (const UOp& u : order)
-      if (!u.is(Op::Stack) && u.rank() > rank_) rank_ = u.rank();
+      if (is_value(u)) rank_ = std::max(rank_, u.rank());
     for (const UOp& u : order)
-      if (u.rank() == rank_ && rank_ > 0 && !u.is(Op::Stack) && u.dtype() != DType::Void)
+      if (is_value(u) && rank_ > 0 && u.rank() == rank_)
         lanes_ = std::max(lanes_, const_int(u.dim(rank_ - 1)));
     lane_ = range(lane_range_id, index_const(lanes_), AxisType::Upcast);
     for (const UOp& u : order) {

@@ -10,7 +10,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
-#include "koine/render/linear_view.hpp"
+#include "koine/ir/linear.hpp"
 
 namespace koine {
 namespace {
@@ -154,6 +154,8 @@ class CRenderer {
     const UOp& address = strip_after(access.src(0));
     const UOp& buffer = accessed_buffer(access);
     if (!address.is(Op::Index)) return lane_count(buffer) > 1 ? name_of(buffer) + "[l]" : name_of(buffer);
+    if (const Contiguous c = contiguous_access(address); c.yes)
+      return fmt::format("{}[{}l]", name_of(buffer), c.base ? operand(c.base) + " + " : "");
     return fmt::format("{}[{}]", name_of(buffer), operand(address.src(1)));
   }
 

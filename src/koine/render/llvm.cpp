@@ -10,7 +10,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
-#include "koine/render/linear_view.hpp"
+#include "koine/ir/linear.hpp"
 
 namespace koine {
 namespace {

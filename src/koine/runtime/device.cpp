@@ -8,7 +8,7 @@
 #include "koine/base/options.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/render/c.hpp"
-#include "koine/render/linear_view.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/runtime/allocator.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
 

@@ -5,6 +5,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rewrite/rules.hpp"
 
@@ -91,15 +92,11 @@ void check_order(const UOp& linear, std::string_view stage) {
   absl::flat_hash_set<const Node*> defined;
   std::vector<UOp> open;
   for (const UOp& u : linear.src()) {
-    size_t count = u.src().size();
-    if (u.is(Op::Expand) || u.is(Op::Reshape) || u.is(Op::Shrink)) count = 1;
-    if (u.is(Op::Param) || u.is(Op::Buffer)) count = 0;
-    for (size_t i = 0; i < count; ++i) {
-      UOp s = u.src(i);
-      while (s.is(Op::After)) s = s.src(0);
+    for_each_operand(u, [&](const UOp& source) {
+      const UOp& s = strip_after(source);
       if (s.dtype() != DType::Void && !s.is(Op::Const) && !defined.contains(s.node()))
         report(stage, "definitions stand before uses", u);
-    }
+    });
     if (u.is(Op::Range)) open.push_back(u);
     if (u.is(Op::End)) {
       if (open.empty() || !(open.back() == u.src(u.src().size() - 1))) report(stage, "loops nest", u);

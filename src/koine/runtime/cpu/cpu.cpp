@@ -9,7 +9,7 @@
 #include "koine/base/options.hpp"
 #include "koine/base/team.hpp"
 #include "koine/render/c.hpp"
-#include "koine/render/linear_view.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/runtime/allocator.hpp"
 #include "koine/runtime/cpu/jit.hpp"
 

@@ -1,4 +1,4 @@
-#include "koine/render/linear_view.hpp"
+#include "koine/ir/linear.hpp"
 
 #include <algorithm>
 
@@ -36,6 +36,21 @@ Contiguous contiguous_access(const UOp& address) {
   if (index.is(Op::Add) && counts_up(index.src(1)) && index.src(0).is(Op::Expand))
     return {true, index.src(0).src(0).src(0)};
   return {};
+}
+
+void for_each_operand(const UOp& u, const std::function<void(const UOp&)>& visit) {
+  if (u.is(Op::Param) || u.is(Op::Buffer)) return;
+  if (u.is(Op::Expand) || u.is(Op::Reshape) || u.is(Op::Shrink)) {
+    visit(u.src(0));
+    return;
+  }
+  if (is_address(u))
+    if (const Contiguous c = contiguous_access(u); c.yes) {
+      visit(u.src(0));
+      if (c.base) visit(c.base);
+      return;
+    }
+  for (const UOp& s : u.src()) visit(s);
 }
 
 int64_t lane_count(const UOp& u) { return u.is_scalar() ? 1 : u.numel(); }

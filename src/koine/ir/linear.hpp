@@ -1,10 +1,11 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "koine/ir/uop.hpp"
 
-// What every renderer asks of a linear program.
+// What the interpreter, the verifier and every renderer ask of a linear program.
 namespace koine {
 
 /// The value or buffer behind Afters.
@@ -21,6 +22,10 @@ struct Contiguous {
   UOp base;  ///< null: 0
 };
 Contiguous contiguous_access(const UOp& address);
+
+/// Calls `visit` for each source whose value an instruction reads: sizes in Expand, Reshape and
+/// Shrink are not values, and of a contiguous vector address only the base is computed.
+void for_each_operand(const UOp& u, const std::function<void(const UOp&)>& visit);
 
 /// Lanes of a value: 1 for a scalar.
 int64_t lane_count(const UOp& u);

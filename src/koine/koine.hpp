@@ -1,0 +1,6 @@
+#pragma once
+// Everything a user of the C++ library needs.
+#include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/tensor/tensor.hpp"

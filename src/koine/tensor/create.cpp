@@ -1,0 +1,139 @@
+#include <cmath>
+#include <mutex>
+#include <numbers>
+
+#include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/tensor/impl.hpp"
+#include "koine/transform/gradient.hpp"
+
+namespace koine {
+
+Tensor Tensor::full(const Shape& shape, double value, DType dtype) {
+  for (const int64_t s : shape)
+    KOINE_REQUIRE(s >= 0, Value, "full: shape {} has a negative size", tensor::text_of(shape));
+  return Tensor(tensor::broadcast_scalar(constant(dtype, value), shape));
+}
+Tensor Tensor::full_like(double value) const { return full(shape(), value, dtype()); }
+
+Tensor Tensor::arange(int64_t start, int64_t stop, int64_t step, DType dtype) {
+  KOINE_REQUIRE(step != 0, Value, "arange: the step must not be 0");
+  const int64_t span = step > 0 ? stop - start : start - stop, width = std::abs(step);
+  const int64_t n = span <= 0 ? 0 : (span + width - 1) / width;
+  // Positions are counted in integers and converted once, so that float sequences are exact.
+  const bool large = std::abs(start) > INT32_MAX || std::abs(stop) > INT32_MAX;
+  const DType counting = is_float(dtype) || large ? DType::Int64 : dtype == DType::Bool ? DType::Int32 : dtype;
+  const Tensor i(iota(n, counting));
+  const Tensor scaled = step == 1 ? i : i * Tensor(constant_int(counting, step));
+  return (start == 0 ? scaled : scaled + Tensor(constant_int(counting, start))).cast(dtype);
+}
+Tensor Tensor::linspace(double start, double stop, int64_t steps) {
+  KOINE_REQUIRE(steps >= 0, Value, "linspace: {} steps", steps);
+  if (steps == 1) return full({1}, start);
+  return arange(0, steps, 1, DType::Float32) * Tensor((stop - start) / static_cast<double>(steps - 1)) + Tensor(start);
+}
+Tensor Tensor::eye(int64_t n, DType dtype) {
+  return (arange(n).reshape({n, 1}) == arange(n).reshape({1, n})).cast(dtype);
+}
+
+// --- random ----------------------------------------------------------------------------------------
+
+namespace {
+
+// The global key and counter. Both reach kernels as buffers, so that the compiled code is the same for
+// every draw (amendment C36).
+struct RandomState {
+  std::mutex mutex;
+  uint64_t seed = 0, counter = 0;
+};
+RandomState& random_state() {
+  static RandomState state;
+  return state;
+}
+
+// One uint64 of threefry output an element.
+Tensor random_bits(const Shape& shape) {
+  int64_t n = 1;
+  for (const int64_t s : shape) {
+    KOINE_REQUIRE(s >= 0, Value, "random: shape {} has a negative size", tensor::text_of(shape));
+    n *= s;
+  }
+  uint64_t draw[2];
+  {
+    RandomState& state = random_state();
+    const std::lock_guard lock(state.mutex);
+    draw[0] = state.seed;
+    draw[1] = state.counter;
+    state.counter += static_cast<uint64_t>(n);
+  }
+  const Tensor state = Tensor::from_bytes(draw, {2}, DType::UInt64);
+  const Tensor key = state.shrink({{0, 1}}), base = state.shrink({{1, 2}});
+  const UOp counters = add(iota(n, DType::UInt64), base.uop());
+  return Tensor(binary(Op::Threefry, counters, key.uop())).reshape(shape);
+}
+
+}  // namespace
+
+void Tensor::manual_seed(uint64_t seed) {
+  RandomState& state = random_state();
+  const std::lock_guard lock(state.mutex);
+  state.seed = seed;
+  state.counter = 0;
+}
+
+// 24 random bits: every float32 multiple of 2^-24 in [0, 1) is equally likely.
+Tensor Tensor::rand(const Shape& shape) {
+  const Tensor bits = random_bits(shape).cast(DType::UInt32).rshift(Tensor(constant_int(DType::UInt32, 8)));
+  return bits.cast(DType::Float32) * Tensor(0x1p-24);
+}
+// Box and Muller's transform; 1 - u keeps the logarithm's argument above 0.
+Tensor Tensor::randn(const Shape& shape) {
+  const Tensor radius = ((Tensor(1.0) - rand(shape)).log() * Tensor(-2.0)).sqrt();
+  return radius * (rand(shape) * Tensor(2 * std::numbers::pi)).cos();
+}
+Tensor Tensor::randint(const Shape& shape, int64_t low, int64_t high) {
+  KOINE_REQUIRE(low < high && low >= INT32_MIN && high - 1 <= INT32_MAX, Value, "randint: the range [{}, {}) is empty or leaves int32", low, high);
+  // 64 random bits modulo the range: the bias is below 2^-32.
+  const Tensor bits = random_bits(shape);
+  const Tensor offset = bits.mod(Tensor(constant_int(DType::UInt64, high - low))).cast(DType::Int64);
+  return (offset + Tensor(low)).cast(DType::Int32);
+}
+Tensor Tensor::uniform(const Shape& shape, double low, double high) {
+  return rand(shape) * Tensor(high - low) + Tensor(low);
+}
+namespace {
+int64_t fan_in(const Shape& shape) {
+  KOINE_REQUIRE(!shape.empty(), Value, "this initialisation needs a shape with at least one axis");
+  int64_t n = 1;
+  for (size_t i = 1; i < shape.size(); ++i) n *= shape[i];
+  return shape.size() == 1 ? shape[0] : n;
+}
+}  // namespace
+Tensor Tensor::kaiming_uniform(const Shape& shape) {
+  const double bound = std::sqrt(3.0) * std::sqrt(2.0 / (1 + 0.01 * 0.01)) / std::sqrt(static_cast<double>(fan_in(shape)));
+  return uniform(shape, -bound, bound);
+}
+Tensor Tensor::glorot_uniform(const Shape& shape) {
+  const double fans = static_cast<double>(shape.empty() ? 1 : shape[0]) + static_cast<double>(fan_in(shape));
+  const double bound = std::sqrt(6.0 / fans);
+  return uniform(shape, -bound, bound);
+}
+// Ranks of random keys: position i goes to the number of smaller keys. n^2 comparisons.
+Tensor Tensor::randperm(int64_t n) {
+  KOINE_REQUIRE(n >= 0 && n <= 1 << 16, Value, "randperm: {} is not in 0..65536", n);
+  const Tensor keys = random_bits({n}).contiguous();
+  const Tensor mine = keys.reshape({n, 1}), other = keys.reshape({1, n});
+  const Tensor tie = (mine == other).bitwise_and(arange(n).reshape({1, n}) < arange(n).reshape({n, 1}));
+  return (other < mine).bitwise_or(tie).sum({1});
+}
+Tensor Tensor::dropout(double p, bool training) const {
+  KOINE_REQUIRE(p >= 0 && p <= 1, Value, "dropout: p = {} is not a probability", p);
+  if (!training || p == 0) return *this;
+  if (p == 1) return zeros_like();
+  const Tensor keep = rand(shape()) >= Tensor(p);
+  return where(keep, *this * Tensor(1 / (1 - p)), zeros_like());
+}
+
+}  // namespace koine

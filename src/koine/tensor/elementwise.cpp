@@ -1,0 +1,243 @@
+#include <cmath>
+#include <numbers>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/tensor/impl.hpp"
+
+namespace koine {
+namespace {
+
+// The dtype a float function computes in: integers and bool go to float32.
+DType float_dtype(DType d) { return is_float(d) ? d : DType::Float32; }
+
+// Exp2, Log2 and Sin of narrow floats are computed in float32 and rounded once, as by their rules.
+Tensor apply(Op op, const Tensor& x) { return Tensor(unary(op, koine::cast(x.uop(), float_dtype(x.dtype())))); }
+
+UOp literal(const Tensor& like, double v) { return constant(like.dtype(), v); }
+
+}  // namespace
+
+namespace tensor {
+
+// A C++ literal takes its partner's dtype where the partner can hold its kind of number.
+std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, bool weak_a, bool weak_b) {
+  const UOp x = a.uop(), y = b.uop();
+  auto fits = [](DType weak, DType strong) {
+    return is_float(strong) || (!is_float(weak) && is_integer(strong)) || weak == DType::Bool;
+  };
+  DType d = promote(x.dtype(), y.dtype());
+  if (weak_a && !weak_b && fits(x.dtype(), y.dtype())) d = y.dtype();
+  if (weak_b && !weak_a && fits(y.dtype(), x.dtype())) d = x.dtype();
+  if (weak_a != weak_b && d == DType::Float64 && !(is_float(x.dtype()) && is_float(y.dtype())) &&
+      x.dtype() != DType::Float64 && y.dtype() != DType::Float64)
+    d = DType::Float32;  // an integer tensor with a float literal
+  return {koine::cast(x, d), koine::cast(y, d)};
+}
+
+}  // namespace tensor
+
+namespace {
+
+UOp combine(Op op, const UOp& x, const UOp& y) {
+  switch (op) {
+    case Op::CmpLt: return lt(x, y);
+    default: return binary(op, x, y);
+  }
+}
+
+}  // namespace
+
+// Friends see `impl_`; everything binary goes through these two.
+#define KOINE_MEET(a, b)                                                                           \
+  const auto [x, y] = tensor::meet(a, b, (a).self().weak, (b).self().weak)
+
+Tensor operator+(const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  return Tensor(combine(Op::Add, x, y));
+}
+Tensor operator-(const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  KOINE_REQUIRE(x.dtype() != DType::Bool, Type, "Sub: bool has no difference: use bitwise_xor or logical_not");
+  return Tensor(sub(x, y));
+}
+Tensor operator*(const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  return Tensor(combine(Op::Mul, x, y));
+}
+Tensor operator/(const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  // Integers divide in float32 (float64 for 64-bit ones would surprise a GPU user; NumPy takes it).
+  const DType d = is_float(x.dtype()) ? x.dtype() : item_size(x.dtype()) == 8 ? DType::Float64 : DType::Float32;
+  return Tensor(fdiv(koine::cast(x, d), koine::cast(y, d)));
+}
+Tensor operator<(const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  return Tensor(lt(x, y));
+}
+Tensor operator>(const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  return Tensor(gt(x, y));
+}
+Tensor operator<=(const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  return Tensor(le(x, y));
+}
+Tensor operator>=(const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  return Tensor(ge(x, y));
+}
+Tensor operator==(const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  return Tensor(eq(x, y));
+}
+Tensor operator!=(const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  return Tensor(ne(x, y));
+}
+Tensor Tensor::maximum(const Tensor& b) const {
+  KOINE_MEET(*this, b);
+  return Tensor(koine::maximum(x, y));
+}
+Tensor Tensor::minimum(const Tensor& b) const {
+  KOINE_MEET(*this, b);
+  return Tensor(koine::minimum(x, y));
+}
+Tensor Tensor::pow(const Tensor& b) const {
+  KOINE_MEET(*this, b);
+  if (!is_float(x.dtype())) {
+    const DType d = DType::Float32;
+    return Tensor(binary(Op::Pow, koine::cast(x, d), koine::cast(y, d))).cast(x.dtype());
+  }
+  if (is_const(y, 2)) return Tensor(mul(x, x));
+  return Tensor(binary(Op::Pow, x, y));
+}
+Tensor Tensor::idiv(const Tensor& b) const {
+  KOINE_MEET(*this, b);
+  if (is_float(x.dtype())) return (Tensor(x) / Tensor(y)).floor();
+  return Tensor(koine::idiv(x, y));
+}
+Tensor Tensor::mod(const Tensor& b) const {
+  KOINE_MEET(*this, b);
+  if (is_float(x.dtype())) return Tensor(x) - (Tensor(x) / Tensor(y)).floor() * Tensor(y);
+  return Tensor(koine::mod(x, y));
+}
+Tensor Tensor::bitwise_and(const Tensor& b) const {
+  KOINE_MEET(*this, b);
+  return Tensor(bit_and(x, y));
+}
+Tensor Tensor::bitwise_or(const Tensor& b) const {
+  KOINE_MEET(*this, b);
+  return Tensor(bit_or(x, y));
+}
+Tensor Tensor::bitwise_xor(const Tensor& b) const {
+  KOINE_MEET(*this, b);
+  return Tensor(bit_xor(x, y));
+}
+Tensor Tensor::lshift(const Tensor& b) const {
+  KOINE_MEET(*this, b);
+  return Tensor(binary(Op::Shl, x, y));
+}
+Tensor Tensor::rshift(const Tensor& b) const {
+  KOINE_MEET(*this, b);
+  return Tensor(binary(Op::Shr, x, y));
+}
+Tensor Tensor::where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  KOINE_MEET(a, b);
+  return Tensor(koine::where(condition.cast(DType::Bool).uop(), x, y));
+}
+#undef KOINE_MEET
+
+Tensor Tensor::cast(DType dtype) const {
+  KOINE_REQUIRE(dtype != DType::Void && dtype != DType::Index, Type, "cast: {} is not a dtype of tensors", dtype_name(dtype));
+  return this->dtype() == dtype ? *this : Tensor(koine::cast(uop(), dtype));
+}
+Tensor Tensor::bitcast(DType dtype) const { return Tensor(koine::bitcast(uop(), dtype)); }
+Tensor Tensor::neg() const { return Tensor(koine::neg(uop())); }
+Tensor Tensor::logical_not() const { return Tensor(koine::logical_not(cast(DType::Bool).uop())); }
+Tensor Tensor::bitwise_not() const {
+  if (dtype() == DType::Bool) return logical_not();
+  return Tensor(bit_xor(uop(), constant_int(dtype(), -1)));
+}
+Tensor Tensor::reciprocal() const { return Tensor(1.0) / *this; }
+Tensor Tensor::sqrt() const { return apply(Op::Sqrt, *this); }
+Tensor Tensor::rsqrt() const { return sqrt().reciprocal(); }
+Tensor Tensor::exp2() const { return apply(Op::Exp2, *this); }
+Tensor Tensor::log2() const { return apply(Op::Log2, *this); }
+Tensor Tensor::exp() const {
+  const Tensor x = cast(float_dtype(dtype()));
+  return Tensor(unary(Op::Exp2, mul(x.uop(), literal(x, std::numbers::log2e))));
+}
+Tensor Tensor::log() const {
+  const Tensor l = log2();
+  return Tensor(mul(l.uop(), literal(l, std::numbers::ln2)));
+}
+Tensor Tensor::sin() const { return apply(Op::Sin, *this); }
+Tensor Tensor::cos() const {
+  const Tensor x = cast(float_dtype(dtype()));
+  return Tensor(unary(Op::Sin, add(x.uop(), literal(x, std::numbers::pi / 2))));
+}
+Tensor Tensor::tan() const { return sin() / cos(); }
+Tensor Tensor::trunc() const { return is_float(dtype()) ? Tensor(unary(Op::Trunc, uop())) : *this; }
+Tensor Tensor::floor() const {
+  if (!is_float(dtype())) return *this;
+  const Tensor t = trunc();
+  return where(*this < t, t - Tensor(1.0), t);
+}
+Tensor Tensor::ceil() const {
+  if (!is_float(dtype())) return *this;
+  const Tensor t = trunc();
+  return where(*this > t, t + Tensor(1.0), t);
+}
+Tensor Tensor::round() const {
+  if (!is_float(dtype())) return *this;
+  // Half to even: the nearest integer, and of the two neighbours of a half the even one.
+  const Tensor down = floor(), half = *this - down;
+  const Tensor up = down + Tensor(1.0);
+  const Tensor even = (down * Tensor(0.5)).floor() * Tensor(2.0);
+  return where(half < Tensor(0.5), down, where(half > Tensor(0.5), up, where(down == even, down, up)));
+}
+Tensor Tensor::abs() const {
+  if (!is_signed(dtype()) && !is_float(dtype())) return *this;
+  return where(*this < zeros_like(), neg(), is_float(dtype()) ? *this + zeros_like() : *this);
+}
+Tensor Tensor::sign() const {
+  const Tensor one = ones_like(), zero = zeros_like();
+  if (!is_signed(dtype()) && !is_float(dtype())) return where(*this != zero, one, zero);
+  return where(*this > zero, one, where(*this < zero, one.neg(), *this));  // NaN and zeros stay
+}
+Tensor Tensor::square() const { return *this * *this; }
+Tensor Tensor::isnan() const { return *this != *this; }
+Tensor Tensor::isinf() const {
+  if (!is_float(dtype())) return zeros_like().cast(DType::Bool);
+  const double inf = std::numeric_limits<double>::infinity();
+  return (*this == Tensor(inf)).bitwise_or(*this == Tensor(-inf));
+}
+Tensor Tensor::isfinite() const { return isnan().bitwise_or(isinf()).logical_not(); }
+
+Tensor Tensor::relu() const { return Tensor(koine::maximum(uop(), constant(dtype(), 0))); }
+Tensor Tensor::leaky_relu(double slope) const { return where(*this < Tensor(0.0), *this * Tensor(slope), *this); }
+Tensor Tensor::sigmoid() const { return (Tensor(1.0) + neg().exp()).reciprocal(); }
+Tensor Tensor::tanh() const { return Tensor(2.0) * (Tensor(2.0) * *this).sigmoid() - Tensor(1.0); }
+Tensor Tensor::gelu() const {  // the tanh form, as tinygrad's
+  const Tensor cube = *this * *this * *this;
+  return Tensor(0.5) * *this * (Tensor(1.0) + ((*this + cube * Tensor(0.044715)) * Tensor(std::sqrt(2 / std::numbers::pi))).tanh());
+}
+Tensor Tensor::silu() const { return *this * sigmoid(); }
+Tensor Tensor::softplus() const {  // max(x, 0) + log(1 + exp(-|x|)): does not overflow
+  return relu() + (Tensor(1.0) + abs().neg().exp()).log();
+}
+Tensor Tensor::elu(double alpha) const {
+  return where(*this > Tensor(0.0), *this, Tensor(alpha) * (minimum(zeros_like()).exp() - Tensor(1.0)));
+}
+Tensor Tensor::clip(double low, double high) const {
+  KOINE_REQUIRE(low <= high, Value, "clip: the low bound {} is above the high bound {}", low, high);
+  return maximum(Tensor(constant(dtype(), low))).minimum(Tensor(constant(dtype(), high)));
+}
+Tensor Tensor::lerp(const Tensor& end, const Tensor& weight) const { return *this + (end - *this) * weight; }
+Tensor Tensor::masked_fill(const Tensor& mask, double value) const {
+  return where(mask, Tensor(constant(dtype(), value)), *this);
+}
+
+}  // namespace koine

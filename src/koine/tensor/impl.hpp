@@ -1,0 +1,39 @@
+#pragma once
+#include <mutex>
+#include <vector>
+
+#include "koine/tensor/tensor.hpp"
+
+namespace koine {
+
+/// What views share: the current value of the base, and its gradient.
+struct Tensor::Storage {
+  std::mutex mutex;
+  UOp current;
+  bool requires_grad = false;
+  UOp grad;  ///< null: none yet
+};
+
+/// A handle's target: a storage and a view of it.
+struct Tensor::Impl {
+  std::shared_ptr<Storage> storage;
+  UOp view;          ///< movement over `placeholder(current)`; null: the base itself
+  bool weak = false;  ///< a C++ literal: takes the dtype of what it meets
+  // The view of the state it was last asked for.
+  mutable std::mutex mutex;
+  mutable UOp seen_base, seen_value;
+};
+
+namespace tensor {
+
+/// Stands for the base of a view.
+UOp placeholder(const UOp& base);
+std::string text_of(const Shape& shape);
+/// Both operands in the dtype they meet in.
+std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, bool weak_a, bool weak_b);
+UOp broadcast_scalar(const UOp& value, const Shape& shape);
+/// Remembers storages that want gradients, weakly.
+void register_gradient(const std::shared_ptr<void>& storage);
+
+}  // namespace tensor
+}  // namespace koine

@@ -1,0 +1,267 @@
+// Matrix products, convolution, pooling, gather and scatter, losses.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/tensor/impl.hpp"
+
+namespace koine {
+
+Tensor Tensor::matmul(const Tensor& b) const {
+  const Shape x = shape(), y = b.shape();
+  KOINE_REQUIRE(!x.empty() && !y.empty(), Value, "matmul: shapes {} and {}: both need at least one axis", tensor::text_of(x), tensor::text_of(y));
+  const int64_t inner = y.size() == 1 ? y[0] : y[y.size() - 2];
+  KOINE_REQUIRE(x.back() == inner, Value, "matmul: shapes {} and {}: the last axis of the first ({}) must equal the {} of the second ({})",
+                tensor::text_of(x), tensor::text_of(y), x.back(), y.size() == 1 ? "only axis" : "second-last axis", inner);
+  // (..., m, 1, k) * (..., 1, n, k) summed over k
+  Shape xs = x, ys = y;
+  if (x.size() == 1) xs = {1, x[0]};
+  if (y.size() == 1) ys = {y[0], 1};
+  const Tensor left = reshape(xs).unsqueeze(-2);
+  const Tensor right = b.reshape(ys).transpose(-1, -2).unsqueeze(-3);
+  Tensor out = (left * right).sum({-1});
+  if (x.size() == 1) out = out.squeeze(y.size() == 1 ? -2 : -2);
+  if (y.size() == 1) out = out.squeeze(-1);
+  return out;
+}
+
+Tensor Tensor::linear(const Tensor& weight, const Tensor& bias) const {
+  const Tensor out = weight.ndim() == 1 ? *this * weight : matmul(weight.transpose());
+  return bias.defined() ? out + bias : out;
+}
+
+Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& operands) {
+  std::string text;
+  for (const char c : formula)
+    if (c != ' ') text += c;
+  const size_t arrow = text.find("->");
+  const std::string inputs = text.substr(0, arrow);
+  std::vector<std::string> terms{""};
+  for (const char c : inputs) {
+    if (c == ',') {
+      terms.emplace_back();
+    } else {
+      KOINE_REQUIRE(std::isalpha(static_cast<unsigned char>(c)), Value, "einsum '{}': '{}' is not a letter", formula, c);
+      terms.back() += c;
+    }
+  }
+  KOINE_REQUIRE(terms.size() == operands.size(), Value, "einsum '{}': {} terms for {} operands", formula, terms.size(), operands.size());
+  std::map<char, int64_t> sizes;
+  std::map<char, int> uses;
+  for (size_t k = 0; k < terms.size(); ++k) {
+    const Shape s = operands[k].shape();
+    KOINE_REQUIRE(terms[k].size() == s.size(), Value, "einsum '{}': term '{}' names {} axes, operand {} has shape {}", formula, terms[k],
+                  terms[k].size(), k, tensor::text_of(s));
+    for (size_t i = 0; i < s.size(); ++i) {
+      const auto [it, fresh] = sizes.emplace(terms[k][i], s[i]);
+      KOINE_REQUIRE(fresh || it->second == s[i], Value, "einsum '{}': axis '{}' has size {} and {}", formula, terms[k][i], it->second, s[i]);
+      ++uses[terms[k][i]];
+    }
+  }
+  std::string output;
+  if (arrow != std::string::npos) {
+    output = text.substr(arrow + 2);
+  } else {
+    for (const auto& [c, n] : uses)
+      if (n == 1) output += c;
+  }
+  for (size_t i = 0; i < output.size(); ++i)
+    KOINE_REQUIRE(sizes.contains(output[i]) && output.find(output[i], i + 1) == std::string::npos, Value,
+                  "einsum '{}': output axis '{}' is unknown or named twice", formula, output[i]);
+  // Axes of the product: the output's, then the summed ones.
+  std::string order = output;
+  for (const auto& [c, n] : uses)
+    if (output.find(c) == std::string::npos) order += c;
+  Tensor product;
+  for (size_t k = 0; k < terms.size(); ++k) {
+    Tensor t = operands[k];
+    std::string term = terms[k];
+    // A letter twice in one term is a diagonal.
+    for (size_t i = 0; i < term.size(); ++i) {
+      const size_t again = term.find(term[i], i + 1);
+      if (again == std::string::npos) continue;
+      Shape mask(term.size(), 1);
+      mask[i] = mask[again] = sizes[term[i]];
+      t = where(eye(sizes[term[i]], DType::Bool).reshape(mask), t, t.zeros_like()).sum({static_cast<int64_t>(again)});
+      term.erase(again, 1);
+      --i;
+    }
+    std::vector<int64_t> axes;
+    Shape wide;
+    for (const char c : order) {
+      const size_t at = term.find(c);
+      wide.push_back(at == std::string::npos ? 1 : sizes[c]);
+      if (at != std::string::npos) axes.push_back(static_cast<int64_t>(at));
+    }
+    t = t.permute(axes).reshape(wide);
+    product = product.defined() ? product * t : t;
+  }
+  if (order.size() == output.size()) return product;
+  Axes summed;
+  for (size_t i = output.size(); i < order.size(); ++i) summed.push_back(static_cast<int64_t>(i));
+  return product.sum(summed);
+}
+
+// (N, C, H, W) -> (N, C, oh, ow, kh, kw): both image axes indexed by position + tap. The compiler
+// folds the index tensors to arithmetic, forwards and in the gradient.
+Tensor Tensor::windows(int64_t kh, int64_t kw, Window w) const {
+  const Shape s = shape();
+  auto positions = [&](int64_t size, int64_t kernel) {
+    const int64_t out = (size - w.dilation * (kernel - 1) - 1) / w.stride + 1;
+    const Tensor start = arange(out).reshape({out, 1}), tap = arange(kernel).reshape({1, kernel});
+    return (w.stride == 1 ? start : start * Tensor(static_cast<int>(w.stride))) + (w.dilation == 1 ? tap : tap * Tensor(static_cast<int>(w.dilation)));
+  };
+  const Tensor ys = positions(s[2], kh), xs = positions(s[3], kw);
+  const Tensor picked(koine::index(permute({2, 3, 0, 1}).uop(), {ys.uop(), xs.uop()}));  // oh kh ow kw N C
+  return picked.permute({4, 5, 0, 2, 1, 3});
+}
+
+Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, Window w, int64_t groups) const {
+  const Shape x = shape(), k = weight.shape();
+  KOINE_REQUIRE(x.size() == 4 && k.size() == 4, Value, "conv2d: needs (N, C, H, W) and (O, C/groups, kh, kw), got {} and {}", tensor::text_of(x), tensor::text_of(k));
+  KOINE_REQUIRE(groups >= 1 && x[1] == k[1] * groups && k[0] % groups == 0, Value,
+                "conv2d: input {} has {} channels, weight {} with {} groups wants {}", tensor::text_of(x), x[1], tensor::text_of(k), groups, k[1] * groups);
+  KOINE_REQUIRE(w.stride >= 1 && w.dilation >= 1 && w.padding >= 0, Value, "conv2d: stride {} and dilation {} must be positive, padding {} not negative", w.stride, w.dilation, w.padding);
+  const int64_t reach = w.dilation * (std::max(k[2], k[3]) - 1) + 1;
+  KOINE_REQUIRE(x[2] + 2 * w.padding >= w.dilation * (k[2] - 1) + 1 && x[3] + 2 * w.padding >= w.dilation * (k[3] - 1) + 1, Value,
+                "conv2d: the kernel reaches over {} elements, the padded input {} is smaller", reach, tensor::text_of(x));
+  const Tensor padded = w.padding == 0 ? *this : pad({{0, 0}, {0, 0}, {w.padding, w.padding}, {w.padding, w.padding}});
+  const Tensor win = padded.windows(k[2], k[3], w);  // N C oh ow kh kw
+  const Shape ws = win.shape();
+  const int64_t g = groups, o = k[0] / groups;
+  // N g 1 c oh ow kh kw  *  1 g o c 1 1 kh kw
+  const Tensor left = win.reshape({x[0], g, 1, k[1], ws[2], ws[3], k[2], k[3]});
+  const Tensor right = weight.reshape({1, g, o, k[1], 1, 1, k[2], k[3]});
+  Tensor out = (left * right).sum({3, 6, 7}).reshape({x[0], k[0], ws[2], ws[3]});
+  if (bias.defined()) out = out + bias.reshape({1, k[0], 1, 1});
+  return out;
+}
+
+Tensor Tensor::max_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t padding) const {
+  KOINE_REQUIRE(ndim() == 4 && kernel >= 1, Value, "max_pool2d: needs (N, C, H, W) and a positive kernel, got {} and {}", shape_text(uop()), kernel);
+  const Tensor x = padding == 0 ? *this : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}}, -std::numeric_limits<double>::infinity());
+  if (stride.value_or(kernel) == kernel && x.size(2) % kernel == 0 && x.size(3) % kernel == 0) {
+    const Shape s = x.shape();
+    return x.reshape({s[0], s[1], s[2] / kernel, kernel, s[3] / kernel, kernel}).max({3, 5});
+  }
+  return x.windows(kernel, kernel, {stride.value_or(kernel), 0, 1}).max({4, 5});
+}
+Tensor Tensor::avg_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t padding) const {
+  KOINE_REQUIRE(ndim() == 4 && kernel >= 1, Value, "avg_pool2d: needs (N, C, H, W) and a positive kernel, got {} and {}", shape_text(uop()), kernel);
+  const Tensor x = padding == 0 ? *this : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}});
+  return x.windows(kernel, kernel, {stride.value_or(kernel), 0, 1}).mean({4, 5});
+}
+
+Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& value, const Tensor& mask) const {
+  Tensor scores = matmul(key.transpose(-1, -2)) * Tensor(1 / std::sqrt(static_cast<double>(size(-1))));
+  if (mask.defined())
+    scores = mask.dtype() == DType::Bool ? where(mask, scores, Tensor(-std::numeric_limits<double>::infinity())) : scores + mask;
+  return scores.softmax(-1).matmul(value);
+}
+
+// --- gather and scatter ------------------------------------------------------------------------------
+
+namespace {
+
+// (index.shape..., n): where each position stands among the n of the axis.
+Tensor hits(const Tensor& index, int64_t n) {
+  Shape wide(static_cast<size_t>(index.ndim()) + 1, 1);
+  wide.back() = n;
+  const DType d = index.dtype();
+  return Tensor::arange(0, n, 1, is_unsigned(d) || item_size(d) < 4 ? DType::Int64 : d).reshape(wide) == index.unsqueeze(-1);
+}
+
+}  // namespace
+
+Tensor Tensor::one_hot(int64_t classes) const {
+  KOINE_REQUIRE(is_integer(dtype()), Type, "one_hot: needs integers, got {}", dtype_name(dtype()));
+  KOINE_REQUIRE(classes >= 0, Value, "one_hot: {} classes", classes);
+  return hits(*this, classes).cast(DType::Float32);
+}
+
+// out[i][j] = this[index[i][j]][j] for axis 0: one-hot along the axis, selected and summed.
+Tensor Tensor::gather(int64_t axis, const Tensor& index) const {
+  const int64_t a = axis_of(axis, "gather");
+  const Shape s = shape(), t = index.shape();
+  KOINE_REQUIRE(s.size() == t.size(), Value, "gather: shape {} and index {} must have as many axes", tensor::text_of(s), tensor::text_of(t));
+  std::vector<std::pair<int64_t, int64_t>> bounds;
+  for (size_t i = 0; i < s.size(); ++i) {
+    KOINE_REQUIRE(static_cast<int64_t>(i) == a || t[i] <= s[i], Value, "gather: index {} is larger than shape {} at axis {}", tensor::text_of(t), tensor::text_of(s), i);
+    bounds.emplace_back(0, static_cast<int64_t>(i) == a ? s[i] : t[i]);
+  }
+  const Tensor x = shrink(bounds).unsqueeze(-1).transpose(a, -1);  // the axis goes last
+  return where(hits(index, s[static_cast<size_t>(a)]), x, Tensor(constant_int(dtype(), 0))).reduced(Op::Add, {-1}, false, "gather");
+}
+
+Tensor Tensor::scatter_add(int64_t axis, const Tensor& index, const Tensor& src) const {
+  const int64_t a = axis_of(axis, "scatter_add");
+  const Shape s = shape(), t = index.shape();
+  KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value, "scatter_add: index {} and src {} must have one shape, with as many axes as {}",
+                tensor::text_of(t), tensor::text_of(src.shape()), tensor::text_of(s));
+  const int64_t n = s[static_cast<size_t>(a)];
+  const Tensor values = src.cast(dtype()).unsqueeze(-1);
+  Tensor spread = where(hits(index, n), values, Tensor(constant_int(dtype(), 0))).transpose(a, -1);
+  spread = spread.reduced(Op::Add, {-1}, false, "scatter_add");
+  std::vector<std::pair<int64_t, int64_t>> padding;
+  const Shape now = spread.shape();
+  for (size_t i = 0; i < s.size(); ++i) padding.emplace_back(0, s[i] - now[i]);
+  return *this + spread.pad(padding);
+}
+
+// The last write to a place wins: the position of the last one, then its value.
+Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) const {
+  const int64_t a = axis_of(axis, "scatter");
+  const Shape s = shape(), t = index.shape();
+  KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value, "scatter: index {} and src {} must have one shape, with as many axes as {}",
+                tensor::text_of(t), tensor::text_of(src.shape()), tensor::text_of(s));
+  const int64_t n = s[static_cast<size_t>(a)], m = t[static_cast<size_t>(a)];
+  Shape wide(s.size() + 1, 1);
+  wide[static_cast<size_t>(a)] = m;
+  const Tensor order = arange(1, m + 1).reshape(wide);
+  const Tensor hit = hits(index, n);
+  const Tensor last = where(hit, order, Tensor(0)).max({a}, true);  // (.., 1, .., n)
+  const Tensor chosen = hit.bitwise_and(order == last);
+  Tensor value = where(chosen, src.cast(dtype()).unsqueeze(-1), Tensor(constant_int(dtype(), 0))).transpose(a, -1);
+  value = value.reduced(dtype() == DType::Bool ? Op::Max : Op::Add, {-1}, false, "scatter");
+  Tensor written = last.transpose(a, -1).squeeze(-1) != Tensor(0);
+  std::vector<std::pair<int64_t, int64_t>> padding;
+  const Shape now = value.shape();
+  for (size_t i = 0; i < s.size(); ++i) padding.emplace_back(0, s[i] - now[i]);
+  return where(written.pad(padding), value.pad(padding), *this);
+}
+
+Tensor Tensor::tril(int64_t diagonal) const {
+  KOINE_REQUIRE(ndim() >= 2, Value, "tril: shape {} has no matrix", shape_text(uop()));
+  const int64_t r = size(-2), c = size(-1);
+  const Tensor keep = arange(c).reshape({1, c}) <= arange(r).reshape({r, 1}) + Tensor(static_cast<int>(diagonal));
+  return where(keep, *this, zeros_like());
+}
+Tensor Tensor::triu(int64_t diagonal) const {
+  KOINE_REQUIRE(ndim() >= 2, Value, "triu: shape {} has no matrix", shape_text(uop()));
+  const int64_t r = size(-2), c = size(-1);
+  const Tensor keep = arange(c).reshape({1, c}) >= arange(r).reshape({r, 1}) + Tensor(static_cast<int>(diagonal));
+  return where(keep, *this, zeros_like());
+}
+
+// --- losses ------------------------------------------------------------------------------------------
+
+Tensor Tensor::nll_loss(const Tensor& target) const {
+  KOINE_REQUIRE(ndim() == 2 && target.ndim() == 1 && target.size(0) == size(0), Value, "nll_loss: needs (N, classes) and (N,), got {} and {}",
+                shape_text(uop()), shape_text(target.uop()));
+  return gather(1, target.unsqueeze(1)).mean().neg();
+}
+Tensor Tensor::sparse_categorical_crossentropy(const Tensor& target, double label_smoothing) const {
+  const Tensor logs = log_softmax(-1);
+  const Tensor hard = logs.nll_loss(target);
+  if (label_smoothing == 0) return hard;
+  return hard * Tensor(1 - label_smoothing) - logs.mean() * Tensor(label_smoothing);
+}
+Tensor Tensor::binary_crossentropy_logits(const Tensor& target) const {
+  return (relu() - *this * target + (Tensor(1.0) + abs().neg().exp()).log()).mean();
+}
+Tensor Tensor::mse_loss(const Tensor& target) const { return (*this - target).square().mean(); }
+
+}  // namespace koine

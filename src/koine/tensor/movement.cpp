@@ -1,0 +1,396 @@
+#include <algorithm>
+#include <numeric>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/tensor/impl.hpp"
+
+namespace koine {
+
+// A view of the same storage: `move` is applied to the placeholder of the base (or to the view so
+// far). Invalid arguments throw here, in the user's line.
+template <class F>
+Tensor Tensor::moved(F&& move) const {
+  const Impl& i = self();
+  auto view = std::make_shared<Impl>();
+  view->storage = i.storage;
+  view->view = move(i.view ? i.view : tensor::placeholder(uop()));
+  return Tensor(std::move(view));
+}
+
+Tensor Tensor::reshape(const Shape& requested) const {
+  Shape sizes = requested;
+  const int64_t n = numel();
+  int64_t known = 1, unknown = -1;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == -1) {
+      KOINE_REQUIRE(unknown < 0, Value, "reshape: {} has more than one -1", tensor::text_of(requested));
+      unknown = static_cast<int64_t>(i);
+    } else {
+      KOINE_REQUIRE(sizes[i] >= 0, Value, "reshape: {} has a negative size", tensor::text_of(requested));
+      known *= sizes[i];
+    }
+  }
+  if (unknown >= 0) {
+    KOINE_REQUIRE(known != 0 && n % known == 0, Value,
+                  "reshape: shape {} has {} elements, which {} (with -1) cannot divide: the sizes must multiply to {}",
+                  shape_text(uop()), n, tensor::text_of(requested), n);
+    sizes[static_cast<size_t>(unknown)] = n / known;
+  } else {
+    KOINE_REQUIRE(known == n, Value, "reshape: shape {} has {} elements, {} has {}: the sizes must multiply to {}",
+                  shape_text(uop()), n, tensor::text_of(requested), known, n);
+  }
+  return moved([&](const UOp& u) { return koine::reshape(u, shape_of(sizes)); });
+}
+
+Tensor Tensor::expand(const Shape& requested) const {
+  Shape own = shape();
+  KOINE_REQUIRE(requested.size() >= own.size(), Value, "expand: shape {} has more axes than {}",
+                tensor::text_of(own), tensor::text_of(requested));
+  const Shape before = own;
+  own.insert(own.begin(), requested.size() - own.size(), 1);
+  Shape target = requested;
+  for (size_t i = 0; i < target.size(); ++i) {
+    if (target[i] == -1) target[i] = own[i];
+    KOINE_REQUIRE(own[i] == target[i] || own[i] == 1, Value,
+                  "expand: shape {} does not expand to {}: axis {} has size {}, only size 1 expands", tensor::text_of(before),
+                  tensor::text_of(requested), i, own[i]);
+  }
+  return moved([&](const UOp& u) { return koine::expand(koine::reshape(u, shape_of(own)), shape_of(target)); });
+}
+
+Tensor Tensor::permute(const std::vector<int64_t>& order) const {
+  std::vector<int64_t> axes;
+  for (const int64_t a : order) axes.push_back(axis_of(a, "permute"));
+  return moved([&](const UOp& u) { return koine::permute(u, axes); });
+}
+
+Tensor Tensor::transpose(int64_t a, int64_t b) const {
+  std::vector<int64_t> order(static_cast<size_t>(ndim()));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::swap(order[static_cast<size_t>(axis_of(a, "transpose"))], order[static_cast<size_t>(axis_of(b, "transpose"))]);
+  return permute(order);
+}
+
+Tensor Tensor::flip(const std::vector<int64_t>& axes) const {
+  std::vector<int64_t> flags(static_cast<size_t>(ndim()), 0);
+  for (const int64_t a : axes) flags[static_cast<size_t>(axis_of(a, "flip"))] = 1;
+  return moved([&](const UOp& u) { return koine::flip(u, flags); });
+}
+
+Tensor Tensor::shrink(const std::vector<std::pair<int64_t, int64_t>>& bounds) const {
+  const Shape sizes = shape();
+  KOINE_REQUIRE(bounds.size() == sizes.size(), Value, "shrink: {} bounds for shape {}", bounds.size(), tensor::text_of(sizes));
+  Shape offset, size;
+  for (size_t i = 0; i < bounds.size(); ++i) {
+    KOINE_REQUIRE(0 <= bounds[i].first && bounds[i].first <= bounds[i].second && bounds[i].second <= sizes[i], Value,
+                  "shrink: bounds {}..{} of axis {} leave shape {}", bounds[i].first, bounds[i].second, i, tensor::text_of(sizes));
+    offset.push_back(bounds[i].first);
+    size.push_back(bounds[i].second - bounds[i].first);
+  }
+  return moved([&](const UOp& u) { return koine::shrink(u, shape_of(offset), shape_of(size)); });
+}
+
+Tensor Tensor::pad(const std::vector<std::pair<int64_t, int64_t>>& padding, double value) const {
+  const Shape sizes = shape();
+  KOINE_REQUIRE(padding.size() == sizes.size(), Value, "pad: {} paddings for shape {}", padding.size(), tensor::text_of(sizes));
+  Shape offset, size;
+  for (size_t i = 0; i < padding.size(); ++i) {
+    KOINE_REQUIRE(padding[i].first >= 0 && padding[i].second >= 0, Value, "pad: axis {} has a negative padding; use shrink", i);
+    offset.push_back(padding[i].first);
+    size.push_back(sizes[i] + padding[i].first + padding[i].second);
+  }
+  return Tensor(koine::pad(uop(), shape_of(offset), shape_of(size), constant(dtype(), value)));
+}
+
+Tensor Tensor::squeeze(std::optional<int64_t> axis) const {
+  Shape out;
+  const Shape sizes = shape();
+  const int64_t only = axis ? axis_of(*axis, "squeeze") : -1;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (sizes[i] != 1 || (axis && static_cast<int64_t>(i) != only)) out.push_back(sizes[i]);
+  return reshape(out);
+}
+Tensor Tensor::unsqueeze(int64_t axis) const {
+  Shape out = shape();
+  out.insert(out.begin() + axis_of(axis, "unsqueeze", 1), 1);
+  return reshape(out);
+}
+Tensor Tensor::flatten(int64_t from, int64_t to) const {
+  const Shape sizes = shape();
+  if (sizes.empty()) return reshape({1});
+  const auto a = static_cast<size_t>(axis_of(from, "flatten")), b = static_cast<size_t>(axis_of(to, "flatten"));
+  Shape out(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(a));
+  int64_t merged = 1;
+  for (size_t i = a; i <= b; ++i) merged *= sizes[i];
+  out.push_back(merged);
+  out.insert(out.end(), sizes.begin() + static_cast<std::ptrdiff_t>(b) + 1, sizes.end());
+  return reshape(out);
+}
+
+Tensor Tensor::repeat(const Shape& times) const {
+  Shape own = shape();
+  KOINE_REQUIRE(times.size() >= own.size(), Value, "repeat: {} counts for shape {}", times.size(), tensor::text_of(own));
+  own.insert(own.begin(), times.size() - own.size(), 1);
+  Shape split, wide, out;
+  for (size_t i = 0; i < own.size(); ++i) {
+    KOINE_REQUIRE(times[i] >= 0, Value, "repeat: a count is negative");
+    split.insert(split.end(), {1, own[i]});
+    wide.insert(wide.end(), {times[i], own[i]});
+    out.push_back(times[i] * own[i]);
+  }
+  return reshape(split).expand(wide).reshape(out);
+}
+
+Tensor Tensor::roll(int64_t shift, int64_t axis) const {
+  const int64_t a = axis_of(axis, "roll"), n = size(a);
+  if (n == 0) return *this;
+  const int64_t s = ((shift % n) + n) % n;
+  auto part = [&](int64_t from, int64_t to) {
+    std::vector<std::pair<int64_t, int64_t>> bounds;
+    for (const int64_t size : shape()) bounds.emplace_back(0, size);
+    bounds[static_cast<size_t>(a)] = {from, to};
+    return shrink(bounds);
+  };
+  return cat({part(n - s, n), part(0, n - s)}, a);
+}
+
+Tensor Tensor::stack(const std::vector<Tensor>& tensors, int64_t axis) {
+  KOINE_REQUIRE(!tensors.empty(), Value, "stack: no tensors");
+  std::vector<UOp> values;
+  DType dtype = tensors[0].dtype();
+  for (const Tensor& t : tensors) dtype = promote(dtype, t.dtype());
+  for (const Tensor& t : tensors) {
+    KOINE_REQUIRE(t.shape() == tensors[0].shape(), Value, "stack: shapes {} and {} differ", tensor::text_of(tensors[0].shape()),
+                  tensor::text_of(t.shape()));
+    values.push_back(koine::cast(t.uop(), dtype));
+  }
+  const Tensor out(koine::stack(values));
+  const int64_t at = tensors[0].axis_of(axis, "stack", 1);
+  if (at == 0) return out;
+  std::vector<int64_t> order;
+  for (int64_t i = 1; i < out.ndim(); ++i) order.push_back(i);
+  order.insert(order.begin() + at, 0);
+  return out.permute(order);
+}
+
+// Each part placed in the full shape, zero elsewhere; the sum is exact because all but one are zero.
+// (A where-chain by position would cost the same and not be differentiable by the movement rules.)
+Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
+  KOINE_REQUIRE(!tensors.empty(), Value, "cat: no tensors");
+  const int64_t a = tensors[0].axis_of(axis, "cat");
+  DType dtype = tensors[0].dtype();
+  int64_t total = 0;
+  for (const Tensor& t : tensors) {
+    dtype = promote(dtype, t.dtype());
+    const Shape s = t.shape(), first = tensors[0].shape();
+    bool fits = s.size() == first.size();
+    for (size_t i = 0; fits && i < s.size(); ++i) fits = static_cast<int64_t>(i) == a || s[i] == first[i];
+    KOINE_REQUIRE(fits, Value, "cat: shapes {} and {} differ off axis {}: only that axis may differ", tensor::text_of(first), tensor::text_of(s), a);
+    total += s[static_cast<size_t>(a)];
+  }
+  Tensor out, position;
+  int64_t at = 0;
+  for (const Tensor& t : tensors) {
+    std::vector<std::pair<int64_t, int64_t>> padding(t.shape().size(), {0, 0});
+    const int64_t n = t.shape()[static_cast<size_t>(a)];
+    padding[static_cast<size_t>(a)] = {at, total - at - n};
+    const Tensor part = t.cast(dtype).pad(padding);
+    if (!out.defined()) {
+      out = part;
+    } else {
+      // From its start on, the later part shows.
+      if (!position.defined()) {
+        Shape wide(t.shape().size(), 1);
+        wide[static_cast<size_t>(a)] = total;
+        position = arange(total).reshape(wide);
+      }
+      out = where(position < Tensor(at), out, part);
+    }
+    at += n;
+  }
+  return out;
+}
+
+std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
+  KOINE_REQUIRE(size > 0, Value, "split: the size {} must be positive", size);
+  const int64_t a = axis_of(axis, "split"), n = this->size(a);
+  std::vector<Tensor> out;
+  for (int64_t from = 0; from < n; from += size) {
+    std::vector<std::pair<int64_t, int64_t>> bounds;
+    for (const int64_t s : shape()) bounds.emplace_back(0, s);
+    bounds[static_cast<size_t>(a)] = {from, std::min(from + size, n)};
+    out.push_back(shrink(bounds));
+  }
+  return out;
+}
+std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {
+  KOINE_REQUIRE(count > 0, Value, "chunk: the count {} must be positive", count);
+  return split((size(axis) + count - 1) / count, axis);
+}
+
+// --- basic and tensor indexing (amendment C28) -----------------------------------------------------
+
+Tensor Tensor::operator[](int64_t position) const { return (*this)[std::vector<IndexItem>{IndexItem(position)}]; }
+
+Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
+  // Positions, slices and new axes make a view; tensors are applied to it afterwards.
+  const Shape sizes = shape();
+  size_t consumed = 0, ellipses = 0;
+  for (const IndexItem& item : items) {
+    ellipses += item.kind() == IndexItem::Kind::Ellipsis;
+    consumed += item.kind() != IndexItem::Kind::Ellipsis && item.kind() != IndexItem::Kind::NewAxis;
+  }
+  KOINE_REQUIRE(ellipses <= 1, Index, "index: more than one ellipsis");
+  KOINE_REQUIRE(consumed <= sizes.size(), Index, "index: {} indices for shape {}", consumed, tensor::text_of(sizes));
+  std::vector<std::pair<int64_t, int64_t>> bounds;
+  std::vector<int64_t> flips, steps;
+  Shape out;                                        // after dropping positions, with new axes
+  std::vector<std::pair<int64_t, Tensor>> tensors;  // axis in `out`
+  auto take_all = [&](size_t axis) {
+    bounds.emplace_back(0, sizes[axis]);
+    steps.push_back(1);
+    out.push_back(sizes[axis]);
+  };
+  for (const IndexItem& item : items) {
+    const size_t axis = bounds.size();
+    switch (item.kind()) {
+      case IndexItem::Kind::NewAxis: out.push_back(1); break;
+      case IndexItem::Kind::Ellipsis:
+        for (size_t k = 0; k < sizes.size() - consumed; ++k) take_all(bounds.size());
+        break;
+      case IndexItem::Kind::Position: {
+        const int64_t n = sizes[axis], p = item.position();
+        KOINE_REQUIRE(p >= -n && p < n, Index, "index: position {} is out of range for axis {} of shape {} with size {}", p, axis, tensor::text_of(sizes), n);
+        const int64_t at = p < 0 ? p + n : p;
+        bounds.emplace_back(at, at + 1);
+        steps.push_back(0);  // dropped
+        break;
+      }
+      case IndexItem::Kind::Slice: {
+        const Slice& s = item.slice();
+        const int64_t n = sizes[axis], step = s.step;
+        KOINE_REQUIRE(step != 0, Value, "index: a slice has step 0");
+        auto clamp = [&](int64_t v, int64_t low, int64_t high) { return std::clamp(v < 0 ? v + n : v, low, high); };
+        int64_t from, to;
+        if (step > 0) {
+          from = s.start ? clamp(*s.start, 0, n) : 0;
+          to = s.stop ? clamp(*s.stop, 0, n) : n;
+          to = std::max(to, from);
+        } else {  // as a forward range of the flipped axis
+          const int64_t first = s.start ? clamp(*s.start, -1, n - 1) : n - 1;
+          const int64_t last = s.stop ? clamp(*s.stop, -1, n - 1) : -1;
+          from = std::min(last + 1, first + 1);
+          to = first + 1;
+          flips.push_back(static_cast<int64_t>(axis));
+        }
+        bounds.emplace_back(from, to);
+        steps.push_back(step);
+        out.push_back((to - from + std::abs(step) - 1) / std::abs(step));
+        break;
+      }
+      case IndexItem::Kind::Tensor:
+        KOINE_REQUIRE(is_integer(item.tensor().dtype()), Type, "index: a tensor index must have an integer dtype, got {}",
+                      dtype_name(item.tensor().dtype()));
+        tensors.emplace_back(static_cast<int64_t>(out.size()), item.tensor());
+        take_all(axis);
+        break;
+    }
+  }
+  while (bounds.size() < sizes.size()) take_all(bounds.size());
+  Tensor t = shrink(bounds);
+  if (!flips.empty()) t = t.flip(flips);
+  // Steps: pad to a multiple, group, keep the first of each group.
+  for (size_t axis = 0; axis < steps.size(); ++axis) {
+    const int64_t step = std::abs(steps[axis]);
+    if (step < 2) continue;
+    const Shape now = t.shape();
+    const int64_t kept = (now[axis] + step - 1) / step;
+    if (now[axis] % step != 0) {
+      // The last, partial group: cut to whole groups plus its first element by a shrink after a pad.
+      std::vector<std::pair<int64_t, int64_t>> padding(now.size(), {0, 0});
+      padding[axis].second = kept * step - now[axis];
+      t = t.pad(padding);
+    }
+    Shape grouped = t.shape();
+    grouped[axis] = kept;
+    grouped.insert(grouped.begin() + static_cast<std::ptrdiff_t>(axis) + 1, step);
+    t = t.reshape(grouped);
+    std::vector<std::pair<int64_t, int64_t>> first;
+    for (const int64_t s : grouped) first.emplace_back(0, s);
+    first[axis + 1] = {0, 1};
+    Shape dropped = grouped;
+    dropped.erase(dropped.begin() + static_cast<std::ptrdiff_t>(axis) + 1);
+    t = t.shrink(first).reshape(dropped);
+  }
+  t = t.reshape(out);
+  if (tensors.empty()) return t;
+  if (tensors.size() == 1) return t.index_select(tensors[0].first, tensors[0].second);
+  // Several tensors broadcast against each other and select points (NumPy's zipped meaning): one
+  // flattened index over the indexed axes, moved to the front.
+  std::vector<int64_t> order;
+  for (const auto& [axis, index] : tensors) order.push_back(axis);
+  for (int64_t i = 0; i < t.ndim(); ++i)
+    if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+  const Tensor front = t.permute(order);
+  Shape rest = front.shape();
+  Tensor flat = Tensor(int64_t{0}), valid = Tensor(true);
+  int64_t count = 1;
+  for (const auto& [axis, index] : tensors) {
+    const int64_t n = t.shape()[static_cast<size_t>(axis)];
+    const Tensor i = index.cast(DType::Int64);
+    const Tensor wrapped = where(i < Tensor(int64_t{0}), i + Tensor(n), i);
+    valid = valid.bitwise_and((wrapped >= Tensor(int64_t{0})).bitwise_and(wrapped < Tensor(n)));
+    flat = flat * Tensor(n) + wrapped;
+    count *= n;
+    rest.erase(rest.begin());
+  }
+  Shape merged = rest;
+  merged.insert(merged.begin(), count);
+  const Tensor safe = where(valid, flat, Tensor(int64_t{-1}) - Tensor(count));
+  Tensor picked = front.reshape(merged).index_select(0, safe);
+  // Tensors next to each other keep their place.
+  bool adjacent = true;
+  for (size_t i = 1; i < tensors.size(); ++i) adjacent = adjacent && tensors[i].first == tensors[i - 1].first + 1;
+  const int64_t where_to = tensors[0].first, width = flat.ndim();
+  if (adjacent && where_to > 0) {
+    std::vector<int64_t> back;
+    for (int64_t i = 0; i < where_to; ++i) back.push_back(width + i);
+    for (int64_t i = 0; i < width; ++i) back.push_back(i);
+    for (int64_t i = width + where_to; i < picked.ndim(); ++i) back.push_back(i);
+    picked = picked.permute(back);
+  }
+  return picked;
+}
+
+void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
+  for (const IndexItem& item : items)
+    KOINE_REQUIRE(item.kind() != IndexItem::Kind::Tensor, Value,
+                  "setitem: a tensor index is not a view; use scatter, or where with a mask");
+  Tensor view = (*this)[items];
+  KOINE_REQUIRE(view.storage_id() == storage_id(), Value,
+                "setitem: this slice (with an uneven step) is not a view; assign to a slice with step 1");
+  view.assign(value);
+}
+
+// Index along one axis by positions of any shape; negative ones count from the end.
+Tensor Tensor::index_select(int64_t axis, const Tensor& index) const {
+  const int64_t a = axis_of(axis, "index_select");
+  KOINE_REQUIRE(is_integer(index.dtype()), Type, "index_select: positions must be integers, got {}", dtype_name(index.dtype()));
+  const int64_t n = size(a);
+  const Tensor i = index.cast(DType::Int64);
+  const Tensor wrapped = is_unsigned(index.dtype()) ? i : where(i < Tensor(int64_t{0}), i + Tensor(n), i);
+  std::vector<int64_t> order{a};
+  for (int64_t k = 0; k < ndim(); ++k)
+    if (k != a) order.push_back(k);
+  const Tensor picked(koine::index(permute(order).uop(), {wrapped.uop()}));
+  const int64_t width = index.ndim();
+  std::vector<int64_t> back;
+  for (int64_t k = 0; k < a; ++k) back.push_back(width + k);
+  for (int64_t k = 0; k < width; ++k) back.push_back(k);
+  for (int64_t k = width + a; k < picked.ndim(); ++k) back.push_back(k);
+  return picked.permute(back);
+}
+
+}  // namespace koine

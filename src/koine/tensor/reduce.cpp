@@ -1,0 +1,124 @@
+#include <algorithm>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/tensor/impl.hpp"
+
+namespace koine {
+
+Tensor Tensor::reduced(Op op, const Axes& axes, bool keepdim, std::string_view method) const {
+  const Axes over = axes_of(axes, method);
+  const Tensor out(over.empty() ? uop() : koine::reduce(op, uop(), over));
+  if (keepdim) return out;
+  Shape kept;
+  const Shape sizes = shape();
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (std::find(over.begin(), over.end(), static_cast<int64_t>(i)) == over.end()) kept.push_back(sizes[i]);
+  return Tensor(koine::reshape(out.uop(), shape_of(kept)));
+}
+
+// Narrow floats add in float32; bool and narrow integers add in 32 or 64 bits, as NumPy's.
+Tensor Tensor::sum(const Axes& axes, bool keepdim) const {
+  const DType d = dtype();
+  if (is_small_float(d)) return cast(DType::Float32).reduced(Op::Add, axes, keepdim, "sum").cast(d);
+  if (d == DType::Bool || (is_signed(d) && item_size(d) < 4)) return cast(DType::Int32).reduced(Op::Add, axes, keepdim, "sum");
+  if (is_unsigned(d) && item_size(d) < 4) return cast(DType::UInt32).reduced(Op::Add, axes, keepdim, "sum");
+  return reduced(Op::Add, axes, keepdim, "sum");
+}
+Tensor Tensor::prod(const Axes& axes, bool keepdim) const {
+  const DType d = dtype();
+  if (is_small_float(d)) return cast(DType::Float32).reduced(Op::Mul, axes, keepdim, "prod").cast(d);
+  if (d == DType::Bool || (is_signed(d) && item_size(d) < 4)) return cast(DType::Int32).reduced(Op::Mul, axes, keepdim, "prod");
+  return reduced(Op::Mul, axes, keepdim, "prod");
+}
+Tensor Tensor::max(const Axes& axes, bool keepdim) const {
+  if (is_small_float(dtype())) return cast(DType::Float32).reduced(Op::Max, axes, keepdim, "max").cast(dtype());
+  return reduced(Op::Max, axes, keepdim, "max");
+}
+Tensor Tensor::min(const Axes& axes, bool keepdim) const {
+  if (is_float(dtype())) return neg().max(axes, keepdim).neg();
+  return bitwise_not().max(axes, keepdim).bitwise_not();
+}
+Tensor Tensor::mean(const Axes& axes, bool keepdim) const {
+  int64_t count = 1;
+  for (const int64_t a : axes_of(axes, "mean")) count *= size(a);
+  const DType out = is_float(dtype()) ? dtype() : DType::Float32;
+  const Tensor wide = is_small_float(out) ? cast(DType::Float32) : cast(out);
+  return (wide.sum(axes, keepdim) * Tensor(1.0 / static_cast<double>(count))).cast(out);
+}
+Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
+  int64_t count = 1;
+  for (const int64_t a : axes_of(axes, "var")) count *= size(a);
+  const Tensor centred = *this - mean(axes, true);
+  const auto degrees = static_cast<double>(std::max<int64_t>(0, count - correction));
+  return centred.square().sum(axes, keepdim) / Tensor(degrees);
+}
+Tensor Tensor::std(const Axes& axes, bool keepdim, int64_t correction) const { return var(axes, keepdim, correction).sqrt(); }
+Tensor Tensor::any(const Axes& axes, bool keepdim) const {
+  return cast(DType::Bool).reduced(Op::Max, axes, keepdim, "any");
+}
+Tensor Tensor::all(const Axes& axes, bool keepdim) const {
+  return cast(DType::Bool).logical_not().any(axes, keepdim).logical_not();
+}
+
+// The first position of the largest: positions counted down from n, kept where the value is the
+// largest (a NaN counts as the largest), and the largest of them.
+Tensor Tensor::argmax(int64_t axis, bool keepdim) const {
+  const int64_t a = axis_of(axis, "argmax"), n = size(a);
+  KOINE_REQUIRE(n > 0, Value, "argmax: axis {} of shape {} is empty", axis, shape_text(uop()));
+  const Tensor top = max({a}, true);
+  Tensor hit = *this == top;
+  if (is_float(dtype())) hit = hit.bitwise_or(isnan());
+  Shape wide(static_cast<size_t>(ndim()), 1);
+  wide[static_cast<size_t>(a)] = n;
+  const Tensor countdown = arange(n, 0, -1).reshape(wide);
+  const Tensor best = (hit.cast(DType::Int32) * countdown).max({a}, keepdim);
+  return Tensor(static_cast<int>(n)) - best;
+}
+Tensor Tensor::argmin(int64_t axis, bool keepdim) const {
+  return (is_float(dtype()) ? neg() : bitwise_not()).argmax(axis, keepdim);
+}
+
+// The spec's prefix sum along one axis: windows of the padded, repeated row.
+Tensor Tensor::cumsum(int64_t axis) const {
+  if (ndim() == 0) return *this;
+  const int64_t a = axis_of(axis, "cumsum"), n = size(a);
+  if (n == 0 || numel() == 0) return *this;
+  if (dtype() == DType::Bool || (is_signed(dtype()) && item_size(dtype()) < 4)) return cast(DType::Int32).cumsum(axis);
+  Tensor x = transpose(a, -1);
+  const Shape moved_shape = x.shape();
+  const int64_t rows = x.numel() / n;
+  x = x.reshape({rows, n}).pad({{0, 0}, {n - 1, 0}});
+  x = x.reshape({rows, 1, 2 * n - 1}).expand({rows, n + 1, 2 * n - 1}).reshape({rows, (n + 1) * (2 * n - 1)});
+  x = x.shrink({{0, rows}, {0, 2 * n * n}}).reshape({rows, n, 2 * n}).shrink({{0, rows}, {0, n}, {0, n}});
+  return x.sum({2}).reshape(moved_shape).transpose(a, -1);
+}
+
+Tensor Tensor::softmax(int64_t axis) const {
+  const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
+  const Tensor e = (x - x.max({axis}, true).detach()).exp();
+  return e / e.sum({axis}, true);
+}
+Tensor Tensor::log_softmax(int64_t axis) const {
+  const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
+  const Tensor shifted = x - x.max({axis}, true).detach();
+  return shifted - shifted.exp().sum({axis}, true).log();
+}
+Tensor Tensor::logsumexp(const Axes& axes, bool keepdim) const {
+  const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
+  const Tensor top = x.max(axes, true).detach();
+  // Where everything is -inf the difference would be NaN.
+  const Tensor shift = where(top == Tensor(-std::numeric_limits<double>::infinity()), top.zeros_like(), top);
+  const Tensor total = (x - shift).exp().sum(axes, keepdim).log();
+  return total + shift.reshape(total.shape());
+}
+Tensor Tensor::norm(const Axes& axes, bool keepdim) const { return square().sum(axes, keepdim).sqrt(); }
+Tensor Tensor::layernorm(int64_t last_axes, double eps) const {
+  Axes axes;
+  for (int64_t i = 1; i <= last_axes; ++i) axes.push_back(-i);
+  const Tensor centred = *this - mean(axes, true);
+  return centred * (centred.square().mean(axes, true) + Tensor(eps)).rsqrt();
+}
+
+}  // namespace koine

@@ -1,0 +1,339 @@
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "koine/ir/dtype.hpp"
+#include "koine/ir/uop.hpp"
+
+namespace koine {
+
+using Shape = std::vector<int64_t>;
+
+/// One part of an index: a position, a slice, a new axis, all of an axis, or a tensor of positions.
+class IndexItem;
+
+/// A lazy n-dimensional array: a handle on a UOp. Nothing runs before somebody looks at a value.
+/// Copies of a handle are the same tensor; views (reshape, slices, ...) alias their base, so that an
+/// assignment through one is seen by all (amendment C29). dtypes promote and floats behave as NumPy's.
+/// Method names are tinygrad's. Every misuse throws koine::Error.
+class Tensor {
+ public:
+  // --- creation -------------------------------------------------------------------------------
+  Tensor();                       ///< no tensor; every use but assignment is an Error
+  Tensor(double value);           // NOLINT: a scalar is a tensor; float32
+  Tensor(int value);              // NOLINT: int32
+  Tensor(int64_t value);          // NOLINT: int64
+  Tensor(bool value);             // NOLINT
+  explicit Tensor(UOp value);
+  /// Copies `data` (row-major, numel elements) to a device.
+  template <class Element>
+  static Tensor from(const std::vector<Element>& data, const Shape& shape, const std::string& device = "");
+  template <class Element>
+  static Tensor from(std::initializer_list<Element> data) {
+    return from(std::vector<Element>(data), {static_cast<int64_t>(data.size())});
+  }
+  static Tensor from_bytes(const void* data, const Shape& shape, DType dtype, const std::string& device = "");
+  static Tensor full(const Shape& shape, double value, DType dtype = DType::Float32);
+  static Tensor zeros(const Shape& shape, DType dtype = DType::Float32) { return full(shape, 0, dtype); }
+  static Tensor ones(const Shape& shape, DType dtype = DType::Float32) { return full(shape, 1, dtype); }
+  Tensor full_like(double value) const;
+  Tensor zeros_like() const { return full_like(0); }
+  Tensor ones_like() const { return full_like(1); }
+  static Tensor arange(int64_t stop) { return arange(0, stop); }
+  static Tensor arange(int64_t start, int64_t stop, int64_t step = 1, DType dtype = DType::Int32);
+  static Tensor linspace(double start, double stop, int64_t steps);
+  static Tensor eye(int64_t n, DType dtype = DType::Float32);
+
+  // --- random: threefry under a global seed (amendment C36) --------------------------------------
+  static void manual_seed(uint64_t seed);
+  static Tensor rand(const Shape& shape);     ///< uniform in [0, 1)
+  static Tensor randn(const Shape& shape);    ///< normal, mean 0, variance 1
+  static Tensor randint(const Shape& shape, int64_t low, int64_t high);  ///< int32 in [low, high)
+  static Tensor uniform(const Shape& shape, double low, double high);
+  static Tensor kaiming_uniform(const Shape& shape);
+  static Tensor glorot_uniform(const Shape& shape);
+  static Tensor randperm(int64_t n);
+  Tensor dropout(double p = 0.5, bool training = true) const;
+
+  // --- what it is -----------------------------------------------------------------------------
+  bool defined() const { return impl_ != nullptr; }
+  Shape shape() const;
+  int64_t size(int64_t axis) const;
+  int64_t ndim() const;
+  int64_t numel() const;
+  DType dtype() const;
+  std::string device() const;
+  /// The lazy value, with all assignments so far.
+  UOp uop() const;
+  std::string repr() const;
+
+  // --- running --------------------------------------------------------------------------------
+  const Tensor& realize() const;
+  static void realize(const std::vector<Tensor>& tensors);
+  Tensor to(const std::string& device) const;
+  Tensor contiguous() const;
+  Tensor contiguous_backward() const;
+  Tensor detach() const;
+  Tensor clone() const;
+  /// Computes and copies out, converted to the C++ type asked for.
+  template <class Element>
+  std::vector<Element> tolist() const;
+  /// The only element.
+  template <class Element = double>
+  Element item() const;
+  std::vector<std::byte> bytes() const;
+
+  // --- assignment -----------------------------------------------------------------------------
+  /// Replaces the value (shape broadcast, dtype cast), seen by every view of the same storage.
+  Tensor& assign(const Tensor& value);
+  /// x[index] = value
+  void setitem(const std::vector<IndexItem>& index, const Tensor& value);
+  Tensor& operator+=(const Tensor& b) { return assign(*this + b); }
+  Tensor& operator-=(const Tensor& b) { return assign(*this - b); }
+  Tensor& operator*=(const Tensor& b) { return assign(*this * b); }
+
+  // --- gradients ------------------------------------------------------------------------------
+  Tensor& requires_grad(bool on = true);
+  bool has_grad() const;
+  Tensor grad() const;
+  void zero_grad();
+  /// Adds to grad() of every tensor that requires one and that this scalar depends on.
+  void backward() const;
+  /// Gradients of this scalar; zeros where it does not depend on a target.
+  std::vector<Tensor> gradient(const std::vector<Tensor>& targets) const;
+
+  // --- movement -------------------------------------------------------------------------------
+  Tensor reshape(const Shape& shape) const;  ///< one size may be -1
+  Tensor view(const Shape& shape) const { return reshape(shape); }
+  Tensor expand(const Shape& shape) const;   ///< -1 keeps a size
+  Tensor permute(const std::vector<int64_t>& order) const;
+  Tensor transpose(int64_t a = 0, int64_t b = 1) const;
+  Tensor T() const { return transpose(); }
+  Tensor flip(const std::vector<int64_t>& axes) const;
+  Tensor shrink(const std::vector<std::pair<int64_t, int64_t>>& bounds) const;
+  Tensor pad(const std::vector<std::pair<int64_t, int64_t>>& padding, double value = 0) const;
+  Tensor squeeze(std::optional<int64_t> axis = {}) const;
+  Tensor unsqueeze(int64_t axis) const;
+  Tensor flatten(int64_t from = 0, int64_t to = -1) const;
+  Tensor repeat(const Shape& times) const;
+  Tensor roll(int64_t shift, int64_t axis) const;
+  static Tensor cat(const std::vector<Tensor>& tensors, int64_t axis = 0);
+  static Tensor stack(const std::vector<Tensor>& tensors, int64_t axis = 0);
+  std::vector<Tensor> split(int64_t size, int64_t axis = 0) const;
+  std::vector<Tensor> chunk(int64_t count, int64_t axis = 0) const;
+  Tensor operator[](int64_t position) const;
+  Tensor operator[](const std::vector<IndexItem>& index) const;
+
+  // --- indexing -------------------------------------------------------------------------------
+  Tensor gather(int64_t axis, const Tensor& index) const;
+  Tensor scatter(int64_t axis, const Tensor& index, const Tensor& src) const;
+  Tensor scatter_add(int64_t axis, const Tensor& index, const Tensor& src) const;
+  /// Along axis 0 by positions; out of range raises IndexError at realize in Python, reads 0 here.
+  Tensor index_select(int64_t axis, const Tensor& index) const;
+  Tensor one_hot(int64_t classes) const;
+  Tensor tril(int64_t diagonal = 0) const;
+  Tensor triu(int64_t diagonal = 0) const;
+  Tensor masked_fill(const Tensor& mask, double value) const;
+
+  // --- elementwise ----------------------------------------------------------------------------
+  Tensor cast(DType dtype) const;
+  Tensor bitcast(DType dtype) const;
+  Tensor to_float() const { return cast(DType::Float32); }
+  Tensor neg() const;
+  Tensor logical_not() const;
+  Tensor bitwise_not() const;
+  Tensor reciprocal() const;
+  Tensor sqrt() const;
+  Tensor rsqrt() const;
+  Tensor exp() const;
+  Tensor exp2() const;
+  Tensor log() const;
+  Tensor log2() const;
+  Tensor sin() const;
+  Tensor cos() const;
+  Tensor tan() const;
+  Tensor trunc() const;
+  Tensor floor() const;
+  Tensor ceil() const;
+  Tensor round() const;  ///< half to even
+  Tensor abs() const;
+  Tensor sign() const;
+  Tensor square() const;
+  Tensor isnan() const;
+  Tensor isinf() const;
+  Tensor isfinite() const;
+  Tensor relu() const;
+  Tensor leaky_relu(double slope = 0.01) const;
+  Tensor sigmoid() const;
+  Tensor tanh() const;
+  Tensor gelu() const;
+  Tensor silu() const;
+  Tensor softplus() const;
+  Tensor elu(double alpha = 1) const;
+  Tensor hardtanh(double low = -1, double high = 1) const { return clip(low, high); }
+  Tensor clip(double low, double high) const;
+  Tensor maximum(const Tensor& b) const;
+  Tensor minimum(const Tensor& b) const;
+  Tensor pow(const Tensor& b) const;
+  Tensor idiv(const Tensor& b) const;  ///< floor division
+  Tensor mod(const Tensor& b) const;
+  Tensor bitwise_and(const Tensor& b) const;
+  Tensor bitwise_or(const Tensor& b) const;
+  Tensor bitwise_xor(const Tensor& b) const;
+  Tensor lshift(const Tensor& b) const;
+  Tensor rshift(const Tensor& b) const;
+  Tensor lerp(const Tensor& end, const Tensor& weight) const;
+  /// this where the condition holds, else b
+  static Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+  friend Tensor operator+(const Tensor& a, const Tensor& b);
+  friend Tensor operator-(const Tensor& a, const Tensor& b);
+  friend Tensor operator*(const Tensor& a, const Tensor& b);
+  friend Tensor operator/(const Tensor& a, const Tensor& b);
+  friend Tensor operator<(const Tensor& a, const Tensor& b);
+  friend Tensor operator>(const Tensor& a, const Tensor& b);
+  friend Tensor operator<=(const Tensor& a, const Tensor& b);
+  friend Tensor operator>=(const Tensor& a, const Tensor& b);
+  friend Tensor operator==(const Tensor& a, const Tensor& b);
+  friend Tensor operator!=(const Tensor& a, const Tensor& b);
+  Tensor operator-() const { return neg(); }
+
+  // --- reductions: no axes means all ----------------------------------------------------------
+  using Axes = std::vector<int64_t>;
+  Tensor sum(const Axes& axes = {}, bool keepdim = false) const;
+  Tensor prod(const Axes& axes = {}, bool keepdim = false) const;
+  Tensor max(const Axes& axes = {}, bool keepdim = false) const;
+  Tensor min(const Axes& axes = {}, bool keepdim = false) const;
+  Tensor mean(const Axes& axes = {}, bool keepdim = false) const;
+  Tensor var(const Axes& axes = {}, bool keepdim = false, int64_t correction = 1) const;
+  Tensor std(const Axes& axes = {}, bool keepdim = false, int64_t correction = 1) const;
+  Tensor any(const Axes& axes = {}, bool keepdim = false) const;
+  Tensor all(const Axes& axes = {}, bool keepdim = false) const;
+  Tensor argmax(int64_t axis = -1, bool keepdim = false) const;
+  Tensor argmin(int64_t axis = -1, bool keepdim = false) const;
+  Tensor cumsum(int64_t axis = 0) const;
+  Tensor softmax(int64_t axis = -1) const;
+  Tensor log_softmax(int64_t axis = -1) const;
+  Tensor logsumexp(const Axes& axes = {}, bool keepdim = false) const;
+  Tensor norm(const Axes& axes = {}, bool keepdim = false) const;
+  Tensor layernorm(int64_t last_axes = 1, double eps = 1e-5) const;
+
+  // --- linear algebra and neural nets -----------------------------------------------------------
+  Tensor dot(const Tensor& b) const { return matmul(b); }
+  Tensor matmul(const Tensor& b) const;
+  static Tensor einsum(const std::string& formula, const std::vector<Tensor>& operands);
+  Tensor linear(const Tensor& weight, const Tensor& bias = {}) const;  ///< weight: (out, in)
+  struct Window {
+    int64_t stride = 1, padding = 0, dilation = 1;
+  };
+  /// this (N, C, H, W), weight (O, C/groups, kh, kw)
+  Tensor conv2d(const Tensor& weight, const Tensor& bias, Window window, int64_t groups = 1) const;
+  Tensor conv2d(const Tensor& weight, const Tensor& bias = {}) const { return conv2d(weight, bias, Window()); }
+  Tensor max_pool2d(int64_t kernel = 2, std::optional<int64_t> stride = {}, int64_t padding = 0) const;
+  Tensor avg_pool2d(int64_t kernel = 2, std::optional<int64_t> stride = {}, int64_t padding = 0) const;
+  Tensor scaled_dot_product_attention(const Tensor& key, const Tensor& value, const Tensor& mask = {}) const;
+  /// Mean over the batch of -log softmax at the target class; this (N, classes), target (N,).
+  Tensor sparse_categorical_crossentropy(const Tensor& target, double label_smoothing = 0) const;
+  Tensor cross_entropy(const Tensor& target) const { return sparse_categorical_crossentropy(target); }
+  Tensor binary_crossentropy_logits(const Tensor& target) const;
+  Tensor mse_loss(const Tensor& target) const;
+  Tensor nll_loss(const Tensor& target) const;
+
+  /// Identity of the storage: equal for all handles and views of one tensor.
+  const void* storage_id() const;
+
+ private:
+  struct Storage;
+  struct Impl;
+  explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  template <class F>
+  Tensor moved(F&& move) const;
+  const Impl& self() const;
+  int64_t axis_of(int64_t axis, std::string_view method, int64_t extra = 0) const;
+  Axes axes_of(const Axes& axes, std::string_view method) const;
+  Tensor reduced(Op op, const Axes& axes, bool keepdim, std::string_view method) const;
+  Tensor windows(int64_t kh, int64_t kw, Window window) const;
+
+  std::shared_ptr<Impl> impl_;
+};
+
+struct Slice {
+  std::optional<int64_t> start, stop;
+  int64_t step = 1;
+};
+struct NewAxis {};
+struct Ellipsis {};
+
+class IndexItem {
+ public:
+  IndexItem(int position) : position_(position) {}                       // NOLINT
+  IndexItem(int64_t position) : position_(position) {}                   // NOLINT
+  IndexItem(Slice slice) : kind_(Kind::Slice), slice_(slice) {}          // NOLINT
+  IndexItem(NewAxis) : kind_(Kind::NewAxis) {}                           // NOLINT
+  IndexItem(Ellipsis) : kind_(Kind::Ellipsis) {}                         // NOLINT
+  IndexItem(Tensor tensor) : kind_(Kind::Tensor), tensor_(std::move(tensor)) {}  // NOLINT
+  enum class Kind : uint8_t { Position, Slice, NewAxis, Ellipsis, Tensor };
+  Kind kind() const { return kind_; }
+  int64_t position() const { return position_; }
+  const Slice& slice() const { return slice_; }
+  const Tensor& tensor() const { return tensor_; }
+
+ private:
+  Kind kind_ = Kind::Position;
+  int64_t position_ = 0;
+  Slice slice_;
+  Tensor tensor_;
+};
+
+/// The dtype of a C++ type.
+template <class T>
+constexpr DType dtype_of();
+template <> constexpr DType dtype_of<bool>() { return DType::Bool; }
+template <> constexpr DType dtype_of<int8_t>() { return DType::Int8; }
+template <> constexpr DType dtype_of<int16_t>() { return DType::Int16; }
+template <> constexpr DType dtype_of<int32_t>() { return DType::Int32; }
+template <> constexpr DType dtype_of<int64_t>() { return DType::Int64; }
+template <> constexpr DType dtype_of<uint8_t>() { return DType::UInt8; }
+template <> constexpr DType dtype_of<uint16_t>() { return DType::UInt16; }
+template <> constexpr DType dtype_of<uint32_t>() { return DType::UInt32; }
+template <> constexpr DType dtype_of<uint64_t>() { return DType::UInt64; }
+template <> constexpr DType dtype_of<float>() { return DType::Float32; }
+template <> constexpr DType dtype_of<double>() { return DType::Float64; }
+
+template <class Element>
+Tensor Tensor::from(const std::vector<Element>& data, const Shape& shape, const std::string& device) {
+  if constexpr (std::is_same_v<Element, bool>) {
+    const std::vector<uint8_t> bytes(data.begin(), data.end());
+    return from_bytes(bytes.data(), shape, DType::Bool, device);
+  } else {
+    int64_t n = 1;
+    for (const int64_t s : shape) n *= s;
+    if (n != static_cast<int64_t>(data.size())) return from_bytes(nullptr, {static_cast<int64_t>(data.size())}, dtype_of<Element>(), device).reshape(shape);
+    return from_bytes(data.data(), shape, dtype_of<Element>(), device);
+  }
+}
+
+template <class Element>
+std::vector<Element> Tensor::tolist() const {
+  const std::vector<std::byte> raw = bytes();
+  const DType d = dtype();
+  const auto item = static_cast<size_t>(item_size(d));
+  std::vector<Element> out;
+  out.reserve(raw.size() / item);
+  for (size_t i = 0; i < raw.size(); i += item) {
+    Bits bits = 0;
+    __builtin_memcpy(&bits, raw.data() + i, item);
+    if (is_float(d))
+      out.push_back(static_cast<Element>(bits_to_double(d, bits)));
+    else
+      out.push_back(d == DType::UInt64 ? static_cast<Element>(bits) : static_cast<Element>(bits_to_int(d, bits)));
+  }
+  return out;
+}
+
+}  // namespace koine

@@ -1,0 +1,282 @@
+#include "koine/transform/gradient.hpp"
+
+#include <functional>
+#include <numbers>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine {
+
+UOp sum_to(const UOp& value, const UOp& shape) {
+  if (value.shape() == shape) return value;
+  const size_t extra = value.rank() - shape.src().size();
+  Ints axes;
+  for (size_t i = 0; i < value.rank(); ++i)
+    if (i < extra || !(value.dim(i) == shape.src(i - extra))) axes.push_back(static_cast<int64_t>(i));
+  return reshape(reduce(Op::Add, value, axes), shape);
+}
+
+UOp iota(int64_t n, DType dtype) {
+  if (n == 0) return shrink(reshape(constant_int(dtype, 0), shape_of({1})), shape_of({0}), shape_of({0}));
+  // prefix_sum(ones) - 1: windows of a padded, tiled row of ones.
+  UOp x = expand(reshape(constant_int(dtype, 1), shape_of({1})), shape_of({n}));
+  x = pad(x, shape_of({n - 1}), shape_of({2 * n - 1}), constant_int(dtype, 0));
+  x = expand(reshape(x, shape_of({1, 2 * n - 1})), shape_of({n + 1, 2 * n - 1}));
+  x = shrink(reshape(x, shape_of({(n + 1) * (2 * n - 1)})), shape_of({0}), shape_of({2 * n * n}));
+  x = shrink(reshape(x, shape_of({n, 2 * n})), shape_of({0, 0}), shape_of({n, n}));
+  x = reshape(reduce(Op::Add, x, {1}), shape_of({n}));
+  return add(x, constant_int(dtype, -1));
+}
+
+namespace {
+
+UOp like(const UOp& x, double v) { return constant(x.dtype(), v); }
+UOp zeros_like(const UOp& g) { return like(g, 0); }
+
+using Cotangents = std::vector<UOp>;  // one a source; null: no gradient
+using Vjp = std::function<Cotangents(const UOp& node, const UOp& g)>;
+
+Cotangents none(const UOp& node, const UOp&) { return Cotangents(node.src().size()); }
+
+// A movement whose first source is its value.
+Cotangents first(const UOp& node, UOp g) {
+  Cotangents out(node.src().size());
+  out[0] = std::move(g);
+  return out;
+}
+
+UOp mask_of(const UOp& condition, const UOp& g) { return where(condition, g, zeros_like(g)); }
+
+Cotangents max_vjp(const UOp& n, const UOp& g) {
+  const UOp &a = n.src(0), &b = n.src(1);
+  const UOp half = mask_of(eq(a, b), mul(g, like(g, 0.5)));
+  return {where(lt(b, a), g, half), where(lt(a, b), g, half)};
+}
+
+Cotangents pow_vjp(const UOp& n, const UOp& g) {
+  const UOp &a = n.src(0), &b = n.src(1);
+  const UOp lower = binary(Op::Pow, a, sub(b, like(b, 1)));
+  const UOp da = where(eq(b, like(b, 0)), zeros_like(n), mul(b, lower));
+  const UOp log_a = mul(unary(Op::Log2, a), like(a, std::numbers::ln2));
+  const UOp db = where(eq(a, like(a, 0)), zeros_like(n), mul(n, log_a));
+  return {mul(g, da), mul(g, db)};
+}
+
+Cotangents cast_vjp(const UOp& n, const UOp& g) {
+  if (!is_float(n.dtype()) || !is_float(n.src(0).dtype())) return {UOp()};
+  return {cast(g, n.src(0).dtype())};
+}
+
+Cotangents permute_vjp(const UOp& n, const UOp& g) {
+  const Ints& order = n.as<Ints>();
+  Ints back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  return {permute(g, back)};
+}
+
+Cotangents stack_vjp(const UOp& n, const UOp& g) {
+  Cotangents out;
+  for (size_t i = 0; i < n.src().size(); ++i) out.push_back(index(g, {index_const(static_cast<int64_t>(i))}));
+  return out;
+}
+
+// Index sends each element's cotangent back to where it was read: a one-hot sum over the index
+// positions, which the compiler turns into a load or a scatter.
+Cotangents index_vjp(const UOp& n, const UOp& g) {
+  const UOp& source = n.src(0);
+  const size_t indexed = n.src().size() - 1;
+  std::vector<UOp> target;  // sizes of the indexed source axes, then of the index axes, then the rest
+  for (size_t k = 0; k < indexed; ++k) target.push_back(index_const(1));
+  for (size_t k = 0; k < g.rank(); ++k) target.push_back(g.dim(k));
+  UOp value = reshape(g, stack(target));
+  for (size_t k = 0; k < indexed; ++k) target[k] = source.dim(k);
+  value = expand(value, stack(target));
+  size_t position = indexed;
+  Ints summed;
+  UOp mask;
+  const size_t total = target.size();
+  for (size_t k = 0; k < indexed; ++k) {
+    const UOp& which = n.src(k + 1);
+    std::vector<UOp> pos_shape(total, index_const(1)), which_shape(total, index_const(1));
+    pos_shape[k] = source.dim(k);
+    for (size_t d = 0; d < which.rank(); ++d) {
+      summed.push_back(static_cast<int64_t>(position));
+      which_shape[position++] = which.dim(d);
+    }
+    const DType dtype = which.dtype() == DType::Index ? DType::Int64 : which.dtype();
+    const UOp here = reshape(iota(source.sizes()[k], dtype), stack(pos_shape));
+    const UOp equal = eq(here, reshape(cast(which, dtype), stack(which_shape)));
+    mask = mask ? bit_and(mask, equal) : equal;
+  }
+  UOp out = where(mask, value, zeros_like(value));
+  if (!summed.empty()) out = reduce(Op::Add, out, summed);
+  return first(n, reshape(out, source.shape()));
+}
+
+Cotangents reduce_vjp(const UOp& n, const UOp& g) {
+  const UOp& x = n.src(0);
+  const ReduceArg& arg = n.as<ReduceArg>();
+  const UOp wide = expand(g, x.shape());
+  if (arg.op == Op::Add) return {wide};
+  if (arg.op == Op::Max) {
+    const UOp hit = eq(x, expand(n, x.shape()));
+    const UOp count = reduce(Op::Add, cast(hit, x.dtype()), arg.axes);
+    return {where(hit, fdiv(wide, expand(count, x.shape())), zeros_like(x))};
+  }
+  // Product of the others, without dividing by a zero factor.
+  const UOp zero = eq(x, zeros_like(x));
+  const UOp others = reduce(Op::Mul, where(zero, like(x, 1), x), arg.axes);
+  const UOp count = reduce(Op::Add, cast(zero, x.dtype()), arg.axes);
+  const UOp all = expand(others, x.shape()), zeros = expand(count, x.shape());
+  const UOp d = where(eq(zeros, zeros_like(x)), fdiv(all, where(zero, like(x, 1), x)),
+                      where(bit_and(zero, eq(zeros, like(x, 1))), all, zeros_like(x)));
+  return {mul(wide, d)};
+}
+
+// The table: one row an op. jvp and vmap will be further columns.
+const std::unordered_map<Op, Vjp>& table() {
+  static const std::unordered_map<Op, Vjp> rows = {
+      {Op::Add, [](const UOp&, const UOp& g) { return Cotangents{g, g}; }},
+      {Op::Mul, [](const UOp& n, const UOp& g) { return Cotangents{mul(g, n.src(1)), mul(g, n.src(0))}; }},
+      {Op::Mulacc,
+       [](const UOp& n, const UOp& g) { return Cotangents{mul(g, n.src(1)), mul(g, n.src(0)), g}; }},
+      {Op::Max, max_vjp},
+      {Op::Fdiv,
+       [](const UOp& n, const UOp& g) {
+         return Cotangents{fdiv(g, n.src(1)), neg(fdiv(mul(g, n), n.src(1)))};
+       }},
+      {Op::Pow, pow_vjp},
+      {Op::Recip, [](const UOp& n, const UOp& g) { return Cotangents{neg(mul(g, mul(n, n)))}; }},
+      {Op::Sqrt, [](const UOp& n, const UOp& g) { return Cotangents{fdiv(g, mul(n, like(n, 2)))}; }},
+      {Op::Exp2, [](const UOp& n, const UOp& g) { return Cotangents{mul(g, mul(n, like(n, std::numbers::ln2)))}; }},
+      {Op::Log2,
+       [](const UOp& n, const UOp& g) {
+         return Cotangents{fdiv(mul(g, like(g, std::numbers::log2e)), n.src(0))};
+       }},
+      {Op::Sin,
+       [](const UOp& n, const UOp& g) {
+         return Cotangents{mul(g, unary(Op::Sin, add(n.src(0), like(n, std::numbers::pi / 2))))};
+       }},
+      {Op::Where,
+       [](const UOp& n, const UOp& g) { return Cotangents{UOp(), mask_of(n.src(0), g), where(n.src(0), zeros_like(g), g)}; }},
+      {Op::Cast, cast_vjp},
+      {Op::Trunc, none}, {Op::CmpLt, none}, {Op::CmpNe, none}, {Op::Mod, none}, {Op::Idiv, none},
+      {Op::Xor, none}, {Op::Or, none}, {Op::And, none}, {Op::Shl, none}, {Op::Shr, none},
+      {Op::Threefry, none}, {Op::Bitcast, none}, {Op::Detach, none},
+      {Op::Reshape, [](const UOp& n, const UOp& g) { return first(n, reshape(g, n.src(0).shape())); }},
+      {Op::Permute, permute_vjp},
+      {Op::Expand, [](const UOp& n, const UOp& g) { return first(n, sum_to(g, n.src(0).shape())); }},
+      {Op::Flip, [](const UOp& n, const UOp& g) { return Cotangents{flip(g, n.as<Ints>())}; }},
+      {Op::Pad, [](const UOp& n, const UOp& g) { return first(n, shrink(g, n.src(1), n.src(0).shape())); }},
+      {Op::Shrink,
+       [](const UOp& n, const UOp& g) { return first(n, pad(g, n.src(1), n.src(0).shape(), zeros_like(g))); }},
+      {Op::Stack, stack_vjp},
+      {Op::Index, index_vjp},
+      {Op::Reduce, reduce_vjp},
+      {Op::Contiguous, [](const UOp&, const UOp& g) { return Cotangents{g}; }},
+      {Op::ContiguousBackward, [](const UOp&, const UOp& g) { return Cotangents{contiguous(g)}; }},
+      {Op::Load,
+       [](const UOp& n, const UOp& g) {
+         KOINE_REQUIRE(n.src().size() == 1, Value, "gradient: a gated Load has no gradient rule");
+         return Cotangents{copy_to(g, n.src(0).device())};
+       }},
+  };
+  return rows;
+}
+
+// A call is differentiated as a second Function over its arguments and the cotangents of its
+// outputs (row B12).
+UOp gradient_function(const UOp& call, const std::vector<UOp>& output_cotangents) {
+  const UOp& body = call.src(0);
+  std::vector<UOp> params, seeds, outputs, arguments(call.src().begin() + 1, call.src().end());
+  std::unordered_map<int64_t, UOp> by_slot;
+  for (const UOp& u : toposort(body))
+    if (u.is(Op::Param) && u.as<BufferArg>().name.empty()) by_slot[u.as<BufferArg>().slot] = u;
+  for (size_t k = 0; k < arguments.size(); ++k) {
+    const auto it = by_slot.find(static_cast<int64_t>(k));
+    params.push_back(it != by_slot.end() ? it->second
+                                         : param(static_cast<int64_t>(k), arguments[k].shape(), arguments[k].dtype()));
+  }
+  for (size_t i = 0; i < body.src().size(); ++i) {
+    if (!output_cotangents[i]) continue;
+    outputs.push_back(body.src(i));
+    seeds.push_back(param(static_cast<int64_t>(arguments.size()), body.src(i).shape(), body.src(i).dtype()));
+    arguments.push_back(output_cotangents[i]);
+  }
+  std::vector<UOp> grads = gradient(outputs, seeds, params);
+  for (size_t k = 0; k < grads.size(); ++k)
+    if (!grads[k]) grads[k] = expand(reshape(constant_int(params[k].dtype(), 0), shape_of(std::vector<int64_t>(params[k].rank(), 1))), params[k].shape());
+  return function(tuple(grads), arguments);
+}
+
+}  // namespace
+
+std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cotangents,
+                          std::span<const UOp> targets) {
+  const UOp root = sink(outputs);
+  // Bodies of Functions are not entered: a call is one node.
+  const std::vector<UOp> order = toposort(root, [](const UOp& u) { return !u.is(Op::Tuple); });
+  std::unordered_set<UOp> wanted(targets.begin(), targets.end()), leads;
+  for (const UOp& u : order) {
+    bool on_path = wanted.contains(u);
+    for (const UOp& s : u.src()) on_path = on_path || leads.contains(s);
+    if (on_path) leads.insert(u);
+  }
+  std::unordered_map<UOp, UOp> total;
+  std::unordered_map<UOp, std::vector<UOp>> call_cotangents;
+  auto accumulate = [&](const UOp& node, const UOp& g) {
+    UOp& slot = total[node];
+    slot = slot ? add(slot, g) : g;
+  };
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    KOINE_REQUIRE(is_float(outputs[i].dtype()), Type, "gradient: the output is {}, only floats have gradients",
+                  dtype_name(outputs[i].dtype()));
+    accumulate(outputs[i], cotangents[i]);
+  }
+  for (size_t i = order.size(); i-- > 0;) {
+    const UOp& node = order[i];
+    if (!leads.contains(node) || node == root) continue;
+    if (node.is(Op::Function)) {
+      const auto it = call_cotangents.find(node);
+      if (it == call_cotangents.end()) continue;
+      const UOp call = gradient_function(node, it->second);
+      for (size_t k = 1; k < node.src().size(); ++k)
+        if (leads.contains(node.src(k)) && is_float(node.src(k).dtype()))
+          accumulate(node.src(k), get_tuple(call, static_cast<int64_t>(k - 1)));
+      continue;
+    }
+    const auto found = total.find(node);
+    if (found == total.end()) continue;
+    const UOp g = found->second;
+    if (node.is(Op::GetTuple) && node.src(0).is(Op::Function)) {
+      auto& list = call_cotangents[node.src(0)];
+      list.resize(node.src(0).src(0).src().size());
+      list[static_cast<size_t>(node.as<int64_t>())] = g;
+      continue;
+    }
+    bool below = false;
+    for (const UOp& s : node.src()) below = below || leads.contains(s);
+    if (!below) continue;
+    const auto row = table().find(node.op());
+    KOINE_REQUIRE(row != table().end(), Type,
+                  "gradient: {} has no gradient rule; detach() its input, or call it outside of what is "
+                  "differentiated", op_name(node.op()));
+    const Cotangents parts = row->second(node, g);
+    for (size_t k = 0; k < parts.size(); ++k)
+      if (parts[k] && leads.contains(node.src(k)))
+        accumulate(node.src(k), is_elementwise(node.op()) ? sum_to(parts[k], node.src(k).shape()) : parts[k]);
+  }
+  std::vector<UOp> out;
+  for (const UOp& t : targets) {
+    const auto it = total.find(t);
+    out.push_back(it == total.end() ? UOp() : it->second);
+  }
+  return out;
+}
+
+}  // namespace koine
