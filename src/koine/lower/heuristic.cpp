@@ -156,29 +156,23 @@ void register_tile(Plan& plan, const Contraction& c) {
     }
   }
   int64_t width = best_vectors * lanes;
+  bool pad = false;
   if (!whole) {
-    width = n < lanes ? n : lanes;
-    if (n % width != 0) {
-      const int64_t d = divisor(n, 2 * lanes);
-      if (d >= 4) {
-        width = d;
-      } else {
-        plan.add({OptOp::Padto, plan.position(c.columns), width});
-        // Padding changes the node of the axis: find it again by its place.
-        const int at = c.columns.as<RangeArg>().id >= 0 ? static_cast<int>(c.columns.as<RangeArg>().id) : 0;
-        plan.add({OptOp::Split, at, width, AxisType::Upcast, false});
-        if (best_rows > 1) {
-          const int row_at = static_cast<int>(c.rows.as<RangeArg>().id);
-          plan.add({OptOp::Split, row_at > at ? row_at + 1 : row_at, best_rows, AxisType::Upcast, false});
-        }
-        return;
-      }
+    width = n < lanes ? n : divisor(n, 2 * lanes);
+    if (width < 4 && n > lanes) {
+      width = lanes;
+      pad = true;
     }
   }
-  const int rows_at = plan.position(c.rows), columns_at = plan.position(c.columns);
+  int rows_at = plan.position(c.rows), columns_at = plan.position(c.columns);
+  if (columns_at < rows_at) {  // the lanes are the last axis
+    plan.add({OptOp::Swap, columns_at, rows_at});
+    std::swap(columns_at, rows_at);
+  }
+  // The later axis first: splitting it does not move the earlier one.
+  if (pad) plan.add({OptOp::Padto, columns_at, width});
   plan.add({OptOp::Split, columns_at, width, AxisType::Upcast, false});
-  if (best_rows > 1)
-    plan.add({OptOp::Split, rows_at > columns_at ? rows_at + 1 : rows_at, best_rows, AxisType::Upcast, false});
+  if (best_rows > 1) plan.add({OptOp::Split, rows_at, best_rows, AxisType::Upcast, false});
 }
 
 // Lanes along one axis: UPCAST of a loop, GROUP_REDUCE of a reduction.

@@ -237,7 +237,7 @@ class Devectorizer {
   // A tree over the lanes, fixed by their number: halves until an odd count is left.
   UOp across_lanes(Op op, UOp v) const {
     int64_t n = lanes_;
-    while (n % 2 == 0) {
+    while (n % 2 == 0 && n > 2) {
       n /= 2;
       const UOp low = shrink(v, shape_of({0}), shape_of({n})), high = shrink(v, shape_of({n}), shape_of({n}));
       v = binary(op, low, high);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
@@ -123,6 +124,36 @@ Tensor Tensor::from_bytes(const void* data, const Shape& shape, DType dtype, con
 
 // --- running -------------------------------------------------------------------------------------
 
+namespace {
+
+// Which of these values a gradient may still be asked through: they read a leaf that requires one,
+// by a path that no detach() cuts.
+std::vector<bool> keeps_history(const std::vector<UOp>& values, const std::unordered_set<UOp>& leaves) {
+  std::unordered_set<UOp> reaches;
+  for (const UOp& u : toposort(sink(values), [](const UOp& n) { return !n.is(Op::Detach); })) {
+    bool reach = leaves.contains(u);
+    for (const UOp& s : u.src()) reach = reach || reaches.contains(s);
+    if (reach) reaches.insert(u);
+  }
+  std::vector<bool> out;
+  for (const UOp& v : values) out.push_back(reaches.contains(v));
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<Tensor::Storage>> Tensor::gradient_leaves() {
+  std::vector<std::shared_ptr<Storage>> out;
+  const std::lock_guard lock(gradient_registry().mutex);
+  for (const auto& weak : gradient_registry().storages)
+    if (auto s = std::static_pointer_cast<Storage>(weak.lock());
+        s && s->requires_grad && std::find(out.begin(), out.end(), s) == out.end())
+      out.push_back(std::move(s));
+  return out;
+}
+
+// A computed tensor becomes its buffer, unless backward() may still walk its graph; then the engine
+// alone remembers the buffer.
 void Tensor::realize(const std::vector<Tensor>& tensors) {
   std::vector<UOp> values;
   for (const Tensor& t : tensors) {
@@ -131,10 +162,16 @@ void Tensor::realize(const std::vector<Tensor>& tensors) {
     values.push_back(s->current);
   }
   const std::vector<UOp> buffers = koine::realize(values);
+  std::unordered_set<UOp> leaves;
+  for (const auto& s : gradient_leaves()) {
+    const std::lock_guard lock(s->mutex);
+    leaves.insert(s->current);
+  }
+  const std::vector<bool> keep = leaves.empty() ? std::vector<bool>(values.size()) : keeps_history(values, leaves);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::shared_ptr<Storage>& s = tensors[i].self().storage;
     const std::lock_guard lock(s->mutex);
-    if (s->current == values[i]) s->current = buffers[i];
+    if (s->current == values[i] && (s->requires_grad || !keep[i])) s->current = buffers[i];
   }
 }
 
@@ -144,13 +181,11 @@ const Tensor& Tensor::realize() const {
 }
 
 std::vector<std::byte> Tensor::bytes() const {
-  if (!self().view) {
-    realize();
-    const auto memory = memory_of(uop());
-    return {memory->data(), memory->data() + memory->bytes()};
-  }
+  realize();
   // A view is gathered into a buffer of its own.
-  const UOp buffer = koine::realize({uop()})[0];
+  const UOp value = uop();
+  UOp buffer = realized_buffer(value);
+  if (!buffer) buffer = koine::realize({value})[0];
   const auto memory = memory_of(buffer);
   return {memory->data(), memory->data() + memory->bytes()};
 }
@@ -207,6 +242,7 @@ Tensor& Tensor::assign(const Tensor& value) {
   base.realize();
   const std::lock_guard lock(i.storage->mutex);
   UOp& current = i.storage->current;
+  current = realized_buffer(current);
   {
     const std::lock_guard view_lock(i.mutex);
     i.seen_base = {};
@@ -235,7 +271,11 @@ Tensor& Tensor::requires_grad(bool on) {
   i.storage->requires_grad = on;
   if (on) {
     // The leaf owns a buffer of its own, so that equal constants stay apart (amendment C34).
-    if (!uop().is(Op::Buffer)) *this = assign(clone().realize());
+    if (!uop().is(Op::Buffer)) {
+      const UOp own = koine::realize({clone().uop()})[0];
+      const std::lock_guard lock(i.storage->mutex);
+      i.storage->current = own;
+    }
     const std::lock_guard lock(gradient_registry().mutex);
     auto& list = gradient_registry().storages;
     std::erase_if(list, [](const std::weak_ptr<void>& w) { return w.expired(); });
@@ -250,18 +290,19 @@ Tensor Tensor::grad() const {
   return Tensor(self().storage->grad);
 }
 void Tensor::zero_grad() { self().storage->grad = {}; }
+void Tensor::set_grad(const Tensor& gradient) {
+  KOINE_REQUIRE(gradient.shape() == shape(), Value, "set_grad: the gradient has shape {}, the tensor {}",
+                shape_text(gradient.uop()), shape_text(uop()));
+  self().storage->grad = gradient.uop();
+}
 
 void Tensor::backward() const {
   KOINE_REQUIRE(numel() == 1, Value, "backward: shape {} has {} elements; reduce to a scalar first", shape_text(uop()), numel());
   const UOp root = uop();
   std::unordered_map<UOp, std::vector<std::shared_ptr<Storage>>> leaves;
-  {
-    const std::lock_guard lock(gradient_registry().mutex);
-    for (const auto& weak : gradient_registry().storages)
-      if (auto s = std::static_pointer_cast<Storage>(weak.lock()); s && s->requires_grad) {
-        auto& list = leaves[s->current];
-        if (std::find(list.begin(), list.end(), s) == list.end()) list.push_back(s);
-      }
+  for (const auto& s : gradient_leaves()) {
+    const std::lock_guard lock(s->mutex);
+    leaves[s->current].push_back(s);
   }
   std::vector<UOp> targets;
   for (const UOp& u : toposort(root))

@@ -103,6 +103,7 @@ class Tensor {
   bool has_grad() const;
   Tensor grad() const;
   void zero_grad();
+  void set_grad(const Tensor& gradient);
   /// Adds to grad() of every tensor that requires one and that this scalar depends on.
   void backward() const;
   /// Gradients of this scalar; zeros where it does not depend on a target.
@@ -257,6 +258,7 @@ class Tensor {
   int64_t axis_of(int64_t axis, std::string_view method, int64_t extra = 0) const;
   Axes axes_of(const Axes& axes, std::string_view method) const;
   Tensor reduced(Op op, const Axes& axes, bool keepdim, std::string_view method) const;
+  static std::vector<std::shared_ptr<Storage>> gradient_leaves();
   Tensor windows(int64_t kh, int64_t kw, Window window) const;
 
   std::shared_ptr<Impl> impl_;

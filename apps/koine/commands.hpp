@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+
+namespace koine::app {
+
+struct DemoOptions {
+  std::string data = "data/digits.csv";
+  std::string save = "digits.safetensors";
+  int epochs = 14;
+  uint64_t seed = 7;
+};
+/// Trains a small convolutional net on the digits; the last line is the accuracy on held-out ones.
+int run_demo(const DemoOptions& options);
+
+struct OptOptions {
+  std::string file, until = "linearize", target = "c";
+  bool noopt = false;
+};
+/// Prints a kernel or tensor graph after a stage.
+int run_opt(const OptOptions& options);
+/// Prints the source of every kernel of a graph.
+int run_render(const OptOptions& options);
+int run_devices();
+
+}  // namespace koine::app

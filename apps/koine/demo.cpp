@@ -1,0 +1,130 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <random>
+
+#include "commands.hpp"
+#include "digits.hpp"
+#include "koine/base/timer.hpp"
+#include "koine/koine.hpp"
+
+namespace koine::app {
+namespace {
+
+constexpr int64_t batch = 64;
+constexpr int64_t held_out = 397;
+
+// Two convolutions, pooling, two dense layers: about 20,000 parameters.
+struct Net {
+  nn::Conv2d first{1, 16, 3, {1, 1, 1}};
+  nn::BatchNorm norm{16};
+  nn::Conv2d second{16, 32, 3, {1, 1, 1}};
+  nn::Linear hidden{32 * 4 * 4, 32};
+  nn::Linear out{32, 10};
+
+  Tensor operator()(const Tensor& x, bool training) {
+    Tensor h = norm(first(x), training).relu();
+    h = second(h).relu().max_pool2d(2);
+    return out(hidden(h.flatten(1)).relu());
+  }
+  void state(const std::string& prefix, const nn::StateVisitor& visit) {
+    first.state(prefix + "first.", visit);
+    norm.state(prefix + "norm.", visit);
+    second.state(prefix + "second.", visit);
+    hidden.state(prefix + "hidden.", visit);
+    out.state(prefix + "out.", visit);
+  }
+};
+
+struct Batch {
+  Tensor images, labels;
+};
+Batch gather_batch(const Digits& digits, const std::vector<int64_t>& order, int64_t from, int64_t count) {
+  std::vector<float> images;
+  std::vector<int32_t> labels;
+  for (int64_t i = from; i < from + count; ++i) {
+    const auto at = static_cast<size_t>(order[static_cast<size_t>(i)]);
+    images.insert(images.end(), digits.images.begin() + static_cast<std::ptrdiff_t>(at * 64), digits.images.begin() + static_cast<std::ptrdiff_t>(at * 64 + 64));
+    labels.push_back(digits.labels[at]);
+  }
+  return {Tensor::from(images, {count, 1, 8, 8}), Tensor::from(labels, {count})};
+}
+
+void progress(int epoch, int epochs, int64_t step, int64_t steps, double loss, double accuracy) {
+  constexpr int width = 24;
+  const auto filled = static_cast<int>(width * (step + 1) / steps);
+  std::string bar;
+  for (int i = 0; i < width; ++i) bar += i < filled ? "█" : "░";
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  if (!terminal && step + 1 != steps) return;
+  fmt::print("{}epoch {:2}/{} {} loss {:.4f}  train accuracy {:5.1f} %{}", terminal ? "\r" : "", epoch + 1, epochs, bar, loss,
+             100 * accuracy, step + 1 == steps ? "\n" : "");
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int run_demo(const DemoOptions& o) {
+  const double start = now_seconds();
+  Tensor::manual_seed(o.seed);
+  const Digits digits = read_digits(o.data);
+  std::vector<int64_t> order(static_cast<size_t>(digits.count()));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::mt19937_64 random(o.seed);
+  std::shuffle(order.begin(), order.end(), random);
+  const std::vector<int64_t> test(order.begin(), order.begin() + held_out);
+  std::vector<int64_t> train(order.begin() + held_out, order.end());
+  KOINE_REQUIRE(static_cast<int64_t>(train.size()) >= batch, Value, "the data has too few digits");
+
+  Net net;
+  nn::AdamW optimizer(nn::get_parameters(net), 4e-3, 0.9, 0.999, 1e-8, 0.02);
+  const auto steps = static_cast<int64_t>(train.size()) / batch;
+  const int64_t total = steps * o.epochs;
+  Counters step_counters;
+  double cold = 0, compile = 0, warm_total = 0;
+  int64_t warm_steps = 0;
+  for (int epoch = 0; epoch < o.epochs; ++epoch) {
+    std::shuffle(train.begin(), train.end(), random);
+    double loss_sum = 0;
+    int64_t right = 0;
+    for (int64_t step = 0; step < steps; ++step) {
+      const double begin = now_seconds();
+      const bool first = epoch == 0 && step == 0;
+      reset_counters();
+      optimizer.set_learning_rate(nn::cosine_schedule(epoch * steps + step, total, 4e-3, 1e-5, steps));
+      const Batch b = gather_batch(digits, train, step * batch, batch);
+      const Tensor logits = net(b.images, true);
+      Tensor loss = logits.cross_entropy(b.labels);
+      Tensor hits = (logits.argmax(1) == b.labels).sum();
+      optimizer.zero_grad();
+      loss.backward();
+      optimizer.step({loss, hits, net.norm.running_mean, net.norm.running_var});
+      loss_sum += loss.item();
+      right += hits.item<int64_t>();
+      const double seconds = now_seconds() - begin;
+      if (first) {
+        cold = seconds;
+        compile = counters().compile_seconds;
+      } else {
+        step_counters = counters();
+        warm_total += seconds;
+        ++warm_steps;
+      }
+      progress(epoch, o.epochs, step, steps, loss_sum / static_cast<double>(step + 1),
+               static_cast<double>(right) / static_cast<double>((step + 1) * batch));
+    }
+  }
+  const Batch t = gather_batch(digits, test, 0, held_out);
+  const double accuracy = (net(t.images, false).argmax(1) == t.labels).to_float().mean().item();
+  safe_save(nn::get_state(net), o.save);
+  fmt::print("first step {:.0f} ms (of it {:.0f} ms compiling)  then {:.2f} ms a step, {} kernels a step  total {:.1f} s\n", cold * 1e3, compile * 1e3,
+             warm_total / static_cast<double>(std::max<int64_t>(1, warm_steps)) * 1e3, step_counters.kernels, now_seconds() - start);
+  fmt::print("model saved to {}\n", o.save);
+  fmt::print("test accuracy: {:.1f} %\n", accuracy * 100);
+  return 0;
+}
+
+}  // namespace koine::app

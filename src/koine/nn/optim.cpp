@@ -1,0 +1,123 @@
+#include "koine/nn/optim.hpp"
+
+#include <cmath>
+#include <numbers>
+
+#include "koine/base/error.hpp"
+
+namespace koine::nn {
+namespace {
+
+Tensor owned(const Tensor& t) { return t.clone().realize(); }
+std::vector<Tensor> zeros_for(const std::vector<Tensor>& parameters) {
+  std::vector<Tensor> out;
+  for (const Tensor& p : parameters) out.push_back(owned(p.zeros_like()));
+  return out;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::vector<Tensor> parameters, double learning_rate) : parameters_(std::move(parameters)) {
+  KOINE_REQUIRE(!parameters_.empty(), Value, "optimizer: no parameters");
+  set_learning_rate(learning_rate);
+}
+void Optimizer::set_learning_rate(double rate) {
+  rate_ = rate;
+  rate_tensor_ = Tensor::from<float>({static_cast<float>(rate)});
+}
+void Optimizer::zero_grad() {
+  for (Tensor& p : parameters_) p.zero_grad();
+}
+
+void Optimizer::clip_grad_norm(double norm) {
+  KOINE_REQUIRE(norm > 0, Value, "clip_grad_norm: the norm {} must be positive", norm);
+  Tensor total;
+  for (Tensor& p : parameters_)
+    if (p.has_grad()) total = total.defined() ? total + p.grad().square().sum() : p.grad().square().sum();
+  if (!total.defined()) return;
+  const Tensor scale = (Tensor(norm) / (total.sqrt() + Tensor(1e-6))).minimum(Tensor(1.0));
+  for (Tensor& p : parameters_) {
+    if (!p.has_grad()) continue;
+    const Tensor clipped = p.grad() * scale;
+    p.set_grad(clipped);
+  }
+}
+
+void Optimizer::step(const std::vector<Tensor>& also) {
+  std::vector<Tensor> results = also;
+  begin_step();
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Tensor& p = parameters_[i];
+    KOINE_REQUIRE(p.has_grad(), Value, "step: parameter {} of shape {} has no gradient: call backward() first", i, p.repr());
+    p.assign(update(i, p.detach(), p.grad().detach(), rate_tensor_));
+    results.push_back(p);
+  }
+  for (const Tensor& s : state()) results.push_back(s);
+  Tensor::realize(results);
+}
+
+SGD::SGD(std::vector<Tensor> parameters, double learning_rate, double momentum, double weight_decay, bool nesterov)
+    : Optimizer(std::move(parameters), learning_rate), momentum_(momentum), decay_(weight_decay), nesterov_(nesterov) {
+  if (momentum_ != 0) velocity_ = zeros_for(parameters_);
+}
+Tensor SGD::update(size_t i, const Tensor& p, const Tensor& gradient, const Tensor& rate) {
+  Tensor g = decay_ != 0 ? gradient + p * Tensor(decay_) : gradient;
+  if (momentum_ != 0) {
+    velocity_[i].assign(velocity_[i] * Tensor(momentum_) + g);
+    g = nesterov_ ? g + velocity_[i] * Tensor(momentum_) : velocity_[i];
+  }
+  return p - g * rate;
+}
+
+Adam::Adam(std::vector<Tensor> parameters, double learning_rate, double beta1, double beta2, double eps, double weight_decay)
+    : Optimizer(std::move(parameters), learning_rate), beta1_(beta1), beta2_(beta2), eps_(eps), decay_(weight_decay),
+      power1_(owned(Tensor::ones({1}))), power2_(owned(Tensor::ones({1}))), m_(zeros_for(parameters_)), v_(zeros_for(parameters_)) {}
+
+void Adam::begin_step() {
+  power1_.assign(power1_ * Tensor(beta1_));
+  power2_.assign(power2_ * Tensor(beta2_));
+}
+std::vector<Tensor> Adam::state() const {
+  std::vector<Tensor> out{power1_, power2_};
+  out.insert(out.end(), m_.begin(), m_.end());
+  out.insert(out.end(), v_.begin(), v_.end());
+  return out;
+}
+Tensor Adam::update(size_t i, const Tensor& p, const Tensor& gradient, const Tensor& rate) {
+  const Tensor g = decay_ != 0 && !decoupled_ ? gradient + p * Tensor(decay_) : gradient;
+  m_[i].assign(m_[i] * Tensor(beta1_) + g * Tensor(1 - beta1_));
+  v_[i].assign(v_[i] * Tensor(beta2_) + g * g * Tensor(1 - beta2_));
+  const Tensor m_hat = m_[i] / (Tensor(1.0) - power1_), v_hat = v_[i] / (Tensor(1.0) - power2_);
+  Tensor change = m_hat / (v_hat.sqrt() + Tensor(eps_));
+  if (decay_ != 0 && decoupled_) change = change + p * Tensor(decay_);
+  return p - change * rate;
+}
+
+double cosine_schedule(int64_t step, int64_t total, double peak, double floor, int64_t warmup) {
+  if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
+  const double t = static_cast<double>(step - warmup) / static_cast<double>(std::max<int64_t>(1, total - warmup));
+  return floor + (peak - floor) * 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, t)));
+}
+double step_schedule(int64_t step, int64_t every, double start, double factor) {
+  return start * std::pow(factor, static_cast<double>(step / every));
+}
+
+void load_state_into(const StateDict& model, const StateDict& state) {
+  std::string missing;
+  for (const auto& [name, tensor] : model)
+    if (!state.contains(name)) missing += (missing.empty() ? "" : ", ") + name;
+  KOINE_REQUIRE(missing.empty(), Key, "load_state: the state lacks {}: was it saved from another model?", missing);
+  for (const auto& [name, tensor] : model) {
+    const Tensor& value = state.at(name);
+    KOINE_REQUIRE(value.shape() == tensor.shape(), Value, "load_state: '{}' is {} in the model and {} in the state", name, tensor.repr(), value.repr());
+  }
+  std::vector<Tensor> changed;
+  for (const auto& [name, tensor] : model) {
+    Tensor target = tensor;
+    target.assign(state.at(name).clone());
+    changed.push_back(target);
+  }
+  Tensor::realize(changed);
+}
+
+}  // namespace koine::nn
