@@ -293,11 +293,13 @@ class Scheduler {
       return {node, {}};
     }
     if (node.is(Op::Param) && !node.as<BufferArg>().name.empty()) return {node, {}};
-    if (storage_of(node) && !is_current_result(node)) return {load_element(place, node), {}};
-    if (const char* reason = fusion_.must_realize(node)) return {load_realized(place, reason), {}};
-    if (const char* reason = fusion_.repeats_work(node, place.at, place.guard, context,
-                                                  [&](const UOp& n) { return bool(storage_of(n)); }))
-      return {load_realized(place, reason), {}};
+    if (!is_current_result(node)) {
+      if (storage_of(node)) return {load_element(place, node), {}};
+      if (const char* reason = fusion_.must_realize(node)) return {load_realized(place, reason), {}};
+      if (const char* reason = fusion_.repeats_work(node, place.at, place.guard, context,
+                                                    [&](const UOp& n) { return bool(storage_of(n)); }))
+        return {load_realized(place, reason), {}};
+    }
     if (is_elementwise(node.op())) return elementwise(place, context);
     switch (node.op()) {
       case Op::Reduce: return reduction(place, context);
