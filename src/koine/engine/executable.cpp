@@ -117,7 +117,7 @@ class Compiled : public Executable {
       KOINE_REQUIRE(held.back(), Value, "buffer {} has no memory: it was never computed", a.as<BufferArg>().slot);
     }
     std::shared_ptr<Memory> arena;
-    if (plan_.arena_bytes > 0) arena = device_runtime(device_).allocate(plan_.arena_bytes);
+    if (!lifetimes_.empty()) arena = device_runtime(device_).allocate(plan_.arena_bytes);
     std::vector<std::byte*> pointers;
     std::vector<int64_t> sizes, values;
     const double begin = now_seconds();

@@ -113,7 +113,13 @@ class TensorInterpreter {
       case Op::Reduce: return reduce_axes(u);
       case Op::Bitcast: return bitcast_value(u);
       case Op::Load:
-      case Op::Contiguous:
+      case Op::Contiguous: {  // memory has no validity bit: invalid elements become 0 (C27)
+        Array a = of(u.src(0));
+        for (size_t i = 0; i < a.valid.size(); ++i)
+          if (a.valid[i] == 0) a.data[i] = 0;
+        a.valid.clear();
+        return a;
+      }
       case Op::ContiguousBackward:
       case Op::Detach: return of(u.src(0));
       case Op::After: return after_stores(u);
@@ -230,13 +236,13 @@ class TensorInterpreter {
 
   Array stack_values(const UOp& u) {
     Array out = blank(u);
+    bool masked = false;
+    for (const UOp& s : u.src()) masked = masked || !of(s).valid.empty();
     out.data.clear();
     for (const UOp& s : u.src()) {
       const Array& a = of(s);
-      if (!a.valid.empty() && out.valid.empty()) out.valid.assign(out.data.size(), 1);
       out.data.insert(out.data.end(), a.data.begin(), a.data.end());
-      if (!out.valid.empty())
-        for (size_t i = 0; i < a.data.size(); ++i) out.valid.push_back(a.is_valid(i));
+      for (size_t i = 0; masked && i < a.data.size(); ++i) out.valid.push_back(a.is_valid(i));
     }
     return out;
   }
@@ -258,7 +264,7 @@ class TensorInterpreter {
     return out;
   }
 
-  // Ascending left fold from the identity; invalid elements are skipped.
+  // Ascending left fold from the identity; invalid elements are skipped. One element is its own sum.
   Array reduce_axes(const UOp& u) {
     const ReduceArg& arg = u.as<ReduceArg>();
     Array out = blank(u);
@@ -267,12 +273,13 @@ class TensorInterpreter {
     std::fill(out.data.begin(), out.data.end(), identity);
     Sizes strides = strides_of(out.sizes);
     for (const int64_t axis : arg.axes) strides[static_cast<size_t>(axis)] = 0;
+    const bool single = in.data.size() == out.data.size();
     Coordinates c(in.sizes);
     for (size_t i = 0; i < in.data.size(); ++i, c.next()) {
       if (!in.is_valid(i)) continue;
       Bits& acc = out.data[static_cast<size_t>(offset_of(c.at(), strides))];
       const Bits operands[] = {acc, in.data[i]};
-      acc = interpret_scalar(arg.op, u.dtype(), u.dtype(), operands);
+      acc = single ? in.data[i] : interpret_scalar(arg.op, u.dtype(), u.dtype(), operands);
     }
     return out;
   }

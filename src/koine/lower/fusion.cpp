@@ -98,6 +98,12 @@ double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop
 
 Fusion::Fusion(const UOp& program) {
   const std::vector<UOp> order = toposort(program);
+  for (const UOp& u : order) {
+    if (u.is(Op::Reduce) || asks_for_buffer(u) || is_leaf(u) || u.dtype() == DType::Void) continue;
+    bool partly = u.is(Op::Pad) && u.src().size() == 3;
+    for (const UOp& s : u.src()) partly = partly || partly_invalid_.contains(s.node());
+    if (partly || (u.is(Op::Const) && is_invalid(u))) partly_invalid_.insert(u.node());
+  }
   // Which kernels want a node: none yet (null), one (its root), or several (shared).
   absl::flat_hash_map<const Node*, const Node*> wanted_by;
   absl::flat_hash_set<const Node*> by_many;
@@ -125,7 +131,7 @@ Fusion::Fusion(const UOp& program) {
     if (by_many.contains(u.node())) {
       const bool worth = u.is(Op::Reduce) ||
                          (is_elementwise(u.op()) && element_cost(u, nullptr) >= 4);
-      if (worth && reads_memory(u)) {
+      if (worth && reads_memory(u) && !partly_invalid_.contains(u.node())) {
         shared_.insert(u.node());
         own_kernel = true;
       }
@@ -150,7 +156,7 @@ const char* Fusion::repeats_work(const UOp& node, const std::vector<UOp>& at, co
                                  const std::vector<UOp>& context,
                                  const std::function<bool(const UOp&)>& realized) const {
   if (!is_elementwise(node.op()) && !node.is(Op::Reduce)) return nullptr;
-  if (context.empty()) return nullptr;
+  if (context.empty() || partly_invalid_.contains(node.node())) return nullptr;
   absl::flat_hash_set<const Node*> used;
   for (const UOp& place : at)
     for (const Node* r : place.ranges()) used.insert(r);

@@ -31,6 +31,7 @@ class Fusion {
 
  private:
   absl::flat_hash_set<const Node*> shared_;
+  absl::flat_hash_set<const Node*> partly_invalid_;  // memory could not hold these: always fused
   absl::flat_hash_map<const Node*, UOp> later_;
 };
 

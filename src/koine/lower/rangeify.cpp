@@ -199,9 +199,13 @@ class Scheduler {
                                       : kernel_address(request.target, request.target.dtype(), at,
                                                        request.target.shape());
     const Element element = lower({request.value, at, {}}, ranges);
-    gate = conjunction(gate, element.valid);
-    const UOp body = is_true(gate) ? store(address, element.value)
-                                   : store(address, element.value, gate);
+    // An assignment skips invalid elements; in fresh memory they become 0 (amendment C27).
+    UOp value = element.value;
+    if (request.after)
+      gate = conjunction(gate, element.valid);
+    else if (!is_true(element.valid))
+      value = where(element.valid, value, constant_int(value.dtype(), 0));
+    const UOp body = is_true(gate) ? store(address, value) : store(address, value, gate);
     const UOp ast = rewrite(sink(std::vector<UOp>{end(body, ranges)}), kernel_rules());
     current_.kernel.ast = rewrite(rewrite(ast, promise_rules()), kernel_rules());
     current_.kernel.reason = request.reason;
@@ -404,6 +408,8 @@ class Scheduler {
   Element reduction(const Place& place, const std::vector<UOp>& context) {
     const UOp& node = place.node;
     const ReduceArg& arg = node.as<ReduceArg>();
+    for (const int64_t axis : arg.axes)  // nothing to reduce
+      if (is_const(node.src(0).dim(static_cast<size_t>(axis)), 0)) return {identity_of(arg.op, node.dtype()), {}};
     auto [it, fresh] = reduce_ranges_.try_emplace(place);
     if (fresh)
       for (const int64_t axis : arg.axes) {

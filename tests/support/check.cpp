@@ -1,0 +1,132 @@
+#include "check.hpp"
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine::test {
+
+Options strict_options() {
+  Options o = options();
+  o.strict = true;
+  return o;
+}
+
+Array array_of(const UOp& buffer) {
+  const auto memory = memory_of(buffer);
+  Array a{buffer.dtype(), buffer.sizes(), {}, {}};
+  for (int64_t i = 0; i < buffer.numel(); ++i) a.data.push_back(read_element(memory->data(), buffer.dtype(), i));
+  return a;
+}
+
+Bindings bindings_of(const UOp& graph) {
+  Bindings out;
+  for (const UOp& u : toposort(graph))
+    if (u.is(Op::Buffer) && memory_of(u)) out.emplace(u, array_of(u));
+  return out;
+}
+
+std::string difference(const Array& expected, const Array& got) {
+  if (expected.dtype != got.dtype) return fmt::format("dtype {} is not {}", dtype_name(got.dtype), dtype_name(expected.dtype));
+  if (expected.sizes != got.sizes) return "the shapes differ";
+  for (size_t i = 0; i < expected.data.size(); ++i) {
+    if (!expected.is_valid(i)) continue;  // invalid elements hold anything
+    const Bits a = expected.data[i], b = got.data[i];
+    if (a == b) continue;
+    const double x = bits_to_double(expected.dtype, a), y = bits_to_double(expected.dtype, b);
+    if (is_float(expected.dtype) && std::isnan(x) && std::isnan(y)) continue;
+    return fmt::format("element {}: {} ({:#x}) instead of {} ({:#x})", i, y, b, x, a);
+  }
+  return "";
+}
+
+Array run_on(const UOp& value, const std::string& device) {
+  Options o = options();
+  o.device = device;
+  const OptionScope scope(o);
+  // Leaves stay where they are; the result goes to the device, and so do the kernels.
+  Substitution moved;
+  for (const UOp& u : toposort(value))
+    if (u.is(Op::Buffer) && memory_of(u)) {
+      const auto memory = memory_of(u);
+      moved.emplace(u, buffer_from_host(u.shape(), u.dtype(), device, memory->data()));
+    }
+  const UOp local = moved.empty() ? value : substitute(value, moved);
+  const UOp root = local.is(Op::Buffer) ? contiguous(local) : local;
+  return array_of(realize({UOp::make(Op::Contiguous, {root}, {}, 1)})[0]);
+}
+
+void expect_same_everywhere(const UOp& value) {
+  const OptionScope scope(strict_options());
+  const Array expected = interpret(value, bindings_of(value));
+  for (const char* device : {"INTERP", "CPU"}) {
+    const std::string d = difference(expected, run_on(value, device));
+    EXPECT_EQ(d, "") << "on " << device << " of\n" << to_text(value);
+  }
+}
+
+void expect_error(const std::function<void()>& action, const std::vector<std::string>& parts) {
+  try {
+    action();
+    ADD_FAILURE() << "no error was thrown";
+  } catch (const Error& e) {
+    for (const std::string& part : parts)
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << "the message is: " << e.what();
+  }
+}
+
+int64_t kernel_count(const std::vector<Tensor>& values) {
+  std::vector<UOp> nodes;
+  for (const Tensor& t : values) nodes.push_back(t.uop());
+  return static_cast<int64_t>(schedule(nodes).size());
+}
+
+UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DType dtype) {
+  int64_t n = 1;
+  for (const int64_t s : sizes) n *= s;
+  const auto item = static_cast<size_t>(item_size(dtype));
+  std::vector<std::byte> data(static_cast<size_t>(n) * item + 8);
+  for (int64_t i = 0; i < n; ++i) {
+    Bits bits;
+    const uint64_t kind = random() % 8;
+    if (is_float(dtype)) {
+      const double inf = std::numeric_limits<double>::infinity();
+      const double special[] = {0.0, -0.0, inf, -inf, std::nan(""), 1.0, -1.0, 1e-40};
+      double v = std::ldexp(static_cast<double>(static_cast<int64_t>(random() % 4001) - 2000), static_cast<int>(random() % 12) - 10);
+      if (kind == 0) v = special[random() % 8];
+      bits = double_to_bits(dtype, v);
+    } else if (dtype == DType::Bool) {
+      bits = random() % 2;
+    } else {
+      const IntegerRange r = integer_range(dtype);
+      bits = kind == 0   ? int_to_bits(dtype, static_cast<int64_t>(random() % 2 ? r.low : r.high))
+             : kind == 1 ? int_to_bits(dtype, static_cast<int64_t>(random()))
+                         : int_to_bits(dtype, static_cast<int64_t>(random() % 21) - (is_signed(dtype) ? 10 : 0));
+    }
+    write_element(data.data(), dtype, i, bits);
+  }
+  return buffer_from_host(shape_of(sizes), dtype, "CPU", data.data());
+}
+
+std::vector<DType> stored_dtypes() {
+  std::vector<DType> out;
+  for (int i = 1; i < dtype_count; ++i)
+    if (static_cast<DType>(i) != DType::Index) out.push_back(static_cast<DType>(i));
+  return out;
+}
+
+uint64_t test_seed() {
+  const char* text = std::getenv("KOINE_TEST_SEED");
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : 20240607;
+}
+int64_t test_cases(int64_t usual) {
+  const char* text = std::getenv("KOINE_TEST_CASES");
+  return text != nullptr ? std::strtoll(text, nullptr, 10) : usual;
+}
+
+}  // namespace koine::test

@@ -1,0 +1,53 @@
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "koine/interp/interp.hpp"
+#include "koine/koine.hpp"
+
+// What tests share: comparing a graph on the interpreter, on compiled kernels and as C text.
+namespace koine::test {
+
+/// Options with strict floating point, for bit-for-bit comparisons.
+Options strict_options();
+
+/// Memory of a realized Buffer as an Array.
+Array array_of(const UOp& buffer);
+/// Buffers with memory below a graph, bound to their contents.
+Bindings bindings_of(const UOp& graph);
+
+/// Empty when equal bit for bit (NaNs equal as a class, signs of zero count); else the first
+/// difference in words.
+std::string difference(const Array& expected, const Array& got);
+
+/// The value on a device whose name is given, through the whole compiler. The graph's buffers are
+/// used where they are: all devices here live in this process's memory.
+Array run_on(const UOp& value, const std::string& device);
+
+/// Expects equal bits from the tensor interpreter, interpreted kernels and compiled kernels, in
+/// strict mode.
+void expect_same_everywhere(const UOp& value);
+inline void expect_same_everywhere(const Tensor& value) { expect_same_everywhere(value.uop()); }
+
+/// Expects `action` to throw koine::Error whose message holds every part.
+void expect_error(const std::function<void()>& action, const std::vector<std::string>& parts);
+
+/// Kernels that would run for a tensor.
+int64_t kernel_count(const std::vector<Tensor>& values);
+
+/// A leaf with random contents: ordinary numbers mixed with NaN, infinities, zeros and limits.
+UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DType dtype);
+
+std::vector<DType> stored_dtypes();
+
+/// The seed of a randomised test: KOINE_TEST_SEED, else a fixed one; printed with failures.
+uint64_t test_seed();
+/// How many cases a fuzz test runs: KOINE_TEST_CASES, else `usual`.
+int64_t test_cases(int64_t usual);
+
+}  // namespace koine::test
