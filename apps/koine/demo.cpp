@@ -42,12 +42,14 @@ struct Net {
 struct Batch {
   Tensor images, labels;
 };
-Batch gather_batch(const Digits& digits, const std::vector<int64_t>& order, int64_t from, int64_t count) {
+Batch gather_batch(const Digits& digits, const std::vector<int64_t>& order, int64_t from,
+                   int64_t count) {
   std::vector<float> images;
   std::vector<int32_t> labels;
   for (int64_t i = from; i < from + count; ++i) {
     const auto at = static_cast<size_t>(order[static_cast<size_t>(i)]);
-    images.insert(images.end(), digits.images.begin() + static_cast<std::ptrdiff_t>(at * 64), digits.images.begin() + static_cast<std::ptrdiff_t>(at * 64 + 64));
+    images.insert(images.end(), digits.images.begin() + static_cast<std::ptrdiff_t>(at * 64),
+                  digits.images.begin() + static_cast<std::ptrdiff_t>(at * 64 + 64));
     labels.push_back(digits.labels[at]);
   }
   return {Tensor::from(images, {count, 1, 8, 8}), Tensor::from(labels, {count})};
@@ -60,8 +62,8 @@ void progress(int epoch, int epochs, int64_t step, int64_t steps, double loss, d
   for (int i = 0; i < width; ++i) bar += i < filled ? "█" : "░";
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   if (!terminal && step + 1 != steps) return;
-  fmt::print("{}epoch {:2}/{} {} loss {:.4f}  train accuracy {:5.1f} %{}", terminal ? "\r" : "", epoch + 1, epochs, bar, loss,
-             100 * accuracy, step + 1 == steps ? "\n" : "");
+  fmt::print("{}epoch {:2}/{} {} loss {:.4f}  train accuracy {:5.1f} %{}", terminal ? "\r" : "",
+             epoch + 1, epochs, bar, loss, 100 * accuracy, step + 1 == steps ? "\n" : "");
   std::fflush(stdout);
 }
 
@@ -94,7 +96,8 @@ int run_demo(const DemoOptions& o) {
       const double begin = now_seconds();
       const bool first = epoch == 0 && step == 0;
       reset_counters();
-      optimizer.set_learning_rate(nn::cosine_schedule(epoch * steps + step, total, 4e-3, 1e-5, steps));
+      optimizer.set_learning_rate(
+          nn::cosine_schedule(epoch * steps + step, total, 4e-3, 1e-5, steps));
       const Batch b = gather_batch(digits, train, step * batch, batch);
       const Tensor logits = net(b.images, true);
       Tensor loss = logits.cross_entropy(b.labels);
@@ -120,8 +123,12 @@ int run_demo(const DemoOptions& o) {
   const Batch t = gather_batch(digits, test, 0, held_out);
   const double accuracy = (net(t.images, false).argmax(1) == t.labels).to_float().mean().item();
   safe_save(nn::get_state(net), o.save);
-  fmt::print("first step {:.0f} ms (of it {:.0f} ms compiling)  then {:.2f} ms a step, {} kernels a step  total {:.1f} s\n", cold * 1e3, compile * 1e3,
-             warm_total / static_cast<double>(std::max<int64_t>(1, warm_steps)) * 1e3, step_counters.kernels, now_seconds() - start);
+  fmt::print(
+      "first step {:.0f} ms (of it {:.0f} ms compiling)  then {:.2f} ms a step, {} kernels a step  "
+      "total {:.1f} s\n",
+      cold * 1e3, compile * 1e3,
+      warm_total / static_cast<double>(std::max<int64_t>(1, warm_steps)) * 1e3,
+      step_counters.kernels, now_seconds() - start);
   fmt::print("model saved to {}\n", o.save);
   fmt::print("test accuracy: {:.1f} %\n", accuracy * 100);
   return 0;

@@ -17,7 +17,9 @@ Digits read_digits(const std::string& path) {
     for (int column = 0; column < 65; ++column) {
       int value = 0;
       const auto [next, code] = std::from_chars(at, end, value);
-      KOINE_REQUIRE(code == std::errc() && value >= 0 && value <= 16, File, "{}, line {}: column {} is not a number from 0 to 16", path, number, column + 1);
+      KOINE_REQUIRE(code == std::errc() && value >= 0 && value <= 16, File,
+                    "{}, line {}: column {} is not a number from 0 to 16", path, number,
+                    column + 1);
       if (column < 64)
         out.images.push_back(static_cast<float>(value) / 16.0f);
       else

@@ -25,7 +25,8 @@ TEST(fuzz, random_graphs_agree_on_interpreter_and_compiler) {
     }
     if (problem.empty()) continue;
     ++failures;
-    ADD_FAILURE() << "KOINE_TEST_SEED=" << seed + static_cast<uint64_t>(i) << " KOINE_TEST_CASES=1: " << problem.substr(0, 600) << "\n"
+    ADD_FAILURE() << "KOINE_TEST_SEED=" << seed + static_cast<uint64_t>(i)
+                  << " KOINE_TEST_CASES=1: " << problem.substr(0, 600) << "\n"
                   << to_text(graph);
   }
 }

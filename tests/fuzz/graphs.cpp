@@ -17,12 +17,15 @@ class Generator {
     std::vector<UOp> pool{leaf()};
     const int64_t steps = below(10) + 1;
     for (int64_t i = 0; i < steps; ++i) {
-      const UOp next = step(pool[pool.size() - 1 - static_cast<size_t>(below(std::min<int64_t>(2, static_cast<int64_t>(pool.size()))))]);
+      const UOp next = step(pool[pool.size() - 1 -
+                                 static_cast<size_t>(below(
+                                     std::min<int64_t>(2, static_cast<int64_t>(pool.size()))))]);
       if (next && (!next.has_concrete_shape() || next.numel() <= 3000)) pool.push_back(next);
     }
     UOp root = pool.back();
     // A Pad without fill leaves invalid elements: a sum resolves them.
-    if (padded_ && root.rank() > 0) root = reduce(Op::Add, root, {below(static_cast<int64_t>(root.rank()))});
+    if (padded_ && root.rank() > 0)
+      root = reduce(Op::Add, root, {below(static_cast<int64_t>(root.rank()))});
     return root;
   }
 
@@ -30,18 +33,23 @@ class Generator {
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
   bool chance(int64_t one_in) { return below(one_in) == 0; }
   template <class T>
-  T pick(const std::vector<T>& list) { return list[static_cast<size_t>(below(static_cast<int64_t>(list.size())))]; }
+  T pick(const std::vector<T>& list) {
+    return list[static_cast<size_t>(below(static_cast<int64_t>(list.size())))];
+  }
 
   UOp leaf() {
     const int64_t rank = below(4);
     std::vector<int64_t> sizes;
-    for (int64_t i = 0; i < rank; ++i) sizes.push_back(chance(30) ? 0 : chance(3) ? 1 : chance(6) ? 8 + below(30) : 1 + below(6));
+    for (int64_t i = 0; i < rank; ++i)
+      sizes.push_back(chance(30) ? 0 : chance(3) ? 1 : chance(6) ? 8 + below(30) : 1 + below(6));
     return random_leaf(random_, sizes, dtype_);
   }
 
   // A leaf or constant that broadcasts with `x`.
   UOp partner(const UOp& x) {
-    if (chance(3)) return constant_int(x.dtype(), below(7) - (is_unsigned(x.dtype()) || x.dtype() == DType::Bool ? 0 : 3));
+    if (chance(3))
+      return constant_int(x.dtype(),
+                          below(7) - (is_unsigned(x.dtype()) || x.dtype() == DType::Bool ? 0 : 3));
     std::vector<int64_t> sizes = x.sizes();
     for (int64_t& s : sizes)
       if (chance(4)) s = 1;
@@ -52,8 +60,12 @@ class Generator {
   UOp elementwise(const UOp& x) {
     const DType d = x.dtype();
     std::vector<Op> ops{Op::Add, Op::Mul, Op::Max, Op::CmpLt, Op::CmpNe, Op::Where};
-    if (is_float(d)) ops.insert(ops.end(), {Op::Fdiv, Op::Sqrt, Op::Trunc, Op::Recip, Op::Mulacc, Op::Exp2, Op::Log2, Op::Sin});
-    if (is_integer(d)) ops.insert(ops.end(), {Op::Idiv, Op::Mod, Op::Xor, Op::Or, Op::And, Op::Shl, Op::Shr, Op::Mulacc});
+    if (is_float(d))
+      ops.insert(ops.end(), {Op::Fdiv, Op::Sqrt, Op::Trunc, Op::Recip, Op::Mulacc, Op::Exp2,
+                             Op::Log2, Op::Sin});
+    if (is_integer(d))
+      ops.insert(ops.end(),
+                 {Op::Idiv, Op::Mod, Op::Xor, Op::Or, Op::And, Op::Shl, Op::Shr, Op::Mulacc});
     if (d == DType::Bool) ops.insert(ops.end(), {Op::Xor, Op::Or, Op::And});
     const Op op = pick(ops);
     if (op_info(op).fewest == 1) return unary(op, x);
@@ -95,7 +107,8 @@ class Generator {
         }
         const bool filled = !chance(3);
         padded_ = padded_ || !filled;
-        return pad(x, shape_of(offset), shape_of(size), filled ? constant_int(x.dtype(), below(2)) : UOp());
+        return pad(x, shape_of(offset), shape_of(size),
+                   filled ? constant_int(x.dtype(), below(2)) : UOp());
       }
       case 4: {
         std::vector<int64_t> wide = sizes;
@@ -117,7 +130,8 @@ class Generator {
         out.push_back(n);
         return reshape(x, shape_of(out));
       }
-      default: return stack(std::vector<UOp>{x, flip(x, std::vector<int64_t>(sizes.size(), 1))});
+      default:
+        return stack(std::vector<UOp>{x, flip(x, std::vector<int64_t>(sizes.size(), 1))});
     }
   }
 
@@ -135,13 +149,17 @@ class Generator {
           const Op op = pick<Op>({Op::Add, Op::Max, Op::Mul});
           return reduce(op, wide, axes);
         }
-      case 1: return cast(x, pick(stored_dtypes()));
-      case 2: return contiguous(x);
+      case 1:
+        return cast(x, pick(stored_dtypes()));
+      case 2:
+        return contiguous(x);
       case 3:
       case 4:
       case 5:
-      case 6: return movement(x);
-      default: return elementwise(x);
+      case 6:
+        return movement(x);
+      default:
+        return elementwise(x);
     }
   }
 

@@ -20,7 +20,8 @@ Options strict_options() {
 Array array_of(const UOp& buffer) {
   const auto memory = memory_of(buffer);
   Array a{buffer.dtype(), buffer.sizes(), {}, {}};
-  for (int64_t i = 0; i < buffer.numel(); ++i) a.data.push_back(read_element(memory->data(), buffer.dtype(), i));
+  for (int64_t i = 0; i < buffer.numel(); ++i)
+    a.data.push_back(read_element(memory->data(), buffer.dtype(), i));
   return a;
 }
 
@@ -32,7 +33,8 @@ Bindings bindings_of(const UOp& graph) {
 }
 
 std::string difference(const Array& expected, const Array& got) {
-  if (expected.dtype != got.dtype) return fmt::format("dtype {} is not {}", dtype_name(got.dtype), dtype_name(expected.dtype));
+  if (expected.dtype != got.dtype)
+    return fmt::format("dtype {} is not {}", dtype_name(got.dtype), dtype_name(expected.dtype));
   if (expected.sizes != got.sizes) return "the shapes differ";
   for (size_t i = 0; i < expected.data.size(); ++i) {
     if (!expected.is_valid(i)) continue;  // invalid elements hold anything
@@ -76,7 +78,8 @@ void expect_error(const std::function<void()>& action, const std::vector<std::st
     ADD_FAILURE() << "no error was thrown";
   } catch (const Error& e) {
     for (const std::string& part : parts)
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << "the message is: " << e.what();
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos)
+          << "the message is: " << e.what();
   }
 }
 
@@ -97,7 +100,8 @@ UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DTyp
     if (is_float(dtype)) {
       const double inf = std::numeric_limits<double>::infinity();
       const double special[] = {0.0, -0.0, inf, -inf, std::nan(""), 1.0, -1.0, 1e-40};
-      double v = std::ldexp(static_cast<double>(static_cast<int64_t>(random() % 4001) - 2000), static_cast<int>(random() % 12) - 10);
+      double v = std::ldexp(static_cast<double>(static_cast<int64_t>(random() % 4001) - 2000),
+                            static_cast<int>(random() % 12) - 10);
       if (kind == 0) v = special[random() % 8];
       bits = double_to_bits(dtype, v);
     } else if (dtype == DType::Bool) {
@@ -106,7 +110,8 @@ UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DTyp
       const IntegerRange r = integer_range(dtype);
       bits = kind == 0   ? int_to_bits(dtype, static_cast<int64_t>(random() % 2 ? r.low : r.high))
              : kind == 1 ? int_to_bits(dtype, static_cast<int64_t>(random()))
-                         : int_to_bits(dtype, static_cast<int64_t>(random() % 21) - (is_signed(dtype) ? 10 : 0));
+                         : int_to_bits(dtype, static_cast<int64_t>(random() % 21) -
+                                                  (is_signed(dtype) ? 10 : 0));
     }
     write_element(data.data(), dtype, i, bits);
   }

@@ -39,13 +39,13 @@ template <class... A>
 }  // namespace koine
 
 /// Refuses a user's input. The message is formatted only on failure.
-#define KOINE_REQUIRE(condition, kind, ...)                                      \
-  do {                                                                           \
-    if (!(condition)) ::koine::raise(::koine::ErrorKind::kind, __VA_ARGS__);     \
+#define KOINE_REQUIRE(condition, kind, ...)                                  \
+  do {                                                                       \
+    if (!(condition)) ::koine::raise(::koine::ErrorKind::kind, __VA_ARGS__); \
   } while (false)
 
 /// States an invariant of the compiler itself; checked in every build.
-#define KOINE_INVARIANT(condition, ...)                                          \
-  do {                                                                           \
-    if (!(condition)) ::koine::internal_error(__VA_ARGS__);                      \
+#define KOINE_INVARIANT(condition, ...)                     \
+  do {                                                      \
+    if (!(condition)) ::koine::internal_error(__VA_ARGS__); \
   } while (false)

@@ -12,9 +12,9 @@ namespace {
 int64_t parse_int(const char* name, std::string_view text, int64_t low, int64_t high) {
   int64_t value = 0;
   auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  KOINE_REQUIRE(code == std::errc() && end == text.data() + text.size() && value >= low &&
-                    value <= high,
-                Value, "{}={}: expected an integer from {} to {}", name, text, low, high);
+  KOINE_REQUIRE(
+      code == std::errc() && end == text.data() + text.size() && value >= low && value <= high,
+      Value, "{}={}: expected an integer from {} to {}", name, text, low, high);
   return value;
 }
 
@@ -26,8 +26,8 @@ Options from_environment() {
   Options o;
   auto number = [](const char* name, auto& field, int64_t low, int64_t high) {
     read(name, [&](const char* text) {
-      field = static_cast<std::remove_reference_t<decltype(field)>>(
-          parse_int(name, text, low, high));
+      field =
+          static_cast<std::remove_reference_t<decltype(field)>>(parse_int(name, text, low, high));
     });
   };
   number("KOINE_DEBUG", o.debug, 0, 7);
@@ -58,8 +58,9 @@ const Options& options() { return mutable_options(); }
 
 const std::vector<OptionRow>& option_table() {
   static const std::vector<OptionRow> rows = {
-      {"KOINE_DEBUG", "0..7", "1 kernels as they run, 2 schedule, 3 kernel trees, 4 applied "
-                              "optimisations, 5 source text, 6 linear programs, 7 stage times"},
+      {"KOINE_DEBUG", "0..7",
+       "1 kernels as they run, 2 schedule, 3 kernel trees, 4 applied "
+       "optimisations, 5 source text, 6 linear programs, 7 stage times"},
       {"KOINE_VERIFY", "0..2", "0 off, 1 both ends of the pipeline, 2 after every stage"},
       {"KOINE_NOOPT", "0|1", "1 keeps every kernel as plain loops"},
       {"KOINE_FP", "default|strict", "strict: equal bits on every backend"},

@@ -8,16 +8,16 @@ namespace koine {
 /// Every switch of the process, read once from the environment (`KOINE_*`).
 /// The table `option_table()` is the single list; docs/switches.md is checked against it.
 struct Options {
-  int debug = 0;              ///< KOINE_DEBUG: 0..7, see docs/switches.md
-  int verify = 1;             ///< KOINE_VERIFY: 0 never, 1 both ends of the pipeline, 2 every stage
-  bool noopt = false;         ///< KOINE_NOOPT: kernels keep their plain loops
-  bool strict = false;        ///< KOINE_FP=strict: bit-for-bit floating point (amendment C32)
-  int threads = 0;            ///< KOINE_THREADS: workers for THREAD axes; 0 means all cores
-  std::string cpu;            ///< KOINE_CPU: x86-64-v2, x86-64-v3 or x86-64-v4; empty means this host
-  std::string device;         ///< KOINE_DEVICE: the default device; empty means CPU
-  std::string dump;           ///< KOINE_DUMP: a stage name; prints every kernel after that stage
-  bool poison = false;        ///< KOINE_POISON: freed and fresh buffers are filled with a pattern
-  int64_t memory_limit = 0;   ///< KOINE_MEMORY_LIMIT: bytes a device may hold; 0 means the machine's
+  int debug = 0;        ///< KOINE_DEBUG: 0..7, see docs/switches.md
+  int verify = 1;       ///< KOINE_VERIFY: 0 never, 1 both ends of the pipeline, 2 every stage
+  bool noopt = false;   ///< KOINE_NOOPT: kernels keep their plain loops
+  bool strict = false;  ///< KOINE_FP=strict: bit-for-bit floating point (amendment C32)
+  int threads = 0;      ///< KOINE_THREADS: workers for THREAD axes; 0 means all cores
+  std::string cpu;      ///< KOINE_CPU: x86-64-v2, x86-64-v3 or x86-64-v4; empty means this host
+  std::string device;   ///< KOINE_DEVICE: the default device; empty means CPU
+  std::string dump;     ///< KOINE_DUMP: a stage name; prints every kernel after that stage
+  bool poison = false;  ///< KOINE_POISON: freed and fresh buffers are filled with a pattern
+  int64_t memory_limit = 0;  ///< KOINE_MEMORY_LIMIT: bytes a device may hold; 0 means the machine's
 };
 
 struct OptionRow {

@@ -13,6 +13,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/callify.hpp"
+#include "koine/lower/fusion.hpp"
 #include "koine/verify/verify.hpp"
 
 namespace koine {
@@ -141,7 +142,8 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
     UOp destination;
     if (value.is(Op::After)) {
       out[i] = base_of(value);
-      KOINE_REQUIRE(out[i].is(Op::Buffer), Value, "an assignment needs a buffer, got {}", op_name(out[i].op()));
+      KOINE_REQUIRE(out[i].is(Op::Buffer), Value, "an assignment needs a buffer, got {}",
+                    op_name(out[i].op()));
     } else {
       destination = make_buffer(value.shape(), value.dtype(), device_of(value));
       out[i] = destination;
@@ -155,7 +157,8 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
     const double start = now_seconds();
     const Callified program = callify(work.values, work.destinations);
     const std::string device = device_of(out[work.position[0]]);
-    const std::string key = device_runtime(device).target().name + (options().noopt ? "/noopt" : "");
+    const std::string key =
+        device_runtime(device).target().name + (options().noopt ? "/noopt" : "");
     std::shared_ptr<Executable> executable = executables().find(program.body, key);
     if (!executable) {
       executable = build_executable(program.body, device);
@@ -166,7 +169,9 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
   }
   for (size_t i = 0; i < values.size(); ++i) {
     if (!out[i]) out[i] = out[seen.at(values[i])];
-    if (!(out[i] == values[i])) storage::set_result(values[i], out[i]);
+    // What is invalid in a value became 0 in its buffer: the two are not the same value.
+    if (!(out[i] == values[i]) && !may_be_invalid(values[i]))
+      storage::set_result(values[i], out[i]);
   }
   return out;
 }
@@ -177,7 +182,9 @@ std::vector<Kernel> schedule(const std::vector<UOp>& values) {
     const UOp value = with_results(v);
     if (realized_buffer(value)) continue;
     lazy.push_back(value);
-    destinations.push_back(value.is(Op::After) ? UOp() : new_buffer(value.shape(), value.dtype(), Device(device_of(value))));
+    destinations.push_back(
+        value.is(Op::After) ? UOp()
+                            : new_buffer(value.shape(), value.dtype(), Device(device_of(value))));
   }
   if (lazy.empty()) return {};
   return rangeify(split_large_reduces(callify(lazy, destinations).body));

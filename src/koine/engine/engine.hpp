@@ -33,14 +33,14 @@ std::vector<Kernel> schedule(const std::vector<UOp>& values);
 
 /// Counted since the start of the process or the last reset; all threads together.
 struct Counters {
-  int64_t kernels = 0;            ///< launched
-  int64_t compiled = 0;           ///< programs compiled, not found in the cache
-  double operations = 0;          ///< arithmetic on values, estimated
-  double bytes = 0;               ///< moved to and from memory, estimated
+  int64_t kernels = 0;    ///< launched
+  int64_t compiled = 0;   ///< programs compiled, not found in the cache
+  double operations = 0;  ///< arithmetic on values, estimated
+  double bytes = 0;       ///< moved to and from memory, estimated
   double run_seconds = 0;
-  double schedule_seconds = 0;    ///< stages 1 and 2, and planning
-  double compile_seconds = 0;     ///< wall time of stages 3 to 8
-  int64_t temporary_bytes = 0;    ///< largest arena of temporaries
+  double schedule_seconds = 0;  ///< stages 1 and 2, and planning
+  double compile_seconds = 0;   ///< wall time of stages 3 to 8
+  int64_t temporary_bytes = 0;  ///< largest arena of temporaries
 };
 Counters counters();
 void reset_counters();

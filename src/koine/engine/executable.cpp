@@ -16,10 +16,10 @@
 #include "koine/base/timer.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/plan.hpp"
-#include "koine/ir/linear.hpp"
 
 namespace koine {
 namespace {
@@ -57,13 +57,15 @@ ProgramCache& program_cache() {
 }
 
 Team& compile_team() {
-  static auto* team = new Team(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) - 1);
+  static auto* team =
+      new Team(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) - 1);
   return *team;
 }
 
 std::string target_key(const DeviceRuntime& device) {
   const std::string& name = device.name();
-  return name.substr(0, name.find(':')) + "/" + device.target().name + (options().noopt ? "/noopt" : "");
+  return name.substr(0, name.find(':')) + "/" + device.target().name +
+         (options().noopt ? "/noopt" : "");
 }
 
 void report_kernel(const LoweredKernel& k) {
@@ -76,7 +78,8 @@ void report_kernel(const LoweredKernel& k) {
     fmt::print(stderr, "linear  {}\n", k.name);
     for (size_t i = 0; i < k.linear.src().size(); ++i) {
       const UOp& u = k.linear.src(i);
-      fmt::print(stderr, "  {:4} {:10} {:8} {}\n", i, op_name(u.op()), dtype_name(u.dtype()), arg_text(u.arg()));
+      fmt::print(stderr, "  {:4} {:10} {:8} {}\n", i, op_name(u.op()), dtype_name(u.dtype()),
+                 arg_text(u.arg()));
     }
   }
 }
@@ -114,7 +117,8 @@ class Compiled : public Executable {
     std::vector<std::shared_ptr<Memory>> held;
     for (const UOp& a : arguments) {
       held.push_back(storage::memory(a));
-      KOINE_REQUIRE(held.back(), Value, "buffer {} has no memory: it was never computed", a.as<BufferArg>().slot);
+      KOINE_REQUIRE(held.back(), Value, "buffer {} has no memory: it was never computed",
+                    a.as<BufferArg>().slot);
     }
     std::shared_ptr<Memory> arena;
     if (!lifetimes_.empty()) arena = device_runtime(device_).allocate(plan_.arena_bytes);
@@ -126,12 +130,14 @@ class Compiled : public Executable {
       sizes.clear();
       values.clear();
       for (const Ref& r : step.buffers) {
-        pointers.push_back(r.temporary ? arena->data() + plan_.offsets[r.index] : held[r.index]->data());
+        pointers.push_back(r.temporary ? arena->data() + plan_.offsets[r.index]
+                                       : held[r.index]->data());
         sizes.push_back(r.temporary ? lifetimes_[r.index].bytes : held[r.index]->bytes());
       }
       for (const std::string& name : step.variables) {
         const auto it = variables.find(name);
-        KOINE_REQUIRE(it != variables.end(), Key, "Variable '{}' has no value: bind it in realize()", name);
+        KOINE_REQUIRE(it != variables.end(), Key,
+                      "Variable '{}' has no value: bind it in realize()", name);
         values.push_back(it->second);
       }
       run_step(step, {pointers, sizes, values});
@@ -150,7 +156,8 @@ class Compiled : public Executable {
   static void print_schedule(const std::vector<Kernel>& kernels) {
     if (options().debug < 2) return;
     for (size_t i = 0; i < kernels.size(); ++i) {
-      fmt::print(stderr, "kernel  {:3}: {} buffers, {}\n", i, kernels[i].buffers.size(), kernels[i].reason);
+      fmt::print(stderr, "kernel  {:3}: {} buffers, {}\n", i, kernels[i].buffers.size(),
+                 kernels[i].reason);
       if (options().debug >= 3) fmt::print(stderr, "{}", tree_text(kernels[i].ast));
     }
   }
@@ -210,11 +217,13 @@ class Compiled : public Executable {
         &work, static_cast<int64_t>(work.asts.size()));
     for (const std::exception_ptr& e : work.errors)
       if (e) std::rethrow_exception(e);
-    for (size_t i = 0; i < work.asts.size(); ++i) program_cache().add(work.asts[i], key, work.programs[i]);
+    for (size_t i = 0; i < work.asts.size(); ++i)
+      program_cache().add(work.asts[i], key, work.programs[i]);
     for (size_t k = 0; k < kernels.size(); ++k) {
       if (kernels[k].ast.is(Op::CustomFunction)) continue;
       const auto it = pending.find(kernels[k].ast);
-      steps_[k].program = it != pending.end() ? work.programs[it->second] : program_cache().find(kernels[k].ast, key);
+      steps_[k].program = it != pending.end() ? work.programs[it->second]
+                                              : program_cache().find(kernels[k].ast, key);
       steps_[k].variables = signature_of(steps_[k].program->kernel().linear).variables;
       operations_ += steps_[k].program->kernel().estimate.operations;
       bytes_ += steps_[k].program->kernel().estimate.bytes;
@@ -227,7 +236,8 @@ class Compiled : public Executable {
 
   static void run_step(const Step& step, const Launch& launch) {
     if (!step.program) {
-      std::memcpy(launch.buffers[0], launch.buffers[1], static_cast<size_t>(launch.buffer_bytes[0]));
+      std::memcpy(launch.buffers[0], launch.buffers[1],
+                  static_cast<size_t>(launch.buffer_bytes[0]));
       return;
     }
     if (options().debug < 1) {
@@ -238,8 +248,9 @@ class Compiled : public Executable {
     step.program->run(launch);
     const double seconds = now_seconds() - start;
     const KernelEstimate& e = step.program->kernel().estimate;
-    fmt::print(stderr, "run     {:32} {:9.1f} us {:8.2f} GFLOP/s {:8.2f} GB/s\n", step.program->name(), seconds * 1e6,
-               e.operations / seconds * 1e-9, e.bytes / seconds * 1e-9);
+    fmt::print(stderr, "run     {:32} {:9.1f} us {:8.2f} GFLOP/s {:8.2f} GB/s\n",
+               step.program->name(), seconds * 1e6, e.operations / seconds * 1e-9,
+               e.bytes / seconds * 1e-9);
   }
 
   std::string device_;

@@ -19,7 +19,8 @@ class LinearInterpreter {
     for (const UOp& u : linear.src()) program_.push_back(u);
     for (size_t i = 0; i < program_.size(); ++i) {
       position_[program_[i].node()] = i;
-      if (program_[i].is(Op::End)) end_of_[program_[i].src(program_[i].src().size() - 1).node()] = i;
+      if (program_[i].is(Op::End))
+        end_of_[program_[i].src(program_[i].src().size() - 1).node()] = i;
       if (program_[i].is(Op::Endif)) end_of_[program_[i].src(0).node()] = i;
     }
   }
@@ -46,19 +47,26 @@ class LinearInterpreter {
         set(range, {static_cast<Bits>(counter)});
         return position_.at(range.node()) + 1;
       }
-      case Op::If: return (lanes(u.src(0))[0] & 1) != 0 ? pc + 1 : end_of_.at(u.node()) + 1;
+      case Op::If:
+        return (lanes(u.src(0))[0] & 1) != 0 ? pc + 1 : end_of_.at(u.node()) + 1;
       case Op::Endif:
       case Op::Group:
-      case Op::Barrier: return pc + 1;
-      case Op::Store: store_lanes(u); return pc + 1;
+      case Op::Barrier:
+        return pc + 1;
+      case Op::Store:
+        store_lanes(u);
+        return pc + 1;
       case Op::Index:
         if (is_address(u)) return pc + 1;  // an address; its users look at it
         break;
-      case Op::Buffer: allocate(u); return pc + 1;
+      case Op::Buffer:
+        allocate(u);
+        return pc + 1;
       case Op::Param:
         if (u.as<BufferArg>().name.empty()) return pc + 1;
         break;
-      default: break;
+      default:
+        break;
     }
     set(u, evaluate_node(u));
     return pc + 1;
@@ -68,7 +76,8 @@ class LinearInterpreter {
   const Lanes& lanes(const UOp& u) {
     const UOp& s = strip_after(u);
     const auto it = values_.find(s.node());
-    KOINE_INVARIANT(it != values_.end(), "use before definition in a linear program:\n{}", to_text(s));
+    KOINE_INVARIANT(it != values_.end(), "use before definition in a linear program:\n{}",
+                    to_text(s));
     return it->second;
   }
   int64_t scalar(const UOp& u) {
@@ -92,36 +101,45 @@ class LinearInterpreter {
       Bits operands[3] = {};
       for (size_t i = 0; i < out.size(); ++i) {
         for (size_t k = 0; k < in.size(); ++k) operands[k] = (*in[k])[in[k]->size() == 1 ? 0 : i];
-        out[i] = interpret_scalar(u.op(), u.dtype(), dtype, std::span<const Bits>(operands, in.size()));
+        out[i] =
+            interpret_scalar(u.op(), u.dtype(), dtype, std::span<const Bits>(operands, in.size()));
       }
       return out;
     }
     switch (u.op()) {
-      case Op::Const: return {u.as<ConstArg>().bits};
+      case Op::Const:
+        return {u.as<ConstArg>().bits};
       case Op::Param: {
         const auto it = arguments_.variables.find(u.as<BufferArg>().name);
         KOINE_REQUIRE(it != arguments_.variables.end(), Key, "Variable '{}' has no value",
                       u.as<BufferArg>().name);
         return {static_cast<Bits>(it->second)};
       }
-      case Op::Special: return {static_cast<Bits>(arguments_.thread)};
+      case Op::Special:
+        return {static_cast<Bits>(arguments_.thread)};
       case Op::Stack: {
         Lanes out;
         for (const UOp& s : u.src()) out.push_back(lanes(s)[0]);
         return out;
       }
-      case Op::Expand: return Lanes(width(u), lanes(u.src(0))[0]);
-      case Op::Bitcast: return lanes(u.src(0));
-      case Op::Reshape: return lanes(u.src(0));
+      case Op::Expand:
+        return Lanes(width(u), lanes(u.src(0))[0]);
+      case Op::Bitcast:
+        return lanes(u.src(0));
+      case Op::Reshape:
+        return lanes(u.src(0));
       case Op::Shrink: {
         const Lanes& in = lanes(u.src(0));
         const auto from = static_cast<size_t>(const_int(u.src(1).src(0)));
         return Lanes(in.begin() + static_cast<std::ptrdiff_t>(from),
                      in.begin() + static_cast<std::ptrdiff_t>(from + width(u)));
       }
-      case Op::Index: return {lanes(u.src(0))[static_cast<size_t>(scalar(u.src(1)))]};
-      case Op::Load: return load_lanes(u);
-      default: internal_error("the linear interpreter does not know {}", op_name(u.op()));
+      case Op::Index:
+        return {lanes(u.src(0))[static_cast<size_t>(scalar(u.src(1)))]};
+      case Op::Load:
+        return load_lanes(u);
+      default:
+        internal_error("the linear interpreter does not know {}", op_name(u.op()));
     }
   }
 
@@ -136,7 +154,8 @@ class LinearInterpreter {
     if (base.is(Op::Buffer)) return {storage_.at(base.node()).get(), nullptr, 0};
     const auto slot = static_cast<size_t>(base.as<BufferArg>().slot);
     KOINE_REQUIRE(slot < arguments_.buffers.size(), Value, "kernel: slot {} has no buffer", slot);
-    const int64_t bytes = arguments_.buffer_bytes.empty() ? INT64_MAX : arguments_.buffer_bytes[slot];
+    const int64_t bytes =
+        arguments_.buffer_bytes.empty() ? INT64_MAX : arguments_.buffer_bytes[slot];
     return {nullptr, arguments_.buffers[slot], bytes / item_size(base.dtype())};
   }
   int64_t index_of(const UOp& address, size_t lane) {

@@ -1,4 +1,3 @@
-#include <absl/container/flat_hash_map.h>
 
 #include <numeric>
 
@@ -109,9 +108,12 @@ class TensorInterpreter {
         raise(ErrorKind::Key, "{} of slot {}{} is not bound to a value", op_name(u.op()),
               u.as<BufferArg>().slot,
               u.as<BufferArg>().name.empty() ? "" : " ('" + u.as<BufferArg>().name + "')");
-      case Op::Stack: return stack_values(u);
-      case Op::Reduce: return reduce_axes(u);
-      case Op::Bitcast: return bitcast_value(u);
+      case Op::Stack:
+        return stack_values(u);
+      case Op::Reduce:
+        return reduce_axes(u);
+      case Op::Bitcast:
+        return bitcast_value(u);
       case Op::Load:
       case Op::Contiguous: {  // memory has no validity bit: invalid elements become 0 (C27)
         Array a = of(u.src(0));
@@ -121,13 +123,18 @@ class TensorInterpreter {
         return a;
       }
       case Op::ContiguousBackward:
-      case Op::Detach: return of(u.src(0));
-      case Op::After: return after_stores(u);
-      case Op::GetTuple: return get_tuple_value(u);
+      case Op::Detach:
+        return of(u.src(0));
+      case Op::After:
+        return after_stores(u);
+      case Op::GetTuple:
+        return get_tuple_value(u);
       case Op::Store:
       case Op::Group:
-      case Op::Sink: return {DType::Void, {}, {0}, {}};
-      default: break;
+      case Op::Sink:
+        return {DType::Void, {}, {0}, {}};
+      default:
+        break;
     }
     if (is_movement(u.op())) return move(u);
     internal_error("the tensor interpreter does not know {}", op_name(u.op()));
@@ -164,7 +171,8 @@ class TensorInterpreter {
       }
       if (u.is(Op::Where))  // only the chosen side counts
         valid = element_valid[0] && element_valid[(operands[0] & 1) != 0 ? 1 : 2];
-      out.data[i] = interpret_scalar(u.op(), u.dtype(), dtype, std::span<const Bits>(operands, count));
+      out.data[i] =
+          interpret_scalar(u.op(), u.dtype(), dtype, std::span<const Bits>(operands, count));
       if (masked) out.valid[i] = valid;
     }
     return out;
@@ -210,15 +218,24 @@ class TensorInterpreter {
         for (size_t k = 0; k < rank; ++k) {
           const int64_t x = c.at()[k];
           switch (u.op()) {
-            case Op::Permute: at[static_cast<size_t>(u.as<Ints>()[k])] = x; break;
-            case Op::Flip: at[k] = u.as<Ints>()[k] != 0 ? in.sizes[k] - 1 - x : x; break;
-            case Op::Expand: at[k] = in.sizes[k] == 1 ? 0 : x; break;
-            case Op::Shrink: at[k] = x + offsets[k]; break;
+            case Op::Permute:
+              at[static_cast<size_t>(u.as<Ints>()[k])] = x;
+              break;
+            case Op::Flip:
+              at[k] = u.as<Ints>()[k] != 0 ? in.sizes[k] - 1 - x : x;
+              break;
+            case Op::Expand:
+              at[k] = in.sizes[k] == 1 ? 0 : x;
+              break;
+            case Op::Shrink:
+              at[k] = x + offsets[k];
+              break;
             case Op::Pad:
               at[k] = x - offsets[k];
               inside = inside && at[k] >= 0 && at[k] < in.sizes[k];
               break;
-            default: internal_error("{} is not a movement op", op_name(u.op()));
+            default:
+              internal_error("{} is not a movement op", op_name(u.op()));
           }
         }
       }
@@ -250,7 +267,8 @@ class TensorInterpreter {
   Array bitcast_value(const UOp& u) {
     Array out = blank(u);
     const Array& in = of(u.src(0));
-    const auto from = static_cast<size_t>(item_size(in.dtype)), to = static_cast<size_t>(item_size(u.dtype()));
+    const auto from = static_cast<size_t>(item_size(in.dtype)),
+               to = static_cast<size_t>(item_size(u.dtype()));
     std::vector<std::byte> bytes(in.data.size() * from + 8);
     for (size_t i = 0; i < in.data.size(); ++i)
       write_element(bytes.data(), in.dtype, static_cast<int64_t>(i), in.data[i]);
@@ -264,7 +282,8 @@ class TensorInterpreter {
     return out;
   }
 
-  // Ascending left fold from the identity; invalid elements are skipped. One element is its own sum.
+  // Ascending left fold from the identity; invalid elements are skipped. One element is its own
+  // sum.
   Array reduce_axes(const UOp& u) {
     const ReduceArg& arg = u.as<ReduceArg>();
     Array out = blank(u);
@@ -348,7 +367,7 @@ class TensorInterpreter {
   }
 
   const Bindings& bindings_;
-  absl::flat_hash_map<const Node*, Array> values_;
+  std::unordered_map<const Node*, Array> values_;  // references into it stay valid
   std::vector<UOp> keep_;
 };
 

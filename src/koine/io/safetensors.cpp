@@ -13,15 +13,19 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::pair<std::string_view, DType> dtype_codes[] = {
-    {"BOOL", DType::Bool},   {"I8", DType::Int8},     {"I16", DType::Int16},    {"I32", DType::Int32},
-    {"I64", DType::Int64},   {"U8", DType::UInt8},    {"U16", DType::UInt16},   {"U32", DType::UInt32},
-    {"U64", DType::UInt64},  {"F16", DType::Float16}, {"BF16", DType::BFloat16}, {"F32", DType::Float32},
-    {"F64", DType::Float64}, {"F8_E4M3", DType::Float8E4M3}, {"F8_E5M2", DType::Float8E5M2}};
+    {"BOOL", DType::Bool},         {"I8", DType::Int8},
+    {"I16", DType::Int16},         {"I32", DType::Int32},
+    {"I64", DType::Int64},         {"U8", DType::UInt8},
+    {"U16", DType::UInt16},        {"U32", DType::UInt32},
+    {"U64", DType::UInt64},        {"F16", DType::Float16},
+    {"BF16", DType::BFloat16},     {"F32", DType::Float32},
+    {"F64", DType::Float64},       {"F8_E4M3", DType::Float8E4M3},
+    {"F8_E5M2", DType::Float8E5M2}};
 
 // A number of the header: a non-negative integer in 63 bits, or an Error.
 int64_t natural(const Json& j, const std::string& path, std::string_view what) {
-  KOINE_REQUIRE(j.is_number_unsigned() && j.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX), File,
-                "{}: {} is not a non-negative integer", path, what);
+  KOINE_REQUIRE(j.is_number_unsigned() && j.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX),
+                File, "{}: {} is not a non-negative integer", path, what);
   return static_cast<int64_t>(j.get<uint64_t>());
 }
 
@@ -31,26 +35,37 @@ struct Entry {
   int64_t begin, end;
 };
 
-Entry parse_entry(const std::string& name, const Json& j, const std::string& path, int64_t data_bytes) {
-  KOINE_REQUIRE(j.is_object() && j.contains("dtype") && j.contains("shape") && j.contains("data_offsets"), File,
-                "{}: tensor '{}' lacks dtype, shape or data_offsets", path, name);
-  KOINE_REQUIRE(j["dtype"].is_string(), File, "{}: tensor '{}' has a dtype that is not a string", path, name);
+Entry parse_entry(const std::string& name, const Json& j, const std::string& path,
+                  int64_t data_bytes) {
+  KOINE_REQUIRE(
+      j.is_object() && j.contains("dtype") && j.contains("shape") && j.contains("data_offsets"),
+      File, "{}: tensor '{}' lacks dtype, shape or data_offsets", path, name);
+  KOINE_REQUIRE(j["dtype"].is_string(), File, "{}: tensor '{}' has a dtype that is not a string",
+                path, name);
   Entry e{DType::Void, {}, 0, 0};
   for (const auto& [code, dtype] : dtype_codes)
     if (code == j["dtype"].get<std::string>()) e.dtype = dtype;
-  KOINE_REQUIRE(e.dtype != DType::Void, File, "{}: tensor '{}' has the unknown dtype '{}'", path, name, j["dtype"].get<std::string>());
-  KOINE_REQUIRE(j["shape"].is_array() && j["shape"].size() <= 64, File, "{}: tensor '{}' has a malformed shape", path, name);
+  KOINE_REQUIRE(e.dtype != DType::Void, File, "{}: tensor '{}' has the unknown dtype '{}'", path,
+                name, j["dtype"].get<std::string>());
+  KOINE_REQUIRE(j["shape"].is_array() && j["shape"].size() <= 64, File,
+                "{}: tensor '{}' has a malformed shape", path, name);
   int64_t bytes = item_size(e.dtype);
   for (const Json& s : j["shape"]) {
     e.shape.push_back(natural(s, path, "a size of '" + name + "'"));
-    KOINE_REQUIRE(!__builtin_mul_overflow(bytes, e.shape.back(), &bytes), File, "{}: tensor '{}' is larger than 2^63 bytes", path, name);
+    KOINE_REQUIRE(!__builtin_mul_overflow(bytes, e.shape.back(), &bytes), File,
+                  "{}: tensor '{}' is larger than 2^63 bytes", path, name);
   }
   const Json& o = j["data_offsets"];
-  KOINE_REQUIRE(o.is_array() && o.size() == 2, File, "{}: tensor '{}' needs two data_offsets", path, name);
+  KOINE_REQUIRE(o.is_array() && o.size() == 2, File, "{}: tensor '{}' needs two data_offsets", path,
+                name);
   e.begin = natural(o[0], path, "an offset of '" + name + "'");
   e.end = natural(o[1], path, "an offset of '" + name + "'");
-  KOINE_REQUIRE(e.begin <= e.end && e.end <= data_bytes, File, "{}: tensor '{}' lies at {}..{}, the data has {} bytes", path, name, e.begin, e.end, data_bytes);
-  KOINE_REQUIRE(e.end - e.begin == bytes, File, "{}: tensor '{}' has {} bytes of data, its shape and dtype need {}", path, name, e.end - e.begin, bytes);
+  KOINE_REQUIRE(e.begin <= e.end && e.end <= data_bytes, File,
+                "{}: tensor '{}' lies at {}..{}, the data has {} bytes", path, name, e.begin, e.end,
+                data_bytes);
+  KOINE_REQUIRE(e.end - e.begin == bytes, File,
+                "{}: tensor '{}' has {} bytes of data, its shape and dtype need {}", path, name,
+                e.end - e.begin, bytes);
   return e;
 }
 
@@ -65,12 +80,15 @@ std::map<std::string, Tensor> safe_load(const std::string& path, const std::stri
   uint64_t header_bytes = 0;
   KOINE_REQUIRE(file_bytes >= 8 && in.read(reinterpret_cast<char*>(&header_bytes), 8), File,
                 "{}: {} bytes are too few for a safetensors file", path, file_bytes);
-  KOINE_REQUIRE(header_bytes <= 100'000'000 && static_cast<int64_t>(header_bytes) <= file_bytes - 8, File,
-                "{}: the header claims {} bytes, the file has {}", path, header_bytes, file_bytes);
+  KOINE_REQUIRE(header_bytes <= 100'000'000 && static_cast<int64_t>(header_bytes) <= file_bytes - 8,
+                File, "{}: the header claims {} bytes, the file has {}", path, header_bytes,
+                file_bytes);
   std::string header(header_bytes, '\0');
-  KOINE_REQUIRE(in.read(header.data(), static_cast<std::streamsize>(header_bytes)), File, "{}: the header cannot be read", path);
+  KOINE_REQUIRE(in.read(header.data(), static_cast<std::streamsize>(header_bytes)), File,
+                "{}: the header cannot be read", path);
   const Json json = Json::parse(header, nullptr, false);
-  KOINE_REQUIRE(!json.is_discarded() && json.is_object(), File, "{}: the header is not a JSON object", path);
+  KOINE_REQUIRE(!json.is_discarded() && json.is_object(), File,
+                "{}: the header is not a JSON object", path);
   const int64_t data_bytes = file_bytes - 8 - static_cast<int64_t>(header_bytes);
   std::map<std::string, Tensor> out;
   std::vector<char> data;
@@ -79,7 +97,8 @@ std::map<std::string, Tensor> safe_load(const std::string& path, const std::stri
     const Entry e = parse_entry(name, j, path, data_bytes);
     data.resize(static_cast<size_t>(e.end - e.begin));
     in.seekg(static_cast<std::streamoff>(8 + static_cast<int64_t>(header_bytes) + e.begin));
-    KOINE_REQUIRE(data.empty() || in.read(data.data(), static_cast<std::streamsize>(data.size())), File, "{}: tensor '{}' cannot be read", path, name);
+    KOINE_REQUIRE(data.empty() || in.read(data.data(), static_cast<std::streamsize>(data.size())),
+                  File, "{}: tensor '{}' cannot be read", path, name);
     out.emplace(name, Tensor::from_bytes(data.data(), e.shape, e.dtype, device));
   }
   return out;
@@ -95,7 +114,8 @@ void safe_save(const std::map<std::string, Tensor>& tensors, const std::string& 
     for (const auto& [c, dtype] : dtype_codes)
       if (dtype == tensor.dtype()) code = c;
     const auto bytes = static_cast<int64_t>(data.back().size());
-    header[name] = {{"dtype", code}, {"shape", tensor.shape()}, {"data_offsets", {offset, offset + bytes}}};
+    header[name] = {
+        {"dtype", code}, {"shape", tensor.shape()}, {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
   std::string text = header.dump();
@@ -104,9 +124,11 @@ void safe_save(const std::map<std::string, Tensor>& tensors, const std::string& 
   const uint64_t size = text.size();
   out.write(reinterpret_cast<const char*>(&size), 8);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
-  for (const auto& d : data) out.write(reinterpret_cast<const char*>(d.data()), static_cast<std::streamsize>(d.size()));
+  for (const auto& d : data)
+    out.write(reinterpret_cast<const char*>(d.data()), static_cast<std::streamsize>(d.size()));
   out.close();
-  KOINE_REQUIRE(out, File, "{}: cannot be written: is the folder there and the disk not full?", path);
+  KOINE_REQUIRE(out, File, "{}: cannot be written: is the folder there and the disk not full?",
+                path);
 }
 
 }  // namespace koine

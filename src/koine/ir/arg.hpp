@@ -14,7 +14,15 @@ enum class AddrSpace : uint8_t { Global, Local, Reg };
 
 /// What a Range of a kernel becomes (the spec's AxisTypes).
 enum class AxisType : uint8_t {
-  Global, Local, Warp, Thread, Loop, Reduce, GroupReduce, Upcast, Unroll
+  Global,
+  Local,
+  Warp,
+  Thread,
+  Loop,
+  Reduce,
+  GroupReduce,
+  Upcast,
+  Unroll
 };
 
 std::string_view addrspace_name(AddrSpace space);

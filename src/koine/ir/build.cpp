@@ -7,9 +7,15 @@
 
 namespace koine {
 
-UOp constant_bits(DType dtype, Bits bits) { return UOp::make(Op::Const, {}, ConstArg{dtype, bits}); }
-UOp constant(DType dtype, double value) { return constant_bits(dtype, double_to_bits(dtype, value)); }
-UOp constant_int(DType dtype, int64_t value) { return constant_bits(dtype, int_to_bits(dtype, value)); }
+UOp constant_bits(DType dtype, Bits bits) {
+  return UOp::make(Op::Const, {}, ConstArg{dtype, bits});
+}
+UOp constant(DType dtype, double value) {
+  return constant_bits(dtype, double_to_bits(dtype, value));
+}
+UOp constant_int(DType dtype, int64_t value) {
+  return constant_bits(dtype, int_to_bits(dtype, value));
+}
 UOp constant_bool(bool value) { return constant_bits(DType::Bool, value); }
 UOp index_const(int64_t value) { return constant_bits(DType::Index, static_cast<Bits>(value)); }
 UOp invalid(DType dtype) { return UOp::make(Op::Const, {}, ConstArg{dtype, 0, true}); }
@@ -162,9 +168,7 @@ UOp sink(std::span<const UOp> effects) { return UOp::make(Op::Sink, effects); }
 UOp contiguous(const UOp& a) { return UOp::make(Op::Contiguous, {a}); }
 UOp detach(const UOp& a) { return UOp::make(Op::Detach, {a}); }
 UOp tuple(std::span<const UOp> values) { return UOp::make(Op::Tuple, values); }
-UOp get_tuple(const UOp& tuple, int64_t index) {
-  return UOp::make(Op::GetTuple, {tuple}, index);
-}
+UOp get_tuple(const UOp& tuple, int64_t index) { return UOp::make(Op::GetTuple, {tuple}, index); }
 UOp function(const UOp& body, std::span<const UOp> arguments) {
   std::vector<UOp> src{body};
   src.insert(src.end(), arguments.begin(), arguments.end());

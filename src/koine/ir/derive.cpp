@@ -66,10 +66,9 @@ Derived movement(Op op, Sources src, const Arg& arg) {
         valid = axis >= 0 && axis < static_cast<int64_t>(rank) && !seen[static_cast<size_t>(axis)];
         if (valid) seen[static_cast<size_t>(axis)] = true;
       }
-      KOINE_REQUIRE(valid, Value,
-                    "Permute: order ({}) is not a permutation of the {} axes of shape {}",
-                    order ? fmt::format("{}", fmt::join(*order, ", ")) : "missing", rank,
-                    shape_text(value));
+      KOINE_REQUIRE(
+          valid, Value, "Permute: order ({}) is not a permutation of the {} axes of shape {}",
+          order ? fmt::format("{}", fmt::join(*order, ", ")) : "missing", rank, shape_text(value));
       std::vector<UOp> dims;
       for (const int64_t axis : *order) dims.push_back(value.dim(static_cast<size_t>(axis)));
       d.shape = rank ? UOp::make(Op::Stack, dims) : UOp();
@@ -116,10 +115,10 @@ Derived movement(Op op, Sources src, const Arg& arg) {
         const UOp& inner = op == Op::Pad ? value.dim(i) : size;
         const UOp& outer = op == Op::Pad ? size : value.dim(i);
         const UOp slack = simplify_index(sub(sub(outer, offset), inner));
-        KOINE_REQUIRE(offset.bounds().low >= 0 && inner.bounds().low >= 0 && slack.bounds().low >= 0,
-                      Value,
-                      "{}: axis {} of shape {} with offset {} and target size {} leaves its bounds",
-                      op_name(op), i, shape_text(value), dim_text(offset), dim_text(size));
+        KOINE_REQUIRE(
+            offset.bounds().low >= 0 && inner.bounds().low >= 0 && slack.bounds().low >= 0, Value,
+            "{}: axis {} of shape {} with offset {} and target size {} leaves its bounds",
+            op_name(op), i, shape_text(value), dim_text(offset), dim_text(size));
       }
       if (src.size() == 4)
         KOINE_REQUIRE(src[3].dtype() == value.dtype() && src[3].is_scalar(), Type,
@@ -158,13 +157,14 @@ Derived movement(Op op, Sources src, const Arg& arg) {
       d.shape = UOp::make(Op::Stack, dims);
       return d;
     }
-    default: break;
+    default:
+      break;
   }
   // Bitcast: total bytes stay, so the last axis scales by the item sizes (C9).
   const DType* target = std::get_if<DType>(&arg);
-  KOINE_REQUIRE(target && *target != DType::Void && *target != DType::Index &&
-                    value.dtype() != DType::Index,
-                Type, "Bitcast: needs a stored target dtype");
+  KOINE_REQUIRE(
+      target && *target != DType::Void && *target != DType::Index && value.dtype() != DType::Index,
+      Type, "Bitcast: needs a stored target dtype");
   d.dtype = *target;
   const int64_t from = item_size(value.dtype()), to = item_size(*target);
   if (from == to) {
@@ -212,7 +212,9 @@ bool float_only(Op op) {
   return op == Op::Recip || op == Op::Exp2 || op == Op::Log2 || op == Op::Sin || op == Op::Sqrt ||
          op == Op::Fdiv || op == Op::Pow;
 }
-bool integer_only(Op op) { return op == Op::Idiv || op == Op::Mod || op == Op::Shl || op == Op::Shr; }
+bool integer_only(Op op) {
+  return op == Op::Idiv || op == Op::Mod || op == Op::Shl || op == Op::Shr;
+}
 bool bitwise(Op op) { return op == Op::Xor || op == Op::Or || op == Op::And; }
 
 Derived elementwise(Op op, Sources src, const Arg& arg) {
@@ -244,13 +246,19 @@ Derived elementwise(Op op, Sources src, const Arg& arg) {
   switch (op_info(op).dtype_rule) {
     case DTypeRule::Arg: {
       const DType* target = std::get_if<DType>(&arg);
-      KOINE_REQUIRE(target && *target != DType::Void, Type, "{}: needs a target dtype", op_name(op));
+      KOINE_REQUIRE(target && *target != DType::Void, Type, "{}: needs a target dtype",
+                    op_name(op));
       d.dtype = *target;
       break;
     }
-    case DTypeRule::Src1: d.dtype = src[1].dtype(); break;
-    case DTypeRule::Bool: d.dtype = DType::Bool; break;
-    default: break;
+    case DTypeRule::Src1:
+      d.dtype = src[1].dtype();
+      break;
+    case DTypeRule::Bool:
+      d.dtype = DType::Bool;
+      break;
+    default:
+      break;
   }
   d.shape = src.size() == 1 ? stored_shape(src[0]) : broadcast(op, src);
   return d;
@@ -301,8 +309,8 @@ Derived source(Op op, Sources src, const Arg& arg) {
   if (op == Op::Binary) {
     const std::string* bytes = std::get_if<std::string>(&arg);
     KOINE_REQUIRE(bytes, Type, "Binary: needs bytes");
-    return {DType::UInt8,
-            UOp::make(Op::Stack, {index_const(static_cast<int64_t>(bytes->size()))}), false};
+    return {DType::UInt8, UOp::make(Op::Stack, {index_const(static_cast<int64_t>(bytes->size()))}),
+            false};
   }
   const BufferArg* buffer = std::get_if<BufferArg>(&arg);
   KOINE_REQUIRE(buffer, Type, "{}: needs slot and dtype", op_name(op));
@@ -324,49 +332,63 @@ Derived derive(Op op, Sources src, const Arg& arg) {
   const auto count = static_cast<int>(src.size());
   KOINE_REQUIRE(count >= info.fewest && (info.most < 0 || count <= info.most), Type,
                 "{}: takes {}{} sources, got {}", info.name, info.fewest,
-                info.most < 0               ? " or more"
+                info.most < 0              ? " or more"
                 : info.most != info.fewest ? fmt::format(" to {}", info.most)
                                            : "",
                 count);
   switch (info.group) {
-    case GroupOp::Source: return source(op, src, arg);
-    case GroupOp::Movement: return movement(op, src, arg);
-    case GroupOp::Reduce: return reduce(src, arg);
+    case GroupOp::Source:
+      return source(op, src, arg);
+    case GroupOp::Movement:
+      return movement(op, src, arg);
+    case GroupOp::Reduce:
+      return reduce(src, arg);
     case GroupOp::Unary:
     case GroupOp::Binary:
-    case GroupOp::Ternary: return elementwise(op, src, arg);
-    case GroupOp::Memory: return memory(op, src, arg);
-    case GroupOp::Marker: return {src[0].dtype(), stored_shape(src[0]), false};
-    default: break;
+    case GroupOp::Ternary:
+      return elementwise(op, src, arg);
+    case GroupOp::Memory:
+      return memory(op, src, arg);
+    case GroupOp::Marker:
+      return {src[0].dtype(), stored_shape(src[0]), false};
+    default:
+      break;
   }
   switch (op) {
-    case Op::GetTuple: return get_tuple(src, arg);
+    case Op::GetTuple:
+      return get_tuple(src, arg);
     case Op::Function:
       KOINE_REQUIRE(src[0].is(Op::Tuple), Type, "Function: the body must be a Tuple, got {}",
                     op_name(src[0].op()));
       return {};
-    case Op::After: return {src[0].dtype(), stored_shape(src[0]), false};
+    case Op::After:
+      return {src[0].dtype(), stored_shape(src[0]), false};
     case Op::Range:
       KOINE_REQUIRE(src[0].dtype() == DType::Index && src[0].is_scalar(), Type,
                     "Range: the bound must be an index scalar, got {} of shape {}",
                     dtype_name(src[0].dtype()), shape_text(src[0]));
-      KOINE_REQUIRE(std::holds_alternative<RangeArg>(arg), Type, "Range: needs an axis id and type");
+      KOINE_REQUIRE(std::holds_alternative<RangeArg>(arg), Type,
+                    "Range: needs an axis id and type");
       return {DType::Index, {}, false};
     case Op::End:
       for (size_t i = 1; i < src.size(); ++i)
         KOINE_REQUIRE(src[i].is(Op::Range), Type, "End: source {} must be a Range, got {}", i,
                       op_name(src[i].op()));
       return {};
-    case Op::Special: return {DType::Index, {}, false};
-    case Op::Assume: return {src[0].dtype(), stored_shape(src[0]), false};
-    case Op::Wmma: return {src[2].dtype(), stored_shape(src[2]), false};
+    case Op::Special:
+      return {DType::Index, {}, false};
+    case Op::Assume:
+      return {src[0].dtype(), stored_shape(src[0]), false};
+    case Op::Wmma:
+      return {src[2].dtype(), stored_shape(src[2]), false};
     case Op::Ins:
     case Op::Custom: {
       const CodeArg* code = std::get_if<CodeArg>(&arg);
       KOINE_REQUIRE(code, Type, "{}: needs code text and a dtype", info.name);
       return {code->dtype, {}, false};
     }
-    default: return {};
+    default:
+      return {};
   }
 }
 

@@ -40,11 +40,16 @@ struct FloatLayout {
 
 FloatLayout layout_of(DType dtype) {
   switch (dtype) {
-    case DType::Float16: return {10, 15, 31, true};
-    case DType::BFloat16: return {7, 127, 255, true};
-    case DType::Float8E5M2: return {2, 15, 31, true};
-    case DType::Float8E4M3: return {3, 7, 15, false};
-    default: internal_error("no narrow layout for {}", dtype_name(dtype));
+    case DType::Float16:
+      return {10, 15, 31, true};
+    case DType::BFloat16:
+      return {7, 127, 255, true};
+    case DType::Float8E5M2:
+      return {2, 15, 31, true};
+    case DType::Float8E4M3:
+      return {3, 7, 15, false};
+    default:
+      internal_error("no narrow layout for {}", dtype_name(dtype));
   }
 }
 
@@ -64,7 +69,8 @@ uint32_t encode_narrow(DType dtype, double value) {
   std::frexp(magnitude, &exponent);  // magnitude = m * 2^exponent, m in [0.5, 1)
   const int unbiased = std::max(exponent - 1, 1 - f.bias);
   // Scale so that the unit in the last place is 1, then round to nearest even. Exact: a power of 2.
-  const double scaled = std::isinf(value) ? magnitude : std::ldexp(magnitude, f.mantissa - unbiased);
+  const double scaled =
+      std::isinf(value) ? magnitude : std::ldexp(magnitude, f.mantissa - unbiased);
   const double rounded = std::nearbyint(scaled);
   const double limit = std::ldexp(1.0, f.mantissa + 1);
   int64_t biased = unbiased + f.bias;
@@ -112,9 +118,7 @@ DType promote(DType a, DType b) {
     // An integer meets a float in a float that holds its range, as in NumPy.
     const DType f = is_float(a) ? a : b;
     const int bits = is_float(a) ? y.bits : x.bits;
-    const DType needed = bits <= 8    ? DType::Float16
-                         : bits <= 16 ? DType::Float32
-                                      : DType::Float64;
+    const DType needed = bits <= 8 ? DType::Float16 : bits <= 16 ? DType::Float32 : DType::Float64;
     if (is_small_float(f) && f != DType::Float16) return f;  // ml_dtypes keeps its own floats
     return dtype_info(f).bits >= dtype_info(needed).bits ? f : needed;
   }
@@ -127,20 +131,29 @@ DType promote(DType a, DType b) {
   const DTypeInfo& u = is_signed(a) ? y : x;
   if (s.bits > u.bits) return is_signed(a) ? a : b;
   switch (u.bits) {
-    case 8: return DType::Int16;
-    case 16: return DType::Int32;
-    case 32: return DType::Int64;
-    default: return DType::Float64;
+    case 8:
+      return DType::Int16;
+    case 16:
+      return DType::Int32;
+    case 32:
+      return DType::Int64;
+    default:
+      return DType::Float64;
   }
 }
 
 DType storage_uint(DType dtype) {
   switch (dtype_info(dtype).bits) {
-    case 8: return DType::UInt8;
-    case 16: return DType::UInt16;
-    case 32: return DType::UInt32;
-    case 64: return DType::UInt64;
-    default: internal_error("{} has no storage", dtype_name(dtype));
+    case 8:
+      return DType::UInt8;
+    case 16:
+      return DType::UInt16;
+    case 32:
+      return DType::UInt32;
+    case 64:
+      return DType::UInt64;
+    default:
+      internal_error("{} has no storage", dtype_name(dtype));
   }
 }
 
@@ -167,10 +180,14 @@ uint32_t small_float_encode(DType dtype, float value) { return encode_narrow(dty
 
 double bits_to_double(DType dtype, Bits bits) {
   switch (dtype) {
-    case DType::Float64: return std::bit_cast<double>(bits);
-    case DType::Float32: return std::bit_cast<float>(static_cast<uint32_t>(bits));
-    case DType::UInt64: return static_cast<double>(bits);
-    default: break;
+    case DType::Float64:
+      return std::bit_cast<double>(bits);
+    case DType::Float32:
+      return std::bit_cast<float>(static_cast<uint32_t>(bits));
+    case DType::UInt64:
+      return static_cast<double>(bits);
+    default:
+      break;
   }
   if (is_float(dtype)) return small_float_decode(dtype, static_cast<uint32_t>(bits));
   return static_cast<double>(bits_to_int(dtype, bits));
@@ -178,16 +195,21 @@ double bits_to_double(DType dtype, Bits bits) {
 
 Bits double_to_bits(DType dtype, double value) {
   switch (dtype) {
-    case DType::Float64: return std::bit_cast<uint64_t>(value);
-    case DType::Float32: return std::bit_cast<uint32_t>(static_cast<float>(value));
-    case DType::Bool: return value != 0;
-    default: break;
+    case DType::Float64:
+      return std::bit_cast<uint64_t>(value);
+    case DType::Float32:
+      return std::bit_cast<uint32_t>(static_cast<float>(value));
+    case DType::Bool:
+      return value != 0;
+    default:
+      break;
   }
   if (is_float(dtype)) return encode_narrow(dtype, value);
   if (std::isnan(value)) return 0;
   const IntegerRange range = integer_range(dtype);
   const double cut = std::trunc(value);
-  if (cut <= static_cast<double>(range.low)) return int_to_bits(dtype, static_cast<int64_t>(range.low));
+  if (cut <= static_cast<double>(range.low))
+    return int_to_bits(dtype, static_cast<int64_t>(range.low));
   if (cut >= static_cast<double>(range.high))
     return int_to_bits(dtype, static_cast<int64_t>(static_cast<uint64_t>(range.high)));
   return dtype == DType::UInt64 ? static_cast<uint64_t>(cut)
@@ -195,12 +217,17 @@ Bits double_to_bits(DType dtype, double value) {
 }
 
 int64_t bits_to_int(DType dtype, Bits bits) {
-  if (is_float(dtype)) return static_cast<int64_t>(double_to_bits(DType::Int64, bits_to_double(dtype, bits)));
+  if (is_float(dtype))
+    return static_cast<int64_t>(double_to_bits(DType::Int64, bits_to_double(dtype, bits)));
   switch (dtype) {
-    case DType::Int8: return static_cast<int8_t>(bits);
-    case DType::Int16: return static_cast<int16_t>(bits);
-    case DType::Int32: return static_cast<int32_t>(bits);
-    default: return static_cast<int64_t>(bits);
+    case DType::Int8:
+      return static_cast<int8_t>(bits);
+    case DType::Int16:
+      return static_cast<int16_t>(bits);
+    case DType::Int32:
+      return static_cast<int32_t>(bits);
+    default:
+      return static_cast<int64_t>(bits);
   }
 }
 

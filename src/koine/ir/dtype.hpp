@@ -7,8 +7,23 @@ namespace koine {
 
 /// Element types. `Index` is an unbounded integer until a backend picks a width (amendment C35).
 enum class DType : uint8_t {
-  Void, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64,
-  Float8E4M3, Float8E5M2, Float16, BFloat16, Float32, Float64, Index
+  Void,
+  Bool,
+  Int8,
+  Int16,
+  Int32,
+  Int64,
+  UInt8,
+  UInt16,
+  UInt32,
+  UInt64,
+  Float8E4M3,
+  Float8E5M2,
+  Float16,
+  BFloat16,
+  Float32,
+  Float64,
+  Index
 };
 inline constexpr int dtype_count = 17;
 

@@ -17,18 +17,26 @@ F max_of(F a, F b) {
 template <class F>
 F float_op(Op op, F a, F b, F c) {
   switch (op) {
-    case Op::Recip: return F(1) / a;
-    case Op::Trunc: return std::trunc(a);
-    case Op::Sqrt: return std::sqrt(a);
-    case Op::Add: return a + b;
-    case Op::Mul: return a * b;
-    case Op::Max: return max_of(a, b);
-    case Op::Fdiv: return a / b;
+    case Op::Recip:
+      return F(1) / a;
+    case Op::Trunc:
+      return std::trunc(a);
+    case Op::Sqrt:
+      return std::sqrt(a);
+    case Op::Add:
+      return a + b;
+    case Op::Mul:
+      return a * b;
+    case Op::Max:
+      return max_of(a, b);
+    case Op::Fdiv:
+      return a / b;
     case Op::Mulacc: {
       const volatile F product = a * b;  // two roundings
       return product + c;
     }
-    default: internal_error("{} is not defined on floats", op_name(op));
+    default:
+      internal_error("{} is not defined on floats", op_name(op));
   }
 }
 
@@ -38,10 +46,14 @@ int64_t integer_op(Op op, DType dtype, int64_t a, int64_t b, int64_t c) {
   const bool unsigned_dtype = !is_signed(dtype);
   const uint64_t width = static_cast<uint64_t>(dtype_info(dtype).bits);
   switch (op) {
-    case Op::Trunc: return a;
-    case Op::Add: return static_cast<int64_t>(ua + ub);
-    case Op::Mul: return static_cast<int64_t>(ua * ub);
-    case Op::Mulacc: return static_cast<int64_t>(ua * ub + static_cast<uint64_t>(c));
+    case Op::Trunc:
+      return a;
+    case Op::Add:
+      return static_cast<int64_t>(ua + ub);
+    case Op::Mul:
+      return static_cast<int64_t>(ua * ub);
+    case Op::Mulacc:
+      return static_cast<int64_t>(ua * ub + static_cast<uint64_t>(c));
     case Op::Max:
       if (unsigned_dtype) return ub > ua ? b : a;
       return b > a ? b : a;
@@ -55,14 +67,19 @@ int64_t integer_op(Op op, DType dtype, int64_t a, int64_t b, int64_t c) {
       if (unsigned_dtype) return static_cast<int64_t>(ua % ub);
       if (b == -1) return 0;
       return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
-    case Op::Xor: return a ^ b;
-    case Op::Or: return a | b;
-    case Op::And: return a & b;
-    case Op::Shl: return ub >= width ? 0 : static_cast<int64_t>(ua << ub);
+    case Op::Xor:
+      return a ^ b;
+    case Op::Or:
+      return a | b;
+    case Op::And:
+      return a & b;
+    case Op::Shl:
+      return ub >= width ? 0 : static_cast<int64_t>(ua << ub);
     case Op::Shr:
       if (unsigned_dtype) return ub >= width ? 0 : static_cast<int64_t>(ua >> ub);
       return a >> (ub >= width ? 63 : ub);
-    default: internal_error("{} is not defined on integers", op_name(op));
+    default:
+      internal_error("{} is not defined on integers", op_name(op));
   }
 }
 
@@ -106,18 +123,24 @@ Bits evaluate(Op op, DType out, DType in, std::span<const Bits> operands) {
     switch (op) {
       case Op::Add:
       case Op::Max:
-      case Op::Or: return x | y;
+      case Op::Or:
+        return x | y;
       case Op::Mul:
-      case Op::And: return x & y;
-      case Op::Xor: return x ^ y;
-      case Op::Mulacc: return (x & y) | z;
-      case Op::Trunc: return x;
-      default: internal_error("{} is not defined on bool", op_name(op));
+      case Op::And:
+        return x & y;
+      case Op::Xor:
+        return x ^ y;
+      case Op::Mulacc:
+        return (x & y) | z;
+      case Op::Trunc:
+        return x;
+      default:
+        internal_error("{} is not defined on bool", op_name(op));
     }
   }
   if (in == DType::Float64)
-    return std::bit_cast<uint64_t>(float_op(op, std::bit_cast<double>(x), std::bit_cast<double>(y),
-                                            std::bit_cast<double>(z)));
+    return std::bit_cast<uint64_t>(
+        float_op(op, std::bit_cast<double>(x), std::bit_cast<double>(y), std::bit_cast<double>(z)));
   if (is_float(in)) {
     auto narrow = [&](Bits bits) { return static_cast<float>(bits_to_double(in, bits)); };
     if (op == Op::Mulacc && in != DType::Float32) {  // the product rounds to the dtype
@@ -126,7 +149,8 @@ Bits evaluate(Op op, DType out, DType in, std::span<const Bits> operands) {
     }
     return double_to_bits(in, float_op(op, narrow(x), narrow(y), narrow(z)));
   }
-  return int_to_bits(in, integer_op(op, in, bits_to_int(in, x), bits_to_int(in, y), bits_to_int(in, z)));
+  return int_to_bits(
+      in, integer_op(op, in, bits_to_int(in, x), bits_to_int(in, y), bits_to_int(in, z)));
 }
 
 }  // namespace koine

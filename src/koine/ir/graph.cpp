@@ -40,8 +40,9 @@ void post_order(const Node* root, Expand&& expand, Visit&& visit) {
 
 std::vector<UOp> toposort(const UOp& root) {
   std::vector<UOp> order;
-  post_order(root.node(), [](const Node*) { return true; },
-             [&](const Node* node) { order.push_back(UOp::share(node)); });
+  post_order(
+      root.node(), [](const Node*) { return true; },
+      [&](const Node* node) { order.push_back(UOp::share(node)); });
   return order;
 }
 
@@ -63,8 +64,7 @@ UOp substitute(const UOp& root, const Substitution& replacements) {
   absl::flat_hash_map<const Node*, UOp> result;
   std::vector<UOp> sources;
   post_order(
-      root.node(),
-      [&](const Node* node) { return !replacements.contains(UOp::share(node)); },
+      root.node(), [&](const Node* node) { return !replacements.contains(UOp::share(node)); },
       [&](const Node* node) {
         const UOp self = UOp::share(node);
         if (auto it = replacements.find(self); it != replacements.end()) {
@@ -87,18 +87,19 @@ UOp substitute(const UOp& root, const Substitution& replacements) {
 UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const UOp&)>& visit) {
   absl::flat_hash_map<const Node*, UOp> result;
   std::vector<UOp> sources;
-  post_order(root.node(), [](const Node*) { return true; },
-             [&](const Node* node) {
-               const UOp self = UOp::share(node);
-               sources.assign(node->src().begin(), node->src().end());
-               bool changed = false;
-               for (UOp& source : sources) {
-                 const UOp& replaced = result.at(source.node());
-                 changed |= !(replaced == source);
-                 source = replaced;
-               }
-               result.emplace(node, visit(self, changed ? with_sources(self, sources) : self));
-             });
+  post_order(
+      root.node(), [](const Node*) { return true; },
+      [&](const Node* node) {
+        const UOp self = UOp::share(node);
+        sources.assign(node->src().begin(), node->src().end());
+        bool changed = false;
+        for (UOp& source : sources) {
+          const UOp& replaced = result.at(source.node());
+          changed |= !(replaced == source);
+          source = replaced;
+        }
+        result.emplace(node, visit(self, changed ? with_sources(self, sources) : self));
+      });
   return result.at(root.node());
 }
 

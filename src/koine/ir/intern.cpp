@@ -37,7 +37,8 @@ bool matches(const Node* node, const Key& key) {
 bool try_acquire(Node* node) {
   uint32_t count = node->references.load(std::memory_order_relaxed);
   while (count != 0)
-    if (node->references.compare_exchange_weak(count, count + 1, std::memory_order_acquire)) return true;
+    if (node->references.compare_exchange_weak(count, count + 1, std::memory_order_acquire))
+      return true;
   return false;
 }
 

@@ -12,9 +12,9 @@ constexpr std::array<OpInfo, op_count> infos = {{
 #undef OP
 }};
 
-constexpr std::array<std::string_view, 11> group_names = {
-    "Source", "Movement", "Reduce", "Call",    "Memory", "Order",
-    "Unary",  "Binary",   "Ternary", "Marker", "Codegen"};
+constexpr std::array<std::string_view, 11> group_names = {"Source",  "Movement", "Reduce", "Call",
+                                                          "Memory",  "Order",    "Unary",  "Binary",
+                                                          "Ternary", "Marker",   "Codegen"};
 
 }  // namespace
 

@@ -18,7 +18,17 @@ inline constexpr int op_count = 0
     ;
 
 enum class GroupOp : uint8_t {
-  Source, Movement, Reduce, Call, Memory, Order, Unary, Binary, Ternary, Marker, Codegen
+  Source,
+  Movement,
+  Reduce,
+  Call,
+  Memory,
+  Order,
+  Unary,
+  Binary,
+  Ternary,
+  Marker,
+  Codegen
 };
 
 enum class DTypeRule : uint8_t { Arg, Src0, Src1, Bool, Index, Void, UInt8 };

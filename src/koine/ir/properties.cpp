@@ -160,8 +160,8 @@ Interval cast_bounds(const UOp& u) {
   const DType from = u.src(0).dtype(), to = u.dtype();
   if (to == DType::Bool) {
     Interval i = dtype_interval(to);
-    const bool zero_free = is_float(from) ? (s.float_low > 0 || s.float_high < 0)
-                                          : (s.low > 0 || s.high < 0);
+    const bool zero_free =
+        is_float(from) ? (s.float_low > 0 || s.float_high < 0) : (s.low > 0 || s.high < 0);
     if (zero_free) i.low = 1;
     if (!is_float(from) && s.low == 0 && s.high == 0) i.high = 0;
     return i;
@@ -204,7 +204,8 @@ Interval float_arithmetic(const UOp& u) {
                               (std::isinf(a.float_high) && std::isinf(b.float_low)));
   const double c[] = {a.float_low * b.float_low, a.float_low * b.float_high,
                       a.float_high * b.float_low, a.float_high * b.float_high};
-  if (std::any_of(c, c + 4, [](double v) { return std::isnan(v); })) return dtype_interval(u.dtype());
+  if (std::any_of(c, c + 4, [](double v) { return std::isnan(v); }))
+    return dtype_interval(u.dtype());
   const bool unbounded = std::isinf(a.float_low) || std::isinf(a.float_high) ||
                          std::isinf(b.float_low) || std::isinf(b.float_high);
   return float_interval(round(*std::min_element(c, c + 4)), round(*std::max_element(c, c + 4)),
@@ -215,8 +216,10 @@ Interval integer_arithmetic(const UOp& u) {
   const Interval &a = u.src(0).bounds(), &b = u.src(1).bounds();
   const DType dtype = u.dtype();
   switch (u.op()) {
-    case Op::Add: return integer_interval(dtype, a.low + b.low, a.high + b.high);
-    case Op::Max: return integer_interval(dtype, std::max(a.low, b.low), std::max(a.high, b.high));
+    case Op::Add:
+      return integer_interval(dtype, a.low + b.low, a.high + b.high);
+    case Op::Max:
+      return integer_interval(dtype, std::max(a.low, b.low), std::max(a.high, b.high));
     case Op::Mul: {
       const i128 limit = static_cast<i128>(1) << 63;
       if (std::max({a.high, -a.low, b.high, -b.low}) > limit) return dtype_interval(dtype);
@@ -236,13 +239,16 @@ Interval integer_arithmetic(const UOp& u) {
       }
       return dtype_interval(dtype);
     case Op::And:
-      if (dtype == DType::Bool) return integer_interval(dtype, std::min(a.low, b.low) & 1, std::min(a.high, b.high));
+      if (dtype == DType::Bool)
+        return integer_interval(dtype, std::min(a.low, b.low) & 1, std::min(a.high, b.high));
       if (a.low >= 0 && b.low >= 0) return integer_interval(dtype, 0, std::min(a.high, b.high));
       return dtype_interval(dtype);
     case Op::Or:
-      if (dtype == DType::Bool) return integer_interval(dtype, std::max(a.low, b.low), std::max(a.high, b.high));
+      if (dtype == DType::Bool)
+        return integer_interval(dtype, std::max(a.low, b.low), std::max(a.high, b.high));
       return dtype_interval(dtype);
-    default: return dtype_interval(dtype);
+    default:
+      return dtype_interval(dtype);
   }
 }
 
@@ -267,7 +273,8 @@ Interval compute_interval(const UOp& u) {
         return float_interval(v, v, false);
       }
       const ConstArg& c = u.as<ConstArg>();
-      const i128 v = dtype == DType::UInt64 ? static_cast<i128>(c.bits) : bits_to_int(dtype, c.bits);
+      const i128 v =
+          dtype == DType::UInt64 ? static_cast<i128>(c.bits) : bits_to_int(dtype, c.bits);
       Interval i = dtype_interval(dtype);
       i.low = i.high = v;
       return i;
@@ -281,18 +288,21 @@ Interval compute_interval(const UOp& u) {
       return integer_interval(DType::Index, 0, std::max<i128>(0, u.src(0).bounds().high - 1));
     case Op::Assume: {
       const Interval& b = u.src(0).bounds();
-      const i128 low = std::max(b.low, u.src(1).bounds().low), high = std::min(b.high, u.src(2).bounds().high);
+      const i128 low = std::max(b.low, u.src(1).bounds().low),
+                 high = std::min(b.high, u.src(2).bounds().high);
       return integer_interval(dtype, std::min(low, high), high);
     }
     case Op::CmpLt:
-    case Op::CmpNe: return compare_bounds(u.op(), u.src(0), u.src(1));
+    case Op::CmpNe:
+      return compare_bounds(u.op(), u.src(0), u.src(1));
     case Op::Where: {
       const Interval& p = u.src(0).bounds();
       if (p.low == 1) return u.src(1).bounds();
       if (p.high == 0) return u.src(2).bounds();
       return join(u.src(1).bounds(), u.src(2).bounds(), dtype);
     }
-    case Op::Cast: return cast_bounds(u);
+    case Op::Cast:
+      return cast_bounds(u);
     case Op::Pad: {
       // The fill is part of the value (amendment C6); without one the invalid elements are
       // resolved by whoever reads them, to anything.
@@ -328,8 +338,10 @@ Interval compute_interval(const UOp& u) {
     case Op::Idiv:
     case Op::Mod:
     case Op::And:
-    case Op::Or: return integer_arithmetic(u);
-    default: return dtype_interval(dtype);
+    case Op::Or:
+      return integer_arithmetic(u);
+    default:
+      return dtype_interval(dtype);
   }
 }
 
@@ -351,8 +363,7 @@ RangeSet compute_ranges(const Node* node) {
   // The effects an After waits for are closed loops: it depends on them, not on their ranges.
   std::sort(out.begin(), out.end(), range_less);
   out.erase(std::unique(out.begin(), out.end()), out.end());
-  for (size_t i = ended; i < node->source_count; ++i)
-    std::erase(out, node->sources()[i].node());
+  for (size_t i = ended; i < node->source_count; ++i) std::erase(out, node->sources()[i].node());
   if (node->op == Op::Range) out.push_back(node);
   return out;
 }
@@ -388,7 +399,8 @@ Device UOp::device() const {
   for (size_t steps = 0; !stack.empty() && steps < 4096; ++steps) {
     const Node* node = stack.back();
     stack.pop_back();
-    if (const auto* buffer = std::get_if<BufferArg>(&node->arg); buffer != nullptr && buffer->device)
+    if (const auto* buffer = std::get_if<BufferArg>(&node->arg);
+        buffer != nullptr && buffer->device)
       return buffer->device;
     if (const auto* moved = std::get_if<LoadArg>(&node->arg); moved != nullptr && moved->device)
       return moved->device;

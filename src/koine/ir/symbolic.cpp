@@ -40,13 +40,15 @@ int compare_factors(const std::vector<UOp>& a, const std::vector<UOp>& b) {
 int64_t checked_add(int64_t a, int64_t b) {
   int64_t out;
   if (__builtin_add_overflow(a, b, &out))
-    raise(ErrorKind::Value, "index arithmetic: {} + {} leaves 64 bits: the shapes are too large", a, b);
+    raise(ErrorKind::Value, "index arithmetic: {} + {} leaves 64 bits: the shapes are too large", a,
+          b);
   return out;
 }
 int64_t checked_mul(int64_t a, int64_t b) {
   int64_t out;
   if (__builtin_mul_overflow(a, b, &out))
-    raise(ErrorKind::Value, "index arithmetic: {} * {} leaves 64 bits: the shapes are too large", a, b);
+    raise(ErrorKind::Value, "index arithmetic: {} * {} leaves 64 bits: the shapes are too large", a,
+          b);
   return out;
 }
 
@@ -57,9 +59,8 @@ int64_t floor_div(int64_t a, int64_t b) {
 int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
 
 void normalise(Polynomial& p) {
-  std::sort(p.begin(), p.end(), [](const Term& a, const Term& b) {
-    return compare_factors(a.factors, b.factors) < 0;
-  });
+  std::sort(p.begin(), p.end(),
+            [](const Term& a, const Term& b) { return compare_factors(a.factors, b.factors) < 0; });
   Polynomial merged;
   for (Term& term : p) {
     if (!merged.empty() && compare_factors(merged.back().factors, term.factors) == 0)
@@ -374,13 +375,13 @@ UOp simplify_index_node(const UOp& node) {
     case Op::Max: {
       const UOp &a = node.src(0), &b = node.src(1);
       if (a == b || is_invalid(a) || is_invalid(b)) return a == b ? a : node;
-      const Span difference =
-          span_of(sum(to_polynomial(a), scale_up(to_polynomial(b), -1)));
+      const Span difference = span_of(sum(to_polynomial(a), scale_up(to_polynomial(b), -1)));
       if (difference.low >= 0) return a;
       if (difference.high <= 0) return b;
       return node;
     }
-    default: return node;
+    default:
+      return node;
   }
 }
 
@@ -389,9 +390,8 @@ UOp simplify_index(const UOp& expression) {
   if (std::all_of(expression.src().begin(), expression.src().end(),
                   [](const UOp& s) { return s.src().empty(); }))
     return simplify_index_node(expression);
-  return transform_graph(expression, [](const UOp&, const UOp& rebuilt) {
-    return simplify_index_node(rebuilt);
-  });
+  return transform_graph(
+      expression, [](const UOp&, const UOp& rebuilt) { return simplify_index_node(rebuilt); });
 }
 
 UOp product(const UOp& shape) {

@@ -124,7 +124,9 @@ class LineParser {
   std::string_view word() {
     space();
     size_t n = 0;
-    while (n < rest_.size() && std::string_view(" \t,()[]=").find(rest_[n]) == std::string_view::npos) ++n;
+    while (n < rest_.size() &&
+           std::string_view(" \t,()[]=").find(rest_[n]) == std::string_view::npos)
+      ++n;
     if (n == 0) fail("expected a word");
     const std::string_view w = rest_.substr(0, n);
     rest_.remove_prefix(n);
@@ -209,7 +211,8 @@ class LineParser {
 
   Arg arg(Op op) {
     switch (op) {
-      case Op::Const: return scalar();
+      case Op::Const:
+        return scalar();
       case Op::Param:
       case Op::Buffer: {
         BufferArg b{number<int64_t>(), dtype(), {}, addrspace()};
@@ -218,9 +221,11 @@ class LineParser {
         return b;
       }
       case Op::Permute:
-      case Op::Flip: return ints();
+      case Op::Flip:
+        return ints();
       case Op::Cast:
-      case Op::Bitcast: return dtype();
+      case Op::Bitcast:
+        return dtype();
       case Op::Reduce: {
         const auto reduce_op = op_from_name(word());
         if (!reduce_op) fail("unknown op");
@@ -235,16 +240,19 @@ class LineParser {
         const auto id = number<int64_t>();
         const std::string_view w = word();
         for (int t = 0; t < 9; ++t)
-          if (axis_type_name(static_cast<AxisType>(t)) == w) return RangeArg{id, static_cast<AxisType>(t)};
+          if (axis_type_name(static_cast<AxisType>(t)) == w)
+            return RangeArg{id, static_cast<AxisType>(t)};
         fail("unknown axis type");
       }
-      case Op::GetTuple: return number<int64_t>();
+      case Op::GetTuple:
+        return number<int64_t>();
       case Op::Ins:
       case Op::Custom: {
         const DType type = dtype();
         return CodeArg{quoted(), type};
       }
-      default: return quoted();
+      default:
+        return quoted();
     }
   }
 
@@ -308,33 +316,50 @@ namespace {
 
 int precedence(Op op) {
   switch (op) {
-    case Op::Add: return 4;
+    case Op::Add:
+      return 4;
     case Op::Mul:
     case Op::Idiv:
     case Op::Mod:
-    case Op::Fdiv: return 5;
+    case Op::Fdiv:
+      return 5;
     case Op::CmpLt:
-    case Op::CmpNe: return 3;
-    case Op::And: return 2;
+    case Op::CmpNe:
+      return 3;
+    case Op::And:
+      return 2;
     case Op::Or:
-    case Op::Xor: return 1;
-    default: return 9;
+    case Op::Xor:
+      return 1;
+    default:
+      return 9;
   }
 }
 
 std::string_view infix(Op op) {
   switch (op) {
-    case Op::Add: return "+";
-    case Op::Mul: return "*";
-    case Op::Idiv: return "//";
-    case Op::Mod: return "%";
-    case Op::Fdiv: return "/";
-    case Op::CmpLt: return "<";
-    case Op::CmpNe: return "!=";
-    case Op::And: return "&";
-    case Op::Or: return "|";
-    case Op::Xor: return "^";
-    default: return {};
+    case Op::Add:
+      return "+";
+    case Op::Mul:
+      return "*";
+    case Op::Idiv:
+      return "//";
+    case Op::Mod:
+      return "%";
+    case Op::Fdiv:
+      return "/";
+    case Op::CmpLt:
+      return "<";
+    case Op::CmpNe:
+      return "!=";
+    case Op::And:
+      return "&";
+    case Op::Or:
+      return "|";
+    case Op::Xor:
+      return "^";
+    default:
+      return {};
   }
 }
 
@@ -356,8 +381,9 @@ std::string expression_text(const UOp& expression) {
       out = fmt::format("{}{}", axis_letter(r.type), r.id);
     } else if (node.is(Op::Param) || node.is(Op::Buffer)) {
       const BufferArg& b = node.as<BufferArg>();
-      out = !b.name.empty() ? b.name
-                            : fmt::format("{}{}", b.space == AddrSpace::Reg ? "acc" : "data", b.slot);
+      out = !b.name.empty()
+                ? b.name
+                : fmt::format("{}{}", b.space == AddrSpace::Reg ? "acc" : "data", b.slot);
     } else if (node.is(Op::Load)) {
       out = of(0);
       if (node.src().size() == 3) out = fmt::format("({} ? {} : {})", of(2), of(0), of(1));

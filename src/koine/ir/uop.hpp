@@ -16,7 +16,7 @@ struct Node;
 /// A closed interval of values. Integers (bool, index included) are exact; floats bound every
 /// value that is not NaN. `known` is false where nothing tighter than the dtype's range is known.
 struct Interval {
-  __int128 low = 0, high = 0;      ///< integers
+  __int128 low = 0, high = 0;            ///< integers
   double float_low = 0, float_high = 0;  ///< floats
   bool may_be_nan = false;
   bool is_constant() const { return low == high; }
@@ -101,7 +101,8 @@ struct Node {
   std::atomic<uint32_t> references{1};
   Op op;
   DType dtype;
-  bool scalar_stack;  ///< a Stack of scalars: its shape (n,) is made on demand, which ends the regress
+  bool scalar_stack;  ///< a Stack of scalars: its shape (n,) is made on demand, which ends the
+                      ///< regress
   uint32_t source_count;
   uint64_t hash;
   uint64_t id;

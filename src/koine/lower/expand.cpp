@@ -98,7 +98,8 @@ class Expander {
     std::vector<UOp> src;
     for (const UOp& s : node.src()) src.push_back(done_.at(s.node()));
     switch (node.op()) {
-      case Op::Reduce: return reduction(node, src);
+      case Op::Reduce:
+        return reduction(node, src);
       case Op::End: {
         std::vector<UOp> loops;
         for (size_t i = 1; i < src.size(); ++i)
@@ -107,7 +108,8 @@ class Expander {
       }
       case Op::Store: {
         const UOp all = broadcast_shape(Op::Store, src);
-        const UOp address = with_sources(src[0], std::vector<UOp>{src[0].src(0), broadcast_to(src[0].src(1), all)});
+        const UOp address =
+            with_sources(src[0], std::vector<UOp>{src[0].src(0), broadcast_to(src[0].src(1), all)});
         const UOp value = broadcast_to(src[1], all);
         if (src.size() == 3) return store(address, value, broadcast_to(src[2], all));
         return store(address, value);
@@ -117,10 +119,12 @@ class Expander {
         // The gate may have lanes where the address has none, and the reverse.
         const UOp all = broadcast_shape(Op::Load, src);
         if (all == src[0].shape() || !src[0].is(Op::Index)) break;
-        const UOp address = with_sources(src[0], std::vector<UOp>{src[0].src(0), broadcast_to(src[0].src(1), all)});
+        const UOp address =
+            with_sources(src[0], std::vector<UOp>{src[0].src(0), broadcast_to(src[0].src(1), all)});
         return load(address, broadcast_to(src[1], all), broadcast_to(src[2], all));
       }
-      default: break;
+      default:
+        break;
     }
     const bool same = std::equal(src.begin(), src.end(), node.src().begin());
     return same ? node : with_sources(node, src);
@@ -136,10 +140,12 @@ class Expander {
       if (it == layout_.axis.end())
         loops.push_back(r);
       else
-        (r.as<RangeArg>().type == AxisType::Unroll ? unrolled : grouped).push_back(static_cast<int64_t>(it->second));
+        (r.as<RangeArg>().type == AxisType::Unroll ? unrolled : grouped)
+            .push_back(static_cast<int64_t>(it->second));
     }
     // The value must really have the axes it is reduced over.
-    std::vector<int64_t> full = value.is_scalar() ? std::vector<int64_t>(layout_.sizes.size(), 1) : value.sizes();
+    std::vector<int64_t> full =
+        value.is_scalar() ? std::vector<int64_t>(layout_.sizes.size(), 1) : value.sizes();
     bool widen = false;
     for (const auto& list : {unrolled, grouped})
       for (const int64_t axis : list) {
@@ -192,7 +198,9 @@ UOp threads_to_special(const UOp& ast) {
     else if (node.is(Op::End) && src.size() == 1)
       last = src[0];
     else
-      last = std::equal(src.begin(), src.end(), node.src().begin(), node.src().end()) ? node : with_sources(node, src);
+      last = std::equal(src.begin(), src.end(), node.src().begin(), node.src().end())
+                 ? node
+                 : with_sources(node, src);
     done.emplace(node.node(), last);
   }
   return last;

@@ -12,18 +12,24 @@ double own_cost(const UOp& u) {
   switch (u.op()) {
     case Op::Cast:
     case Op::Bitcast:
-    case Op::Trunc: return 0.5;
+    case Op::Trunc:
+      return 0.5;
     case Op::Fdiv:
     case Op::Recip:
     case Op::Sqrt:
     case Op::Idiv:
-    case Op::Mod: return 6;
+    case Op::Mod:
+      return 6;
     case Op::Exp2:
-    case Op::Log2: return 14;
+    case Op::Log2:
+      return 14;
     case Op::Sin:
-    case Op::Pow: return 40;
-    case Op::Threefry: return 80;
-    default: return is_elementwise(u.op()) ? 1 : 0;
+    case Op::Pow:
+      return 40;
+    case Op::Threefry:
+      return 80;
+    default:
+      return is_elementwise(u.op()) ? 1 : 0;
   }
 }
 
@@ -66,6 +72,26 @@ bool reads_memory(const UOp& node) {
 
 }  // namespace
 
+namespace {
+
+// Nodes of a topological order that may be invalid somewhere.
+absl::flat_hash_set<const Node*> find_invalid(const std::vector<UOp>& order) {
+  absl::flat_hash_set<const Node*> out;
+  for (const UOp& u : order) {
+    if (u.is(Op::Reduce) || asks_for_buffer(u) || is_leaf(u) || u.dtype() == DType::Void) continue;
+    bool partly = (u.is(Op::Pad) && u.src().size() == 3) || (u.is(Op::Const) && is_invalid(u));
+    for (const UOp& s : u.src()) partly = partly || out.contains(s.node());
+    if (partly) out.insert(u.node());
+  }
+  return out;
+}
+
+}  // namespace
+
+bool may_be_invalid(const UOp& value) {
+  return find_invalid(toposort(value)).contains(value.node());
+}
+
 double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop) {
   double total = 0;
   size_t seen = 0;
@@ -88,9 +114,11 @@ double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop
     total += own_cost(f.node) * f.times;
     if (is_movement(f.node.op()) || f.node.is(Op::Reduce) || is_elementwise(f.node.op()) ||
         f.node.is(Op::Detach) || f.node.is(Op::ContiguousBackward) || f.node.is(Op::Contiguous)) {
-      const size_t count = is_movement(f.node.op()) && !f.node.is(Op::Stack) ? 1 : f.node.src().size();
+      const size_t count =
+          is_movement(f.node.op()) && !f.node.is(Op::Stack) ? 1 : f.node.src().size();
       for (size_t i = 0; i < count; ++i)
-        if (!is_leaf(f.node.src(i)) && !(stop && stop(f.node.src(i)))) stack.push_back({f.node.src(i), times});
+        if (!is_leaf(f.node.src(i)) && !(stop && stop(f.node.src(i))))
+          stack.push_back({f.node.src(i), times});
     }
   }
   return total;
@@ -98,12 +126,7 @@ double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop
 
 Fusion::Fusion(const UOp& program) {
   const std::vector<UOp> order = toposort(program);
-  for (const UOp& u : order) {
-    if (u.is(Op::Reduce) || asks_for_buffer(u) || is_leaf(u) || u.dtype() == DType::Void) continue;
-    bool partly = u.is(Op::Pad) && u.src().size() == 3;
-    for (const UOp& s : u.src()) partly = partly || partly_invalid_.contains(s.node());
-    if (partly || (u.is(Op::Const) && is_invalid(u))) partly_invalid_.insert(u.node());
-  }
+  partly_invalid_ = find_invalid(order);
   // Which kernels want a node: none yet (null), one (its root), or several (shared).
   absl::flat_hash_map<const Node*, const Node*> wanted_by;
   absl::flat_hash_set<const Node*> by_many;
@@ -129,8 +152,8 @@ Fusion::Fusion(const UOp& program) {
     const Node* root = it->second;
     bool own_kernel = asks_for_buffer(u);
     if (by_many.contains(u.node())) {
-      const bool worth = u.is(Op::Reduce) ||
-                         (is_elementwise(u.op()) && element_cost(u, nullptr) >= 4);
+      const bool worth =
+          u.is(Op::Reduce) || (is_elementwise(u.op()) && element_cost(u, nullptr) >= 4);
       if (worth && reads_memory(u) && !partly_invalid_.contains(u.node())) {
         shared_.insert(u.node());
         own_kernel = true;
@@ -178,7 +201,8 @@ const char* Fusion::repeats_work(const UOp& node, const std::vector<UOp>& at, co
       if (r.as<RangeArg>().id < innermost) outer_repeats *= size;
     }
   }
-  if (node.is(Op::Reduce) && in_reduce && reads_memory(node) && iterations * reduced_size(node) > 4096)
+  if (node.is(Op::Reduce) && in_reduce && reads_memory(node) &&
+      iterations * reduced_size(node) > 4096)
     return "a reduce of reduces";
   if (!any_missing) return nullptr;
   if (!reads_memory(node)) return nullptr;

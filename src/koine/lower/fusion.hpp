@@ -35,6 +35,10 @@ class Fusion {
   absl::flat_hash_map<const Node*, UOp> later_;
 };
 
+/// Whether some elements may be invalid: a Pad without fill below, not resolved by a Reduce or by
+/// memory on the way.
+bool may_be_invalid(const UOp& value);
+
 /// Scalar operations to compute one element, following sources until `stop`; saturates.
 double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop);
 

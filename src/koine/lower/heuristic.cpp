@@ -10,7 +10,9 @@
 namespace koine {
 namespace {
 
-int64_t size_of(const UOp& range) { return range.src(0).is(Op::Const) ? const_int(range.src(0)) : 0; }
+int64_t size_of(const UOp& range) {
+  return range.src(0).is(Op::Const) ? const_int(range.src(0)) : 0;
+}
 AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
 
 bool depends(const UOp& u, const UOp& range) {
@@ -146,7 +148,8 @@ void register_tile(Plan& plan, const Contraction& c) {
     if (whole ? n % (vectors * lanes) != 0 : vectors > 1) continue;
     for (int64_t rows = 1; rows <= 12; ++rows) {
       if (m % rows != 0 || rows * vectors + vectors + 1 > registers) continue;
-      const double loads = static_cast<double>(rows + vectors) / static_cast<double>(rows * vectors);
+      const double loads =
+          static_cast<double>(rows + vectors) / static_cast<double>(rows * vectors);
       const double stalls = rows * vectors < 8 ? 8.0 / static_cast<double>(rows * vectors) - 1 : 0;
       if (loads + stalls < best) {
         best = loads + stalls;
@@ -215,14 +218,17 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   const int64_t lanes = plan.target().lanes(widest_item(plan.ast()));
   if (lanes < 2) return;
   const std::vector<UOp> axes = plan.axes();
-  const UOp loop = lane_axis(accesses, axes, [](const UOp& a) { return type_of(a) == AxisType::Loop; });
+  const UOp loop =
+      lane_axis(accesses, axes, [](const UOp& a) { return type_of(a) == AxisType::Loop; });
   // A loop that runs along memory inside the reduces serves them too.
   const bool reduces = !accesses.reduces.empty();
   bool loop_in_reduces = loop && reduces;
-  for (const UOp& r : accesses.reduces) loop_in_reduces = loop_in_reduces && depends(r.src(0), loop);
+  for (const UOp& r : accesses.reduces)
+    loop_in_reduces = loop_in_reduces && depends(r.src(0), loop);
   if (loop && (!reduces || loop_in_reduces)) {
     // Prefer a reduction axis when the inputs run along it and not along the loop.
-    const UOp reduced = lane_axis(accesses, axes, [](const UOp& a) { return type_of(a) == AxisType::Reduce; });
+    const UOp reduced =
+        lane_axis(accesses, axes, [](const UOp& a) { return type_of(a) == AxisType::Reduce; });
     int along_loop = 0, along_reduce = 0;
     for (const UOp& address : accesses.loads) {
       along_loop += stride(address, loop) == 1;
@@ -252,7 +258,8 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
 // The outermost loop is shared out in chunks that depend on the shape alone, never on the number
 // of threads (amendment C32).
 void threads(Plan& plan, double work) {
-  constexpr double worth = 1 << 17;  // operations; below it a second thread costs more than it gives
+  constexpr double worth =
+      1 << 17;  // operations; below it a second thread costs more than it gives
   constexpr int64_t most_chunks = 16;
   if (!plan.target().has_threads || work < worth) return;
   for (const UOp& axis : plan.axes()) {

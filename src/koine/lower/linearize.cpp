@@ -46,8 +46,10 @@ class Linearizer {
       case Op::Sink:
       case Op::After:
       case Op::Group:
-      case Op::End: return false;
-      default: return true;
+      case Op::End:
+        return false;
+      default:
+        return true;
     }
   }
 

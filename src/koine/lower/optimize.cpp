@@ -26,14 +26,20 @@ bool is_reduction(AxisType t) {
 std::vector<AxisType> legal_targets(AxisType from) {
   switch (from) {
     case AxisType::Loop:
-      return {AxisType::Loop, AxisType::Upcast, AxisType::Thread, AxisType::Global, AxisType::Local};
+      return {AxisType::Loop, AxisType::Upcast, AxisType::Thread, AxisType::Global,
+              AxisType::Local};
     case AxisType::Global:
       return {AxisType::Local, AxisType::Thread, AxisType::Upcast, AxisType::Loop};
-    case AxisType::Local: return {AxisType::Upcast};
-    case AxisType::Thread: return {AxisType::Loop, AxisType::Upcast};
-    case AxisType::Reduce: return {AxisType::Reduce, AxisType::GroupReduce, AxisType::Unroll};
-    case AxisType::GroupReduce: return {AxisType::Unroll};
-    default: return {};
+    case AxisType::Local:
+      return {AxisType::Upcast};
+    case AxisType::Thread:
+      return {AxisType::Loop, AxisType::Upcast};
+    case AxisType::Reduce:
+      return {AxisType::Reduce, AxisType::GroupReduce, AxisType::Unroll};
+    case AxisType::GroupReduce:
+      return {AxisType::Unroll};
+    default:
+      return {};
   }
 }
 
@@ -81,23 +87,28 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
     std::string list;
     for (const AxisType t : legal) list += fmt::format(" {}", axis_type_name(t));
     raise(ErrorKind::Value, "Split: axis {} is {}, which may not become {}; it may become:{}",
-          position, axis_type_name(from), axis_type_name(opt.target), list.empty() ? " nothing" : list);
+          position, axis_type_name(from), axis_type_name(opt.target),
+          list.empty() ? " nothing" : list);
   }
   const UOp& bound = axis.src(0);
   const UOp factor = index_const(opt.amount);
-  KOINE_REQUIRE(opt.amount >= 1, Value, "Split: axis {}: the factor {} must be positive", position, opt.amount);
+  KOINE_REQUIRE(opt.amount >= 1, Value, "Split: axis {}: the factor {} must be positive", position,
+                opt.amount);
   KOINE_REQUIRE(simplify_index(mod(bound, factor)) == index_const(0), Value,
                 "Split: axis {} of size {} is not divisible by {}: use Padto first", position,
                 dim_text(bound), opt.amount);
   KOINE_REQUIRE((opt.target != AxisType::Upcast && opt.target != AxisType::Unroll &&
-                 opt.target != AxisType::GroupReduce) || opt.amount <= 256,
+                 opt.target != AxisType::GroupReduce) ||
+                    opt.amount <= 256,
                 Value, "Split: axis {}: {} lanes are too many", position, opt.amount);
   const UOp rest = simplify_index(idiv(bound, factor));
   const int64_t id = axis.as<RangeArg>().id;
   // Room between neighbouring ids: all ids are doubled first.
   const int64_t outer_id = 2 * id, inner_id = 2 * id + 1;
-  const UOp outer = range(outer_id + (int64_t{1} << 30), opt.top ? factor : rest, opt.top ? opt.target : from);
-  const UOp inner = range(inner_id + (int64_t{1} << 30), opt.top ? rest : factor, opt.top ? from : opt.target);
+  const UOp outer =
+      range(outer_id + (int64_t{1} << 30), opt.top ? factor : rest, opt.top ? opt.target : from);
+  const UOp inner =
+      range(inner_id + (int64_t{1} << 30), opt.top ? rest : factor, opt.top ? from : opt.target);
   UOp out = ast;
   for (const UOp& r : kernel_ranges(ast)) {
     if (r == axis) continue;
@@ -114,9 +125,11 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
 
 // Rounds an axis up; what lies beyond is neither stored nor counted, and loads there are gated.
 UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
-  KOINE_REQUIRE(multiple >= 1, Value, "Padto: axis {}: the multiple {} must be positive", position, multiple);
+  KOINE_REQUIRE(multiple >= 1, Value, "Padto: axis {}: the multiple {} must be positive", position,
+                multiple);
   const UOp& bound = axis.src(0);
-  KOINE_REQUIRE(bound.is(Op::Const), Value, "Padto: axis {} has the symbolic size {}", position, dim_text(bound));
+  KOINE_REQUIRE(bound.is(Op::Const), Value, "Padto: axis {} has the symbolic size {}", position,
+                dim_text(bound));
   const int64_t size = const_int(bound), padded = (size + multiple - 1) / multiple * multiple;
   if (padded == size) return ast;
   const UOp wide = range(axis.as<RangeArg>().id, index_const(padded), type_of(axis));
@@ -130,7 +143,8 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
   for (const UOp& node : toposort(respelled)) {
     std::vector<UOp> src;
     for (const UOp& s : node.src()) src.push_back(done.at(s));
-    UOp out = std::equal(src.begin(), src.end(), node.src().begin()) ? node : with_sources(node, src);
+    UOp out =
+        std::equal(src.begin(), src.end(), node.src().begin()) ? node : with_sources(node, src);
     if (node.is(Op::Load) && depends(node, wide)) {
       const UOp gate = out.src().size() == 3 ? bit_and(out.src(2), inside) : inside;
       const UOp alt = out.src().size() == 3 ? out.src(1) : constant_int(out.dtype(), 0);
@@ -153,8 +167,8 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
 
 UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b, int i, int j) {
   KOINE_REQUIRE(is_reduction(type_of(a)) == is_reduction(type_of(b)), Value,
-                "Swap: axes {} ({}) and {} ({}): a reduction axis and a parallel axis do not swap", i,
-                axis_type_name(type_of(a)), j, axis_type_name(type_of(b)));
+                "Swap: axes {} ({}) and {} ({}): a reduction axis and a parallel axis do not swap",
+                i, axis_type_name(type_of(a)), j, axis_type_name(type_of(b)));
   const UOp x = range(b.as<RangeArg>().id + (int64_t{1} << 30), a.src(0), type_of(a));
   const UOp y = range(a.as<RangeArg>().id + (int64_t{1} << 30), b.src(0), type_of(b));
   UOp out = respell(respell(ast, a, x, {x}), b, y, {y});
@@ -186,9 +200,12 @@ std::string opt_text(const Opt& opt) {
     case OptOp::Split:
       return fmt::format("Split({}, {}, {}{})", opt.axis, opt.amount, axis_type_name(opt.target),
                          opt.top ? ", top" : "");
-    case OptOp::Padto: return fmt::format("Padto({}, {})", opt.axis, opt.amount);
-    case OptOp::Swap: return fmt::format("Swap({}, {})", opt.axis, opt.amount);
-    case OptOp::Nolocals: return "Nolocals()";
+    case OptOp::Padto:
+      return fmt::format("Padto({}, {})", opt.axis, opt.amount);
+    case OptOp::Swap:
+      return fmt::format("Swap({}, {})", opt.axis, opt.amount);
+    case OptOp::Nolocals:
+      return "Nolocals()";
   }
   return "";
 }
@@ -197,9 +214,8 @@ std::vector<UOp> kernel_ranges(const UOp& ast) {
   std::vector<UOp> out;
   for (const UOp& u : toposort(ast))
     if (u.is(Op::Range)) out.push_back(u);
-  std::sort(out.begin(), out.end(), [](const UOp& a, const UOp& b) {
-    return a.as<RangeArg>().id < b.as<RangeArg>().id;
-  });
+  std::sort(out.begin(), out.end(),
+            [](const UOp& a, const UOp& b) { return a.as<RangeArg>().id < b.as<RangeArg>().id; });
   return out;
 }
 
@@ -208,18 +224,25 @@ UOp apply_opt(const UOp& ast, const Opt& opt) {
   const std::vector<UOp> ranges = kernel_ranges(ast);
   auto axis = [&](int64_t i) -> const UOp& {
     KOINE_REQUIRE(i >= 0 && i < static_cast<int64_t>(ranges.size()), Index,
-                  "{}: axis {} is out of range: the kernel has {} axes", opt_text(opt), i, ranges.size());
+                  "{}: axis {} is out of range: the kernel has {} axes", opt_text(opt), i,
+                  ranges.size());
     return ranges[static_cast<size_t>(i)];
   };
   UOp out;
   switch (opt.op) {
-    case OptOp::Split: out = split(ast, axis(opt.axis), opt, opt.axis); break;
-    case OptOp::Padto: out = pad_to(ast, axis(opt.axis), opt.amount, opt.axis); break;
+    case OptOp::Split:
+      out = split(ast, axis(opt.axis), opt, opt.axis);
+      break;
+    case OptOp::Padto:
+      out = pad_to(ast, axis(opt.axis), opt.amount, opt.axis);
+      break;
     case OptOp::Swap:
       if (opt.axis == opt.amount) return ast;
-      out = swap_axes(ast, axis(opt.axis), axis(opt.amount), opt.axis, static_cast<int>(opt.amount));
+      out =
+          swap_axes(ast, axis(opt.axis), axis(opt.amount), opt.axis, static_cast<int>(opt.amount));
       break;
-    default: break;
+    default:
+      break;
   }
   return rewrite(renumber(out), symbolic_rules());
 }
@@ -242,7 +265,8 @@ UOp merge_ranges(const UOp& ast) {
         together = together && has_a == has_b;
       }
       if (!together) continue;
-      const UOp merged = range(a.as<RangeArg>().id, simplify_index(mul(a.src(0), b.src(0))), type_of(a));
+      const UOp merged =
+          range(a.as<RangeArg>().id, simplify_index(mul(a.src(0), b.src(0))), type_of(a));
       if (merged == a) continue;
       const UOp high = idiv(merged, b.src(0)), low = mod(merged, b.src(0));
       UOp candidate = respell(current, a, high, {merged});

@@ -13,9 +13,9 @@ enum class OptOp : uint8_t { Split, Padto, Swap, Nolocals };
 struct Opt {
   OptOp op;
   int axis = 0;
-  int64_t amount = 0;                   ///< Split: factor; Padto: multiple; Swap: the other axis
-  AxisType target = AxisType::Loop;     ///< Split: type of the new axis
-  bool top = false;                     ///< Split: the new axis is the outer one
+  int64_t amount = 0;                ///< Split: factor; Padto: multiple; Swap: the other axis
+  AxisType target = AxisType::Loop;  ///< Split: type of the new axis
+  bool top = false;                  ///< Split: the new axis is the outer one
   bool operator==(const Opt&) const = default;
 };
 std::string opt_text(const Opt& opt);
@@ -24,8 +24,8 @@ std::string opt_text(const Opt& opt);
 std::vector<UOp> kernel_ranges(const UOp& ast);
 
 /// Applies one edit. Throws Error naming the axis and the reason where it is not legal: a factor
-/// that does not divide, or a target type that this axis type may not become (the table of the spec,
-/// widened by amendment C24).
+/// that does not divide, or a target type that this axis type may not become (the table of the
+/// spec, widened by amendment C24).
 UOp apply_opt(const UOp& ast, const Opt& opt);
 
 /// Merges neighbouring loops that are only ever used together.

@@ -23,7 +23,8 @@ namespace koine {
 namespace {
 
 double size_of(const UOp& bound) {
-  return bound.is(Op::Const) ? static_cast<double>(const_int(bound)) : static_cast<double>(bound.bounds().high);
+  return bound.is(Op::Const) ? static_cast<double>(const_int(bound))
+                             : static_cast<double>(bound.bounds().high);
 }
 
 std::string kernel_name(const UOp& ast) {
@@ -43,7 +44,8 @@ KernelEstimate estimate_of(const UOp& ast) {
     double times = 1;
     const UOp& inside = u.is(Op::Reduce) ? u.src(0) : u;
     for (const Node* r : inside.ranges()) times *= size_of(r->sources()[0]);
-    if ((is_elementwise(u.op()) || u.is(Op::Reduce)) && u.dtype() != DType::Index && !u.is(Op::Cast))
+    if ((is_elementwise(u.op()) || u.is(Op::Reduce)) && u.dtype() != DType::Index &&
+        !u.is(Op::Cast))
       out.operations += times;
     if (u.is(Op::Load) || u.is(Op::Store)) {
       const UOp& buffer = u.src(0).is(Op::Index) ? u.src(0).src(0) : u.src(0);
@@ -58,8 +60,8 @@ KernelEstimate estimate_of(const UOp& ast) {
 
 // Runs one stage: time, dump, verify. The only place that knows how stages are observed.
 template <class Stage>
-UOp run_stage(std::string_view name, const UOp& in, VerifyLevel level, bool edge, const StageSink& sink,
-              Stage&& stage) {
+UOp run_stage(std::string_view name, const UOp& in, VerifyLevel level, bool edge,
+              const StageSink& sink, Stage&& stage) {
   const double start = now_seconds();
   UOp out = stage(in);
   const double seconds = now_seconds() - start;
@@ -81,7 +83,8 @@ const std::vector<std::string_view>& stage_names() {
 LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink& sink,
                            const std::vector<Opt>* opts) {
   LoweredKernel out;
-  UOp k = run_stage("rangeify", ast, VerifyLevel::Kernel, true, sink, [](const UOp& u) { return u; });
+  UOp k =
+      run_stage("rangeify", ast, VerifyLevel::Kernel, true, sink, [](const UOp& u) { return u; });
   k = run_stage("optimize", k, VerifyLevel::Kernel, false, sink, [&](const UOp& u) {
     if (opts == nullptr) return optimize(u, target, &out.opts);
     UOp edited = u;
@@ -91,9 +94,12 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
   });
   out.name = kernel_name(k);
   out.estimate = estimate_of(ast);
-  k = run_stage("expand", k, VerifyLevel::Kernel, false, sink, [](const UOp& u) { return expand(threads_to_special(u)); });
-  k = run_stage("select", k, VerifyLevel::Kernel, false, sink, [&](const UOp& u) { return select(u, target); });
-  out.linear = run_stage("linearize", k, VerifyLevel::Linear, true, sink, [](const UOp& u) { return linearize(u); });
+  k = run_stage("expand", k, VerifyLevel::Kernel, false, sink,
+                [](const UOp& u) { return expand(threads_to_special(u)); });
+  k = run_stage("select", k, VerifyLevel::Kernel, false, sink,
+                [&](const UOp& u) { return select(u, target); });
+  out.linear = run_stage("linearize", k, VerifyLevel::Linear, true, sink,
+                         [](const UOp& u) { return linearize(u); });
   return out;
 }
 

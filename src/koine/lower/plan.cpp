@@ -32,9 +32,10 @@ MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes) {
     }
     plan.offsets[i] = offset;
     plan.arena_bytes = std::max(plan.arena_bytes, offset + lifetimes[i].bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), i,
-                                   [&](size_t a, size_t b) { return plan.offsets[a] < plan.offsets[b]; }),
-                  i);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), i,
+                         [&](size_t a, size_t b) { return plan.offsets[a] < plan.offsets[b]; }),
+        i);
   }
   check_plan(lifetimes, plan);
   return plan;
@@ -44,7 +45,8 @@ void check_plan(const std::vector<Lifetime>& lifetimes, const MemoryPlan& plan) 
   // Sweep by first step; only lifetimes that are still alive are compared.
   std::vector<size_t> order(lifetimes.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lifetimes[a].first < lifetimes[b].first; });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return lifetimes[a].first < lifetimes[b].first; });
   std::vector<size_t> alive;
   for (const size_t i : order) {
     std::erase_if(alive, [&](size_t a) { return lifetimes[a].last < lifetimes[i].first; });
@@ -52,8 +54,8 @@ void check_plan(const std::vector<Lifetime>& lifetimes, const MemoryPlan& plan) 
       const bool apart = plan.offsets[a] + lifetimes[a].bytes <= plan.offsets[i] ||
                          plan.offsets[i] + lifetimes[i].bytes <= plan.offsets[a];
       KOINE_INVARIANT(apart || lifetimes[a].bytes == 0 || lifetimes[i].bytes == 0,
-                      "memory plan: buffers {} and {} overlap in steps {}..{}", a, i, lifetimes[i].first,
-                      std::min(lifetimes[a].last, lifetimes[i].last));
+                      "memory plan: buffers {} and {} overlap in steps {}..{}", a, i,
+                      lifetimes[i].first, std::min(lifetimes[a].last, lifetimes[i].last));
     }
     alive.push_back(i);
   }

@@ -66,7 +66,8 @@ void keep_within(UOp& at, const UOp& size, UOp& inside) {
 
 // Promises are for rangeify only.
 const RuleSet<>& promise_rules() {
-  static const RuleSet<> rules = {rule("keep promise", node(Op::Assume), [](const Match& m) { return m.root().src(0); })};
+  static const RuleSet<> rules = {
+      rule("keep promise", node(Op::Assume), [](const Match& m) { return m.root().src(0); })};
   return rules;
 }
 
@@ -92,8 +93,8 @@ struct Place {
 
 struct Request {
   UOp value;
-  UOp target;      // Buffer or Param, or a view of one where `after` is set
-  UOp after;       // the After whose Store this is; null for a plain result
+  UOp target;  // Buffer or Param, or a view of one where `after` is set
+  UOp after;   // the After whose Store this is; null for a plain result
   std::string reason;
   bool transfer = false;  // a copy between devices
 };
@@ -107,6 +108,7 @@ class Scheduler {
     while (!queue_.empty()) {
       const Request request = queue_.front();
       queue_.pop_front();
+      if (is_const(product(request.value.shape()), 0)) continue;  // nothing to compute
       kernels_.push_back(make_kernel(request));
     }
     return in_order();
@@ -238,8 +240,8 @@ class Scheduler {
   UOp target_address(const Request& request, Indices at, UOp& gate) {
     UOp view = request.target;
     while (!storage_of(view)) {
-      KOINE_REQUIRE(is_movement(view.op()), Value, "Store: the target must be a view of a buffer, got {}",
-                    op_name(view.op()));
+      KOINE_REQUIRE(is_movement(view.op()), Value,
+                    "Store: the target must be a view of a buffer, got {}", op_name(view.op()));
       UOp inside;
       if (view.is(Op::Index)) {
         at = index_places({view, at, {}}, inside, [&](const UOp& which, const Indices& where_at) {
@@ -299,22 +301,31 @@ class Scheduler {
     if (node.is(Op::Param) && !node.as<BufferArg>().name.empty()) return {node, {}};
     if (!is_current_result(node)) {
       if (storage_of(node)) return {load_element(place, node), {}};
-      if (const char* reason = fusion_.must_realize(node)) return {load_realized(place, reason), {}};
-      if (const char* reason = fusion_.repeats_work(node, place.at, place.guard, context,
-                                                    [&](const UOp& n) { return bool(storage_of(n)); }))
+      if (const char* reason = fusion_.must_realize(node))
+        return {load_realized(place, reason), {}};
+      if (const char* reason =
+              fusion_.repeats_work(node, place.at, place.guard, context,
+                                   [&](const UOp& n) { return bool(storage_of(n)); }))
         return {load_realized(place, reason), {}};
     }
     if (is_elementwise(node.op())) return elementwise(place, context);
     switch (node.op()) {
-      case Op::Reduce: return reduction(place, context);
+      case Op::Reduce:
+        return reduction(place, context);
       case Op::Contiguous:
       case Op::ContiguousBackward:
-      case Op::Detach: return need({node.src(0), place.at, place.guard}, context);
-      case Op::Stack: return stacked(place, context);
-      case Op::Bitcast: return bitcasted(place, context);
-      case Op::Pad: return padded(place, context);
-      case Op::Index: return indexed(place, context);
-      default: break;
+      case Op::Detach:
+        return need({node.src(0), place.at, place.guard}, context);
+      case Op::Stack:
+        return stacked(place, context);
+      case Op::Bitcast:
+        return bitcasted(place, context);
+      case Op::Pad:
+        return padded(place, context);
+      case Op::Index:
+        return indexed(place, context);
+      default:
+        break;
     }
     if (is_movement(node.op())) {
       UOp inside;
@@ -325,14 +336,15 @@ class Scheduler {
   }
 
   bool is_current_result(const UOp& node) const {
-    return !current_.request.after && node == current_.request.value &&
-           !node.is(Op::Param) && !node.is(Op::Buffer) && !node.is(Op::After) &&
-           realized_.contains(node.node()) && realized_.at(node.node()) == current_.request.target;
+    return !current_.request.after && node == current_.request.value && !node.is(Op::Param) &&
+           !node.is(Op::Buffer) && !node.is(Op::After) && realized_.contains(node.node()) &&
+           realized_.at(node.node()) == current_.request.target;
   }
 
   UOp version_of(const UOp& node) const {
     const Node* n = node.node();
-    while (!realized_.contains(n) && (n->op == Op::Contiguous || n->op == Op::Detach || n->op == Op::ContiguousBackward))
+    while (!realized_.contains(n) &&
+           (n->op == Op::Contiguous || n->op == Op::Detach || n->op == Op::ContiguousBackward))
       n = n->sources()[0].node();
     if (const auto it = realized_.find(n); it != realized_.end()) return it->second;
     return UOp::share(n);
@@ -344,7 +356,8 @@ class Scheduler {
     // The old state of a buffer that this same kernel's inputs overwrite is copied first.
     if (const UOp later = fusion_.later_version(version);
         later && fusion_.reads(current_.request.value, later))
-      return load_realized({contiguous_copy(version), place.at, place.guard}, "old state of an assigned buffer");
+      return load_realized({contiguous_copy(version), place.at, place.guard},
+                           "old state of an assigned buffer");
     current_.reads.push_back(version);
     const UOp storage = storage_of(version);
     const UOp address = kernel_address(storage, node.dtype(), place.at, node.shape());
@@ -355,7 +368,8 @@ class Scheduler {
   UOp contiguous_copy(const UOp& version) {
     auto [it, fresh] = copies_.try_emplace(version.node());
     if (fresh) {
-      it->second = UOp::make(Op::Contiguous, {version}, {}, 1);  // tagged: a copy that really copies
+      it->second =
+          UOp::make(Op::Contiguous, {version}, {}, 1);  // tagged: a copy that really copies
       const UOp buffer = UOp::make(Op::Buffer, {version.shape()},
                                    BufferArg{next_buffer_++, version.dtype(), version.device()});
       realized_.emplace(it->second.node(), buffer);
@@ -409,7 +423,8 @@ class Scheduler {
     const UOp& node = place.node;
     const ReduceArg& arg = node.as<ReduceArg>();
     for (const int64_t axis : arg.axes)  // nothing to reduce
-      if (is_const(node.src(0).dim(static_cast<size_t>(axis)), 0)) return {identity_of(arg.op, node.dtype()), {}};
+      if (is_const(node.src(0).dim(static_cast<size_t>(axis)), 0))
+        return {identity_of(arg.op, node.dtype()), {}};
     auto [it, fresh] = reduce_ranges_.try_emplace(place);
     if (fresh)
       for (const int64_t axis : arg.axes) {
@@ -432,7 +447,8 @@ class Scheduler {
     const UOp body =
         is_true(e.valid) ? e.value : where(e.valid, e.value, identity_of(arg.op, node.dtype()));
     if (ranges.empty()) return {body, {}};
-    return {rewrite(reduce_ranges(arg.op, rewrite(body, kernel_rules()), ranges), kernel_rules()), {}};
+    return {rewrite(reduce_ranges(arg.op, rewrite(body, kernel_rules()), ranges), kernel_rules()),
+            {}};
   }
 
   Element stacked(const Place& place, const std::vector<UOp>& context) {
@@ -447,7 +463,8 @@ class Scheduler {
     Element out;
     for (int64_t k = count; k-- > 0;) {
       const UOp here = simplify(eq(which, index_const(k)));
-      const Element e = need({node.src(static_cast<size_t>(k)), rest, conjunction(place.guard, here)}, context);
+      const Element e =
+          need({node.src(static_cast<size_t>(k)), rest, conjunction(place.guard, here)}, context);
       if (!missing_.empty()) continue;
       if (!out.value) {
         out = e;
@@ -521,7 +538,8 @@ class Scheduler {
       }
       const UOp& which = node.src(k + 1);
       const auto from = place.at.begin() + static_cast<std::ptrdiff_t>(position);
-      const Element e = fetch(which, Indices(from, from + static_cast<std::ptrdiff_t>(which.rank())));
+      const Element e =
+          fetch(which, Indices(from, from + static_cast<std::ptrdiff_t>(which.rank())));
       position += which.rank();
       at.push_back(e.value ? simplify(cast(e.value, DType::Index)) : index_const(0));
       keep_within(at.back(), source.dim(k), inside);
@@ -549,9 +567,11 @@ class Scheduler {
         for (size_t i = 0; i < at.size(); ++i)
           out[i] = is_const(source.dim(i), 1) ? index_const(0) : at[i];
         return out;
-      case Op::Reshape: return unflatten(flat_index(node.shape(), at), source.shape());
+      case Op::Reshape:
+        return unflatten(flat_index(node.shape(), at), source.shape());
       case Op::Shrink:
-        for (size_t i = 0; i < at.size(); ++i) out[i] = simplify_index(add(at[i], node.src(1).src(i)));
+        for (size_t i = 0; i < at.size(); ++i)
+          out[i] = simplify_index(add(at[i], node.src(1).src(i)));
         return out;
       case Op::Pad:
         for (size_t i = 0; i < at.size(); ++i) {
@@ -559,7 +579,8 @@ class Scheduler {
           keep_within(out[i], source.dim(i), inside);
         }
         return out;
-      default: internal_error("{} does not move", op_name(node.op()));
+      default:
+        internal_error("{} does not move", op_name(node.op()));
     }
   }
 
@@ -567,7 +588,7 @@ class Scheduler {
 
   std::vector<Kernel> in_order() {
     const size_t n = kernels_.size();
-    std::vector<std::vector<size_t>> before(n);  // kernels that must run earlier
+    std::vector<std::vector<size_t>> before(n);                     // kernels that must run earlier
     absl::flat_hash_map<const Node*, std::vector<size_t>> writers;  // of a Buffer, or of an After
     for (size_t k = 0; k < n; ++k) {
       const Request& r = kernels_[k].request;

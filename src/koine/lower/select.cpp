@@ -20,8 +20,8 @@ namespace {
 constexpr int64_t lane_range_id = int64_t{1} << 50;
 
 // Takes shaped values apart. A value of shape (a, b, ..., n) becomes a*b*... pieces, each a scalar
-// (the same in all lanes) or a vector of n lanes. Index expressions stay scalar as long as they can:
-// the lane number is a Range symbol in them until a vector is really needed.
+// (the same in all lanes) or a vector of n lanes. Index expressions stay scalar as long as they
+// can: the lane number is a Range symbol in them until a vector is really needed.
 class Devectorizer {
  public:
   UOp run(const UOp& ast) {
@@ -111,19 +111,26 @@ class Devectorizer {
     if (is_elementwise(u.op()) || u.is(Op::Bitcast)) return elementwise(u);
     switch (u.op()) {
       case Op::Reshape:
-      case Op::Expand: return broadcast(u);
-      case Op::Reduce: return fold(u);
-      case Op::Load: return load_pieces(u);
-      case Op::Store: return store_pieces(u);
-      case Op::Index: return {};  // addresses are built by their users
-      case Op::Buffer: return accumulators(u);
-      case Op::After: return after_pieces(u);
-      default: break;
+      case Op::Expand:
+        return broadcast(u);
+      case Op::Reduce:
+        return fold(u);
+      case Op::Load:
+        return load_pieces(u);
+      case Op::Store:
+        return store_pieces(u);
+      case Op::Index:
+        return {};  // addresses are built by their users
+      case Op::Buffer:
+        return accumulators(u);
+      case Op::After:
+        return after_pieces(u);
+      default:
+        break;
     }
     if (u.src().empty()) return {u};
     std::vector<UOp> src;
-    for (const UOp& s : u.src())
-      src.push_back(s.is(Op::Stack) ? s : pieces_.at(s.node())[0]);
+    for (const UOp& s : u.src()) src.push_back(s.is(Op::Stack) ? s : pieces_.at(s.node())[0]);
     const bool same = std::equal(src.begin(), src.end(), u.src().begin());
     return {same ? u : with_sources(u, src)};
   }
@@ -147,7 +154,8 @@ class Devectorizer {
   }
 
   UOp combine(const UOp& u, std::vector<UOp> src) const {
-    if (u.dtype() == DType::Index && std::all_of(src.begin(), src.end(), [](const UOp& s) { return s.is_scalar(); }))
+    if (u.dtype() == DType::Index &&
+        std::all_of(src.begin(), src.end(), [](const UOp& s) { return s.is_scalar(); }))
       return simplify_index_node(UOp::make(u.op(), src, u.arg()));
     // Past index arithmetic the lane number is a vector like any other.
     bool vector = false;
@@ -186,7 +194,8 @@ class Devectorizer {
   }
 
   // The values that a reduction over leading axes folds into its `lead`-th piece, ascending.
-  std::vector<UOp> unrolled(const UOp& reduction, const std::vector<int64_t>& sizes, size_t lead) const {
+  std::vector<UOp> unrolled(const UOp& reduction, const std::vector<int64_t>& sizes,
+                            size_t lead) const {
     const UOp& value = reduction.src(0);
     const std::vector<int64_t> full = sizes_of(value);
     const Ints& axes = reduction.as<ReduceArg>().axes;
@@ -239,7 +248,8 @@ class Devectorizer {
     int64_t n = lanes_;
     while (n % 2 == 0 && n > 2) {
       n /= 2;
-      const UOp low = shrink(v, shape_of({0}), shape_of({n})), high = shrink(v, shape_of({n}), shape_of({n}));
+      const UOp low = shrink(v, shape_of({0}), shape_of({n})),
+                high = shrink(v, shape_of({n}), shape_of({n}));
       v = binary(op, low, high);
     }
     UOp acc = index(v, {index_const(0)});
@@ -351,7 +361,8 @@ class Devectorizer {
       return;
     }
     for (int64_t i = 0; i < std::max<int64_t>(width, 1); ++i)
-      effects.push_back(store(index(buffer, {at_lane(at, i)}), at_lane(value, i), gate ? at_lane(gate, i) : UOp()));
+      effects.push_back(store(index(buffer, {at_lane(at, i)}), at_lane(value, i),
+                              gate ? at_lane(gate, i) : UOp()));
   }
 
   size_t rank_ = 0;
@@ -385,7 +396,8 @@ const RuleSet<>& vector_rules() {
            [](const Match& m) { return m[0].src(static_cast<size_t>(const_int(m[1]))); }),
       rule("lane of splat", node(Op::Index, {node_with(Op::Expand, {any(0)}), any_const(1)}),
            [](const Match& m) { return m[0].is(Op::Reshape) ? m[0].src(0) : UOp(); }),
-      rule("gated load under its gate", pat_where(any(0), node(Op::Load, {any(1), any(2), any(0)}).as(3), any(4)),
+      rule("gated load under its gate",
+           pat_where(any(0), node(Op::Load, {any(1), any(2), any(0)}).as(3), any(4)),
            [](const Match& m) {
              return m[4].shape() == m[3].shape() ? load(m[1], m[4], m[0]) : UOp();
            }),

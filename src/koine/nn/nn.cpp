@@ -19,7 +19,8 @@ void Linear::state(const std::string& prefix, const StateVisitor& visit) {
   if (bias.defined()) visit(prefix + "bias", bias, true);
 }
 
-Conv2d::Conv2d(int64_t in, int64_t out, int64_t kernel, Tensor::Window w, int64_t group_count, bool with_bias)
+Conv2d::Conv2d(int64_t in, int64_t out, int64_t kernel, Tensor::Window w, int64_t group_count,
+               bool with_bias)
     : window(w), groups(group_count) {
   const double bound = 1 / std::sqrt(static_cast<double>(in / group_count * kernel * kernel));
   weight = parameter(Tensor::uniform({out, in / group_count, kernel, kernel}, -bound, bound));
@@ -31,9 +32,12 @@ void Conv2d::state(const std::string& prefix, const StateVisitor& visit) {
 }
 
 BatchNorm::BatchNorm(int64_t features, double epsilon, double rate)
-    : weight(parameter(Tensor::ones({features}))), bias(parameter(Tensor::zeros({features}))),
-      running_mean(Tensor::zeros({features}).clone().realize()), running_var(Tensor::ones({features}).clone().realize()),
-      eps(epsilon), momentum(rate) {}
+    : weight(parameter(Tensor::ones({features}))),
+      bias(parameter(Tensor::zeros({features}))),
+      running_mean(Tensor::zeros({features}).clone().realize()),
+      running_var(Tensor::ones({features}).clone().realize()),
+      eps(epsilon),
+      momentum(rate) {}
 
 Tensor BatchNorm::operator()(const Tensor& x, bool training) {
   Shape wide(static_cast<size_t>(x.ndim()), 1);
@@ -47,8 +51,10 @@ Tensor BatchNorm::operator()(const Tensor& x, bool training) {
     var = (x - mean).square().mean(others, true);
     const auto count = static_cast<double>(x.numel() / x.size(1));
     const double unbiased = count > 1 ? count / (count - 1) : 1;
-    running_mean.assign(running_mean * Tensor(1 - momentum) + mean.detach().reshape({-1}) * Tensor(momentum));
-    running_var.assign(running_var * Tensor(1 - momentum) + var.detach().reshape({-1}) * Tensor(momentum * unbiased));
+    running_mean.assign(running_mean * Tensor(1 - momentum) +
+                        mean.detach().reshape({-1}) * Tensor(momentum));
+    running_var.assign(running_var * Tensor(1 - momentum) +
+                       var.detach().reshape({-1}) * Tensor(momentum * unbiased));
   }
   const Tensor scale = (var + Tensor(eps)).rsqrt() * weight.reshape(wide);
   return (x - mean) * scale + bias.reshape(wide);
@@ -61,13 +67,18 @@ void BatchNorm::state(const std::string& prefix, const StateVisitor& visit) {
 }
 
 LayerNorm::LayerNorm(int64_t features, double epsilon)
-    : weight(parameter(Tensor::ones({features}))), bias(parameter(Tensor::zeros({features}))), eps(epsilon) {}
+    : weight(parameter(Tensor::ones({features}))),
+      bias(parameter(Tensor::zeros({features}))),
+      eps(epsilon) {}
 void LayerNorm::state(const std::string& prefix, const StateVisitor& visit) {
   visit(prefix + "weight", weight, true);
   visit(prefix + "bias", bias, true);
 }
 
-Embedding::Embedding(int64_t vocabulary, int64_t width) : weight(parameter(Tensor::randn({vocabulary, width}))) {}
-void Embedding::state(const std::string& prefix, const StateVisitor& visit) { visit(prefix + "weight", weight, true); }
+Embedding::Embedding(int64_t vocabulary, int64_t width)
+    : weight(parameter(Tensor::randn({vocabulary, width}))) {}
+void Embedding::state(const std::string& prefix, const StateVisitor& visit) {
+  visit(prefix + "weight", weight, true);
+}
 
 }  // namespace koine::nn

@@ -6,8 +6,8 @@
 
 #include "koine/tensor/tensor.hpp"
 
-// Layers. Each has a forward call and `parameters(prefix, visit)`, which names its tensors; names are
-// PyTorch's, so that state dicts match.
+// Layers. Each has a forward call and `parameters(prefix, visit)`, which names its tensors; names
+// are PyTorch's, so that state dicts match.
 namespace koine::nn {
 
 using StateVisitor = std::function<void(const std::string& name, Tensor& tensor, bool trainable)>;
@@ -21,7 +21,8 @@ struct Linear {
 };
 
 struct Conv2d {
-  Conv2d(int64_t in, int64_t out, int64_t kernel, Tensor::Window window = {}, int64_t groups = 1, bool bias = true);
+  Conv2d(int64_t in, int64_t out, int64_t kernel, Tensor::Window window = {}, int64_t groups = 1,
+         bool bias = true);
   Tensor operator()(const Tensor& x) const { return x.conv2d(weight, bias, window, groups); }
   void state(const std::string& prefix, const StateVisitor& visit);
   Tensor weight, bias;

@@ -17,7 +17,8 @@ std::vector<Tensor> zeros_for(const std::vector<Tensor>& parameters) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<Tensor> parameters, double learning_rate) : parameters_(std::move(parameters)) {
+Optimizer::Optimizer(std::vector<Tensor> parameters, double learning_rate)
+    : parameters_(std::move(parameters)) {
   KOINE_REQUIRE(!parameters_.empty(), Value, "optimizer: no parameters");
   set_learning_rate(learning_rate);
 }
@@ -33,7 +34,8 @@ void Optimizer::clip_grad_norm(double norm) {
   KOINE_REQUIRE(norm > 0, Value, "clip_grad_norm: the norm {} must be positive", norm);
   Tensor total;
   for (Tensor& p : parameters_)
-    if (p.has_grad()) total = total.defined() ? total + p.grad().square().sum() : p.grad().square().sum();
+    if (p.has_grad())
+      total = total.defined() ? total + p.grad().square().sum() : p.grad().square().sum();
   if (!total.defined()) return;
   const Tensor scale = (Tensor(norm) / (total.sqrt() + Tensor(1e-6))).minimum(Tensor(1.0));
   for (Tensor& p : parameters_) {
@@ -48,7 +50,9 @@ void Optimizer::step(const std::vector<Tensor>& also) {
   begin_step();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Tensor& p = parameters_[i];
-    KOINE_REQUIRE(p.has_grad(), Value, "step: parameter {} of shape {} has no gradient: call backward() first", i, p.repr());
+    KOINE_REQUIRE(p.has_grad(), Value,
+                  "step: parameter {} of shape {} has no gradient: call backward() first", i,
+                  p.repr());
     p.assign(update(i, p.detach(), p.grad().detach(), rate_tensor_));
     results.push_back(p);
   }
@@ -56,8 +60,12 @@ void Optimizer::step(const std::vector<Tensor>& also) {
   Tensor::realize(results);
 }
 
-SGD::SGD(std::vector<Tensor> parameters, double learning_rate, double momentum, double weight_decay, bool nesterov)
-    : Optimizer(std::move(parameters), learning_rate), momentum_(momentum), decay_(weight_decay), nesterov_(nesterov) {
+SGD::SGD(std::vector<Tensor> parameters, double learning_rate, double momentum, double weight_decay,
+         bool nesterov)
+    : Optimizer(std::move(parameters), learning_rate),
+      momentum_(momentum),
+      decay_(weight_decay),
+      nesterov_(nesterov) {
   if (momentum_ != 0) velocity_ = zeros_for(parameters_);
 }
 Tensor SGD::update(size_t i, const Tensor& p, const Tensor& gradient, const Tensor& rate) {
@@ -69,9 +77,17 @@ Tensor SGD::update(size_t i, const Tensor& p, const Tensor& gradient, const Tens
   return p - g * rate;
 }
 
-Adam::Adam(std::vector<Tensor> parameters, double learning_rate, double beta1, double beta2, double eps, double weight_decay)
-    : Optimizer(std::move(parameters), learning_rate), beta1_(beta1), beta2_(beta2), eps_(eps), decay_(weight_decay),
-      power1_(owned(Tensor::ones({1}))), power2_(owned(Tensor::ones({1}))), m_(zeros_for(parameters_)), v_(zeros_for(parameters_)) {}
+Adam::Adam(std::vector<Tensor> parameters, double learning_rate, double beta1, double beta2,
+           double eps, double weight_decay)
+    : Optimizer(std::move(parameters), learning_rate),
+      beta1_(beta1),
+      beta2_(beta2),
+      eps_(eps),
+      decay_(weight_decay),
+      power1_(owned(Tensor::ones({1}))),
+      power2_(owned(Tensor::ones({1}))),
+      m_(zeros_for(parameters_)),
+      v_(zeros_for(parameters_)) {}
 
 void Adam::begin_step() {
   power1_.assign(power1_ * Tensor(beta1_));
@@ -95,7 +111,8 @@ Tensor Adam::update(size_t i, const Tensor& p, const Tensor& gradient, const Ten
 
 double cosine_schedule(int64_t step, int64_t total, double peak, double floor, int64_t warmup) {
   if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
-  const double t = static_cast<double>(step - warmup) / static_cast<double>(std::max<int64_t>(1, total - warmup));
+  const double t = static_cast<double>(step - warmup) /
+                   static_cast<double>(std::max<int64_t>(1, total - warmup));
   return floor + (peak - floor) * 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, t)));
 }
 double step_schedule(int64_t step, int64_t every, double start, double factor) {
@@ -106,10 +123,13 @@ void load_state_into(const StateDict& model, const StateDict& state) {
   std::string missing;
   for (const auto& [name, tensor] : model)
     if (!state.contains(name)) missing += (missing.empty() ? "" : ", ") + name;
-  KOINE_REQUIRE(missing.empty(), Key, "load_state: the state lacks {}: was it saved from another model?", missing);
+  KOINE_REQUIRE(missing.empty(), Key,
+                "load_state: the state lacks {}: was it saved from another model?", missing);
   for (const auto& [name, tensor] : model) {
     const Tensor& value = state.at(name);
-    KOINE_REQUIRE(value.shape() == tensor.shape(), Value, "load_state: '{}' is {} in the model and {} in the state", name, tensor.repr(), value.repr());
+    KOINE_REQUIRE(value.shape() == tensor.shape(), Value,
+                  "load_state: '{}' is {} in the model and {} in the state", name, tensor.repr(),
+                  value.repr());
   }
   std::vector<Tensor> changed;
   for (const auto& [name, tensor] : model) {

@@ -23,7 +23,8 @@ class Optimizer {
 
  protected:
   /// The new value of parameter `i`; may change its state tensors.
-  virtual Tensor update(size_t i, const Tensor& parameter, const Tensor& gradient, const Tensor& rate) = 0;
+  virtual Tensor update(size_t i, const Tensor& parameter, const Tensor& gradient,
+                        const Tensor& rate) = 0;
   /// Called once a step, before the updates.
   virtual void begin_step() {}
   virtual std::vector<Tensor> state() const { return {}; }
@@ -36,7 +37,8 @@ class Optimizer {
 
 class SGD : public Optimizer {
  public:
-  SGD(std::vector<Tensor> parameters, double learning_rate, double momentum = 0, double weight_decay = 0, bool nesterov = false);
+  SGD(std::vector<Tensor> parameters, double learning_rate, double momentum = 0,
+      double weight_decay = 0, bool nesterov = false);
 
  protected:
   Tensor update(size_t i, const Tensor& p, const Tensor& g, const Tensor& rate) override;
@@ -52,8 +54,8 @@ class SGD : public Optimizer {
 /// with it apart.
 class Adam : public Optimizer {
  public:
-  Adam(std::vector<Tensor> parameters, double learning_rate = 1e-3, double beta1 = 0.9, double beta2 = 0.999,
-       double eps = 1e-8, double weight_decay = 0);
+  Adam(std::vector<Tensor> parameters, double learning_rate = 1e-3, double beta1 = 0.9,
+       double beta2 = 0.999, double eps = 1e-8, double weight_decay = 0);
 
  protected:
   Tensor update(size_t i, const Tensor& p, const Tensor& g, const Tensor& rate) override;
@@ -69,15 +71,16 @@ class Adam : public Optimizer {
 
 class AdamW : public Adam {
  public:
-  AdamW(std::vector<Tensor> parameters, double learning_rate = 1e-3, double beta1 = 0.9, double beta2 = 0.999,
-        double eps = 1e-8, double weight_decay = 0.01)
+  AdamW(std::vector<Tensor> parameters, double learning_rate = 1e-3, double beta1 = 0.9,
+        double beta2 = 0.999, double eps = 1e-8, double weight_decay = 0.01)
       : Adam(std::move(parameters), learning_rate, beta1, beta2, eps, weight_decay) {
     decoupled_ = true;
   }
 };
 
 /// Learning rates by step.
-double cosine_schedule(int64_t step, int64_t total, double peak, double floor = 0, int64_t warmup = 0);
+double cosine_schedule(int64_t step, int64_t total, double peak, double floor = 0,
+                       int64_t warmup = 0);
 double step_schedule(int64_t step, int64_t every, double start, double factor);
 
 /// All named tensors of a model: `model.state("", visitor)`.
@@ -96,8 +99,8 @@ std::vector<Tensor> get_parameters(Model& model) {
   });
   return out;
 }
-/// Copies `state` into a model's tensors. Throws Error (Key) listing names that are missing, and Error
-/// (Value) for a shape that differs.
+/// Copies `state` into a model's tensors. Throws Error (Key) listing names that are missing, and
+/// Error (Value) for a shape that differs.
 void load_state_into(const StateDict& model, const StateDict& state);
 template <class Model>
 void load_state(Model& model, const StateDict& state) {

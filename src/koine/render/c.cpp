@@ -78,19 +78,30 @@ KOINE_SATURATE(uint64_t, u64, 0, UINT64_MAX)
 
 std::string_view suffix(DType dtype) {
   switch (dtype) {
-    case DType::Int8: return "i8";
-    case DType::Int16: return "i16";
-    case DType::Int32: return "i32";
+    case DType::Int8:
+      return "i8";
+    case DType::Int16:
+      return "i16";
+    case DType::Int32:
+      return "i32";
     case DType::Int64:
-    case DType::Index: return "i64";
+    case DType::Index:
+      return "i64";
     case DType::Bool:
-    case DType::UInt8: return "u8";
-    case DType::UInt16: return "u16";
-    case DType::UInt32: return "u32";
-    case DType::UInt64: return "u64";
-    case DType::Float32: return "f32";
-    case DType::Float64: return "f64";
-    default: internal_error("the C renderer has no {}", dtype_name(dtype));
+    case DType::UInt8:
+      return "u8";
+    case DType::UInt16:
+      return "u16";
+    case DType::UInt32:
+      return "u32";
+    case DType::UInt64:
+      return "u64";
+    case DType::Float32:
+      return "f32";
+    case DType::Float64:
+      return "f64";
+    default:
+      internal_error("the C renderer has no {}", dtype_name(dtype));
   }
 }
 
@@ -99,7 +110,8 @@ std::string literal(const UOp& u) {
   if (d == DType::Float32 || d == DType::Float64) {
     const double v = const_double(u);
     if (!std::isfinite(v))
-      return fmt::format("from_{}({:#x}u{})", suffix(d), u.as<ConstArg>().bits, d == DType::Float64 ? "ll" : "");
+      return fmt::format("from_{}({:#x}u{})", suffix(d), u.as<ConstArg>().bits,
+                         d == DType::Float64 ? "ll" : "");
     if (v == std::trunc(v) && std::fabs(v) < 1e6 && !(v == 0 && std::signbit(v)))
       return fmt::format("{:.1f}{}", v, d == DType::Float32 ? "f" : "");
     return fmt::format("{:a}{}", v, d == DType::Float32 ? "f" : "");
@@ -117,14 +129,17 @@ class CRenderer {
   explicit CRenderer(const UOp& linear) : linear_(linear), signature_(signature_of(linear)) {}
 
   std::string run(const std::string& name) {
-    out_ = fmt::format("void {}(void** buffers, const int64_t* variables, int64_t thread) {{\n", name);
+    out_ =
+        fmt::format("void {}(void** buffers, const int64_t* variables, int64_t thread) {{\n", name);
     for (const UOp& u : linear_.src()) instruction(u);
     out_ += "}\n";
     return std::move(out_);
   }
 
  private:
-  void line(const std::string& text) { out_ += std::string(static_cast<size_t>(indent_) * 2, ' ') + text + "\n"; }
+  void line(const std::string& text) {
+    out_ += std::string(static_cast<size_t>(indent_) * 2, ' ') + text + "\n";
+  }
 
   std::string name_of(const UOp& u) {
     auto [it, fresh] = names_.try_emplace(u, "");
@@ -153,7 +168,8 @@ class CRenderer {
   std::string place(const UOp& access) {
     const UOp& address = strip_after(access.src(0));
     const UOp& buffer = accessed_buffer(access);
-    if (!address.is(Op::Index)) return lane_count(buffer) > 1 ? name_of(buffer) + "[l]" : name_of(buffer);
+    if (!address.is(Op::Index))
+      return lane_count(buffer) > 1 ? name_of(buffer) + "[l]" : name_of(buffer);
     if (const Contiguous c = contiguous_access(address); c.yes)
       return fmt::format("{}[{}l]", name_of(buffer), c.base ? operand(c.base) + " + " : "");
     return fmt::format("{}[{}]", name_of(buffer), operand(address.src(1)));
@@ -164,23 +180,28 @@ class CRenderer {
       case Op::Const:
       case Op::Reshape:
       case Op::Expand:
-      case Op::Group: return;
+      case Op::Group:
+        return;
       case Op::Param: {
         const BufferArg& p = u.as<BufferArg>();
         if (!p.name.empty()) {
-          const auto at = std::find(signature_.variables.begin(), signature_.variables.end(), p.name);
+          const auto at =
+              std::find(signature_.variables.begin(), signature_.variables.end(), p.name);
           names_[u] = p.name;
-          line(fmt::format("const int64_t {} = variables[{}];", p.name, at - signature_.variables.begin()));
+          line(fmt::format("const int64_t {} = variables[{}];", p.name,
+                           at - signature_.variables.begin()));
         } else {
           names_[u] = fmt::format("data{}", p.slot);
-          line(fmt::format("{}* data{} = buffers[{}];", dtype_info(u.dtype()).c_name, p.slot, p.slot));
+          line(fmt::format("{}* data{} = buffers[{}];", dtype_info(u.dtype()).c_name, p.slot,
+                           p.slot));
         }
         return;
       }
       case Op::Buffer:
         names_[u] = fmt::format("acc{}", u.as<BufferArg>().slot);
-        line(lane_count(u) > 1 ? fmt::format("{} {}[{}];", dtype_info(u.dtype()).c_name, names_[u], lane_count(u))
-                               : fmt::format("{} {};", dtype_info(u.dtype()).c_name, names_[u]));
+        line(lane_count(u) > 1
+                 ? fmt::format("{} {}[{}];", dtype_info(u.dtype()).c_name, names_[u], lane_count(u))
+                 : fmt::format("{} {};", dtype_info(u.dtype()).c_name, names_[u]));
         return;
       case Op::Special:
         names_[u] = "thread";
@@ -188,7 +209,8 @@ class CRenderer {
       case Op::Range: {
         const RangeArg& r = u.as<RangeArg>();
         names_[u] = fmt::format("{}idx{}", r.type == AxisType::Reduce ? "r" : "", r.id);
-        line(fmt::format("for (int64_t {0} = 0; {0} < {1}; ++{0}) {{", names_[u], operand(u.src(0))));
+        line(fmt::format("for (int64_t {0} = 0; {0} < {1}; ++{0}) {{", names_[u],
+                         operand(u.src(0))));
         ++indent_;
         return;
       }
@@ -213,20 +235,24 @@ class CRenderer {
       case Op::Stack: {
         std::string list;
         for (const UOp& s : u.src()) list += (list.empty() ? "" : ", ") + operand(s);
-        line(fmt::format("const {} {}[{}] = {{{}}};", dtype_info(u.dtype()).c_name, name_of(u), u.src().size(), list));
+        line(fmt::format("const {} {}[{}] = {{{}}};", dtype_info(u.dtype()).c_name, name_of(u),
+                         u.src().size(), list));
         return;
       }
       case Op::Shrink: {
         const int64_t from = const_int(u.src(1).src(0));
         const UOp& v = strip_after(u.src(0));
-        const std::string at = lane_count(v) > 1 ? fmt::format("{}[l + {}]", vector_name(v), from) : operand(v);
+        const std::string at =
+            lane_count(v) > 1 ? fmt::format("{}[l + {}]", vector_name(v), from) : operand(v);
         define(u, lane_count(u) > 1 ? at : fmt::format("{}[{}]", vector_name(v), from));
         return;
       }
       case Op::Index:
-        if (!is_address(u)) define(u, fmt::format("{}[{}]", vector_name(u.src(0)), const_int(u.src(1))));
+        if (!is_address(u))
+          define(u, fmt::format("{}[{}]", vector_name(u.src(0)), const_int(u.src(1))));
         return;
-      default: break;
+      default:
+        break;
     }
     define(u, expression(u));
   }
@@ -248,37 +274,58 @@ class CRenderer {
       if (is_float(d)) return fmt::format("{} {} {}", a(), symbol, b());
       if (d == DType::Bool) return fmt::format("{} {} {}", a(), symbol == "+" ? "|" : "&", b());
       const std::string_view wide = item_size(d) == 8 ? "uint64_t" : "uint32_t";
-      return fmt::format("({})(({}){} {} ({}){})", dtype_info(d).c_name, wide, a(), symbol, wide, b());
+      return fmt::format("({})(({}){} {} ({}){})", dtype_info(d).c_name, wide, a(), symbol, wide,
+                         b());
     };
     switch (u.op()) {
-      case Op::Add: return wrapped("+");
-      case Op::Mul: return wrapped("*");
-      case Op::Fdiv: return fmt::format("{} / {}", a(), b());
+      case Op::Add:
+        return wrapped("+");
+      case Op::Mul:
+        return wrapped("*");
+      case Op::Fdiv:
+        return fmt::format("{} / {}", a(), b());
       case Op::Max:
         if (is_float(d)) return fmt::format("max_{}({}, {})", suffix(d), a(), b());
         return fmt::format("{1} > {0} ? {1} : {0}", a(), b());
-      case Op::Idiv: return fmt::format("idiv_{}({}, {})", suffix(d), a(), b());
-      case Op::Mod: return fmt::format("mod_{}({}, {})", suffix(d), a(), b());
-      case Op::Shl: return fmt::format("shl_{}({}, {})", suffix(d), a(), b());
-      case Op::Shr: return fmt::format("shr_{}({}, {})", suffix(d), a(), b());
-      case Op::CmpLt: return fmt::format("{} < {}", a(), b());
-      case Op::CmpNe: return fmt::format("{} != {}", a(), b());
-      case Op::Xor: return fmt::format("{} ^ {}", a(), b());
-      case Op::Or: return fmt::format("{} | {}", a(), b());
-      case Op::And: return fmt::format("{} & {}", a(), b());
-      case Op::Where: return fmt::format("{} ? {} : {}", a(), b(), operand(u.src(2)));
-      case Op::Trunc: return fmt::format("trunc_{}({})", suffix(d), a());
-      case Op::Sqrt: return fmt::format("sqrt_{}({})", suffix(d), a());
-      case Op::Mulacc: return fmt::format("__builtin_fma{}({}, {}, {})", d == DType::Float32 ? "f" : "", a(), b(), operand(u.src(2)));
+      case Op::Idiv:
+        return fmt::format("idiv_{}({}, {})", suffix(d), a(), b());
+      case Op::Mod:
+        return fmt::format("mod_{}({}, {})", suffix(d), a(), b());
+      case Op::Shl:
+        return fmt::format("shl_{}({}, {})", suffix(d), a(), b());
+      case Op::Shr:
+        return fmt::format("shr_{}({}, {})", suffix(d), a(), b());
+      case Op::CmpLt:
+        return fmt::format("{} < {}", a(), b());
+      case Op::CmpNe:
+        return fmt::format("{} != {}", a(), b());
+      case Op::Xor:
+        return fmt::format("{} ^ {}", a(), b());
+      case Op::Or:
+        return fmt::format("{} | {}", a(), b());
+      case Op::And:
+        return fmt::format("{} & {}", a(), b());
+      case Op::Where:
+        return fmt::format("{} ? {} : {}", a(), b(), operand(u.src(2)));
+      case Op::Trunc:
+        return fmt::format("trunc_{}({})", suffix(d), a());
+      case Op::Sqrt:
+        return fmt::format("sqrt_{}({})", suffix(d), a());
+      case Op::Mulacc:
+        return fmt::format("__builtin_fma{}({}, {}, {})", d == DType::Float32 ? "f" : "", a(), b(),
+                           operand(u.src(2)));
       case Op::Bitcast:
-        if (is_float(d) && !is_float(in)) return fmt::format("from_{}(({}){})", suffix(d), dtype_info(storage_uint(d)).c_name, a());
-        if (is_float(in) && !is_float(d)) return fmt::format("({})to_{}({})", dtype_info(d).c_name, suffix(in), a());
+        if (is_float(d) && !is_float(in))
+          return fmt::format("from_{}(({}){})", suffix(d), dtype_info(storage_uint(d)).c_name, a());
+        if (is_float(in) && !is_float(d))
+          return fmt::format("({})to_{}({})", dtype_info(d).c_name, suffix(in), a());
         return fmt::format("({}){}", dtype_info(d).c_name, a());
       case Op::Cast:
         if (d == DType::Bool) return fmt::format("{} != 0", a());
         if (is_float(in) && !is_float(d)) return fmt::format("saturate_{}({})", suffix(d), a());
         return fmt::format("({}){}", dtype_info(d).c_name, a());
-      default: internal_error("the C renderer does not know {}", op_name(u.op()));
+      default:
+        internal_error("the C renderer does not know {}", op_name(u.op()));
     }
   }
 

@@ -9,8 +9,8 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
-#include "koine/ir/text.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
 
 namespace koine {
 namespace {
@@ -20,12 +20,17 @@ using llvm::Value;
 class LlvmRenderer {
  public:
   LlvmRenderer(const UOp& linear, const Target& target, llvm::Module& module)
-      : linear_(linear), target_(target), module_(module), context_(module.getContext()), b_(context_),
+      : linear_(linear),
+        target_(target),
+        module_(module),
+        context_(module.getContext()),
+        b_(context_),
         signature_(signature_of(linear)) {}
 
   void run(const std::string& name) {
     auto* pointer = llvm::PointerType::get(context_, 0);
-    auto* type = llvm::FunctionType::get(b_.getVoidTy(), {pointer, pointer, b_.getInt64Ty()}, false);
+    auto* type =
+        llvm::FunctionType::get(b_.getVoidTy(), {pointer, pointer, b_.getInt64Ty()}, false);
     function_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module_);
     function_->addFnAttr(llvm::Attribute::NoUnwind);
     function_->addFnAttr("no-trapping-math", "true");
@@ -53,9 +58,12 @@ class LlvmRenderer {
   // --- types and constants ---------------------------------------------------------------------
   llvm::Type* scalar_type(DType d) {
     switch (d) {
-      case DType::Bool: return b_.getInt1Ty();
-      case DType::Float32: return b_.getFloatTy();
-      case DType::Float64: return b_.getDoubleTy();
+      case DType::Bool:
+        return b_.getInt1Ty();
+      case DType::Float32:
+        return b_.getFloatTy();
+      case DType::Float64:
+        return b_.getDoubleTy();
       default:
         KOINE_INVARIANT(is_integer(d), "the LLVM renderer has no {}", dtype_name(d));
         return b_.getIntNTy(static_cast<unsigned>(dtype_info(d).bits));
@@ -72,8 +80,10 @@ class LlvmRenderer {
     const DType d = u.dtype();
     const Bits bits = u.as<ConstArg>().bits;
     if (is_float(d)) {
-      const auto& semantics = d == DType::Float32 ? llvm::APFloat::IEEEsingle() : llvm::APFloat::IEEEdouble();
-      return llvm::ConstantFP::get(context_, llvm::APFloat(semantics, llvm::APInt(d == DType::Float32 ? 32 : 64, bits)));
+      const auto& semantics =
+          d == DType::Float32 ? llvm::APFloat::IEEEsingle() : llvm::APFloat::IEEEdouble();
+      return llvm::ConstantFP::get(
+          context_, llvm::APFloat(semantics, llvm::APInt(d == DType::Float32 ? 32 : 64, bits)));
     }
     return llvm::ConstantInt::get(scalar_type(d), bits);
   }
@@ -169,7 +179,8 @@ class LlvmRenderer {
   Value* to_memory(Value* v, DType d) {
     if (d != DType::Bool) return v;
     llvm::Type* byte = b_.getInt8Ty();
-    if (auto* vec = llvm::dyn_cast<llvm::FixedVectorType>(v->getType())) byte = vector_of(byte, vec->getNumElements());
+    if (auto* vec = llvm::dyn_cast<llvm::FixedVectorType>(v->getType()))
+      byte = vector_of(byte, vec->getNumElements());
     return b_.CreateZExt(v, byte);
   }
 
@@ -187,7 +198,8 @@ class LlvmRenderer {
     const UOp& buffer = accessed_buffer(u);
     if (buffer.is(Op::Buffer)) {
       Value* current = registers_[buffer];
-      KOINE_INVARIANT(current != nullptr, "a REG buffer is read before it is stored:\n{}", to_text(u));
+      KOINE_INVARIANT(current != nullptr, "a REG buffer is read before it is stored:\n{}",
+                      to_text(u));
       return current;
     }
     const UOp& address = strip_after(u.src(0));
@@ -266,7 +278,8 @@ class LlvmRenderer {
       Value* fix = b_.CreateAnd(uneven, differ);
       result = remainder ? b_.CreateSelect(fix, b_.CreateAdd(r, b), r)
                          : b_.CreateSelect(fix, b_.CreateSub(q, integer(u, 1)), q);
-      if (minus != nullptr) result = b_.CreateSelect(minus, remainder ? zero : b_.CreateNeg(a), result);
+      if (minus != nullptr)
+        result = b_.CreateSelect(minus, remainder ? zero : b_.CreateNeg(a), result);
     }
     return is_zero != nullptr ? b_.CreateSelect(is_zero, zero, result) : result;
   }
@@ -282,7 +295,9 @@ class LlvmRenderer {
       large = b_.CreateICmpUGE(n, integer(u, width));
       n = b_.CreateSelect(large, integer(u, arithmetic ? width - 1 : 0), n);
     }
-    Value* result = left ? b_.CreateShl(a, n) : arithmetic ? b_.CreateAShr(a, n) : b_.CreateLShr(a, n);
+    Value* result = left         ? b_.CreateShl(a, n)
+                    : arithmetic ? b_.CreateAShr(a, n)
+                                 : b_.CreateLShr(a, n);
     return safe || arithmetic ? result : b_.CreateSelect(large, integer(u, 0), result);
   }
 
@@ -309,8 +324,9 @@ class LlvmRenderer {
     const bool from_signed = is_signed(from);
     if (is_float(from) && is_float(to)) return b_.CreateFPCast(v, type);
     if (is_float(from))
-      return b_.CreateIntrinsic(is_signed(to) ? llvm::Intrinsic::fptosi_sat : llvm::Intrinsic::fptoui_sat,
-                                {type, v->getType()}, {v});
+      return b_.CreateIntrinsic(
+          is_signed(to) ? llvm::Intrinsic::fptosi_sat : llvm::Intrinsic::fptoui_sat,
+          {type, v->getType()}, {v});
     if (is_float(to)) return from_signed ? b_.CreateSIToFP(v, type) : b_.CreateUIToFP(v, type);
     return b_.CreateIntCast(v, type, from_signed);
   }
@@ -325,40 +341,76 @@ class LlvmRenderer {
     return v;
   }
 
+  Value* select_value(const UOp& u) {
+    Value *condition = value(u.src(0)), *yes = value(u.src(1)), *no = value(u.src(2));
+    // With a constant mask LLVM 19 takes lanes of 0/x for zero even where x is zero; freeze stops
+    // it.
+    if (llvm::isa<llvm::Constant>(condition) && condition->getType()->isVectorTy()) {
+      yes = b_.CreateFreeze(yes);
+      no = b_.CreateFreeze(no);
+    }
+    return b_.CreateSelect(condition, yes, no);
+  }
+
   Value* compute(const UOp& u) {
     auto a = [&] { return value(u.src(0)); };
     auto b = [&] { return value(u.src(1)); };
     const bool real = is_float(u.dtype()), real_in = is_float(u.src(0).dtype());
     const bool boolean = u.dtype() == DType::Bool;
     switch (u.op()) {
-      case Op::Add: return real ? b_.CreateFAdd(a(), b()) : boolean ? b_.CreateOr(a(), b()) : b_.CreateAdd(a(), b());
-      case Op::Mul: return real ? b_.CreateFMul(a(), b()) : boolean ? b_.CreateAnd(a(), b()) : b_.CreateMul(a(), b());
-      case Op::Fdiv: return b_.CreateFDiv(a(), b());
-      case Op::Max: return maximum_of(u);
-      case Op::Idiv: return divide(u, false);
-      case Op::Mod: return divide(u, true);
+      case Op::Add:
+        return real      ? b_.CreateFAdd(a(), b())
+               : boolean ? b_.CreateOr(a(), b())
+                         : b_.CreateAdd(a(), b());
+      case Op::Mul:
+        return real      ? b_.CreateFMul(a(), b())
+               : boolean ? b_.CreateAnd(a(), b())
+                         : b_.CreateMul(a(), b());
+      case Op::Fdiv:
+        return b_.CreateFDiv(a(), b());
+      case Op::Max:
+        return maximum_of(u);
+      case Op::Idiv:
+        return divide(u, false);
+      case Op::Mod:
+        return divide(u, true);
       case Op::Shl:
-      case Op::Shr: return shift(u);
-      case Op::Xor: return b_.CreateXor(a(), b());
-      case Op::Or: return b_.CreateOr(a(), b());
-      case Op::And: return b_.CreateAnd(a(), b());
+      case Op::Shr:
+        return shift(u);
+      case Op::Xor:
+        return b_.CreateXor(a(), b());
+      case Op::Or:
+        return b_.CreateOr(a(), b());
+      case Op::And:
+        return b_.CreateAnd(a(), b());
       case Op::CmpLt:
-        return real_in ? b_.CreateFCmpOLT(a(), b())
-               : is_signed(u.src(0).dtype()) ? b_.CreateICmpSLT(a(), b()) : b_.CreateICmpULT(a(), b());
-      case Op::CmpNe: return real_in ? b_.CreateFCmpUNE(a(), b()) : b_.CreateICmpNE(a(), b());
-      case Op::Where: return b_.CreateSelect(a(), b(), value(u.src(2)));
-      case Op::Mulacc: return b_.CreateIntrinsic(llvm::Intrinsic::fma, {type_of(u)}, {a(), b(), value(u.src(2))});
-      case Op::Sqrt: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, a());
-      case Op::Trunc: return b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, a());
-      case Op::Cast: return cast_value(u);
+        return real_in                       ? b_.CreateFCmpOLT(a(), b())
+               : is_signed(u.src(0).dtype()) ? b_.CreateICmpSLT(a(), b())
+                                             : b_.CreateICmpULT(a(), b());
+      case Op::CmpNe:
+        return real_in ? b_.CreateFCmpUNE(a(), b()) : b_.CreateICmpNE(a(), b());
+      case Op::Where:
+        return select_value(u);
+      case Op::Mulacc:
+        return b_.CreateIntrinsic(llvm::Intrinsic::fma, {type_of(u)}, {a(), b(), value(u.src(2))});
+      case Op::Sqrt:
+        return b_.CreateUnaryIntrinsic(llvm::Intrinsic::sqrt, a());
+      case Op::Trunc:
+        return b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, a());
+      case Op::Cast:
+        return cast_value(u);
       case Op::Bitcast:
         if (u.src(0).dtype() == DType::Bool) return b_.CreateZExt(a(), type_of(u));
         if (boolean) return b_.CreateICmpNE(a(), llvm::Constant::getNullValue(a()->getType()));
         return b_.CreateBitCast(a(), type_of(u));
-      case Op::Stack: return stack_value(u);
-      case Op::Reshape: return a();
-      case Op::Expand: return b_.CreateVectorSplat(static_cast<unsigned>(lane_count(u)), a());
-      case Op::Index: return b_.CreateExtractElement(a(), static_cast<uint64_t>(const_int(u.src(1))));
+      case Op::Stack:
+        return stack_value(u);
+      case Op::Reshape:
+        return a();
+      case Op::Expand:
+        return b_.CreateVectorSplat(static_cast<unsigned>(lane_count(u)), a());
+      case Op::Index:
+        return b_.CreateExtractElement(a(), static_cast<uint64_t>(const_int(u.src(1))));
       case Op::Shrink: {
         const int64_t from = const_int(u.src(1).src(0));
         if (lane_count(u) == 1) return b_.CreateExtractElement(a(), static_cast<uint64_t>(from));
@@ -366,7 +418,8 @@ class LlvmRenderer {
         for (int64_t i = 0; i < lane_count(u); ++i) mask.push_back(static_cast<int>(from + i));
         return b_.CreateShuffleVector(a(), mask);
       }
-      default: internal_error("the LLVM renderer does not know {}", op_name(u.op()));
+      default:
+        internal_error("the LLVM renderer does not know {}", op_name(u.op()));
     }
   }
 
@@ -374,28 +427,44 @@ class LlvmRenderer {
     switch (u.op()) {
       case Op::Const:
       case Op::Buffer:
-      case Op::Group: return;
+      case Op::Group:
+        return;
       case Op::Param: {
         const BufferArg& p = u.as<BufferArg>();
         if (p.name.empty()) {
-          Value* slot = b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), function_->getArg(0), static_cast<uint64_t>(p.slot));
+          Value* slot = b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), function_->getArg(0),
+                                                      static_cast<uint64_t>(p.slot));
           values_[u] = b_.CreateLoad(b_.getPtrTy(), slot, fmt::format("data{}", p.slot));
         } else {
-          const auto at = std::find(signature_.variables.begin(), signature_.variables.end(), p.name) - signature_.variables.begin();
-          Value* slot = b_.CreateConstInBoundsGEP1_64(b_.getInt64Ty(), function_->getArg(1), static_cast<uint64_t>(at));
+          const auto at =
+              std::find(signature_.variables.begin(), signature_.variables.end(), p.name) -
+              signature_.variables.begin();
+          Value* slot = b_.CreateConstInBoundsGEP1_64(b_.getInt64Ty(), function_->getArg(1),
+                                                      static_cast<uint64_t>(at));
           values_[u] = b_.CreateLoad(b_.getInt64Ty(), slot, p.name);
         }
         return;
       }
-      case Op::Special: values_[u] = function_->getArg(2); return;
-      case Op::Range: begin_loop(u); return;
-      case Op::End: end_loop(); return;
-      case Op::Load: values_[u] = load_value(u); return;
-      case Op::Store: store_value(u); return;
+      case Op::Special:
+        values_[u] = function_->getArg(2);
+        return;
+      case Op::Range:
+        begin_loop(u);
+        return;
+      case Op::End:
+        end_loop();
+        return;
+      case Op::Load:
+        values_[u] = load_value(u);
+        return;
+      case Op::Store:
+        store_value(u);
+        return;
       case Op::Index:
         if (is_address(u)) return;
         break;
-      default: break;
+      default:
+        break;
     }
     values_[u] = compute(u);
   }
@@ -416,7 +485,8 @@ class LlvmRenderer {
 
 }  // namespace
 
-void render_llvm(const UOp& linear, const std::string& name, const Target& target, llvm::Module& module) {
+void render_llvm(const UOp& linear, const std::string& name, const Target& target,
+                 llvm::Module& module) {
   LlvmRenderer(linear, target, module).run(name);
 }
 

@@ -12,7 +12,8 @@ namespace koine {
 
 /// Adds the function `name(ptr buffers, ptr variables, i64 thread)` to a module. REG buffers become
 /// PHIs, vectors LLVM vectors; no pass is needed to make the code good.
-void render_llvm(const UOp& linear, const std::string& name, const Target& target, llvm::Module& module);
+void render_llvm(const UOp& linear, const std::string& name, const Target& target,
+                 llvm::Module& module);
 
 /// The same as text, for people.
 std::string render_llvm_text(const UOp& linear, const std::string& name, const Target& target);

@@ -75,11 +75,16 @@ namespace {
 
 bool dtype_fits(DTypeClass wanted, DType dtype) {
   switch (wanted) {
-    case DTypeClass::Any: return true;
-    case DTypeClass::Index: return dtype == DType::Index;
-    case DTypeClass::Integer: return is_integer(dtype);
-    case DTypeClass::Float: return is_float(dtype);
-    case DTypeClass::Bool: return dtype == DType::Bool;
+    case DTypeClass::Any:
+      return true;
+    case DTypeClass::Index:
+      return dtype == DType::Index;
+    case DTypeClass::Integer:
+      return is_integer(dtype);
+    case DTypeClass::Float:
+      return is_float(dtype);
+    case DTypeClass::Bool:
+      return dtype == DType::Bool;
   }
   return false;
 }

@@ -38,12 +38,12 @@ class Match {
 enum class DTypeClass : uint8_t { Any, Index, Integer, Float, Bool };
 
 struct PatNode {
-  OpSet ops;                   // none set: any op
+  OpSet ops;                                            // none set: any op
   std::vector<std::shared_ptr<const PatNode>> sources;  // empty: do not look below
-  bool more_sources = false;   // the node may have further sources
-  bool commutative = false;    // two sources match in either order
+  bool more_sources = false;                            // the node may have further sources
+  bool commutative = false;                             // two sources match in either order
   int slot = -1;
-  bool literal = false;        // a Const of this integer value
+  bool literal = false;  // a Const of this integer value
   int64_t value = 0;
   DTypeClass dtype = DTypeClass::Any;
 };

@@ -52,7 +52,8 @@ struct State {
 
 }  // namespace
 
-UOp rewrite_fixpoint(const UOp& root, const std::function<UOp(const UOp&)>& step, bool enter_calls) {
+UOp rewrite_fixpoint(const UOp& root, const std::function<UOp(const UOp&)>& step,
+                     bool enter_calls) {
   absl::flat_hash_map<const Node*, State> states;
   std::vector<UOp> keep;  // replaced nodes stay alive while they are keys
   std::vector<const Node*> stack{root.node()};
@@ -81,8 +82,7 @@ UOp rewrite_fixpoint(const UOp& root, const std::function<UOp(const UOp&)>& step
       }
       continue;
     }
-    const size_t first =
-        !enter_calls && (node->op == Op::Function || node->op == Op::Call) ? 1 : 0;
+    const size_t first = !enter_calls && (node->op == Op::Function || node->op == Op::Call) ? 1 : 0;
     bool ready = true;
     for (size_t i = node->source_count; i-- > first;)
       if (finished(node->sources()[i].node()) == nullptr) {

@@ -51,12 +51,29 @@ UOp by_bounds(const Match& m) {
                                       : int_to_bits(u.dtype(), static_cast<int64_t>(b.low)));
 }
 
+int significant_bits(DType real) {
+  switch (real) {
+    case DType::Float64:
+      return 53;
+    case DType::Float32:
+      return 24;
+    case DType::Float16:
+      return 11;
+    case DType::BFloat16:
+      return 8;
+    case DType::Float8E4M3:
+      return 4;
+    default:
+      return 3;
+  }
+}
+
 bool lossless(DType from, DType to) {
   if (from == to || from == DType::Bool) return true;
   if (to == DType::Bool || from == DType::Index) return false;
   if (is_float(from)) return is_float(to) && promote(from, to) == to;
   if (to == DType::Index) return from != DType::UInt64;
-  if (is_float(to)) return dtype_info(from).bits < (dtype_info(to).bits == 64 ? 53 : dtype_info(to).bits == 32 ? 24 : 9);
+  if (is_float(to)) return dtype_info(from).bits <= significant_bits(to);
   return promote(from, to) == to;
 }
 
@@ -64,7 +81,9 @@ UOp cast_of_cast(const Match& m) {
   const UOp& inner = m[0];  // the Cast
   const UOp& x = inner.src(0);
   const DType a = x.dtype(), b = inner.dtype(), c = m.root().dtype();
-  if (lossless(a, b)) return cast(x, c);
+  // Floats saturate where integers wrap: a float between two integers must not matter.
+  const bool rounds_between = is_float(b) && !is_float(a) && is_integer(c);
+  if (lossless(a, b) && (!rounds_between || lossless(a, c))) return cast(x, c);
   // Integer truncations compose.
   if (is_integer(a) && is_integer(b) && is_integer(c) && b != DType::Index && c != DType::Index &&
       a != DType::Index && item_size(c) <= item_size(b))
@@ -84,9 +103,11 @@ RuleSet<> make_algebra() {
   const Pat x = any(0), y = any(1), z = any(2), c1 = any_const(3), c2 = any_const(4);
   return {
       // --- constants to the right
-      rule("const-right", node(ops({Op::Add, Op::Mul, Op::Max, Op::CmpNe, Op::Xor, Op::Or, Op::And}), {c1, x}),
+      rule("const-right",
+           node(ops({Op::Add, Op::Mul, Op::Max, Op::CmpNe, Op::Xor, Op::Or, Op::And}), {c1, x}),
            [](const Match& m) {
-             if (m[0].is(Op::Const) || !is_commutative(m.root().op()) || !commutes(m.root())) return UOp();
+             if (m[0].is(Op::Const) || !is_commutative(m.root().op()) || !commutes(m.root()))
+               return UOp();
              return binary(m.root().op(), m[0], m[3]);
            }),
       // --- Add
@@ -97,9 +118,7 @@ RuleSet<> make_algebra() {
              return is_zero(m[3]) ? m[0] : UOp();
            }),
       rule("(x+c1)+c2", (x + c1) + c2,
-           [](const Match& m) {
-             return exact_integer(m[0]) ? add(m[0], add(m[3], m[4])) : UOp();
-           }),
+           [](const Match& m) { return exact_integer(m[0]) ? add(m[0], add(m[3], m[4])) : UOp(); }),
       rule("(x+c1)+y", (x + c1) + y,
            [](const Match& m) {
              return exact_integer(m[0]) && !m[1].is(Op::Const) ? add(add(m[0], m[1]), m[3]) : UOp();
@@ -116,12 +135,11 @@ RuleSet<> make_algebra() {
            }),
       rule("(x*-1)*-1", (x * -1) * -1, [](const Match& m) { return m[0]; }),
       rule("(x*c1)*c2", (x * c1) * c2,
-           [](const Match& m) {
-             return exact_integer(m[0]) ? mul(m[0], mul(m[3], m[4])) : UOp();
-           }),
+           [](const Match& m) { return exact_integer(m[0]) ? mul(m[0], mul(m[3], m[4])) : UOp(); }),
       rule("int x*mask", x * pat_cast(y),
            [](const Match& m) {
-             if (is_float(m[0].dtype()) || m[1].dtype() != DType::Bool || m[0].dtype() == DType::Bool)
+             if (is_float(m[0].dtype()) || m[1].dtype() != DType::Bool ||
+                 m[0].dtype() == DType::Bool)
                return UOp();
              return m[0].is_scalar() ? where(m[1], m[0], constant_int(m[0].dtype(), 0)) : UOp();
            }),
@@ -129,20 +147,25 @@ RuleSet<> make_algebra() {
       // --- Max, logic
       rule("max(x,x)", pat_max(x, x), [](const Match& m) { return m[0]; }),
       rule("x&x", node(ops({Op::And, Op::Or}), {x, x}), [](const Match& m) { return m[0]; }),
-      rule("x^0 x|0", node(ops({Op::Xor, Op::Or}), {x, Pat(0)}), [](const Match& m) { return m[0]; }),
-      rule("x&0", x & 0, [](const Match& m) { return m[0].is_scalar() ? constant_like(m[0], 0) : UOp(); }),
+      rule("x^0 x|0", node(ops({Op::Xor, Op::Or}), {x, Pat(0)}),
+           [](const Match& m) { return m[0]; }),
+      rule("x&0", x & 0,
+           [](const Match& m) { return m[0].is_scalar() ? constant_like(m[0], 0) : UOp(); }),
       rule("x&true", (x & 1).of(DTypeClass::Bool), [](const Match& m) { return m[0]; }),
       rule("x|true", (x | 1).of(DTypeClass::Bool),
            [](const Match& m) { return m[0].is_scalar() ? constant_bool(true) : UOp(); }),
       rule("(x&y)&y", (x & y) & y, [](const Match& m) { return bit_and(m[0], m[1]); }),
-      rule("x^x", x ^ x, [](const Match& m) { return m[0].is_scalar() ? constant_like(m[0], 0) : UOp(); }),
-      rule("shift 0", node(ops({Op::Shl, Op::Shr}), {x, Pat(0)}), [](const Match& m) { return m[0]; }),
+      rule("x^x", x ^ x,
+           [](const Match& m) { return m[0].is_scalar() ? constant_like(m[0], 0) : UOp(); }),
+      rule("shift 0", node(ops({Op::Shl, Op::Shr}), {x, Pat(0)}),
+           [](const Match& m) { return m[0]; }),
       // --- comparisons
       rule("x!=x", x != x,
            [](const Match& m) {
              return is_float(m[0].dtype()) || !m[0].is_scalar() ? UOp() : constant_bool(false);
            }),
-      rule("x<x", x < x, [](const Match& m) { return m[0].is_scalar() ? constant_bool(false) : UOp(); }),
+      rule("x<x", x < x,
+           [](const Match& m) { return m[0].is_scalar() ? constant_bool(false) : UOp(); }),
       rule("not not x", (x != 1) != 1,
            [](const Match& m) { return m[0].dtype() == DType::Bool ? m[0] : UOp(); }),
       rule("bool x != false", x != 0,
@@ -160,28 +183,36 @@ RuleSet<> make_algebra() {
              return chosen.shape() == m.root().shape() ? chosen : UOp();
            }),
       rule("where(not c)", pat_where(z != 1, x, y),
-           [](const Match& m) { return m[2].dtype() == DType::Bool ? where(m[2], m[1], m[0]) : UOp(); }),
+           [](const Match& m) {
+             return m[2].dtype() == DType::Bool ? where(m[2], m[1], m[0]) : UOp();
+           }),
       rule("where(c, where(c,x,_), y)", pat_where(z, pat_where(z, x, any(3)), y),
            [](const Match& m) { return where(m[2], m[0], m[1]); }),
       rule("where(c, x, where(c,_,y))", pat_where(z, x, pat_where(z, any(3), y)),
            [](const Match& m) { return where(m[2], m[0], m[1]); }),
       rule("where(a, where(b,x,y), y)", pat_where(z, pat_where(any(3), x, y), y),
            [](const Match& m) { return where(bit_and(m[2], m[3]), m[0], m[1]); }),
-      rule("where(c,true,false)", pat_where(z, Pat(1), Pat(0)).of(DTypeClass::Bool), [](const Match& m) { return m[2]; }),
+      rule("where(c,true,false)", pat_where(z, Pat(1), Pat(0)).of(DTypeClass::Bool),
+           [](const Match& m) { return m[2]; }),
       rule("where(c,false,true)", pat_where(z, Pat(0), Pat(1)).of(DTypeClass::Bool),
            [](const Match& m) { return logical_not(m[2]); }),
       // --- casts
-      rule("cast to itself", pat_cast(x), [](const Match& m) { return m[0].dtype() == m.root().dtype() ? m[0] : UOp(); }),
+      rule("cast to itself", pat_cast(x),
+           [](const Match& m) { return m[0].dtype() == m.root().dtype() ? m[0] : UOp(); }),
       rule("cast(cast(x))", pat_cast(node(Op::Cast).as(0)), cast_of_cast),
-      rule("trunc(int)", node(Op::Trunc, {x}), [](const Match& m) { return is_float(m[0].dtype()) ? UOp() : m[0]; }),
+      rule("trunc(int)", node(Op::Trunc, {x}),
+           [](const Match& m) { return is_float(m[0].dtype()) ? UOp() : m[0]; }),
       rule("bitcast(bitcast(x))", node(Op::Bitcast, {node(Op::Bitcast, {x}).as(1)}),
            [](const Match& m) {
-             return item_size(m[1].dtype()) == item_size(m[0].dtype()) ? bitcast(m[0], m.root().dtype()) : UOp();
+             return item_size(m[1].dtype()) == item_size(m[0].dtype())
+                        ? bitcast(m[0], m.root().dtype())
+                        : UOp();
            }),
       // --- wrapping integers that hold an index: compute in index where nothing can wrap
       rule("cast(index)+c", node(ops({Op::Add, Op::Mul}), {pat_cast(x), any_const(3)}),
            [](const Match& m) {
-             if (m[0].dtype() != DType::Index || is_float(m.root().dtype()) || m.root().dtype() == DType::UInt64)
+             if (m[0].dtype() != DType::Index || is_float(m.root().dtype()) ||
+                 m.root().dtype() == DType::UInt64)
                return UOp();
              const UOp exact = binary(m.root().op(), m[0], index_const(const_int(m[3])));
              const IntegerRange r = integer_range(m.root().dtype());
@@ -196,13 +227,16 @@ RuleSet<> make_algebra() {
                return UOp();
              const UOp exact = binary(m.root().op(), m[0], m[1]);
              const IntegerRange r = integer_range(m.root().dtype());
-             auto fits = [&](const UOp& u) { return u.bounds().low >= r.low && u.bounds().high <= r.high; };
+             auto fits = [&](const UOp& u) {
+               return u.bounds().low >= r.low && u.bounds().high <= r.high;
+             };
              return fits(m[0]) && fits(m[1]) && fits(exact) ? cast(exact, m.root().dtype()) : UOp();
            }),
       rule("cast(index) < y", node(ops({Op::CmpLt, Op::CmpNe}), {pat_cast(x), y}),
            [](const Match& m) {
              const DType dtype = m[1].dtype();
-             if (m[0].dtype() != DType::Index || is_float(dtype) || dtype == DType::UInt64) return UOp();
+             if (m[0].dtype() != DType::Index || is_float(dtype) || dtype == DType::UInt64)
+               return UOp();
              const IntegerRange r = integer_range(dtype);
              if (m[0].bounds().low < r.low || m[0].bounds().high > r.high) return UOp();
              return binary(m.root().op(), m[0], cast(m[1], DType::Index));
@@ -210,14 +244,17 @@ RuleSet<> make_algebra() {
       rule("y < cast(index)", node(Op::CmpLt, {y, pat_cast(x)}),
            [](const Match& m) {
              const DType dtype = m[1].dtype();
-             if (m[0].dtype() != DType::Index || is_float(dtype) || dtype == DType::UInt64) return UOp();
+             if (m[0].dtype() != DType::Index || is_float(dtype) || dtype == DType::UInt64)
+               return UOp();
              const IntegerRange r = integer_range(dtype);
              if (m[0].bounds().low < r.low || m[0].bounds().high > r.high) return UOp();
              return lt(cast(m[1], DType::Index), m[0]);
            }),
       rule("cast(cast(index))", pat_cast(pat_cast(x).as(1)),
            [](const Match& m) {
-             if (m[0].dtype() != DType::Index || is_float(m[1].dtype()) || m[1].dtype() == DType::Bool) return UOp();
+             if (m[0].dtype() != DType::Index || is_float(m[1].dtype()) ||
+                 m[1].dtype() == DType::Bool)
+               return UOp();
              const IntegerRange r = integer_range(m[1].dtype());
              if (m[0].bounds().low < r.low || m[0].bounds().high > r.high) return UOp();
              return cast(m[0], m.root().dtype());
@@ -231,7 +268,10 @@ const RuleSet<>& fold_rules() {
   static const RuleSet<> rules = {
       rule("fold", node(elementwise_ops()), fold_constants),
       rule("fold-bitcast", node(Op::Bitcast, {any_const(0)}), fold_bitcast),
-      rule("by-bounds", node(ops({Op::CmpLt, Op::CmpNe, Op::And, Op::Or, Op::Where, Op::Mod, Op::Idiv, Op::Max})), by_bounds),
+      rule(
+          "by-bounds",
+          node(ops({Op::CmpLt, Op::CmpNe, Op::And, Op::Or, Op::Where, Op::Mod, Op::Idiv, Op::Max})),
+          by_bounds),
       rule("range-of-one", node(Op::Range, {Pat(1)}), [](const Match&) { return index_const(0); }),
   };
   return rules;

@@ -2,8 +2,8 @@
 #include "koine/ir/uop.hpp"
 #include "koine/rewrite/rules.hpp"
 
-// Ops in terms of simpler ones. Exp2, Log2, Sin, Pow and Threefry mean exactly these graphs on every
-// backend: the interpreter evaluates them too, so all agree bit for bit in strict mode.
+// Ops in terms of simpler ones. Exp2, Log2, Sin, Pow and Threefry mean exactly these graphs on
+// every backend: the interpreter evaluates them too, so all agree bit for bit in strict mode.
 namespace koine {
 
 /// The ops a target runs natively; every other op that has a decomposition is replaced.

@@ -7,7 +7,9 @@
 namespace koine {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 && (a > 0) == (b > 0) ? 1 : 0); }
+int64_t ceil_div(int64_t a, int64_t b) {
+  return a / b + (a % b != 0 && (a > 0) == (b > 0) ? 1 : 0);
+}
 
 // Splits a normal-form sum into its constant and the rest, with the common divisor of the rest.
 struct Split {
@@ -44,8 +46,9 @@ UOp scaled_sum(const Split& s, int64_t divisor) {
     const UOp& term = s.terms[i];
     UOp scaled = term;
     if (divisor != 1)
-      scaled = simplify_index(mul(term.is(Op::Mul) && term.src(1).is(Op::Const) ? term.src(0) : term,
-                                  index_const(coefficient_of(term) / divisor)));
+      scaled =
+          simplify_index(mul(term.is(Op::Mul) && term.src(1).is(Op::Const) ? term.src(0) : term,
+                             index_const(coefficient_of(term) / divisor)));
     out = out ? add(out, scaled) : scaled;
   }
   return simplify_index(out);
@@ -54,7 +57,9 @@ UOp scaled_sum(const Split& s, int64_t divisor) {
 // a < b  ->  sum < constant, divided by the common divisor.
 UOp normal_less(const Match& m) {
   const UOp &a = m[0], &b = m[1];
-  if (a.dtype() != DType::Index || !a.is_scalar() || !b.is_scalar() || is_invalid(a) || is_invalid(b)) return {};
+  if (a.dtype() != DType::Index || !a.is_scalar() || !b.is_scalar() || is_invalid(a) ||
+      is_invalid(b))
+    return {};
   const UOp difference = simplify_index(sub(a, b));
   if (difference.is(Op::Const)) return constant_bool(const_int(difference) < 0);
   const Split s = split_sum(difference);
@@ -71,7 +76,9 @@ UOp normal_less(const Match& m) {
 
 UOp normal_unequal(const Match& m) {
   const UOp &a = m[0], &b = m[1];
-  if (a.dtype() != DType::Index || !a.is_scalar() || !b.is_scalar() || is_invalid(a) || is_invalid(b)) return {};
+  if (a.dtype() != DType::Index || !a.is_scalar() || !b.is_scalar() || is_invalid(a) ||
+      is_invalid(b))
+    return {};
   const UOp difference = simplify_index(sub(a, b));
   if (difference.is(Op::Const)) return constant_bool(const_int(difference) != 0);
   const Split s = split_sum(difference);
@@ -92,7 +99,8 @@ const RuleSet<>& index_rules() {
            [](const Match& m) { return simplify_index_node(m.root()); }),
       rule("index-less", any(0) < any(1), normal_less),
       rule("index-unequal", any(0) != any(1), normal_unequal),
-      rule("index-trunc", node(Op::Trunc, {any(0)}).of(DTypeClass::Index), [](const Match& m) { return m[0]; }),
+      rule("index-trunc", node(Op::Trunc, {any(0)}).of(DTypeClass::Index),
+           [](const Match& m) { return m[0]; }),
   };
   return rules;
 }

@@ -7,7 +7,8 @@ namespace {
 
 UOp stack_sum(const UOp& a, const UOp& b) {
   std::vector<UOp> dims;
-  for (size_t i = 0; i < a.src().size(); ++i) dims.push_back(simplify_index(add(a.src(i), b.src(i))));
+  for (size_t i = 0; i < a.src().size(); ++i)
+    dims.push_back(simplify_index(add(a.src(i), b.src(i))));
   return stack(dims);
 }
 
@@ -51,7 +52,8 @@ RuleSet<> make_movement() {
       rule("flip(flip)", node(Op::Flip, {node(Op::Flip, {x}).as(1)}),
            [](const Match& m) {
              Ints flags = m.root().as<Ints>();
-             for (size_t i = 0; i < flags.size(); ++i) flags[i] = (flags[i] != 0) != (m[1].as<Ints>()[i] != 0);
+             for (size_t i = 0; i < flags.size(); ++i)
+               flags[i] = (flags[i] != 0) != (m[1].as<Ints>()[i] != 0);
              return flip(m[0], flags);
            }),
       rule("shrink to itself", node(Op::Shrink, {x, o, s}),

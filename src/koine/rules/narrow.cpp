@@ -18,11 +18,16 @@ struct Format {
 
 Format format_of(DType dtype) {
   switch (dtype) {
-    case DType::Float16: return {10, 15, 30, true, 65504};
-    case DType::BFloat16: return {7, 127, 254, true, 0x1.fep127};
-    case DType::Float8E5M2: return {2, 15, 30, true, 57344};
-    case DType::Float8E4M3: return {3, 7, 15, false, 448};
-    default: internal_error("{} is not a narrow float", dtype_name(dtype));
+    case DType::Float16:
+      return {10, 15, 30, true, 65504};
+    case DType::BFloat16:
+      return {7, 127, 254, true, 0x1.fep127};
+    case DType::Float8E5M2:
+      return {2, 15, 30, true, 57344};
+    case DType::Float8E4M3:
+      return {3, 7, 15, false, 448};
+    default:
+      internal_error("{} is not a narrow float", dtype_name(dtype));
   }
 }
 
@@ -68,10 +73,12 @@ UOp encode(DType dtype, const UOp& x) {
     code = add(code, u32(-(int64_t{127 - f.bias} << f.mantissa)));
     // Subnormal: the integer multiple of the smallest value.
     const UOp magic = f32(std::ldexp(1.0, 1 - f.bias - f.mantissa + 23));
-    const UOp small = bit_and(raw(add(real(magnitude), magic)), u32((int64_t{1} << f.mantissa) * 2 - 1));
+    const UOp small =
+        bit_and(raw(add(real(magnitude), magic)), u32((int64_t{1} << f.mantissa) * 2 - 1));
     code = where(lt(magnitude, raw(f32(std::ldexp(1.0, 1 - f.bias)))), small, code);
     const int64_t top = f.has_infinity ? f.exponent_max + 1 : f.exponent_max;
-    const int64_t special = f.has_infinity ? top << f.mantissa : (top << f.mantissa) | ((1 << f.mantissa) - 1);
+    const int64_t special =
+        f.has_infinity ? top << f.mantissa : (top << f.mantissa) | ((1 << f.mantissa) - 1);
     const int64_t nan = f.has_infinity ? special | (1 << (f.mantissa - 1)) : special;
     code = where(lt(magnitude, u32(0x7f800000)), code,
                  where(eq(magnitude, u32(0x7f800000)), u32(special), u32(nan)));
@@ -87,7 +94,8 @@ UOp decode(DType dtype, const UOp& stored) {
   const UOp sign = shl(bit_and(bits, u32(int64_t{1} << (width - 1))), 32 - width);
   if (dtype == DType::BFloat16) return real(shl(bits, 16));
   UOp wide = add(shl(magnitude, drop), u32(int64_t{127 - f.bias} << 23));
-  const UOp subnormal = raw(mul(cast(magnitude, DType::Float32), f32(std::ldexp(1.0, 1 - f.bias - f.mantissa))));
+  const UOp subnormal =
+      raw(mul(cast(magnitude, DType::Float32), f32(std::ldexp(1.0, 1 - f.bias - f.mantissa))));
   wide = where(lt(magnitude, u32(int64_t{1} << f.mantissa)), subnormal, wide);
   if (f.has_infinity) {
     const UOp special = bit_or(shl(magnitude, drop), u32(0x7f800000));
@@ -105,7 +113,8 @@ UOp to_odd_float32(const UOp& x) {
   const UOp bits = raw(nearest);
   const UOp magnitude = bit_and(bits, u32(0x7fffffff));
   auto absolute = [](const UOp& v) {
-    return bitcast(bit_and(bitcast(v, DType::UInt64), constant_int(DType::UInt64, INT64_MAX)), DType::Float64);
+    return bitcast(bit_and(bitcast(v, DType::UInt64), constant_int(DType::UInt64, INT64_MAX)),
+                   DType::Float64);
   };
   const UOp away = lt(absolute(x), absolute(back));
   const UOp truncated = where(away, add(magnitude, u32(-1)), magnitude);
@@ -151,7 +160,8 @@ UOp emulate_narrow_floats(const UOp& kernel) {
       out = with_sources(u, src);
     } else if (u.is(Op::Cast) && is_small_float(dtype)) {
       const DType from = u.src(0).dtype();
-      const UOp wide = from == DType::Float64 ? to_odd_float32(src[0]) : cast(src[0], DType::Float32);
+      const UOp wide =
+          from == DType::Float64 ? to_odd_float32(src[0]) : cast(src[0], DType::Float32);
       out = round_to(dtype, wide);
     } else if (u.is(Op::Cast) && is_small_float(u.src(0).dtype())) {
       out = cast(src[0], dtype);

@@ -62,7 +62,8 @@ UOp count_where(const UOp& condition, const UOp& range) {
   if (!c.is(Op::CmpLt) || c.src(0).dtype() != DType::Index) return {};
   int64_t coefficient = 0;
   UOp rest;
-  if (!linear_coefficient(simplify_index(sub(c.src(0), c.src(1))), range, coefficient, rest)) return {};
+  if (!linear_coefficient(simplify_index(sub(c.src(0), c.src(1))), range, coefficient, rest))
+    return {};
   const UOp n = range.src(0), zero = index_const(0);
   auto clamp = [&](const UOp& v) { return minimum(maximum(v, zero), n); };
   UOp count;
@@ -105,7 +106,8 @@ UOp selected_index(const UOp& equal, const UOp& range) {
   if (!unequal.is(Op::CmpNe) || unequal.src(0).dtype() != DType::Index) return {};
   int64_t coefficient = 0;
   UOp rest;
-  if (!linear_coefficient(simplify_index(sub(unequal.src(0), unequal.src(1))), range, coefficient, rest))
+  if (!linear_coefficient(simplify_index(sub(unequal.src(0), unequal.src(1))), range, coefficient,
+                          rest))
     return {};
   if (coefficient == 1) return simplify_index(neg(rest));
   if (coefficient == -1) return rest;
@@ -168,14 +170,14 @@ UOp select_one_hot(const Match& m) {
       }
     }
     for (const UOp& part : conjuncts) {
-      if (!part.is(Op::CmpNe) || !is_const(part.src(1), 1) || part.src(0).dtype() != DType::Bool) continue;
+      if (!part.is(Op::CmpNe) || !is_const(part.src(1), 1) || part.src(0).dtype() != DType::Bool)
+        continue;
       for (size_t i = 1; i < r.src().size(); ++i) {
         const UOp& range = r.src(i);
         const UOp at = selected_index(part.src(0), range);
         if (!at || depends(at, range)) continue;
         const UOp others = conjunction_without(c.condition, part);
-        const UOp in_range =
-            bit_and(logical_not(lt(at, index_const(0))), lt(at, range.src(0)));
+        const UOp in_range = bit_and(logical_not(lt(at, index_const(0))), lt(at, range.src(0)));
         const UOp valid = simplify(bit_and(in_range, select(others, range, at, in_range)));
         const UOp value = select(c.value, range, at, valid);
         return without_range(r, where(valid, value, constant_int(value.dtype(), 0)), i);
@@ -191,7 +193,8 @@ const RuleSet<>& reduce_rules() {
   static const RuleSet<> rules = {
       rule("reduce-unused-range", node(Op::Reduce), drop_unused_range),
       rule("reduce-count", node_with(Op::Reduce, {node(Op::Where)}), count_condition),
-      rule("reduce-one-hot", node_with(Op::Reduce, {node(ops({Op::Where, Op::Mul}))}), select_one_hot),
+      rule("reduce-one-hot", node_with(Op::Reduce, {node(ops({Op::Where, Op::Mul}))}),
+           select_one_hot),
   };
   return rules;
 }

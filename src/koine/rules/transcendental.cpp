@@ -12,7 +12,7 @@ struct Format {
   DType dtype, bits;
   int mantissa;
   int64_t bias;
-  double round_magic;   // 1.5 * 2^mantissa: adding it rounds to an integer in the low bits
+  double round_magic;  // 1.5 * 2^mantissa: adding it rounds to an integer in the low bits
   double exp_low, exp_high;
   int exp_terms, log_terms;
 };
@@ -28,7 +28,8 @@ UOp like(const UOp& x, double v) { return constant(x.dtype(), v); }
 // c0 + x (c1 + x (c2 + ...))
 UOp horner(const UOp& x, const std::vector<double>& coefficients) {
   UOp sum = like(x, coefficients.back());
-  for (size_t i = coefficients.size() - 1; i-- > 0;) sum = add(mul(sum, x), like(x, coefficients[i]));
+  for (size_t i = coefficients.size() - 1; i-- > 0;)
+    sum = add(mul(sum, x), like(x, coefficients[i]));
   return sum;
 }
 
@@ -46,8 +47,8 @@ UOp exp2_of(const UOp& x) {
   const UOp clamped = where(lt(x, low), low, where(lt(high, x), high, x));
   const UOp magic = like(x, f.round_magic);
   const UOp shifted = add(clamped, magic);
-  const UOp n = sub(bitcast(shifted, f.bits),
-                    constant_bits(f.bits, double_to_bits(f.dtype, f.round_magic)));
+  const UOp n =
+      sub(bitcast(shifted, f.bits), constant_bits(f.bits, double_to_bits(f.dtype, f.round_magic)));
   const UOp fraction = sub(clamped, sub(shifted, magic));
   std::vector<double> series{1.0};
   for (int k = 1; k < f.exp_terms; ++k) series.push_back(series.back() * std::numbers::ln2 / k);
@@ -78,8 +79,9 @@ UOp log2_of(const UOp& x) {
   const UOp zero = like(x, 0);
   // +inf and NaN pass through; negative gives NaN; both zeros give -inf.
   const UOp positive = where(lt(x, like(x, inf)), finite, x);
-  return where(lt(zero, x), positive,
-               where(eq(x, zero), like(x, -inf), like(x, std::numeric_limits<double>::quiet_NaN())));
+  return where(
+      lt(zero, x), positive,
+      where(eq(x, zero), like(x, -inf), like(x, std::numeric_limits<double>::quiet_NaN())));
 }
 
 // sin of a float64: q = nearest integer to x 2/pi, r = x - q pi/2 in three parts (Cody and Waite),
@@ -108,7 +110,8 @@ UOp sin_of_double(const UOp& x) {
   const UOp signed_value = where(bit(2), neg(value), value);
   const double inf = std::numeric_limits<double>::infinity();
   const UOp infinite = bit_or(eq(x, like(x, inf)), eq(x, like(x, -inf)));
-  const UOp result = where(infinite, like(x, std::numeric_limits<double>::quiet_NaN()), signed_value);
+  const UOp result =
+      where(infinite, like(x, std::numeric_limits<double>::quiet_NaN()), signed_value);
   return where(eq(x, like(x, 0)), x, result);  // keeps -0.0
 }
 
@@ -122,14 +125,15 @@ UOp pow_of_double(const UOp& a, const UOp& b) {
   const UOp whole = eq(unary(Op::Trunc, b), b);
   const UOp halved = mul(b, like(b, 0.5));
   const UOp odd = bit_and(whole, ne(unary(Op::Trunc, halved), halved));
-  const UOp negative_zero = bit_and(
-      eq(a, zero), lt(bitcast(a, DType::Int64), constant_int(DType::Int64, 0)));
+  const UOp negative_zero =
+      bit_and(eq(a, zero), lt(bitcast(a, DType::Int64), constant_int(DType::Int64, 0)));
   const UOp negative = bit_or(lt(a, zero), negative_zero);
   UOp result = where(bit_and(negative, odd), neg(power), power);
   const UOp fractional = bit_and(logical_not(whole), bit_and(lt(a, zero), lt(like(a, -inf), a)));
   result = where(fractional, like(a, std::numeric_limits<double>::quiet_NaN()), result);
   const UOp b_infinite = bit_or(eq(b, like(b, inf)), eq(b, like(b, -inf)));
-  const UOp always_one = bit_or(bit_or(eq(b, zero), eq(a, one)), bit_and(eq(magnitude, one), b_infinite));
+  const UOp always_one =
+      bit_or(bit_or(eq(b, zero), eq(a, one)), bit_and(eq(magnitude, one), b_infinite));
   return where(always_one, one, result);
 }
 
@@ -168,16 +172,22 @@ UOp decompose(Op op, std::span<const UOp> operands) {
   const bool in_double = op == Op::Sin || op == Op::Pow;
   if (is_small_float(dtype) || (in_double && dtype == DType::Float32)) {
     std::vector<UOp> wide;
-    for (const UOp& o : operands) wide.push_back(cast(o, in_double ? DType::Float64 : DType::Float32));
+    for (const UOp& o : operands)
+      wide.push_back(cast(o, in_double ? DType::Float64 : DType::Float32));
     const UOp result = decompose(op, wide);
     return result ? cast(result, dtype) : UOp();
   }
   switch (op) {
-    case Op::Exp2: return exp2_of(x);
-    case Op::Log2: return log2_of(x);
-    case Op::Sin: return sin_of_double(x);
-    case Op::Pow: return pow_of_double(x, operands[1]);
-    default: return {};
+    case Op::Exp2:
+      return exp2_of(x);
+    case Op::Log2:
+      return log2_of(x);
+    case Op::Sin:
+      return sin_of_double(x);
+    case Op::Pow:
+      return pow_of_double(x, operands[1]);
+    default:
+      return {};
   }
 }
 
@@ -199,7 +209,8 @@ const RuleSet<DecomposeContext>& fallback_rules() {
   static const RuleSet<Context> rules = {
       rule<Context>("recip", node(Op::Recip, {any(0)}),
                     [lacks](const Match& m, Context& t) {
-                      return lacks(t, Op::Recip) && !lacks(t, Op::Fdiv) ? fdiv(like(m[0], 1), m[0]) : UOp();
+                      return lacks(t, Op::Recip) && !lacks(t, Op::Fdiv) ? fdiv(like(m[0], 1), m[0])
+                                                                        : UOp();
                     }),
       rule<Context>("fdiv", node(Op::Fdiv, {any(0), any(1)}),
                     [lacks](const Match& m, Context& t) {

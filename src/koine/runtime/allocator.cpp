@@ -19,14 +19,16 @@ constexpr int64_t most_cached = int64_t{2} << 30;
 int64_t class_of(int64_t bytes) {
   int64_t size = 64;
   while (size < bytes) {
-    for (int64_t step = 0; step < 4 && size < bytes; ++step) size += std::max<int64_t>(size / (4 + step), 64);
+    for (int64_t step = 0; step < 4 && size < bytes; ++step)
+      size += std::max<int64_t>(size / (4 + step), 64);
   }
   const int64_t unit = size >= huge_page ? huge_page : 64;
   return (size + unit - 1) / unit * unit;
 }
 
 int64_t physical_memory() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<int64_t>(sysconf(_SC_PAGESIZE));
 }
 
 void* fresh_block(int64_t bytes) {
@@ -93,10 +95,11 @@ std::shared_ptr<Memory> CachingAllocator::allocate(int64_t bytes) {
   int64_t size = 0;
   {
     const std::lock_guard lock(pool_->mutex);
-    KOINE_REQUIRE(bytes >= 0 && bytes <= limit && pool_->in_use + bytes <= limit, Memory,
-                  "out of memory on {}: a buffer of {} bytes was asked for, {} are in use and the limit is "
-                  "{}: use a smaller shape or dtype, drop tensors, or raise KOINE_MEMORY_LIMIT",
-                  pool_->device, bytes, pool_->in_use, limit);
+    KOINE_REQUIRE(
+        bytes >= 0 && bytes <= limit && pool_->in_use + bytes <= limit, Memory,
+        "out of memory on {}: a buffer of {} bytes was asked for, {} are in use and the limit is "
+        "{}: use a smaller shape or dtype, drop tensors, or raise KOINE_MEMORY_LIMIT",
+        pool_->device, bytes, pool_->in_use, limit);
     size = class_of(bytes);
     if (auto it = pool_->free.find(size); it != pool_->free.end() && !it->second.empty()) {
       block = it->second.back();
@@ -111,8 +114,8 @@ std::shared_ptr<Memory> CachingAllocator::allocate(int64_t bytes) {
   if (block == nullptr) {
     const std::lock_guard lock(pool_->mutex);
     pool_->in_use -= size;
-    raise(ErrorKind::Memory, "out of memory on {}: the system refused {} bytes ({} in use)", pool_->device,
-          size, pool_->in_use);
+    raise(ErrorKind::Memory, "out of memory on {}: the system refused {} bytes ({} in use)",
+          pool_->device, size, pool_->in_use);
   }
   return std::make_shared<Block>(pool_, block, bytes, size);
 }

@@ -7,8 +7,8 @@
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
 #include "koine/interp/interp.hpp"
-#include "koine/render/c.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/render/c.hpp"
 #include "koine/runtime/allocator.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
 
@@ -40,7 +40,11 @@ class InterpProgram : public Program {
 class InterpDevice : public DeviceRuntime {
  public:
   InterpDevice(std::string name, bool runs)
-      : name_(std::move(name)), allocator_(name_), plain_(generic_target(false)), strict_(generic_target(true)), runs_(runs) {}
+      : name_(std::move(name)),
+        allocator_(name_),
+        plain_(generic_target(false)),
+        strict_(generic_target(true)),
+        runs_(runs) {}
   const std::string& name() const override { return name_; }
   const Target& target() const override { return options().strict ? strict_ : plain_; }
   std::shared_ptr<Memory> allocate(int64_t bytes) override { return allocator_.allocate(bytes); }
@@ -66,15 +70,17 @@ std::unique_ptr<DeviceRuntime> make_device(const std::string& name) {
     int number = -1;
     const char *begin = name.data() + colon + 1, *end = name.data() + name.size();
     const auto [stop, code] = std::from_chars(begin, end, number);
-    KOINE_REQUIRE(code == std::errc() && stop == end && number >= 0 && number < most_devices, Device,
-                  "device '{}': the number must be 0 to {}", name, most_devices - 1);
+    KOINE_REQUIRE(code == std::errc() && stop == end && number >= 0 && number < most_devices,
+                  Device, "device '{}': the number must be 0 to {}", name, most_devices - 1);
   }
   if (kind == "CPU") return make_cpu_device(name);
   if (kind == "INTERP") return std::make_unique<InterpDevice>(name, true);
   if (kind == "NULL") return std::make_unique<InterpDevice>(name, false);
   std::string known;
   for (const auto& [device, meaning] : device_list()) known += (known.empty() ? "" : ", ") + device;
-  raise(ErrorKind::Device, "unknown device '{}': known devices are {} (each also with a number, like CPU:1)", name, known);
+  raise(ErrorKind::Device,
+        "unknown device '{}': known devices are {} (each also with a number, like CPU:1)", name,
+        known);
 }
 
 }  // namespace

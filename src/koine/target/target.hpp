@@ -6,14 +6,14 @@ namespace koine {
 
 /// What the code generator must know of a machine. Plain data: no behaviour, no device handle.
 struct Target {
-  std::string name;             ///< part of every kernel's cache key
-  std::string cpu;              ///< LLVM's name of the processor; empty for text targets
-  std::string features;         ///< LLVM's feature string
-  int vector_bytes = 16;        ///< widest register for arithmetic
+  std::string name;       ///< part of every kernel's cache key
+  std::string cpu;        ///< LLVM's name of the processor; empty for text targets
+  std::string features;   ///< LLVM's feature string
+  int vector_bytes = 16;  ///< widest register for arithmetic
   int vector_registers = 16;
   bool has_fma = false;
-  bool has_threads = false;     ///< THREAD axes run on a team
-  bool strict = false;          ///< amendment C32: no contraction, ascending folds
+  bool has_threads = false;                     ///< THREAD axes run on a team
+  bool strict = false;                          ///< amendment C32: no contraction, ascending folds
   int64_t last_level_cache = int64_t{8} << 20;  ///< bytes one core may count on
 
   int lanes(int64_t item_bytes) const { return static_cast<int>(vector_bytes / item_bytes); }

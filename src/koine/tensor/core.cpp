@@ -34,7 +34,9 @@ UOp broadcast_scalar(const UOp& value, const Shape& shape) {
 
 namespace {
 
-std::string device_or_default(const std::string& device) { return device.empty() ? default_device() : device; }
+std::string device_or_default(const std::string& device) {
+  return device.empty() ? default_device() : device;
+}
 
 // Storages with requires_grad, held weakly. One mutex: gradients are not a hot path.
 struct GradientRegistry {
@@ -89,7 +91,9 @@ Shape Tensor::shape() const { return uop().sizes(); }
 int64_t Tensor::ndim() const { return static_cast<int64_t>(uop().rank()); }
 int64_t Tensor::numel() const { return uop().numel(); }
 DType Tensor::dtype() const { return uop().dtype(); }
-int64_t Tensor::size(int64_t axis) const { return shape()[static_cast<size_t>(axis_of(axis, "size"))]; }
+int64_t Tensor::size(int64_t axis) const {
+  return shape()[static_cast<size_t>(axis_of(axis, "size"))];
+}
 std::string Tensor::device() const {
   const Device d = uop().device();
   return d ? d.name() : default_device();
@@ -97,7 +101,8 @@ std::string Tensor::device() const {
 
 int64_t Tensor::axis_of(int64_t axis, std::string_view method, int64_t extra) const {
   const int64_t n = ndim() + extra;
-  KOINE_REQUIRE(axis >= -n && axis < n, Index, "{}: axis {} is out of range for shape {}: use {} to {}", method, axis,
+  KOINE_REQUIRE(axis >= -n && axis < n, Index,
+                "{}: axis {} is out of range for shape {}: use {} to {}", method, axis,
                 shape_text(uop()), -n, n - 1);
   return axis < 0 ? axis + n : axis;
 }
@@ -110,13 +115,15 @@ Tensor::Axes Tensor::axes_of(const Axes& axes, std::string_view method) const {
   }
   for (const int64_t a : axes) out.push_back(axis_of(a, method));
   std::sort(out.begin(), out.end());
-  KOINE_REQUIRE(std::adjacent_find(out.begin(), out.end()) == out.end(), Value, "{}: an axis is named twice", method);
+  KOINE_REQUIRE(std::adjacent_find(out.begin(), out.end()) == out.end(), Value,
+                "{}: an axis is named twice", method);
   return out;
 }
 
 // --- creation from data --------------------------------------------------------------------------
 
-Tensor Tensor::from_bytes(const void* data, const Shape& shape, DType dtype, const std::string& device) {
+Tensor Tensor::from_bytes(const void* data, const Shape& shape, DType dtype,
+                          const std::string& device) {
   for (const int64_t s : shape)
     KOINE_REQUIRE(s >= 0, Value, "from: shape {} has a negative size", tensor::text_of(shape));
   return Tensor(buffer_from_host(shape_of(shape), dtype, device_or_default(device), data));
@@ -128,7 +135,8 @@ namespace {
 
 // Which of these values a gradient may still be asked through: they read a leaf that requires one,
 // by a path that no detach() cuts.
-std::vector<bool> keeps_history(const std::vector<UOp>& values, const std::unordered_set<UOp>& leaves) {
+std::vector<bool> keeps_history(const std::vector<UOp>& values,
+                                const std::unordered_set<UOp>& leaves) {
   std::unordered_set<UOp> reaches;
   for (const UOp& u : toposort(sink(values), [](const UOp& n) { return !n.is(Op::Detach); })) {
     bool reach = leaves.contains(u);
@@ -167,7 +175,8 @@ void Tensor::realize(const std::vector<Tensor>& tensors) {
     const std::lock_guard lock(s->mutex);
     leaves.insert(s->current);
   }
-  const std::vector<bool> keep = leaves.empty() ? std::vector<bool>(values.size()) : keeps_history(values, leaves);
+  const std::vector<bool> keep =
+      leaves.empty() ? std::vector<bool>(values.size()) : keeps_history(values, leaves);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::shared_ptr<Storage>& s = tensors[i].self().storage;
     const std::lock_guard lock(s->mutex);
@@ -192,7 +201,8 @@ std::vector<std::byte> Tensor::bytes() const {
 
 template <class Element>
 Element Tensor::item() const {
-  KOINE_REQUIRE(numel() == 1, Value, "item: shape {} has {} elements, not one", shape_text(uop()), numel());
+  KOINE_REQUIRE(numel() == 1, Value, "item: shape {} has {} elements, not one", shape_text(uop()),
+                numel());
   return tolist<Element>()[0];
 }
 template double Tensor::item<double>() const;
@@ -207,7 +217,9 @@ Tensor Tensor::to(const std::string& device) const {
   return Tensor(copy_to(uop(), Device(device)));
 }
 Tensor Tensor::contiguous() const { return Tensor(koine::contiguous(uop())); }
-Tensor Tensor::contiguous_backward() const { return Tensor(UOp::make(Op::ContiguousBackward, {uop()})); }
+Tensor Tensor::contiguous_backward() const {
+  return Tensor(UOp::make(Op::ContiguousBackward, {uop()}));
+}
 Tensor Tensor::detach() const { return Tensor(koine::detach(uop())); }
 Tensor Tensor::clone() const {
   const UOp value = uop();
@@ -226,7 +238,8 @@ Tensor& Tensor::assign(const Tensor& value) {
   const Impl& i = self();
   UOp v = value.uop();
   const UOp target = uop();
-  KOINE_REQUIRE(v.rank() <= target.rank(), Value, "assign: shape {} does not broadcast to {}", shape_text(v), shape_text(target));
+  KOINE_REQUIRE(v.rank() <= target.rank(), Value, "assign: shape {} does not broadcast to {}",
+                shape_text(v), shape_text(target));
   if (v.dtype() != target.dtype()) v = koine::cast(v, target.dtype());
   if (!(v.shape() == target.shape())) v = Tensor(v).expand(target.sizes()).uop();
   if (!i.view) {
@@ -252,7 +265,8 @@ Tensor& Tensor::assign(const Tensor& value) {
   const bool value_reads = std::find(below.begin(), below.end(), current) != below.end();
   if (current.use_count() > 1 || value_reads) {
     const auto memory = memory_of(current);
-    current = buffer_from_host(current.shape(), current.dtype(), current.device().name(), memory->data());
+    current =
+        buffer_from_host(current.shape(), current.dtype(), current.device().name(), memory->data());
   }
   const UOp place = substitute(i.view, {{tensor::placeholder(current), current}});
   current = after(current, {store(place, v)});
@@ -265,7 +279,8 @@ Tensor& Tensor::assign(const Tensor& value) {
 
 Tensor& Tensor::requires_grad(bool on) {
   const Impl& i = self();
-  KOINE_REQUIRE(!on || is_float(dtype()), Type, "requires_grad: {} tensors have no gradient: cast to a float dtype",
+  KOINE_REQUIRE(!on || is_float(dtype()), Type,
+                "requires_grad: {} tensors have no gradient: cast to a float dtype",
                 dtype_name(dtype()));
   KOINE_REQUIRE(!i.view, Value, "requires_grad: this is a view; ask its base, or clone() it");
   i.storage->requires_grad = on;
@@ -286,18 +301,22 @@ Tensor& Tensor::requires_grad(bool on) {
 
 bool Tensor::has_grad() const { return bool(self().storage->grad); }
 Tensor Tensor::grad() const {
-  KOINE_REQUIRE(has_grad(), Value, "grad: there is no gradient yet: call requires_grad() before and backward() after the computation");
+  KOINE_REQUIRE(has_grad(), Value,
+                "grad: there is no gradient yet: call requires_grad() before and backward() after "
+                "the computation");
   return Tensor(self().storage->grad);
 }
 void Tensor::zero_grad() { self().storage->grad = {}; }
 void Tensor::set_grad(const Tensor& gradient) {
-  KOINE_REQUIRE(gradient.shape() == shape(), Value, "set_grad: the gradient has shape {}, the tensor {}",
-                shape_text(gradient.uop()), shape_text(uop()));
+  KOINE_REQUIRE(gradient.shape() == shape(), Value,
+                "set_grad: the gradient has shape {}, the tensor {}", shape_text(gradient.uop()),
+                shape_text(uop()));
   self().storage->grad = gradient.uop();
 }
 
 void Tensor::backward() const {
-  KOINE_REQUIRE(numel() == 1, Value, "backward: shape {} has {} elements; reduce to a scalar first", shape_text(uop()), numel());
+  KOINE_REQUIRE(numel() == 1, Value, "backward: shape {} has {} elements; reduce to a scalar first",
+                shape_text(uop()), numel());
   const UOp root = uop();
   std::unordered_map<UOp, std::vector<std::shared_ptr<Storage>>> leaves;
   for (const auto& s : gradient_leaves()) {
@@ -307,7 +326,9 @@ void Tensor::backward() const {
   std::vector<UOp> targets;
   for (const UOp& u : toposort(root))
     if (leaves.contains(u)) targets.push_back(u);
-  KOINE_REQUIRE(!targets.empty(), Value, "backward: nothing here requires a gradient: call requires_grad() on the parameters");
+  KOINE_REQUIRE(
+      !targets.empty(), Value,
+      "backward: nothing here requires a gradient: call requires_grad() on the parameters");
   const UOp one = tensor::broadcast_scalar(constant(root.dtype(), 1), root.sizes());
   const std::vector<UOp> outputs{root}, seeds{one};
   const std::vector<UOp> grads = koine::gradient(outputs, seeds, targets);
@@ -317,7 +338,8 @@ void Tensor::backward() const {
 }
 
 std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
-  KOINE_REQUIRE(numel() == 1, Value, "gradient: shape {} has {} elements; reduce to a scalar first", shape_text(uop()), numel());
+  KOINE_REQUIRE(numel() == 1, Value, "gradient: shape {} has {} elements; reduce to a scalar first",
+                shape_text(uop()), numel());
   const UOp root = uop();
   std::vector<UOp> nodes;
   for (const Tensor& t : targets) nodes.push_back(t.uop());

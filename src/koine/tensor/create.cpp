@@ -24,7 +24,9 @@ Tensor Tensor::arange(int64_t start, int64_t stop, int64_t step, DType dtype) {
   const int64_t n = span <= 0 ? 0 : (span + width - 1) / width;
   // Positions are counted in integers and converted once, so that float sequences are exact.
   const bool large = std::abs(start) > INT32_MAX || std::abs(stop) > INT32_MAX;
-  const DType counting = is_float(dtype) || large ? DType::Int64 : dtype == DType::Bool ? DType::Int32 : dtype;
+  const DType counting = is_float(dtype) || large ? DType::Int64
+                         : dtype == DType::Bool   ? DType::Int32
+                                                  : dtype;
   const Tensor i(iota(n, counting));
   const Tensor scaled = step == 1 ? i : i * Tensor(constant_int(counting, step));
   return (start == 0 ? scaled : scaled + Tensor(constant_int(counting, start))).cast(dtype);
@@ -32,18 +34,21 @@ Tensor Tensor::arange(int64_t start, int64_t stop, int64_t step, DType dtype) {
 Tensor Tensor::linspace(double start, double stop, int64_t steps) {
   KOINE_REQUIRE(steps >= 0, Value, "linspace: {} steps", steps);
   if (steps == 1) return full({1}, start);
-  return arange(0, steps, 1, DType::Float32) * Tensor((stop - start) / static_cast<double>(steps - 1)) + Tensor(start);
+  return arange(0, steps, 1, DType::Float32) *
+             Tensor((stop - start) / static_cast<double>(steps - 1)) +
+         Tensor(start);
 }
 Tensor Tensor::eye(int64_t n, DType dtype) {
   return (arange(n).reshape({n, 1}) == arange(n).reshape({1, n})).cast(dtype);
 }
 
-// --- random ----------------------------------------------------------------------------------------
+// --- random
+// ----------------------------------------------------------------------------------------
 
 namespace {
 
-// The global key and counter. Both reach kernels as buffers, so that the compiled code is the same for
-// every draw (amendment C36).
+// The global key and counter. Both reach kernels as buffers, so that the compiled code is the same
+// for every draw (amendment C36).
 struct RandomState {
   std::mutex mutex;
   uint64_t seed = 0, counter = 0;
@@ -85,7 +90,8 @@ void Tensor::manual_seed(uint64_t seed) {
 
 // 24 random bits: every float32 multiple of 2^-24 in [0, 1) is equally likely.
 Tensor Tensor::rand(const Shape& shape) {
-  const Tensor bits = random_bits(shape).cast(DType::UInt32).rshift(Tensor(constant_int(DType::UInt32, 8)));
+  const Tensor bits =
+      random_bits(shape).cast(DType::UInt32).rshift(Tensor(constant_int(DType::UInt32, 8)));
   return bits.cast(DType::Float32) * Tensor(0x1p-24);
 }
 // Box and Muller's transform; 1 - u keeps the logarithm's argument above 0.
@@ -94,10 +100,12 @@ Tensor Tensor::randn(const Shape& shape) {
   return radius * (rand(shape) * Tensor(2 * std::numbers::pi)).cos();
 }
 Tensor Tensor::randint(const Shape& shape, int64_t low, int64_t high) {
-  KOINE_REQUIRE(low < high && low >= INT32_MIN && high - 1 <= INT32_MAX, Value, "randint: the range [{}, {}) is empty or leaves int32", low, high);
+  KOINE_REQUIRE(low < high && low >= INT32_MIN && high - 1 <= INT32_MAX, Value,
+                "randint: the range [{}, {}) is empty or leaves int32", low, high);
   // 64 random bits modulo the range: the bias is below 2^-32.
   const Tensor bits = random_bits(shape);
-  const Tensor offset = bits.mod(Tensor(constant_int(DType::UInt64, high - low))).cast(DType::Int64);
+  const Tensor offset =
+      bits.mod(Tensor(constant_int(DType::UInt64, high - low))).cast(DType::Int64);
   return (offset + Tensor(low)).cast(DType::Int32);
 }
 Tensor Tensor::uniform(const Shape& shape, double low, double high) {
@@ -112,11 +120,13 @@ int64_t fan_in(const Shape& shape) {
 }
 }  // namespace
 Tensor Tensor::kaiming_uniform(const Shape& shape) {
-  const double bound = std::sqrt(3.0) * std::sqrt(2.0 / (1 + 0.01 * 0.01)) / std::sqrt(static_cast<double>(fan_in(shape)));
+  const double bound = std::sqrt(3.0) * std::sqrt(2.0 / (1 + 0.01 * 0.01)) /
+                       std::sqrt(static_cast<double>(fan_in(shape)));
   return uniform(shape, -bound, bound);
 }
 Tensor Tensor::glorot_uniform(const Shape& shape) {
-  const double fans = static_cast<double>(shape.empty() ? 1 : shape[0]) + static_cast<double>(fan_in(shape));
+  const double fans =
+      static_cast<double>(shape.empty() ? 1 : shape[0]) + static_cast<double>(fan_in(shape));
   const double bound = std::sqrt(6.0 / fans);
   return uniform(shape, -bound, bound);
 }
@@ -125,7 +135,8 @@ Tensor Tensor::randperm(int64_t n) {
   KOINE_REQUIRE(n >= 0 && n <= 1 << 16, Value, "randperm: {} is not in 0..65536", n);
   const Tensor keys = random_bits({n}).contiguous();
   const Tensor mine = keys.reshape({n, 1}), other = keys.reshape({1, n});
-  const Tensor tie = (mine == other).bitwise_and(arange(n).reshape({1, n}) < arange(n).reshape({n, 1}));
+  const Tensor tie =
+      (mine == other).bitwise_and(arange(n).reshape({1, n}) < arange(n).reshape({n, 1}));
   return (other < mine).bitwise_or(tie).sum({1});
 }
 Tensor Tensor::dropout(double p, bool training) const {

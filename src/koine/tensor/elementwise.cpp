@@ -13,7 +13,9 @@ namespace {
 DType float_dtype(DType d) { return is_float(d) ? d : DType::Float32; }
 
 // Exp2, Log2 and Sin of narrow floats are computed in float32 and rounded once, as by their rules.
-Tensor apply(Op op, const Tensor& x) { return Tensor(unary(op, koine::cast(x.uop(), float_dtype(x.dtype())))); }
+Tensor apply(Op op, const Tensor& x) {
+  return Tensor(unary(op, koine::cast(x.uop(), float_dtype(x.dtype()))));
+}
 
 UOp literal(const Tensor& like, double v) { return constant(like.dtype(), v); }
 
@@ -42,16 +44,17 @@ namespace {
 
 UOp combine(Op op, const UOp& x, const UOp& y) {
   switch (op) {
-    case Op::CmpLt: return lt(x, y);
-    default: return binary(op, x, y);
+    case Op::CmpLt:
+      return lt(x, y);
+    default:
+      return binary(op, x, y);
   }
 }
 
 }  // namespace
 
 // Friends see `impl_`; everything binary goes through these two.
-#define KOINE_MEET(a, b)                                                                           \
-  const auto [x, y] = tensor::meet(a, b, (a).self().weak, (b).self().weak)
+#define KOINE_MEET(a, b) const auto [x, y] = tensor::meet(a, b, (a).self().weak, (b).self().weak)
 
 Tensor operator+(const Tensor& a, const Tensor& b) {
   KOINE_MEET(a, b);
@@ -59,7 +62,8 @@ Tensor operator+(const Tensor& a, const Tensor& b) {
 }
 Tensor operator-(const Tensor& a, const Tensor& b) {
   KOINE_MEET(a, b);
-  KOINE_REQUIRE(x.dtype() != DType::Bool, Type, "Sub: bool has no difference: use bitwise_xor or logical_not");
+  KOINE_REQUIRE(x.dtype() != DType::Bool, Type,
+                "Sub: bool has no difference: use bitwise_xor or logical_not");
   return Tensor(sub(x, y));
 }
 Tensor operator*(const Tensor& a, const Tensor& b) {
@@ -69,7 +73,9 @@ Tensor operator*(const Tensor& a, const Tensor& b) {
 Tensor operator/(const Tensor& a, const Tensor& b) {
   KOINE_MEET(a, b);
   // Integers divide in float32 (float64 for 64-bit ones would surprise a GPU user; NumPy takes it).
-  const DType d = is_float(x.dtype()) ? x.dtype() : item_size(x.dtype()) == 8 ? DType::Float64 : DType::Float32;
+  const DType d = is_float(x.dtype())         ? x.dtype()
+                  : item_size(x.dtype()) == 8 ? DType::Float64
+                                              : DType::Float32;
   return Tensor(fdiv(koine::cast(x, d), koine::cast(y, d)));
 }
 Tensor operator<(const Tensor& a, const Tensor& b) {
@@ -150,7 +156,8 @@ Tensor Tensor::where(const Tensor& condition, const Tensor& a, const Tensor& b) 
 #undef KOINE_MEET
 
 Tensor Tensor::cast(DType dtype) const {
-  KOINE_REQUIRE(dtype != DType::Void && dtype != DType::Index, Type, "cast: {} is not a dtype of tensors", dtype_name(dtype));
+  KOINE_REQUIRE(dtype != DType::Void && dtype != DType::Index, Type,
+                "cast: {} is not a dtype of tensors", dtype_name(dtype));
   return this->dtype() == dtype ? *this : Tensor(koine::cast(uop(), dtype));
 }
 Tensor Tensor::bitcast(DType dtype) const { return Tensor(koine::bitcast(uop(), dtype)); }
@@ -196,7 +203,8 @@ Tensor Tensor::round() const {
   const Tensor down = floor(), half = *this - down;
   const Tensor up = down + Tensor(1.0);
   const Tensor even = (down * Tensor(0.5)).floor() * Tensor(2.0);
-  return where(half < Tensor(0.5), down, where(half > Tensor(0.5), up, where(down == even, down, up)));
+  return where(half < Tensor(0.5), down,
+               where(half > Tensor(0.5), up, where(down == even, down, up)));
 }
 Tensor Tensor::abs() const {
   if (!is_signed(dtype()) && !is_float(dtype())) return *this;
@@ -217,25 +225,32 @@ Tensor Tensor::isinf() const {
 Tensor Tensor::isfinite() const { return isnan().bitwise_or(isinf()).logical_not(); }
 
 Tensor Tensor::relu() const { return Tensor(koine::maximum(uop(), constant(dtype(), 0))); }
-Tensor Tensor::leaky_relu(double slope) const { return where(*this < Tensor(0.0), *this * Tensor(slope), *this); }
+Tensor Tensor::leaky_relu(double slope) const {
+  return where(*this < Tensor(0.0), *this * Tensor(slope), *this);
+}
 Tensor Tensor::sigmoid() const { return (Tensor(1.0) + neg().exp()).reciprocal(); }
 Tensor Tensor::tanh() const { return Tensor(2.0) * (Tensor(2.0) * *this).sigmoid() - Tensor(1.0); }
 Tensor Tensor::gelu() const {  // the tanh form, as tinygrad's
   const Tensor cube = *this * *this * *this;
-  return Tensor(0.5) * *this * (Tensor(1.0) + ((*this + cube * Tensor(0.044715)) * Tensor(std::sqrt(2 / std::numbers::pi))).tanh());
+  return Tensor(0.5) * *this *
+         (Tensor(1.0) +
+          ((*this + cube * Tensor(0.044715)) * Tensor(std::sqrt(2 / std::numbers::pi))).tanh());
 }
 Tensor Tensor::silu() const { return *this * sigmoid(); }
 Tensor Tensor::softplus() const {  // max(x, 0) + log(1 + exp(-|x|)): does not overflow
   return relu() + (Tensor(1.0) + abs().neg().exp()).log();
 }
 Tensor Tensor::elu(double alpha) const {
-  return where(*this > Tensor(0.0), *this, Tensor(alpha) * (minimum(zeros_like()).exp() - Tensor(1.0)));
+  return where(*this > Tensor(0.0), *this,
+               Tensor(alpha) * (minimum(zeros_like()).exp() - Tensor(1.0)));
 }
 Tensor Tensor::clip(double low, double high) const {
   KOINE_REQUIRE(low <= high, Value, "clip: the low bound {} is above the high bound {}", low, high);
   return maximum(Tensor(constant(dtype(), low))).minimum(Tensor(constant(dtype(), high)));
 }
-Tensor Tensor::lerp(const Tensor& end, const Tensor& weight) const { return *this + (end - *this) * weight; }
+Tensor Tensor::lerp(const Tensor& end, const Tensor& weight) const {
+  return *this + (end - *this) * weight;
+}
 Tensor Tensor::masked_fill(const Tensor& mask, double value) const {
   return where(mask, Tensor(constant(dtype(), value)), *this);
 }

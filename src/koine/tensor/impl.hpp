@@ -17,7 +17,7 @@ struct Tensor::Storage {
 /// A handle's target: a storage and a view of it.
 struct Tensor::Impl {
   std::shared_ptr<Storage> storage;
-  UOp view;          ///< movement over `placeholder(current)`; null: the base itself
+  UOp view;           ///< movement over `placeholder(current)`; null: the base itself
   bool weak = false;  ///< a C++ literal: takes the dtype of what it meets
   // The view of the state it was last asked for.
   mutable std::mutex mutex;

@@ -12,10 +12,15 @@ namespace koine {
 
 Tensor Tensor::matmul(const Tensor& b) const {
   const Shape x = shape(), y = b.shape();
-  KOINE_REQUIRE(!x.empty() && !y.empty(), Value, "matmul: shapes {} and {}: both need at least one axis", tensor::text_of(x), tensor::text_of(y));
+  KOINE_REQUIRE(!x.empty() && !y.empty(), Value,
+                "matmul: shapes {} and {}: both need at least one axis", tensor::text_of(x),
+                tensor::text_of(y));
   const int64_t inner = y.size() == 1 ? y[0] : y[y.size() - 2];
-  KOINE_REQUIRE(x.back() == inner, Value, "matmul: shapes {} and {}: the last axis of the first ({}) must equal the {} of the second ({})",
-                tensor::text_of(x), tensor::text_of(y), x.back(), y.size() == 1 ? "only axis" : "second-last axis", inner);
+  KOINE_REQUIRE(x.back() == inner, Value,
+                "matmul: shapes {} and {}: the last axis of the first ({}) must equal the {} of "
+                "the second ({})",
+                tensor::text_of(x), tensor::text_of(y), x.back(),
+                y.size() == 1 ? "only axis" : "second-last axis", inner);
   // (..., m, 1, k) * (..., 1, n, k) summed over k
   Shape xs = x, ys = y;
   if (x.size() == 1) xs = {1, x[0]};
@@ -44,20 +49,24 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
     if (c == ',') {
       terms.emplace_back();
     } else {
-      KOINE_REQUIRE(std::isalpha(static_cast<unsigned char>(c)), Value, "einsum '{}': '{}' is not a letter", formula, c);
+      KOINE_REQUIRE(std::isalpha(static_cast<unsigned char>(c)), Value,
+                    "einsum '{}': '{}' is not a letter", formula, c);
       terms.back() += c;
     }
   }
-  KOINE_REQUIRE(terms.size() == operands.size(), Value, "einsum '{}': {} terms for {} operands", formula, terms.size(), operands.size());
+  KOINE_REQUIRE(terms.size() == operands.size(), Value, "einsum '{}': {} terms for {} operands",
+                formula, terms.size(), operands.size());
   std::map<char, int64_t> sizes;
   std::map<char, int> uses;
   for (size_t k = 0; k < terms.size(); ++k) {
     const Shape s = operands[k].shape();
-    KOINE_REQUIRE(terms[k].size() == s.size(), Value, "einsum '{}': term '{}' names {} axes, operand {} has shape {}", formula, terms[k],
-                  terms[k].size(), k, tensor::text_of(s));
+    KOINE_REQUIRE(terms[k].size() == s.size(), Value,
+                  "einsum '{}': term '{}' names {} axes, operand {} has shape {}", formula,
+                  terms[k], terms[k].size(), k, tensor::text_of(s));
     for (size_t i = 0; i < s.size(); ++i) {
       const auto [it, fresh] = sizes.emplace(terms[k][i], s[i]);
-      KOINE_REQUIRE(fresh || it->second == s[i], Value, "einsum '{}': axis '{}' has size {} and {}", formula, terms[k][i], it->second, s[i]);
+      KOINE_REQUIRE(fresh || it->second == s[i], Value, "einsum '{}': axis '{}' has size {} and {}",
+                    formula, terms[k][i], it->second, s[i]);
       ++uses[terms[k][i]];
     }
   }
@@ -69,8 +78,9 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
       if (n == 1) output += c;
   }
   for (size_t i = 0; i < output.size(); ++i)
-    KOINE_REQUIRE(sizes.contains(output[i]) && output.find(output[i], i + 1) == std::string::npos, Value,
-                  "einsum '{}': output axis '{}' is unknown or named twice", formula, output[i]);
+    KOINE_REQUIRE(sizes.contains(output[i]) && output.find(output[i], i + 1) == std::string::npos,
+                  Value, "einsum '{}': output axis '{}' is unknown or named twice", formula,
+                  output[i]);
   // Axes of the product: the output's, then the summed ones.
   std::string order = output;
   for (const auto& [c, n] : uses)
@@ -85,7 +95,8 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
       if (again == std::string::npos) continue;
       Shape mask(term.size(), 1);
       mask[i] = mask[again] = sizes[term[i]];
-      t = where(eye(sizes[term[i]], DType::Bool).reshape(mask), t, t.zeros_like()).sum({static_cast<int64_t>(again)});
+      t = where(eye(sizes[term[i]], DType::Bool).reshape(mask), t, t.zeros_like())
+              .sum({static_cast<int64_t>(again)});
       term.erase(again, 1);
       --i;
     }
@@ -112,23 +123,35 @@ Tensor Tensor::windows(int64_t kh, int64_t kw, Window w) const {
   auto positions = [&](int64_t size, int64_t kernel) {
     const int64_t out = (size - w.dilation * (kernel - 1) - 1) / w.stride + 1;
     const Tensor start = arange(out).reshape({out, 1}), tap = arange(kernel).reshape({1, kernel});
-    return (w.stride == 1 ? start : start * Tensor(static_cast<int>(w.stride))) + (w.dilation == 1 ? tap : tap * Tensor(static_cast<int>(w.dilation)));
+    return (w.stride == 1 ? start : start * Tensor(static_cast<int>(w.stride))) +
+           (w.dilation == 1 ? tap : tap * Tensor(static_cast<int>(w.dilation)));
   };
   const Tensor ys = positions(s[2], kh), xs = positions(s[3], kw);
-  const Tensor picked(koine::index(permute({2, 3, 0, 1}).uop(), {ys.uop(), xs.uop()}));  // oh kh ow kw N C
+  const Tensor picked(
+      koine::index(permute({2, 3, 0, 1}).uop(), {ys.uop(), xs.uop()}));  // oh kh ow kw N C
   return picked.permute({4, 5, 0, 2, 1, 3});
 }
 
 Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, Window w, int64_t groups) const {
   const Shape x = shape(), k = weight.shape();
-  KOINE_REQUIRE(x.size() == 4 && k.size() == 4, Value, "conv2d: needs (N, C, H, W) and (O, C/groups, kh, kw), got {} and {}", tensor::text_of(x), tensor::text_of(k));
+  KOINE_REQUIRE(x.size() == 4 && k.size() == 4, Value,
+                "conv2d: needs (N, C, H, W) and (O, C/groups, kh, kw), got {} and {}",
+                tensor::text_of(x), tensor::text_of(k));
   KOINE_REQUIRE(groups >= 1 && x[1] == k[1] * groups && k[0] % groups == 0, Value,
-                "conv2d: input {} has {} channels, weight {} with {} groups wants {}", tensor::text_of(x), x[1], tensor::text_of(k), groups, k[1] * groups);
-  KOINE_REQUIRE(w.stride >= 1 && w.dilation >= 1 && w.padding >= 0, Value, "conv2d: stride {} and dilation {} must be positive, padding {} not negative", w.stride, w.dilation, w.padding);
+                "conv2d: input {} has {} channels, weight {} with {} groups wants {}",
+                tensor::text_of(x), x[1], tensor::text_of(k), groups, k[1] * groups);
+  KOINE_REQUIRE(w.stride >= 1 && w.dilation >= 1 && w.padding >= 0, Value,
+                "conv2d: stride {} and dilation {} must be positive, padding {} not negative",
+                w.stride, w.dilation, w.padding);
   const int64_t reach = w.dilation * (std::max(k[2], k[3]) - 1) + 1;
-  KOINE_REQUIRE(x[2] + 2 * w.padding >= w.dilation * (k[2] - 1) + 1 && x[3] + 2 * w.padding >= w.dilation * (k[3] - 1) + 1, Value,
-                "conv2d: the kernel reaches over {} elements, the padded input {} is smaller", reach, tensor::text_of(x));
-  const Tensor padded = w.padding == 0 ? *this : pad({{0, 0}, {0, 0}, {w.padding, w.padding}, {w.padding, w.padding}});
+  KOINE_REQUIRE(x[2] + 2 * w.padding >= w.dilation * (k[2] - 1) + 1 &&
+                    x[3] + 2 * w.padding >= w.dilation * (k[3] - 1) + 1,
+                Value,
+                "conv2d: the kernel reaches over {} elements, the padded input {} is smaller",
+                reach, tensor::text_of(x));
+  const Tensor padded = w.padding == 0
+                            ? *this
+                            : pad({{0, 0}, {0, 0}, {w.padding, w.padding}, {w.padding, w.padding}});
   const Tensor win = padded.windows(k[2], k[3], w);  // N C oh ow kh kw
   const Shape ws = win.shape();
   const int64_t g = groups, o = k[0] / groups;
@@ -141,8 +164,12 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, Window w, int64_
 }
 
 Tensor Tensor::max_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t padding) const {
-  KOINE_REQUIRE(ndim() == 4 && kernel >= 1, Value, "max_pool2d: needs (N, C, H, W) and a positive kernel, got {} and {}", shape_text(uop()), kernel);
-  const Tensor x = padding == 0 ? *this : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}}, -std::numeric_limits<double>::infinity());
+  KOINE_REQUIRE(ndim() == 4 && kernel >= 1, Value,
+                "max_pool2d: needs (N, C, H, W) and a positive kernel, got {} and {}",
+                shape_text(uop()), kernel);
+  const Tensor x = padding == 0 ? *this
+                                : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}},
+                                      -std::numeric_limits<double>::infinity());
   if (stride.value_or(kernel) == kernel && x.size(2) % kernel == 0 && x.size(3) % kernel == 0) {
     const Shape s = x.shape();
     return x.reshape({s[0], s[1], s[2] / kernel, kernel, s[3] / kernel, kernel}).max({3, 5});
@@ -150,19 +177,27 @@ Tensor Tensor::max_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t
   return x.windows(kernel, kernel, {stride.value_or(kernel), 0, 1}).max({4, 5});
 }
 Tensor Tensor::avg_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t padding) const {
-  KOINE_REQUIRE(ndim() == 4 && kernel >= 1, Value, "avg_pool2d: needs (N, C, H, W) and a positive kernel, got {} and {}", shape_text(uop()), kernel);
-  const Tensor x = padding == 0 ? *this : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}});
+  KOINE_REQUIRE(ndim() == 4 && kernel >= 1, Value,
+                "avg_pool2d: needs (N, C, H, W) and a positive kernel, got {} and {}",
+                shape_text(uop()), kernel);
+  const Tensor x =
+      padding == 0 ? *this : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}});
   return x.windows(kernel, kernel, {stride.value_or(kernel), 0, 1}).mean({4, 5});
 }
 
-Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& value, const Tensor& mask) const {
-  Tensor scores = matmul(key.transpose(-1, -2)) * Tensor(1 / std::sqrt(static_cast<double>(size(-1))));
+Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& value,
+                                            const Tensor& mask) const {
+  Tensor scores =
+      matmul(key.transpose(-1, -2)) * Tensor(1 / std::sqrt(static_cast<double>(size(-1))));
   if (mask.defined())
-    scores = mask.dtype() == DType::Bool ? where(mask, scores, Tensor(-std::numeric_limits<double>::infinity())) : scores + mask;
+    scores = mask.dtype() == DType::Bool
+                 ? where(mask, scores, Tensor(-std::numeric_limits<double>::infinity()))
+                 : scores + mask;
   return scores.softmax(-1).matmul(value);
 }
 
-// --- gather and scatter ------------------------------------------------------------------------------
+// --- gather and scatter
+// ------------------------------------------------------------------------------
 
 namespace {
 
@@ -171,7 +206,8 @@ Tensor hits(const Tensor& index, int64_t n) {
   Shape wide(static_cast<size_t>(index.ndim()) + 1, 1);
   wide.back() = n;
   const DType d = index.dtype();
-  return Tensor::arange(0, n, 1, is_unsigned(d) || item_size(d) < 4 ? DType::Int64 : d).reshape(wide) == index.unsqueeze(-1);
+  return Tensor::arange(0, n, 1, is_unsigned(d) || item_size(d) < 4 ? DType::Int64 : d)
+             .reshape(wide) == index.unsqueeze(-1);
 }
 
 }  // namespace
@@ -186,20 +222,25 @@ Tensor Tensor::one_hot(int64_t classes) const {
 Tensor Tensor::gather(int64_t axis, const Tensor& index) const {
   const int64_t a = axis_of(axis, "gather");
   const Shape s = shape(), t = index.shape();
-  KOINE_REQUIRE(s.size() == t.size(), Value, "gather: shape {} and index {} must have as many axes", tensor::text_of(s), tensor::text_of(t));
+  KOINE_REQUIRE(s.size() == t.size(), Value, "gather: shape {} and index {} must have as many axes",
+                tensor::text_of(s), tensor::text_of(t));
   std::vector<std::pair<int64_t, int64_t>> bounds;
   for (size_t i = 0; i < s.size(); ++i) {
-    KOINE_REQUIRE(static_cast<int64_t>(i) == a || t[i] <= s[i], Value, "gather: index {} is larger than shape {} at axis {}", tensor::text_of(t), tensor::text_of(s), i);
+    KOINE_REQUIRE(static_cast<int64_t>(i) == a || t[i] <= s[i], Value,
+                  "gather: index {} is larger than shape {} at axis {}", tensor::text_of(t),
+                  tensor::text_of(s), i);
     bounds.emplace_back(0, static_cast<int64_t>(i) == a ? s[i] : t[i]);
   }
   const Tensor x = shrink(bounds).unsqueeze(-1).transpose(a, -1);  // the axis goes last
-  return where(hits(index, s[static_cast<size_t>(a)]), x, Tensor(constant_int(dtype(), 0))).reduced(Op::Add, {-1}, false, "gather");
+  return where(hits(index, s[static_cast<size_t>(a)]), x, Tensor(constant_int(dtype(), 0)))
+      .reduced(Op::Add, {-1}, false, "gather");
 }
 
 Tensor Tensor::scatter_add(int64_t axis, const Tensor& index, const Tensor& src) const {
   const int64_t a = axis_of(axis, "scatter_add");
   const Shape s = shape(), t = index.shape();
-  KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value, "scatter_add: index {} and src {} must have one shape, with as many axes as {}",
+  KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value,
+                "scatter_add: index {} and src {} must have one shape, with as many axes as {}",
                 tensor::text_of(t), tensor::text_of(src.shape()), tensor::text_of(s));
   const int64_t n = s[static_cast<size_t>(a)];
   const Tensor values = src.cast(dtype()).unsqueeze(-1);
@@ -215,7 +256,8 @@ Tensor Tensor::scatter_add(int64_t axis, const Tensor& index, const Tensor& src)
 Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) const {
   const int64_t a = axis_of(axis, "scatter");
   const Shape s = shape(), t = index.shape();
-  KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value, "scatter: index {} and src {} must have one shape, with as many axes as {}",
+  KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value,
+                "scatter: index {} and src {} must have one shape, with as many axes as {}",
                 tensor::text_of(t), tensor::text_of(src.shape()), tensor::text_of(s));
   const int64_t n = s[static_cast<size_t>(a)], m = t[static_cast<size_t>(a)];
   Shape wide(s.size() + 1, 1);
@@ -224,7 +266,8 @@ Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) con
   const Tensor hit = hits(index, n);
   const Tensor last = where(hit, order, Tensor(0)).max({a}, true);  // (.., 1, .., n)
   const Tensor chosen = hit.bitwise_and(order == last);
-  Tensor value = where(chosen, src.cast(dtype()).unsqueeze(-1), Tensor(constant_int(dtype(), 0))).transpose(a, -1);
+  Tensor value = where(chosen, src.cast(dtype()).unsqueeze(-1), Tensor(constant_int(dtype(), 0)))
+                     .transpose(a, -1);
   value = value.reduced(dtype() == DType::Bool ? Op::Max : Op::Add, {-1}, false, "scatter");
   Tensor written = last.transpose(a, -1).squeeze(-1) != Tensor(0);
   std::vector<std::pair<int64_t, int64_t>> padding;
@@ -236,21 +279,25 @@ Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) con
 Tensor Tensor::tril(int64_t diagonal) const {
   KOINE_REQUIRE(ndim() >= 2, Value, "tril: shape {} has no matrix", shape_text(uop()));
   const int64_t r = size(-2), c = size(-1);
-  const Tensor keep = arange(c).reshape({1, c}) <= arange(r).reshape({r, 1}) + Tensor(static_cast<int>(diagonal));
+  const Tensor keep =
+      arange(c).reshape({1, c}) <= arange(r).reshape({r, 1}) + Tensor(static_cast<int>(diagonal));
   return where(keep, *this, zeros_like());
 }
 Tensor Tensor::triu(int64_t diagonal) const {
   KOINE_REQUIRE(ndim() >= 2, Value, "triu: shape {} has no matrix", shape_text(uop()));
   const int64_t r = size(-2), c = size(-1);
-  const Tensor keep = arange(c).reshape({1, c}) >= arange(r).reshape({r, 1}) + Tensor(static_cast<int>(diagonal));
+  const Tensor keep =
+      arange(c).reshape({1, c}) >= arange(r).reshape({r, 1}) + Tensor(static_cast<int>(diagonal));
   return where(keep, *this, zeros_like());
 }
 
-// --- losses ------------------------------------------------------------------------------------------
+// --- losses
+// ------------------------------------------------------------------------------------------
 
 Tensor Tensor::nll_loss(const Tensor& target) const {
-  KOINE_REQUIRE(ndim() == 2 && target.ndim() == 1 && target.size(0) == size(0), Value, "nll_loss: needs (N, classes) and (N,), got {} and {}",
-                shape_text(uop()), shape_text(target.uop()));
+  KOINE_REQUIRE(ndim() == 2 && target.ndim() == 1 && target.size(0) == size(0), Value,
+                "nll_loss: needs (N, classes) and (N,), got {} and {}", shape_text(uop()),
+                shape_text(target.uop()));
   return gather(1, target.unsqueeze(1)).mean().neg();
 }
 Tensor Tensor::sparse_categorical_crossentropy(const Tensor& target, double label_smoothing) const {

@@ -25,20 +25,24 @@ Tensor Tensor::reshape(const Shape& requested) const {
   int64_t known = 1, unknown = -1;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == -1) {
-      KOINE_REQUIRE(unknown < 0, Value, "reshape: {} has more than one -1", tensor::text_of(requested));
+      KOINE_REQUIRE(unknown < 0, Value, "reshape: {} has more than one -1",
+                    tensor::text_of(requested));
       unknown = static_cast<int64_t>(i);
     } else {
-      KOINE_REQUIRE(sizes[i] >= 0, Value, "reshape: {} has a negative size", tensor::text_of(requested));
+      KOINE_REQUIRE(sizes[i] >= 0, Value, "reshape: {} has a negative size",
+                    tensor::text_of(requested));
       known *= sizes[i];
     }
   }
   if (unknown >= 0) {
     KOINE_REQUIRE(known != 0 && n % known == 0, Value,
-                  "reshape: shape {} has {} elements, which {} (with -1) cannot divide: the sizes must multiply to {}",
+                  "reshape: shape {} has {} elements, which {} (with -1) cannot divide: the sizes "
+                  "must multiply to {}",
                   shape_text(uop()), n, tensor::text_of(requested), n);
     sizes[static_cast<size_t>(unknown)] = n / known;
   } else {
-    KOINE_REQUIRE(known == n, Value, "reshape: shape {} has {} elements, {} has {}: the sizes must multiply to {}",
+    KOINE_REQUIRE(known == n, Value,
+                  "reshape: shape {} has {} elements, {} has {}: the sizes must multiply to {}",
                   shape_text(uop()), n, tensor::text_of(requested), known, n);
   }
   return moved([&](const UOp& u) { return koine::reshape(u, shape_of(sizes)); });
@@ -53,11 +57,14 @@ Tensor Tensor::expand(const Shape& requested) const {
   Shape target = requested;
   for (size_t i = 0; i < target.size(); ++i) {
     if (target[i] == -1) target[i] = own[i];
-    KOINE_REQUIRE(own[i] == target[i] || own[i] == 1, Value,
-                  "expand: shape {} does not expand to {}: axis {} has size {}, only size 1 expands", tensor::text_of(before),
-                  tensor::text_of(requested), i, own[i]);
+    KOINE_REQUIRE(
+        own[i] == target[i] || own[i] == 1, Value,
+        "expand: shape {} does not expand to {}: axis {} has size {}, only size 1 expands",
+        tensor::text_of(before), tensor::text_of(requested), i, own[i]);
   }
-  return moved([&](const UOp& u) { return koine::expand(koine::reshape(u, shape_of(own)), shape_of(target)); });
+  return moved([&](const UOp& u) {
+    return koine::expand(koine::reshape(u, shape_of(own)), shape_of(target));
+  });
 }
 
 Tensor Tensor::permute(const std::vector<int64_t>& order) const {
@@ -69,7 +76,8 @@ Tensor Tensor::permute(const std::vector<int64_t>& order) const {
 Tensor Tensor::transpose(int64_t a, int64_t b) const {
   std::vector<int64_t> order(static_cast<size_t>(ndim()));
   std::iota(order.begin(), order.end(), int64_t{0});
-  std::swap(order[static_cast<size_t>(axis_of(a, "transpose"))], order[static_cast<size_t>(axis_of(b, "transpose"))]);
+  std::swap(order[static_cast<size_t>(axis_of(a, "transpose"))],
+            order[static_cast<size_t>(axis_of(b, "transpose"))]);
   return permute(order);
 }
 
@@ -81,11 +89,14 @@ Tensor Tensor::flip(const std::vector<int64_t>& axes) const {
 
 Tensor Tensor::shrink(const std::vector<std::pair<int64_t, int64_t>>& bounds) const {
   const Shape sizes = shape();
-  KOINE_REQUIRE(bounds.size() == sizes.size(), Value, "shrink: {} bounds for shape {}", bounds.size(), tensor::text_of(sizes));
+  KOINE_REQUIRE(bounds.size() == sizes.size(), Value, "shrink: {} bounds for shape {}",
+                bounds.size(), tensor::text_of(sizes));
   Shape offset, size;
   for (size_t i = 0; i < bounds.size(); ++i) {
-    KOINE_REQUIRE(0 <= bounds[i].first && bounds[i].first <= bounds[i].second && bounds[i].second <= sizes[i], Value,
-                  "shrink: bounds {}..{} of axis {} leave shape {}", bounds[i].first, bounds[i].second, i, tensor::text_of(sizes));
+    KOINE_REQUIRE(
+        0 <= bounds[i].first && bounds[i].first <= bounds[i].second && bounds[i].second <= sizes[i],
+        Value, "shrink: bounds {}..{} of axis {} leave shape {}", bounds[i].first, bounds[i].second,
+        i, tensor::text_of(sizes));
     offset.push_back(bounds[i].first);
     size.push_back(bounds[i].second - bounds[i].first);
   }
@@ -94,10 +105,12 @@ Tensor Tensor::shrink(const std::vector<std::pair<int64_t, int64_t>>& bounds) co
 
 Tensor Tensor::pad(const std::vector<std::pair<int64_t, int64_t>>& padding, double value) const {
   const Shape sizes = shape();
-  KOINE_REQUIRE(padding.size() == sizes.size(), Value, "pad: {} paddings for shape {}", padding.size(), tensor::text_of(sizes));
+  KOINE_REQUIRE(padding.size() == sizes.size(), Value, "pad: {} paddings for shape {}",
+                padding.size(), tensor::text_of(sizes));
   Shape offset, size;
   for (size_t i = 0; i < padding.size(); ++i) {
-    KOINE_REQUIRE(padding[i].first >= 0 && padding[i].second >= 0, Value, "pad: axis {} has a negative padding; use shrink", i);
+    KOINE_REQUIRE(padding[i].first >= 0 && padding[i].second >= 0, Value,
+                  "pad: axis {} has a negative padding; use shrink", i);
     offset.push_back(padding[i].first);
     size.push_back(sizes[i] + padding[i].first + padding[i].second);
   }
@@ -120,7 +133,8 @@ Tensor Tensor::unsqueeze(int64_t axis) const {
 Tensor Tensor::flatten(int64_t from, int64_t to) const {
   const Shape sizes = shape();
   if (sizes.empty()) return reshape({1});
-  const auto a = static_cast<size_t>(axis_of(from, "flatten")), b = static_cast<size_t>(axis_of(to, "flatten"));
+  const auto a = static_cast<size_t>(axis_of(from, "flatten")),
+             b = static_cast<size_t>(axis_of(to, "flatten"));
   Shape out(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(a));
   int64_t merged = 1;
   for (size_t i = a; i <= b; ++i) merged *= sizes[i];
@@ -131,7 +145,8 @@ Tensor Tensor::flatten(int64_t from, int64_t to) const {
 
 Tensor Tensor::repeat(const Shape& times) const {
   Shape own = shape();
-  KOINE_REQUIRE(times.size() >= own.size(), Value, "repeat: {} counts for shape {}", times.size(), tensor::text_of(own));
+  KOINE_REQUIRE(times.size() >= own.size(), Value, "repeat: {} counts for shape {}", times.size(),
+                tensor::text_of(own));
   own.insert(own.begin(), times.size() - own.size(), 1);
   Shape split, wide, out;
   for (size_t i = 0; i < own.size(); ++i) {
@@ -162,8 +177,8 @@ Tensor Tensor::stack(const std::vector<Tensor>& tensors, int64_t axis) {
   DType dtype = tensors[0].dtype();
   for (const Tensor& t : tensors) dtype = promote(dtype, t.dtype());
   for (const Tensor& t : tensors) {
-    KOINE_REQUIRE(t.shape() == tensors[0].shape(), Value, "stack: shapes {} and {} differ", tensor::text_of(tensors[0].shape()),
-                  tensor::text_of(t.shape()));
+    KOINE_REQUIRE(t.shape() == tensors[0].shape(), Value, "stack: shapes {} and {} differ",
+                  tensor::text_of(tensors[0].shape()), tensor::text_of(t.shape()));
     values.push_back(koine::cast(t.uop(), dtype));
   }
   const Tensor out(koine::stack(values));
@@ -175,8 +190,9 @@ Tensor Tensor::stack(const std::vector<Tensor>& tensors, int64_t axis) {
   return out.permute(order);
 }
 
-// Each part placed in the full shape, zero elsewhere; the sum is exact because all but one are zero.
-// (A where-chain by position would cost the same and not be differentiable by the movement rules.)
+// Each part placed in the full shape, zero elsewhere; the sum is exact because all but one are
+// zero. (A where-chain by position would cost the same and not be differentiable by the movement
+// rules.)
 Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
   KOINE_REQUIRE(!tensors.empty(), Value, "cat: no tensors");
   const int64_t a = tensors[0].axis_of(axis, "cat");
@@ -186,8 +202,11 @@ Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
     dtype = promote(dtype, t.dtype());
     const Shape s = t.shape(), first = tensors[0].shape();
     bool fits = s.size() == first.size();
-    for (size_t i = 0; fits && i < s.size(); ++i) fits = static_cast<int64_t>(i) == a || s[i] == first[i];
-    KOINE_REQUIRE(fits, Value, "cat: shapes {} and {} differ off axis {}: only that axis may differ", tensor::text_of(first), tensor::text_of(s), a);
+    for (size_t i = 0; fits && i < s.size(); ++i)
+      fits = static_cast<int64_t>(i) == a || s[i] == first[i];
+    KOINE_REQUIRE(fits, Value,
+                  "cat: shapes {} and {} differ off axis {}: only that axis may differ",
+                  tensor::text_of(first), tensor::text_of(s), a);
     total += s[static_cast<size_t>(a)];
   }
   Tensor out, position;
@@ -230,9 +249,12 @@ std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {
   return split((size(axis) + count - 1) / count, axis);
 }
 
-// --- basic and tensor indexing (amendment C28) -----------------------------------------------------
+// --- basic and tensor indexing (amendment C28)
+// -----------------------------------------------------
 
-Tensor Tensor::operator[](int64_t position) const { return (*this)[std::vector<IndexItem>{IndexItem(position)}]; }
+Tensor Tensor::operator[](int64_t position) const {
+  return (*this)[std::vector<IndexItem>{IndexItem(position)}];
+}
 
 Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
   // Positions, slices and new axes make a view; tensors are applied to it afterwards.
@@ -243,7 +265,8 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
     consumed += item.kind() != IndexItem::Kind::Ellipsis && item.kind() != IndexItem::Kind::NewAxis;
   }
   KOINE_REQUIRE(ellipses <= 1, Index, "index: more than one ellipsis");
-  KOINE_REQUIRE(consumed <= sizes.size(), Index, "index: {} indices for shape {}", consumed, tensor::text_of(sizes));
+  KOINE_REQUIRE(consumed <= sizes.size(), Index, "index: {} indices for shape {}", consumed,
+                tensor::text_of(sizes));
   std::vector<std::pair<int64_t, int64_t>> bounds;
   std::vector<int64_t> flips, steps;
   Shape out;                                        // after dropping positions, with new axes
@@ -256,13 +279,17 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
   for (const IndexItem& item : items) {
     const size_t axis = bounds.size();
     switch (item.kind()) {
-      case IndexItem::Kind::NewAxis: out.push_back(1); break;
+      case IndexItem::Kind::NewAxis:
+        out.push_back(1);
+        break;
       case IndexItem::Kind::Ellipsis:
         for (size_t k = 0; k < sizes.size() - consumed; ++k) take_all(bounds.size());
         break;
       case IndexItem::Kind::Position: {
         const int64_t n = sizes[axis], p = item.position();
-        KOINE_REQUIRE(p >= -n && p < n, Index, "index: position {} is out of range for axis {} of shape {} with size {}", p, axis, tensor::text_of(sizes), n);
+        KOINE_REQUIRE(p >= -n && p < n, Index,
+                      "index: position {} is out of range for axis {} of shape {} with size {}", p,
+                      axis, tensor::text_of(sizes), n);
         const int64_t at = p < 0 ? p + n : p;
         bounds.emplace_back(at, at + 1);
         steps.push_back(0);  // dropped
@@ -272,7 +299,9 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
         const Slice& s = item.slice();
         const int64_t n = sizes[axis], step = s.step;
         KOINE_REQUIRE(step != 0, Value, "index: a slice has step 0");
-        auto clamp = [&](int64_t v, int64_t low, int64_t high) { return std::clamp(v < 0 ? v + n : v, low, high); };
+        auto clamp = [&](int64_t v, int64_t low, int64_t high) {
+          return std::clamp(v < 0 ? v + n : v, low, high);
+        };
         int64_t from, to;
         if (step > 0) {
           from = s.start ? clamp(*s.start, 0, n) : 0;
@@ -291,7 +320,8 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
         break;
       }
       case IndexItem::Kind::Tensor:
-        KOINE_REQUIRE(is_integer(item.tensor().dtype()), Type, "index: a tensor index must have an integer dtype, got {}",
+        KOINE_REQUIRE(is_integer(item.tensor().dtype()), Type,
+                      "index: a tensor index must have an integer dtype, got {}",
                       dtype_name(item.tensor().dtype()));
         tensors.emplace_back(static_cast<int64_t>(out.size()), item.tensor());
         take_all(axis);
@@ -308,7 +338,8 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
     const Shape now = t.shape();
     const int64_t kept = (now[axis] + step - 1) / step;
     if (now[axis] % step != 0) {
-      // The last, partial group: cut to whole groups plus its first element by a shrink after a pad.
+      // The last, partial group: cut to whole groups plus its first element by a shrink after a
+      // pad.
       std::vector<std::pair<int64_t, int64_t>> padding(now.size(), {0, 0});
       padding[axis].second = kept * step - now[axis];
       t = t.pad(padding);
@@ -352,7 +383,8 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
   Tensor picked = front.reshape(merged).index_select(0, safe);
   // Tensors next to each other keep their place.
   bool adjacent = true;
-  for (size_t i = 1; i < tensors.size(); ++i) adjacent = adjacent && tensors[i].first == tensors[i - 1].first + 1;
+  for (size_t i = 1; i < tensors.size(); ++i)
+    adjacent = adjacent && tensors[i].first == tensors[i - 1].first + 1;
   const int64_t where_to = tensors[0].first, width = flat.ndim();
   if (adjacent && where_to > 0) {
     std::vector<int64_t> back;
@@ -369,18 +401,21 @@ void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
     KOINE_REQUIRE(item.kind() != IndexItem::Kind::Tensor, Value,
                   "setitem: a tensor index is not a view; use scatter, or where with a mask");
   Tensor view = (*this)[items];
-  KOINE_REQUIRE(view.storage_id() == storage_id(), Value,
-                "setitem: this slice (with an uneven step) is not a view; assign to a slice with step 1");
+  KOINE_REQUIRE(
+      view.storage_id() == storage_id(), Value,
+      "setitem: this slice (with an uneven step) is not a view; assign to a slice with step 1");
   view.assign(value);
 }
 
 // Index along one axis by positions of any shape; negative ones count from the end.
 Tensor Tensor::index_select(int64_t axis, const Tensor& index) const {
   const int64_t a = axis_of(axis, "index_select");
-  KOINE_REQUIRE(is_integer(index.dtype()), Type, "index_select: positions must be integers, got {}", dtype_name(index.dtype()));
+  KOINE_REQUIRE(is_integer(index.dtype()), Type, "index_select: positions must be integers, got {}",
+                dtype_name(index.dtype()));
   const int64_t n = size(a);
   const Tensor i = index.cast(DType::Int64);
-  const Tensor wrapped = is_unsigned(index.dtype()) ? i : where(i < Tensor(int64_t{0}), i + Tensor(n), i);
+  const Tensor wrapped =
+      is_unsigned(index.dtype()) ? i : where(i < Tensor(int64_t{0}), i + Tensor(n), i);
   std::vector<int64_t> order{a};
   for (int64_t k = 0; k < ndim(); ++k)
     if (k != a) order.push_back(k);

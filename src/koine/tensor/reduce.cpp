@@ -14,7 +14,8 @@ Tensor Tensor::reduced(Op op, const Axes& axes, bool keepdim, std::string_view m
   Shape kept;
   const Shape sizes = shape();
   for (size_t i = 0; i < sizes.size(); ++i)
-    if (std::find(over.begin(), over.end(), static_cast<int64_t>(i)) == over.end()) kept.push_back(sizes[i]);
+    if (std::find(over.begin(), over.end(), static_cast<int64_t>(i)) == over.end())
+      kept.push_back(sizes[i]);
   return Tensor(koine::reshape(out.uop(), shape_of(kept)));
 }
 
@@ -22,18 +23,23 @@ Tensor Tensor::reduced(Op op, const Axes& axes, bool keepdim, std::string_view m
 Tensor Tensor::sum(const Axes& axes, bool keepdim) const {
   const DType d = dtype();
   if (is_small_float(d)) return cast(DType::Float32).reduced(Op::Add, axes, keepdim, "sum").cast(d);
-  if (d == DType::Bool || (is_signed(d) && item_size(d) < 4)) return cast(DType::Int32).reduced(Op::Add, axes, keepdim, "sum");
-  if (is_unsigned(d) && item_size(d) < 4) return cast(DType::UInt32).reduced(Op::Add, axes, keepdim, "sum");
+  if (d == DType::Bool || (is_signed(d) && item_size(d) < 4))
+    return cast(DType::Int32).reduced(Op::Add, axes, keepdim, "sum");
+  if (is_unsigned(d) && item_size(d) < 4)
+    return cast(DType::UInt32).reduced(Op::Add, axes, keepdim, "sum");
   return reduced(Op::Add, axes, keepdim, "sum");
 }
 Tensor Tensor::prod(const Axes& axes, bool keepdim) const {
   const DType d = dtype();
-  if (is_small_float(d)) return cast(DType::Float32).reduced(Op::Mul, axes, keepdim, "prod").cast(d);
-  if (d == DType::Bool || (is_signed(d) && item_size(d) < 4)) return cast(DType::Int32).reduced(Op::Mul, axes, keepdim, "prod");
+  if (is_small_float(d))
+    return cast(DType::Float32).reduced(Op::Mul, axes, keepdim, "prod").cast(d);
+  if (d == DType::Bool || (is_signed(d) && item_size(d) < 4))
+    return cast(DType::Int32).reduced(Op::Mul, axes, keepdim, "prod");
   return reduced(Op::Mul, axes, keepdim, "prod");
 }
 Tensor Tensor::max(const Axes& axes, bool keepdim) const {
-  if (is_small_float(dtype())) return cast(DType::Float32).reduced(Op::Max, axes, keepdim, "max").cast(dtype());
+  if (is_small_float(dtype()))
+    return cast(DType::Float32).reduced(Op::Max, axes, keepdim, "max").cast(dtype());
   return reduced(Op::Max, axes, keepdim, "max");
 }
 Tensor Tensor::min(const Axes& axes, bool keepdim) const {
@@ -54,7 +60,9 @@ Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
   const auto degrees = static_cast<double>(std::max<int64_t>(0, count - correction));
   return centred.square().sum(axes, keepdim) / Tensor(degrees);
 }
-Tensor Tensor::std(const Axes& axes, bool keepdim, int64_t correction) const { return var(axes, keepdim, correction).sqrt(); }
+Tensor Tensor::std(const Axes& axes, bool keepdim, int64_t correction) const {
+  return var(axes, keepdim, correction).sqrt();
+}
 Tensor Tensor::any(const Axes& axes, bool keepdim) const {
   return cast(DType::Bool).reduced(Op::Max, axes, keepdim, "any");
 }
@@ -85,13 +93,18 @@ Tensor Tensor::cumsum(int64_t axis) const {
   if (ndim() == 0) return *this;
   const int64_t a = axis_of(axis, "cumsum"), n = size(a);
   if (n == 0 || numel() == 0) return *this;
-  if (dtype() == DType::Bool || (is_signed(dtype()) && item_size(dtype()) < 4)) return cast(DType::Int32).cumsum(axis);
+  if (dtype() == DType::Bool || (is_signed(dtype()) && item_size(dtype()) < 4))
+    return cast(DType::Int32).cumsum(axis);
   Tensor x = transpose(a, -1);
   const Shape moved_shape = x.shape();
   const int64_t rows = x.numel() / n;
   x = x.reshape({rows, n}).pad({{0, 0}, {n - 1, 0}});
-  x = x.reshape({rows, 1, 2 * n - 1}).expand({rows, n + 1, 2 * n - 1}).reshape({rows, (n + 1) * (2 * n - 1)});
-  x = x.shrink({{0, rows}, {0, 2 * n * n}}).reshape({rows, n, 2 * n}).shrink({{0, rows}, {0, n}, {0, n}});
+  x = x.reshape({rows, 1, 2 * n - 1})
+          .expand({rows, n + 1, 2 * n - 1})
+          .reshape({rows, (n + 1) * (2 * n - 1)});
+  x = x.shrink({{0, rows}, {0, 2 * n * n}})
+          .reshape({rows, n, 2 * n})
+          .shrink({{0, rows}, {0, n}, {0, n}});
   return x.sum({2}).reshape(moved_shape).transpose(a, -1);
 }
 
@@ -109,11 +122,14 @@ Tensor Tensor::logsumexp(const Axes& axes, bool keepdim) const {
   const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
   const Tensor top = x.max(axes, true).detach();
   // Where everything is -inf the difference would be NaN.
-  const Tensor shift = where(top == Tensor(-std::numeric_limits<double>::infinity()), top.zeros_like(), top);
+  const Tensor shift =
+      where(top == Tensor(-std::numeric_limits<double>::infinity()), top.zeros_like(), top);
   const Tensor total = (x - shift).exp().sum(axes, keepdim).log();
   return total + shift.reshape(total.shape());
 }
-Tensor Tensor::norm(const Axes& axes, bool keepdim) const { return square().sum(axes, keepdim).sqrt(); }
+Tensor Tensor::norm(const Axes& axes, bool keepdim) const {
+  return square().sum(axes, keepdim).sqrt();
+}
 Tensor Tensor::layernorm(int64_t last_axes, double eps) const {
   Axes axes;
   for (int64_t i = 1; i <= last_axes; ++i) axes.push_back(-i);

@@ -19,29 +19,35 @@ using Shape = std::vector<int64_t>;
 class IndexItem;
 
 /// A lazy n-dimensional array: a handle on a UOp. Nothing runs before somebody looks at a value.
-/// Copies of a handle are the same tensor; views (reshape, slices, ...) alias their base, so that an
-/// assignment through one is seen by all (amendment C29). dtypes promote and floats behave as NumPy's.
-/// Method names are tinygrad's. Every misuse throws koine::Error.
+/// Copies of a handle are the same tensor; views (reshape, slices, ...) alias their base, so that
+/// an assignment through one is seen by all (amendment C29). dtypes promote and floats behave as
+/// NumPy's. Method names are tinygrad's. Every misuse throws koine::Error.
 class Tensor {
  public:
   // --- creation -------------------------------------------------------------------------------
-  Tensor();                       ///< no tensor; every use but assignment is an Error
-  Tensor(double value);           // NOLINT: a scalar is a tensor; float32
-  Tensor(int value);              // NOLINT: int32
-  Tensor(int64_t value);          // NOLINT: int64
-  Tensor(bool value);             // NOLINT
+  Tensor();               ///< no tensor; every use but assignment is an Error
+  Tensor(double value);   // NOLINT: a scalar is a tensor; float32
+  Tensor(int value);      // NOLINT: int32
+  Tensor(int64_t value);  // NOLINT: int64
+  Tensor(bool value);     // NOLINT
   explicit Tensor(UOp value);
   /// Copies `data` (row-major, numel elements) to a device.
   template <class Element>
-  static Tensor from(const std::vector<Element>& data, const Shape& shape, const std::string& device = "");
+  static Tensor from(const std::vector<Element>& data, const Shape& shape,
+                     const std::string& device = "");
   template <class Element>
   static Tensor from(std::initializer_list<Element> data) {
     return from(std::vector<Element>(data), {static_cast<int64_t>(data.size())});
   }
-  static Tensor from_bytes(const void* data, const Shape& shape, DType dtype, const std::string& device = "");
+  static Tensor from_bytes(const void* data, const Shape& shape, DType dtype,
+                           const std::string& device = "");
   static Tensor full(const Shape& shape, double value, DType dtype = DType::Float32);
-  static Tensor zeros(const Shape& shape, DType dtype = DType::Float32) { return full(shape, 0, dtype); }
-  static Tensor ones(const Shape& shape, DType dtype = DType::Float32) { return full(shape, 1, dtype); }
+  static Tensor zeros(const Shape& shape, DType dtype = DType::Float32) {
+    return full(shape, 0, dtype);
+  }
+  static Tensor ones(const Shape& shape, DType dtype = DType::Float32) {
+    return full(shape, 1, dtype);
+  }
   Tensor full_like(double value) const;
   Tensor zeros_like() const { return full_like(0); }
   Tensor ones_like() const { return full_like(1); }
@@ -52,8 +58,8 @@ class Tensor {
 
   // --- random: threefry under a global seed (amendment C36) --------------------------------------
   static void manual_seed(uint64_t seed);
-  static Tensor rand(const Shape& shape);     ///< uniform in [0, 1)
-  static Tensor randn(const Shape& shape);    ///< normal, mean 0, variance 1
+  static Tensor rand(const Shape& shape);   ///< uniform in [0, 1)
+  static Tensor randn(const Shape& shape);  ///< normal, mean 0, variance 1
   static Tensor randint(const Shape& shape, int64_t low, int64_t high);  ///< int32 in [low, high)
   static Tensor uniform(const Shape& shape, double low, double high);
   static Tensor kaiming_uniform(const Shape& shape);
@@ -112,7 +118,7 @@ class Tensor {
   // --- movement -------------------------------------------------------------------------------
   Tensor reshape(const Shape& shape) const;  ///< one size may be -1
   Tensor view(const Shape& shape) const { return reshape(shape); }
-  Tensor expand(const Shape& shape) const;   ///< -1 keeps a size
+  Tensor expand(const Shape& shape) const;  ///< -1 keeps a size
   Tensor permute(const std::vector<int64_t>& order) const;
   Tensor transpose(int64_t a = 0, int64_t b = 1) const;
   Tensor T() const { return transpose(); }
@@ -234,13 +240,20 @@ class Tensor {
   };
   /// this (N, C, H, W), weight (O, C/groups, kh, kw)
   Tensor conv2d(const Tensor& weight, const Tensor& bias, Window window, int64_t groups = 1) const;
-  Tensor conv2d(const Tensor& weight, const Tensor& bias = {}) const { return conv2d(weight, bias, Window()); }
-  Tensor max_pool2d(int64_t kernel = 2, std::optional<int64_t> stride = {}, int64_t padding = 0) const;
-  Tensor avg_pool2d(int64_t kernel = 2, std::optional<int64_t> stride = {}, int64_t padding = 0) const;
-  Tensor scaled_dot_product_attention(const Tensor& key, const Tensor& value, const Tensor& mask = {}) const;
+  Tensor conv2d(const Tensor& weight, const Tensor& bias = {}) const {
+    return conv2d(weight, bias, Window());
+  }
+  Tensor max_pool2d(int64_t kernel = 2, std::optional<int64_t> stride = {},
+                    int64_t padding = 0) const;
+  Tensor avg_pool2d(int64_t kernel = 2, std::optional<int64_t> stride = {},
+                    int64_t padding = 0) const;
+  Tensor scaled_dot_product_attention(const Tensor& key, const Tensor& value,
+                                      const Tensor& mask = {}) const;
   /// Mean over the batch of -log softmax at the target class; this (N, classes), target (N,).
   Tensor sparse_categorical_crossentropy(const Tensor& target, double label_smoothing = 0) const;
-  Tensor cross_entropy(const Tensor& target) const { return sparse_categorical_crossentropy(target); }
+  Tensor cross_entropy(const Tensor& target) const {
+    return sparse_categorical_crossentropy(target);
+  }
   Tensor binary_crossentropy_logits(const Tensor& target) const;
   Tensor mse_loss(const Tensor& target) const;
   Tensor nll_loss(const Tensor& target) const;
@@ -273,11 +286,11 @@ struct Ellipsis {};
 
 class IndexItem {
  public:
-  IndexItem(int position) : position_(position) {}                       // NOLINT
-  IndexItem(int64_t position) : position_(position) {}                   // NOLINT
-  IndexItem(Slice slice) : kind_(Kind::Slice), slice_(slice) {}          // NOLINT
-  IndexItem(NewAxis) : kind_(Kind::NewAxis) {}                           // NOLINT
-  IndexItem(Ellipsis) : kind_(Kind::Ellipsis) {}                         // NOLINT
+  IndexItem(int position) : position_(position) {}                               // NOLINT
+  IndexItem(int64_t position) : position_(position) {}                           // NOLINT
+  IndexItem(Slice slice) : kind_(Kind::Slice), slice_(slice) {}                  // NOLINT
+  IndexItem(NewAxis) : kind_(Kind::NewAxis) {}                                   // NOLINT
+  IndexItem(Ellipsis) : kind_(Kind::Ellipsis) {}                                 // NOLINT
   IndexItem(Tensor tensor) : kind_(Kind::Tensor), tensor_(std::move(tensor)) {}  // NOLINT
   enum class Kind : uint8_t { Position, Slice, NewAxis, Ellipsis, Tensor };
   Kind kind() const { return kind_; }
@@ -295,27 +308,63 @@ class IndexItem {
 /// The dtype of a C++ type.
 template <class T>
 constexpr DType dtype_of();
-template <> constexpr DType dtype_of<bool>() { return DType::Bool; }
-template <> constexpr DType dtype_of<int8_t>() { return DType::Int8; }
-template <> constexpr DType dtype_of<int16_t>() { return DType::Int16; }
-template <> constexpr DType dtype_of<int32_t>() { return DType::Int32; }
-template <> constexpr DType dtype_of<int64_t>() { return DType::Int64; }
-template <> constexpr DType dtype_of<uint8_t>() { return DType::UInt8; }
-template <> constexpr DType dtype_of<uint16_t>() { return DType::UInt16; }
-template <> constexpr DType dtype_of<uint32_t>() { return DType::UInt32; }
-template <> constexpr DType dtype_of<uint64_t>() { return DType::UInt64; }
-template <> constexpr DType dtype_of<float>() { return DType::Float32; }
-template <> constexpr DType dtype_of<double>() { return DType::Float64; }
+template <>
+constexpr DType dtype_of<bool>() {
+  return DType::Bool;
+}
+template <>
+constexpr DType dtype_of<int8_t>() {
+  return DType::Int8;
+}
+template <>
+constexpr DType dtype_of<int16_t>() {
+  return DType::Int16;
+}
+template <>
+constexpr DType dtype_of<int32_t>() {
+  return DType::Int32;
+}
+template <>
+constexpr DType dtype_of<int64_t>() {
+  return DType::Int64;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+  return DType::UInt8;
+}
+template <>
+constexpr DType dtype_of<uint16_t>() {
+  return DType::UInt16;
+}
+template <>
+constexpr DType dtype_of<uint32_t>() {
+  return DType::UInt32;
+}
+template <>
+constexpr DType dtype_of<uint64_t>() {
+  return DType::UInt64;
+}
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::Float32;
+}
+template <>
+constexpr DType dtype_of<double>() {
+  return DType::Float64;
+}
 
 template <class Element>
-Tensor Tensor::from(const std::vector<Element>& data, const Shape& shape, const std::string& device) {
+Tensor Tensor::from(const std::vector<Element>& data, const Shape& shape,
+                    const std::string& device) {
   if constexpr (std::is_same_v<Element, bool>) {
     const std::vector<uint8_t> bytes(data.begin(), data.end());
     return from_bytes(bytes.data(), shape, DType::Bool, device);
   } else {
     int64_t n = 1;
     for (const int64_t s : shape) n *= s;
-    if (n != static_cast<int64_t>(data.size())) return from_bytes(nullptr, {static_cast<int64_t>(data.size())}, dtype_of<Element>(), device).reshape(shape);
+    if (n != static_cast<int64_t>(data.size()))
+      return from_bytes(nullptr, {static_cast<int64_t>(data.size())}, dtype_of<Element>(), device)
+          .reshape(shape);
     return from_bytes(data.data(), shape, dtype_of<Element>(), device);
   }
 }
@@ -333,7 +382,8 @@ std::vector<Element> Tensor::tolist() const {
     if (is_float(d))
       out.push_back(static_cast<Element>(bits_to_double(d, bits)));
     else
-      out.push_back(d == DType::UInt64 ? static_cast<Element>(bits) : static_cast<Element>(bits_to_int(d, bits)));
+      out.push_back(d == DType::UInt64 ? static_cast<Element>(bits)
+                                       : static_cast<Element>(bits_to_int(d, bits)));
   }
   return out;
 }

@@ -48,7 +48,8 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
     while (k < distinct.size() && !(distinct[k] == argument)) ++k;
     if (k == distinct.size()) {
       distinct.push_back(argument);
-      traced.push_back(param(fresh_trace_slot(), argument.shape(), argument.dtype(), argument.device()));
+      traced.push_back(
+          param(fresh_trace_slot(), argument.shape(), argument.dtype(), argument.device()));
     }
   }
   std::vector<UOp> inputs;
@@ -66,7 +67,8 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
     closed.emplace(traced[k], param(static_cast<int64_t>(k), traced[k].shape(), traced[k].dtype()));
   for (const UOp& node : toposort(body))
     if (node.is(Op::Buffer)) {
-      closed.emplace(node, param(static_cast<int64_t>(call_arguments.size()), node.shape(), node.dtype()));
+      closed.emplace(
+          node, param(static_cast<int64_t>(call_arguments.size()), node.shape(), node.dtype()));
       call_arguments.push_back(node);
     }
   return function(substitute(body, closed), call_arguments);

@@ -17,12 +17,14 @@ UOp sum_to(const UOp& value, const UOp& shape) {
   const size_t extra = value.rank() - shape.src().size();
   Ints axes;
   for (size_t i = 0; i < value.rank(); ++i)
-    if (i < extra || !(value.dim(i) == shape.src(i - extra))) axes.push_back(static_cast<int64_t>(i));
+    if (i < extra || !(value.dim(i) == shape.src(i - extra)))
+      axes.push_back(static_cast<int64_t>(i));
   return reshape(reduce(Op::Add, value, axes), shape);
 }
 
 UOp iota(int64_t n, DType dtype) {
-  if (n == 0) return shrink(reshape(constant_int(dtype, 0), shape_of({1})), shape_of({0}), shape_of({0}));
+  if (n == 0)
+    return shrink(reshape(constant_int(dtype, 0), shape_of({1})), shape_of({0}), shape_of({0}));
   // prefix_sum(ones) - 1: windows of a padded, tiled row of ones.
   UOp x = expand(reshape(constant_int(dtype, 1), shape_of({1})), shape_of({n}));
   x = pad(x, shape_of({n - 1}), shape_of({2 * n - 1}), constant_int(dtype, 0));
@@ -75,13 +77,15 @@ Cotangents cast_vjp(const UOp& n, const UOp& g) {
 Cotangents permute_vjp(const UOp& n, const UOp& g) {
   const Ints& order = n.as<Ints>();
   Ints back(order.size());
-  for (size_t i = 0; i < order.size(); ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  for (size_t i = 0; i < order.size(); ++i)
+    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
   return {permute(g, back)};
 }
 
 Cotangents stack_vjp(const UOp& n, const UOp& g) {
   Cotangents out;
-  for (size_t i = 0; i < n.src().size(); ++i) out.push_back(index(g, {index_const(static_cast<int64_t>(i))}));
+  for (size_t i = 0; i < n.src().size(); ++i)
+    out.push_back(index(g, {index_const(static_cast<int64_t>(i))}));
   return out;
 }
 
@@ -90,7 +94,8 @@ Cotangents stack_vjp(const UOp& n, const UOp& g) {
 Cotangents index_vjp(const UOp& n, const UOp& g) {
   const UOp& source = n.src(0);
   const size_t indexed = n.src().size() - 1;
-  std::vector<UOp> target;  // sizes of the indexed source axes, then of the index axes, then the rest
+  std::vector<UOp>
+      target;  // sizes of the indexed source axes, then of the index axes, then the rest
   for (size_t k = 0; k < indexed; ++k) target.push_back(index_const(1));
   for (size_t k = 0; k < g.rank(); ++k) target.push_back(g.dim(k));
   UOp value = reshape(g, stack(target));
@@ -142,9 +147,10 @@ Cotangents reduce_vjp(const UOp& n, const UOp& g) {
 const std::unordered_map<Op, Vjp>& table() {
   static const std::unordered_map<Op, Vjp> rows = {
       {Op::Add, [](const UOp&, const UOp& g) { return Cotangents{g, g}; }},
-      {Op::Mul, [](const UOp& n, const UOp& g) { return Cotangents{mul(g, n.src(1)), mul(g, n.src(0))}; }},
-      {Op::Mulacc,
-       [](const UOp& n, const UOp& g) { return Cotangents{mul(g, n.src(1)), mul(g, n.src(0)), g}; }},
+      {Op::Mul,
+       [](const UOp& n, const UOp& g) { return Cotangents{mul(g, n.src(1)), mul(g, n.src(0))}; }},
+      {Op::Mulacc, [](const UOp& n,
+                      const UOp& g) { return Cotangents{mul(g, n.src(1)), mul(g, n.src(0)), g}; }},
       {Op::Max, max_vjp},
       {Op::Fdiv,
        [](const UOp& n, const UOp& g) {
@@ -152,8 +158,12 @@ const std::unordered_map<Op, Vjp>& table() {
        }},
       {Op::Pow, pow_vjp},
       {Op::Recip, [](const UOp& n, const UOp& g) { return Cotangents{neg(mul(g, mul(n, n)))}; }},
-      {Op::Sqrt, [](const UOp& n, const UOp& g) { return Cotangents{fdiv(g, mul(n, like(n, 2)))}; }},
-      {Op::Exp2, [](const UOp& n, const UOp& g) { return Cotangents{mul(g, mul(n, like(n, std::numbers::ln2)))}; }},
+      {Op::Sqrt,
+       [](const UOp& n, const UOp& g) { return Cotangents{fdiv(g, mul(n, like(n, 2)))}; }},
+      {Op::Exp2,
+       [](const UOp& n, const UOp& g) {
+         return Cotangents{mul(g, mul(n, like(n, std::numbers::ln2)))};
+       }},
       {Op::Log2,
        [](const UOp& n, const UOp& g) {
          return Cotangents{fdiv(mul(g, like(g, std::numbers::log2e)), n.src(0))};
@@ -163,18 +173,35 @@ const std::unordered_map<Op, Vjp>& table() {
          return Cotangents{mul(g, unary(Op::Sin, add(n.src(0), like(n, std::numbers::pi / 2))))};
        }},
       {Op::Where,
-       [](const UOp& n, const UOp& g) { return Cotangents{UOp(), mask_of(n.src(0), g), where(n.src(0), zeros_like(g), g)}; }},
+       [](const UOp& n, const UOp& g) {
+         return Cotangents{UOp(), mask_of(n.src(0), g), where(n.src(0), zeros_like(g), g)};
+       }},
       {Op::Cast, cast_vjp},
-      {Op::Trunc, none}, {Op::CmpLt, none}, {Op::CmpNe, none}, {Op::Mod, none}, {Op::Idiv, none},
-      {Op::Xor, none}, {Op::Or, none}, {Op::And, none}, {Op::Shl, none}, {Op::Shr, none},
-      {Op::Threefry, none}, {Op::Bitcast, none}, {Op::Detach, none},
-      {Op::Reshape, [](const UOp& n, const UOp& g) { return first(n, reshape(g, n.src(0).shape())); }},
+      {Op::Trunc, none},
+      {Op::CmpLt, none},
+      {Op::CmpNe, none},
+      {Op::Mod, none},
+      {Op::Idiv, none},
+      {Op::Xor, none},
+      {Op::Or, none},
+      {Op::And, none},
+      {Op::Shl, none},
+      {Op::Shr, none},
+      {Op::Threefry, none},
+      {Op::Bitcast, none},
+      {Op::Detach, none},
+      {Op::Reshape,
+       [](const UOp& n, const UOp& g) { return first(n, reshape(g, n.src(0).shape())); }},
       {Op::Permute, permute_vjp},
-      {Op::Expand, [](const UOp& n, const UOp& g) { return first(n, sum_to(g, n.src(0).shape())); }},
+      {Op::Expand,
+       [](const UOp& n, const UOp& g) { return first(n, sum_to(g, n.src(0).shape())); }},
       {Op::Flip, [](const UOp& n, const UOp& g) { return Cotangents{flip(g, n.as<Ints>())}; }},
-      {Op::Pad, [](const UOp& n, const UOp& g) { return first(n, shrink(g, n.src(1), n.src(0).shape())); }},
+      {Op::Pad,
+       [](const UOp& n, const UOp& g) { return first(n, shrink(g, n.src(1), n.src(0).shape())); }},
       {Op::Shrink,
-       [](const UOp& n, const UOp& g) { return first(n, pad(g, n.src(1), n.src(0).shape(), zeros_like(g))); }},
+       [](const UOp& n, const UOp& g) {
+         return first(n, pad(g, n.src(1), n.src(0).shape(), zeros_like(g)));
+       }},
       {Op::Stack, stack_vjp},
       {Op::Index, index_vjp},
       {Op::Reduce, reduce_vjp},
@@ -200,17 +227,22 @@ UOp gradient_function(const UOp& call, const std::vector<UOp>& output_cotangents
   for (size_t k = 0; k < arguments.size(); ++k) {
     const auto it = by_slot.find(static_cast<int64_t>(k));
     params.push_back(it != by_slot.end() ? it->second
-                                         : param(static_cast<int64_t>(k), arguments[k].shape(), arguments[k].dtype()));
+                                         : param(static_cast<int64_t>(k), arguments[k].shape(),
+                                                 arguments[k].dtype()));
   }
   for (size_t i = 0; i < body.src().size(); ++i) {
     if (!output_cotangents[i]) continue;
     outputs.push_back(body.src(i));
-    seeds.push_back(param(static_cast<int64_t>(arguments.size()), body.src(i).shape(), body.src(i).dtype()));
+    seeds.push_back(
+        param(static_cast<int64_t>(arguments.size()), body.src(i).shape(), body.src(i).dtype()));
     arguments.push_back(output_cotangents[i]);
   }
   std::vector<UOp> grads = gradient(outputs, seeds, params);
   for (size_t k = 0; k < grads.size(); ++k)
-    if (!grads[k]) grads[k] = expand(reshape(constant_int(params[k].dtype(), 0), shape_of(std::vector<int64_t>(params[k].rank(), 1))), params[k].shape());
+    if (!grads[k])
+      grads[k] = expand(reshape(constant_int(params[k].dtype(), 0),
+                                shape_of(std::vector<int64_t>(params[k].rank(), 1))),
+                        params[k].shape());
   return function(tuple(grads), arguments);
 }
 
@@ -234,7 +266,8 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
     slot = slot ? add(slot, g) : g;
   };
   for (size_t i = 0; i < outputs.size(); ++i) {
-    KOINE_REQUIRE(is_float(outputs[i].dtype()), Type, "gradient: the output is {}, only floats have gradients",
+    KOINE_REQUIRE(is_float(outputs[i].dtype()), Type,
+                  "gradient: the output is {}, only floats have gradients",
                   dtype_name(outputs[i].dtype()));
     accumulate(outputs[i], cotangents[i]);
   }
@@ -263,13 +296,16 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
     for (const UOp& s : node.src()) below = below || leads.contains(s);
     if (!below) continue;
     const auto row = table().find(node.op());
-    KOINE_REQUIRE(row != table().end(), Type,
-                  "gradient: {} has no gradient rule; detach() its input, or call it outside of what is "
-                  "differentiated", op_name(node.op()));
+    KOINE_REQUIRE(
+        row != table().end(), Type,
+        "gradient: {} has no gradient rule; detach() its input, or call it outside of what is "
+        "differentiated",
+        op_name(node.op()));
     const Cotangents parts = row->second(node, g);
     for (size_t k = 0; k < parts.size(); ++k)
       if (parts[k] && leads.contains(node.src(k)))
-        accumulate(node.src(k), is_elementwise(node.op()) ? sum_to(parts[k], node.src(k).shape()) : parts[k]);
+        accumulate(node.src(k),
+                   is_elementwise(node.op()) ? sum_to(parts[k], node.src(k).shape()) : parts[k]);
   }
   std::vector<UOp> out;
   for (const UOp& t : targets) {

@@ -6,9 +6,9 @@
 
 namespace koine {
 
-/// Cotangents of `targets` (any nodes below the outputs) for cotangents of the outputs; null where an
-/// output does not depend on a target. Each op's rule is one row of a table (gradient.cpp); an op
-/// without a rule is an Error that names it. Corners as amendment C40: ties in Max split evenly.
+/// Cotangents of `targets` (any nodes below the outputs) for cotangents of the outputs; null where
+/// an output does not depend on a target. Each op's rule is one row of a table (gradient.cpp); an
+/// op without a rule is an Error that names it. Corners as amendment C40: ties in Max split evenly.
 std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cotangents,
                           std::span<const UOp> targets);
 

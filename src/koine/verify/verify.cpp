@@ -39,9 +39,12 @@ bool always(const UOp&) { return true; }
 
 const Spec& tensor_spec() {
   static const Spec spec = {
-      demand("no codegen op stands in a tensor graph",
-             node(group_ops({GroupOp::Codegen}) & ~ops({Op::CustomFunction, Op::Program, Op::Source})), always),
-      demand("Linear and Range belong to kernels", node(ops({Op::Linear, Op::Range, Op::End})), always),
+      demand(
+          "no codegen op stands in a tensor graph",
+          node(group_ops({GroupOp::Codegen}) & ~ops({Op::CustomFunction, Op::Program, Op::Source})),
+          always),
+      demand("Linear and Range belong to kernels", node(ops({Op::Linear, Op::Range, Op::End})),
+             always),
   };
   return spec;
 }
@@ -49,17 +52,19 @@ const Spec& tensor_spec() {
 const Spec& kernel_spec() {
   static const Spec spec = {
       demand("no tensor-level op is left in a kernel",
-             node(ops({Op::Permute, Op::Flip, Op::Pad, Op::Contiguous, Op::ContiguousBackward, Op::Detach,
-                       Op::Function, Op::Call, Op::Tuple, Op::GetTuple, Op::Binary})),
+             node(ops({Op::Permute, Op::Flip, Op::Pad, Op::Contiguous, Op::ContiguousBackward,
+                       Op::Detach, Op::Function, Op::Call, Op::Tuple, Op::GetTuple, Op::Binary})),
              always),
-      demand("no store writes Invalid", node(Op::Store), [](const UOp& u) { return is_invalid(u.src(1)); }),
+      demand("no store writes Invalid", node(Op::Store),
+             [](const UOp& u) { return is_invalid(u.src(1)); }),
       demand("a Store goes to an Index of a buffer or to a register", node(Op::Store),
              [](const UOp& u) {
                const UOp* target = &u.src(0);
                while (target->is(Op::After) || target->is(Op::Index)) target = &target->src(0);
                return !target->is(Op::Param) && !target->is(Op::Buffer);
              }),
-      demand("every Range is closed", node(Op::Sink), [](const UOp& u) { return !u.ranges().empty(); }),
+      demand("every Range is closed", node(Op::Sink),
+             [](const UOp& u) { return !u.ranges().empty(); }),
   };
   return spec;
 }
@@ -68,10 +73,11 @@ const Spec& linear_spec() {
   static const Spec spec = {
       demand("only instructions stand in a linear program",
              node(group_ops({GroupOp::Call, GroupOp::Reduce, GroupOp::Marker}) |
-                  ops({Op::Permute, Op::Flip, Op::Pad, Op::Sink, Op::Group, Op::Exp2, Op::Log2, Op::Sin,
-                       Op::Pow, Op::Threefry, Op::Recip})),
+                  ops({Op::Permute, Op::Flip, Op::Pad, Op::Sink, Op::Group, Op::Exp2, Op::Log2,
+                       Op::Sin, Op::Pow, Op::Threefry, Op::Recip})),
              always),
-      demand("values are scalars or vectors", node(group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary})),
+      demand("values are scalars or vectors",
+             node(group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary})),
              [](const UOp& u) { return u.rank() > 1; }),
   };
   return spec;
@@ -99,7 +105,8 @@ void check_order(const UOp& linear, std::string_view stage) {
     });
     if (u.is(Op::Range)) open.push_back(u);
     if (u.is(Op::End)) {
-      if (open.empty() || !(open.back() == u.src(u.src().size() - 1))) report(stage, "loops nest", u);
+      if (open.empty() || !(open.back() == u.src(u.src().size() - 1)))
+        report(stage, "loops nest", u);
       open.pop_back();
     }
     defined.insert(u.node());
@@ -111,8 +118,12 @@ void check_order(const UOp& linear, std::string_view stage) {
 
 void verify(const UOp& graph, VerifyLevel level, std::string_view stage) {
   switch (level) {
-    case VerifyLevel::Tensor: check_nodes(toposort(graph), tensor_spec(), stage); return;
-    case VerifyLevel::Kernel: check_nodes(toposort(graph), kernel_spec(), stage); return;
+    case VerifyLevel::Tensor:
+      check_nodes(toposort(graph), tensor_spec(), stage);
+      return;
+    case VerifyLevel::Kernel:
+      check_nodes(toposort(graph), kernel_spec(), stage);
+      return;
     case VerifyLevel::Linear: {
       if (!graph.is(Op::Linear)) report(stage, "the result is a Linear", graph);
       std::vector<UOp> instructions;

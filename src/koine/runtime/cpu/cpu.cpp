@@ -8,8 +8,8 @@
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
 #include "koine/base/team.hpp"
-#include "koine/render/c.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/render/c.hpp"
 #include "koine/runtime/allocator.hpp"
 #include "koine/runtime/cpu/jit.hpp"
 
@@ -49,7 +49,9 @@ Team& team() {
 class CpuProgram : public Program {
  public:
   CpuProgram(LoweredKernel kernel, std::shared_ptr<JitCode> code)
-      : Program(std::move(kernel)), code_(std::move(code)), threads_(signature_of(kernel_.linear).threads) {}
+      : Program(std::move(kernel)),
+        code_(std::move(code)),
+        threads_(signature_of(kernel_.linear).threads) {}
 
   void run(const Launch& launch) override {
     if (threads_ == 1) {

@@ -14,5 +14,4 @@ Target cpu_target();
 /// and have memory of their own.
 std::unique_ptr<DeviceRuntime> make_cpu_device(const std::string& name);
 
-
 }  // namespace koine

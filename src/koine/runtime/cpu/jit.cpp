@@ -48,7 +48,8 @@ llvm::orc::LLJIT& jit() {
     auto made = require(llvm::orc::LLJITBuilder().create(), "start the JIT");
     const char prefix = made->getDataLayout().getGlobalPrefix();
     made->getMainJITDylib().addGenerator(
-        require(llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess(prefix), "find process symbols"));
+        require(llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess(prefix),
+                "find process symbols"));
     return made.release();  // lives as long as the process: code may run in static destructors
   }();
   return *instance;
@@ -58,7 +59,8 @@ llvm::orc::LLJIT& jit() {
 // constants of kernels long gone do not pile up.
 class Compiler {
  public:
-  llvm::SmallVector<char, 0> object(const UOp& linear, const std::string& name, const Target& target) {
+  llvm::SmallVector<char, 0> object(const UOp& linear, const std::string& name,
+                                    const Target& target) {
     constexpr int kernels_per_context = 64;
     if (!context_ || ++used_ > kernels_per_context) {
       context_ = std::make_unique<llvm::LLVMContext>();
@@ -74,7 +76,8 @@ class Compiler {
     llvm::SmallVector<char, 0> code;
     llvm::raw_svector_ostream stream(code);
     llvm::legacy::PassManager passes;
-    if (machine_->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile, true))
+    if (machine_->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile,
+                                      true))
       internal_error("LLVM cannot emit object files for this host");
     passes.run(module);
     return code;
@@ -90,8 +93,9 @@ class Compiler {
     llvm::TargetOptions o;
     o.AllowFPOpFusion = llvm::FPOpFusion::Standard;
     o.EnableFastISel = true;
-    machine_.reset(found->createTargetMachine(triple, target.cpu, target.features, o, llvm::Reloc::PIC_,
-                                              llvm::CodeModel::Small, llvm::CodeGenOptLevel::Less, true));
+    machine_.reset(found->createTargetMachine(triple, target.cpu, target.features, o,
+                                              llvm::Reloc::PIC_, llvm::CodeModel::Small,
+                                              llvm::CodeGenOptLevel::Less, true));
     machine_key_ = target.cpu + target.features;
   }
 
@@ -105,7 +109,8 @@ class Code : public JitCode {
  public:
   Code(llvm::orc::JITDylib& library, KernelFunction entry) : library_(library), function_(entry) {}
   ~Code() override {
-    if (auto error = jit().getExecutionSession().removeJITDylib(library_)) llvm::consumeError(std::move(error));
+    if (auto error = jit().getExecutionSession().removeJITDylib(library_))
+      llvm::consumeError(std::move(error));
   }
   KernelFunction function() const override { return function_; }
 
@@ -125,7 +130,8 @@ std::shared_ptr<JitCode> jit_compile(const UOp& linear, const Target& target) {
   if (!made) internal_error("LLVM: make a library: {}", llvm::toString(made.takeError()));
   llvm::orc::JITDylib& library = *made;
   library.addToLinkOrder(jit().getMainJITDylib());
-  require(jit().addObjectFile(library, std::make_unique<llvm::SmallVectorMemoryBuffer>(std::move(object), name, false)),
+  require(jit().addObjectFile(library, std::make_unique<llvm::SmallVectorMemoryBuffer>(
+                                           std::move(object), name, false)),
           "link a kernel");
   const auto address = require(jit().lookup(library, name), "find a kernel");
   return std::make_shared<Code>(library, address.toPtr<KernelFunction>());
@@ -136,7 +142,8 @@ std::string host_cpu_name() { return llvm::sys::getHostCPUName().str(); }
 std::string host_cpu_features() {
   std::string out;
   for (const auto& feature : llvm::sys::getHostCPUFeatures())
-    out += fmt::format("{}{}{}", out.empty() ? "" : ",", feature.second ? '+' : '-', feature.first().str());
+    out += fmt::format("{}{}{}", out.empty() ? "" : ",", feature.second ? '+' : '-',
+                       feature.first().str());
   return out;
 }
 

@@ -8,7 +8,8 @@
 
 namespace koine {
 
-using KernelFunction = void (*)(std::byte* const* buffers, const int64_t* variables, int64_t thread);
+using KernelFunction = void (*)(std::byte* const* buffers, const int64_t* variables,
+                                int64_t thread);
 
 /// Machine code of one kernel; unmapped with the last owner.
 class JitCode {

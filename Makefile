@@ -1,0 +1,30 @@
+# The commands of the README. Each installs what is missing, builds, and runs.
+PRESET ?= release
+BUILD := build/$(PRESET)
+
+.PHONY: all demo test fast bench bootstrap build clean
+
+all: build
+
+bootstrap:
+	@tools/bootstrap --check || tools/bootstrap
+
+build: bootstrap
+	@cmake --preset $(PRESET) >build-$(PRESET).log 2>&1 || { cat build-$(PRESET).log; exit 1; }
+	@rm -f build-$(PRESET).log
+	@cmake --build $(BUILD)
+
+demo: build
+	@$(BUILD)/apps/koine/koine demo
+
+test: build
+	@ctest --test-dir $(BUILD) --output-on-failure
+
+fast: build
+	@ctest --test-dir $(BUILD) --output-on-failure -L fast
+
+bench: build
+	@$(BUILD)/bench/koine_bench $(BENCH_ARGS)
+
+clean:
+	rm -rf build

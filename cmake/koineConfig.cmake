@@ -1,0 +1,6 @@
+include(CMakeFindDependencyMacro)
+find_dependency(fmt)
+find_dependency(absl)
+find_dependency(Threads)
+find_package(LLVM 19.1 CONFIG REQUIRED HINTS /usr/lib/llvm-19/lib/cmake/llvm)
+include(${CMAKE_CURRENT_LIST_DIR}/koineTargets.cmake)

@@ -1,0 +1,295 @@
+// Compositions and the stages: rows C, L and O of the specification.
+#include <cmath>
+
+#include "check.hpp"
+#include "graphs.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/lower/plan.hpp"
+#include "koine/transform/gradient.hpp"
+#include "koine/verify/verify.hpp"
+
+namespace koine::test {
+namespace {
+
+Tensor small(const Shape& shape, uint64_t salt = 0) {
+  std::mt19937_64 random(test_seed() + salt);
+  int64_t n = 1;
+  for (const int64_t s : shape) n *= s;
+  std::vector<float> data;
+  for (int64_t i = 0; i < n; ++i) data.push_back(static_cast<float>(static_cast<int64_t>(random() % 2001) - 1000) / 500.0f);
+  return Tensor::from(data, shape);
+}
+
+int count_ops(const UOp& graph, Op op) {
+  int n = 0;
+  for (const UOp& u : toposort(graph)) n += u.is(op);
+  return n;
+}
+
+// Runs a kernel's linear program in the interpreter on copies of its buffers.
+Array run_linear(const UOp& linear, const UOp& out, const std::vector<UOp>& inputs) {
+  KernelArguments arguments;
+  std::vector<std::vector<std::byte>> storage;
+  std::vector<UOp> all{out};
+  all.insert(all.end(), inputs.begin(), inputs.end());
+  for (const UOp& b : all) {
+    const auto m = memory_of(b);
+    storage.emplace_back(m->data(), m->data() + m->bytes());
+    storage.back().resize(storage.back().size() + 1);
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    arguments.buffers.push_back(storage[i].data());
+    arguments.buffer_bytes.push_back(memory_of(all[i])->bytes());
+  }
+  const Signature s = signature_of(linear);
+  for (arguments.thread = 0; arguments.thread < s.threads; ++arguments.thread) interpret_linear(linear, arguments);
+  Array a{out.dtype(), out.sizes(), {}, {}};
+  for (int64_t i = 0; i < out.numel(); ++i) a.data.push_back(read_element(storage[0].data(), out.dtype(), i));
+  return a;
+}
+
+}  // namespace
+
+TEST(compositions, spec_C_gemm) {
+  const int64_t m = 24, n = 32, k = 40;
+  const Tensor a = small({m, k}), b = small({k, n}, 1);
+  const Tensor c = (a.reshape({m, k, 1}) * b.reshape({1, k, n})).sum({1});
+  EXPECT_EQ(kernel_count({c}), 1);
+  EXPECT_EQ(kernel_count({a.matmul(b).relu()}), 1) << "the epilogue is fused";
+  expect_same_everywhere(c);
+  const auto x = a.tolist<double>(), y = b.tolist<double>(), z = a.matmul(b).tolist<double>();
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t r = 0; r < k; ++r) sum += x[static_cast<size_t>(i * k + r)] * y[static_cast<size_t>(r * n + j)];
+      ASSERT_NEAR(z[static_cast<size_t>(i * n + j)], sum, 1e-4);
+    }
+}
+
+TEST(compositions, spec_C_arange) {
+  for (const int64_t n : {1, 2, 7, 10, 100}) {
+    const Tensor a = Tensor::arange(n);
+    const auto kernels = schedule({a.uop()});
+    ASSERT_EQ(kernels.size(), 1u);
+    EXPECT_EQ(count_ops(kernels[0].ast, Op::Reduce), 0) << "the sum folds to an index expression";
+    EXPECT_EQ(count_ops(kernels[0].ast, Op::Load), 0);
+    std::vector<int> want(static_cast<size_t>(n));
+    for (size_t i = 0; i < want.size(); ++i) want[i] = static_cast<int>(i);
+    EXPECT_EQ(a.tolist<int>(), want);
+  }
+  EXPECT_TRUE(Tensor::arange(0).tolist<int>().empty());
+  EXPECT_EQ(Tensor::arange(2, 11, 3).tolist<int>(), (std::vector<int>{2, 5, 8}));
+  EXPECT_EQ(Tensor::arange(5, 0, -2).tolist<int>(), (std::vector<int>{5, 3, 1}));
+}
+
+TEST(compositions, spec_C_gather_amend_31) {
+  const int64_t k = 50;
+  const double inf = std::numeric_limits<double>::infinity();
+  std::vector<float> table(static_cast<size_t>(k), 1.5f);
+  table[7] = static_cast<float>(inf);
+  const Tensor t = Tensor::from(table, {k}), idx = Tensor::from<int32_t>({3, 0, 49, 50, -1, 3});
+  // As the specification writes it: a one-hot mask, a product, a sum.
+  const Tensor mask = (Tensor::arange(k).reshape({k, 1}) == idx.reshape({1, -1})).cast(DType::Float32);
+  const Tensor out = (t.reshape({k, 1}) * mask).sum({0});
+  const auto kernels = schedule({out.uop()});
+  ASSERT_EQ(kernels.size(), 1u);
+  EXPECT_EQ(count_ops(kernels[0].ast, Op::Reduce), 0) << "no loop over the table is left";
+  EXPECT_EQ(count_ops(kernels[0].ast, Op::Load), 2);
+  EXPECT_EQ(out.tolist<float>(), (std::vector<float>{1.5f, 1.5f, 1.5f, 0, 0, 1.5f})) << "inf at an unselected row is not read; out of range reads 0";
+  // Tensor.gather selects, so it holds in strict mode too.
+  expect_same_everywhere(t.gather(0, idx));
+}
+
+TEST(compositions, scatter_add_and_scatter) {
+  const Tensor t = Tensor::zeros({5}), idx = Tensor::from<int32_t>({1, 1, 4, 9, 0}), v = Tensor::from<float>({1, 2, 3, 4, 5});
+  EXPECT_EQ(t.scatter_add(0, idx, v).tolist<float>(), (std::vector<float>{5, 3, 0, 0, 3}));
+  EXPECT_EQ(Tensor::ones({5}).scatter(0, idx, v).tolist<float>(), (std::vector<float>{5, 2, 1, 1, 3}));
+}
+
+TEST(stages, spec_L1_programs_are_stateless) {
+  auto program = [](const Tensor& x) {
+    const UOp v = (x * Tensor(2.0) + x).uop();
+    return callify({v}, {new_buffer(v.shape(), v.dtype(), Device("CPU"))});
+  };
+  const Callified a = program(small({4, 3})), b = program(small({4, 3}, 1));
+  EXPECT_EQ(a.body, b.body) << "the same work on other buffers is one node";
+  EXPECT_EQ(a.arguments.size(), 2u);
+}
+
+TEST(stages, spec_L2_kernel_counts) {
+  const Tensor x = small({32, 64});
+  EXPECT_LE(kernel_count({x.softmax()}), 3);
+  EXPECT_LE(kernel_count({x.layernorm()}), 3);
+  EXPECT_LE(kernel_count({x.logsumexp({1})}), 2);
+  EXPECT_LE(kernel_count({x.var({1})}), 2);
+  const Tensor q = small({2, 16, 32}), k = small({2, 16, 32}, 1), v = small({2, 16, 32}, 2);
+  EXPECT_LE(kernel_count({q.scaled_dot_product_attention(k, v)}), 4);
+  EXPECT_EQ(kernel_count({small({2, 3, 8, 8}).conv2d(small({4, 3, 3, 3}, 1), {}, {1, 1, 1}).relu()}), 1);
+  for (const UOp& u : toposort(schedule({x.softmax().uop()})[0].ast))
+    if (u.is(Op::Load) || is_elementwise(u.op())) {
+      EXPECT_TRUE(u.is_scalar()) << "every value of a kernel is a scalar";
+    }
+}
+
+TEST(stages, spec_amend_38_fusion_repeats_no_work) {
+  const Tensor x = small({64, 64}), w = small({64, 64}, 1);
+  EXPECT_EQ(kernel_count({x.exp().matmul(w)}), 2) << "exp is not computed once for every column";
+}
+
+TEST(stages, spec_L3_O1_names_show_the_axes) {
+  const auto kernels = schedule({small({64, 64}).matmul(small({64, 64}, 1)).uop()});
+  Target t = generic_target(false);
+  const LoweredKernel k = lower_kernel(kernels[0].ast, t);
+  EXPECT_FALSE(k.opts.empty());
+  EXPECT_NE(k.name.find("_u"), std::string::npos) << k.name;
+  Options plain = options();
+  plain.noopt = true;
+  const OptionScope scope(plain);
+  const LoweredKernel n = lower_kernel(kernels[0].ast, t);
+  EXPECT_TRUE(n.opts.empty());
+  EXPECT_EQ(n.name, "r_L64_L64_R64") << "without optimisation there are only L and R";
+}
+
+TEST(stages, spec_L6_linear_text_is_deterministic) {
+  const UOp ast = schedule({small({16, 16}).softmax().uop()})[0].ast;
+  const std::string once = to_text(lower_kernel(ast, generic_target(true)).linear);
+  EXPECT_EQ(to_text(lower_kernel(parse(to_text(ast)), generic_target(true)).linear), once);
+}
+
+TEST(stages, spec_L7_memory_is_reused) {
+  Tensor h = small({64, 256});
+  for (uint64_t i = 0; i < 10; ++i) h = h.matmul(small({256, 256}, i + 1)).relu();
+  reset_counters();
+  h.realize();
+  EXPECT_LE(counters().temporary_bytes, 3 * 64 * 256 * 4);
+  // A plan with two overlapping lifetimes at one place is refused.
+  const std::vector<Lifetime> lives{{UOp(), 64, 0, 2}, {UOp(), 64, 1, 3}};
+  EXPECT_THROW(check_plan(lives, {{0, 32}, 96}), InternalError);
+  EXPECT_NO_THROW(check_plan(lives, plan_memory(lives)));
+}
+
+TEST(stages, verifier_names_stage_rule_and_node) {
+  const UOp x = param(0, shape_of({4}), DType::Float32);
+  try {
+    verify(sink(std::vector<UOp>{store(index(x, {index_const(0)}), load(index(permute(x, {0}), {index_const(0)})))}), VerifyLevel::Kernel, "rangeify");
+    ADD_FAILURE() << "a Permute in a kernel was accepted";
+  } catch (const InternalError& e) {
+    EXPECT_NE(std::string(e.what()).find("after rangeify: no tensor-level op"), std::string::npos) << e.what();
+  }
+  const UOp r = range(0, index_const(4), AxisType::Loop);
+  EXPECT_THROW(verify(sink(std::vector<UOp>{store(index(x, {r}), constant(DType::Float32, 0))}), VerifyLevel::Kernel, "test"), InternalError);
+}
+
+TEST(stages, spec_B17_ranges) {
+  // A bound of 0 runs no body; loops nest.
+  const UOp out = Tensor::from<int32_t>({7, 7, 7, 7}).uop();
+  const UOp p = param(0, shape_of({4}), DType::Int32);
+  for (const int64_t n : {0, 3}) {
+    const UOp r = range(0, index_const(n), AxisType::Loop);
+    const UOp ast = sink(std::vector<UOp>{end(store(index(p, {r}), constant_int(DType::Int32, 1)), std::vector<UOp>{r})});
+    const std::vector<Opt> none;
+    const Array got = run_linear(lower_kernel(ast, generic_target(true), {}, &none).linear, out, {});
+    EXPECT_EQ(got.data[0], n == 0 ? 7u : 1u);
+    EXPECT_EQ(got.data[3], 7u);
+  }
+}
+
+// --- optimisations -------------------------------------------------------------------------------
+
+TEST(opts, spec_O2_split_errors_name_axis_and_reason) {
+  const UOp ast = schedule({(small({6, 8}) + Tensor(1.0)).uop()})[0].ast;
+  expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 0, 4, AxisType::Upcast, false}); }, {"Split", "axis 0", "size 6", "Padto"});
+  expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 0, 2, AxisType::Unroll, false}); }, {"axis 0 is LOOP", "UNROLL", "it may become"});
+  expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 5, 2, AxisType::Loop, false}); }, {"axis 5", "2 axes"});
+}
+
+TEST(opts, spec_O4_swap_twice_is_identity) {
+  const UOp ast = schedule({small({6, 8, 4}).permute({2, 0, 1}).contiguous().uop()})[0].ast;
+  const Opt swap{OptOp::Swap, 0, 2, AxisType::Loop, false};
+  EXPECT_EQ(apply_opt(apply_opt(ast, swap), swap), apply_opt(ast, {OptOp::Split, 0, 1, AxisType::Loop, false}));
+}
+
+TEST(opts, spec_O3_padto_masks_what_lies_beyond) {
+  const Tensor x = small({127});
+  const UOp value = x.sum().uop(), buffer = buffer_from_host(shape_of({}), DType::Float32, "CPU", nullptr);
+  const Kernel k = rangeify(callify({value}, {buffer}).body)[0];
+  const std::vector<Opt> opts{{OptOp::Padto, 0, 128, AxisType::Loop, false}, {OptOp::Split, 0, 8, AxisType::GroupReduce, false}};
+  const Array got = run_linear(lower_kernel(k.ast, generic_target(false), {}, &opts).linear, buffer, {x.uop()});
+  EXPECT_NEAR(bits_to_double(DType::Float32, got.data[0]), x.sum().item(), 1e-4) << "every access was checked by the interpreter";
+}
+
+// Any legal sequence of edits on a random kernel leaves its value: bit for bit while no lanes fold.
+TEST(opts, spec_O7_random_sequences_keep_values) {
+  const OptionScope scope(strict_options());
+  const int64_t cases = test_cases(250);
+  for (int64_t i = 0; i < cases; ++i) {
+    std::mt19937_64 random(test_seed() + 31 * static_cast<uint64_t>(i));
+    const UOp graph = random_graph(random);
+    if (!graph.has_concrete_shape() || graph.numel() == 0) continue;
+    const Callified program = callify({graph}, {buffer_from_host(graph.shape(), graph.dtype(), "CPU", nullptr)});
+    const std::vector<Kernel> kernels = rangeify(program.body);
+    if (kernels.size() != 1) continue;
+    UOp ast = kernels[0].ast;
+    std::vector<Opt> opts;
+    bool reorders = false;
+    for (int step = 0; step < 6; ++step) {
+      const auto axes = static_cast<int64_t>(kernel_ranges(ast).size());
+      if (axes == 0) break;
+      Opt opt{static_cast<OptOp>(random() % 3), static_cast<int>(random() % static_cast<uint64_t>(axes)), 1 + static_cast<int64_t>(random() % 4),
+              static_cast<AxisType>(random() % 9), random() % 2 == 0};
+      if (opt.target == AxisType::Global || opt.target == AxisType::Local) opt.target = AxisType::Upcast;
+      if (opt.op == OptOp::Swap) opt.amount = static_cast<int64_t>(random() % static_cast<uint64_t>(axes));
+      try {
+        const UOp edited = apply_opt(ast, opt);
+        // Ranges of reductions in another order, or lanes that fold, change the order of a sum.
+        reorders = reorders || (opt.op == OptOp::Split && opt.target == AxisType::GroupReduce) ||
+                   (opt.op == OptOp::Swap && kernel_ranges(ast)[static_cast<size_t>(opt.axis)].as<RangeArg>().type != AxisType::Loop);
+        ast = edited;
+        opts.push_back(opt);
+      } catch (const Error&) {
+      }
+    }
+    const bool whole = !is_float(graph.dtype());
+    if (reorders && !whole) continue;
+    std::vector<UOp> inputs;
+    UOp out;
+    for (const UOp& b : kernels[0].buffers) {
+      const UOp& argument = program.arguments[static_cast<size_t>(b.as<BufferArg>().slot)];
+      if (!out)
+        out = argument;
+      else
+        inputs.push_back(argument);
+    }
+    std::string text;
+    for (const Opt& o : opts) text += opt_text(o) + " ";
+    const Array expected = interpret(graph, bindings_of(graph));
+    Array resolved = expected;
+    for (size_t k = 0; k < resolved.valid.size(); ++k)
+      if (!resolved.valid[k]) resolved.data[k] = 0;
+    resolved.valid.clear();
+    const Array got = run_linear(lower_kernel(kernels[0].ast, generic_target(true), {}, &opts).linear, out, inputs);
+    ASSERT_EQ(difference(resolved, got), "") << "seed " << test_seed() + 31 * static_cast<uint64_t>(i) << " opts " << text << "\n" << to_text(graph);
+  }
+}
+
+TEST(opts, spec_O1d_amend_32_thread_count_never_changes_a_bit) {
+  const Tensor a = small({128, 96}), b = small({96, 160}, 1), long_one = small({1 << 18}, 2);
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 8}) {
+    Options o = options();
+    o.threads = threads;
+    const OptionScope scope(o);
+    std::vector<float> r = (a.matmul(b) + Tensor(1.0)).tolist<float>();
+    r.push_back(long_one.clone().sum().tolist<float>()[0]);
+    results.push_back(r);
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+}  // namespace koine::test

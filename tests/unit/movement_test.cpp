@@ -1,0 +1,240 @@
+// Movement, reduce, call, load and store: rows B of the specification.
+#include "check.hpp"
+#include <cmath>
+
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/simplify.hpp"
+#include "koine/transform/function.hpp"
+#include "koine/transform/gradient.hpp"
+
+namespace koine::test {
+namespace {
+
+UOp leaf(const std::vector<int64_t>& sizes, DType d = DType::Float32, uint64_t salt = 0) {
+  std::mt19937_64 random(test_seed() + salt);
+  return random_leaf(random, sizes, d);
+}
+
+}  // namespace
+
+TEST(movement, spec_B1_permute) {
+  const UOp x = leaf({2, 3, 4, 5});
+  std::vector<int64_t> order{0, 1, 2, 3};
+  do {
+    const UOp y = permute(x, order);
+    expect_same_everywhere(y);
+    std::vector<int64_t> back(4);
+    for (size_t i = 0; i < 4; ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+    EXPECT_EQ(rewrite(permute(y, back), movement_rules()), x);
+  } while (std::next_permutation(order.begin(), order.end()));
+  expect_error([&] { (void)permute(x, {0, 0, 1, 2}); }, {"Permute", "(0, 0, 1, 2)", "not a permutation"});
+}
+
+TEST(movement, spec_B2_flip) {
+  const UOp x = leaf({3, 4});
+  expect_same_everywhere(flip(x, {1, 1}));
+  EXPECT_EQ(rewrite(flip(flip(x, {0, 1}), {0, 1}), movement_rules()), x);
+}
+
+TEST(movement, spec_B3_reshape) {
+  const UOp x = leaf({4, 6});
+  expect_same_everywhere(reshape(x, shape_of({3, 8})));
+  EXPECT_EQ(rewrite(reshape(reshape(x, shape_of({24})), shape_of({4, 6})), movement_rules()), x);
+  expect_error([&] { (void)reshape(x, shape_of({5, 5})); }, {"Reshape", "24", "25"});
+}
+
+TEST(movement, spec_B4_expand) {
+  const UOp x = leaf({3, 1});
+  expect_same_everywhere(expand(x, shape_of({3, 5})));
+  expect_error([&] { (void)expand(x, shape_of({4, 1})); }, {"Expand", "axis 0", "size 3"});
+  const UOp y = expand(x, shape_of({3, 5}));
+  const UOp seed = leaf({3, 5}, DType::Float32, 1);
+  const std::vector<UOp> outputs{y}, seeds{seed}, targets{x};
+  EXPECT_EQ(gradient(outputs, seeds, targets)[0], sum_to(seed, x.shape()));
+}
+
+TEST(movement, spec_B5_amend_27_pad_is_invalid_outside) {
+  const UOp x = Tensor::from<float>({-3, -1, -2}).uop();
+  const UOp padded = pad(x, shape_of({1}), shape_of({6}));
+  const UOp top = reduce(Op::Max, padded, {0});
+  EXPECT_EQ(Tensor(top).item(), -1) << "the padding is never seen by a reduce";
+  expect_same_everywhere(top);
+  EXPECT_EQ(Tensor(pad(x, shape_of({1}), shape_of({5}), constant(DType::Float32, 9))).tolist<float>(), (std::vector<float>{9, -3, -1, -2, 9}));
+  EXPECT_EQ(Tensor(padded).tolist<float>(), (std::vector<float>{0, -3, -1, -2, 0, 0})) << "fresh memory holds 0 there";
+  // A store into existing memory leaves the invalid places alone.
+  const UOp buffer = Tensor::from<float>({7, 7, 7, 7, 7, 7}).uop();
+  EXPECT_EQ(Tensor(after(buffer, {store(buffer, padded)})).tolist<float>(), (std::vector<float>{7, -3, -1, -2, 7, 7}));
+}
+
+TEST(movement, spec_B6_shrink) {
+  const UOp x = leaf({5, 6});
+  expect_same_everywhere(shrink(x, shape_of({1, 2}), shape_of({3, 2})));
+  EXPECT_EQ(rewrite(shrink(pad(x, shape_of({1, 2}), shape_of({9, 9})), shape_of({1, 2}), shape_of({5, 6})), movement_rules()), x);
+  expect_error([&] { (void)shrink(x, shape_of({3, 0}), shape_of({3, 6})); }, {"Shrink", "axis 0"});
+}
+
+TEST(movement, spec_B7_amend_28_index) {
+  const UOp x = leaf({4, 5, 6});
+  const UOp i = Tensor::from<int32_t>({3, 0, 3, 1}).uop(), j = Tensor::from<int64_t>({5, 2}).uop();
+  expect_same_everywhere(index(x, {i}));
+  expect_same_everywhere(index(x, {constant_int(DType::Int32, 2), i}));
+  expect_same_everywhere(index(x, {i, i, j}));
+  expect_same_everywhere(index(x, {index_const(1), index_const(2), index_const(3)}));
+  // Out of range reads 0 and touches nothing: the interpreter checks every access.
+  const UOp far = Tensor::from<int32_t>({-1, 4, 1000000, 2}).uop();
+  expect_same_everywhere(index(x, {far}));
+  // NumPy's meaning, at the Tensor's level: negative positions, slices, points.
+  const Tensor t = Tensor::arange(24).reshape({4, 6});
+  EXPECT_EQ(t[-1].tolist<int>(), (std::vector<int>{18, 19, 20, 21, 22, 23}));
+  EXPECT_EQ((t[{Slice{1, {}, 2}, Slice{{}, {}, -3}}].tolist<int>()), (std::vector<int>{11, 8, 23, 20}));
+  EXPECT_EQ((t[{Tensor::from<int>({0, -1}), Tensor::from<int>({1, -2})}].tolist<int>()), (std::vector<int>{1, 22}));
+  EXPECT_EQ((t[{Ellipsis{}, NewAxis{}, 2}].shape()), (Shape{4, 1}));
+}
+
+TEST(movement, spec_B8_stack) {
+  const Tensor a(leaf({3, 4})), b(leaf({3, 4}, DType::Float32, 1)), c(leaf({3, 4}, DType::Float32, 2));
+  const Tensor s = Tensor::stack({a + b, b * c, a - c});
+  EXPECT_EQ(kernel_count({s}), 1);
+  expect_same_everywhere(s);
+  expect_error([&] { (void)stack(std::vector<UOp>{a.uop(), a.reshape({4, 3}).uop()}); }, {"Stack", "(3, 4)", "(4, 3)"});
+}
+
+TEST(movement, spec_B9_amend_9_bitcast) {
+  const UOp x = leaf({3, 8});
+  expect_same_everywhere(bitcast(x, DType::UInt32));
+  EXPECT_EQ(rewrite(bitcast(bitcast(x, DType::Int32), DType::Float32), symbolic_rules()), x);
+  const std::vector<float> values{1.5f, -2.25f};
+  const Tensor bytes = Tensor::from_bytes(values.data(), {8}, DType::UInt8);
+  EXPECT_EQ(bytes.bitcast(DType::Float32).tolist<float>(), values);
+  expect_same_everywhere(bytes.bitcast(DType::Float32));
+  expect_same_everywhere(bitcast(x, DType::UInt8));
+  expect_error([&] { (void)bitcast(leaf({3}, DType::UInt8), DType::Float32); }, {"Bitcast", "3 bytes"});
+}
+
+TEST(movement, spec_B10_views_copy_nothing) {
+  const Tensor x(leaf({4, 6}));
+  const Tensor y = x.permute({1, 0}).flip({0}).shrink({{1, 5}, {0, 4}}).reshape({8, 2}) + Tensor(1.0);
+  EXPECT_EQ(kernel_count({y}), 1);
+  expect_same_everywhere(y);
+}
+
+TEST(movement, spec_B11_amend_4_reduce) {
+  for (const DType d : stored_dtypes()) {
+    if (is_small_float(d)) continue;  // summed in float32, below
+    const UOp x = leaf({2, 3, 2, 3}, d);
+    for (int mask = 1; mask < 16; ++mask) {
+      std::vector<int64_t> axes;
+      for (int k = 0; k < 4; ++k)
+        if (mask >> k & 1) axes.push_back(k);
+      for (const Op op : {Op::Add, Op::Max, Op::Mul}) expect_same_everywhere(reduce(op, x, axes));
+    }
+  }
+  const double nan = std::nan("");
+  for (const auto& values : {std::vector<double>{1, nan}, std::vector<double>{nan, 1}, std::vector<double>{1, 2, nan, 3}})
+    EXPECT_TRUE(std::isnan(Tensor::from(values, {static_cast<int64_t>(values.size())}).max().item()));
+  EXPECT_EQ(Tensor::zeros({0}).sum().item(), 0);
+  EXPECT_EQ(Tensor::zeros({0}).max().item(), -std::numeric_limits<double>::infinity());
+  EXPECT_EQ(Tensor::zeros({0}).prod().item(), 1);
+  // Sums of float16 accumulate in float32: 4096 ones and a half would stop at 2048 otherwise.
+  EXPECT_EQ(Tensor::ones({4096}, DType::Float16).sum().item(), 4096);
+}
+
+TEST(movement, spec_B12_functions_are_differentiable) {
+  const UOp x = leaf({3}), w = leaf({3}, DType::Float32, 1);
+  const UOp call = make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{mul(mul(in[0], in[0]), in[1])}; }, {x, w});
+  const UOp y = get_tuple(call, 0);
+  const UOp seed = Tensor::ones({3}).uop();
+  const std::vector<UOp> outputs{y}, seeds{seed}, targets{x, w};
+  const std::vector<UOp> grads = gradient(outputs, seeds, targets);
+  ASSERT_TRUE(grads[0].is(Op::GetTuple));
+  EXPECT_TRUE(grads[0].src(0).is(Op::Function)) << "the gradient is a second Function";
+  EXPECT_EQ(difference(interpret(mul(mul(x, x), constant(DType::Float32, 1)), bindings_of(x)), interpret(grads[1], bindings_of(grads[1]))), "");
+  expect_same_everywhere(grads[0]);
+}
+
+TEST(movement, spec_B14_tuples) {
+  const UOp x = leaf({3}), i = leaf({2, 2}, DType::Int32);
+  const UOp t = tuple(std::vector<UOp>{x, i, constant_bool(true)});
+  EXPECT_EQ(get_tuple(t, 1).dtype(), DType::Int32);
+  expect_same_everywhere(add(get_tuple(t, 1), get_tuple(t, 1)));
+  expect_error([&] { (void)get_tuple(t, 3); }, {"GetTuple", "index 3", "Tuple of 3"});
+}
+
+TEST(movement, spec_B15_load_moves_between_devices) {
+  const Tensor x = Tensor::from<float>({1, 2, 3});
+  const Tensor there = x.to("CPU:1");
+  EXPECT_EQ(there.device(), "CPU:1");
+  EXPECT_EQ((there * Tensor(2.0)).to("CPU").tolist<float>(), (std::vector<float>{2, 4, 6}));
+  expect_error([&] { (void)x.to("TPU"); }, {"unknown device 'TPU'", "CPU"});
+}
+
+TEST(movement, spec_B16_stores) {
+  const UOp b = Tensor::from<int32_t>({0, 1, 2, 3, 4, 5}).uop();
+  const UOp part = shrink(b, shape_of({2}), shape_of({3}));
+  const UOp v = Tensor::from<int32_t>({20, 30, 40}).uop();
+  EXPECT_EQ(Tensor(after(b, {store(part, v)})).tolist<int>(), (std::vector<int>{0, 1, 20, 30, 40, 5}));
+  expect_error([&] { (void)store(part, b); }, {"Store", "(3,)", "(6,)"});
+  expect_error([&] { (void)store(b, cast(b, DType::Float32)); }, {"Store", "int32", "float32"});
+}
+
+TEST(movement, spec_B20_amend_29_assignment) {
+  Tensor x = Tensor::from<int32_t>({1, 2, 3, 4});
+  for (int i = 0; i < 100; ++i) x += Tensor(1);
+  EXPECT_EQ(x.tolist<int>(), (std::vector<int>{101, 102, 103, 104}));
+  // The right side is read before anything is written.
+  x = Tensor::from<int32_t>({1, 2, 3, 4});
+  x.setitem({Slice{1, {}}}, x[{Slice{{}, -1}}]);
+  EXPECT_EQ(x.tolist<int>(), (std::vector<int>{1, 1, 2, 3}));
+  // Two live views see a write; a value computed before keeps the old state.
+  Tensor base = Tensor::zeros({4}).clone();
+  const Tensor view = base[{Slice{1, 3}}], other = base.reshape({2, 2}), before = base + Tensor(10.0);
+  base.setitem({Slice{2, 3}}, Tensor(5.0));
+  EXPECT_EQ(view.tolist<float>(), (std::vector<float>{0, 5}));
+  EXPECT_EQ(other.tolist<float>(), (std::vector<float>{0, 0, 5, 0}));
+  EXPECT_EQ(before.tolist<float>(), (std::vector<float>{10, 10, 10, 10}));
+  const Tensor z = base + Tensor(1.0);
+  base += Tensor(1.0);
+  EXPECT_EQ(z.tolist<float>(), (std::vector<float>{1, 1, 6, 1}));
+  EXPECT_EQ(base.tolist<float>(), (std::vector<float>{1, 1, 6, 1}));
+}
+
+TEST(functions, spec_F1_inputs_are_deduplicated) {
+  const UOp x = leaf({2});
+  const UOp f = make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], in[1])}; }, {x, x});
+  EXPECT_EQ(f.src().size(), 2u) << "one body, one argument";
+}
+
+TEST(functions, spec_F3_bodies_are_closed_and_equal) {
+  const UOp x = leaf({2}), y = leaf({2}, DType::Float32, 1), captured = leaf({2}, DType::Float32, 2);
+  auto trace = [&](const std::vector<UOp>& in) { return std::vector<UOp>{mul(in[0], captured)}; };
+  const UOp f = make_function(trace, {x}), g = make_function(trace, {y});
+  EXPECT_EQ(f.src(0), g.src(0)) << "the same body twice is one node";
+  for (const UOp& u : toposort(f.src(0))) EXPECT_FALSE(u.is(Op::Buffer));
+  EXPECT_EQ(f.src().size(), 3u) << "the captured buffer became an argument";
+  expect_same_everywhere(get_tuple(f, 0));
+}
+
+TEST(functions, spec_amend_33_hygiene) {
+  // f(x) = x + 1 traced at 1: the literal is not the input.
+  const UOp one = constant(DType::Float32, 1);
+  const UOp f = make_function([&](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], one)}; }, {one});
+  const UOp at_two = get_tuple(function(f.src(0), std::vector<UOp>{constant(DType::Float32, 2)}), 0);
+  EXPECT_EQ(Tensor(at_two).item(), 3);
+  const UOp x = Tensor(2.0).clone().realize().uop();
+  const UOp call = get_tuple(make_function([&](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], one)}; }, {x}), 0);
+  const std::vector<UOp> outputs{call}, seeds{one}, targets{x};
+  EXPECT_EQ(Tensor(gradient(outputs, seeds, targets)[0]).item(), 1);
+}
+
+TEST(functions, spec_F4_calls_are_inlined) {
+  const UOp x = leaf({4});
+  const UOp inner = get_tuple(make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{mul(in[0], in[0])}; }, {x}), 0);
+  const UOp outer = get_tuple(make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], in[0])}; }, {inner}), 0);
+  expect_same_everywhere(outer);
+  EXPECT_EQ(inline_functions(outer), add(mul(x, x), mul(x, x)));
+}
+
+}  // namespace koine::test
