@@ -21,7 +21,8 @@ Tensor small(const Shape& shape, uint64_t salt = 0) {
   int64_t n = 1;
   for (const int64_t s : shape) n *= s;
   std::vector<float> data;
-  for (int64_t i = 0; i < n; ++i) data.push_back(static_cast<float>(static_cast<int64_t>(random() % 2001) - 1000) / 500.0f);
+  for (int64_t i = 0; i < n; ++i)
+    data.push_back(static_cast<float>(static_cast<int64_t>(random() % 2001) - 1000) / 500.0f);
   return Tensor::from(data, shape);
 }
 
@@ -47,9 +48,11 @@ Array run_linear(const UOp& linear, const UOp& out, const std::vector<UOp>& inpu
     arguments.buffer_bytes.push_back(memory_of(all[i])->bytes());
   }
   const Signature s = signature_of(linear);
-  for (arguments.thread = 0; arguments.thread < s.threads; ++arguments.thread) interpret_linear(linear, arguments);
+  for (arguments.thread = 0; arguments.thread < s.threads; ++arguments.thread)
+    interpret_linear(linear, arguments);
   Array a{out.dtype(), out.sizes(), {}, {}};
-  for (int64_t i = 0; i < out.numel(); ++i) a.data.push_back(read_element(storage[0].data(), out.dtype(), i));
+  for (int64_t i = 0; i < out.numel(); ++i)
+    a.data.push_back(read_element(storage[0].data(), out.dtype(), i));
   return a;
 }
 
@@ -66,7 +69,8 @@ TEST(compositions, spec_C_gemm) {
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) {
       double sum = 0;
-      for (int64_t r = 0; r < k; ++r) sum += x[static_cast<size_t>(i * k + r)] * y[static_cast<size_t>(r * n + j)];
+      for (int64_t r = 0; r < k; ++r)
+        sum += x[static_cast<size_t>(i * k + r)] * y[static_cast<size_t>(r * n + j)];
       ASSERT_NEAR(z[static_cast<size_t>(i * n + j)], sum, 1e-4);
     }
 }
@@ -94,21 +98,25 @@ TEST(compositions, spec_C_gather_amend_31) {
   table[7] = static_cast<float>(inf);
   const Tensor t = Tensor::from(table, {k}), idx = Tensor::from<int32_t>({3, 0, 49, 50, -1, 3});
   // As the specification writes it: a one-hot mask, a product, a sum.
-  const Tensor mask = (Tensor::arange(k).reshape({k, 1}) == idx.reshape({1, -1})).cast(DType::Float32);
+  const Tensor mask =
+      (Tensor::arange(k).reshape({k, 1}) == idx.reshape({1, -1})).cast(DType::Float32);
   const Tensor out = (t.reshape({k, 1}) * mask).sum({0});
   const auto kernels = schedule({out.uop()});
   ASSERT_EQ(kernels.size(), 1u);
   EXPECT_EQ(count_ops(kernels[0].ast, Op::Reduce), 0) << "no loop over the table is left";
   EXPECT_EQ(count_ops(kernels[0].ast, Op::Load), 2);
-  EXPECT_EQ(out.tolist<float>(), (std::vector<float>{1.5f, 1.5f, 1.5f, 0, 0, 1.5f})) << "inf at an unselected row is not read; out of range reads 0";
+  EXPECT_EQ(out.tolist<float>(), (std::vector<float>{1.5f, 1.5f, 1.5f, 0, 0, 1.5f}))
+      << "inf at an unselected row is not read; out of range reads 0";
   // Tensor.gather selects, so it holds in strict mode too.
   expect_same_everywhere(t.gather(0, idx));
 }
 
 TEST(compositions, scatter_add_and_scatter) {
-  const Tensor t = Tensor::zeros({5}), idx = Tensor::from<int32_t>({1, 1, 4, 9, 0}), v = Tensor::from<float>({1, 2, 3, 4, 5});
+  const Tensor t = Tensor::zeros({5}), idx = Tensor::from<int32_t>({1, 1, 4, 9, 0}),
+               v = Tensor::from<float>({1, 2, 3, 4, 5});
   EXPECT_EQ(t.scatter_add(0, idx, v).tolist<float>(), (std::vector<float>{5, 3, 0, 0, 3}));
-  EXPECT_EQ(Tensor::ones({5}).scatter(0, idx, v).tolist<float>(), (std::vector<float>{5, 2, 1, 1, 3}));
+  EXPECT_EQ(Tensor::ones({5}).scatter(0, idx, v).tolist<float>(),
+            (std::vector<float>{5, 2, 1, 1, 3}));
 }
 
 TEST(stages, spec_L1_programs_are_stateless) {
@@ -129,7 +137,8 @@ TEST(stages, spec_L2_kernel_counts) {
   EXPECT_LE(kernel_count({x.var({1})}), 2);
   const Tensor q = small({2, 16, 32}), k = small({2, 16, 32}, 1), v = small({2, 16, 32}, 2);
   EXPECT_LE(kernel_count({q.scaled_dot_product_attention(k, v)}), 4);
-  EXPECT_EQ(kernel_count({small({2, 3, 8, 8}).conv2d(small({4, 3, 3, 3}, 1), {}, {1, 1, 1}).relu()}), 1);
+  EXPECT_EQ(
+      kernel_count({small({2, 3, 8, 8}).conv2d(small({4, 3, 3, 3}, 1), {}, {1, 1, 1}).relu()}), 1);
   for (const UOp& u : toposort(schedule({x.softmax().uop()})[0].ast))
     if (u.is(Op::Load) || is_elementwise(u.op())) {
       EXPECT_TRUE(u.is_scalar()) << "every value of a kernel is a scalar";
@@ -176,13 +185,18 @@ TEST(stages, spec_L7_memory_is_reused) {
 TEST(stages, verifier_names_stage_rule_and_node) {
   const UOp x = param(0, shape_of({4}), DType::Float32);
   try {
-    verify(sink(std::vector<UOp>{store(index(x, {index_const(0)}), load(index(permute(x, {0}), {index_const(0)})))}), VerifyLevel::Kernel, "rangeify");
+    verify(sink(std::vector<UOp>{
+               store(index(x, {index_const(0)}), load(index(permute(x, {0}), {index_const(0)})))}),
+           VerifyLevel::Kernel, "rangeify");
     ADD_FAILURE() << "a Permute in a kernel was accepted";
   } catch (const InternalError& e) {
-    EXPECT_NE(std::string(e.what()).find("after rangeify: no tensor-level op"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("after rangeify: no tensor-level op"), std::string::npos)
+        << e.what();
   }
   const UOp r = range(0, index_const(4), AxisType::Loop);
-  EXPECT_THROW(verify(sink(std::vector<UOp>{store(index(x, {r}), constant(DType::Float32, 0))}), VerifyLevel::Kernel, "test"), InternalError);
+  EXPECT_THROW(verify(sink(std::vector<UOp>{store(index(x, {r}), constant(DType::Float32, 0))}),
+                      VerifyLevel::Kernel, "test"),
+               InternalError);
 }
 
 TEST(stages, spec_B17_ranges) {
@@ -191,9 +205,11 @@ TEST(stages, spec_B17_ranges) {
   const UOp p = param(0, shape_of({4}), DType::Int32);
   for (const int64_t n : {0, 3}) {
     const UOp r = range(0, index_const(n), AxisType::Loop);
-    const UOp ast = sink(std::vector<UOp>{end(store(index(p, {r}), constant_int(DType::Int32, 1)), std::vector<UOp>{r})});
+    const UOp ast = sink(std::vector<UOp>{
+        end(store(index(p, {r}), constant_int(DType::Int32, 1)), std::vector<UOp>{r})});
     const std::vector<Opt> none;
-    const Array got = run_linear(lower_kernel(ast, generic_target(true), {}, &none).linear, out, {});
+    const Array got =
+        run_linear(lower_kernel(ast, generic_target(true), {}, &none).linear, out, {});
     EXPECT_EQ(got.data[0], n == 0 ? 7u : 1u);
     EXPECT_EQ(got.data[3], 7u);
   }
@@ -203,24 +219,32 @@ TEST(stages, spec_B17_ranges) {
 
 TEST(opts, spec_O2_split_errors_name_axis_and_reason) {
   const UOp ast = schedule({(small({6, 8}) + Tensor(1.0)).uop()})[0].ast;
-  expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 0, 4, AxisType::Upcast, false}); }, {"Split", "axis 0", "size 6", "Padto"});
-  expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 0, 2, AxisType::Unroll, false}); }, {"axis 0 is LOOP", "UNROLL", "it may become"});
-  expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 5, 2, AxisType::Loop, false}); }, {"axis 5", "2 axes"});
+  expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 0, 4, AxisType::Upcast, false}); },
+               {"Split", "axis 0", "size 6", "Padto"});
+  expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 0, 2, AxisType::Unroll, false}); },
+               {"axis 0 is LOOP", "UNROLL", "it may become"});
+  expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 5, 2, AxisType::Loop, false}); },
+               {"axis 5", "2 axes"});
 }
 
 TEST(opts, spec_O4_swap_twice_is_identity) {
   const UOp ast = schedule({small({6, 8, 4}).permute({2, 0, 1}).contiguous().uop()})[0].ast;
   const Opt swap{OptOp::Swap, 0, 2, AxisType::Loop, false};
-  EXPECT_EQ(apply_opt(apply_opt(ast, swap), swap), apply_opt(ast, {OptOp::Split, 0, 1, AxisType::Loop, false}));
+  EXPECT_EQ(apply_opt(apply_opt(ast, swap), swap),
+            apply_opt(ast, {OptOp::Split, 0, 1, AxisType::Loop, false}));
 }
 
 TEST(opts, spec_O3_padto_masks_what_lies_beyond) {
   const Tensor x = small({127});
-  const UOp value = x.sum().uop(), buffer = buffer_from_host(shape_of({}), DType::Float32, "CPU", nullptr);
+  const UOp value = x.sum().uop(),
+            buffer = buffer_from_host(shape_of({}), DType::Float32, "CPU", nullptr);
   const Kernel k = rangeify(callify({value}, {buffer}).body)[0];
-  const std::vector<Opt> opts{{OptOp::Padto, 0, 128, AxisType::Loop, false}, {OptOp::Split, 0, 8, AxisType::GroupReduce, false}};
-  const Array got = run_linear(lower_kernel(k.ast, generic_target(false), {}, &opts).linear, buffer, {x.uop()});
-  EXPECT_NEAR(bits_to_double(DType::Float32, got.data[0]), x.sum().item(), 1e-4) << "every access was checked by the interpreter";
+  const std::vector<Opt> opts{{OptOp::Padto, 0, 128, AxisType::Loop, false},
+                              {OptOp::Split, 0, 8, AxisType::GroupReduce, false}};
+  const Array got =
+      run_linear(lower_kernel(k.ast, generic_target(false), {}, &opts).linear, buffer, {x.uop()});
+  EXPECT_NEAR(bits_to_double(DType::Float32, got.data[0]), x.sum().item(), 1e-4)
+      << "every access was checked by the interpreter";
 }
 
 // Any legal sequence of edits on a random kernel leaves its value: bit for bit while no lanes fold.
@@ -231,7 +255,8 @@ TEST(opts, spec_O7_random_sequences_keep_values) {
     std::mt19937_64 random(test_seed() + 31 * static_cast<uint64_t>(i));
     const UOp graph = random_graph(random);
     if (!graph.has_concrete_shape() || graph.numel() == 0) continue;
-    const Callified program = callify({graph}, {buffer_from_host(graph.shape(), graph.dtype(), "CPU", nullptr)});
+    const Callified program =
+        callify({graph}, {buffer_from_host(graph.shape(), graph.dtype(), "CPU", nullptr)});
     const std::vector<Kernel> kernels = rangeify(program.body);
     if (kernels.size() != 1) continue;
     UOp ast = kernels[0].ast;
@@ -240,15 +265,21 @@ TEST(opts, spec_O7_random_sequences_keep_values) {
     for (int step = 0; step < 6; ++step) {
       const auto axes = static_cast<int64_t>(kernel_ranges(ast).size());
       if (axes == 0) break;
-      Opt opt{static_cast<OptOp>(random() % 3), static_cast<int>(random() % static_cast<uint64_t>(axes)), 1 + static_cast<int64_t>(random() % 4),
-              static_cast<AxisType>(random() % 9), random() % 2 == 0};
-      if (opt.target == AxisType::Global || opt.target == AxisType::Local) opt.target = AxisType::Upcast;
-      if (opt.op == OptOp::Swap) opt.amount = static_cast<int64_t>(random() % static_cast<uint64_t>(axes));
+      Opt opt{static_cast<OptOp>(random() % 3),
+              static_cast<int>(random() % static_cast<uint64_t>(axes)),
+              1 + static_cast<int64_t>(random() % 4), static_cast<AxisType>(random() % 9),
+              random() % 2 == 0};
+      if (opt.target == AxisType::Global || opt.target == AxisType::Local)
+        opt.target = AxisType::Upcast;
+      if (opt.op == OptOp::Swap)
+        opt.amount = static_cast<int64_t>(random() % static_cast<uint64_t>(axes));
       try {
         const UOp edited = apply_opt(ast, opt);
         // Ranges of reductions in another order, or lanes that fold, change the order of a sum.
         reorders = reorders || (opt.op == OptOp::Split && opt.target == AxisType::GroupReduce) ||
-                   (opt.op == OptOp::Swap && kernel_ranges(ast)[static_cast<size_t>(opt.axis)].as<RangeArg>().type != AxisType::Loop);
+                   (opt.op == OptOp::Swap &&
+                    kernel_ranges(ast)[static_cast<size_t>(opt.axis)].as<RangeArg>().type !=
+                        AxisType::Loop);
         ast = edited;
         opts.push_back(opt);
       } catch (const Error&) {
@@ -272,8 +303,11 @@ TEST(opts, spec_O7_random_sequences_keep_values) {
     for (size_t k = 0; k < resolved.valid.size(); ++k)
       if (!resolved.valid[k]) resolved.data[k] = 0;
     resolved.valid.clear();
-    const Array got = run_linear(lower_kernel(kernels[0].ast, generic_target(true), {}, &opts).linear, out, inputs);
-    ASSERT_EQ(difference(resolved, got), "") << "seed " << test_seed() + 31 * static_cast<uint64_t>(i) << " opts " << text << "\n" << to_text(graph);
+    const Array got = run_linear(
+        lower_kernel(kernels[0].ast, generic_target(true), {}, &opts).linear, out, inputs);
+    ASSERT_EQ(difference(resolved, got), "")
+        << "seed " << test_seed() + 31 * static_cast<uint64_t>(i) << " opts " << text << "\n"
+        << to_text(graph);
   }
 }
 

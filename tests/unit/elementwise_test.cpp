@@ -21,7 +21,8 @@ UOp leaf(const std::vector<int64_t>& sizes, DType d, uint64_t salt = 0) {
 std::vector<double> values(const Tensor& t) { return t.tolist<double>(); }
 
 // Largest error in units of the last place of float32, against a float64 function.
-double worst_ulp(const std::vector<float>& in, const std::vector<float>& got, double (*exact)(double)) {
+double worst_ulp(const std::vector<float>& in, const std::vector<float>& got,
+                 double (*exact)(double)) {
   double worst = 0;
   for (size_t i = 0; i < in.size(); ++i) {
     const double want = exact(in[i]);
@@ -44,7 +45,8 @@ double worst_ulp(const std::vector<float>& in, const std::vector<float>& got, do
 }  // namespace
 
 TEST(elementwise, spec_D1_trunc_and_recip) {
-  EXPECT_EQ(values(Tensor::from<float>({1.5f, -1.5f, -0.5f, 1e20f}).trunc()), (std::vector<double>{1, -1, 0, static_cast<double>(1e20f)}));
+  EXPECT_EQ(values(Tensor::from<float>({1.5f, -1.5f, -0.5f, 1e20f}).trunc()),
+            (std::vector<double>{1, -1, 0, static_cast<double>(1e20f)}));
   const std::vector<float> z = Tensor::from<float>({-0.5f}).trunc().tolist<float>();
   EXPECT_TRUE(std::signbit(z[0])) << "trunc(-0.5) is -0";
   for (const DType d : stored_dtypes())
@@ -56,8 +58,11 @@ TEST(elementwise, spec_D1_trunc_and_recip) {
 
 TEST(elementwise, spec_D1_amend_30_cast_table) {
   for (const DType from : stored_dtypes())
-    for (const DType to : stored_dtypes()) expect_same_everywhere(koine::cast(leaf({96}, from), to));
-  auto to_int = [](double v, DType d) { return Tensor(constant(DType::Float64, v)).cast(d).item<int64_t>(); };
+    for (const DType to : stored_dtypes())
+      expect_same_everywhere(koine::cast(leaf({96}, from), to));
+  auto to_int = [](double v, DType d) {
+    return Tensor(constant(DType::Float64, v)).cast(d).item<int64_t>();
+  };
   EXPECT_EQ(to_int(300, DType::UInt8), 255);
   EXPECT_EQ(to_int(-5, DType::UInt8), 0);
   EXPECT_EQ(to_int(1e30, DType::Int32), INT32_MAX);
@@ -69,7 +74,8 @@ TEST(elementwise, spec_amend_41_narrow_floats_round_once) {
     const int bits = dtype_info(d).bits;
     // Every value of the format, or a sample of the 16-bit ones, through decode and encode.
     std::vector<uint16_t> all;
-    for (uint32_t b = 0; b < (1u << bits); b += bits == 16 ? 3 : 1) all.push_back(static_cast<uint16_t>(b));
+    for (uint32_t b = 0; b < (1u << bits); b += bits == 16 ? 3 : 1)
+      all.push_back(static_cast<uint16_t>(b));
     const Tensor raw = Tensor::from(all, {static_cast<int64_t>(all.size())});
     const Tensor x = bits == 16 ? raw.bitcast(d) : raw.cast(DType::UInt8).bitcast(d);
     expect_same_everywhere(koine::cast(x.uop(), DType::Float32));
@@ -82,7 +88,8 @@ TEST(elementwise, spec_amend_41_narrow_floats_round_once) {
 
 TEST(elementwise, spec_D2_add_mul_max) {
   for (const DType d : stored_dtypes())
-    for (const Op op : {Op::Add, Op::Mul, Op::Max}) expect_same_everywhere(binary(op, leaf({7, 9}, d), leaf({9}, d, 1)));
+    for (const Op op : {Op::Add, Op::Mul, Op::Max})
+      expect_same_everywhere(binary(op, leaf({7, 9}, d), leaf({9}, d, 1)));
   EXPECT_EQ((Tensor::from<int8_t>({127}) + Tensor::from<int8_t>({1})).item(), -128);
 }
 
@@ -126,9 +133,11 @@ TEST(elementwise, spec_D4_comparisons_and_nan) {
 TEST(elementwise, spec_D5_bits_and_shifts) {
   for (const DType d : stored_dtypes()) {
     if (is_float(d)) continue;
-    for (const Op op : {Op::Xor, Op::Or, Op::And}) expect_same_everywhere(binary(op, leaf({50}, d), leaf({50}, d, 1)));
+    for (const Op op : {Op::Xor, Op::Or, Op::And})
+      expect_same_everywhere(binary(op, leaf({50}, d), leaf({50}, d, 1)));
     if (d == DType::Bool) continue;
-    for (const Op op : {Op::Shl, Op::Shr}) expect_same_everywhere(binary(op, leaf({90}, d), leaf({90}, d, 1)));
+    for (const Op op : {Op::Shl, Op::Shr})
+      expect_same_everywhere(binary(op, leaf({90}, d), leaf({90}, d, 1)));
   }
   EXPECT_EQ(Tensor::from<int32_t>({-8}).rshift(Tensor(1)).item(), -4);
   EXPECT_EQ(Tensor::from<int32_t>({-8}).rshift(Tensor(99)).item(), -1);
@@ -136,9 +145,11 @@ TEST(elementwise, spec_D5_bits_and_shifts) {
 }
 
 TEST(elementwise, spec_D6_where) {
-  const Tensor p = Tensor::from<bool>({true, false}), a = Tensor::from<double>({1, nan_value}), b = Tensor::from<double>({inf, 2});
+  const Tensor p = Tensor::from<bool>({true, false}), a = Tensor::from<double>({1, nan_value}),
+               b = Tensor::from<double>({inf, 2});
   EXPECT_EQ(values(Tensor::where(p, a, b)), (std::vector<double>{1, 2}));
-  for (const DType d : stored_dtypes()) expect_same_everywhere(koine::where(leaf({40}, DType::Bool), leaf({40}, d), leaf({40}, d, 1)));
+  for (const DType d : stored_dtypes())
+    expect_same_everywhere(koine::where(leaf({40}, DType::Bool), leaf({40}, d), leaf({40}, d, 1)));
 }
 
 TEST(elementwise, spec_D7_D8_compositions) {
@@ -165,26 +176,37 @@ TEST(elementwise, spec_D9_transcendentals_are_accurate) {
     positive.push_back(std::bit_cast<float>(static_cast<uint32_t>(random() % 0x7f800000)));
     angle.push_back(static_cast<float>((u - 0.5) * 2e5));
   }
-  for (const float s : {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1.0f, -1.0f, 0.5f, 1e-40f, 127.0f, -126.0f, -149.0f}) {
+  for (const float s : {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1.0f, -1.0f, 0.5f, 1e-40f, 127.0f,
+                        -126.0f, -149.0f}) {
     x.push_back(s);
     positive.push_back(s);
     angle.push_back(s);
   }
   const auto n = static_cast<int64_t>(x.size());
-  EXPECT_LE(worst_ulp(x, Tensor::from(x, {n}).exp2().tolist<float>(), [](double v) { return std::exp2(v); }), 2.0);
-  EXPECT_LE(worst_ulp(positive, Tensor::from(positive, {n}).log2().tolist<float>(), [](double v) { return std::log2(v); }), 3.0);
-  EXPECT_LE(worst_ulp(angle, Tensor::from(angle, {n}).sin().tolist<float>(), [](double v) { return std::sin(v); }), 1.0);
+  EXPECT_LE(worst_ulp(x, Tensor::from(x, {n}).exp2().tolist<float>(),
+                      [](double v) { return std::exp2(v); }),
+            2.0);
+  EXPECT_LE(worst_ulp(positive, Tensor::from(positive, {n}).log2().tolist<float>(),
+                      [](double v) { return std::log2(v); }),
+            3.0);
+  EXPECT_LE(worst_ulp(angle, Tensor::from(angle, {n}).sin().tolist<float>(),
+                      [](double v) { return std::sin(v); }),
+            1.0);
   for (const DType d : {DType::Float16, DType::Float32, DType::Float64})
-    for (const Op op : {Op::Exp2, Op::Log2, Op::Sin}) expect_same_everywhere(unary(op, leaf({333}, d)));
+    for (const Op op : {Op::Exp2, Op::Log2, Op::Sin})
+      expect_same_everywhere(unary(op, leaf({333}, d)));
 }
 
 TEST(elementwise, spec_D10_sqrt_pow_mulacc) {
   std::vector<float> x;
   std::mt19937_64 random(test_seed());
-  for (int i = 0; i < 5000; ++i) x.push_back(std::bit_cast<float>(static_cast<uint32_t>(random() % 0x7f800000)));
+  for (int i = 0; i < 5000; ++i)
+    x.push_back(std::bit_cast<float>(static_cast<uint32_t>(random() % 0x7f800000)));
   const auto roots = Tensor::from(x, {5000}).sqrt().tolist<float>();
   for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(roots[i], std::sqrt(x[i]));
-  auto power = [](double a, double b) { return Tensor(binary(Op::Pow, constant(DType::Float32, a), constant(DType::Float32, b))).item(); };
+  auto power = [](double a, double b) {
+    return Tensor(binary(Op::Pow, constant(DType::Float32, a), constant(DType::Float32, b))).item();
+  };
   EXPECT_EQ(power(-2, 3), -8);
   EXPECT_EQ(power(0, 0), 1);
   EXPECT_EQ(power(0, -1), inf);
@@ -204,12 +226,14 @@ TEST(elementwise, spec_D11_amend_26_threefry_known_answers) {
   struct Row {
     uint32_t counter[2], key[2], out[2];
   };
-  const Row rows[] = {{{0, 0}, {0, 0}, {0x6b200159, 0x99ba4efe}},
-                      {{0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}, {0x1cb996fc, 0xbb002be7}},
-                      {{0x243f6a88, 0x85a308d3}, {0x13198a2e, 0x03707344}, {0xc4923a9c, 0x483df7a0}}};
+  const Row rows[] = {
+      {{0, 0}, {0, 0}, {0x6b200159, 0x99ba4efe}},
+      {{0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}, {0x1cb996fc, 0xbb002be7}},
+      {{0x243f6a88, 0x85a308d3}, {0x13198a2e, 0x03707344}, {0xc4923a9c, 0x483df7a0}}};
   for (const Row& r : rows) {
     auto pack = [](const uint32_t* w) { return static_cast<uint64_t>(w[1]) << 32 | w[0]; };
-    const UOp t = binary(Op::Threefry, Tensor::from<uint64_t>({pack(r.counter)}).uop(), Tensor::from<uint64_t>({pack(r.key)}).uop());
+    const UOp t = binary(Op::Threefry, Tensor::from<uint64_t>({pack(r.counter)}).uop(),
+                         Tensor::from<uint64_t>({pack(r.key)}).uop());
     EXPECT_EQ(Tensor(t).tolist<uint64_t>()[0], pack(r.out));
     expect_same_everywhere(t);
   }
@@ -241,11 +265,13 @@ TEST(elementwise, spec_amend_36_random_tensors) {
 
 TEST(elementwise, spec_M1_markers) {
   const Tensor x(leaf({4, 4}, DType::Float32));
-  EXPECT_EQ(kernel_count({(x + Tensor(1.0)).contiguous() * Tensor(2.0)}), 2) << "contiguous splits kernels";
+  EXPECT_EQ(kernel_count({(x + Tensor(1.0)).contiguous() * Tensor(2.0)}), 2)
+      << "contiguous splits kernels";
   EXPECT_EQ(kernel_count({(x + Tensor(1.0)) * Tensor(2.0)}), 1);
   Tensor w = Tensor::ones({3}).requires_grad();
   EXPECT_EQ((w * w.detach()).sum().gradient({w})[0].tolist<float>(), (std::vector<float>{1, 1, 1}));
-  EXPECT_EQ(w.contiguous_backward().sum().gradient({w})[0].tolist<float>(), (std::vector<float>{1, 1, 1}));
+  EXPECT_EQ(w.contiguous_backward().sum().gradient({w})[0].tolist<float>(),
+            (std::vector<float>{1, 1, 1}));
 }
 
 TEST(elementwise, promotion_is_numpys) {
@@ -253,9 +279,11 @@ TEST(elementwise, promotion_is_numpys) {
   EXPECT_EQ(promote(DType::Int64, DType::UInt64), DType::Float64);
   EXPECT_EQ(promote(DType::Int32, DType::Float32), DType::Float64);
   EXPECT_EQ(promote(DType::Float16, DType::BFloat16), DType::Float32);
-  EXPECT_EQ((Tensor::ones({2}, DType::Float16) * Tensor(2.0)).dtype(), DType::Float16) << "a literal takes its partner's dtype";
+  EXPECT_EQ((Tensor::ones({2}, DType::Float16) * Tensor(2.0)).dtype(), DType::Float16)
+      << "a literal takes its partner's dtype";
   for (const DType a : stored_dtypes())
-    for (const DType b : stored_dtypes()) EXPECT_EQ(promote(a, b), promote(b, a)) << dtype_name(a) << " " << dtype_name(b);
+    for (const DType b : stored_dtypes())
+      EXPECT_EQ(promote(a, b), promote(b, a)) << dtype_name(a) << " " << dtype_name(b);
 }
 
 }  // namespace koine::test

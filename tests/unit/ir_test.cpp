@@ -13,10 +13,12 @@
 namespace koine::test {
 
 TEST(ir, spec_A1_equal_nodes_are_one_pointer) {
-  const UOp a = param(0, shape_of({4}), DType::Float32), b = param(1, shape_of({4}), DType::Float32);
+  const UOp a = param(0, shape_of({4}), DType::Float32),
+            b = param(1, shape_of({4}), DType::Float32);
   EXPECT_EQ(add(a, b).node(), add(a, b).node());
   EXPECT_NE(add(a, b).node(), add(b, a).node());
-  EXPECT_NE(UOp::make(Op::Add, {a, b}, {}, 1).node(), add(a, b).node()) << "the tag is part of the identity";
+  EXPECT_NE(UOp::make(Op::Add, {a, b}, {}, 1).node(), add(a, b).node())
+      << "the tag is part of the identity";
 }
 
 TEST(ir, spec_A1_deep_chains_need_no_recursion) {
@@ -52,9 +54,11 @@ TEST(ir, spec_A1_dropped_graphs_leave_no_nodes) {
 
 TEST(ir, spec_A2_params_are_substituted_by_slot) {
   const UOp s = shape_of({3});
-  const UOp body = tuple(std::vector<UOp>{sub(param(0, s, DType::Int32), param(1, s, DType::Int32))});
+  const UOp body =
+      tuple(std::vector<UOp>{sub(param(0, s, DType::Int32), param(1, s, DType::Int32))});
   const UOp a = Tensor::from<int32_t>({5, 6, 7}).uop(), b = Tensor::from<int32_t>({1, 2, 3}).uop();
-  const UOp ab = get_tuple(function(body, std::vector<UOp>{a, b}), 0), ba = get_tuple(function(body, std::vector<UOp>{b, a}), 0);
+  const UOp ab = get_tuple(function(body, std::vector<UOp>{a, b}), 0),
+            ba = get_tuple(function(body, std::vector<UOp>{b, a}), 0);
   EXPECT_EQ(Tensor(ab).tolist<int>(), (std::vector<int>{4, 4, 4}));
   EXPECT_EQ(Tensor(ba).tolist<int>(), (std::vector<int>{-4, -4, -4}));
   expect_error([&] { (void)interpret(param(7, s, DType::Int32), {}); }, {"slot 7", "not bound"});
@@ -62,12 +66,14 @@ TEST(ir, spec_A2_params_are_substituted_by_slot) {
 
 TEST(ir, spec_A3_sizes_of_buffers) {
   EXPECT_EQ(Tensor::zeros({0, 5}).realize().numel(), 0);
-  EXPECT_EQ(new_buffer(shape_of({int64_t{1} << 33}), DType::Float16, Device("CPU")).numel(), int64_t{1} << 33);
+  EXPECT_EQ(new_buffer(shape_of({int64_t{1} << 33}), DType::Float16, Device("CPU")).numel(),
+            int64_t{1} << 33);
 }
 
 TEST(ir, spec_A4_constants_keep_their_bits) {
   EXPECT_NE(constant(DType::Float32, 0.0), constant(DType::Float32, -0.0));
-  for (const UOp& c : {constant_bits(DType::Float32, 0x7fc01234), constant_bits(DType::UInt64, ~uint64_t{0}), constant(DType::Float64, -0.0)})
+  for (const UOp& c : {constant_bits(DType::Float32, 0x7fc01234),
+                       constant_bits(DType::UInt64, ~uint64_t{0}), constant(DType::Float64, -0.0)})
     EXPECT_EQ(parse(to_text(c)), c);
   for (const DType d : {DType::Float8E4M3, DType::Float8E5M2, DType::Float16, DType::BFloat16})
     for (Bits bits = 0; bits < (Bits{1} << dtype_info(d).bits); ++bits) {
@@ -88,7 +94,8 @@ TEST(ir, spec_amend_34_equal_leaves_have_their_own_gradients) {
 }
 
 TEST(ir, spec_A6_vector_constants_are_stacks) {
-  const UOp v = stack(std::vector<UOp>{constant(DType::Float32, 1), constant(DType::Float32, 2), constant(DType::Float32, 3), constant(DType::Float32, 4)});
+  const UOp v = stack(std::vector<UOp>{constant(DType::Float32, 1), constant(DType::Float32, 2),
+                                       constant(DType::Float32, 3), constant(DType::Float32, 4)});
   EXPECT_EQ(v.sizes(), (std::vector<int64_t>{4}));
   EXPECT_EQ(Tensor(v).tolist<float>(), (std::vector<float>{1, 2, 3, 4}));
   expect_same_everywhere(v);
@@ -107,9 +114,11 @@ TEST(ir, spec_P1_ill_typed_nodes_are_refused) {
 }
 
 TEST(ir, spec_P2_shapes_broadcast_from_the_right) {
-  const UOp a = param(0, shape_of({2, 1, 4}), DType::Float32), b = param(1, shape_of({3, 1}), DType::Float32);
+  const UOp a = param(0, shape_of({2, 1, 4}), DType::Float32),
+            b = param(1, shape_of({3, 1}), DType::Float32);
   EXPECT_EQ(add(a, b).sizes(), (std::vector<int64_t>{2, 3, 4}));
-  expect_error([&] { (void)add(a, param(2, shape_of({3}), DType::Float32)); }, {"Add", "(2, 1, 4)", "(3,)", "broadcast"});
+  expect_error([&] { (void)add(a, param(2, shape_of({3}), DType::Float32)); },
+               {"Add", "(2, 1, 4)", "(3,)", "broadcast"});
 }
 
 TEST(ir, spec_P3_device_is_the_first_one_found) {
@@ -121,23 +130,29 @@ TEST(ir, spec_P3_device_is_the_first_one_found) {
 // Every value that an int8 expression takes lies in the interval derived for it, wrap included.
 TEST(ir, spec_P5_amend_25_bounds_are_sound_exhaustively) {
   std::mt19937_64 random(test_seed());
-  const std::vector<Op> ops{Op::Add, Op::Mul, Op::Max, Op::Idiv, Op::Mod, Op::And, Op::Or, Op::Xor, Op::CmpLt, Op::CmpNe};
+  const std::vector<Op> ops{Op::Add, Op::Mul, Op::Max, Op::Idiv,  Op::Mod,
+                            Op::And, Op::Or,  Op::Xor, Op::CmpLt, Op::CmpNe};
   for (const Op op : ops)
     for (int trial = 0; trial < 30; ++trial) {
-      int64_t a0 = static_cast<int64_t>(random() % 256) - 128, a1 = static_cast<int64_t>(random() % 256) - 128;
-      int64_t b0 = static_cast<int64_t>(random() % 256) - 128, b1 = static_cast<int64_t>(random() % 256) - 128;
+      int64_t a0 = static_cast<int64_t>(random() % 256) - 128,
+              a1 = static_cast<int64_t>(random() % 256) - 128;
+      int64_t b0 = static_cast<int64_t>(random() % 256) - 128,
+              b1 = static_cast<int64_t>(random() % 256) - 128;
       if (a0 > a1) std::swap(a0, a1);
       if (b0 > b1) std::swap(b0, b1);
       const DType d = DType::Int8;
-      const UOp a = UOp::make(Op::Param, {shape_of({}), constant_int(d, a0), constant_int(d, a1)}, BufferArg{0, d, {}, AddrSpace::Global, "a"});
-      const UOp b = UOp::make(Op::Param, {shape_of({}), constant_int(d, b0), constant_int(d, b1)}, BufferArg{1, d, {}, AddrSpace::Global, "b"});
+      const UOp a = UOp::make(Op::Param, {shape_of({}), constant_int(d, a0), constant_int(d, a1)},
+                              BufferArg{0, d, {}, AddrSpace::Global, "a"});
+      const UOp b = UOp::make(Op::Param, {shape_of({}), constant_int(d, b0), constant_int(d, b1)},
+                              BufferArg{1, d, {}, AddrSpace::Global, "b"});
       const UOp e = binary(op, a, b);
       const Interval bounds = e.bounds();
       for (int64_t x = a0; x <= a1; x += 1 + (a1 - a0) / 40)
         for (int64_t y = b0; y <= b1; y += 1 + (b1 - b0) / 40) {
           const Bits in[] = {int_to_bits(d, x), int_to_bits(d, y)};
           const int64_t v = bits_to_int(e.dtype(), interpret_scalar(op, e.dtype(), d, in));
-          ASSERT_TRUE(v >= bounds.low && v <= bounds.high) << op_name(op) << "(" << x << ", " << y << ") = " << v;
+          ASSERT_TRUE(v >= bounds.low && v <= bounds.high)
+              << op_name(op) << "(" << x << ", " << y << ") = " << v;
         }
     }
 }
@@ -145,13 +160,20 @@ TEST(ir, spec_P5_amend_25_bounds_are_sound_exhaustively) {
 TEST(ir, text_of_every_kind_of_arg_parses_back) {
   const UOp x = param(3, shape_of({2, 3}), DType::Float32, Device("CPU:1"));
   const UOp n = variable("n", 1, 8);
-  const std::vector<UOp> samples{
-      permute(x, {1, 0}), flip(x, {0, 1}), reduce(Op::Max, x, {0, 1}), cast(x, DType::BFloat16),
-      copy_to(x, Device("CPU")), range(2, n, AxisType::Reduce), get_tuple(tuple(std::vector<UOp>{x}), 0),
-      UOp::make(Op::Binary, {}, std::string("a\"\\\x01z")), invalid(DType::Int8),
-      UOp::make(Op::Custom, {x}, CodeArg{"f(%0)", DType::Float32}), UOp::make(Op::Contiguous, {x}, {}, -5)};
+  const std::vector<UOp> samples{permute(x, {1, 0}),
+                                 flip(x, {0, 1}),
+                                 reduce(Op::Max, x, {0, 1}),
+                                 cast(x, DType::BFloat16),
+                                 copy_to(x, Device("CPU")),
+                                 range(2, n, AxisType::Reduce),
+                                 get_tuple(tuple(std::vector<UOp>{x}), 0),
+                                 UOp::make(Op::Binary, {}, std::string("a\"\\\x01z")),
+                                 invalid(DType::Int8),
+                                 UOp::make(Op::Custom, {x}, CodeArg{"f(%0)", DType::Float32}),
+                                 UOp::make(Op::Contiguous, {x}, {}, -5)};
   for (const UOp& s : samples) EXPECT_EQ(parse(to_text(s)), s) << to_text(s);
-  expect_error([] { (void)parse("%0 = Const[float32 1]()\n%1 = Nope(%0)\n"); }, {"line 2", "unknown op"});
+  expect_error([] { (void)parse("%0 = Const[float32 1]()\n%1 = Nope(%0)\n"); },
+               {"line 2", "unknown op"});
   expect_error([] { (void)parse("%0 = Add(%1)\n"); }, {"line 1", "%1 is not defined"});
 }
 

@@ -1,6 +1,6 @@
 // Movement, reduce, call, load and store: rows B of the specification.
-#include "check.hpp"
 #include <cmath>
+#include "check.hpp"
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -30,7 +30,8 @@ TEST(movement, spec_B1_permute) {
     for (size_t i = 0; i < 4; ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
     EXPECT_EQ(rewrite(permute(y, back), movement_rules()), x);
   } while (std::next_permutation(order.begin(), order.end()));
-  expect_error([&] { (void)permute(x, {0, 0, 1, 2}); }, {"Permute", "(0, 0, 1, 2)", "not a permutation"});
+  expect_error([&] { (void)permute(x, {0, 0, 1, 2}); },
+               {"Permute", "(0, 0, 1, 2)", "not a permutation"});
 }
 
 TEST(movement, spec_B2_flip) {
@@ -62,17 +63,24 @@ TEST(movement, spec_B5_amend_27_pad_is_invalid_outside) {
   const UOp top = reduce(Op::Max, padded, {0});
   EXPECT_EQ(Tensor(top).item(), -1) << "the padding is never seen by a reduce";
   expect_same_everywhere(top);
-  EXPECT_EQ(Tensor(pad(x, shape_of({1}), shape_of({5}), constant(DType::Float32, 9))).tolist<float>(), (std::vector<float>{9, -3, -1, -2, 9}));
-  EXPECT_EQ(Tensor(padded).tolist<float>(), (std::vector<float>{0, -3, -1, -2, 0, 0})) << "fresh memory holds 0 there";
+  EXPECT_EQ(
+      Tensor(pad(x, shape_of({1}), shape_of({5}), constant(DType::Float32, 9))).tolist<float>(),
+      (std::vector<float>{9, -3, -1, -2, 9}));
+  EXPECT_EQ(Tensor(padded).tolist<float>(), (std::vector<float>{0, -3, -1, -2, 0, 0}))
+      << "fresh memory holds 0 there";
   // A store into existing memory leaves the invalid places alone.
   const UOp buffer = Tensor::from<float>({7, 7, 7, 7, 7, 7}).uop();
-  EXPECT_EQ(Tensor(after(buffer, {store(buffer, padded)})).tolist<float>(), (std::vector<float>{7, -3, -1, -2, 7, 7}));
+  EXPECT_EQ(Tensor(after(buffer, {store(buffer, padded)})).tolist<float>(),
+            (std::vector<float>{7, -3, -1, -2, 7, 7}));
 }
 
 TEST(movement, spec_B6_shrink) {
   const UOp x = leaf({5, 6});
   expect_same_everywhere(shrink(x, shape_of({1, 2}), shape_of({3, 2})));
-  EXPECT_EQ(rewrite(shrink(pad(x, shape_of({1, 2}), shape_of({9, 9})), shape_of({1, 2}), shape_of({5, 6})), movement_rules()), x);
+  EXPECT_EQ(rewrite(shrink(pad(x, shape_of({1, 2}), shape_of({9, 9})), shape_of({1, 2}),
+                           shape_of({5, 6})),
+                    movement_rules()),
+            x);
   expect_error([&] { (void)shrink(x, shape_of({3, 0}), shape_of({3, 6})); }, {"Shrink", "axis 0"});
 }
 
@@ -89,17 +97,21 @@ TEST(movement, spec_B7_amend_28_index) {
   // NumPy's meaning, at the Tensor's level: negative positions, slices, points.
   const Tensor t = Tensor::arange(24).reshape({4, 6});
   EXPECT_EQ(t[-1].tolist<int>(), (std::vector<int>{18, 19, 20, 21, 22, 23}));
-  EXPECT_EQ((t[{Slice{1, {}, 2}, Slice{{}, {}, -3}}].tolist<int>()), (std::vector<int>{11, 8, 23, 20}));
-  EXPECT_EQ((t[{Tensor::from<int>({0, -1}), Tensor::from<int>({1, -2})}].tolist<int>()), (std::vector<int>{1, 22}));
+  EXPECT_EQ((t[{Slice{1, {}, 2}, Slice{{}, {}, -3}}].tolist<int>()),
+            (std::vector<int>{11, 8, 23, 20}));
+  EXPECT_EQ((t[{Tensor::from<int>({0, -1}), Tensor::from<int>({1, -2})}].tolist<int>()),
+            (std::vector<int>{1, 22}));
   EXPECT_EQ((t[{Ellipsis{}, NewAxis{}, 2}].shape()), (Shape{4, 1}));
 }
 
 TEST(movement, spec_B8_stack) {
-  const Tensor a(leaf({3, 4})), b(leaf({3, 4}, DType::Float32, 1)), c(leaf({3, 4}, DType::Float32, 2));
+  const Tensor a(leaf({3, 4})), b(leaf({3, 4}, DType::Float32, 1)),
+      c(leaf({3, 4}, DType::Float32, 2));
   const Tensor s = Tensor::stack({a + b, b * c, a - c});
   EXPECT_EQ(kernel_count({s}), 1);
   expect_same_everywhere(s);
-  expect_error([&] { (void)stack(std::vector<UOp>{a.uop(), a.reshape({4, 3}).uop()}); }, {"Stack", "(3, 4)", "(4, 3)"});
+  expect_error([&] { (void)stack(std::vector<UOp>{a.uop(), a.reshape({4, 3}).uop()}); },
+               {"Stack", "(3, 4)", "(4, 3)"});
 }
 
 TEST(movement, spec_B9_amend_9_bitcast) {
@@ -111,12 +123,14 @@ TEST(movement, spec_B9_amend_9_bitcast) {
   EXPECT_EQ(bytes.bitcast(DType::Float32).tolist<float>(), values);
   expect_same_everywhere(bytes.bitcast(DType::Float32));
   expect_same_everywhere(bitcast(x, DType::UInt8));
-  expect_error([&] { (void)bitcast(leaf({3}, DType::UInt8), DType::Float32); }, {"Bitcast", "3 bytes"});
+  expect_error([&] { (void)bitcast(leaf({3}, DType::UInt8), DType::Float32); },
+               {"Bitcast", "3 bytes"});
 }
 
 TEST(movement, spec_B10_views_copy_nothing) {
   const Tensor x(leaf({4, 6}));
-  const Tensor y = x.permute({1, 0}).flip({0}).shrink({{1, 5}, {0, 4}}).reshape({8, 2}) + Tensor(1.0);
+  const Tensor y =
+      x.permute({1, 0}).flip({0}).shrink({{1, 5}, {0, 4}}).reshape({8, 2}) + Tensor(1.0);
   EXPECT_EQ(kernel_count({y}), 1);
   expect_same_everywhere(y);
 }
@@ -133,8 +147,10 @@ TEST(movement, spec_B11_amend_4_reduce) {
     }
   }
   const double nan = std::nan("");
-  for (const auto& values : {std::vector<double>{1, nan}, std::vector<double>{nan, 1}, std::vector<double>{1, 2, nan, 3}})
-    EXPECT_TRUE(std::isnan(Tensor::from(values, {static_cast<int64_t>(values.size())}).max().item()));
+  for (const auto& values : {std::vector<double>{1, nan}, std::vector<double>{nan, 1},
+                             std::vector<double>{1, 2, nan, 3}})
+    EXPECT_TRUE(
+        std::isnan(Tensor::from(values, {static_cast<int64_t>(values.size())}).max().item()));
   EXPECT_EQ(Tensor::zeros({0}).sum().item(), 0);
   EXPECT_EQ(Tensor::zeros({0}).max().item(), -std::numeric_limits<double>::infinity());
   EXPECT_EQ(Tensor::zeros({0}).prod().item(), 1);
@@ -144,14 +160,18 @@ TEST(movement, spec_B11_amend_4_reduce) {
 
 TEST(movement, spec_B12_functions_are_differentiable) {
   const UOp x = leaf({3}), w = leaf({3}, DType::Float32, 1);
-  const UOp call = make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{mul(mul(in[0], in[0]), in[1])}; }, {x, w});
+  const UOp call = make_function(
+      [](const std::vector<UOp>& in) { return std::vector<UOp>{mul(mul(in[0], in[0]), in[1])}; },
+      {x, w});
   const UOp y = get_tuple(call, 0);
   const UOp seed = Tensor::ones({3}).uop();
   const std::vector<UOp> outputs{y}, seeds{seed}, targets{x, w};
   const std::vector<UOp> grads = gradient(outputs, seeds, targets);
   ASSERT_TRUE(grads[0].is(Op::GetTuple));
   EXPECT_TRUE(grads[0].src(0).is(Op::Function)) << "the gradient is a second Function";
-  EXPECT_EQ(difference(interpret(mul(mul(x, x), constant(DType::Float32, 1)), bindings_of(x)), interpret(grads[1], bindings_of(grads[1]))), "");
+  EXPECT_EQ(difference(interpret(mul(mul(x, x), constant(DType::Float32, 1)), bindings_of(x)),
+                       interpret(grads[1], bindings_of(grads[1]))),
+            "");
   expect_same_everywhere(grads[0]);
 }
 
@@ -175,7 +195,8 @@ TEST(movement, spec_B16_stores) {
   const UOp b = Tensor::from<int32_t>({0, 1, 2, 3, 4, 5}).uop();
   const UOp part = shrink(b, shape_of({2}), shape_of({3}));
   const UOp v = Tensor::from<int32_t>({20, 30, 40}).uop();
-  EXPECT_EQ(Tensor(after(b, {store(part, v)})).tolist<int>(), (std::vector<int>{0, 1, 20, 30, 40, 5}));
+  EXPECT_EQ(Tensor(after(b, {store(part, v)})).tolist<int>(),
+            (std::vector<int>{0, 1, 20, 30, 40, 5}));
   expect_error([&] { (void)store(part, b); }, {"Store", "(3,)", "(6,)"});
   expect_error([&] { (void)store(b, cast(b, DType::Float32)); }, {"Store", "int32", "float32"});
 }
@@ -190,7 +211,8 @@ TEST(movement, spec_B20_amend_29_assignment) {
   EXPECT_EQ(x.tolist<int>(), (std::vector<int>{1, 1, 2, 3}));
   // Two live views see a write; a value computed before keeps the old state.
   Tensor base = Tensor::zeros({4}).clone();
-  const Tensor view = base[{Slice{1, 3}}], other = base.reshape({2, 2}), before = base + Tensor(10.0);
+  const Tensor view = base[{Slice{1, 3}}], other = base.reshape({2, 2}),
+               before = base + Tensor(10.0);
   base.setitem({Slice{2, 3}}, Tensor(5.0));
   EXPECT_EQ(view.tolist<float>(), (std::vector<float>{0, 5}));
   EXPECT_EQ(other.tolist<float>(), (std::vector<float>{0, 0, 5, 0}));
@@ -203,12 +225,14 @@ TEST(movement, spec_B20_amend_29_assignment) {
 
 TEST(functions, spec_F1_inputs_are_deduplicated) {
   const UOp x = leaf({2});
-  const UOp f = make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], in[1])}; }, {x, x});
+  const UOp f = make_function(
+      [](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], in[1])}; }, {x, x});
   EXPECT_EQ(f.src().size(), 2u) << "one body, one argument";
 }
 
 TEST(functions, spec_F3_bodies_are_closed_and_equal) {
-  const UOp x = leaf({2}), y = leaf({2}, DType::Float32, 1), captured = leaf({2}, DType::Float32, 2);
+  const UOp x = leaf({2}), y = leaf({2}, DType::Float32, 1),
+            captured = leaf({2}, DType::Float32, 2);
   auto trace = [&](const std::vector<UOp>& in) { return std::vector<UOp>{mul(in[0], captured)}; };
   const UOp f = make_function(trace, {x}), g = make_function(trace, {y});
   EXPECT_EQ(f.src(0), g.src(0)) << "the same body twice is one node";
@@ -220,19 +244,30 @@ TEST(functions, spec_F3_bodies_are_closed_and_equal) {
 TEST(functions, spec_amend_33_hygiene) {
   // f(x) = x + 1 traced at 1: the literal is not the input.
   const UOp one = constant(DType::Float32, 1);
-  const UOp f = make_function([&](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], one)}; }, {one});
-  const UOp at_two = get_tuple(function(f.src(0), std::vector<UOp>{constant(DType::Float32, 2)}), 0);
+  const UOp f = make_function(
+      [&](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], one)}; }, {one});
+  const UOp at_two =
+      get_tuple(function(f.src(0), std::vector<UOp>{constant(DType::Float32, 2)}), 0);
   EXPECT_EQ(Tensor(at_two).item(), 3);
   const UOp x = Tensor(2.0).clone().realize().uop();
-  const UOp call = get_tuple(make_function([&](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], one)}; }, {x}), 0);
+  const UOp call = get_tuple(
+      make_function([&](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], one)}; },
+                    {x}),
+      0);
   const std::vector<UOp> outputs{call}, seeds{one}, targets{x};
   EXPECT_EQ(Tensor(gradient(outputs, seeds, targets)[0]).item(), 1);
 }
 
 TEST(functions, spec_F4_calls_are_inlined) {
   const UOp x = leaf({4});
-  const UOp inner = get_tuple(make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{mul(in[0], in[0])}; }, {x}), 0);
-  const UOp outer = get_tuple(make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], in[0])}; }, {inner}), 0);
+  const UOp inner = get_tuple(
+      make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{mul(in[0], in[0])}; },
+                    {x}),
+      0);
+  const UOp outer = get_tuple(
+      make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], in[0])}; },
+                    {inner}),
+      0);
   expect_same_everywhere(outer);
   EXPECT_EQ(inline_functions(outer), add(mul(x, x), mul(x, x)));
 }

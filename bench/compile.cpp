@@ -1,0 +1,124 @@
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include "bench.hpp"
+#include "koine/base/timer.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/koine.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/runtime/cpu/cpu.hpp"
+#include "koine/runtime/cpu/jit.hpp"
+
+extern char** environ;
+
+namespace koine::bench {
+namespace {
+
+double node_nanoseconds() {
+  constexpr int count = 200'000;
+  std::vector<UOp> keep;
+  keep.reserve(count);
+  const double seconds = best_seconds([&] {
+    keep.clear();
+    UOp x = param(0, shape_of({16}), DType::Float32);
+    const UOp one = constant(DType::Float32, 1);
+    for (int i = 0; i < count; ++i) keep.push_back(x = UOp::make(Op::Add, {x, one}));
+  });
+  return seconds / count * 1e9;
+}
+
+// A small convolutional net's training step, as in `koine demo`.
+struct Step {
+  nn::Conv2d first{1, 16, 3, {1, 1, 1}};
+  nn::BatchNorm norm{16};
+  nn::Conv2d second{16, 32, 3, {1, 1, 1}};
+  nn::Linear hidden{512, 32}, out{32, 10};
+  nn::AdamW optimizer{parameters(), 1e-3};
+  Tensor images = Tensor::rand({64, 1, 8, 8}).realize(), labels = Tensor::randint({64}, 0, 10).realize();
+
+  std::vector<Tensor> parameters() {
+    std::vector<Tensor> all;
+    const nn::StateVisitor add = [&](const std::string&, Tensor& t, bool trainable) {
+      if (trainable) all.push_back(t);
+    };
+    first.state("", add);
+    norm.state("", add);
+    second.state("", add);
+    hidden.state("", add);
+    out.state("", add);
+    return all;
+  }
+  Tensor loss() {
+    Tensor h = second(norm(first(images), true).relu()).relu().max_pool2d(2);
+    return out(hidden(h.flatten(1)).relu()).cross_entropy(labels);
+  }
+  void run() {
+    Tensor l = loss();
+    optimizer.zero_grad();
+    l.backward();
+    optimizer.step({l, norm.running_mean, norm.running_var});
+  }
+};
+
+void machine_code(Rows& rows, const std::string& name, const Tensor& value, double goal_ms) {
+  const Target target = cpu_target();
+  const UOp linear = lower_kernel(schedule({value.uop()})[0].ast, target).linear;
+  const double seconds = best_seconds([&] { (void)jit_compile(linear, target); }, 0.3);
+  rows.push_back({name, seconds * 1e3, "ms", goal_ms, "goal", false});
+}
+
+}  // namespace
+
+int run_first_operation() {
+  const Tensor x = Tensor::from<float>({1, 2, 3, 4});
+  return (x + x).tolist<float>()[3] == 8 ? 0 : 1;
+}
+
+void bench_compile(Rows& rows, const char* self) {
+  rows.push_back({"node construction", node_nanoseconds(), "ns", 250, "goal", false});
+
+  Step step;
+  step.run();
+  clear_compile_cache();
+  // The rewriting of every kernel of the step, in this thread.
+  const Tensor loss = step.loss();
+  const std::vector<Tensor> grads = loss.gradient(step.parameters());
+  std::vector<UOp> wanted{loss.uop()};
+  for (const Tensor& g : grads) wanted.push_back(g.uop());
+  const Target target = cpu_target();
+  RewriteCounters before{}, after{};
+  const double rewriting = best_seconds([&] {
+    before = rewrite_counters();
+    for (const Kernel& k : schedule(wanted)) (void)lower_kernel(k.ast, target);
+    after = rewrite_counters();
+  }, 1.0);
+  rows.push_back({"node visits in a pipeline", static_cast<double>(after.visits - before.visits) / rewriting * 1e-6, "M/s", 2, "goal"});
+  rows.push_back({"fired rules in a pipeline", static_cast<double>(after.fired - before.fired) / rewriting * 1e-6, "M/s", 0.5, "goal"});
+
+  double cold = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    clear_compile_cache();
+    const double start = now_seconds();
+    step.run();
+    cold = std::min(cold, now_seconds() - start);
+  }
+  rows.push_back({"train step, cold", cold * 1e3, "ms", 400, "goal", false});
+  const double warm = best_seconds([&] { step.run(); }, 0.5);
+  rows.push_back({"train step, warm", warm * 1e3, "ms", cold * 1e3, "cold", false, 5});
+
+  const Tensor x = Tensor::rand({4096}).realize(), a = Tensor::rand({512, 512}).realize();
+  machine_code(rows, "machine code, elementwise", (x * Tensor(2.0) + Tensor(1.0)).relu(), 2);
+  machine_code(rows, "machine code, GEMM tile", a.matmul(a.contiguous().realize()), 5);
+
+  const double first = best_seconds([&] {
+    const char* arguments[] = {self, "--first-operation", nullptr};
+    pid_t child = 0;
+    int status = 0;
+    KOINE_REQUIRE(posix_spawn(&child, self, nullptr, nullptr, const_cast<char**>(arguments), environ) == 0 && waitpid(child, &status, 0) == child && status == 0,
+                  Value, "the child process of the first-operation benchmark failed");
+  }, 0.5);
+  rows.push_back({"process start to first result", first * 1e3, "ms", 30, "goal", false});
+}
+
+}  // namespace koine::bench

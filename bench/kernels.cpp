@@ -1,0 +1,66 @@
+#include <cmath>
+#include <random>
+
+#include "bench.hpp"
+#include "koine/koine.hpp"
+
+namespace koine::bench {
+namespace {
+
+Tensor random_tensor(const Shape& shape, uint64_t seed) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  int64_t n = 1;
+  for (const int64_t s : shape) n *= s;
+  std::vector<float> data(static_cast<size_t>(n));
+  for (float& v : data) v = static_cast<float>(random()) / 4294967296.0f - 0.5f;
+  return Tensor::from(data, shape);
+}
+
+// Runs the same lazy expression again and again: only the first time compiles.
+double seconds_of(const std::function<Tensor()>& make, double budget = 1.0) {
+  make().realize();
+  return best_seconds([&] { make().realize(); }, budget);
+}
+
+void gemm(Rows& rows, const Limits& limits, int64_t n) {
+  Options one = options();
+  one.threads = 1;
+  const OptionScope scope(one);
+  const Tensor a = random_tensor({n, n}, 1), b = random_tensor({n, n}, 2);
+  const double seconds = seconds_of([&] { return a.matmul(b); });
+  const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+  // The result is checked in the same run.
+  const auto x = a.tolist<double>(), y = b.tolist<double>(), z = a.matmul(b).tolist<double>();
+  double worst = 0;
+  for (int64_t t = 0; t < 200; ++t) {
+    const int64_t i = (t * 7919) % n, j = (t * 104729) % n;
+    double sum = 0;
+    for (int64_t k = 0; k < n; ++k) sum += x[static_cast<size_t>(i * n + k)] * y[static_cast<size_t>(k * n + j)];
+    worst = std::max(worst, std::fabs(sum - z[static_cast<size_t>(i * n + j)]));
+  }
+  KOINE_REQUIRE(worst < 1e-3, Value, "gemm {} is wrong by {}", n, worst);
+  rows.push_back({"GEMM f32 " + std::to_string(n) + ", 1 thread", flops / seconds * 1e-9, "GFLOP/s", limits.fma_one_thread * 1e-9, "FMA peak", true,
+                  n == 512 ? 0.6 : 0.5});
+}
+
+}  // namespace
+
+void bench_kernels(Rows& rows, const Limits& limits) {
+  gemm(rows, limits, 512);
+  gemm(rows, limits, 1024);
+  constexpr int64_t n = int64_t{64} << 20;
+  const Tensor x = random_tensor({n}, 3);
+  const double chain = seconds_of([&] {
+    Tensor t = (x * Tensor(1.5) + Tensor(0.25)) * x;
+    t = (t.relu() - Tensor(0.5)) * Tensor(0.125);
+    return (t * t + x) * Tensor(0.5) + Tensor(1.0);
+  });
+  rows.push_back({"elementwise chain, 64M f32", 8.0 * n / chain * 1e-9, "GB/s", limits.copy_bandwidth * 1e-9, "copy", true, 0.7});
+  const double sum = seconds_of([&] { return x.sum(); });
+  rows.push_back({"sum of 64M f32", 4.0 * n / sum * 1e-9, "GB/s", limits.read_bandwidth * 1e-9, "read", true, 0.7});
+  const Tensor rows_of = x.reshape({65536, 1024});
+  const double softmax = seconds_of([&] { return rows_of.softmax(); });
+  rows.push_back({"softmax 65536x1024 f32", 8.0 * n / softmax * 1e-9, "GB/s", limits.copy_bandwidth * 1e-9, "copy", true, 0.3});
+}
+
+}  // namespace koine::bench
