@@ -3,18 +3,18 @@
 #include <string>
 #include <vector>
 
-// A benchmark is a row of one table: what was measured, the limit or goal measured or stated in the same
-// run, and their ratio. Times are the best of many, because the machine is shared.
+// A benchmark is a row of one table: what was measured, the limit or goal measured or stated in the
+// same run, and their ratio. Times are the best of many, because the machine is shared.
 namespace koine::bench {
 
 struct Row {
   std::string name;
   double value = 0;
   std::string unit;
-  double limit = 0;          ///< of this run, or a stated goal
+  double limit = 0;  ///< of this run, or a stated goal
   std::string limit_name;
   bool higher_is_better = true;
-  double wanted = 1;         ///< the ratio that is asked for
+  double wanted = 1;  ///< the ratio that is asked for
   /// value/limit, or limit/value for times: above `wanted` is good.
   double ratio() const { return higher_is_better ? value / limit : limit / value; }
   bool reached() const { return ratio() >= wanted; }
@@ -26,9 +26,9 @@ using Rows = std::vector<Row>;
 double best_seconds(const std::function<void()>& action, double budget = 0.5);
 
 struct Limits {
-  double fma_one_thread;   ///< float32 operations a second
-  double read_bandwidth;   ///< bytes a second, all threads
-  double copy_bandwidth;   ///< bytes read plus written a second, all threads
+  double fma_one_thread;  ///< float32 operations a second
+  double read_bandwidth;  ///< bytes a second, all threads
+  double copy_bandwidth;  ///< bytes read plus written a second, all threads
 };
 Limits measure_limits();
 

@@ -35,7 +35,8 @@ struct Step {
   nn::Conv2d second{16, 32, 3, {1, 1, 1}};
   nn::Linear hidden{512, 32}, out{32, 10};
   nn::AdamW optimizer{parameters(), 1e-3};
-  Tensor images = Tensor::rand({64, 1, 8, 8}).realize(), labels = Tensor::randint({64}, 0, 10).realize();
+  Tensor images = Tensor::rand({64, 1, 8, 8}).realize(),
+         labels = Tensor::randint({64}, 0, 10).realize();
 
   std::vector<Tensor> parameters() {
     std::vector<Tensor> all;
@@ -88,13 +89,19 @@ void bench_compile(Rows& rows, const char* self) {
   for (const Tensor& g : grads) wanted.push_back(g.uop());
   const Target target = cpu_target();
   RewriteCounters before{}, after{};
-  const double rewriting = best_seconds([&] {
-    before = rewrite_counters();
-    for (const Kernel& k : schedule(wanted)) (void)lower_kernel(k.ast, target);
-    after = rewrite_counters();
-  }, 1.0);
-  rows.push_back({"node visits in a pipeline", static_cast<double>(after.visits - before.visits) / rewriting * 1e-6, "M/s", 2, "goal"});
-  rows.push_back({"fired rules in a pipeline", static_cast<double>(after.fired - before.fired) / rewriting * 1e-6, "M/s", 0.5, "goal"});
+  const double rewriting = best_seconds(
+      [&] {
+        before = rewrite_counters();
+        for (const Kernel& k : schedule(wanted)) (void)lower_kernel(k.ast, target);
+        after = rewrite_counters();
+      },
+      1.0);
+  rows.push_back({"node visits in a pipeline",
+                  static_cast<double>(after.visits - before.visits) / rewriting * 1e-6, "M/s", 2,
+                  "goal"});
+  rows.push_back({"fired rules in a pipeline",
+                  static_cast<double>(after.fired - before.fired) / rewriting * 1e-6, "M/s", 0.5,
+                  "goal"});
 
   double cold = 1e9;
   for (int i = 0; i < 5; ++i) {
@@ -111,13 +118,17 @@ void bench_compile(Rows& rows, const char* self) {
   machine_code(rows, "machine code, elementwise", (x * Tensor(2.0) + Tensor(1.0)).relu(), 2);
   machine_code(rows, "machine code, GEMM tile", a.matmul(a.contiguous().realize()), 5);
 
-  const double first = best_seconds([&] {
-    const char* arguments[] = {self, "--first-operation", nullptr};
-    pid_t child = 0;
-    int status = 0;
-    KOINE_REQUIRE(posix_spawn(&child, self, nullptr, nullptr, const_cast<char**>(arguments), environ) == 0 && waitpid(child, &status, 0) == child && status == 0,
-                  Value, "the child process of the first-operation benchmark failed");
-  }, 0.5);
+  const double first = best_seconds(
+      [&] {
+        const char* arguments[] = {self, "--first-operation", nullptr};
+        pid_t child = 0;
+        int status = 0;
+        KOINE_REQUIRE(posix_spawn(&child, self, nullptr, nullptr, const_cast<char**>(arguments),
+                                  environ) == 0 &&
+                          waitpid(child, &status, 0) == child && status == 0,
+                      Value, "the child process of the first-operation benchmark failed");
+      },
+      0.5);
   rows.push_back({"process start to first result", first * 1e3, "ms", 30, "goal", false});
 }
 

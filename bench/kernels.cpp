@@ -28,19 +28,21 @@ void gemm(Rows& rows, const Limits& limits, int64_t n) {
   const OptionScope scope(one);
   const Tensor a = random_tensor({n, n}, 1), b = random_tensor({n, n}, 2);
   const double seconds = seconds_of([&] { return a.matmul(b); });
-  const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+  const double flops =
+      2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
   // The result is checked in the same run.
   const auto x = a.tolist<double>(), y = b.tolist<double>(), z = a.matmul(b).tolist<double>();
   double worst = 0;
   for (int64_t t = 0; t < 200; ++t) {
     const int64_t i = (t * 7919) % n, j = (t * 104729) % n;
     double sum = 0;
-    for (int64_t k = 0; k < n; ++k) sum += x[static_cast<size_t>(i * n + k)] * y[static_cast<size_t>(k * n + j)];
+    for (int64_t k = 0; k < n; ++k)
+      sum += x[static_cast<size_t>(i * n + k)] * y[static_cast<size_t>(k * n + j)];
     worst = std::max(worst, std::fabs(sum - z[static_cast<size_t>(i * n + j)]));
   }
   KOINE_REQUIRE(worst < 1e-3, Value, "gemm {} is wrong by {}", n, worst);
-  rows.push_back({"GEMM f32 " + std::to_string(n) + ", 1 thread", flops / seconds * 1e-9, "GFLOP/s", limits.fma_one_thread * 1e-9, "FMA peak", true,
-                  n == 512 ? 0.6 : 0.5});
+  rows.push_back({"GEMM f32 " + std::to_string(n) + ", 1 thread", flops / seconds * 1e-9, "GFLOP/s",
+                  limits.fma_one_thread * 1e-9, "FMA peak", true, n == 512 ? 0.6 : 0.5});
 }
 
 }  // namespace
@@ -55,12 +57,15 @@ void bench_kernels(Rows& rows, const Limits& limits) {
     t = (t.relu() - Tensor(0.5)) * Tensor(0.125);
     return (t * t + x) * Tensor(0.5) + Tensor(1.0);
   });
-  rows.push_back({"elementwise chain, 64M f32", 8.0 * n / chain * 1e-9, "GB/s", limits.copy_bandwidth * 1e-9, "copy", true, 0.7});
+  rows.push_back({"elementwise chain, 64M f32", 8.0 * n / chain * 1e-9, "GB/s",
+                  limits.copy_bandwidth * 1e-9, "copy", true, 0.7});
   const double sum = seconds_of([&] { return x.sum(); });
-  rows.push_back({"sum of 64M f32", 4.0 * n / sum * 1e-9, "GB/s", limits.read_bandwidth * 1e-9, "read", true, 0.7});
+  rows.push_back({"sum of 64M f32", 4.0 * n / sum * 1e-9, "GB/s", limits.read_bandwidth * 1e-9,
+                  "read", true, 0.7});
   const Tensor rows_of = x.reshape({65536, 1024});
   const double softmax = seconds_of([&] { return rows_of.softmax(); });
-  rows.push_back({"softmax 65536x1024 f32", 8.0 * n / softmax * 1e-9, "GB/s", limits.copy_bandwidth * 1e-9, "copy", true, 0.3});
+  rows.push_back({"softmax 65536x1024 f32", 8.0 * n / softmax * 1e-9, "GB/s",
+                  limits.copy_bandwidth * 1e-9, "copy", true, 0.3});
 }
 
 }  // namespace koine::bench

@@ -23,15 +23,24 @@ int main(int argc, char** argv) {
   try {
     Rows rows;
     const Limits limits = measure_limits();
-    fmt::print("limits of this run: FMA {:.0f} GFLOP/s on one thread, read {:.1f} GB/s, copy {:.1f} GB/s on all\n\n", limits.fma_one_thread * 1e-9,
-               limits.read_bandwidth * 1e-9, limits.copy_bandwidth * 1e-9);
+    fmt::print(
+        "limits of this run: FMA {:.0f} GFLOP/s on one thread, read {:.1f} GB/s, copy {:.1f} GB/s "
+        "on all\n\n",
+        limits.fma_one_thread * 1e-9, limits.read_bandwidth * 1e-9, limits.copy_bandwidth * 1e-9);
     bench_compile(rows, argv[0]);
     bench_kernels(rows, limits);
-    fmt::print("{:32} {:>10} {:8} {:>10} {:9} {:>7} {:>7}\n", "benchmark", "value", "unit", "limit", "which", "ratio", "wanted");
+    fmt::print("{:32} {:>10} {:8} {:>10} {:9} {:>7} {:>7}\n", "benchmark", "value", "unit", "limit",
+               "which", "ratio", "wanted");
     nlohmann::json json = nlohmann::json::array();
     for (const Row& r : rows) {
-      fmt::print("{:32} {:10.3f} {:8} {:10.3f} {:9} {:7.2f} {:7.2f}{}\n", r.name, r.value, r.unit, r.limit, r.limit_name, r.ratio(), r.wanted, r.reached() ? "" : "  below");
-      json.push_back({{"name", r.name}, {"value", r.value}, {"unit", r.unit}, {"limit", r.limit}, {"ratio", r.ratio()}, {"wanted", r.wanted}});
+      fmt::print("{:32} {:10.3f} {:8} {:10.3f} {:9} {:7.2f} {:7.2f}{}\n", r.name, r.value, r.unit,
+                 r.limit, r.limit_name, r.ratio(), r.wanted, r.reached() ? "" : "  below");
+      json.push_back({{"name", r.name},
+                      {"value", r.value},
+                      {"unit", r.unit},
+                      {"limit", r.limit},
+                      {"ratio", r.ratio()},
+                      {"wanted", r.wanted}});
     }
     if (!json_path.empty()) std::ofstream(json_path) << json.dump(2) << "\n";
   } catch (const std::exception& e) {

@@ -1,5 +1,6 @@
 #include "koine/engine/engine.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
@@ -56,6 +57,16 @@ UOp with_results(const UOp& graph) {
     return !buffer;
   });
   return known.empty() ? graph : substitute(graph, known);
+}
+
+// Whether a value's buffer may stand for the value later. What is invalid in it became 0 in the
+// buffer, so the two differ; and a graph without buffers is part of cached programs, which would
+// keep its result alive.
+bool worth_remembering(const UOp& value) {
+  const std::vector<UOp> order = toposort(value);
+  const bool reads =
+      std::any_of(order.begin(), order.end(), [](const UOp& u) { return u.is(Op::Buffer); });
+  return reads && !may_be_invalid(value);
 }
 
 UOp base_of(const UOp& after) {
@@ -169,8 +180,7 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
   }
   for (size_t i = 0; i < values.size(); ++i) {
     if (!out[i]) out[i] = out[seen.at(values[i])];
-    // What is invalid in a value became 0 in its buffer: the two are not the same value.
-    if (!(out[i] == values[i]) && !may_be_invalid(values[i]))
+    if (!(out[i] == values[i]) && worth_remembering(values[i]))
       storage::set_result(values[i], out[i]);
   }
   return out;

@@ -123,7 +123,9 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
   return respell(out, axis, simplify_index(value), kept);
 }
 
-// Rounds an axis up; what lies beyond is neither stored nor counted, and loads there are gated.
+// Rounds an axis up; what lies beyond is neither stored nor counted. A load there is gated where it
+// runs along the axis (it will be a vector), and else reads the last element again, which costs
+// less.
 UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
   KOINE_REQUIRE(multiple >= 1, Value, "Padto: axis {}: the multiple {} must be positive", position,
                 multiple);
@@ -146,9 +148,19 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
     UOp out =
         std::equal(src.begin(), src.end(), node.src().begin()) ? node : with_sources(node, src);
     if (node.is(Op::Load) && depends(node, wide)) {
-      const UOp gate = out.src().size() == 3 ? bit_and(out.src(2), inside) : inside;
-      const UOp alt = out.src().size() == 3 ? out.src(1) : constant_int(out.dtype(), 0);
-      out = load(out.src(0), alt, gate);
+      int64_t step = 0;
+      UOp rest;
+      const UOp& place = node.src(0).src(1);
+      if (linear_coefficient(place, wide, step, rest) && step != 1) {
+        const UOp last = minimum(wide, index_const(size - 1));
+        const UOp again = simplify_index(substitute(place, {{wide, last}}));
+        src[0] = with_sources(node.src(0), std::vector<UOp>{out.src(0).src(0), again});
+        out = with_sources(node, src);
+      } else {
+        const UOp gate = out.src().size() == 3 ? bit_and(out.src(2), inside) : inside;
+        const UOp alt = out.src().size() == 3 ? out.src(1) : constant_int(out.dtype(), 0);
+        out = load(out.src(0), alt, gate);
+      }
     } else if (node.is(Op::Store) && depends(node, wide)) {
       const UOp gate = out.src().size() == 3 ? bit_and(out.src(2), inside) : inside;
       out = store(out.src(0), out.src(1), gate);

@@ -1,0 +1,87 @@
+// Threads that build, realize and drop graphs at once; run under TSan by hand and here for the values.
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "check.hpp"
+#include "koine/base/team.hpp"
+#include "koine/base/timer.hpp"
+#include "koine/ir/build.hpp"
+
+namespace koine::test {
+namespace {
+
+double stress_seconds() {
+  const char* text = std::getenv("KOINE_STRESS_SECONDS");
+  return text != nullptr ? std::atof(text) : 2;
+}
+
+int64_t resident_bytes() {
+  std::ifstream in("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  in >> pages >> resident;
+  return resident * 4096;
+}
+
+}  // namespace
+
+TEST(threads, build_realize_and_drop_from_four_threads) {
+  const double end = now_seconds() + stress_seconds();
+  std::atomic<int64_t> rounds{0}, wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; now_seconds() < end; ++i) {
+        const int n = 1 + (i * 7 + t) % 13;
+        const Tensor x = Tensor::arange(n).cast(DType::Float32);
+        const Tensor y = (x * Tensor(2.0) + Tensor(1.0)).sum();
+        wrong += y.item() != static_cast<double>(n * n);
+        if (i % 50 == 0) clear_compile_cache();
+        ++rounds;
+      }
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(rounds, 0);
+}
+
+TEST(threads, a_team_runs_every_chunk_once) {
+  for (const int workers : {0, 1, 3}) {
+    Team team(workers);
+    for (int64_t count : {1, 2, 7, 100}) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
+      team.run([](void* c, int64_t i) { (*static_cast<std::vector<std::atomic<int>>*>(c))[static_cast<size_t>(i)]++; }, &hits, count);
+      for (const auto& h : hits) ASSERT_EQ(h, 1);
+    }
+  }
+}
+
+// A process that makes new kernels all the time stays flat.
+TEST(memory, recompiling_leaves_memory_flat) {
+  auto compile = [](int i) { (void)(Tensor::arange(3).cast(DType::Float32) * Tensor(i + 0.5)).tolist<float>(); };
+  const int warm = 300, more = 600;
+  for (int i = 0; i < warm; ++i) {
+    compile(i);
+    if (i % 20 == 0) clear_compile_cache();
+  }
+  clear_compile_cache();
+  const int64_t before = resident_bytes();
+  for (int i = 0; i < more; ++i) {
+    compile(warm + i);
+    if (i % 20 == 0) clear_compile_cache();
+  }
+  clear_compile_cache();
+  EXPECT_LT(resident_bytes() - before, int64_t{24} << 20);
+}
+
+TEST(memory, freed_tensors_return_their_memory) {
+  DeviceRuntime& cpu = device_runtime("CPU");
+  const int64_t before = cpu.bytes_in_use();
+  {
+    const Tensor x = Tensor::ones({1 << 20}).clone().realize();
+    EXPECT_GE(cpu.bytes_in_use() - before, 4 << 20);
+  }
+  EXPECT_EQ(cpu.bytes_in_use(), before);
+}
+
+}  // namespace koine::test
