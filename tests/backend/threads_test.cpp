@@ -1,4 +1,5 @@
-// Threads that build, realize and drop graphs at once; run under TSan by hand and here for the values.
+// Threads that build, realize and drop graphs at once; run under TSan by hand and here for the
+// values.
 #include <atomic>
 #include <fstream>
 #include <thread>
@@ -50,7 +51,11 @@ TEST(threads, a_team_runs_every_chunk_once) {
     Team team(workers);
     for (int64_t count : {1, 2, 7, 100}) {
       std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
-      team.run([](void* c, int64_t i) { (*static_cast<std::vector<std::atomic<int>>*>(c))[static_cast<size_t>(i)]++; }, &hits, count);
+      team.run(
+          [](void* c, int64_t i) {
+            (*static_cast<std::vector<std::atomic<int>>*>(c))[static_cast<size_t>(i)]++;
+          },
+          &hits, count);
       for (const auto& h : hits) ASSERT_EQ(h, 1);
     }
   }
@@ -58,7 +63,9 @@ TEST(threads, a_team_runs_every_chunk_once) {
 
 // A process that makes new kernels all the time stays flat.
 TEST(memory, recompiling_leaves_memory_flat) {
-  auto compile = [](int i) { (void)(Tensor::arange(3).cast(DType::Float32) * Tensor(i + 0.5)).tolist<float>(); };
+  auto compile = [](int i) {
+    (void)(Tensor::arange(3).cast(DType::Float32) * Tensor(i + 0.5)).tolist<float>();
+  };
   const int warm = 300, more = 600;
   for (int i = 0; i < warm; ++i) {
     compile(i);

@@ -36,16 +36,21 @@ TEST(fuzz, c_text_agrees_with_the_interpreter) {
     std::mt19937_64 random(test_seed() + 77 + static_cast<uint64_t>(i));
     Case c{random_graph(random), {}, {}, functions};
     if (c.graph.numel() == 0) continue;
-    c.program = callify({c.graph}, {buffer_from_host(c.graph.shape(), c.graph.dtype(), "CPU", nullptr)});
+    c.program =
+        callify({c.graph}, {buffer_from_host(c.graph.shape(), c.graph.dtype(), "CPU", nullptr)});
     c.kernels = rangeify(c.program.body);
     for (const Kernel& k : c.kernels) {
-      source << render_c(lower_kernel(k.ast, generic_target(true)).linear, fmt::format("k{}", functions), functions == 0) << "\n";
+      source << render_c(lower_kernel(k.ast, generic_target(true)).linear,
+                         fmt::format("k{}", functions), functions == 0)
+             << "\n";
       ++functions;
     }
     all.push_back(std::move(c));
   }
   source.close();
-  const std::string command = fmt::format("cc -std=gnu11 -O1 -w -ffp-contract=off -shared -fPIC -o {0}/kernels.so {0}/kernels.c", folder.string());
+  const std::string command = fmt::format(
+      "cc -std=gnu11 -O1 -w -ffp-contract=off -shared -fPIC -o {0}/kernels.so {0}/kernels.c",
+      folder.string());
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   void* library = dlopen((folder / "kernels.so").c_str(), RTLD_NOW);
   ASSERT_NE(library, nullptr) << dlerror();
@@ -63,7 +68,8 @@ TEST(fuzz, c_text_agrees_with_the_interpreter) {
           buffers.push_back(t.data());
         }
       }
-      auto* function = reinterpret_cast<void (*)(void**, const int64_t*, int64_t)>(dlsym(library, fmt::format("k{}", c.first + k).c_str()));
+      auto* function = reinterpret_cast<void (*)(void**, const int64_t*, int64_t)>(
+          dlsym(library, fmt::format("k{}", c.first + k).c_str()));
       function(buffers.data(), nullptr, 0);
     }
     Array expected = interpret(c.graph, bindings_of(c.graph));

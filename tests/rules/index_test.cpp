@@ -19,24 +19,35 @@ class Expressions {
   const std::vector<UOp>& variables() const { return variables_; }
 
   UOp index(int depth) {
-    if (depth == 0 || below(5) == 0) return below(3) == 0 ? index_const(below(13) - 4) : variables_[static_cast<size_t>(below(3))];
+    if (depth == 0 || below(5) == 0)
+      return below(3) == 0 ? index_const(below(13) - 4) : variables_[static_cast<size_t>(below(3))];
     const UOp a = index(depth - 1);
     switch (below(7)) {
-      case 0: return mul(a, index_const(below(9) - 2));
-      case 1: return idiv(a, index_const(1 + below(8)));
-      case 2: return mod(a, index_const(1 + below(8)));
-      case 3: return maximum(a, index(depth - 1));
-      case 4: return where(condition(depth - 1), a, index(depth - 1));
-      default: return add(a, index(depth - 1));
+      case 0:
+        return mul(a, index_const(below(9) - 2));
+      case 1:
+        return idiv(a, index_const(1 + below(8)));
+      case 2:
+        return mod(a, index_const(1 + below(8)));
+      case 3:
+        return maximum(a, index(depth - 1));
+      case 4:
+        return where(condition(depth - 1), a, index(depth - 1));
+      default:
+        return add(a, index(depth - 1));
     }
   }
   UOp condition(int depth) {
     const UOp a = index(depth), b = index(depth);
     switch (below(4)) {
-      case 0: return ne(a, b);
-      case 1: return logical_not(lt(a, b));
-      case 2: return bit_and(lt(a, b), ne(b, index_const(below(5))));
-      default: return lt(a, b);
+      case 0:
+        return ne(a, b);
+      case 1:
+        return logical_not(lt(a, b));
+      case 2:
+        return bit_and(lt(a, b), ne(b, index_const(below(5))));
+      default:
+        return lt(a, b);
     }
   }
 
@@ -55,7 +66,9 @@ TEST(rules, random_index_expressions_keep_their_values_and_bounds) {
     Expressions make(random);
     const UOp before = n % 3 == 0 ? make.condition(3) : make.index(4);
     const UOp after = simplify(before);
-    ASSERT_EQ(simplify(after), after) << "simplifying again changes\n" << dim_text(after) << "\ninto\n" << dim_text(simplify(after));
+    ASSERT_EQ(simplify(after), after) << "simplifying again changes\n"
+                                      << dim_text(after) << "\ninto\n"
+                                      << dim_text(simplify(after));
     const Interval bounds = before.bounds(), tight = after.bounds();
     const auto& v = make.variables();
     for (int64_t i = 0; i <= static_cast<int64_t>(v[0].bounds().high); ++i)
@@ -65,8 +78,9 @@ TEST(rules, random_index_expressions_keep_their_values_and_bounds) {
                             {v[1], {DType::Index, {}, {static_cast<Bits>(j)}, {}}},
                             {v[2], {DType::Index, {}, {static_cast<Bits>(k)}, {}}}};
           const int64_t x = interpret_index(before, at), y = interpret_index(after, at);
-          ASSERT_EQ(x, y) << "KOINE_TEST_SEED=" << test_seed() + static_cast<uint64_t>(n) << ": " << dim_text(before) << " became " << dim_text(after)
-                          << " at " << i << "," << j << "," << k;
+          ASSERT_EQ(x, y) << "KOINE_TEST_SEED=" << test_seed() + static_cast<uint64_t>(n) << ": "
+                          << dim_text(before) << " became " << dim_text(after) << " at " << i << ","
+                          << j << "," << k;
           ASSERT_TRUE(x >= bounds.low && x <= bounds.high) << dim_text(before);
           ASSERT_TRUE(y >= tight.low && y <= tight.high) << dim_text(after);
         }
@@ -74,20 +88,26 @@ TEST(rules, random_index_expressions_keep_their_values_and_bounds) {
 }
 
 TEST(rules, movement_chains_become_the_index_a_person_would_write) {
-  const UOp i = range(0, index_const(8), AxisType::Loop), j = range(1, index_const(4), AxisType::Loop);
+  const UOp i = range(0, index_const(8), AxisType::Loop),
+            j = range(1, index_const(4), AxisType::Loop);
   const UOp flat = add(mul(i, index_const(4)), j);
   EXPECT_EQ(dim_text(simplify(idiv(flat, index_const(4)))), "L0");
   EXPECT_EQ(dim_text(simplify(mod(flat, index_const(4)))), "L1");
-  EXPECT_EQ(dim_text(simplify(add(mul(idiv(flat, index_const(16)), index_const(16)), mod(flat, index_const(16))))), "L0*4+L1");
+  EXPECT_EQ(dim_text(simplify(add(mul(idiv(flat, index_const(16)), index_const(16)),
+                                  mod(flat, index_const(16))))),
+            "L0*4+L1");
   EXPECT_EQ(dim_text(simplify(idiv(add(mul(i, index_const(6)), j), index_const(12)))), "L0//2");
-  EXPECT_EQ(dim_text(simplify(lt(add(mul(i, index_const(4)), index_const(3)), index_const(16)))), "L0<4");
+  EXPECT_EQ(dim_text(simplify(lt(add(mul(i, index_const(4)), index_const(3)), index_const(16)))),
+            "L0<4");
   EXPECT_EQ(simplify(lt(i, index_const(8))), constant_bool(true));
 }
 
 TEST(rules, a_cycle_of_rules_stops_and_is_printed) {
   const RuleSet<> circle = {
-      rule("a to b", node(Op::Exp2, {any(0)}), [](const Match& m) { return unary(Op::Log2, m[0]); }),
-      rule("b to a", node(Op::Log2, {any(0)}), [](const Match& m) { return unary(Op::Exp2, m[0]); }),
+      rule("a to b", node(Op::Exp2, {any(0)}),
+           [](const Match& m) { return unary(Op::Log2, m[0]); }),
+      rule("b to a", node(Op::Log2, {any(0)}),
+           [](const Match& m) { return unary(Op::Exp2, m[0]); }),
   };
   try {
     (void)rewrite(unary(Op::Exp2, param(0, shape_of({}), DType::Float32)), circle);
@@ -100,13 +120,16 @@ TEST(rules, a_cycle_of_rules_stops_and_is_printed) {
 
 TEST(rules, float_identities_that_are_wrong_do_not_fire) {
   const UOp x = param(0, shape_of({}), DType::Float32);
-  EXPECT_NE(simplify(mul(x, constant(DType::Float32, 0))), constant(DType::Float32, 0)) << "NaN and -0";
+  EXPECT_NE(simplify(mul(x, constant(DType::Float32, 0))), constant(DType::Float32, 0))
+      << "NaN and -0";
   EXPECT_NE(simplify(add(x, constant(DType::Float32, 0.0))), x) << "-0 + 0 is 0";
   EXPECT_EQ(simplify(add(x, constant(DType::Float32, -0.0))), x);
   EXPECT_NE(simplify(ne(x, x)), constant_bool(false)) << "NaN";
   const UOp n = param(0, shape_of({}), DType::Int8);
-  const UOp four_n_plus_three = add(mul(n, constant_int(DType::Int8, 4)), constant_int(DType::Int8, 3));
-  EXPECT_NE(simplify(idiv(four_n_plus_three, constant_int(DType::Int8, 4))), n) << "amendment C35: int8 wraps";
+  const UOp four_n_plus_three =
+      add(mul(n, constant_int(DType::Int8, 4)), constant_int(DType::Int8, 3));
+  EXPECT_NE(simplify(idiv(four_n_plus_three, constant_int(DType::Int8, 4))), n)
+      << "amendment C35: int8 wraps";
 }
 
 }  // namespace koine::test

@@ -13,12 +13,14 @@ Tensor doubles(const Shape& shape, uint64_t salt, double low = -1, double high =
   int64_t n = 1;
   for (const int64_t s : shape) n *= s;
   std::vector<double> data;
-  for (int64_t i = 0; i < n; ++i) data.push_back(low + (high - low) * static_cast<double>(random() >> 11) * 0x1p-53);
+  for (int64_t i = 0; i < n; ++i)
+    data.push_back(low + (high - low) * static_cast<double>(random() >> 11) * 0x1p-53);
   return Tensor::from(data, shape);
 }
 
 // d sum(f(x) * seed) / dx against central differences in float64.
-void check_gradient(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, double tolerance = 1e-5) {
+void check_gradient(const std::function<Tensor(const Tensor&)>& f, const Tensor& x,
+                    double tolerance = 1e-5) {
   const Shape out = f(x).shape();
   const Tensor seed = doubles(out, 99);
   auto loss = [&](const Tensor& v) { return (f(v) * seed).sum(); };
@@ -49,23 +51,41 @@ TEST(gradients, finite_differences) {
   check_gradient([&](const Tensor& t) { return t.maximum(p); }, x);
   check_gradient([](const Tensor& t) { return Tensor::where(t < Tensor(0.0), t * t, t); }, x);
   check_gradient([](const Tensor& t) { return t.softmax() + t.log_softmax() + t.layernorm(); }, x);
-  check_gradient([](const Tensor& t) { return t.max({1}) + t.prod({1}) + t.logsumexp({1}) + t.var({1}); }, x);
-  check_gradient([](const Tensor& t) { return t.permute({1, 0}).flip({0}).pad({{1, 0}, {0, 2}}).reshape({4, 4}).shrink({{0, 3}, {1, 4}}); }, x);
-  check_gradient([](const Tensor& t) { return t.cumsum(1) + Tensor::cat({t, t}, 0).shrink({{1, 3}, {0, 3}}); }, x);
-  check_gradient([](const Tensor& t) { return t.index_select(1, Tensor::from<int>({2, 0, 2})); }, x);
-  check_gradient([](const Tensor& t) { return t.gather(1, Tensor::from<int>({2, 0, 1, 1}).reshape({2, 2})); }, x);
+  check_gradient(
+      [](const Tensor& t) { return t.max({1}) + t.prod({1}) + t.logsumexp({1}) + t.var({1}); }, x);
+  check_gradient(
+      [](const Tensor& t) {
+        return t.permute({1, 0})
+            .flip({0})
+            .pad({{1, 0}, {0, 2}})
+            .reshape({4, 4})
+            .shrink({{0, 3}, {1, 4}});
+      },
+      x);
+  check_gradient(
+      [](const Tensor& t) { return t.cumsum(1) + Tensor::cat({t, t}, 0).shrink({{1, 3}, {0, 3}}); },
+      x);
+  check_gradient([](const Tensor& t) { return t.index_select(1, Tensor::from<int>({2, 0, 2})); },
+                 x);
+  check_gradient(
+      [](const Tensor& t) { return t.gather(1, Tensor::from<int>({2, 0, 1, 1}).reshape({2, 2})); },
+      x);
   check_gradient([](const Tensor& t) { return t.matmul(t.T()); }, x);
   const Tensor image = doubles({1, 2, 5, 5}, 3), kernel = doubles({3, 2, 3, 3}, 4);
   check_gradient([&](const Tensor& t) { return t.conv2d(kernel, {}, {2, 1, 1}); }, image);
   check_gradient([&](const Tensor& t) { return image.conv2d(t, {}, {1, 1, 2}); }, kernel);
-  check_gradient([&](const Tensor& t) { return t.pad({{0, 0}, {0, 0}, {0, 1}, {0, 1}}).max_pool2d(2); }, image);
+  check_gradient(
+      [&](const Tensor& t) { return t.pad({{0, 0}, {0, 0}, {0, 1}, {0, 1}}).max_pool2d(2); },
+      image);
   check_gradient([&](const Tensor& t) { return t.avg_pool2d(3, 1); }, image);
 }
 
 TEST(gradients, spec_amend_40_corners) {
-  EXPECT_EQ(Tensor::from<float>({0}).relu().sum().gradient({Tensor::from<float>({0})})[0].item(), 0);
+  EXPECT_EQ(Tensor::from<float>({0}).relu().sum().gradient({Tensor::from<float>({0})})[0].item(),
+            0);
   const Tensor a = Tensor::from<float>({2, 2});
-  EXPECT_EQ(a.max().gradient({a})[0].tolist<float>(), (std::vector<float>{0.5, 0.5})) << "ties split evenly";
+  EXPECT_EQ(a.max().gradient({a})[0].tolist<float>(), (std::vector<float>{0.5, 0.5}))
+      << "ties split evenly";
   const Tensor z = Tensor::from<float>({0, 2, 3});
   EXPECT_EQ(z.prod().gradient({z})[0].tolist<float>(), (std::vector<float>{6, 0, 0}));
 }
@@ -92,11 +112,14 @@ TEST(tensors, positions_and_masks) {
   EXPECT_EQ(x.argmin(0).tolist<int>(), (std::vector<int>{1, 0})) << "the first of equals";
   EXPECT_EQ(Tensor::from<float>({1, NAN, 5}).argmax().item<int>(), 1);
   EXPECT_EQ(Tensor::ones({3, 3}).tril().sum().item(), 6);
-  EXPECT_EQ(Tensor::from<float>({0.5f, 1.5f, 2.5f, -0.5f}).round().tolist<float>(), (std::vector<float>{0, 2, 2, -0.0f}));
+  EXPECT_EQ(Tensor::from<float>({0.5f, 1.5f, 2.5f, -0.5f}).round().tolist<float>(),
+            (std::vector<float>{0, 2, 2, -0.0f}));
   EXPECT_EQ(Tensor::arange(5).cumsum().tolist<int>(), (std::vector<int>{0, 1, 3, 6, 10}));
   EXPECT_EQ(Tensor::arange(4).roll(1, 0).tolist<int>(), (std::vector<int>{3, 0, 1, 2}));
-  EXPECT_EQ(Tensor::arange(2).repeat({2, 2}).tolist<int>(), (std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1}));
-  EXPECT_EQ(Tensor::from<int>({1, 0}).one_hot(3).tolist<int>(), (std::vector<int>{0, 1, 0, 1, 0, 0}));
+  EXPECT_EQ(Tensor::arange(2).repeat({2, 2}).tolist<int>(),
+            (std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(Tensor::from<int>({1, 0}).one_hot(3).tolist<int>(),
+            (std::vector<int>{0, 1, 0, 1, 0, 0}));
 }
 
 TEST(nn, optimisers_reach_the_minimum) {
@@ -112,7 +135,8 @@ TEST(nn, optimisers_reach_the_minimum) {
     }
     return w.tolist<float>();
   };
-  for (const auto& w : {minimise([](auto p) { return nn::SGD(p, 0.05, 0.5, 0, true); }), minimise([](auto p) { return nn::Adam(p, 0.1); }),
+  for (const auto& w : {minimise([](auto p) { return nn::SGD(p, 0.05, 0.5, 0, true); }),
+                        minimise([](auto p) { return nn::Adam(p, 0.1); }),
                         minimise([](auto p) { return nn::AdamW(p, 0.1, 0.9, 0.999, 1e-8, 0); })}) {
     EXPECT_NEAR(w[0], 1, 0.02);
     EXPECT_NEAR(w[1], 2, 0.02);
@@ -132,7 +156,8 @@ TEST(docs, every_switch_is_documented) {
   std::stringstream page;
   page << in.rdbuf();
   ASSERT_FALSE(page.str().empty()) << "run from the project's root";
-  for (const OptionRow& row : option_table()) EXPECT_NE(page.str().find(fmt::format("`{}`", row.name)), std::string::npos) << row.name;
+  for (const OptionRow& row : option_table())
+    EXPECT_NE(page.str().find(fmt::format("`{}`", row.name)), std::string::npos) << row.name;
 }
 
 }  // namespace koine::test

@@ -1,8 +1,9 @@
 #include "koine/lower/optimize.hpp"
 
-#include <absl/container/flat_hash_set.h>
+#include <absl/container/flat_hash_map.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
@@ -43,41 +44,57 @@ std::vector<AxisType> legal_targets(AxisType from) {
   }
 }
 
-// Replaces a range by a value, and in the lists of Reduce and End, which hold Ranges only, by
-// `ranges` (none, one or two).
-UOp respell(const UOp& ast, const UOp& old, const UOp& value, const std::vector<UOp>& ranges) {
-  std::unordered_map<UOp, UOp> done;
+// What becomes of a range: a value, and in the lists of Reduce and End, which hold Ranges only, no,
+// one or two ranges.
+struct Respelled {
+  UOp value;
+  std::vector<UOp> ranges;
+};
+using Respelling = std::unordered_map<UOp, Respelled>;
+
+// Replaces ranges, all at once, in one pass.
+UOp respell(const UOp& ast, const Respelling& changes) {
+  absl::flat_hash_map<const Node*, UOp> done;
+  UOp last;
+  std::vector<UOp> src;
   for (const UOp& node : toposort(ast)) {
-    if (node == old) {
-      done.emplace(node, value);
-      continue;
+    if (node.is(Op::Range)) {
+      if (const auto it = changes.find(node); it != changes.end()) {
+        done.emplace(node.node(), it->second.value);
+        continue;
+      }
     }
-    std::vector<UOp> src;
+    src.clear();
     const bool lists = node.is(Op::Reduce) || node.is(Op::End);
+    bool changed = false;
     for (size_t i = 0; i < node.src().size(); ++i) {
-      if (lists && i > 0 && node.src(i) == old)
-        src.insert(src.end(), ranges.begin(), ranges.end());
-      else
-        src.push_back(done.at(node.src(i)));
+      const UOp& old = node.src(i);
+      const auto it = lists && i > 0 ? changes.find(old) : changes.end();
+      if (it != changes.end()) {
+        src.insert(src.end(), it->second.ranges.begin(), it->second.ranges.end());
+        changed = true;
+      } else {
+        src.push_back(done.at(old.node()));
+        changed = changed || !(src.back() == old);
+      }
     }
-    const bool same = std::equal(src.begin(), src.end(), node.src().begin(), node.src().end());
-    done.emplace(node, same ? node : with_sources(node, src));
+    last = changed ? with_sources(node, src) : node;
+    done.emplace(node.node(), last);
   }
-  return done.at(ast);
+  return last;
 }
+
+UOp with_id(const UOp& r, int64_t id) { return range(id, r.src(0), type_of(r)); }
 
 // Ids 0, 1, 2, ... in nesting order: equal kernels become equal nodes (amendment C21).
 UOp renumber(const UOp& ast) {
-  UOp out = ast;
-  // Two steps, so that new ids never meet old ones.
-  for (const int64_t offset : {int64_t{1} << 20, int64_t{0}}) {
-    const std::vector<UOp> now = kernel_ranges(out);
-    for (size_t i = 0; i < now.size(); ++i) {
-      const UOp fresh = range(static_cast<int64_t>(i) + offset, now[i].src(0), type_of(now[i]));
-      if (!(fresh == now[i])) out = respell(out, now[i], fresh, {fresh});
-    }
+  const std::vector<UOp> now = kernel_ranges(ast);
+  Respelling changes;
+  for (size_t i = 0; i < now.size(); ++i) {
+    const UOp fresh = with_id(now[i], static_cast<int64_t>(i));
+    if (!(fresh == now[i])) changes.emplace(now[i], Respelled{fresh, {fresh}});
   }
-  return out;
+  return changes.empty() ? ast : respell(ast, changes);
 }
 
 UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
@@ -103,24 +120,22 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
                 Value, "Split: axis {}: {} lanes are too many", position, opt.amount);
   const UOp rest = simplify_index(idiv(bound, factor));
   const int64_t id = axis.as<RangeArg>().id;
-  // Room between neighbouring ids: all ids are doubled first.
-  const int64_t outer_id = 2 * id, inner_id = 2 * id + 1;
-  const UOp outer =
-      range(outer_id + (int64_t{1} << 30), opt.top ? factor : rest, opt.top ? opt.target : from);
-  const UOp inner =
-      range(inner_id + (int64_t{1} << 30), opt.top ? rest : factor, opt.top ? from : opt.target);
-  UOp out = ast;
+  // Room between neighbouring ids: all ids are doubled.
+  const UOp outer = range(2 * id, opt.top ? factor : rest, opt.top ? opt.target : from);
+  const UOp inner = range(2 * id + 1, opt.top ? rest : factor, opt.top ? from : opt.target);
+  Respelling changes;
   for (const UOp& r : kernel_ranges(ast)) {
     if (r == axis) continue;
-    const UOp moved = range(2 * r.as<RangeArg>().id + (int64_t{1} << 30), r.src(0), type_of(r));
-    out = respell(out, r, moved, {moved});
+    const UOp moved = with_id(r, 2 * r.as<RangeArg>().id);
+    changes.emplace(r, Respelled{moved, {moved}});
   }
   std::vector<UOp> kept;
   for (const UOp& r : {outer, inner})
     if (!is_const(r.src(0), 1)) kept.push_back(r);
   auto at = [&](const UOp& r) { return is_const(r.src(0), 1) ? index_const(0) : r; };
   const UOp value = add(mul(at(outer), inner.src(0)), at(inner));
-  return respell(out, axis, simplify_index(value), kept);
+  changes.emplace(axis, Respelled{simplify_index(value), kept});
+  return respell(ast, changes);
 }
 
 // Rounds an axis up; what lies beyond is neither stored nor counted. A load there is gated where it
@@ -140,7 +155,7 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
     const auto& ranges = u.ranges();
     return std::find(ranges.begin(), ranges.end(), r.node()) != ranges.end();
   };
-  const UOp respelled = respell(ast, axis, wide, {wide});
+  const UOp respelled = respell(ast, {{axis, {wide, {wide}}}});
   std::unordered_map<UOp, UOp> done;
   for (const UOp& node : toposort(respelled)) {
     std::vector<UOp> src;
@@ -181,12 +196,8 @@ UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b, int i, int j) {
   KOINE_REQUIRE(is_reduction(type_of(a)) == is_reduction(type_of(b)), Value,
                 "Swap: axes {} ({}) and {} ({}): a reduction axis and a parallel axis do not swap",
                 i, axis_type_name(type_of(a)), j, axis_type_name(type_of(b)));
-  const UOp x = range(b.as<RangeArg>().id + (int64_t{1} << 30), a.src(0), type_of(a));
-  const UOp y = range(a.as<RangeArg>().id + (int64_t{1} << 30), b.src(0), type_of(b));
-  UOp out = respell(respell(ast, a, x, {x}), b, y, {y});
-  const UOp x2 = range(b.as<RangeArg>().id, a.src(0), type_of(a));
-  const UOp y2 = range(a.as<RangeArg>().id, b.src(0), type_of(b));
-  out = respell(respell(out, x, x2, {x2}), y, y2, {y2});
+  const UOp x = with_id(a, b.as<RangeArg>().id), y = with_id(b, a.as<RangeArg>().id);
+  const UOp out = respell(ast, {{a, {x, {x}}}, {b, {y, {y}}}});
   // The lists of End and Reduce name ranges outermost first.
   return transform_graph(out, [](const UOp&, const UOp& node) -> UOp {
     if (!node.is(Op::End) && !node.is(Op::Reduce)) return node;
@@ -281,8 +292,8 @@ UOp merge_ranges(const UOp& ast) {
           range(a.as<RangeArg>().id, simplify_index(mul(a.src(0), b.src(0))), type_of(a));
       if (merged == a) continue;
       const UOp high = idiv(merged, b.src(0)), low = mod(merged, b.src(0));
-      UOp candidate = respell(current, a, high, {merged});
-      candidate = rewrite(respell(candidate, b, low, {}), symbolic_rules());
+      const UOp candidate =
+          rewrite(respell(current, {{a, {high, {merged}}}, {b, {low, {}}}}), symbolic_rules());
       if (count_divisions(candidate) > count_divisions(current)) continue;
       current = candidate;
       again = true;
