@@ -247,6 +247,37 @@ TEST(opts, spec_O3_padto_masks_what_lies_beyond) {
       << "every access was checked by the interpreter";
 }
 
+// A REDUCE axis outside of the output's loops: partial sums live in the output, the fold keeps its
+// order, and the epilogue runs once, in the last block.
+TEST(opts, spec_amend_24_reduce_outside_loops_keeps_partial_sums) {
+  const OptionScope scope(strict_options());
+  const Tensor a = small({12, 24}), b = small({24, 16}, 1);
+  for (const bool epilogue : {false, true}) {
+    const UOp product = reduce(
+        Op::Add,
+        mul(reshape(a.uop(), shape_of({12, 24, 1})), reshape(b.uop(), shape_of({1, 24, 16}))), {1});
+    const UOp value =
+        epilogue ? maximum(add(product, constant(DType::Float32, 1)), constant(DType::Float32, 0))
+                 : product;
+    const UOp buffer = buffer_from_host(value.shape(), DType::Float32, "CPU", nullptr);
+    const Callified program = callify({value}, {buffer});
+    const Kernel k = rangeify(program.body)[0];
+    const std::vector<Opt> opts{{OptOp::Split, 2, 6, AxisType::Reduce, false},
+                                {OptOp::Split, 1, 8, AxisType::Upcast, false},
+                                {OptOp::Swap, 3, 2, AxisType::Loop, false},
+                                {OptOp::Swap, 2, 1, AxisType::Loop, false},
+                                {OptOp::Swap, 1, 0, AxisType::Loop, false}};
+    const LoweredKernel lowered = lower_kernel(k.ast, generic_target(true), {}, &opts);
+    EXPECT_EQ(lowered.name.substr(0, 5), "r_R4_") << lowered.name;
+    std::vector<UOp> inputs;
+    for (size_t i = 1; i < k.buffers.size(); ++i)
+      inputs.push_back(program.arguments[static_cast<size_t>(k.buffers[i].as<BufferArg>().slot)]);
+    EXPECT_EQ(difference(interpret(value, bindings_of(value)),
+                         run_linear(lowered.linear, buffer, inputs)),
+              "");
+  }
+}
+
 // Any legal sequence of edits on a random kernel leaves its value: bit for bit while no lanes fold.
 TEST(opts, spec_O7_random_sequences_keep_values) {
   const OptionScope scope(strict_options());

@@ -17,6 +17,8 @@ bool becomes_shape(AxisType t) {
   return t == AxisType::Upcast || t == AxisType::Unroll || t == AxisType::GroupReduce;
 }
 
+constexpr int64_t starts_from = 1;  // tag of `op(start, Reduce)`
+
 bool contains(const std::vector<const Node*>& list, const Node* node) {
   return std::find(list.begin(), list.end(), node) != list.end();
 }
@@ -99,7 +101,13 @@ class Expander {
     for (const UOp& s : node.src()) src.push_back(done_.at(s.node()));
     switch (node.op()) {
       case Op::Reduce:
-        return reduction(node, src);
+        return reduction(node, src, {});
+      case Op::Add:
+      case Op::Mul:
+      case Op::Max:
+        // A fold that starts from a stored partial result.
+        if (node.tag() == starts_from) return reduction(node.src(1), {}, src[0]);
+        break;
       case Op::End: {
         std::vector<UOp> loops;
         for (size_t i = 1; i < src.size(); ++i)
@@ -130,9 +138,10 @@ class Expander {
     return same ? node : with_sources(node, src);
   }
 
-  UOp reduction(const UOp& node, const std::vector<UOp>& src) {
+  // `start` replaces the identity; null: none.
+  UOp reduction(const UOp& node, const std::vector<UOp>& src, const UOp& start_value) {
     const Op op = node.as<ReduceArg>().op;
-    UOp value = src[0];
+    UOp value = src.empty() ? done_.at(node.src(0).node()) : src[0];
     std::vector<UOp> loops;
     std::vector<int64_t> unrolled, grouped;
     for (const UOp& r : node.src().subspan(1)) {
@@ -154,7 +163,10 @@ class Expander {
       }
     if (widen) value = broadcast_to(value, shape_of(full));
     const UOp folded = unrolled.empty() ? value : koine::reduce(op, value, unrolled);
-    const UOp identity = broadcast_to(identity_of(op, value.dtype()), folded.shape());
+    // Lanes that fold after the loop start from the identity each.
+    const bool from_start = start_value && grouped.empty();
+    const UOp identity =
+        broadcast_to(from_start ? start_value : identity_of(op, value.dtype()), folded.shape());
     UOp result;
     if (loops.empty()) {
       result = binary(op, identity, folded);
@@ -162,7 +174,8 @@ class Expander {
       const UOp acc = UOp::make(Op::Buffer, {folded.shape()},
                                 BufferArg{next_accumulator_++, value.dtype(), {}, AddrSpace::Reg});
       std::vector<UOp> outer;
-      for (const Node* r : folded.ranges())
+      const UOp both = from_start ? binary(op, folded, identity) : folded;
+      for (const Node* r : both.ranges())
         if (std::none_of(loops.begin(), loops.end(), [&](const UOp& l) { return l.node() == r; }))
           outer.push_back(UOp::share(r));
       const UOp start = store(outer.empty() ? acc : after(acc, outer), identity);
@@ -172,7 +185,8 @@ class Expander {
       const UOp update = store(current, binary(op, load(current), folded));
       result = load(after(acc, {end(update, loops)}));
     }
-    return grouped.empty() ? result : koine::reduce(op, result, grouped);
+    if (!grouped.empty()) result = koine::reduce(op, result, grouped);
+    return start_value && !from_start ? binary(op, start_value, result) : result;
   }
 
   std::vector<UOp> order_;
@@ -184,6 +198,44 @@ class Expander {
 }  // namespace
 
 UOp expand(const UOp& ast) { return Expander(ast).run(); }
+
+UOp block_reduces(const UOp& ast) {
+  UOp reduction, stored, closing;
+  for (const UOp& u : toposort(ast)) {
+    if (u.is(Op::Reduce)) reduction = u;
+    if (u.is(Op::Store)) stored = u;
+    if (u.is(Op::End)) closing = u;
+  }
+  if (!reduction || !closing) return ast;
+  int64_t innermost_loop = -1;
+  for (const UOp& r : closing.src().subspan(1))
+    innermost_loop = std::max(innermost_loop, r.as<RangeArg>().id);
+  std::vector<UOp> outer, inner;
+  for (const UOp& r : reduction.src().subspan(1))
+    (r.as<RangeArg>().id < innermost_loop && r.as<RangeArg>().type == AxisType::Reduce ? outer
+                                                                                       : inner)
+        .push_back(r);
+  if (outer.empty()) return ast;
+  const Op op = reduction.as<ReduceArg>().op;
+  UOp first = constant_bool(true), last = constant_bool(true);
+  for (const UOp& r : outer) {
+    first = bit_and(first, lt(r, index_const(1)));
+    last = bit_and(last, eq(r, sub(r.src(0), index_const(1))));
+  }
+  const UOp gate = stored.src().size() == 3 ? stored.src(2) : UOp();
+  const UOp later = logical_not(first);
+  const UOp partial =
+      load(stored.src(0), identity_of(op, reduction.dtype()), gate ? bit_and(gate, later) : later);
+  const UOp block = inner.empty() ? reduction.src(0) : reduce_ranges(op, reduction.src(0), inner);
+  const UOp total = UOp::make(op, {partial, block}, {}, inner.empty() ? 0 : starts_from);
+  UOp value = substitute(stored.src(1), {{reduction, total}});
+  if (!(stored.src(1) == reduction)) value = where(last, value, total);
+  std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());
+  loops.insert(loops.end(), outer.begin(), outer.end());
+  std::sort(loops.begin(), loops.end(),
+            [](const UOp& a, const UOp& b) { return a.as<RangeArg>().id < b.as<RangeArg>().id; });
+  return sink(std::vector<UOp>{end(store(stored.src(0), value, gate), loops)});
+}
 
 UOp threads_to_special(const UOp& ast) {
   absl::flat_hash_map<const Node*, UOp> done;

@@ -9,6 +9,11 @@ namespace koine {
 /// inside it.
 UOp expand(const UOp& ast);
 
+/// A REDUCE range that stands outside a LOOP range leaves its Reduce: each of its iterations folds
+/// one block into the partial result in the output buffer, the first starts from the identity, and
+/// the last applies the epilogue (amendment C24; the fold keeps its order, C32).
+UOp block_reduces(const UOp& ast);
+
 /// The THREAD range of a kernel becomes the Special "thread": its loop is run by a worker team.
 UOp threads_to_special(const UOp& ast);
 

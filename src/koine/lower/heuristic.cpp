@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
@@ -60,7 +61,7 @@ UOp skip_casts(UOp u) {
 // The axes of a kernel by position, kept up to date while opts are added.
 class Plan {
  public:
-  Plan(const UOp& ast, const Target& target) : ast_(ast), target_(target) {}
+  Plan(const UOp& ast, const Target& target) : original_(ast), ast_(ast), target_(target) {}
 
   std::vector<UOp> axes() const { return kernel_ranges(ast_); }
   int position(const UOp& range) const {
@@ -74,8 +75,15 @@ class Plan {
   const UOp& ast() const { return ast_; }
   const Target& target() const { return target_; }
   std::vector<Opt> take() { return std::move(opts_); }
+  const std::vector<Opt>& opts() const { return opts_; }
+  void restart(const std::vector<Opt>& opts) {
+    ast_ = original_;
+    opts_.clear();
+    for (const Opt& opt : opts) add(opt);
+  }
 
  private:
+  UOp original_;
   UOp ast_;
   const Target& target_;
   std::vector<Opt> opts_;
@@ -179,6 +187,32 @@ void register_tile(Plan& plan, const Contraction& c) {
   plan.add({OptOp::Split, columns_at, width, AxisType::Upcast, false});
   if (m % best_rows != 0) plan.add({OptOp::Padto, rows_at, best_rows});
   if (best_rows > 1) plan.add({OptOp::Split, rows_at, best_rows, AxisType::Upcast, false});
+}
+
+// Blocks the reduction: KC rows of B stay in the second-level cache while all rows of A pass over
+// them. The outer part of the reduction then stands outside of the output loops, with partial sums.
+void block_reduction(Plan& plan, int64_t rows, int64_t columns) {
+  constexpr int64_t block_elements = 1 << 16;  // 256 KiB of float32
+  const std::vector<UOp> axes = plan.axes();
+  int at = -1;
+  for (size_t i = 0; i < axes.size(); ++i)
+    if (type_of(axes[i]) == AxisType::Reduce) {
+      if (at >= 0) return;  // one reduction axis only
+      at = static_cast<int>(i);
+    }
+  if (at < 0) return;
+  const int64_t k = size_of(axes[static_cast<size_t>(at)]);
+  const int64_t block = divisor(k, std::max<int64_t>(block_elements / columns, 32));
+  if (rows < 64 || k * columns <= 2 * block_elements || block < 32 || block == k) return;
+  int first = 0;
+  while (type_of(axes[static_cast<size_t>(first)]) == AxisType::Thread) ++first;
+  const std::vector<Opt> before = plan.opts();
+  plan.add({OptOp::Split, at, block, AxisType::Reduce, false});
+  try {
+    for (; at > first; --at) plan.add({OptOp::Swap, at, at - 1});
+  } catch (const Error&) {  // the output cannot hold partial sums
+    plan.restart(before);
+  }
 }
 
 // Lanes along one axis: UPCAST of a loop, GROUP_REDUCE of a reduction.
@@ -289,10 +323,14 @@ void threads(Plan& plan, double work) {
 std::vector<Opt> choose_opts(const UOp& ast, const Target& target) {
   Plan plan(ast, target);
   const Accesses accesses = survey(ast);
-  if (const auto contraction = find_contraction(accesses, plan.axes()))
+  if (const auto contraction = find_contraction(accesses, plan.axes())) {
+    const int64_t rows = size_of(contraction->rows), columns = size_of(contraction->columns);
     register_tile(plan, *contraction);
-  else
-    lanes_everywhere(plan, accesses);
+    threads(plan, accesses.work);
+    block_reduction(plan, rows, columns);
+    return plan.take();
+  }
+  lanes_everywhere(plan, accesses);
   threads(plan, accesses.work);
   return plan.take();
 }

@@ -192,10 +192,24 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
   return done.at(respelled);
 }
 
+// Whether a REDUCE axis may stand outside of the parallel ones: the partial results then live in
+// the output, which must hold them unrounded.
+bool keeps_partial_sums(const UOp& ast) {
+  std::vector<UOp> reduces, stores;
+  for (const UOp& u : toposort(ast)) {
+    if (u.is(Op::Reduce)) reduces.push_back(u);
+    if (u.is(Op::Store)) stores.push_back(u);
+  }
+  return reduces.size() == 1 && stores.size() == 1 &&
+         stores[0].src(1).dtype() == reduces[0].dtype() && reduces[0].ranges().size() > 0;
+}
+
 UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b, int i, int j) {
-  KOINE_REQUIRE(is_reduction(type_of(a)) == is_reduction(type_of(b)), Value,
-                "Swap: axes {} ({}) and {} ({}): a reduction axis and a parallel axis do not swap",
-                i, axis_type_name(type_of(a)), j, axis_type_name(type_of(b)));
+  KOINE_REQUIRE(
+      is_reduction(type_of(a)) == is_reduction(type_of(b)) || keeps_partial_sums(ast), Value,
+      "Swap: axes {} ({}) and {} ({}): a reduction axis stands outside a parallel one only "
+      "in a kernel with one reduce whose output has its dtype",
+      i, axis_type_name(type_of(a)), j, axis_type_name(type_of(b)));
   const UOp x = with_id(a, b.as<RangeArg>().id), y = with_id(b, a.as<RangeArg>().id);
   const UOp out = respell(ast, {{a, {x, {x}}}, {b, {y, {y}}}});
   // The lists of End and Reduce name ranges outermost first.

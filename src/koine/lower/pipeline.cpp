@@ -95,7 +95,7 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
   out.name = kernel_name(k);
   out.estimate = estimate_of(ast);
   k = run_stage("expand", k, VerifyLevel::Kernel, false, sink,
-                [](const UOp& u) { return expand(threads_to_special(u)); });
+                [](const UOp& u) { return expand(threads_to_special(block_reduces(u))); });
   k = run_stage("select", k, VerifyLevel::Kernel, false, sink,
                 [&](const UOp& u) { return select(u, target); });
   out.linear = run_stage("linearize", k, VerifyLevel::Linear, true, sink,

@@ -184,14 +184,24 @@ class LlvmRenderer {
     return b_.CreateZExt(v, byte);
   }
 
-  // A place on the stack where closed scalar accesses go, so that no branch is needed.
+  // A place on the stack where accesses whose scalar gate is closed go, so that no branch is
+  // needed.
   Value* nowhere() {
+    constexpr unsigned largest_access = 256 * 8;  // bytes: the most lanes of the widest element
     if (nowhere_ == nullptr) {
       llvm::IRBuilder<> at_entry(&function_->getEntryBlock(), function_->getEntryBlock().begin());
-      nowhere_ = at_entry.CreateAlloca(at_entry.getInt64Ty());
-      at_entry.CreateStore(at_entry.getInt64(0), nowhere_);
+      auto* place =
+          at_entry.CreateAlloca(llvm::ArrayType::get(at_entry.getInt8Ty(), largest_access));
+      place->setAlignment(llvm::Align(16));
+      nowhere_ = place;
     }
     return nowhere_;
+  }
+
+  // The gate of an access when it is the same for all lanes; null otherwise.
+  Value* scalar_gate(const UOp& gate) {
+    if (gate.is_scalar()) return value(gate);
+    return gate.is(Op::Expand) ? value(gate.src(0).src(0)) : nullptr;
   }
 
   Value* load_value(const UOp& u) {
@@ -217,6 +227,11 @@ class LlvmRenderer {
     Value* pointer = element_pointer(buffer, c.base);
     llvm::Type* type = vector_of(memory_type(d), lanes);
     if (!gated) return from_memory(b_.CreateAlignedLoad(type, pointer, align_of(d)), d);
+    if (Value* gate = scalar_gate(u.src(2))) {
+      pointer = b_.CreateSelect(gate, pointer, nowhere());
+      Value* loaded = from_memory(b_.CreateAlignedLoad(type, pointer, align_of(d)), d);
+      return b_.CreateSelect(gate, loaded, value(u.src(1)));
+    }
     Value* alt = to_memory(value(u.src(1)), d);
     return from_memory(b_.CreateMaskedLoad(type, pointer, align_of(d), value(u.src(2)), alt), d);
   }
@@ -241,7 +256,9 @@ class LlvmRenderer {
     const Contiguous c = contiguous_access(address);
     KOINE_INVARIANT(c.yes, "a vector store is not contiguous:\n{}", to_text(u));
     Value* pointer = element_pointer(buffer, c.base);
-    if (gated)
+    Value* gate = gated ? scalar_gate(u.src(2)) : nullptr;
+    if (gate != nullptr) pointer = b_.CreateSelect(gate, pointer, nowhere());
+    if (gated && gate == nullptr)
       b_.CreateMaskedStore(v, pointer, align_of(d), value(u.src(2)));
     else
       b_.CreateAlignedStore(v, pointer, align_of(d));
