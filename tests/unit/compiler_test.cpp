@@ -111,6 +111,45 @@ TEST(compositions, spec_C_gather_amend_31) {
   expect_same_everywhere(t.gather(0, idx));
 }
 
+// Work of a kernel list: iterations of all loads.
+double loads_of(const std::vector<Kernel>& kernels) {
+  double total = 0;
+  for (const Kernel& k : kernels)
+    for (const UOp& u : toposort(k.ast)) {
+      if (!u.is(Op::Load)) continue;
+      double times = 1;
+      for (const Node* r : u.ranges()) times *= static_cast<double>(const_int(r->sources()[0]));
+      total += times;
+    }
+  return total;
+}
+
+TEST(compositions, spec_C_scat) {
+  const int64_t k = 300, d = 500;
+  std::mt19937_64 random(test_seed());
+  std::vector<int32_t> where_to;
+  for (int64_t i = 0; i < d; ++i) where_to.push_back(static_cast<int32_t>(random() % 310) - 5);
+  const Tensor t = small({k}), v = small({d}, 1), idx = Tensor::from(where_to, {d});
+  // As the specification writes it.
+  const Tensor mask =
+      (Tensor::arange(k).reshape({k, 1}) == idx.reshape({1, d})).cast(DType::Float32);
+  const Tensor out = t + (mask * v.reshape({1, d})).sum({1});
+  EXPECT_LE(loads_of(schedule({out.uop()})), 8.0 * (k + d)) << "work is linear, not k * d";
+  std::vector<float> sums(static_cast<size_t>(k), 0.0f);
+  const auto values = v.tolist<float>(), base = t.tolist<float>();
+  for (size_t i = 0; i < values.size(); ++i)
+    if (where_to[i] >= 0 && where_to[i] < k) sums[static_cast<size_t>(where_to[i])] += values[i];
+  const auto got = out.tolist<float>();
+  for (size_t i = 0; i < sums.size(); ++i) ASSERT_EQ(got[i], base[i] + sums[i]) << i;
+  // The library's form, in rows, and the gradient of an embedding, which is one.
+  expect_same_everywhere(t.scatter_add(0, idx, v));
+  Tensor table = small({40, 6}, 2);
+  const Tensor rows = Tensor::from<int32_t>({3, 3, 39, 0, 7});
+  const Tensor grad = (table.index_select(0, rows) * small({5, 6}, 3)).sum().gradient({table})[0];
+  EXPECT_LE(loads_of(schedule({grad.uop()})), 8.0 * (40 + 5) * 6);
+  expect_same_everywhere(grad);
+}
+
 TEST(compositions, scatter_add_and_scatter) {
   const Tensor t = Tensor::zeros({5}), idx = Tensor::from<int32_t>({1, 1, 4, 9, 0}),
                v = Tensor::from<float>({1, 2, 3, 4, 5});

@@ -5,6 +5,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/optimize.hpp"
 
@@ -323,6 +324,10 @@ void threads(Plan& plan, double work) {
 std::vector<Opt> choose_opts(const UOp& ast, const Target& target) {
   Plan plan(ast, target);
   const Accesses accesses = survey(ast);
+  // A kernel that reads what it stores keeps its order.
+  for (const UOp& load : accesses.loads)
+    for (const UOp& st : accesses.stores)
+      if (strip_after(load.src(0)) == strip_after(st.src(0))) return {};
   if (const auto contraction = find_contraction(accesses, plan.axes())) {
     const int64_t rows = size_of(contraction->rows), columns = size_of(contraction->columns);
     register_tile(plan, *contraction);

@@ -13,6 +13,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/fusion.hpp"
+#include "koine/lower/scatter.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -210,8 +211,33 @@ class Scheduler {
     const UOp body = is_true(gate) ? store(address, value) : store(address, value, gate);
     const UOp ast = rewrite(sink(std::vector<UOp>{end(body, ranges)}), kernel_rules());
     current_.kernel.ast = rewrite(rewrite(ast, promise_rules()), kernel_rules());
+    if (const auto sum = find_scatter(current_.kernel.ast)) {
+      if (value == sum->reduce || is_plain_store_of(current_.kernel.ast, sum->reduce)) {
+        current_.kernel.ast = rewrite(scatter_kernel(current_.kernel.ast, *sum), kernel_rules());
+      } else if (realize_reduces(request.value)) {
+        return make_kernel(request);  // the sum has a kernel of its own now: start again
+      }
+    }
     current_.kernel.reason = request.reason;
     return std::move(current_);
+  }
+
+  static bool is_plain_store_of(const UOp& ast, const UOp& reduce) {
+    for (const UOp& u : toposort(ast))
+      if (u.is(Op::Store)) return u.src(1) == reduce && u.src().size() == 2;
+    return false;
+  }
+
+  // Gives the sums below a value buffers of their own; false when there is none that lacks one.
+  bool realize_reduces(const UOp& value) {
+    std::vector<UOp> found;
+    toposort(value, [&](const UOp& u) {
+      if (!(u == value) && storage_of(u)) return false;
+      if (u.is(Op::Reduce) && u.as<ReduceArg>().op == Op::Add && !(u == value)) found.push_back(u);
+      return !u.is(Op::Reduce) || u == value;
+    });
+    for (const UOp& u : found) realize(u, "a sum by index");
+    return !found.empty();
   }
 
   // A copy between devices: the runtime moves the bytes, no kernel is compiled.

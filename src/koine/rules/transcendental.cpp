@@ -84,18 +84,18 @@ UOp log2_of(const UOp& x) {
       where(eq(x, zero), like(x, -inf), like(x, std::numeric_limits<double>::quiet_NaN())));
 }
 
-// sin of a float64: q = nearest integer to x 2/pi, r = x - q pi/2 in three parts (Cody and Waite),
-// then the Taylor series of sin or cos by the quadrant.
-UOp sin_of_double(const UOp& x) {
+// The nearest integer of a float64 below 2^51 in magnitude, as a float64 and in its low bits.
+struct Nearest {
+  UOp value, bits;
+};
+Nearest nearest(const UOp& x) {
   const UOp magic = like(x, 0x1.8p52);
-  const UOp shifted = add(mul(x, like(x, 2 / std::numbers::pi)), magic);
-  const UOp quadrant = bitcast(shifted, DType::Int64);
-  const UOp q = sub(shifted, magic);
-  // pi/2 in parts of 33 bits, so that q times a part is exact for |q| < 2^20.
-  constexpr double part1 = 0x1.921fb544p+0, part2 = 0x1.0b4611a6p-34, part3 = 0x1.3198a2e037073p-69;
-  UOp r = sub(x, mul(q, like(x, part1)));
-  r = sub(r, mul(q, like(x, part2)));
-  r = sub(r, mul(q, like(x, part3)));
+  const UOp shifted = add(x, magic);
+  return {sub(shifted, magic), bitcast(shifted, DType::Int64)};
+}
+
+// sin(quadrant pi/2 + r), |r| <= pi/4, by the Taylor series of sin or cos.
+UOp sin_in_quadrant(const UOp& r, const UOp& quadrant) {
   const UOp r2 = mul(r, r);
   std::vector<double> sine{1}, cosine{1};
   for (int k = 1; k < 9; ++k) {
@@ -107,12 +107,59 @@ UOp sin_of_double(const UOp& x) {
     return ne(bit_and(quadrant, constant_int(DType::Int64, mask)), constant_int(DType::Int64, 0));
   };
   const UOp value = where(bit(1), c, s);
-  const UOp signed_value = where(bit(2), neg(value), value);
-  const double inf = std::numeric_limits<double>::infinity();
-  const UOp infinite = bit_or(eq(x, like(x, inf)), eq(x, like(x, -inf)));
-  const UOp result =
-      where(infinite, like(x, std::numeric_limits<double>::quiet_NaN()), signed_value);
+  return where(bit(2), neg(value), value);
+}
+
+UOp nan_like(const UOp& x) { return like(x, std::numeric_limits<double>::quiet_NaN()); }
+
+// sin of a float64: r = x - q pi/2 in three parts (Cody and Waite). The parts of pi/2 have 33 bits,
+// so that q times a part is exact below 2^20; beyond, the result would have no right digit in the
+// end, and is NaN.
+UOp sin_of_double(const UOp& x) {
+  constexpr double part1 = 0x1.921fb544p+0, part2 = 0x1.0b4611a6p-34, part3 = 0x1.3198a2e037073p-69;
+  const Nearest q = nearest(mul(x, like(x, 2 / std::numbers::pi)));
+  UOp r = sub(x, mul(q.value, like(x, part1)));
+  r = sub(r, mul(q.value, like(x, part2)));
+  r = sub(r, mul(q.value, like(x, part3)));
+  const UOp limit = like(x, 0x1p20);
+  const UOp reachable = bit_and(lt(x, limit), lt(neg(limit), x));
+  const UOp result = where(reachable, sin_in_quadrant(r, q.bits), nan_like(x));
   return where(eq(x, like(x, 0)), x, result);  // keeps -0.0
+}
+
+// sin of a float32, given as a float64: any size. |x| = u 2^(32 j) with u below 2^32, and 2^(32 j)
+// 2/pi modulo 4 is a constant in three parts; u has 24 bits, so its products with the first two
+// parts (29 bits each) are exact.
+UOp sin_of_single(const UOp& x) {
+  struct Row {
+    double scale, part1, part2, part3;
+  };
+  constexpr Row rows[4] = {{0x1p0, 0x1.45f306cp-1, 0x1.c9c882ap-29, 0x1.4fe13abe8fa9ap-59},
+                           {0x1p-32, -0x1.b1bbeaep+0, 0x1.3f84ebp-29, -0x1.70565911f924fp-59},
+                           {0x1p-64, 0x1.fc2757ep+0, -0x1.c159644p-29, -0x1.f924eb53361dep-59},
+                           {0x1p-96, 0x1.f534ddcp+0, 0x1.b6c52cp-33, -0x1.9b0ef1bef806cp-58}};
+  const UOp zero = like(x, 0), negative = lt(x, zero);
+  const UOp size = where(negative, neg(x), x);
+  const UOp big = logical_not(lt(size, like(x, 0x1p32)));
+  const UOp bigger = logical_not(lt(size, like(x, 0x1p64)));
+  const UOp biggest = logical_not(lt(size, like(x, 0x1p96)));
+  auto choose = [&](double Row::* column) {
+    return where(biggest, like(x, rows[3].*column),
+                 where(bigger, like(x, rows[2].*column),
+                       where(big, like(x, rows[1].*column), like(x, rows[0].*column))));
+  };
+  const UOp u = mul(size, choose(&Row::scale));
+  const UOp t1 = mul(u, choose(&Row::part1)), t2 = mul(u, choose(&Row::part2));
+  const UOp t3 = mul(u, choose(&Row::part3));
+  const UOp t1_mod_4 = sub(t1, mul(nearest(mul(t1, like(x, 0.25))).value, like(x, 4)));
+  const Nearest q2 = nearest(t2);
+  const UOp sum = add(t1_mod_4, sub(t2, q2.value));  // exact
+  const Nearest q = nearest(sum);
+  const UOp r = mul(add(sub(sum, q.value), t3), like(x, std::numbers::pi / 2));
+  const UOp value = sin_in_quadrant(r, add(q.bits, q2.bits));
+  const UOp finite = lt(size, like(x, std::numeric_limits<double>::infinity()));
+  const UOp result = where(finite, where(negative, neg(value), value), nan_like(x));
+  return where(eq(x, zero), x, result);  // keeps -0.0
 }
 
 // |a|^b by log2 and exp2 in float64, then the sign and the corners of IEEE pow.
@@ -174,7 +221,7 @@ UOp decompose(Op op, std::span<const UOp> operands) {
     std::vector<UOp> wide;
     for (const UOp& o : operands)
       wide.push_back(cast(o, in_double ? DType::Float64 : DType::Float32));
-    const UOp result = decompose(op, wide);
+    const UOp result = op == Op::Sin ? sin_of_single(wide[0]) : decompose(op, wide);
     return result ? cast(result, dtype) : UOp();
   }
   switch (op) {
