@@ -10,6 +10,8 @@
 #include "koine/lower/callify.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/plan.hpp"
+#include "koine/render/c.hpp"
+#include "koine/render/llvm.hpp"
 #include "koine/transform/gradient.hpp"
 #include "koine/verify/verify.hpp"
 
@@ -201,6 +203,80 @@ TEST(stages, spec_L3_O1_names_show_the_axes) {
   const LoweredKernel n = lower_kernel(kernels[0].ast, t);
   EXPECT_TRUE(n.opts.empty());
   EXPECT_EQ(n.name, "r_L64_L64_R64") << "without optimisation there are only L and R";
+}
+
+TEST(stages, spec_L4_O1g_upcast_becomes_one_vector) {
+  const UOp ast = schedule({(small({64}) + Tensor(1.0)).uop()})[0].ast;
+  const std::vector<Opt> opts{{OptOp::Split, 0, 4, AxisType::Upcast, false}};
+  const LoweredKernel k = lower_kernel(ast, generic_target(false), {}, &opts);
+  EXPECT_EQ(k.name, "e_L16_u4");
+  int loads = 0;
+  for (const UOp& u : k.linear.src())
+    if (u.is(Op::Load)) {
+      ++loads;
+      EXPECT_EQ(lane_count(u), 4);
+      EXPECT_TRUE(contiguous_access(strip_after(u.src(0))).yes);
+    }
+  EXPECT_EQ(loads, 1) << "one vector load, not four";
+}
+
+TEST(stages, spec_O1e_O1f_group_reduce_is_lanes_on_a_cpu) {
+  const UOp value = small({1024}).sum().uop();
+  const Kernel k = rangeify(
+      callify({value}, {new_buffer(value.shape(), DType::Float32, Device("CPU"))}).body)[0];
+  const std::vector<Opt> none, group{{OptOp::Split, 0, 8, AxisType::GroupReduce, false}};
+  EXPECT_EQ(lower_kernel(k.ast, generic_target(false), {}, &none).name, "r_R1024");
+  const LoweredKernel g = lower_kernel(k.ast, generic_target(false), {}, &group);
+  EXPECT_EQ(g.name, "r_R128_G8");
+  int accumulators = 0;
+  for (const UOp& u : g.linear.src())
+    if (u.is(Op::Buffer)) {
+      ++accumulators;
+      EXPECT_EQ(lane_count(u), 8);
+      EXPECT_EQ(u.addrspace(), AddrSpace::Reg);
+    }
+  EXPECT_EQ(accumulators, 1);
+}
+
+TEST(stages, spec_L5_only_what_the_target_runs_is_left) {
+  const Tensor x = small({64}).cast(DType::Float16);
+  const UOp ast = schedule({(x.exp2() + x.log2()).uop()})[0].ast;
+  for (const UOp& u : lower_kernel(ast, generic_target(true)).linear.src()) {
+    EXPECT_FALSE(u.is(Op::Exp2) || u.is(Op::Log2) || u.is(Op::Mulacc));
+    EXPECT_FALSE(is_small_float(u.dtype())) << op_name(u.op());
+  }
+}
+
+TEST(stages, spec_L8_render_c_and_llvm) {
+  const UOp ast = schedule({(small({16}) * Tensor(2.0)).uop()})[0].ast;
+  const LoweredKernel k = lower_kernel(ast, generic_target(true));
+  EXPECT_NE(render_c(k.linear, "twice").find("void twice(void** buffers"), std::string::npos);
+  EXPECT_NE(render_llvm_text(k.linear, "twice", generic_target(true)).find("fmul <16 x float>"),
+            std::string::npos)
+      << "LLVM sees vectors";
+}
+
+TEST(stages, debug_levels_print_what_the_docs_say) {
+  auto output = [](int level) {
+    Options o = options();
+    o.debug = level;
+    const OptionScope scope(o);
+    clear_compile_cache();
+    ::testing::internal::CaptureStderr();
+    (void)(small({32, 32}) + Tensor(level)).sum({1}).tolist<float>();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::vector<std::string> marks{"",         "run     ", "kernel  ", "Sink",
+                                       "opts    ", "void r_",  "linear  ", "optimize  "};
+  for (int level = 0; level <= 7; ++level) {
+    const std::string text = output(level);
+    if (level == 0) {
+      EXPECT_EQ(text, "");
+    }
+    for (int mark = 1; mark <= 7; ++mark)
+      EXPECT_EQ(text.find(marks[static_cast<size_t>(mark)]) != std::string::npos, mark <= level)
+          << "level " << level << " and '" << marks[static_cast<size_t>(mark)] << "'";
+  }
 }
 
 TEST(stages, spec_L6_linear_text_is_deterministic) {

@@ -93,6 +93,19 @@ TEST(ir, spec_amend_34_equal_leaves_have_their_own_gradients) {
   EXPECT_EQ(b.grad().tolist<float>(), (std::vector<float>{3, 3}));
 }
 
+TEST(ir, spec_A5_binary_is_raw_bytes) {
+  std::vector<float> values;
+  for (int i = 0; i < 256; ++i) values.push_back(static_cast<float>(i) * 0.5f);
+  const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * 4);
+  const UOp blob = UOp::make(Op::Binary, {}, bytes);
+  EXPECT_EQ(blob.sizes(), (std::vector<int64_t>{1024}));
+  EXPECT_EQ(blob.dtype(), DType::UInt8);
+  const Tensor sum = Tensor(bitcast(blob, DType::Float32)) + Tensor(1.0);
+  for (float& v : values) v += 1;
+  EXPECT_EQ(sum.tolist<float>(), values);
+  expect_same_everywhere(sum);
+}
+
 TEST(ir, spec_A6_vector_constants_are_stacks) {
   const UOp v = stack(std::vector<UOp>{constant(DType::Float32, 1), constant(DType::Float32, 2),
                                        constant(DType::Float32, 3), constant(DType::Float32, 4)});
@@ -125,6 +138,14 @@ TEST(ir, spec_P3_device_is_the_first_one_found) {
   const UOp x = buffer_from_host(shape_of({2}), DType::Float32, "CPU:1", nullptr);
   EXPECT_EQ(add(constant(DType::Float32, 1), x).device().name(), "CPU:1");
   EXPECT_FALSE(constant(DType::Float32, 1).device());
+}
+
+TEST(ir, spec_P4_address_spaces) {
+  const UOp local =
+      UOp::make(Op::Buffer, {shape_of({8})}, BufferArg{0, DType::Float32, {}, AddrSpace::Local});
+  EXPECT_EQ(index(local, {index_const(1)}).addrspace(), AddrSpace::Local);
+  EXPECT_EQ(after(local, {store(local, local)}).addrspace(), AddrSpace::Local);
+  EXPECT_EQ(param(0, shape_of({8}), DType::Float32).addrspace(), AddrSpace::Global);
 }
 
 // Every value that an int8 expression takes lies in the interval derived for it, wrap included.

@@ -201,6 +201,30 @@ TEST(movement, spec_B16_stores) {
   expect_error([&] { (void)store(b, cast(b, DType::Float32)); }, {"Store", "int32", "float32"});
 }
 
+TEST(movement, spec_B18_after_orders_reads_and_writes) {
+  // Old state, first write, second write: each reader sees the version it names.
+  const UOp b = Tensor::from<int32_t>({1, 2, 3, 4}).uop();
+  const UOp once = after(
+      b, {store(shrink(b, shape_of({0}), shape_of({2})), Tensor::from<int32_t>({10, 20}).uop())});
+  const UOp twice = after(once, {store(shrink(once, shape_of({1}), shape_of({2})),
+                                       Tensor::from<int32_t>({7, 8}).uop())});
+  const UOp old_sum = reduce(Op::Add, b, {0}), new_sum = reduce(Op::Add, twice, {0});
+  const UOp both = add(old_sum, mul(new_sum, constant_int(DType::Int32, 100)));
+  EXPECT_EQ(interpret(both, bindings_of(both)).data[0], 10u + 100u * (10 + 7 + 8 + 4));
+  EXPECT_EQ(Tensor(both).tolist<int>(), (std::vector<int>{2910}));
+}
+
+TEST(movement, spec_B19_groups_and_sinks) {
+  const UOp b = Tensor::from<int32_t>({0, 0, 0, 0}).uop();
+  auto half = [&](int64_t from, int v) {
+    return store(shrink(b, shape_of({from}), shape_of({2})),
+                 Tensor::full({2}, v, DType::Int32).uop());
+  };
+  EXPECT_EQ(Tensor(after(b, {half(0, 5), half(2, 6)})).tolist<int>(),
+            (std::vector<int>{5, 5, 6, 6}));
+  EXPECT_EQ(sink(std::vector<UOp>{half(0, 5)}).dtype(), DType::Void);
+}
+
 TEST(movement, spec_B20_amend_29_assignment) {
   Tensor x = Tensor::from<int32_t>({1, 2, 3, 4});
   for (int i = 0; i < 100; ++i) x += Tensor(1);

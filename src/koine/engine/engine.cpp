@@ -48,11 +48,16 @@ UOp make_buffer(const UOp& shape, DType dtype, const std::string& device) {
   return buffer;
 }
 
-// Nodes that were computed before become their Buffers.
+// Nodes that were computed before become their Buffers, and so do raw bytes (row A5).
 UOp with_results(const UOp& graph) {
   Substitution known;
   toposort(graph, [&](const UOp& u) {
-    const UOp buffer = storage::result(u);
+    UOp buffer = storage::result(u);
+    if (!buffer && u.is(Op::Binary)) {
+      buffer =
+          buffer_from_host(u.shape(), DType::UInt8, default_device(), u.as<std::string>().data());
+      storage::set_result(u, buffer);
+    }
     if (buffer) known.emplace(u, buffer);
     return !buffer;
   });

@@ -33,12 +33,14 @@ std::vector<UOp> conjuncts(const UOp& condition) {
 
 // For `k == e` with e free of k: e. Null otherwise.
 UOp equal_to(const UOp& part, const UOp& k) {
-  if (!part.is(Op::CmpNe) || !is_const(part.src(1), 1) || part.src(0).dtype() != DType::Bool) return {};
+  if (!part.is(Op::CmpNe) || !is_const(part.src(1), 1) || part.src(0).dtype() != DType::Bool)
+    return {};
   const UOp& unequal = part.src(0);
   if (!unequal.is(Op::CmpNe) || unequal.src(0).dtype() != DType::Index) return {};
   int64_t coefficient = 0;
   UOp rest;
-  if (!linear_coefficient(simplify_index(sub(unequal.src(0), unequal.src(1))), k, coefficient, rest))
+  if (!linear_coefficient(simplify_index(sub(unequal.src(0), unequal.src(1))), k, coefficient,
+                          rest))
     return {};
   if (coefficient == 1) return simplify_index(neg(rest));
   return coefficient == -1 ? rest : UOp();

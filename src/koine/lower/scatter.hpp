@@ -17,8 +17,8 @@ struct ScatterSum {
 /// The first such sum in a kernel; it costs (size of k) * (size of d) as it stands.
 std::optional<ScatterSum> find_scatter(const UOp& ast);
 
-/// The kernel "store the sum" with work k + d: its output is zeroed, then each d adds its value where
-/// it belongs, in ascending order (row C-scat). The Store's value must be the Reduce itself.
+/// The kernel "store the sum" with work k + d: its output is zeroed, then each d adds its value
+/// where it belongs, in ascending order (row C-scat). The Store's value must be the Reduce itself.
 UOp scatter_kernel(const UOp& ast, const ScatterSum& sum);
 
 }  // namespace koine
