@@ -3,6 +3,8 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
+#include <algorithm>
+
 #include "koine/ir/build.hpp"
 
 namespace koine {
@@ -58,6 +60,26 @@ std::vector<UOp> toposort(const UOp& root, const std::function<bool(const UOp&)>
     if (allowed(node)) order.push_back(UOp::share(node));
   });
   return order;
+}
+
+bool depends_on(const UOp& value, const UOp& range) {
+  const auto& ranges = value.ranges();
+  return std::find(ranges.begin(), ranges.end(), range.node()) != ranges.end();
+}
+
+std::vector<UOp> conjuncts(const UOp& condition) {
+  std::vector<UOp> out, pending{condition};
+  while (!pending.empty()) {
+    const UOp part = pending.back();
+    pending.pop_back();
+    if (part.is(Op::And)) {
+      pending.push_back(part.src(1));
+      pending.push_back(part.src(0));
+    } else {
+      out.push_back(part);
+    }
+  }
+  return out;
 }
 
 UOp substitute(const UOp& root, const Substitution& replacements) {

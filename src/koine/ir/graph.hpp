@@ -13,6 +13,11 @@ std::vector<UOp> toposort(const UOp& root);
 /// The same, entering only nodes for which `enter` holds; a node that is not entered is left out.
 std::vector<UOp> toposort(const UOp& root, const std::function<bool(const UOp&)>& enter);
 
+/// Whether a value still depends on a Range.
+bool depends_on(const UOp& value, const UOp& range);
+/// The parts of a conjunction, left to right; the condition itself when it is none.
+std::vector<UOp> conjuncts(const UOp& condition);
+
 using Substitution = std::unordered_map<UOp, UOp>;
 /// Replaces nodes, outermost first; a replacement is not searched again. Nodes that see no
 /// replacement stay the same node. Does not enter the bodies of Functions and Calls (C33).

@@ -424,4 +424,18 @@ bool linear_coefficient(const UOp& expression, const UOp& atom, int64_t& coeffic
   return true;
 }
 
+UOp equal_to(const UOp& condition, const UOp& range) {
+  const bool negation = condition.is(Op::CmpNe) && condition.src(0).dtype() == DType::Bool &&
+                        is_const(condition.src(1), 1);
+  if (!negation) return {};
+  const UOp& unequal = condition.src(0);
+  if (!unequal.is(Op::CmpNe) || unequal.src(0).dtype() != DType::Index) return {};
+  int64_t coefficient = 0;
+  UOp rest;
+  const UOp difference = simplify_index(sub(unequal.src(0), unequal.src(1)));
+  if (!linear_coefficient(difference, range, coefficient, rest)) return {};
+  if (coefficient == 1) return simplify_index(neg(rest));
+  return coefficient == -1 ? rest : UOp();
+}
+
 }  // namespace koine

@@ -19,4 +19,8 @@ UOp product(const UOp& shape);
 /// For a sum: coefficient of `atom` where it occurs linearly; false when it occurs otherwise.
 bool linear_coefficient(const UOp& expression, const UOp& atom, int64_t& coefficient, UOp& rest);
 
+/// For a condition `range == e` (Not of CmpNe on index scalars) with e free of the range: e. Null
+/// for every other condition.
+UOp equal_to(const UOp& condition, const UOp& range);
+
 }  // namespace koine

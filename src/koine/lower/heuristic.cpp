@@ -17,11 +17,6 @@ int64_t size_of(const UOp& range) {
 }
 AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
 
-bool depends(const UOp& u, const UOp& range) {
-  const auto& ranges = u.ranges();
-  return std::find(ranges.begin(), ranges.end(), range.node()) != ranges.end();
-}
-
 // Elements that a step of `range` moves an access; nullopt where it is not linear.
 std::optional<int64_t> stride(const UOp& address, const UOp& range) {
   if (!address.is(Op::Index)) return std::nullopt;
@@ -119,12 +114,12 @@ std::optional<Contraction> find_contraction(const Accesses& a, const std::vector
     int64_t column_stride = 0;
     for (const UOp& axis : axes) {
       if (type_of(axis) != AxisType::Loop || size_of(axis) < 2) continue;
-      if (depends(x, axis) && !depends(y, axis)) rows = axis;
-      if (depends(y, axis) && !depends(x, axis)) {
+      if (depends_on(x, axis) && !depends_on(y, axis)) rows = axis;
+      if (depends_on(y, axis) && !depends_on(x, axis)) {
         // Prefer a column axis that loads and stores run along.
         int64_t score = size_of(axis) >= 4 ? 1 : 0;
         for (const UOp& load : a.loads)
-          if (depends(y, axis) && stride(load, axis) == 1) score += 4;
+          if (depends_on(y, axis) && stride(load, axis) == 1) score += 4;
         for (const UOp& st : a.stores)
           if (stride(st, axis) == 1) score += 2;
         if (score >= column_stride) {
@@ -262,7 +257,7 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   const bool reduces = !accesses.reduces.empty();
   bool loop_in_reduces = loop && reduces;
   for (const UOp& r : accesses.reduces)
-    loop_in_reduces = loop_in_reduces && depends(r.src(0), loop);
+    loop_in_reduces = loop_in_reduces && depends_on(r.src(0), loop);
   if (loop && (!reduces || loop_in_reduces)) {
     // Prefer a reduction axis when the inputs run along it and not along the loop.
     const UOp reduced =

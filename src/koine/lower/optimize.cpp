@@ -151,10 +151,6 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
   if (padded == size) return ast;
   const UOp wide = range(axis.as<RangeArg>().id, index_const(padded), type_of(axis));
   const UOp inside = lt(wide, bound);
-  auto depends = [](const UOp& u, const UOp& r) {
-    const auto& ranges = u.ranges();
-    return std::find(ranges.begin(), ranges.end(), r.node()) != ranges.end();
-  };
   const UOp respelled = respell(ast, {{axis, {wide, {wide}}}});
   std::unordered_map<UOp, UOp> done;
   for (const UOp& node : toposort(respelled)) {
@@ -162,7 +158,7 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
     for (const UOp& s : node.src()) src.push_back(done.at(s));
     UOp out =
         std::equal(src.begin(), src.end(), node.src().begin()) ? node : with_sources(node, src);
-    if (node.is(Op::Load) && depends(node, wide)) {
+    if (node.is(Op::Load) && depends_on(node, wide)) {
       int64_t step = 0;
       UOp rest;
       const UOp& place = node.src(0).src(1);
@@ -176,7 +172,7 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
         const UOp alt = out.src().size() == 3 ? out.src(1) : constant_int(out.dtype(), 0);
         out = load(out.src(0), alt, gate);
       }
-    } else if (node.is(Op::Store) && depends(node, wide)) {
+    } else if (node.is(Op::Store) && depends_on(node, wide)) {
       const UOp gate = out.src().size() == 3 ? bit_and(out.src(2), inside) : inside;
       out = store(out.src(0), out.src(1), gate);
     } else if (node.is(Op::Reduce)) {

@@ -11,41 +11,6 @@
 namespace koine {
 namespace {
 
-bool depends(const UOp& u, const UOp& range) {
-  const auto& ranges = u.ranges();
-  return std::find(ranges.begin(), ranges.end(), range.node()) != ranges.end();
-}
-
-std::vector<UOp> conjuncts(const UOp& condition) {
-  std::vector<UOp> out, pending{condition};
-  while (!pending.empty()) {
-    const UOp p = pending.back();
-    pending.pop_back();
-    if (p.is(Op::And)) {
-      pending.push_back(p.src(1));
-      pending.push_back(p.src(0));
-    } else {
-      out.push_back(p);
-    }
-  }
-  return out;
-}
-
-// For `k == e` with e free of k: e. Null otherwise.
-UOp equal_to(const UOp& part, const UOp& k) {
-  if (!part.is(Op::CmpNe) || !is_const(part.src(1), 1) || part.src(0).dtype() != DType::Bool)
-    return {};
-  const UOp& unequal = part.src(0);
-  if (!unequal.is(Op::CmpNe) || unequal.src(0).dtype() != DType::Index) return {};
-  int64_t coefficient = 0;
-  UOp rest;
-  if (!linear_coefficient(simplify_index(sub(unequal.src(0), unequal.src(1))), k, coefficient,
-                          rest))
-    return {};
-  if (coefficient == 1) return simplify_index(neg(rest));
-  return coefficient == -1 ? rest : UOp();
-}
-
 std::optional<ScatterSum> match_sum(const UOp& reduce, const UOp& k) {
   const UOp& body = reduce.src(0);
   UOp condition, value;
@@ -62,15 +27,15 @@ std::optional<ScatterSum> match_sum(const UOp& reduce, const UOp& k) {
         value = body.src(1 - side);
       }
   }
-  if (!condition || depends(value, k)) return std::nullopt;
+  if (!condition || depends_on(value, k)) return std::nullopt;
   ScatterSum out{reduce, k, {}, {}, value};
   for (const UOp& part : conjuncts(condition)) {
     const UOp at = out.at ? UOp() : equal_to(part, k);
     const bool moves = at && std::any_of(reduce.src().begin() + 1, reduce.src().end(),
-                                         [&](const UOp& d) { return depends(at, d); });
+                                         [&](const UOp& d) { return depends_on(at, d); });
     if (moves)
       out.at = at;
-    else if (depends(part, k))
+    else if (depends_on(part, k))
       return std::nullopt;
     else
       out.gate = out.gate ? bit_and(out.gate, part) : part;
@@ -88,7 +53,7 @@ std::optional<ScatterSum> find_scatter(const UOp& ast) {
   for (const UOp& u : order) {
     if (!u.is(Op::Reduce) || u.as<ReduceArg>().op != Op::Add) continue;
     for (const UOp& k : loops)
-      if (depends(u.src(0), k))
+      if (depends_on(u.src(0), k))
         if (auto sum = match_sum(u, k)) return sum;
   }
   return std::nullopt;

@@ -12,12 +12,6 @@
 namespace koine {
 namespace {
 
-bool depends(const UOp& u, const UOp& range) {
-  for (const Node* r : u.ranges())
-    if (r == range.node()) return true;
-  return false;
-}
-
 // Whether n times `value` equals the fold of n copies: wrapping integers always; floats only while
 // every partial sum is a small whole number.
 bool repeats_exactly(const UOp& value, const UOp& count) {
@@ -42,7 +36,7 @@ UOp drop_unused_range(const Match& m) {
   const UOp& value = r.src(0);
   for (size_t i = 1; i < r.src().size(); ++i) {
     const UOp& range = r.src(i);
-    if (depends(value, range)) continue;
+    if (depends_on(value, range)) continue;
     const UOp& bound = range.src(0);
     if (op == Op::Max && bound.bounds().low >= 1) return without_range(r, value, i);
     if (op == Op::Add && repeats_exactly(value, bound))
@@ -91,26 +85,11 @@ UOp count_condition(const Match& m) {
   }
   for (size_t i = 1; i < r.src().size(); ++i) {
     const UOp& range = r.src(i);
-    if (depends(value, range)) continue;
+    if (depends_on(value, range)) continue;
     if (!repeats_exactly(value, range.src(0))) continue;
     if (const UOp count = count_where(condition, range))
       return without_range(r, mul(value, cast(count, value.dtype())), i);
   }
-  return {};
-}
-
-// The j that a one-hot condition selects: range == e with e free of the range. Null otherwise.
-UOp selected_index(const UOp& equal, const UOp& range) {
-  // equal is (a != b) != true, or its negation is handled by the caller
-  const UOp& unequal = equal;
-  if (!unequal.is(Op::CmpNe) || unequal.src(0).dtype() != DType::Index) return {};
-  int64_t coefficient = 0;
-  UOp rest;
-  if (!linear_coefficient(simplify_index(sub(unequal.src(0), unequal.src(1))), range, coefficient,
-                          rest))
-    return {};
-  if (coefficient == 1) return simplify_index(neg(rest));
-  if (coefficient == -1) return rest;
   return {};
 }
 
@@ -157,25 +136,11 @@ UOp select_one_hot(const Match& m) {
         candidates.push_back({body.src(side).src(0), body.src(1 - side)});
   }
   for (const Candidate& c : candidates) {
-    // Collect the conjuncts of the condition.
-    std::vector<UOp> conjuncts, pending{c.condition};
-    while (!pending.empty()) {
-      const UOp p = pending.back();
-      pending.pop_back();
-      if (p.is(Op::And)) {
-        pending.push_back(p.src(1));
-        pending.push_back(p.src(0));
-      } else {
-        conjuncts.push_back(p);
-      }
-    }
-    for (const UOp& part : conjuncts) {
-      if (!part.is(Op::CmpNe) || !is_const(part.src(1), 1) || part.src(0).dtype() != DType::Bool)
-        continue;
+    for (const UOp& part : conjuncts(c.condition)) {
       for (size_t i = 1; i < r.src().size(); ++i) {
         const UOp& range = r.src(i);
-        const UOp at = selected_index(part.src(0), range);
-        if (!at || depends(at, range)) continue;
+        const UOp at = equal_to(part, range);
+        if (!at || depends_on(at, range)) continue;
         const UOp others = conjunction_without(c.condition, part);
         const UOp in_range = bit_and(logical_not(lt(at, index_const(0))), lt(at, range.src(0)));
         const UOp valid = simplify(bit_and(in_range, select(others, range, at, in_range)));

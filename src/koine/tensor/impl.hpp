@@ -32,8 +32,6 @@ std::string text_of(const Shape& shape);
 /// Both operands in the dtype they meet in.
 std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, bool weak_a, bool weak_b);
 UOp broadcast_scalar(const UOp& value, const Shape& shape);
-/// Remembers storages that want gradients, weakly.
-void register_gradient(const std::shared_ptr<void>& storage);
 
 }  // namespace tensor
 }  // namespace koine
