@@ -26,7 +26,7 @@ struct Case {
 
 TEST(fuzz, c_text_agrees_with_the_interpreter) {
   const OptionScope scope(strict_options());
-  const int64_t cases = test_cases(400);
+  const int64_t cases = test_cases(4000);
   const auto folder = std::filesystem::temp_directory_path() / fmt::format("koine_c_{}", getpid());
   std::filesystem::create_directories(folder);
   std::ofstream source(folder / "kernels.c");

@@ -8,7 +8,7 @@ namespace koine::test {
 TEST(fuzz, random_graphs_agree_on_interpreter_and_compiler) {
   const OptionScope scope(strict_options());
   const uint64_t seed = test_seed();
-  const int64_t cases = test_cases(1500);
+  const int64_t cases = test_cases(20000);
   int64_t failures = 0;
   for (int64_t i = 0; i < cases && failures < 3; ++i) {
     std::mt19937_64 random(seed + static_cast<uint64_t>(i));

@@ -60,7 +60,7 @@ class Expressions {
 }  // namespace
 
 TEST(rules, random_index_expressions_keep_their_values_and_bounds) {
-  const int64_t cases = test_cases(4000);
+  const int64_t cases = test_cases(25000);
   for (int64_t n = 0; n < cases; ++n) {
     std::mt19937_64 random(test_seed() + static_cast<uint64_t>(n));
     Expressions make(random);

@@ -131,7 +131,12 @@ uint64_t test_seed() {
 }
 int64_t test_cases(int64_t usual) {
   const char* text = std::getenv("KOINE_TEST_CASES");
-  return text != nullptr ? std::strtoll(text, nullptr, 10) : usual;
+  if (text != nullptr) return std::strtoll(text, nullptr, 10);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return std::max<int64_t>(usual / 20, 20);
+#else
+  return usual;
+#endif
 }
 
 }  // namespace koine::test

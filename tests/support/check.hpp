@@ -47,7 +47,7 @@ std::vector<DType> stored_dtypes();
 
 /// The seed of a randomised test: KOINE_TEST_SEED, else a fixed one; printed with failures.
 uint64_t test_seed();
-/// How many cases a fuzz test runs: KOINE_TEST_CASES, else `usual`.
+/// How many cases a fuzz test runs: KOINE_TEST_CASES, else `usual`, fewer under a sanitizer.
 int64_t test_cases(int64_t usual);
 
 }  // namespace koine::test

@@ -396,7 +396,7 @@ TEST(opts, spec_amend_24_reduce_outside_loops_keeps_partial_sums) {
 // Any legal sequence of edits on a random kernel leaves its value: bit for bit while no lanes fold.
 TEST(opts, spec_O7_random_sequences_keep_values) {
   const OptionScope scope(strict_options());
-  const int64_t cases = test_cases(250);
+  const int64_t cases = test_cases(1000);
   for (int64_t i = 0; i < cases; ++i) {
     std::mt19937_64 random(test_seed() + 31 * static_cast<uint64_t>(i));
     const UOp graph = random_graph(random);
