@@ -329,7 +329,7 @@ class TensorInterpreter {
     Array positions{DType::Int64, buffer.sizes, {}, {}};
     for (int64_t i = 0; i < buffer.numel(); ++i) positions.data.push_back(static_cast<Bits>(i));
     const UOp places = param(0, base.shape(), DType::Int64);
-    const UOp target = substitute(retype(effect.src(0), base, places), {});
+    const UOp target = retype(effect.src(0), base, places);
     const Array where_to = interpret(target, {{places, positions}});
     for (size_t i = 0; i < value.data.size(); ++i) {
       const bool open = gate == nullptr || (gate->data[gate->data.size() == 1 ? 0 : i] & 1) != 0;

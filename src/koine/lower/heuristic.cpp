@@ -268,7 +268,7 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
       along_reduce += reduced && stride(address, reduced) == 1;
     }
     if (!reduced || along_loop >= along_reduce || plan.target().strict) {
-      vector_lanes(plan, loop, lanes, reduces ? 4 : 4);
+      vector_lanes(plan, loop, lanes, 4);
       return;
     }
   }

@@ -41,7 +41,7 @@ class LlvmRenderer {
     function_->addFnAttr("min-legal-vector-width", width);
     b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
     find_loops();
-    for (size_t i = 0; i < linear_.src().size(); ++i) instruction(linear_.src(i), i);
+    for (const UOp& u : linear_.src()) instruction(u);
     b_.CreateRetVoid();
   }
 
@@ -440,7 +440,7 @@ class LlvmRenderer {
     }
   }
 
-  void instruction(const UOp& u, size_t) {
+  void instruction(const UOp& u) {
     switch (u.op()) {
       case Op::Const:
       case Op::Buffer:

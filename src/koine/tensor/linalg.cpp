@@ -28,7 +28,7 @@ Tensor Tensor::matmul(const Tensor& b) const {
   const Tensor left = reshape(xs).unsqueeze(-2);
   const Tensor right = b.reshape(ys).transpose(-1, -2).unsqueeze(-3);
   Tensor out = (left * right).sum({-1});
-  if (x.size() == 1) out = out.squeeze(y.size() == 1 ? -2 : -2);
+  if (x.size() == 1) out = out.squeeze(-2);
   if (y.size() == 1) out = out.squeeze(-1);
   return out;
 }
