@@ -68,7 +68,7 @@ UOp with_results(const UOp& graph) {
 // buffer, so the two differ; and a graph without buffers is part of cached programs, which would
 // keep its result alive.
 bool worth_remembering(const UOp& value) {
-  const std::vector<UOp> order = toposort(value);
+  const NodeList order = toposort(value);
   const bool reads =
       std::any_of(order.begin(), order.end(), [](const UOp& u) { return u.is(Op::Buffer); });
   return reads && !may_be_invalid(value);

@@ -1,10 +1,8 @@
 #include "koine/ir/graph.hpp"
 
-#include <absl/container/flat_hash_map.h>
-#include <absl/container/flat_hash_set.h>
-
 #include <algorithm>
 
+#include "koine/base/timer.hpp"
 #include "koine/ir/build.hpp"
 
 namespace koine {
@@ -13,7 +11,7 @@ namespace {
 // Visits nodes after their sources. `expand(node)` says whether to go below a node.
 template <class Expand, class Visit>
 void post_order(const Node* root, Expand&& expand, Visit&& visit) {
-  absl::flat_hash_set<const Node*> done;
+  NodeNumbers done;
   std::vector<std::pair<const Node*, uint32_t>> stack{{root, 0}};
   while (!stack.empty()) {
     auto& [node, next] = stack.back();
@@ -34,30 +32,34 @@ void post_order(const Node* root, Expand&& expand, Visit&& visit) {
     if (descended) continue;
     const Node* finished = node;
     stack.pop_back();
-    if (done.insert(finished).second) visit(finished);
+    if (done.add(finished).second) visit(finished);
   }
 }
 
 }  // namespace
 
-std::vector<UOp> toposort(const UOp& root) {
-  std::vector<UOp> order;
+NodeList toposort(const UOp& root) {
+  NodeList order(root);
   post_order(
       root.node(), [](const Node*) { return true; },
-      [&](const Node* node) { order.push_back(UOp::share(node)); });
+      [&](const Node* node) { order.push_back(node); });
   return order;
 }
 
-std::vector<UOp> toposort(const UOp& root, const std::function<bool(const UOp&)>& enter) {
-  std::vector<UOp> order;
-  absl::flat_hash_map<const Node*, bool> entered;
+NodeList toposort(const UOp& root, const std::function<bool(const UOp&)>& enter) {
+  NodeList order(root);
+  NodeMap<char> entered;
   auto allowed = [&](const Node* node) {
-    auto [it, fresh] = entered.try_emplace(node, false);
-    if (fresh) it->second = enter(UOp::share(node));
-    return it->second;
+    char& state = entered[node];
+    if (state == 0) {
+      // enter() may walk and add, so the slot is looked up again.
+      const bool yes = enter(UOp::share(node));
+      return (entered[node] = yes ? 1 : 2) == 1;
+    }
+    return state == 1;
   };
   post_order(root.node(), allowed, [&](const Node* node) {
-    if (allowed(node)) order.push_back(UOp::share(node));
+    if (allowed(node)) order.push_back(node);
   });
   return order;
 }
@@ -83,14 +85,14 @@ std::vector<UOp> conjuncts(const UOp& condition) {
 }
 
 UOp substitute(const UOp& root, const Substitution& replacements) {
-  absl::flat_hash_map<const Node*, UOp> result;
+  NodeMap<UOp> result;
   std::vector<UOp> sources;
   post_order(
       root.node(), [&](const Node* node) { return !replacements.contains(UOp::share(node)); },
       [&](const Node* node) {
         const UOp self = UOp::share(node);
         if (auto it = replacements.find(self); it != replacements.end()) {
-          result.emplace(node, it->second);
+          result.set(node, it->second);
           return;
         }
         sources.assign(node->src().begin(), node->src().end());
@@ -101,26 +103,50 @@ UOp substitute(const UOp& root, const Substitution& replacements) {
           changed |= !(replaced == sources[i]);
           sources[i] = replaced;
         }
-        result.emplace(node, changed ? with_sources(self, sources) : self);
+        result.set(node, changed ? with_sources(self, sources) : self);
       });
   return result.at(root.node());
 }
 
-UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const UOp&)>& visit) {
-  absl::flat_hash_map<const Node*, UOp> result;
+RewriteCounters& rewrite_counters() {
+  static thread_local RewriteCounters counters;
+  return counters;
+}
+RewriteClock::RewriteClock() {
+  if (rewrite_counters().depth++ == 0) start_ = now_seconds();
+}
+RewriteClock::~RewriteClock() {
+  RewriteCounters& counters = rewrite_counters();
+  if (--counters.depth == 0) counters.seconds += now_seconds() - start_;
+}
+
+UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const UOp&)>& visit,
+                    uint32_t skip) {
+  if (is_normal(root.node(), skip)) return root;
+  NodeMap<UOp> result;
   std::vector<UOp> sources;
+  RewriteCounters& counters = rewrite_counters();
+  const RewriteClock clock;
   post_order(
-      root.node(), [](const Node*) { return true; },
+      root.node(), [&](const Node* node) { return !is_normal(node, skip); },
       [&](const Node* node) {
         const UOp self = UOp::share(node);
-        sources.assign(node->src().begin(), node->src().end());
-        bool changed = false;
-        for (UOp& source : sources) {
-          const UOp& replaced = result.at(source.node());
-          changed |= !(replaced == source);
-          source = replaced;
+        if (is_normal(node, skip)) {
+          result.set(node, self);
+          return;
         }
-        result.emplace(node, visit(self, changed ? with_sources(self, sources) : self));
+        bool changed = false;
+        for (const UOp& source : node->src())
+          changed = changed || !(result.at(source.node()) == source);
+        if (changed) {
+          sources.clear();
+          for (const UOp& source : node->src()) sources.push_back(result.at(source.node()));
+        }
+        const UOp rebuilt = changed ? with_sources(self, sources) : self;
+        UOp out = visit(self, rebuilt);
+        ++counters.visits;
+        if (!(out == rebuilt)) ++counters.fired;
+        result.set(node, std::move(out));
       });
   return result.at(root.node());
 }

@@ -3,15 +3,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "koine/ir/node_map.hpp"
 #include "koine/ir/uop.hpp"
 
 // Traversals. None recurses: graphs may be hundreds of thousands of nodes deep.
 namespace koine {
 
 /// Every node below `root`, sources before users, each once, in a deterministic order.
-std::vector<UOp> toposort(const UOp& root);
+NodeList toposort(const UOp& root);
 /// The same, entering only nodes for which `enter` holds; a node that is not entered is left out.
-std::vector<UOp> toposort(const UOp& root, const std::function<bool(const UOp&)>& enter);
+NodeList toposort(const UOp& root, const std::function<bool(const UOp&)>& enter);
 
 /// Whether a value still depends on a Range.
 bool depends_on(const UOp& value, const UOp& range);
@@ -23,7 +24,31 @@ using Substitution = std::unordered_map<UOp, UOp>;
 /// replacement stay the same node. Does not enter the bodies of Functions and Calls (C33).
 UOp substitute(const UOp& root, const Substitution& replacements);
 
-/// Rebuilds every node from rebuilt sources with `visit(original, with_new_sources)`.
-UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const UOp&)>& visit);
+/// Rebuilds every node from rebuilt sources with `visit(original, with_new_sources)`; nodes marked
+/// with `skip` stay as they are.
+UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const UOp&)>& visit,
+                    uint32_t skip = 0);
+
+/// What rewriting has done in this thread since its start: by rules, and by node functions under
+/// transform_graph.
+struct RewriteCounters {
+  int64_t visits = 0;
+  int64_t fired = 0;   ///< visits that replaced the node
+  double seconds = 0;  ///< inside of RewriteClocks
+  int depth = 0;       ///< clocks that run now
+};
+RewriteCounters& rewrite_counters();
+
+/// Counts the time of a rewriting driver, once where drivers nest.
+class RewriteClock {
+ public:
+  RewriteClock();
+  ~RewriteClock();
+  RewriteClock(const RewriteClock&) = delete;
+  RewriteClock& operator=(const RewriteClock&) = delete;
+
+ private:
+  double start_ = 0;
+};
 
 }  // namespace koine

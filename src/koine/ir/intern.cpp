@@ -222,7 +222,7 @@ class InternTable {
   std::array<Shard, 64> shards_;
 };
 
-UOp UOp::make(Op op, std::span<const UOp> src, Arg arg, int64_t tag) {
+UOp UOp::make(Op op, std::span<const UOp> src, const Arg& arg, int64_t tag) {
   uint64_t hash = hash_mix(static_cast<uint64_t>(op) * 64 + src.size(), arg_hash(arg));
   if (tag != 0) hash = hash_mix(hash, static_cast<uint64_t>(tag));
   for (size_t i = 0; i < src.size(); ++i) {
@@ -243,6 +243,11 @@ UOp::~UOp() {
     InternTable::instance().release(node_);
 }
 
+uint32_t fresh_normal_bit() {
+  static std::atomic<uint32_t> given{0};
+  const uint32_t n = given.fetch_add(1);
+  return n < 32 ? uint32_t{1} << n : 0;
+}
 int64_t live_node_count() { return InternTable::instance().live(); }
 void set_death_hook(DeathHook hook) { death_hook.store(hook); }
 void watch(const UOp& node) { node.node()->watched.store(true, std::memory_order_relaxed); }

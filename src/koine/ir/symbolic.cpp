@@ -1,5 +1,7 @@
 #include "koine/ir/symbolic.hpp"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -10,11 +12,13 @@
 namespace koine {
 namespace {
 
+using Factors = absl::InlinedVector<UOp, 2>;
 struct Term {
   int64_t coefficient;
-  std::vector<UOp> factors;  // sorted by atom_less; empty: the constant term
+  Factors factors;  // sorted by atom_less; empty: the constant term
 };
-using Polynomial = std::vector<Term>;  // sorted by term_less, no zero coefficients
+// Sorted by compare_factors, no zero coefficients. Few and short: they live on the stack.
+using Polynomial = absl::InlinedVector<Term, 4>;
 
 // Deterministic order of atoms: Ranges by axis id first, then everything else by content.
 bool atom_less(const UOp& a, const UOp& b) {
@@ -28,7 +32,7 @@ bool atom_less(const UOp& a, const UOp& b) {
   return a.hash() != b.hash() ? a.hash() < b.hash() : a.id() < b.id();
 }
 
-int compare_factors(const std::vector<UOp>& a, const std::vector<UOp>& b) {
+int compare_factors(const Factors& a, const Factors& b) {
   if (a.empty() || b.empty()) return static_cast<int>(a.empty()) - static_cast<int>(b.empty());
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     if (a[i] == b[i]) continue;
@@ -59,6 +63,10 @@ int64_t floor_div(int64_t a, int64_t b) {
 int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
 
 void normalise(Polynomial& p) {
+  if (p.size() < 2) {
+    if (!p.empty() && p[0].coefficient == 0) p.clear();
+    return;
+  }
   std::sort(p.begin(), p.end(),
             [](const Term& a, const Term& b) { return compare_factors(a.factors, b.factors) < 0; });
   Polynomial merged;
@@ -92,7 +100,7 @@ Polynomial multiply(const Polynomial& a, const Polynomial& b) {
 // Sums and products of normal-form sources; walks Add chains with a loop.
 Polynomial to_polynomial(const UOp& u) {
   Polynomial out;
-  std::vector<UOp> pending{u};
+  absl::InlinedVector<UOp, 8> pending{u};
   while (!pending.empty()) {
     const UOp node = pending.back();
     pending.pop_back();
@@ -104,8 +112,9 @@ Polynomial to_polynomial(const UOp& u) {
     } else if (node.is(Op::Mul)) {
       // A normal-form product is ((atom * atom) * constant): peel it without recursion.
       Term term{1, {}};
-      std::vector<UOp> factors{node};
-      Polynomial sum{{1, {}}};
+      absl::InlinedVector<UOp, 8> factors{node};
+      Polynomial sum;
+      sum.push_back({1, {}});
       bool plain = true;
       while (!factors.empty()) {
         const UOp f = factors.back();
@@ -153,6 +162,30 @@ UOp from_polynomial(const Polynomial& p) {
   UOp result = from_term(p[0]);
   for (size_t i = 1; i < p.size(); ++i) result = add(result, from_term(p[i]));
   return result;
+}
+
+// Whether a node already is what from_term or from_polynomial would make; without making it.
+bool spells(const UOp& node, const Term& term) {
+  UOp rest = node;
+  if (term.factors.empty()) return is_const(rest, term.coefficient);
+  if (term.coefficient != 1) {
+    if (!rest.is(Op::Mul) || !is_const(rest.src(1), term.coefficient)) return false;
+    rest = rest.src(0);
+  }
+  for (size_t i = term.factors.size(); i-- > 1;) {
+    if (!rest.is(Op::Mul) || !(rest.src(1) == term.factors[i])) return false;
+    rest = rest.src(0);
+  }
+  return rest == term.factors[0];
+}
+bool spells(const UOp& node, const Polynomial& p) {
+  UOp rest = node;
+  if (p.empty()) return is_const(rest, 0);
+  for (size_t i = p.size(); i-- > 1;) {
+    if (!rest.is(Op::Add) || !spells(rest.src(1), p[i])) return false;
+    rest = rest.src(0);
+  }
+  return spells(rest, p[0]);
 }
 
 struct Span {
@@ -289,13 +322,13 @@ DivMod divide(const Polynomial& p, int64_t c) {
 void recombine(Polynomial& p) {
   for (bool again = true; again;) {
     again = false;
-    for (size_t i = 0; i < p.size() && !again; ++i) {
-      for (size_t f = 0; f < p[i].factors.size() && !again; ++f) {
+    for (size_t i = 0; !again && i < p.size(); ++i) {
+      for (size_t f = 0; !again && f < p[i].factors.size(); ++f) {
         const UOp m = p[i].factors[f];
         if (!m.is(Op::Mod) || !m.src(1).is(Op::Const)) continue;
         const int64_t c = const_int(m.src(1));
         if (c <= 0) continue;
-        std::vector<UOp> others = p[i].factors;
+        Factors others = p[i].factors;
         others.erase(others.begin() + static_cast<std::ptrdiff_t>(f));
         // The quotient in normal form may be several terms; look for the single-atom form.
         const UOp quotient = simplify_index_node(idiv(m.src(0), index_const(c)));
@@ -316,7 +349,9 @@ void recombine(Polynomial& p) {
           for (Term& t : rest)
             if (t.coefficient == w.coefficient && compare_factors(t.factors, w.factors) == 0)
               t.coefficient = 0;
-        std::erase_if(rest, [](const Term& t) { return t.coefficient == 0; });
+        rest.erase(std::remove_if(rest.begin(), rest.end(),
+                                  [](const Term& t) { return t.coefficient == 0; }),
+                   rest.end());
         p = sum(rest, replacement);
         again = true;
       }
@@ -326,15 +361,15 @@ void recombine(Polynomial& p) {
 
 }  // namespace
 
-UOp simplify_index_node(const UOp& node) {
-  if (node.dtype() != DType::Index || !node.is_scalar()) return node;
+namespace {
+UOp normal_form(const UOp& node) {
   switch (node.op()) {
     case Op::Add:
     case Op::Mul: {
       if (is_invalid(node.src(0)) || is_invalid(node.src(1))) return node;
       Polynomial p = to_polynomial(node);
       recombine(p);
-      return from_polynomial(p);
+      return spells(node, p) ? node : from_polynomial(p);
     }
     case Op::Idiv:
     case Op::Mod: {
@@ -385,13 +420,27 @@ UOp simplify_index_node(const UOp& node) {
   }
 }
 
+// Marks of nodes that are in normal form themselves, and with all that is below them.
+const uint32_t node_is_normal = fresh_normal_bit(), all_is_normal = fresh_normal_bit();
+}  // namespace
+
+UOp simplify_index_node(const UOp& node) {
+  if (node.dtype() != DType::Index || !node.is_scalar()) return node;
+  if (is_normal(node.node(), node_is_normal)) return node;
+  UOp out = normal_form(node);
+  if (out == node) mark_normal(node.node(), node_is_normal);
+  return out;
+}
+
 UOp simplify_index(const UOp& expression) {
-  if (expression.src().empty()) return expression;
-  if (std::all_of(expression.src().begin(), expression.src().end(),
-                  [](const UOp& s) { return s.src().empty(); }))
-    return simplify_index_node(expression);
   return transform_graph(
-      expression, [](const UOp&, const UOp& rebuilt) { return simplify_index_node(rebuilt); });
+      expression,
+      [](const UOp& node, const UOp& rebuilt) {
+        UOp out = simplify_index_node(rebuilt);
+        if (out == node) mark_normal(node.node(), all_is_normal);
+        return out;
+      },
+      all_is_normal);
 }
 
 UOp product(const UOp& shape) {

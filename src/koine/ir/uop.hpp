@@ -37,9 +37,9 @@ class UOp {
 
   /// Interns a node. Derives dtype and shape; throws Error naming op, operand and rule when the
   /// node is ill-typed.
-  static UOp make(Op op, std::span<const UOp> src, Arg arg = {}, int64_t tag = 0);
-  static UOp make(Op op, std::initializer_list<UOp> src, Arg arg = {}, int64_t tag = 0) {
-    return make(op, std::span<const UOp>(src.begin(), src.size()), std::move(arg), tag);
+  static UOp make(Op op, std::span<const UOp> src, const Arg& arg = {}, int64_t tag = 0);
+  static UOp make(Op op, std::initializer_list<UOp> src, const Arg& arg = {}, int64_t tag = 0) {
+    return make(op, std::span<const UOp>(src.begin(), src.size()), arg, tag);
   }
 
   explicit operator bool() const { return node_ != nullptr; }
@@ -94,6 +94,7 @@ class UOp {
   Node* node_ = nullptr;
   friend struct Node;
   friend class InternTable;
+  friend class NodeList;
 };
 
 /// Storage of a node. Only the table creates these; everything but the counters is immutable.
@@ -111,6 +112,7 @@ struct Node {
   UOp shape;  ///< null: ()
   Node* chain = nullptr;
   mutable std::atomic<bool> watched{false};  ///< a side table holds something for this id
+  mutable std::atomic<uint32_t> normal{0};   ///< the rule sets of which none applies below
   mutable std::atomic<const Interval*> interval{nullptr};
   mutable std::atomic<const std::vector<const Node*>*> range_set{nullptr};
   UOp* sources() { return reinterpret_cast<UOp*>(this + 1); }
@@ -142,6 +144,17 @@ void watch(const UOp& node);
 inline bool is_watched(const UOp& node) {
   return node.node()->watched.load(std::memory_order_relaxed);
 }
+
+/// A node is immutable, so "the rules of set k change nothing here or below" holds for its life:
+/// whoever finds it out marks the node, and the next walk stops there. One bit a set.
+inline bool is_normal(const Node* node, uint32_t set) {
+  return (node->normal.load(std::memory_order_relaxed) & set) != 0;
+}
+inline void mark_normal(const Node* node, uint32_t sets) {
+  node->normal.fetch_or(sets, std::memory_order_relaxed);
+}
+/// A bit that nobody else has; 0, which marks nothing, once all are given out.
+uint32_t fresh_normal_bit();
 
 struct UOpHash {
   size_t operator()(const UOp& u) const { return u.hash(); }

@@ -30,7 +30,7 @@ struct Layout {
   std::vector<int64_t> sizes;
 };
 
-Layout make_layout(const UOp& ast, const std::vector<UOp>& order) {
+Layout make_layout(const UOp& ast, const NodeList& order) {
   std::vector<UOp> shaped;
   for (const UOp& r : kernel_ranges(ast))
     if (becomes_shape(r.as<RangeArg>().type)) shaped.push_back(r);
@@ -87,7 +87,7 @@ class Expander {
   explicit Expander(const UOp& ast) : order_(toposort(ast)), layout_(make_layout(ast, order_)) {}
 
   UOp run() {
-    for (const UOp& node : order_) done_.emplace(node.node(), expand_node(node));
+    for (const UOp& node : order_) done_.set(node.node(), expand_node(node));
     return done_.at(order_.back().node());
   }
 
@@ -189,9 +189,9 @@ class Expander {
     return start_value && !from_start ? binary(op, start_value, result) : result;
   }
 
-  std::vector<UOp> order_;
+  NodeList order_;
   Layout layout_;
-  absl::flat_hash_map<const Node*, UOp> done_;
+  NodeMap<UOp> done_;
   int64_t next_accumulator_ = 0;
 };
 
@@ -238,7 +238,7 @@ UOp block_reduces(const UOp& ast) {
 }
 
 UOp threads_to_special(const UOp& ast) {
-  absl::flat_hash_map<const Node*, UOp> done;
+  NodeMap<UOp> done;
   UOp last;
   for (const UOp& node : toposort(ast)) {
     std::vector<UOp> src;
@@ -253,7 +253,7 @@ UOp threads_to_special(const UOp& ast) {
       last = std::equal(src.begin(), src.end(), node.src().begin(), node.src().end())
                  ? node
                  : with_sources(node, src);
-    done.emplace(node.node(), last);
+    done.set(node.node(), last);
   }
   return last;
 }

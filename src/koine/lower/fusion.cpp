@@ -75,7 +75,7 @@ bool reads_memory(const UOp& node) {
 namespace {
 
 // Nodes of a topological order that may be invalid somewhere.
-absl::flat_hash_set<const Node*> find_invalid(const std::vector<UOp>& order) {
+absl::flat_hash_set<const Node*> find_invalid(const NodeList& order) {
   absl::flat_hash_set<const Node*> out;
   for (const UOp& u : order) {
     if (u.is(Op::Reduce) || asks_for_buffer(u) || is_leaf(u) || u.dtype() == DType::Void) continue;
@@ -125,7 +125,7 @@ double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop
 }
 
 Fusion::Fusion(const UOp& program) {
-  const std::vector<UOp> order = toposort(program);
+  const NodeList order = toposort(program);
   partly_invalid_ = find_invalid(order);
   // Which kernels want a node: none yet (null), one (its root), or several (shared).
   absl::flat_hash_map<const Node*, const Node*> wanted_by;

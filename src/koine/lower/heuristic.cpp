@@ -70,7 +70,7 @@ class Plan {
   }
   const UOp& ast() const { return ast_; }
   const Target& target() const { return target_; }
-  std::vector<Opt> take() { return std::move(opts_); }
+  Edited take() && { return {std::move(ast_), std::move(opts_)}; }
   const std::vector<Opt>& opts() const { return opts_; }
   void restart(const std::vector<Opt>& opts) {
     ast_ = original_;
@@ -316,23 +316,23 @@ void threads(Plan& plan, double work) {
 
 }  // namespace
 
-std::vector<Opt> choose_opts(const UOp& ast, const Target& target) {
+Edited choose_opts(const UOp& ast, const Target& target) {
   Plan plan(ast, target);
   const Accesses accesses = survey(ast);
   // A kernel that reads what it stores keeps its order.
   for (const UOp& load : accesses.loads)
     for (const UOp& st : accesses.stores)
-      if (strip_after(load.src(0)) == strip_after(st.src(0))) return {};
+      if (strip_after(load.src(0)) == strip_after(st.src(0))) return {ast, {}};
   if (const auto contraction = find_contraction(accesses, plan.axes())) {
     const int64_t rows = size_of(contraction->rows), columns = size_of(contraction->columns);
     register_tile(plan, *contraction);
     threads(plan, accesses.work);
     block_reduction(plan, rows, columns);
-    return plan.take();
+    return std::move(plan).take();
   }
   lanes_everywhere(plan, accesses);
   threads(plan, accesses.work);
-  return plan.take();
+  return std::move(plan).take();
 }
 
 }  // namespace koine

@@ -1,11 +1,9 @@
 #include "koine/lower/linearize.hpp"
 
-#include <absl/container/flat_hash_map.h>
-#include <absl/container/flat_hash_set.h>
-
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <queue>
 #include <set>
 
 #include "koine/base/error.hpp"
@@ -17,51 +15,52 @@
 namespace koine {
 namespace {
 
-// A node of the loop tree. Its items are instructions and inner loops, to be ordered by what they
-// need from each other.
+struct Loop;
+
+// An instruction or an inner loop of a scope, to be ordered by what it needs from its neighbours.
+struct Item {
+  const Node* node = nullptr;
+  Loop* loop = nullptr;
+  size_t key = SIZE_MAX;     // earliest position of what it holds, for a stable order
+  std::vector<Item*> users;  // one entry a need
+  size_t waits = 0;
+};
+
+// A node of the loop tree.
 struct Loop {
   const Node* range = nullptr;  // null: the whole kernel
   Loop* parent = nullptr;
   int depth = 0;
-  std::vector<const Node*> members;
-  std::vector<Loop*> inner;
-  size_t first = SIZE_MAX;  // earliest position of a member, for a stable order
+  Item item;  // in the scope of the parent
+  std::vector<Item*> inside;
+};
+
+// Where an instruction or a Range is: nodes that are neither have no scope.
+struct Where {
+  Loop* scope = nullptr;
+  Item* item = nullptr;  // null for a Range, which opens its scope
 };
 
 class Linearizer {
  public:
-  explicit Linearizer(const UOp& ast) : order_(toposort(ast)) {
-    for (size_t i = 0; i < order_.size(); ++i) position_[order_[i].node()] = i;
+  explicit Linearizer(const UOp& ast) : order_(toposort(ast)), where_(order_.size()) {
+    for (const UOp& u : order_) position_.add(u.node());
   }
 
   UOp run() {
     build_loops();
+    place_instructions();
+    connect();
     emit(root_);
     return UOp::make(Op::Linear, out_);
   }
 
  private:
-  static bool emitted(const UOp& u) {
-    switch (u.op()) {
-      case Op::Sink:
-      case Op::After:
-      case Op::Group:
-      case Op::End:
-        return false;
-      default:
-        return true;
-    }
-  }
+  Where& where(const Node* node) { return where_[position_.find(node)]; }
 
-  // The loop a node runs in: the innermost of the ranges it depends on.
-  Loop* home(const Node* node) {
-    const UOp u = UOp::share(node);
-    Loop* best = &root_;
-    for (const Node* r : u.ranges()) {
-      Loop* loop = loops_.at(r).get();
-      if (loop->depth > best->depth) best = loop;
-    }
-    return best;
+  static bool is_instruction(const UOp& u) {
+    return !u.is(Op::Sink) && !u.is(Op::After) && !u.is(Op::Group) && !u.is(Op::End) &&
+           !u.is(Op::Range);
   }
 
   void build_loops() {
@@ -93,158 +92,138 @@ class Linearizer {
       }
     }
     for (const Node* r : ranges) {
-      loops_.emplace(r, std::make_unique<Loop>());
-      loops_.at(r)->range = r;
       KOINE_INVARIANT(outer.contains(r), "a Range is never closed:\n{}", to_text(order_.back()));
+      loops_.push_back(std::make_unique<Loop>());
+      Loop* loop = loops_.back().get();
+      loop->range = r;
+      // The number of enclosing loops: a chain, so the deepest of them is the parent.
+      loop->depth = static_cast<int>(outer.at(r).size()) + 1;
+      where(r).scope = loop;
     }
-    // Depth is the number of enclosing loops: a chain, so the deepest of them is the parent.
-    for (const Node* r : ranges) loops_.at(r)->depth = static_cast<int>(outer.at(r).size()) + 1;
-    for (const Node* r : ranges) {
-      Loop* loop = loops_.at(r).get();
+    for (const auto& loop : loops_) {
       loop->parent = &root_;
-      for (const auto& [id, o] : outer.at(r))
-        if (loops_.at(o)->depth > loop->parent->depth) loop->parent = loops_.at(o).get();
+      for (const auto& [id, o] : outer.at(loop->range))
+        if (Loop* l = where(o).scope; l->depth > loop->parent->depth) loop->parent = l;
       KOINE_INVARIANT(loop->parent->depth == loop->depth - 1, "loops do not nest:\n{}",
                       to_text(order_.back()));
-      loop->parent->inner.push_back(loop);
+      loop->item.loop = loop.get();
+      loop->parent->inside.push_back(&loop->item);
     }
-    for (const UOp& u : order_) {
-      if (u.is(Op::Range)) {
-        touch(loops_.at(u.node())->parent, position_.at(u.node()));
-        continue;
-      }
-      if (!emitted(u) || shape_operand(u)) continue;
-      Loop* loop = home(u.node());
-      loop->members.push_back(u.node());
-      home_[u.node()] = loop;
-      touch(loop, position_.at(u.node()));
-    }
+    for (const auto& loop : loops_) touch(loop->parent, position_.find(loop->range));
   }
 
+  // The loop tree holds something at `position`.
   static void touch(Loop* loop, size_t position) {
-    for (; loop != nullptr; loop = loop->parent) loop->first = std::min(loop->first, position);
+    for (; loop->parent != nullptr; loop = loop->parent)
+      loop->item.key = std::min(loop->item.key, position);
   }
 
   // Sizes in Expand, Reshape and Shrink are not values; neither is the constant in a lane index.
-  bool shape_operand(const UOp& u) {
-    if (used_as_value_.empty()) find_values();
-    return !used_as_value_.contains(u.node());
+  std::vector<bool> used_as_value() {
+    std::vector<bool> used(order_.size());
+    used.back() = true;
+    for (size_t i = order_.size(); i-- > 0;)
+      if (used[i])
+        for_each_operand(order_[i], [&](const UOp& s) { used[position_.find(s.node())] = true; });
+    return used;
   }
-  void find_values() {
-    used_as_value_.insert(order_.back().node());
-    for (size_t i = order_.size(); i-- > 0;) {
+
+  // An instruction runs in the innermost of the loops it depends on.
+  void place_instructions() {
+    const std::vector<bool> used = used_as_value();
+    items_.resize(order_.size());
+    for (size_t i = 0; i < order_.size(); ++i) {
       const UOp& u = order_[i];
-      if (!used_as_value_.contains(u.node())) continue;
-      for_each_operand(u, [&](const UOp& s) { used_as_value_.insert(s.node()); });
+      if (!used[i] || !is_instruction(u)) continue;
+      Loop* scope = &root_;
+      for (const Node* r : u.ranges())
+        if (Loop* l = where(r).scope; l->depth > scope->depth) scope = l;
+      Item& item = items_[i];
+      item.node = u.node();
+      item.key = i;
+      scope->inside.push_back(&item);
+      where_[i] = {scope, &item};
+      touch(scope, i);
     }
   }
 
-  // The instructions a node waits for, seen through After, Group and End.
-  void requirements(const UOp& u, std::vector<const Node*>& out) {
-    std::vector<UOp> stack;
-    for_each_operand(u, [&](const UOp& s) { stack.push_back(s); });
-    std::set<const Node*> seen;
-    while (!stack.empty()) {
-      const UOp s = stack.back();
-      stack.pop_back();
-      if (!seen.insert(s.node()).second) continue;
-      if (s.is(Op::After) || s.is(Op::Group) || s.is(Op::End)) {
-        for (const UOp& below : s.src()) stack.push_back(below);
-      } else if (s.is(Op::Range) || home_.contains(s.node())) {
-        out.push_back(s.node());
+  // What node `i` waits for, seen through After, Group and End.
+  void requirements(size_t i, std::vector<size_t>& out) {
+    out.clear();
+    stack_.clear();
+    NodeNumbers seen;
+    auto push = [&](const UOp& s) {
+      if (seen.add(s.node()).second) stack_.push_back(s.node());
+    };
+    for_each_operand(order_[i], push);
+    while (!stack_.empty()) {
+      const Node* s = stack_.back();
+      stack_.pop_back();
+      if (s->op == Op::After || s->op == Op::Group || s->op == Op::End) {
+        for (const UOp& below : s->src()) push(below);
+      } else if (const size_t at = position_.find(s); where_[at].scope != nullptr) {
+        out.push_back(at);
       }
     }
   }
 
-  // The item of `scope` that holds `node`: itself, or the inner loop around it; -1 when outside.
-  const void* item_in(const Loop& scope, const Node* node) {
-    Loop* loop;
-    if (node->op == Op::Range) {
-      loop = loops_.at(node).get();
-    } else {
-      loop = home_.at(node);
-      if (loop == &scope) return node;
-    }
-    while (loop != nullptr && loop->parent != &scope) loop = loop->parent;
-    return loop;
-  }
-
-  void members_below(Loop& loop, std::vector<const Node*>& out) {
-    std::vector<Loop*> stack{&loop};
-    while (!stack.empty()) {
-      Loop* l = stack.back();
-      stack.pop_back();
-      out.insert(out.end(), l->members.begin(), l->members.end());
-      if (l->range != nullptr) out.push_back(l->range);
-      for (Loop* i : l->inner) stack.push_back(i);
+  // A need orders the two items that hold both ends in the innermost scope around both.
+  void connect() {
+    std::vector<size_t> needed;
+    for (size_t i = 0; i < order_.size(); ++i) {
+      if (where_[i].scope == nullptr) continue;
+      requirements(i, needed);
+      for (const size_t r : needed) {
+        Loop *user = where_[i].scope, *source = where_[r].scope;
+        Item *user_item = where_[i].item, *source_item = where_[r].item;
+        while (user != source) {
+          if (user->depth >= source->depth) {
+            user_item = &user->item;
+            user = user->parent;
+          } else {
+            source_item = &source->item;
+            source = source->parent;
+          }
+        }
+        if (user_item == nullptr || source_item == nullptr || user_item == source_item) continue;
+        source_item->users.push_back(user_item);
+        ++user_item->waits;
+      }
     }
   }
 
   void emit(Loop& scope) {
-    struct Item {
-      const Node* node = nullptr;
-      Loop* loop = nullptr;
-      size_t key;
-    };
-    std::vector<Item> items;
-    for (const Node* n : scope.members) items.push_back({n, nullptr, position_.at(n)});
-    for (Loop* l : scope.inner) items.push_back({nullptr, l, l->first});
-    absl::flat_hash_map<const void*, size_t> number;
-    for (size_t i = 0; i < items.size(); ++i)
-      number[items[i].loop ? static_cast<const void*>(items[i].loop) : items[i].node] = i;
-    std::vector<std::vector<size_t>> users(items.size());
-    std::vector<size_t> waits(items.size(), 0);
-    for (size_t i = 0; i < items.size(); ++i) {
-      std::vector<const Node*> below;
-      if (items[i].loop)
-        members_below(*items[i].loop, below);
-      else
-        below.push_back(items[i].node);
-      std::set<size_t> needs;
-      for (const Node* n : below) {
-        std::vector<const Node*> needed;
-        requirements(UOp::share(n), needed);
-        for (const Node* r : needed) {
-          const void* item = item_in(scope, r);
-          if (item == nullptr) continue;
-          const auto it = number.find(item);
-          if (it != number.end() && it->second != i) needs.insert(it->second);
-        }
-      }
-      for (const size_t n : needs) {
-        users[n].push_back(i);
-        ++waits[i];
-      }
-    }
-    std::set<std::pair<size_t, size_t>> ready;
-    for (size_t i = 0; i < items.size(); ++i)
-      if (waits[i] == 0) ready.emplace(items[i].key, i);
+    auto later = [](const Item* a, const Item* b) { return a->key > b->key; };
+    std::priority_queue<Item*, std::vector<Item*>, decltype(later)> ready(later);
+    for (Item* item : scope.inside)
+      if (item->waits == 0) ready.push(item);
     size_t done = 0;
     while (!ready.empty()) {
-      const size_t i = ready.begin()->second;
-      ready.erase(ready.begin());
+      Item* item = ready.top();
+      ready.pop();
       ++done;
-      if (items[i].loop) {
-        const UOp r = UOp::share(items[i].loop->range);
+      if (item->loop != nullptr) {
+        const UOp r = UOp::share(item->loop->range);
         out_.push_back(r);
-        emit(*items[i].loop);  // depth of the loop nest, not of the graph
+        emit(*item->loop);  // depth of the loop nest, not of the graph
         out_.push_back(end(UOp::make(Op::Group, {}), std::vector<UOp>{r}));
       } else {
-        out_.push_back(UOp::share(items[i].node));
+        out_.push_back(UOp::share(item->node));
       }
-      for (const size_t u : users[i])
-        if (--waits[u] == 0) ready.emplace(items[u].key, u);
+      for (Item* user : item->users)
+        if (--user->waits == 0) ready.push(user);
     }
-    KOINE_INVARIANT(done == items.size(), "instructions wait for each other in a circle:\n{}",
-                    to_text(order_.back()));
+    KOINE_INVARIANT(done == scope.inside.size(),
+                    "instructions wait for each other in a circle:\n{}", to_text(order_.back()));
   }
 
-  std::vector<UOp> order_;
-  absl::flat_hash_map<const Node*, size_t> position_;
-  absl::flat_hash_map<const Node*, std::unique_ptr<Loop>> loops_;
-  absl::flat_hash_map<const Node*, Loop*> home_;
-  absl::flat_hash_set<const Node*> used_as_value_;
+  NodeList order_;
+  NodeNumbers position_;  // of a node in the order
+  std::vector<Where> where_;
+  std::vector<Item> items_;
+  std::vector<std::unique_ptr<Loop>> loops_;
   Loop root_;
+  std::vector<const Node*> stack_;
   std::vector<UOp> out_;
 };
 

@@ -1,7 +1,5 @@
 #include "koine/lower/optimize.hpp"
 
-#include <absl/container/flat_hash_map.h>
-
 #include <algorithm>
 #include <unordered_map>
 
@@ -54,13 +52,13 @@ using Respelling = std::unordered_map<UOp, Respelled>;
 
 // Replaces ranges, all at once, in one pass.
 UOp respell(const UOp& ast, const Respelling& changes) {
-  absl::flat_hash_map<const Node*, UOp> done;
+  NodeMap<UOp> done;
   UOp last;
   std::vector<UOp> src;
   for (const UOp& node : toposort(ast)) {
     if (node.is(Op::Range)) {
       if (const auto it = changes.find(node); it != changes.end()) {
-        done.emplace(node.node(), it->second.value);
+        done.set(node.node(), it->second.value);
         continue;
       }
     }
@@ -79,7 +77,7 @@ UOp respell(const UOp& ast, const Respelling& changes) {
       }
     }
     last = changed ? with_sources(node, src) : node;
-    done.emplace(node.node(), last);
+    done.set(node.node(), last);
   }
   return last;
 }
@@ -313,13 +311,10 @@ UOp merge_ranges(const UOp& ast) {
 }
 
 UOp optimize(const UOp& ast, const Target& target, std::vector<Opt>* applied) {
-  UOp out = options().noopt ? renumber(ast) : merge_ranges(ast);
-  if (options().noopt) return out;
-  for (const Opt& opt : choose_opts(out, target)) {
-    out = apply_opt(out, opt);
-    if (applied != nullptr) applied->push_back(opt);
-  }
-  return out;
+  if (options().noopt) return renumber(ast);
+  Edited out = choose_opts(merge_ranges(ast), target);
+  if (applied != nullptr) *applied = std::move(out.opts);
+  return out.ast;
 }
 
 }  // namespace koine

@@ -46,7 +46,7 @@ std::optional<ScatterSum> match_sum(const UOp& reduce, const UOp& k) {
 }  // namespace
 
 std::optional<ScatterSum> find_scatter(const UOp& ast) {
-  const std::vector<UOp> order = toposort(ast);
+  const NodeList order = toposort(ast);
   std::vector<UOp> loops;
   for (const UOp& u : order)
     if (u.is(Op::End)) loops.assign(u.src().begin() + 1, u.src().end());

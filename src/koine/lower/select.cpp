@@ -1,7 +1,5 @@
 #include "koine/lower/select.hpp"
 
-#include <absl/container/flat_hash_map.h>
-
 #include <algorithm>
 
 #include "koine/base/error.hpp"
@@ -25,7 +23,7 @@ constexpr int64_t lane_range_id = int64_t{1} << 50;
 class Devectorizer {
  public:
   UOp run(const UOp& ast) {
-    const std::vector<UOp> order = toposort(ast);
+    const NodeList order = toposort(ast);
     // Buffers in memory are flat and shape operands are not values: neither has lanes.
     auto is_value = [](const UOp& u) {
       const bool memory = u.is(Op::Param) || (u.is(Op::Buffer) && u.addrspace() != AddrSpace::Reg);
@@ -40,7 +38,7 @@ class Devectorizer {
     for (const UOp& u : order) {
       // Shape operands are not values.
       if (u.is(Op::Stack)) continue;
-      pieces_[u.node()] = split(u);
+      pieces_.set(u.node(), split(u));
     }
     return pieces_.at(ast.node())[0];
   }
@@ -368,7 +366,7 @@ class Devectorizer {
   size_t rank_ = 0;
   int64_t lanes_ = 1;
   UOp lane_;
-  absl::flat_hash_map<const Node*, Pieces> pieces_;
+  NodeMap<Pieces> pieces_;
 };
 
 OpSet native_ops(const Target& target) {
@@ -413,7 +411,8 @@ UOp select(const UOp& ast, const Target& target) {
   UOp out = rewrite(ast, decompositions, context);
   out = emulate_narrow_floats(out);
   out = Devectorizer().run(out);
-  out = rewrite(out, symbolic_rules() + vector_rules());
+  static const RuleSet<> vectors = (symbolic_rules() + vector_rules()).remembered();
+  out = rewrite(out, vectors);
   if (context.native[static_cast<size_t>(Op::Mulacc)]) out = rewrite(out, contraction_rules());
   return out;
 }

@@ -96,14 +96,7 @@ bool match(const PatNode& pattern, const UOp& node, Match& m) {
   if (pattern.dtype != DTypeClass::Any && !dtype_fits(pattern.dtype, node.dtype())) return false;
   if (node.is(Op::Const) && is_invalid(node) && pattern.ops.any()) return false;
   if (pattern.literal && !is_const(node, pattern.value)) return false;
-  if (pattern.slot >= 0) {
-    UOp& slot = m.at(pattern.slot);
-    if (slot) {
-      if (!(slot == node)) return false;
-    } else {
-      slot = node;
-    }
-  }
+  if (pattern.slot >= 0 && !m.capture(pattern.slot, node)) return false;
   const auto& wanted = pattern.sources;
   if (wanted.empty()) return true;
   const auto src = node.src();

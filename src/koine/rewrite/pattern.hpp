@@ -21,18 +21,24 @@ OpSet ops(std::initializer_list<Op> list);
 
 inline constexpr int slot_count = 10;
 
-/// What the slots of a pattern captured.
+/// What the slots of a pattern captured: places in the graph below the root, which keeps them
+/// alive.
 class Match {
  public:
-  explicit Match(UOp root) : root_(std::move(root)) {}
-  const UOp& operator[](int slot) const { return slots_[static_cast<size_t>(slot)]; }
-  UOp& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
+  explicit Match(const UOp& root) : root_(&root) {}
+  const UOp& operator[](int slot) const { return *slots_[static_cast<size_t>(slot)]; }
+  /// Captures `node`, or says whether the slot holds it already.
+  bool capture(int slot, const UOp& node) {
+    const UOp*& at = slots_[static_cast<size_t>(slot)];
+    if (at == nullptr) at = &node;
+    return *at == node;
+  }
   /// The node the whole pattern matched.
-  const UOp& root() const { return root_; }
+  const UOp& root() const { return *root_; }
 
  private:
-  std::array<UOp, slot_count> slots_;
-  UOp root_;
+  std::array<const UOp*, slot_count> slots_{};
+  const UOp* root_;
 };
 
 enum class DTypeClass : uint8_t { Any, Index, Integer, Float, Bool };

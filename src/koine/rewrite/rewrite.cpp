@@ -1,17 +1,11 @@
 #include "koine/rewrite/rewrite.hpp"
 
-#include <absl/container/flat_hash_map.h>
-
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine {
-
-RewriteCounters& rewrite_counters() {
-  static thread_local RewriteCounters counters;
-  return counters;
-}
 
 namespace {
 TraceSink& trace_sink() {
@@ -36,15 +30,14 @@ struct State {
   UOp next;
 };
 
-[[noreturn]] void report_cycle(const absl::flat_hash_map<const Node*, State>& states,
-                               const Node* start) {
+[[noreturn]] void report_cycle(const NodeMap<State>& states, const Node* start) {
   std::string text;
   const Node* node = start;
   for (int i = 0; i < 16; ++i) {
     text += fmt::format("--- step {}\n{}", i, to_text(UOp::share(node)));
-    const auto it = states.find(node);
-    if (it == states.end() || !it->second.next) break;
-    node = it->second.next.node();
+    const State* state = states.find(node);
+    if (state == nullptr || !state->next) break;
+    node = state->next.node();
     if (node == start) break;
   }
   internal_error("rewriting does not end; the cycle is:\n{}", text);
@@ -52,76 +45,74 @@ struct State {
 
 }  // namespace
 
-UOp rewrite_fixpoint(const UOp& root, const std::function<UOp(const UOp&)>& step,
-                     bool enter_calls) {
-  absl::flat_hash_map<const Node*, State> states;
+UOp rewrite_fixpoint(const UOp& root, const Pass& pass) {
+  NodeMap<State> states;
   std::vector<UOp> keep;  // replaced nodes stay alive while they are keys
   std::vector<const Node*> stack{root.node()};
   std::vector<UOp> sources;
   RewriteCounters& counters = rewrite_counters();
-  keep.push_back(root);
-  auto finished = [&](const Node* node) -> const UOp* {
-    const auto it = states.find(node);
-    return it != states.end() && it->second.final ? &it->second.final : nullptr;
+  const RewriteClock clock;
+  // Another thread may mark a node at any time; a node that this walk replaces never is.
+  auto known = [&](const Node* node) { return pass.skip != 0 && is_normal(node, pass.skip); };
+  auto finished = [&](const UOp& u) -> const UOp* {
+    if (known(u.node())) return &u;
+    const State* state = states.find(u.node());
+    return state != nullptr && state->final ? &state->final : nullptr;
   };
   while (!stack.empty()) {
     const Node* node = stack.back();
+    if (known(node)) {
+      stack.pop_back();
+      continue;
+    }
     State& state = states[node];
     if (state.final) {
       stack.pop_back();
       continue;
     }
     if (state.next) {
-      const UOp* done = finished(state.next.node());
-      if (done != nullptr) {
-        states[node].final = *done;
-        stack.pop_back();
-      } else {
-        // The replacement is pushed once; meeting it unfinished again means it waits for us.
+      const UOp* done = finished(state.next);
+      if (done == nullptr)  // it was pushed once; unfinished now, it waits for us
         report_cycle(states, node);
-      }
-      continue;
-    }
-    const size_t first = !enter_calls && (node->op == Op::Function || node->op == Op::Call) ? 1 : 0;
-    bool ready = true;
-    for (size_t i = node->source_count; i-- > first;)
-      if (finished(node->sources()[i].node()) == nullptr) {
-        stack.push_back(node->sources()[i].node());
-        ready = false;
-      }
-    if (!ready) continue;
-    sources.assign(node->src().begin(), node->src().end());
-    bool changed = false;
-    for (size_t i = first; i < sources.size(); ++i) {
-      const UOp& source = *finished(sources[i].node());
-      changed |= !(source == sources[i]);
-      sources[i] = source;
-    }
-    UOp current = UOp::share(node);
-    if (changed) current = with_sources(current, sources);
-    ++counters.visits;
-    UOp next;
-    if (changed) {
-      next = current;  // its sources are final: it takes its own turn, once, under its own key
-    } else {
-      next = step(current);
-      if (next) ++counters.fired;
-    }
-    if (!next) {
-      states[node].final = current;
+      state.final = *done;
       stack.pop_back();
       continue;
     }
-    keep.push_back(next);
-    const auto waiting = states.find(next.node());
-    if (waiting != states.end() && waiting->second.next && !waiting->second.final) {
-      states[node].next = next;
-      report_cycle(states, node);
+    const bool is_call = node->op == Op::Function || node->op == Op::Call;
+    const size_t first = !pass.enter_calls && is_call ? 1 : 0;
+    bool ready = true, changed = false;
+    for (size_t i = node->source_count; i-- > first;) {
+      const UOp& source = node->sources()[i];
+      const UOp* done = finished(source);
+      if (done == nullptr) stack.push_back(source.node());
+      ready = ready && done != nullptr;
+      changed = changed || (done != nullptr && !(*done == source));
     }
-    states[node].next = next;
+    if (!ready) continue;
+    ++counters.visits;
+    UOp current = UOp::share(node), next;
+    if (changed) {  // it takes its own turn, once, under its own key
+      sources.assign(node->src().begin(), node->src().end());
+      for (size_t i = first; i < sources.size(); ++i) sources[i] = *finished(sources[i]);
+      next = with_sources(current, sources);
+    } else {
+      next = pass.step(current);
+    }
+    if (!next) {
+      mark_normal(node, pass.mark);
+      state.final = std::move(current);
+      stack.pop_back();
+      continue;
+    }
+    if (!changed) ++counters.fired;
+    keep.push_back(next);
+    const State* waiting = states.find(next.node());
+    const bool circle = waiting != nullptr && waiting->next && !waiting->final;
     stack.push_back(next.node());
+    state.next = std::move(next);
+    if (circle) report_cycle(states, node);
   }
-  return states.at(root.node()).final;
+  return *finished(root);
 }
 
 }  // namespace detail

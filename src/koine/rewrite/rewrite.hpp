@@ -7,14 +7,6 @@
 
 namespace koine {
 
-/// How often rules were tried and fired; for benchmarks and the stage report.
-struct RewriteCounters {
-  int64_t visits = 0;
-  int64_t fired = 0;
-};
-/// Totals of this thread since its start.
-RewriteCounters& rewrite_counters();
-
 /// Sees every rule that fires: name, before, after. Null switches it off.
 using TraceSink = std::function<void(std::string_view rule, const UOp& before, const UOp& after)>;
 /// For this thread.
@@ -22,7 +14,13 @@ void set_trace_sink(TraceSink sink);
 
 namespace detail {
 /// Applies `step` (null: final) bottom-up until nothing changes. `step` returns the replacement.
-UOp rewrite_fixpoint(const UOp& root, const std::function<UOp(const UOp&)>& step, bool enter_calls);
+/// Nodes marked with `skip` are final; nodes that become final are marked with `mark`.
+struct Pass {
+  std::function<UOp(const UOp&)> step;
+  bool enter_calls = true;
+  uint32_t skip = 0, mark = 0;
+};
+UOp rewrite_fixpoint(const UOp& root, const Pass& pass);
 void trace(std::string_view rule, const UOp& before, const UOp& after);
 }  // namespace detail
 
@@ -33,15 +31,19 @@ enum class Enter { Everything, NotCalls };
 template <class Context>
 UOp rewrite(const UOp& root, const RuleSet<Context>& rules, Context& context,
             Enter enter = Enter::Everything) {
-  return detail::rewrite_fixpoint(
-      root,
-      [&](const UOp& node) {
-        const Rule<Context>* fired = nullptr;
-        UOp result = rules.apply(node, context, &fired);
-        if (result) detail::trace(fired->name, node, result);
-        return result;
-      },
-      enter == Enter::Everything);
+  detail::Pass pass;
+  pass.step = [&](const UOp& node) {
+    const Rule<Context>* fired = nullptr;
+    UOp result = rules.apply(node, context, &fired);
+    if (result) detail::trace(fired->name, node, result);
+    return result;
+  };
+  pass.enter_calls = enter == Enter::Everything;
+  if (pass.enter_calls) {
+    pass.skip = rules.normal_bit();
+    pass.mark = rules.normal_bits();
+  }
+  return detail::rewrite_fixpoint(root, pass);
 }
 
 inline UOp rewrite(const UOp& root, const RuleSet<>& rules, Enter enter = Enter::Everything) {

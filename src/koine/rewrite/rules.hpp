@@ -40,9 +40,24 @@ class RuleSet {
 
   RuleSet operator+(const RuleSet& other) const {
     RuleSet sum = *this;
+    sum.bit_ = 0;
+    sum.parts_ |= other.parts_;
     for (const Rule<Context>& r : other.rules_) sum.add(r);
     return sum;
   }
+
+  /// This set for long-lived use: nodes that it does not change are marked, and skipped from then
+  /// on. For rules without a context; sums of remembered sets mark for their parts too.
+  RuleSet remembered() &&
+    requires std::is_same_v<Context, NoContext>
+  {
+    bit_ = fresh_normal_bit();
+    parts_ |= bit_;
+    return std::move(*this);
+  }
+  uint32_t normal_bit() const { return bit_; }
+  /// The marks of a node that this set does not change.
+  uint32_t normal_bits() const { return parts_; }
 
   /// The first rule that applies to `node`; null when none does.
   UOp apply(const UOp& node, Context& context, const Rule<Context>** fired = nullptr) const {
@@ -81,6 +96,7 @@ class RuleSet {
       if (root.ops.none() || root.ops[op]) by_op_[op].push_back({id, required});
   }
 
+  uint32_t bit_ = 0, parts_ = 0;
   std::vector<Rule<Context>> rules_;
   std::array<std::vector<Candidate>, static_cast<size_t>(op_count)> by_op_;
 };

@@ -70,7 +70,7 @@ RuleSet<> make_movement() {
 }  // namespace
 
 const RuleSet<>& movement_rules() {
-  static const RuleSet<> rules = make_movement();
+  static const RuleSet<> rules = make_movement().remembered();
   return rules;
 }
 

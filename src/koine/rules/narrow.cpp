@@ -129,7 +129,7 @@ bool exact_in_any_format(Op op) { return op == Op::Max || op == Op::Where || op 
 }  // namespace
 
 UOp emulate_narrow_floats(const UOp& kernel) {
-  const std::vector<UOp> order = toposort(kernel);
+  const NodeList order = toposort(kernel);
   bool any = false;
   for (const UOp& u : order) any = any || is_small_float(u.dtype());
   if (!any) return kernel;

@@ -118,8 +118,7 @@ UOp select(const UOp& value, const UOp& range, const UOp& at, const UOp& valid) 
 
 // sum over j of (j == e ? x(j) : 0)  ->  0 <= e < n ? x(e) : 0.
 // A product with a cast one-hot mask means the same there (amendment C31), except in strict mode.
-UOp select_one_hot(const Match& m) {
-  const UOp& r = m.root();
+UOp select_one_hot(const UOp& r, bool strict) {
   if (r.as<ReduceArg>().op != Op::Add) return {};
   const UOp& body = r.src(0);
   struct Candidate {
@@ -130,7 +129,7 @@ UOp select_one_hot(const Match& m) {
   if (body.is(Op::Where)) {
     if (is_const(body.src(2), 0)) candidates.push_back({body.src(0), body.src(1)});
     if (is_const(body.src(1), 0)) candidates.push_back({logical_not(body.src(0)), body.src(2)});
-  } else if (body.is(Op::Mul) && (!is_float(body.dtype()) || !options().strict)) {
+  } else if (body.is(Op::Mul) && (!is_float(body.dtype()) || !strict)) {
     for (size_t side = 0; side < 2; ++side)
       if (body.src(side).is(Op::Cast) && body.src(side).src(0).dtype() == DType::Bool)
         candidates.push_back({body.src(side).src(0), body.src(1 - side)});
@@ -152,26 +151,31 @@ UOp select_one_hot(const Match& m) {
   return {};
 }
 
-}  // namespace
-
-const RuleSet<>& reduce_rules() {
-  static const RuleSet<> rules = {
+RuleSet<> make_reduce(bool strict) {
+  return {
       rule("reduce-unused-range", node(Op::Reduce), drop_unused_range),
       rule("reduce-count", node_with(Op::Reduce, {node(Op::Where)}), count_condition),
       rule("reduce-one-hot", node_with(Op::Reduce, {node(ops({Op::Where, Op::Mul}))}),
-           select_one_hot),
+           [strict](const Match& m) { return select_one_hot(m.root(), strict); }),
   };
-  return rules;
+}
+
+}  // namespace
+
+const RuleSet<>& reduce_rules() {
+  static const RuleSet<> rules = make_reduce(false), strict = make_reduce(true);
+  return options().strict ? strict : rules;
 }
 
 const RuleSet<>& symbolic_rules() {
-  static const RuleSet<> rules = fold_rules() + algebra_rules() + index_rules();
+  static const RuleSet<> rules = (fold_rules() + algebra_rules() + index_rules()).remembered();
   return rules;
 }
 
 const RuleSet<>& kernel_rules() {
-  static const RuleSet<> rules = symbolic_rules() + reduce_rules();
-  return rules;
+  static const RuleSet<> rules = (symbolic_rules() + make_reduce(false)).remembered(),
+                         strict = (symbolic_rules() + make_reduce(true)).remembered();
+  return options().strict ? strict : rules;
 }
 
 UOp simplify(const UOp& graph) { return rewrite(graph, symbolic_rules()); }

@@ -261,7 +261,7 @@ Tensor& Tensor::assign(const Tensor& value) {
     i.seen_base = {};
     i.seen_value = {};
   }
-  const std::vector<UOp> below = toposort(v);
+  const NodeList below = toposort(v);
   const bool value_reads = std::find(below.begin(), below.end(), current) != below.end();
   if (current.use_count() > 1 || value_reads) {
     const auto memory = memory_of(current);

@@ -252,7 +252,7 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
                           std::span<const UOp> targets) {
   const UOp root = sink(outputs);
   // Bodies of Functions are not entered: a call is one node.
-  const std::vector<UOp> order = toposort(root, [](const UOp& u) { return !u.is(Op::Tuple); });
+  const NodeList order = toposort(root, [](const UOp& u) { return !u.is(Op::Tuple); });
   std::unordered_set<UOp> wanted(targets.begin(), targets.end()), leads;
   for (const UOp& u : order) {
     bool on_path = wanted.contains(u);

@@ -87,7 +87,7 @@ const Spec& linear_spec() {
   internal_error("after {}: {}; the node is\n{}", stage, rule, to_text(node));
 }
 
-void check_nodes(const std::vector<UOp>& nodes, const Spec& spec, std::string_view stage) {
+void check_nodes(std::span<const UOp> nodes, const Spec& spec, std::string_view stage) {
   for (const UOp& u : nodes) {
     Finding finding;
     if (spec.apply(u, finding)) report(stage, finding.rule, u);

@@ -1,0 +1,124 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+
+namespace koine {
+
+namespace detail {
+/// Open addressing, cleared in O(1): a slot of an older generation is empty.
+struct NodeTable {
+  struct Slot {
+    const Node* node = nullptr;
+    uint32_t generation = 0;
+    uint32_t number = 0;
+  };
+  std::vector<Slot> slots = std::vector<Slot>(256);
+  uint32_t generation = 0;
+};
+std::unique_ptr<NodeTable> borrow_table();
+void give_back(std::unique_ptr<NodeTable> table);
+}  // namespace detail
+
+/// Numbers the nodes of one walk 0, 1, 2, ... in the order they are added. Walks are short and
+/// many, so the tables come from a pool of the thread. Keys are not kept alive.
+class NodeNumbers {
+ public:
+  static constexpr uint32_t none = UINT32_MAX;
+
+  NodeNumbers() : table_(detail::borrow_table()) {}
+  ~NodeNumbers() { detail::give_back(std::move(table_)); }
+  NodeNumbers(const NodeNumbers&) = delete;
+  NodeNumbers& operator=(const NodeNumbers&) = delete;
+
+  uint32_t find(const Node* node) const {
+    const auto& slots = table_->slots;
+    for (size_t i = place(node);; i = (i + 1) & (slots.size() - 1)) {
+      const auto& slot = slots[i];
+      if (slot.generation != table_->generation) return none;
+      if (slot.node == node) return slot.number;
+    }
+  }
+  bool contains(const Node* node) const { return find(node) != none; }
+
+  /// The number of `node`, and whether it is new.
+  std::pair<uint32_t, bool> add(const Node* node) {
+    if (count_ * 2 >= table_->slots.size()) grow();
+    auto& slots = table_->slots;
+    for (size_t i = place(node);; i = (i + 1) & (slots.size() - 1)) {
+      auto& slot = slots[i];
+      if (slot.generation != table_->generation) {
+        slot = {node, table_->generation, count_};
+        return {count_++, true};
+      }
+      if (slot.node == node) return {slot.number, false};
+    }
+  }
+  uint32_t size() const { return count_; }
+
+ private:
+  size_t place(const Node* node) const {
+    const auto key = reinterpret_cast<uintptr_t>(node) >> 4;
+    return (key * 0x9e3779b97f4a7c15u >> 32) & (table_->slots.size() - 1);
+  }
+  void grow();
+
+  std::unique_ptr<detail::NodeTable> table_;
+  uint32_t count_ = 0;
+};
+
+/// A value for each node of one walk.
+template <class T>
+class NodeMap {
+ public:
+  T* find(const Node* node) {
+    const uint32_t i = numbers_.find(node);
+    return i == NodeNumbers::none ? nullptr : &values_[i];
+  }
+  const T* find(const Node* node) const { return const_cast<NodeMap*>(this)->find(node); }
+  bool contains(const Node* node) const { return numbers_.contains(node); }
+  /// The value of a node that is there.
+  const T& at(const Node* node) const { return values_.at(numbers_.find(node)); }
+  /// The value, made on the first call. References hold until the next new node.
+  T& operator[](const Node* node) {
+    const auto [i, fresh] = numbers_.add(node);
+    if (fresh) values_.emplace_back();
+    return values_[i];
+  }
+  void set(const Node* node, T value) { (*this)[node] = std::move(value); }
+  size_t size() const { return values_.size(); }
+
+ private:
+  NodeNumbers numbers_;
+  std::vector<T> values_;
+};
+
+/// Nodes that a root keeps alive; reads like a vector of handles, without counting references.
+class NodeList {
+ public:
+  explicit NodeList(UOp root) : root_(std::move(root)) {}
+  void push_back(const Node* node) { nodes_.push_back(Borrowed(node)); }
+  const UOp* begin() const { return reinterpret_cast<const UOp*>(nodes_.data()); }
+  const UOp* end() const { return begin() + nodes_.size(); }
+  const UOp& operator[](size_t i) const { return begin()[i]; }
+  const UOp& back() const { return end()[-1]; }
+  size_t size() const { return nodes_.size(); }
+  bool empty() const { return nodes_.empty(); }
+  const UOp& root() const { return root_; }
+
+ private:
+  // The bytes of a handle that owns nothing: made in place, never destroyed.
+  struct Borrowed {
+    explicit Borrowed(const Node* node) { new (handle) UOp(const_cast<Node*>(node)); }
+    alignas(UOp) std::byte handle[sizeof(UOp)];
+  };
+  static_assert(sizeof(Borrowed) == sizeof(UOp));
+  UOp root_;
+  std::vector<Borrowed> nodes_;
+};
+
+}  // namespace koine
