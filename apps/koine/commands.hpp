@@ -21,5 +21,7 @@ int run_opt(const OptOptions& options);
 /// Prints the source of every kernel of a graph.
 int run_render(const OptOptions& options);
 int run_devices();
+/// Prints the table of ops as JSON.
+int run_ops();
 
 }  // namespace koine::app

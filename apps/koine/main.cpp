@@ -28,12 +28,14 @@ int main(int argc, char** argv) {
   render_command->add_option("file", opt.file, "text of a graph")->required();
   render_command->add_option("--target", opt.target, "c or llvm")->capture_default_str();
   auto* devices_command = app.add_subcommand("devices", "list devices");
+  auto* ops_command = app.add_subcommand("ops", "print the table of ops as JSON");
   CLI11_PARSE(app, argc, argv);
   try {
     if (*demo_command) return run_demo(demo);
     if (*opt_command) return run_opt(opt);
     if (*render_command) return run_render(opt);
     if (*devices_command) return run_devices();
+    if (*ops_command) return run_ops();
   } catch (const koine::Error& e) {
     fmt::print(stderr, "error: {}\n", e.what());
     return 1;

@@ -6,6 +6,7 @@
 
 #include "commands.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/op_table.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/koine.hpp"
 #include "koine/lower/callify.hpp"
@@ -69,6 +70,11 @@ int run_render(const OptOptions& o) {
     fmt::print("{}", o.target == "c" ? render_c(k.linear, k.name, i == 0)
                                      : render_llvm_text(k.linear, k.name, target));
   }
+  return 0;
+}
+
+int run_ops() {
+  fmt::print("{}", op_table_json());
   return 0;
 }
 

@@ -118,6 +118,11 @@ UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DTyp
   return buffer_from_host(shape_of(sizes), dtype, "CPU", data.data());
 }
 
+UOp leaf(const std::vector<int64_t>& sizes, DType dtype, uint64_t salt) {
+  std::mt19937_64 random(test_seed() + salt * 7919 + static_cast<uint64_t>(dtype));
+  return random_leaf(random, sizes, dtype);
+}
+
 std::vector<DType> stored_dtypes() {
   std::vector<DType> out;
   for (int i = 1; i < dtype_count; ++i)

@@ -42,6 +42,8 @@ int64_t kernel_count(const std::vector<Tensor>& values);
 
 /// A leaf with random contents: ordinary numbers mixed with NaN, infinities, zeros and limits.
 UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DType dtype);
+/// A leaf from test_seed() and `salt`: equal arguments give equal contents.
+UOp leaf(const std::vector<int64_t>& sizes, DType dtype = DType::Float32, uint64_t salt = 0);
 
 std::vector<DType> stored_dtypes();
 

@@ -315,6 +315,100 @@ TEST(stages, verifier_names_stage_rule_and_node) {
                InternalError);
 }
 
+// Runs a kernel written by hand on the reference interpreter and on the CPU, over copies of the
+// given buffers, and returns the first buffer of each; the two must agree.
+std::vector<float> run_kernel(const UOp& ast, const std::vector<std::vector<float>>& buffers,
+                              const std::vector<int64_t>& variables = {}) {
+  std::vector<float> results[2];
+  const char* devices[] = {"INTERP", "CPU"};
+  for (size_t d = 0; d < 2; ++d) {
+    DeviceRuntime& device = device_runtime(devices[d]);
+    std::vector<std::vector<float>> data = buffers;
+    std::vector<std::byte*> pointers;
+    std::vector<int64_t> bytes;
+    for (auto& b : data) {
+      pointers.push_back(reinterpret_cast<std::byte*>(b.data()));
+      bytes.push_back(static_cast<int64_t>(b.size() * sizeof(float)));
+    }
+    device.compile(lower_kernel(ast, device.target()))->run({pointers, bytes, variables});
+    results[d] = data[0];
+  }
+  EXPECT_EQ(results[0], results[1]);
+  return results[1];
+}
+
+UOp flat_param(int64_t slot, int64_t n) { return param(slot, shape_of({n}), DType::Float32); }
+
+TEST(stages, spec_A3_every_address_space_renders) {
+  // Each row of in (4, 8) goes through a LOCAL buffer and comes out reversed; the sum of the row is
+  // a REG buffer.
+  const UOp out = flat_param(0, 32), in = flat_param(1, 32);
+  const UOp row =
+      UOp::make(Op::Buffer, {shape_of({8})}, BufferArg{0, DType::Float32, {}, AddrSpace::Local});
+  const UOp i = range(0, index_const(4), AxisType::Loop),
+            j = range(1, index_const(8), AxisType::Loop),
+            k = range(3, index_const(8), AxisType::Reduce),
+            l = range(2, index_const(8), AxisType::Loop);
+  auto at = [&](const UOp& column) { return add(mul(i, index_const(8)), column); };
+  const UOp fill = end(store(index(row, {j}), load(index(in, {at(j)}))), std::vector<UOp>{j});
+  const UOp filled = after(row, {fill});
+  const UOp total = reduce_ranges(Op::Add, load(index(filled, {k})), std::vector<UOp>{k});
+  const UOp reversed = load(index(filled, {sub(index_const(7), l)}));
+  const UOp ast = sink(std::vector<UOp>{
+      end(store(index(out, {at(l)}), add(reversed, total)), std::vector<UOp>{i, l})});
+  std::vector<float> data(32), expected(32);
+  for (size_t n = 0; n < 32; ++n) data[n] = static_cast<float>(n * n % 11);
+  for (size_t r = 0; r < 4; ++r) {
+    float sum = 0;
+    for (size_t c = 0; c < 8; ++c) sum += data[r * 8 + c];
+    for (size_t c = 0; c < 8; ++c) expected[r * 8 + c] = data[r * 8 + 7 - c] + sum;
+  }
+  EXPECT_EQ(run_kernel(ast, {std::vector<float>(32, -1), data}), expected);
+  const UOp linear = lower_kernel(ast, generic_target(false)).linear;
+  const std::string c = render_c(linear, "reverse", false);
+  EXPECT_NE(c.find("float local0[8];"), std::string::npos) << c;
+  EXPECT_NE(c.find("float acc"), std::string::npos) << c;
+  EXPECT_NE(c.find("float* data1 = buffers[1];"), std::string::npos) << c;
+  const UOp huge = UOp::make(Op::Buffer, {shape_of({1 << 20})},
+                             BufferArg{0, DType::Float32, {}, AddrSpace::Local});
+  const UOp bad =
+      sink(std::vector<UOp>{store(index(huge, {index_const(0)}), constant(DType::Float32, 1))});
+  EXPECT_THROW((void)lower_kernel(bad, generic_target(false)), InternalError);
+}
+
+TEST(stages, spec_B15_a_closed_gate_touches_no_memory) {
+  // Element 0 exists; the others would lie a page and more behind the buffer's end.
+  const UOp out = flat_param(0, 4), in = flat_param(1, 1);
+  const UOp i = range(0, index_const(4), AxisType::Loop);
+  const UOp far = mul(i, index_const(int64_t{1} << 40));
+  const UOp value = load(index(in, {far}), constant(DType::Float32, 7), lt(i, index_const(1)));
+  const UOp ast = sink(std::vector<UOp>{end(store(index(out, {i}), value), std::vector<UOp>{i})});
+  EXPECT_EQ(run_kernel(ast, {std::vector<float>(4), {3}}), (std::vector<float>{3, 7, 7, 7}));
+}
+
+TEST(stages, spec_B16_a_closed_gate_leaves_memory) {
+  const UOp out = flat_param(0, 4);
+  const UOp i = range(0, index_const(4), AxisType::Loop);
+  const UOp odd = ne(mod(i, index_const(2)), index_const(0));
+  const UOp ast = sink(std::vector<UOp>{
+      end(store(index(out, {i}), constant(DType::Float32, 5), odd), std::vector<UOp>{i})});
+  EXPECT_EQ(run_kernel(ast, {{1, 2, 3, 4}}), (std::vector<float>{1, 5, 3, 5}));
+}
+
+TEST(stages, spec_B17_nested_symbolic_and_empty_ranges) {
+  // out[i * 3 + j] += 1 for i < n, j < 3; n is bound at the launch, also to 0.
+  const UOp out = flat_param(0, 12), n = variable("n", 0, 4);
+  const UOp i = range(0, n, AxisType::Loop), j = range(1, index_const(3), AxisType::Loop);
+  const UOp at = index(out, {add(mul(i, index_const(3)), j)});
+  const UOp ast = sink(std::vector<UOp>{
+      end(store(at, add(load(at), constant(DType::Float32, 1))), std::vector<UOp>{i, j})});
+  for (const int64_t rows : {0, 1, 4}) {
+    std::vector<float> expected(12, 2);
+    for (int64_t k = 0; k < rows * 3; ++k) expected[static_cast<size_t>(k)] = 3;
+    EXPECT_EQ(run_kernel(ast, {std::vector<float>(12, 2)}, {rows}), expected) << rows;
+  }
+}
+
 TEST(stages, spec_B17_ranges) {
   // A bound of 0 runs no body; loops nest.
   const UOp out = Tensor::from<int32_t>({7, 7, 7, 7}).uop();

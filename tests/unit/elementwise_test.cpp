@@ -1,11 +1,17 @@
 // Elementwise ops, casts, decompositions, random numbers: rows D and M of the specification.
 #include <bit>
 #include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "check.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/eval.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/op_table.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/decompose.hpp"
 #include "koine/transform/gradient.hpp"
 
 namespace koine::test {
@@ -14,10 +20,6 @@ namespace {
 constexpr double inf = std::numeric_limits<double>::infinity();
 const double nan_value = std::nan("");
 
-UOp leaf(const std::vector<int64_t>& sizes, DType d, uint64_t salt = 0) {
-  std::mt19937_64 random(test_seed() + salt * 7919 + static_cast<uint64_t>(d));
-  return random_leaf(random, sizes, d);
-}
 std::vector<double> values(const Tensor& t) { return t.tolist<double>(); }
 
 // Largest error in units of the last place of float32, against a float64 function.
@@ -152,7 +154,7 @@ TEST(elementwise, spec_D6_where) {
     expect_same_everywhere(koine::where(leaf({40}, DType::Bool), leaf({40}, d), leaf({40}, d, 1)));
 }
 
-TEST(elementwise, spec_D7_D8_compositions) {
+TEST(elementwise, spec_D7_D8_amend_1_compositions) {
   EXPECT_TRUE(std::signbit(Tensor::from<float>({0.0f}).neg().tolist<float>()[0]));
   EXPECT_EQ(Tensor::from<uint8_t>({1}).neg().item(), 255);
   EXPECT_TRUE(std::isnan((Tensor(inf) - Tensor(inf)).item()));
@@ -195,6 +197,93 @@ TEST(elementwise, spec_D9_transcendentals_are_accurate) {
   for (const DType d : {DType::Float16, DType::Float32, DType::Float64})
     for (const Op op : {Op::Exp2, Op::Log2, Op::Sin})
       expect_same_everywhere(unary(op, leaf({333}, d)));
+}
+
+// The table of docs/ops.json is what derivation does, what a person would say, and what runs: each
+// legal op on each dtype gives that dtype, on interpreter and CPU; each other one is refused.
+TEST(elementwise, spec_P1_amend_11_every_op_on_every_dtype) {
+  std::ifstream in("docs/ops.json");
+  std::stringstream text;
+  text << in.rdbuf();
+  ASSERT_EQ(text.str(), op_table_json()) << "write it anew: koine ops > docs/ops.json";
+  auto stated = [](Op op, DType d) {
+    switch (op) {
+      case Op::Exp2:
+      case Op::Log2:
+      case Op::Sin:
+      case Op::Sqrt:
+      case Op::Pow:
+      case Op::Fdiv:
+      case Op::Recip:
+        return is_float(d);
+      case Op::Idiv:
+      case Op::Mod:
+      case Op::Shl:
+      case Op::Shr:
+        return is_integer(d);
+      case Op::And:
+      case Op::Or:
+      case Op::Xor:
+        return is_integer(d) || d == DType::Bool;
+      case Op::Threefry:
+        return d == DType::UInt64;
+      default:  // Trunc of an integer is the integer
+        return true;
+    }
+  };
+  int legal = 0;
+  for (const auto& row : nlohmann::json::parse(text.str())) {
+    if (!row.contains("dtypes")) continue;
+    const Op op = *op_from_name(row["op"].get<std::string>());
+    for (const DType d : stored_dtypes()) {
+      const std::string name(dtype_name(d));
+      EXPECT_EQ(row["dtypes"].contains(name), stated(op, d)) << op_name(op) << " of " << name;
+      std::vector<UOp> src;
+      for (int i = 0; i < op_info(op).fewest; ++i)
+        src.push_back(
+            leaf({11}, op == Op::Where && i == 0 ? DType::Bool : d, static_cast<uint64_t>(i)));
+      auto make = [&] { return UOp::make(op, src, op == Op::Cast ? Arg(d) : Arg()); };
+      if (!row["dtypes"].contains(name)) {
+        expect_error([&] { (void)make(); }, {std::string(op_name(op)), name});
+        continue;
+      }
+      ++legal;
+      const UOp node = make();
+      EXPECT_EQ(dtype_name(node.dtype()), row["dtypes"][name].get<std::string>());
+      EXPECT_EQ(interpret(node, bindings_of(node)).dtype, node.dtype());
+      expect_same_everywhere(node);
+    }
+  }
+  EXPECT_GT(legal, 200);
+}
+
+// Division and square root are correctly rounded; their decompositions stand by for targets without
+// them, and are close.
+TEST(elementwise, spec_amend_3_native_and_decomposed) {
+  std::mt19937_64 random(test_seed());
+  std::vector<float> a, b;
+  for (int i = 0; i < 20000; ++i) {
+    a.push_back(std::bit_cast<float>(static_cast<uint32_t>(0x30000000 + random() % 0x20000000)));
+    b.push_back(std::bit_cast<float>(static_cast<uint32_t>(0x30000000 + random() % 0x20000000)));
+  }
+  const Tensor x = Tensor::from(a, {20000}), y = Tensor::from(b, {20000});
+  const auto quotient = (x / y).tolist<float>(), root = x.sqrt().tolist<float>();
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(quotient[i], a[i] / b[i]);
+    ASSERT_EQ(root[i], std::sqrt(a[i]));
+  }
+  // Without native Sqrt; Fdiv becomes a product with a reciprocal, here itself native.
+  DecomposeContext target{ops({Op::Recip, Op::Trunc})};
+  const UOp graph = stack(std::vector<UOp>{fdiv(x.uop(), y.uop()), unary(Op::Sqrt, x.uop())});
+  const UOp plain = rewrite(graph, transcendental_rules() + fallback_rules(), target);
+  for (const UOp& u : toposort(plain)) EXPECT_FALSE(u.is(Op::Fdiv) || u.is(Op::Sqrt));
+  const Array values = interpret(plain, bindings_of(plain));
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double q = bits_to_double(DType::Float32, values.data[i]),
+                 r = bits_to_double(DType::Float32, values.data[a.size() + i]);
+    ASSERT_NEAR(q / (static_cast<double>(a[i]) / b[i]), 1, 2.5e-7);
+    ASSERT_NEAR(r / std::sqrt(static_cast<double>(a[i])), 1, 1e-6);
+  }
 }
 
 TEST(elementwise, spec_D10_sqrt_pow_mulacc) {

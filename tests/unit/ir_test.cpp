@@ -134,6 +134,70 @@ TEST(ir, spec_P2_shapes_broadcast_from_the_right) {
                {"Add", "(2, 1, 4)", "(3,)", "broadcast"});
 }
 
+TEST(ir, spec_amend_7_devices_of_calls_and_constants) {
+  const UOp x = buffer_from_host(shape_of({2}), DType::Float32, "CPU:1", nullptr);
+  const UOp none =
+      function(tuple(std::vector<UOp>{constant(DType::Float32, 3)}), std::vector<UOp>{});
+  EXPECT_FALSE(none.device()) << "a Function without arguments";
+  EXPECT_EQ(none.dtype(), DType::Void);
+  EXPECT_EQ(get_tuple(none, 0).dtype(), DType::Float32);
+  EXPECT_EQ(Tensor(get_tuple(none, 0)).item(), 3);
+  const UOp body = tuple(std::vector<UOp>{
+      add(param(0, shape_of({}), DType::Float32), param(1, shape_of({2}), DType::Float32))});
+  const UOp call = function(body, std::vector<UOp>{constant(DType::Float32, 1), x});
+  EXPECT_EQ(call.device().name(), "CPU:1") << "the first argument has no device";
+  EXPECT_EQ(get_tuple(call, 0).device().name(), "CPU:1");
+}
+
+TEST(ir, spec_amend_21_two_loops_of_equal_bound_are_two_nodes) {
+  const UOp n = index_const(8);
+  EXPECT_NE(range(0, n, AxisType::Loop), range(1, n, AxisType::Loop));
+  EXPECT_NE(range(0, n, AxisType::Loop), range(0, n, AxisType::Reduce));
+  EXPECT_EQ(range(0, n, AxisType::Loop), range(0, n, AxisType::Loop));
+  // Equal kernels over other tensors are one node, whatever ids their making used.
+  auto kernel = [](uint64_t seed) {
+    const Tensor x(leaf({5, 7}, DType::Float32, seed));
+    return schedule({(x.exp2() * Tensor(2.0)).sum({1}).uop()})[0].ast;
+  };
+  EXPECT_EQ(kernel(1), kernel(2));
+}
+
+TEST(ir, spec_amend_23_broadcast_is_explicit_below_tensors) {
+  const UOp a = leaf({3, 1}), b = leaf({4}, DType::Float32, 1);
+  EXPECT_EQ(add(a, b).sizes(), (std::vector<int64_t>{3, 4}));
+  expect_same_everywhere(add(a, b));
+  for (const UOp& u : toposort(schedule({add(a, b)})[0].ast)) {
+    if (!is_elementwise(u.op())) continue;
+    for (const UOp& s : u.src()) EXPECT_EQ(s.shape(), u.shape()) << to_text(u);
+  }
+}
+
+// `index` is unbounded, so (i*4+3)//4 is i; in int32 the product may wrap, and it is not.
+TEST(ir, spec_amend_35_wrapping_integers_keep_their_divisions) {
+  const UOp i = variable("i", 0, 1 << 30);
+  EXPECT_EQ(simplify(idiv(add(mul(i, index_const(4)), index_const(3)), index_const(4))), i);
+  const DType d = DType::Int32;
+  const Tensor x = Tensor::from<int32_t>({1, 1 << 29, INT32_MAX, -5});
+  const UOp four = constant_int(d, 4), three = constant_int(d, 3);
+  const UOp e = idiv(add(mul(x.uop(), four), three), four);
+  EXPECT_EQ(Tensor(e).tolist<int>(), (std::vector<int>{1, -(1 << 29), -1, -5}));
+  expect_same_everywhere(e);
+}
+
+TEST(ir, spec_amend_6_bounds_of_a_pad_include_its_fill) {
+  const UOp x = param(0, shape_of({2}), DType::UInt8);
+  const UOp big = maximum(x, constant_int(DType::UInt8, 200));
+  const UOp padded = pad(big, shape_of({1}), shape_of({4}), constant_int(DType::UInt8, 3));
+  EXPECT_EQ(static_cast<int>(big.bounds().low), 200);
+  EXPECT_LE(static_cast<int>(padded.bounds().low), 3);
+  // So a comparison with the padded value is not folded away.
+  const Tensor y = Tensor::from<uint8_t>({201, 250});
+  const UOp wide = pad(maximum(y.uop(), constant_int(DType::UInt8, 200)), shape_of({1}),
+                       shape_of({4}), constant_int(DType::UInt8, 3));
+  EXPECT_EQ(Tensor(lt(wide, constant_int(DType::UInt8, 100))).tolist<int>(),
+            (std::vector<int>{1, 0, 0, 1}));
+}
+
 TEST(ir, spec_P3_device_is_the_first_one_found) {
   const UOp x = buffer_from_host(shape_of({2}), DType::Float32, "CPU:1", nullptr);
   EXPECT_EQ(add(constant(DType::Float32, 1), x).device().name(), "CPU:1");

@@ -11,14 +11,7 @@
 #include "koine/transform/gradient.hpp"
 
 namespace koine::test {
-namespace {
-
-UOp leaf(const std::vector<int64_t>& sizes, DType d = DType::Float32, uint64_t salt = 0) {
-  std::mt19937_64 random(test_seed() + salt);
-  return random_leaf(random, sizes, d);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST(movement, spec_B1_permute) {
   const UOp x = leaf({2, 3, 4, 5});
@@ -102,6 +95,69 @@ TEST(movement, spec_B7_amend_28_index) {
   EXPECT_EQ((t[{Tensor::from<int>({0, -1}), Tensor::from<int>({1, -2})}].tolist<int>()),
             (std::vector<int>{1, 22}));
   EXPECT_EQ((t[{Ellipsis{}, NewAxis{}, 2}].shape()), (Shape{4, 1}));
+}
+
+// A user's position out of range is an error when the value is looked at, and nothing has run by
+// then; KOINE_INDEX=clamp and fill give a value instead.
+TEST(movement, spec_amend_28_positions_out_of_range) {
+  const Tensor t = Tensor::arange(12).reshape({4, 3}).realize();
+  const Tensor far = Tensor::from<int32_t>({3, -4, 4});
+  const Tensor lazy = t.index_select(0, far);  // describing it is fine
+  const auto raised = [](const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const Error& e) {
+      return e.kind() == ErrorKind::Index;
+    }
+    return false;
+  };
+  EXPECT_TRUE(raised([&] { (void)lazy.tolist<int>(); }));
+  expect_error([&] { (void)lazy.tolist<int>(); },
+               {"position 4", "element 2", "(3,)", "size 4", "-4 to 3", "KOINE_INDEX"});
+  expect_error([&] { (void)(t[{Tensor::from<int>({0}), Tensor::from<int>({-4})}]).realize(); },
+               {"position -4", "size 3"});
+  EXPECT_TRUE(raised([&] { (void)interpret(lazy.uop(), bindings_of(lazy.uop())); }));
+  const Tensor logits = Tensor::zeros({2, 3});
+  expect_error([&] { (void)logits.nll_loss(Tensor::from<int>({0, 3})).item(); }, {"position 3"});
+  // In a sum whose other part is fine, under a gradient, and in a Function.
+  Tensor w = Tensor::ones({4}).requires_grad();
+  (w.index_select(0, far) * Tensor(2.0)).sum().backward();
+  expect_error([&] { (void)w.grad().tolist<float>(); }, {"position 4"});
+  const UOp call = make_function(
+      [&](const std::vector<UOp>& in) {
+        return std::vector<UOp>{Tensor(in[0]).index_select(0, Tensor(in[1])).uop()};
+      },
+      {t.uop(), far.uop()});
+  expect_error([&] { (void)Tensor(get_tuple(call, 0)).tolist<int>(); }, {"position 4"});
+  {  // a device that computes nothing has nothing to look at
+    Options o = options();
+    o.device = "NULL";
+    const OptionScope scope(o);
+    (void)Tensor::arange(4).index_select(0, Tensor::from<int32_t>({7})).realize();
+  }
+  // Good positions and proven ones are not affected; negative ones count from the end.
+  const Tensor near = Tensor::from<int32_t>({3, -4, 2});
+  EXPECT_EQ(t.index_select(0, near).sum({1}).tolist<int>(), (std::vector<int>{30, 3, 21}));
+  expect_same_everywhere(t.index_select(1, Tensor::arange(3)).uop());
+  expect_same_everywhere(t.index_select(0, near).uop());
+  for (const IndexMode mode : {IndexMode::Clamp, IndexMode::Fill}) {
+    Options o = options();
+    o.index = mode;
+    const OptionScope scope(o);
+    const int last = mode == IndexMode::Clamp ? 11 : 0;
+    EXPECT_EQ((t[{far, Tensor(2)}]).tolist<int>(), (std::vector<int>{11, 2, last}));
+    EXPECT_EQ((t[{far, Tensor(-9)}]).tolist<int>(),
+              mode == IndexMode::Clamp ? (std::vector<int>{9, 0, 9}) : (std::vector<int>{0, 0, 0}));
+    expect_same_everywhere(t.index_select(0, far).uop());
+  }
+}
+
+// A value that depends on a Variable is computed anew for each binding.
+TEST(movement, values_of_variables_are_never_stale) {
+  const UOp x = Tensor::arange(5).realize().uop(), v = variable("at", 0, 4);
+  const UOp row = add(index(x, {v}), constant_int(DType::Int32, 10));
+  for (const int64_t at : {1, 4, 1})
+    EXPECT_EQ(Tensor(realize({row}, {{"at", at}})[0]).item<int>(), 10 + at);
 }
 
 TEST(movement, spec_B8_stack) {
@@ -252,6 +308,31 @@ TEST(functions, spec_F1_inputs_are_deduplicated) {
   const UOp f = make_function(
       [](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], in[1])}; }, {x, x});
   EXPECT_EQ(f.src().size(), 2u) << "one body, one argument";
+}
+
+TEST(functions, spec_F2_a_trace_runs_nothing) {
+  const Tensor x = Tensor::arange(4).cast(DType::Float32).realize();
+  auto tracing = [&](const std::function<void(const Tensor&)>& body) {
+    return [&x, body] {
+      (void)make_function(
+          [&](const std::vector<UOp>& in) {
+            body(Tensor(in[0]));
+            return std::vector<UOp>{in[0]};
+          },
+          {x.uop()});
+    };
+  };
+  expect_error(tracing([](const Tensor& t) { (void)(t + t).item(); }), {"item", "(4,)"});
+  expect_error(tracing([](const Tensor& t) { (void)(t + t).realize(); }),
+               {"realizing", "(4,)", "movement_test.cpp:", "argument"});
+  expect_error(tracing([](const Tensor&) { (void)Tensor::from<float>({1, 2}); }),
+               {"allocating", "movement_test.cpp:"});
+  // Nothing ran while tracing, and afterwards all is as before.
+  const int64_t before = counters().kernels;
+  const UOp call = make_function(
+      [](const std::vector<UOp>& in) { return std::vector<UOp>{mul(in[0], in[0])}; }, {x.uop()});
+  EXPECT_EQ(counters().kernels, before);
+  EXPECT_EQ(Tensor(get_tuple(call, 0)).tolist<int>(), (std::vector<int>{0, 1, 4, 9}));
 }
 
 TEST(functions, spec_F3_bodies_are_closed_and_equal) {

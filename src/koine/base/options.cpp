@@ -41,6 +41,13 @@ Options from_environment() {
                   "KOINE_FP={}: expected 'strict' or 'default'", text);
     o.strict = text == "strict";
   });
+  read("KOINE_INDEX", [&](std::string_view text) {
+    KOINE_REQUIRE(text == "raise" || text == "clamp" || text == "fill", Value,
+                  "KOINE_INDEX={}: expected 'raise', 'clamp' or 'fill'", text);
+    o.index = text == "raise"   ? IndexMode::Raise
+              : text == "clamp" ? IndexMode::Clamp
+                                : IndexMode::Fill;
+  });
   read("KOINE_CPU", [&](const char* text) { o.cpu = text; });
   read("KOINE_DEVICE", [&](const char* text) { o.device = text; });
   read("KOINE_DUMP", [&](const char* text) { o.dump = text; });
@@ -64,6 +71,7 @@ const std::vector<OptionRow>& option_table() {
       {"KOINE_VERIFY", "0..2", "0 off, 1 both ends of the pipeline, 2 after every stage"},
       {"KOINE_NOOPT", "0|1", "1 keeps every kernel as plain loops"},
       {"KOINE_FP", "default|strict", "strict: equal bits on every backend"},
+      {"KOINE_INDEX", "raise|clamp|fill", "what a tensor index out of range does"},
       {"KOINE_THREADS", "0..1024", "worker threads; 0 means all cores"},
       {"KOINE_CPU", "x86-64-v2|x86-64-v3|x86-64-v4", "instruction set; unset means this host's"},
       {"KOINE_DEVICE", "a device name", "default device; unset means CPU"},

@@ -5,6 +5,13 @@
 
 namespace koine {
 
+/// What becomes of a user's position that is out of range (amendment C28). Memory is never touched.
+enum class IndexMode : uint8_t {
+  Raise,  ///< an Index error when the value is looked at
+  Clamp,  ///< the nearest position that exists
+  Fill,   ///< reads give 0
+};
+
 /// Every switch of the process, read once from the environment (`KOINE_*`).
 /// The table `option_table()` is the single list; docs/switches.md is checked against it.
 struct Options {
@@ -17,6 +24,7 @@ struct Options {
   std::string device;   ///< KOINE_DEVICE: the default device; empty means CPU
   std::string dump;     ///< KOINE_DUMP: a stage name; prints every kernel after that stage
   bool poison = false;  ///< KOINE_POISON: freed and fresh buffers are filled with a pattern
+  IndexMode index = IndexMode::Raise;  ///< KOINE_INDEX: raise, clamp or fill
   int64_t memory_limit = 0;  ///< KOINE_MEMORY_LIMIT: bytes a device may hold; 0 means the machine's
 };
 

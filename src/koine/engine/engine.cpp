@@ -9,12 +9,14 @@
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/engine/executable.hpp"
+#include "koine/engine/promises.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/fusion.hpp"
+#include "koine/transform/function.hpp"
 #include "koine/verify/verify.hpp"
 
 namespace koine {
@@ -65,12 +67,14 @@ UOp with_results(const UOp& graph) {
 }
 
 // Whether a value's buffer may stand for the value later. What is invalid in it became 0 in the
-// buffer, so the two differ; and a graph without buffers is part of cached programs, which would
-// keep its result alive.
+// buffer, so the two differ; a graph without buffers is part of cached programs, which would keep
+// its result alive; and one that reads a Variable has another value next time.
 bool worth_remembering(const UOp& value) {
-  const NodeList order = toposort(value);
-  const bool reads =
-      std::any_of(order.begin(), order.end(), [](const UOp& u) { return u.is(Op::Buffer); });
+  bool reads = false;
+  for (const UOp& u : toposort(value)) {
+    if (u.is(Op::Param) && !u.as<BufferArg>().name.empty()) return false;
+    reads = reads || u.is(Op::Buffer);
+  }
   return reads && !may_be_invalid(value);
 }
 
@@ -126,6 +130,7 @@ ExecutableCache& executables() {
 }  // namespace
 
 UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data) {
+  require_no_trace("allocating a tensor");
   const UOp buffer = make_buffer(shape, dtype, device);
   const auto memory = storage::memory(buffer);
   if (data != nullptr && memory->bytes() > 0)
@@ -142,6 +147,9 @@ UOp realized_buffer(const UOp& value) {
 std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables) {
   std::vector<UOp> out(values.size());
   Prepared work;
+  if (!values.empty())
+    require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
+  check_promises(values, variables);
   std::unordered_map<UOp, size_t> seen;
   for (size_t i = 0; i < values.size(); ++i) {
     if (const UOp done = realized_buffer(values[i])) {

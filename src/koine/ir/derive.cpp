@@ -377,8 +377,6 @@ Derived derive(Op op, Sources src, const Arg& arg) {
       return {};
     case Op::Special:
       return {DType::Index, {}, false};
-    case Op::Assume:
-      return {src[0].dtype(), stored_shape(src[0]), false};
     case Op::Wmma:
       return {src[2].dtype(), stored_shape(src[2]), false};
     case Op::Ins:

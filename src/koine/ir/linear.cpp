@@ -23,6 +23,10 @@ const UOp& accessed_buffer(const UOp& access) {
   return address.is(Op::Index) ? strip_after(address.src(0)) : address;
 }
 
+bool is_register(const UOp& buffer) {
+  return buffer.is(Op::Buffer) && buffer.as<BufferArg>().space == AddrSpace::Reg;
+}
+
 Contiguous contiguous_access(const UOp& address) {
   const UOp& index = address.src(1);
   if (index.is_scalar()) return {};

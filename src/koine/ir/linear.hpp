@@ -15,6 +15,10 @@ bool is_address(const UOp& u);
 /// The Param or Buffer that an access goes to.
 const UOp& accessed_buffer(const UOp& access);
 
+/// A Buffer of the kernel that lives in registers: whole values go in and out. Other Buffers of a
+/// kernel are LOCAL memory, read and written by element.
+bool is_register(const UOp& buffer);
+
 /// For a vector access to consecutive elements: the scalar index of the first; null otherwise.
 /// A base of null with `at_zero` set means element 0.
 struct Contiguous {

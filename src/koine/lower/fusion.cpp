@@ -113,7 +113,8 @@ double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop
     }
     total += own_cost(f.node) * f.times;
     if (is_movement(f.node.op()) || f.node.is(Op::Reduce) || is_elementwise(f.node.op()) ||
-        f.node.is(Op::Detach) || f.node.is(Op::ContiguousBackward) || f.node.is(Op::Contiguous)) {
+        f.node.is(Op::Detach) || f.node.is(Op::Assume) || f.node.is(Op::ContiguousBackward) ||
+        f.node.is(Op::Contiguous)) {
       const size_t count =
           is_movement(f.node.op()) && !f.node.is(Op::Stack) ? 1 : f.node.src().size();
       for (size_t i = 0; i < count; ++i)

@@ -342,6 +342,11 @@ class Scheduler {
       case Op::ContiguousBackward:
       case Op::Detach:
         return need({node.src(0), place.at, place.guard}, context);
+      case Op::Assume: {
+        const Element e = need({node.src(0), place.at, place.guard}, context);
+        if (!missing_.empty()) return {};
+        return {UOp::make(Op::Assume, {e.value, node.src(1), node.src(2)}), e.valid};
+      }
       case Op::Stack:
         return stacked(place, context);
       case Op::Bitcast:

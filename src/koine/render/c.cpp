@@ -198,6 +198,11 @@ class CRenderer {
         return;
       }
       case Op::Buffer:
+        if (!is_register(u)) {
+          names_[u] = fmt::format("local{}", u.as<BufferArg>().slot);
+          line(fmt::format("{} {}[{}];", dtype_info(u.dtype()).c_name, names_[u], u.numel()));
+          return;
+        }
         names_[u] = fmt::format("acc{}", u.as<BufferArg>().slot);
         line(lane_count(u) > 1
                  ? fmt::format("{} {}[{}];", dtype_info(u.dtype()).c_name, names_[u], lane_count(u))

@@ -105,7 +105,7 @@ class LlvmRenderer {
       if (u.is(Op::End)) open.pop_back();
       if (!u.is(Op::Store)) continue;
       const UOp& buffer = accessed_buffer(u);
-      if (!buffer.is(Op::Buffer)) continue;
+      if (!is_register(buffer)) continue;
       for (const UOp& r : open) {
         auto& list = stored_in_[r];
         if (std::find(list.begin(), list.end(), buffer) == list.end()) list.push_back(buffer);
@@ -184,6 +184,16 @@ class LlvmRenderer {
     return b_.CreateZExt(v, byte);
   }
 
+  // A LOCAL buffer: an array on the stack of the thread that runs this part of the kernel.
+  Value* scratch(const UOp& buffer) {
+    llvm::IRBuilder<> at_entry(&function_->getEntryBlock(), function_->getEntryBlock().begin());
+    llvm::Type* type =
+        llvm::ArrayType::get(memory_type(buffer.dtype()), static_cast<uint64_t>(buffer.numel()));
+    auto* array = at_entry.CreateAlloca(type);
+    array->setAlignment(llvm::Align(64));
+    return array;
+  }
+
   // A place on the stack where accesses whose scalar gate is closed go, so that no branch is
   // needed.
   Value* nowhere() {
@@ -206,7 +216,7 @@ class LlvmRenderer {
 
   Value* load_value(const UOp& u) {
     const UOp& buffer = accessed_buffer(u);
-    if (buffer.is(Op::Buffer)) {
+    if (is_register(buffer)) {
       Value* current = registers_[buffer];
       KOINE_INVARIANT(current != nullptr, "a REG buffer is read before it is stored:\n{}",
                       to_text(u));
@@ -239,7 +249,7 @@ class LlvmRenderer {
   void store_value(const UOp& u) {
     const UOp& buffer = accessed_buffer(u);
     Value* v = value(u.src(1));
-    if (buffer.is(Op::Buffer)) {
+    if (is_register(buffer)) {
       registers_[buffer] = v;
       return;
     }
@@ -443,8 +453,10 @@ class LlvmRenderer {
   void instruction(const UOp& u) {
     switch (u.op()) {
       case Op::Const:
-      case Op::Buffer:
       case Op::Group:
+        return;
+      case Op::Buffer:
+        if (!is_register(u)) values_[u] = scratch(u);
         return;
       case Op::Param: {
         const BufferArg& p = u.as<BufferArg>();

@@ -51,6 +51,7 @@ class InterpDevice : public DeviceRuntime {
   std::shared_ptr<Program> compile(LoweredKernel kernel) override {
     return std::make_shared<InterpProgram>(std::move(kernel), runs_);
   }
+  bool computes() const override { return runs_; }
   int64_t bytes_in_use() const override { return allocator_.bytes_in_use(); }
   int64_t bytes_cached() const override { return allocator_.bytes_cached(); }
 

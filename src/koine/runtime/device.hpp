@@ -51,6 +51,8 @@ class DeviceRuntime {
   virtual std::shared_ptr<Memory> allocate(int64_t bytes) = 0;
   /// Safe from several threads at once.
   virtual std::shared_ptr<Program> compile(LoweredKernel kernel) = 0;
+  /// False for a device whose kernels do nothing: memory then holds no results.
+  virtual bool computes() const { return true; }
   /// Bytes in live blocks, and in blocks kept for reuse.
   virtual int64_t bytes_in_use() const = 0;
   virtual int64_t bytes_cached() const = 0;

@@ -31,6 +31,9 @@ UOp placeholder(const UOp& base);
 std::string text_of(const Shape& shape);
 /// Both operands in the dtype they meet in.
 std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, bool weak_a, bool weak_b);
+/// A user's positions along an axis of size n as int64: negative ones count from the end, and
+/// KOINE_INDEX says what becomes of those out of range (amendment C28).
+Tensor positions(const Tensor& index, int64_t n);
 UOp broadcast_scalar(const UOp& value, const Shape& shape);
 
 }  // namespace tensor

@@ -298,7 +298,7 @@ Tensor Tensor::nll_loss(const Tensor& target) const {
   KOINE_REQUIRE(ndim() == 2 && target.ndim() == 1 && target.size(0) == size(0), Value,
                 "nll_loss: needs (N, classes) and (N,), got {} and {}", shape_text(uop()),
                 shape_text(target.uop()));
-  return gather(1, target.unsqueeze(1)).mean().neg();
+  return gather(1, tensor::positions(target, size(1)).unsqueeze(1)).mean().neg();
 }
 Tensor Tensor::sparse_categorical_crossentropy(const Tensor& target, double label_smoothing) const {
   const Tensor logs = log_softmax(-1);

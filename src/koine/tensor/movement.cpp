@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
@@ -252,6 +253,23 @@ std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {
 // --- basic and tensor indexing (amendment C28)
 // -----------------------------------------------------
 
+Tensor tensor::positions(const Tensor& index, int64_t n) {
+  const Tensor i = index.cast(DType::Int64);
+  const Tensor zero(int64_t{0}), last(n - 1);
+  const Tensor wrapped = is_unsigned(index.dtype()) ? i : Tensor::where(i < zero, i + Tensor(n), i);
+  const Interval& bounds = wrapped.uop().bounds();
+  if (bounds.low >= 0 && bounds.high < n) return wrapped;
+  switch (options().index) {
+    case IndexMode::Clamp:
+      return wrapped.maximum(zero).minimum(last);
+    case IndexMode::Fill:
+      return wrapped;
+    case IndexMode::Raise:
+      break;
+  }
+  return Tensor(UOp::make(Op::Assume, {wrapped.uop(), zero.uop(), last.uop()}));
+}
+
 Tensor Tensor::operator[](int64_t position) const {
   return (*this)[std::vector<IndexItem>{IndexItem(position)}];
 }
@@ -368,19 +386,19 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
   Shape rest = front.shape();
   Tensor flat = Tensor(int64_t{0}), valid = Tensor(true);
   int64_t count = 1;
+  const bool fill = options().index == IndexMode::Fill;
   for (const auto& [axis, index] : tensors) {
     const int64_t n = t.shape()[static_cast<size_t>(axis)];
-    const Tensor i = index.cast(DType::Int64);
-    const Tensor wrapped = where(i < Tensor(int64_t{0}), i + Tensor(n), i);
-    valid = valid.bitwise_and((wrapped >= Tensor(int64_t{0})).bitwise_and(wrapped < Tensor(n)));
-    flat = flat * Tensor(n) + wrapped;
+    const Tensor at = tensor::positions(index, n);
+    if (fill) valid = valid.bitwise_and((at >= Tensor(int64_t{0})).bitwise_and(at < Tensor(n)));
+    flat = flat * Tensor(n) + at;
     count *= n;
     rest.erase(rest.begin());
   }
   Shape merged = rest;
   merged.insert(merged.begin(), count);
-  const Tensor safe = where(valid, flat, Tensor(int64_t{-1}) - Tensor(count));
-  Tensor picked = front.reshape(merged).index_select(0, safe);
+  if (fill) flat = where(valid, flat, Tensor(int64_t{-1}) - Tensor(count));
+  Tensor picked = front.reshape(merged).index_select(0, flat);
   // Tensors next to each other keep their place.
   bool adjacent = true;
   for (size_t i = 1; i < tensors.size(); ++i)
@@ -413,13 +431,11 @@ Tensor Tensor::index_select(int64_t axis, const Tensor& index) const {
   KOINE_REQUIRE(is_integer(index.dtype()), Type, "index_select: positions must be integers, got {}",
                 dtype_name(index.dtype()));
   const int64_t n = size(a);
-  const Tensor i = index.cast(DType::Int64);
-  const Tensor wrapped =
-      is_unsigned(index.dtype()) ? i : where(i < Tensor(int64_t{0}), i + Tensor(n), i);
+  const Tensor at = tensor::positions(index, n);
   std::vector<int64_t> order{a};
   for (int64_t k = 0; k < ndim(); ++k)
     if (k != a) order.push_back(k);
-  const Tensor picked(koine::index(permute(order).uop(), {wrapped.uop()}));
+  const Tensor picked(koine::index(permute(order).uop(), {at.uop()}));
   const int64_t width = index.ndim();
   std::vector<int64_t> back;
   for (int64_t k = 0; k < a; ++k) back.push_back(width + k);

@@ -16,6 +16,24 @@ int64_t fresh_trace_slot() {
   return next.fetch_add(1);
 }
 
+// Where the innermost function that this thread traces was asked for; null outside of traces.
+const std::source_location*& innermost_trace() {
+  static thread_local const std::source_location* where = nullptr;
+  return where;
+}
+class TraceScope {
+ public:
+  explicit TraceScope(const std::source_location& where) : outer_(innermost_trace()) {
+    innermost_trace() = &where;
+  }
+  ~TraceScope() { innermost_trace() = outer_; }
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+
+ private:
+  const std::source_location* outer_;
+};
+
 bool is_slot(const UOp& u) { return u.is(Op::Param) && u.as<BufferArg>().name.empty(); }
 
 UOp body_of(const UOp& call, int64_t index) {
@@ -40,8 +58,16 @@ UOp body_of(const UOp& call, int64_t index) {
 
 }  // namespace
 
+void require_no_trace(std::string_view action) {
+  const std::source_location* where = innermost_trace();
+  KOINE_REQUIRE(where == nullptr, Value,
+                "{} inside of the function traced at {}:{}: a traced function describes its result "
+                "and runs later; compute this value before, or make it an argument",
+                action, where->file_name(), where->line());
+}
+
 UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
-                  const std::vector<UOp>& arguments) {
+                  const std::vector<UOp>& arguments, std::source_location where) {
   std::vector<UOp> distinct, traced;
   for (const UOp& argument : arguments) {
     size_t k = 0;
@@ -59,6 +85,7 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
         inputs.push_back(traced[k]);
         break;
       }
+  const TraceScope scope(where);
   UOp body = tuple(trace(inputs));
   // Captured buffers become arguments after the given ones.
   std::vector<UOp> call_arguments = distinct;

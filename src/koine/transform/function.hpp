@@ -1,5 +1,7 @@
 #pragma once
 #include <functional>
+#include <source_location>
+#include <string_view>
 #include <vector>
 
 #include "koine/ir/uop.hpp"
@@ -10,8 +12,14 @@ namespace koine {
 /// substituted afterwards) and wraps the values it returns in Function(Tuple(body), arguments).
 /// Equal arguments share one Param (row F1). Buffers that the body captures are lifted into further
 /// arguments, so bodies are closed.
+/// A trace describes values and looks at none: allocating or realizing inside of it is an error
+/// that names the line of this call (row F2).
 UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
-                  const std::vector<UOp>& arguments);
+                  const std::vector<UOp>& arguments,
+                  std::source_location where = std::source_location::current());
+
+/// Throws Error (Value) when this thread is tracing a function; `action` is what was asked for.
+void require_no_trace(std::string_view action);
 
 /// Replaces each GetTuple of a Function by its body with Params substituted (row F4). Substitution
 /// is simultaneous and never enters a nested body.

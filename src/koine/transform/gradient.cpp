@@ -190,6 +190,7 @@ const std::unordered_map<Op, Vjp>& table() {
       {Op::Threefry, none},
       {Op::Bitcast, none},
       {Op::Detach, none},
+      {Op::Assume, none},
       {Op::Reshape,
        [](const UOp& n, const UOp& g) { return first(n, reshape(g, n.src(0).shape())); }},
       {Op::Permute, permute_vjp},

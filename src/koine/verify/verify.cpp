@@ -53,7 +53,8 @@ const Spec& kernel_spec() {
   static const Spec spec = {
       demand("no tensor-level op is left in a kernel",
              node(ops({Op::Permute, Op::Flip, Op::Pad, Op::Contiguous, Op::ContiguousBackward,
-                       Op::Detach, Op::Function, Op::Call, Op::Tuple, Op::GetTuple, Op::Binary})),
+                       Op::Detach, Op::Assume, Op::Function, Op::Call, Op::Tuple, Op::GetTuple,
+                       Op::Binary})),
              always),
       demand("no store writes Invalid", node(Op::Store),
              [](const UOp& u) { return is_invalid(u.src(1)); }),
@@ -62,6 +63,12 @@ const Spec& kernel_spec() {
                const UOp* target = &u.src(0);
                while (target->is(Op::After) || target->is(Op::Index)) target = &target->src(0);
                return !target->is(Op::Param) && !target->is(Op::Buffer);
+             }),
+      demand("a LOCAL buffer has a constant size of at most 256 KiB", node(Op::Buffer),
+             [](const UOp& u) {
+               constexpr int64_t most = 256 << 10;
+               return u.as<BufferArg>().space == AddrSpace::Local &&
+                      (!u.has_concrete_shape() || u.numel() * item_size(u.dtype()) > most);
              }),
       demand("every Range is closed", node(Op::Sink),
              [](const UOp& u) { return !u.ranges().empty(); }),

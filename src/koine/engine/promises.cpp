@@ -1,0 +1,84 @@
+#include "koine/engine/promises.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/runtime/device.hpp"
+#include "koine/transform/function.hpp"
+
+namespace koine {
+namespace {
+
+bool depends_on_variables(const UOp& value) {
+  const NodeList below = toposort(value);
+  return std::any_of(below.begin(), below.end(), [](const UOp& u) {
+    return u.is(Op::Param) && !u.as<BufferArg>().name.empty();
+  });
+}
+
+// One uint8: whether any position leaves its range.
+UOp is_broken(const UOp& promise) {
+  const UOp &position = promise.src(0), &low = promise.src(1), &high = promise.src(2);
+  UOp bad = cast(bit_or(lt(position, low), lt(high, position)), DType::UInt8);
+  Ints axes;
+  for (size_t i = 0; i < bad.rank(); ++i) axes.push_back(static_cast<int64_t>(i));
+  if (!axes.empty()) bad = reshape(reduce(Op::Max, bad, axes), shape_of({}));
+  return bad;
+}
+
+template <class Element>
+std::vector<Element> elements(const UOp& buffer) {
+  const auto memory = memory_of(buffer);
+  std::vector<Element> out(static_cast<size_t>(buffer.numel()));
+  if (!out.empty()) std::memcpy(out.data(), memory->data(), out.size() * sizeof(Element));
+  return out;
+}
+
+[[noreturn]] void report(const UOp& promise, const VariableValues& variables) {
+  const UOp position = cast(promise.src(0), DType::Int64);
+  const std::vector<int64_t> values =
+      elements<int64_t>(realize({position.is(Op::Buffer) ? position : contiguous(position)},
+                                variables)[0]);
+  const int64_t low = const_int(promise.src(1)), high = const_int(promise.src(2));
+  const auto at = std::find_if(values.begin(), values.end(),
+                               [&](int64_t v) { return v < low || v > high; });
+  KOINE_INVARIANT(at != values.end(), "a broken promise has no position out of range");
+  const int64_t size = high + 1, asked = *at < 0 ? *at - size : *at;  // negative ones were wrapped
+  raise(ErrorKind::Index,
+        "index: position {} (element {} of positions of shape {}) is out of range for an axis of "
+        "size {}: use {} to {}, or KOINE_INDEX=clamp or fill",
+        asked, at - values.begin(), shape_text(promise), size, -size, high);
+}
+
+}  // namespace
+
+void check_promises(const std::vector<UOp>& values, const VariableValues& variables) {
+  static const uint32_t kept = fresh_normal_bit();
+  auto find = [](const UOp& root) {
+    std::vector<UOp> found;
+    for (const UOp& u : toposort(root))
+      if (u.is(Op::Assume) && !is_normal(u.node(), kept)) found.push_back(u);
+    return found;
+  };
+  const UOp root = sink(values);
+  std::vector<UOp> promises = find(root);
+  if (promises.empty()) return;
+  // Inside of a Function a promise speaks of Params: look at it with the arguments in their place.
+  if (const NodeList order = toposort(root); std::any_of(
+          order.begin(), order.end(), [](const UOp& u) { return u.is(Op::Function); }))
+    promises = find(inline_functions(root));
+  std::vector<UOp> broken;
+  for (const UOp& p : promises) broken.push_back(is_broken(p));
+  const std::vector<UOp> flags = realize(broken, variables);
+  for (size_t i = 0; i < promises.size(); ++i) {
+    if (!device_runtime(flags[i].device().name()).computes()) continue;
+    if (elements<uint8_t>(flags[i])[0] != 0) report(promises[i], variables);
+    if (!depends_on_variables(promises[i])) mark_normal(promises[i].node(), kept);
+  }
+}
+
+}  // namespace koine
