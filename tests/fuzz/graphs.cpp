@@ -62,7 +62,7 @@ class Generator {
     std::vector<Op> ops{Op::Add, Op::Mul, Op::Max, Op::CmpLt, Op::CmpNe, Op::Where};
     if (is_float(d))
       ops.insert(ops.end(), {Op::Fdiv, Op::Sqrt, Op::Trunc, Op::Recip, Op::Mulacc, Op::Exp2,
-                             Op::Log2, Op::Sin});
+                             Op::Log2, Op::Sin, Op::Pow});
     if (is_integer(d))
       ops.insert(ops.end(),
                  {Op::Idiv, Op::Mod, Op::Xor, Op::Or, Op::And, Op::Shl, Op::Shr, Op::Mulacc});
@@ -135,6 +135,32 @@ class Generator {
     }
   }
 
+  // Positions along the first axis (or the first two), some of them out of range: those read 0.
+  UOp indexed(const UOp& x) {
+    const std::vector<int64_t> sizes = x.sizes();
+    if (sizes.empty()) return {};
+    auto positions = [&](int64_t n) {
+      std::vector<int32_t> at;
+      const int64_t count = below(6);
+      for (int64_t i = 0; i < count; ++i)
+        at.push_back(static_cast<int32_t>(chance(6) ? below(1000) - 500 : below(n + 1)));
+      return buffer_from_host(shape_of({count}), DType::Int32, "CPU", at.data());
+    };
+    const UOp first = positions(sizes[0]);
+    if (sizes.size() < 2 || chance(2)) return index(x, {first});
+    return index(x, {first, chance(2) ? index_const(below(sizes[1] + 1)) : positions(sizes[1])});
+  }
+
+  UOp same_size_bitcast(const UOp& x) {
+    if (x.dtype() == DType::Bool) return {};
+    std::vector<DType> fitting;
+    for (const DType d : stored_dtypes())
+      if (d != DType::Bool && item_size(d) == item_size(x.dtype())) fitting.push_back(d);
+    // Bits of a NaN are not specified, so they stay out of sight.
+    const UOp clean = is_float(x.dtype()) ? where(ne(x, x), constant(x.dtype(), 1), x) : x;
+    return bitcast(clean, pick(fitting));
+  }
+
   UOp step(const UOp& x) {
     switch (below(10)) {
       case 0:
@@ -152,7 +178,7 @@ class Generator {
       case 1:
         return cast(x, pick(stored_dtypes()));
       case 2:
-        return contiguous(x);
+        return chance(2) ? contiguous(x) : chance(2) ? indexed(x) : same_size_bitcast(x);
       case 3:
       case 4:
       case 5:

@@ -23,23 +23,25 @@ const double nan_value = std::nan("");
 std::vector<double> values(const Tensor& t) { return t.tolist<double>(); }
 
 // Largest error in units of the last place of float32, against a float64 function.
-double worst_ulp(const std::vector<float>& in, const std::vector<float>& got,
-                 double (*exact)(double)) {
+// The largest error in units of the last place, against a wider type.
+template <class F, class Wide>
+double worst_ulp(const std::vector<F>& in, const std::vector<F>& got, Wide (*exact)(Wide)) {
   double worst = 0;
   for (size_t i = 0; i < in.size(); ++i) {
-    const double want = exact(in[i]);
+    const Wide want = exact(in[i]);
     if (std::isnan(want)) {
       EXPECT_TRUE(std::isnan(got[i])) << in[i];
       continue;
     }
-    const auto rounded = static_cast<float>(want);
+    const auto rounded = static_cast<F>(want);
     if (rounded == got[i]) continue;
     if (std::isinf(rounded) || std::isinf(got[i])) {
       ADD_FAILURE() << "f(" << in[i] << ") = " << got[i] << ", want " << rounded;
       continue;
     }
-    const double ulp = std::nextafter(std::fabs(rounded), INFINITY) - std::fabs(rounded);
-    worst = std::max(worst, std::fabs(got[i] - want) / ulp);
+    const F ulp =
+        std::nextafter(std::fabs(rounded), std::numeric_limits<F>::infinity()) - std::fabs(rounded);
+    worst = std::max(worst, static_cast<double>(std::fabs(got[i] - want) / ulp));
   }
   return worst;
 }
@@ -185,18 +187,67 @@ TEST(elementwise, spec_D9_transcendentals_are_accurate) {
     angle.push_back(s);
   }
   const auto n = static_cast<int64_t>(x.size()), angles = static_cast<int64_t>(angle.size());
-  EXPECT_LE(worst_ulp(x, Tensor::from(x, {n}).exp2().tolist<float>(),
-                      [](double v) { return std::exp2(v); }),
-            2.0);
-  EXPECT_LE(worst_ulp(positive, Tensor::from(positive, {n}).log2().tolist<float>(),
-                      [](double v) { return std::log2(v); }),
+  EXPECT_LE(
+      worst_ulp(
+          x, Tensor::from(x, {n}).exp2().tolist<float>(), +[](double v) { return std::exp2(v); }),
+      2.0);
+  EXPECT_LE(worst_ulp(
+                positive, Tensor::from(positive, {n}).log2().tolist<float>(),
+                +[](double v) { return std::log2(v); }),
             3.0);
-  EXPECT_LE(worst_ulp(angle, Tensor::from(angle, {angles}).sin().tolist<float>(),
-                      [](double v) { return std::sin(v); }),
+  EXPECT_LE(worst_ulp(
+                angle, Tensor::from(angle, {angles}).sin().tolist<float>(),
+                +[](double v) { return std::sin(v); }),
             1.0);
   for (const DType d : {DType::Float16, DType::Float32, DType::Float64})
     for (const Op op : {Op::Exp2, Op::Log2, Op::Sin})
       expect_same_everywhere(unary(op, leaf({333}, d)));
+}
+
+// The table of docs/switches.md.
+TEST(elementwise, spec_D9_accuracy_in_float64_and_of_pow) {
+  std::mt19937_64 random(test_seed());
+  auto uniform = [&](double low, double high) {
+    return low + (high - low) * static_cast<double>(random() >> 11) * 0x1p-53;
+  };
+  std::vector<double> x, positive, angle, base, power;
+  std::vector<float> base32, power32;
+  for (int i = 0; i < 20000; ++i) {
+    x.push_back(uniform(-1080, 1030));
+    positive.push_back(std::bit_cast<double>(random() % 0x7ff0000000000000));
+    angle.push_back(uniform(-1e6, 1e6));
+    base.push_back(std::exp2(uniform(-60, 60)));
+    power.push_back(uniform(-16, 16));
+    base32.push_back(static_cast<float>(std::exp2(uniform(-12, 12))));
+    power32.push_back(static_cast<float>(uniform(-10, 10)));
+  }
+  const int64_t n = 20000;
+  EXPECT_LE(worst_ulp(
+                x, Tensor::from(x, {n}).exp2().tolist<double>(),
+                +[](long double v) { return std::exp2(v); }),
+            2.0);
+  EXPECT_LE(worst_ulp(
+                positive, Tensor::from(positive, {n}).log2().tolist<double>(),
+                +[](long double v) { return std::log2(v); }),
+            3.0);
+  EXPECT_LE(worst_ulp(
+                angle, Tensor::from(angle, {n}).sin().tolist<double>(),
+                +[](long double v) { return std::sin(v); }),
+            4.0);
+  auto pow_of = [](const auto& a, const auto& b) {
+    return Tensor(binary(Op::Pow, Tensor::from(a, {20000}).uop(), Tensor::from(b, {20000}).uop()));
+  };
+  const auto p64 = pow_of(base, power).tolist<double>();
+  const auto p32 = pow_of(base32, power32).tolist<float>();
+  double worst64 = 0, worst32 = 0;
+  for (size_t i = 0; i < p64.size(); ++i) {
+    const long double want = std::pow(static_cast<long double>(base[i]), power[i]);
+    worst64 = std::max(worst64, static_cast<double>(std::fabs(p64[i] / want - 1)));
+    const double want32 = std::pow(static_cast<double>(base32[i]), power32[i]);
+    worst32 = std::max(worst32, std::fabs(p32[i] / want32 - 1));
+  }
+  EXPECT_LE(worst64, 2e-13) << "log2(a) b has an absolute error of up to 2^10 2^-53";
+  EXPECT_LE(worst32, 6e-8) << "computed in float64, rounded once";
 }
 
 // The table of docs/ops.json is what derivation does, what a person would say, and what runs: each

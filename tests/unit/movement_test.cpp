@@ -87,6 +87,9 @@ TEST(movement, spec_B7_amend_28_index) {
   // Out of range reads 0 and touches nothing: the interpreter checks every access.
   const UOp far = Tensor::from<int32_t>({-1, 4, 1000000, 2}).uop();
   expect_same_everywhere(index(x, {far}));
+  // Out of range of a Pad without fill: the 0 counts, unlike the invalid elements inside.
+  const UOp padded = pad(leaf({3}), shape_of({1}), shape_of({5}));
+  expect_same_everywhere(reduce(Op::Mul, index(padded, {far}), {0}));
   // NumPy's meaning, at the Tensor's level: negative positions, slices, points.
   const Tensor t = Tensor::arange(24).reshape({4, 6});
   EXPECT_EQ(t[-1].tolist<int>(), (std::vector<int>{18, 19, 20, 21, 22, 23}));

@@ -40,12 +40,11 @@ std::vector<Element> elements(const UOp& buffer) {
 
 [[noreturn]] void report(const UOp& promise, const VariableValues& variables) {
   const UOp position = cast(promise.src(0), DType::Int64);
-  const std::vector<int64_t> values =
-      elements<int64_t>(realize({position.is(Op::Buffer) ? position : contiguous(position)},
-                                variables)[0]);
+  const std::vector<int64_t> values = elements<int64_t>(
+      realize({position.is(Op::Buffer) ? position : contiguous(position)}, variables)[0]);
   const int64_t low = const_int(promise.src(1)), high = const_int(promise.src(2));
-  const auto at = std::find_if(values.begin(), values.end(),
-                               [&](int64_t v) { return v < low || v > high; });
+  const auto at =
+      std::find_if(values.begin(), values.end(), [&](int64_t v) { return v < low || v > high; });
   KOINE_INVARIANT(at != values.end(), "a broken promise has no position out of range");
   const int64_t size = high + 1, asked = *at < 0 ? *at - size : *at;  // negative ones were wrapped
   raise(ErrorKind::Index,
@@ -68,8 +67,8 @@ void check_promises(const std::vector<UOp>& values, const VariableValues& variab
   std::vector<UOp> promises = find(root);
   if (promises.empty()) return;
   // Inside of a Function a promise speaks of Params: look at it with the arguments in their place.
-  if (const NodeList order = toposort(root); std::any_of(
-          order.begin(), order.end(), [](const UOp& u) { return u.is(Op::Function); }))
+  if (const NodeList order = toposort(root);
+      std::any_of(order.begin(), order.end(), [](const UOp& u) { return u.is(Op::Function); }))
     promises = find(inline_functions(root));
   std::vector<UOp> broken;
   for (const UOp& p : promises) broken.push_back(is_broken(p));

@@ -34,8 +34,9 @@ std::string op_table_json() {
   for (int i = 0; i < op_count; ++i) {
     const auto op = static_cast<Op>(i);
     const OpInfo& info = op_info(op);
-    out += fmt::format("  {{\"op\": \"{}\", \"group\": \"{}\", \"sources\": [{}, {}], \"meaning\": \"{}\"",
-                       info.name, group_name(info.group), info.fewest, info.most, info.meaning);
+    out += fmt::format(
+        "  {{\"op\": \"{}\", \"group\": \"{}\", \"sources\": [{}, {}], \"meaning\": \"{}\"",
+        info.name, group_name(info.group), info.fewest, info.most, info.meaning);
     if (is_elementwise(op)) out += fmt::format(", \"dtypes\": {{{}}}", result_dtypes(op));
     out += i + 1 < op_count ? "},\n" : "}\n";
   }

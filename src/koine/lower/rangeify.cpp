@@ -552,7 +552,9 @@ class Scheduler {
     if (!missing_.empty()) return {};
     const Element e = need({place.node.src(0), at, conjunction(place.guard, inside)}, context);
     if (!missing_.empty() || is_true(inside)) return e;
-    return {where(inside, e.value, constant_int(e.value.dtype(), 0)), e.valid};
+    UOp valid;  // the 0 outside is a value like any other
+    if (e.valid) valid = simplify(where(inside, e.valid, constant_bool(true)));
+    return {where(inside, e.value, constant_int(e.value.dtype(), 0)), valid};
   }
 
   // The place in the source of an Index; `fetch` gives the element of one index value.

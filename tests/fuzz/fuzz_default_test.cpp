@@ -1,0 +1,161 @@
+// Default mode: kernels may fuse products into sums and add in another order. How far a result may
+// then be from the real number is stated in docs/switches.md, and checked here by a running error
+// analysis: beside each float32 graph stand its value and its error bound, both in float64.
+#include <cmath>
+
+#include "check.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine::test {
+namespace {
+
+constexpr double u = 0x1p-24;     // unit roundoff of float32
+constexpr double tiny = 0x1p-149;  // what underflow may lose
+
+UOp number(double v) { return constant(DType::Float64, v); }
+UOp magnitude(const UOp& x) { return maximum(x, neg(x)); }
+
+// A float32 graph, its exact value, and how far the former may be from the latter.
+struct Bounded {
+  UOp graph, value, error;
+
+  // One more rounding of a result that is `exact` up to `error`, of at most `ulps` half-ulps.
+  static Bounded rounded(UOp graph, UOp exact, const UOp& error, double halves = 1) {
+    const UOp rounding = mul(add(magnitude(exact), error), number(halves * u));
+    return {std::move(graph), std::move(exact), add(add(error, rounding), number(tiny))};
+  }
+  template <class Move>
+  Bounded moved(const Move& move) const {
+    return {move(graph), move(value), move(error)};
+  }
+};
+
+class Generator {
+ public:
+  explicit Generator(std::mt19937_64& random) : random_(random) {}
+
+  Bounded run() {
+    Bounded x = leaf({1 + below(5), 1 + below(40), 1 + below(40)});
+    const int64_t steps = 2 + below(7);
+    for (int64_t i = 0; i < steps; ++i) x = step(x);
+    return x;
+  }
+
+ private:
+  int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+
+  Bounded leaf(const std::vector<int64_t>& sizes) {
+    int64_t n = 1;
+    for (const int64_t s : sizes) n *= s;
+    std::vector<float> data;
+    for (int64_t i = 0; i < n; ++i)
+      data.push_back(std::ldexp(static_cast<float>(below(4001) - 2000),
+                                static_cast<int>(below(8)) - 14));
+    const UOp graph = buffer_from_host(shape_of(sizes), DType::Float32, "CPU", data.data());
+    return {graph, cast(graph, DType::Float64), mul(cast(graph, DType::Float64), number(0))};
+  }
+  Bounded partner(const Bounded& x) {
+    std::vector<int64_t> sizes = x.graph.sizes();
+    for (int64_t& s : sizes)
+      if (below(4) == 0) s = 1;
+    return leaf(sizes);
+  }
+
+  static Bounded sum(const Bounded& a, const Bounded& b) {
+    return Bounded::rounded(add(a.graph, b.graph), add(a.value, b.value), add(a.error, b.error));
+  }
+  static Bounded product(const Bounded& a, const Bounded& b) {
+    const UOp error = add(add(mul(magnitude(a.value), b.error), mul(magnitude(b.value), a.error)),
+                          mul(a.error, b.error));
+    return Bounded::rounded(mul(a.graph, b.graph), mul(a.value, b.value), error);
+  }
+  // Any order of adding n terms, and of first multiplying them out.
+  Bounded reduced(const Bounded& x) {
+    std::vector<int64_t> axes;
+    int64_t n = 1;
+    for (size_t i = 0; i < x.graph.rank(); ++i)
+      if (below(2) == 0) {
+        axes.push_back(static_cast<int64_t>(i));
+        n *= x.graph.sizes()[i];
+      }
+    if (axes.empty()) return x;
+    auto over = [&](Op op, const UOp& v) { return reduce(op, v, axes); };
+    if (below(4) == 0)
+      return {over(Op::Max, x.graph), over(Op::Max, x.value), over(Op::Max, x.error)};
+    const double gamma = static_cast<double>(n) * u / (1 - static_cast<double>(n) * u);
+    const UOp inherited = over(Op::Add, x.error),
+              size = over(Op::Add, add(magnitude(x.value), x.error));
+    return {over(Op::Add, x.graph), over(Op::Add, x.value),
+            add(add(inherited, mul(size, number(gamma))), number(static_cast<double>(n) * tiny))};
+  }
+  Bounded exponential(const Bounded& x) {
+    // 2^x of something in [-8, 8]: 2 ulp are 4 half-ulps.
+    const auto inside = [&](const UOp& v) {
+      const UOp low = constant(v.dtype(), -8), high = constant(v.dtype(), 8);
+      return minimum(maximum(v, low), high);
+    };
+    const UOp exact = unary(Op::Exp2, inside(x.value));
+    const UOp spread = mul(exact, sub(unary(Op::Exp2, x.error), number(1)));
+    return Bounded::rounded(unary(Op::Exp2, inside(x.graph)), exact, spread, 4);
+  }
+
+  Bounded step(const Bounded& x) {
+    switch (below(8)) {
+      case 0:
+        return sum(x, partner(x));
+      case 1:
+        return product(x, partner(x));
+      case 2:  // what a target may fuse
+        return sum(product(x, partner(x)), partner(x));
+      case 3: {
+        const Bounded y = partner(x);
+        return {maximum(x.graph, y.graph), maximum(x.value, y.value), maximum(x.error, y.error)};
+      }
+      case 4:
+        return x.moved([&](const UOp& v) {
+          return flip(permute(v, {2, 0, 1}), {0, 1, 1});
+        });
+      case 5:
+        return exponential(x);
+      default:
+        return reduced(x);
+    }
+  }
+
+  std::mt19937_64& random_;
+};
+
+}  // namespace
+
+TEST(fuzz, default_mode_stays_within_the_stated_bound) {
+  const uint64_t seed = test_seed();
+  const int64_t cases = test_cases(1500);
+  double worst = 0;
+  for (int64_t i = 0; i < cases; ++i) {
+    std::mt19937_64 random(seed + static_cast<uint64_t>(i));
+    const Bounded x = Generator(random).run();
+    Array value, error;
+    {
+      const OptionScope scope(strict_options());
+      value = interpret(x.value, bindings_of(x.value));
+      error = interpret(x.error, bindings_of(x.error));
+    }
+    const Array got = run_on(x.graph, "CPU");
+    ASSERT_EQ(got.sizes, value.sizes);
+    for (size_t k = 0; k < got.data.size(); ++k) {
+      const double real = bits_to_double(DType::Float64, value.data[k]),
+                   bound = bits_to_double(DType::Float64, error.data[k]),
+                   computed = bits_to_double(DType::Float32, got.data[k]);
+      if (bound > 0) worst = std::max(worst, std::abs(computed - real) / bound);
+      ASSERT_LE(std::abs(computed - real), bound * (1 + 1e-9))
+          << "KOINE_TEST_SEED=" << seed + static_cast<uint64_t>(i) << " KOINE_TEST_CASES=1: element "
+          << k << " is " << computed << " instead of " << real << "\n"
+          << to_text(x.graph);
+    }
+  }
+  RecordProperty("largest_error_in_bounds", std::to_string(worst));
+  EXPECT_GT(worst, 1e-3) << "the bound says nothing";
+}
+
+}  // namespace koine::test
