@@ -10,7 +10,7 @@
 namespace koine::test {
 namespace {
 
-constexpr double u = 0x1p-24;     // unit roundoff of float32
+constexpr double u = 0x1p-24;      // unit roundoff of float32
 constexpr double tiny = 0x1p-149;  // what underflow may lose
 
 UOp number(double v) { return constant(DType::Float64, v); }
@@ -50,8 +50,8 @@ class Generator {
     for (const int64_t s : sizes) n *= s;
     std::vector<float> data;
     for (int64_t i = 0; i < n; ++i)
-      data.push_back(std::ldexp(static_cast<float>(below(4001) - 2000),
-                                static_cast<int>(below(8)) - 14));
+      data.push_back(
+          std::ldexp(static_cast<float>(below(4001) - 2000), static_cast<int>(below(8)) - 14));
     const UOp graph = buffer_from_host(shape_of(sizes), DType::Float32, "CPU", data.data());
     return {graph, cast(graph, DType::Float64), mul(cast(graph, DType::Float64), number(0))};
   }
@@ -113,9 +113,7 @@ class Generator {
         return {maximum(x.graph, y.graph), maximum(x.value, y.value), maximum(x.error, y.error)};
       }
       case 4:
-        return x.moved([&](const UOp& v) {
-          return flip(permute(v, {2, 0, 1}), {0, 1, 1});
-        });
+        return x.moved([&](const UOp& v) { return flip(permute(v, {2, 0, 1}), {0, 1, 1}); });
       case 5:
         return exponential(x);
       default:
@@ -149,8 +147,9 @@ TEST(fuzz, default_mode_stays_within_the_stated_bound) {
                    computed = bits_to_double(DType::Float32, got.data[k]);
       if (bound > 0) worst = std::max(worst, std::abs(computed - real) / bound);
       ASSERT_LE(std::abs(computed - real), bound * (1 + 1e-9))
-          << "KOINE_TEST_SEED=" << seed + static_cast<uint64_t>(i) << " KOINE_TEST_CASES=1: element "
-          << k << " is " << computed << " instead of " << real << "\n"
+          << "KOINE_TEST_SEED=" << seed + static_cast<uint64_t>(i)
+          << " KOINE_TEST_CASES=1: element " << k << " is " << computed << " instead of " << real
+          << "\n"
           << to_text(x.graph);
     }
   }

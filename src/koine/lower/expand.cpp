@@ -8,6 +8,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/derive.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/symbolic.hpp"
 #include "koine/lower/optimize.hpp"
 
 namespace koine {
@@ -238,16 +239,28 @@ UOp block_reduces(const UOp& ast) {
 }
 
 UOp threads_to_special(const UOp& ast) {
+  // Several THREAD axes share one thread index, the first of them outermost.
+  std::vector<UOp> axes;
+  for (const UOp& r : kernel_ranges(ast))
+    if (r.as<RangeArg>().type == AxisType::Thread) axes.push_back(r);
+  if (axes.empty()) return ast;
+  UOp threads = index_const(1);
+  for (const UOp& r : axes) threads = simplify_index(mul(threads, r.src(0)));
+  UOp rest = UOp::make(Op::Special, {threads}, std::string("thread"));
   NodeMap<UOp> done;
+  for (size_t k = axes.size(); k-- > 0;) {
+    const UOp& size = axes[k].src(0);
+    done.set(axes[k].node(), k == 0 ? rest : simplify_index(mod(rest, size)));
+    rest = simplify_index(idiv(rest, size));
+  }
   UOp last;
   for (const UOp& node : toposort(ast)) {
+    if (done.contains(node.node())) continue;
     std::vector<UOp> src;
     for (const UOp& s : node.src())
       if (!(node.is(Op::End) && s.is(Op::Range) && s.as<RangeArg>().type == AxisType::Thread))
         src.push_back(done.at(s.node()));
-    if (node.is(Op::Range) && node.as<RangeArg>().type == AxisType::Thread)
-      last = UOp::make(Op::Special, src, std::string("thread"));
-    else if (node.is(Op::End) && src.size() == 1)
+    if (node.is(Op::End) && src.size() == 1)
       last = src[0];
     else
       last = std::equal(src.begin(), src.end(), node.src().begin(), node.src().end())

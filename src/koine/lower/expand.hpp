@@ -14,7 +14,8 @@ UOp expand(const UOp& ast);
 /// the last applies the epilogue (amendment C24; the fold keeps its order, C32).
 UOp block_reduces(const UOp& ast);
 
-/// The THREAD range of a kernel becomes the Special "thread": its loop is run by a worker team.
+/// The THREAD ranges of a kernel become parts of the Special "thread": their loops are run by a
+/// worker team.
 UOp threads_to_special(const UOp& ast);
 
 }  // namespace koine

@@ -278,6 +278,7 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   for (size_t i = 0; i < plan.axes().size(); ++i) {
     const UOp axis = plan.axes()[i];
     if (type_of(axis) != AxisType::Reduce || size_of(axis) < lanes) continue;
+    if (!may_fold_lanes(plan.ast(), axis)) continue;
     const Accesses now = survey(plan.ast());
     bool runs_along = false;
     for (const UOp& address : now.loads) runs_along |= stride(address, axis) == 1;

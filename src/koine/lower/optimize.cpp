@@ -116,6 +116,12 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
                  opt.target != AxisType::GroupReduce) ||
                     opt.amount <= 256,
                 Value, "Split: axis {}: {} lanes are too many", position, opt.amount);
+  KOINE_REQUIRE(
+      may_fold_lanes(ast, axis) || !is_reduction(opt.target) || opt.target == AxisType::Reduce,
+      Value,
+      "Split: axis {}: a reduce of floats narrower than 32 bits rounds at each step and "
+      "folds one by one: sum in float32",
+      position);
   const UOp rest = simplify_index(idiv(bound, factor));
   const int64_t id = axis.as<RangeArg>().id;
   // Room between neighbouring ids: all ids are doubled.
@@ -161,9 +167,11 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
       UOp rest;
       const UOp& place = node.src(0).src(1);
       if (linear_coefficient(place, wide, step, rest) && step != 1) {
-        const UOp last = minimum(wide, index_const(size - 1));
-        const UOp again = simplify_index(substitute(place, {{wide, last}}));
+        // The gate too: it speaks of the place that is read.
+        const Substitution nearest{{wide, minimum(wide, index_const(size - 1))}};
+        const UOp again = simplify_index(substitute(place, nearest));
         src[0] = with_sources(node.src(0), std::vector<UOp>{out.src(0).src(0), again});
+        if (src.size() == 3) src[2] = substitute(node.src(2), nearest);
         out = with_sources(node, src);
       } else {
         const UOp gate = out.src().size() == 3 ? bit_and(out.src(2), inside) : inside;
@@ -248,6 +256,15 @@ std::vector<UOp> kernel_ranges(const UOp& ast) {
   std::sort(out.begin(), out.end(),
             [](const UOp& a, const UOp& b) { return a.as<RangeArg>().id < b.as<RangeArg>().id; });
   return out;
+}
+
+bool may_fold_lanes(const UOp& ast, const UOp& axis) {
+  for (const UOp& u : toposort(ast)) {
+    if (!u.is(Op::Reduce) || !is_small_float(u.dtype())) continue;
+    const auto ranges = u.src().subspan(1);
+    if (std::find(ranges.begin(), ranges.end(), axis) != ranges.end()) return false;
+  }
+  return true;
 }
 
 UOp apply_opt(const UOp& ast, const Opt& opt) {

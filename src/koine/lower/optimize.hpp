@@ -23,6 +23,10 @@ std::string opt_text(const Opt& opt);
 /// The ranges of a kernel, outermost first.
 std::vector<UOp> kernel_ranges(const UOp& ast);
 
+/// Whether several elements of a reduction axis may be folded at once: not where the reduce is in a
+/// float narrower than 32 bits, which rounds at every step.
+bool may_fold_lanes(const UOp& ast, const UOp& axis);
+
 /// Applies one edit. Throws Error naming the axis and the reason where it is not legal: a factor
 /// that does not divide, or a target type that this axis type may not become (the table of the
 /// spec, widened by amendment C24).
