@@ -1,7 +1,6 @@
 // Threads that build, realize and drop graphs at once; run under TSan by hand and here for the
 // values.
 #include <atomic>
-#include <fstream>
 #include <thread>
 
 #include "check.hpp"
@@ -15,13 +14,6 @@ namespace {
 double stress_seconds() {
   const char* text = std::getenv("KOINE_STRESS_SECONDS");
   return text != nullptr ? std::atof(text) : 2;
-}
-
-int64_t resident_bytes() {
-  std::ifstream in("/proc/self/statm");
-  int64_t pages = 0, resident = 0;
-  in >> pages >> resident;
-  return resident * 4096;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
@@ -121,6 +122,13 @@ UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DTyp
 UOp leaf(const std::vector<int64_t>& sizes, DType dtype, uint64_t salt) {
   std::mt19937_64 random(test_seed() + salt * 7919 + static_cast<uint64_t>(dtype));
   return random_leaf(random, sizes, dtype);
+}
+
+int64_t resident_bytes() {
+  std::ifstream in("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  in >> pages >> resident;
+  return resident * 4096;
 }
 
 std::vector<DType> stored_dtypes() {

@@ -47,6 +47,8 @@ UOp leaf(const std::vector<int64_t>& sizes, DType dtype = DType::Float32, uint64
 
 std::vector<DType> stored_dtypes();
 
+/// Memory of this process that is in use now.
+int64_t resident_bytes();
 /// The seed of a randomised test: KOINE_TEST_SEED, else a fixed one; printed with failures.
 uint64_t test_seed();
 /// How many cases a fuzz test runs: KOINE_TEST_CASES, else `usual`, fewer under a sanitizer.

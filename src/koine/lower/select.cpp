@@ -394,6 +394,13 @@ const RuleSet<>& vector_rules() {
            [](const Match& m) { return m[0].src(static_cast<size_t>(const_int(m[1]))); }),
       rule("lane of splat", node(Op::Index, {node_with(Op::Expand, {any(0)}), any_const(1)}),
            [](const Match& m) { return m[0].is(Op::Reshape) ? m[0].src(0) : UOp(); }),
+      rule("gate that is always open", node(ops({Op::Load, Op::Store}), {any(0), any(1), any(2)}),
+           [](const Match& m) -> UOp {
+             const UOp* gate = &m[2];
+             while (gate->is(Op::Expand) || gate->is(Op::Reshape)) gate = &gate->src(0);
+             if (!is_const(*gate, 1)) return {};
+             return m.root().is(Op::Load) ? load(m[0]) : store(m[0], m[1]);
+           }),
       rule("gated load under its gate",
            pat_where(any(0), node(Op::Load, {any(1), any(2), any(0)}).as(3), any(4)),
            [](const Match& m) {
