@@ -55,7 +55,7 @@ struct BufferArg {
   DType dtype;
   Device device;
   AddrSpace space = AddrSpace::Global;
-  std::string name = {};  ///< of a Variable; empty otherwise
+  std::string name;  ///< of a Variable; empty otherwise
   bool operator==(const BufferArg&) const = default;
 };
 struct RangeArg {

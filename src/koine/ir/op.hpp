@@ -12,7 +12,7 @@ enum class Op : uint8_t {
 };
 
 inline constexpr int op_count = 0
-#define OP(name, group, low, high, dtype_rule, meaning) +1
+#define OP(name, group, low, high, dtype_rule, meaning) +1  // NOLINT(bugprone-macro-parentheses)
 #include "koine/ir/ops.def"
 #undef OP
     ;

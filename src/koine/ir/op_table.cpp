@@ -17,12 +17,14 @@ std::string result_dtypes(Op op) {
     if (d == DType::Void) continue;
     std::vector<UOp> src(static_cast<size_t>(op_info(op).fewest), param(0, shape_of({}), d));
     if (op == Op::Where) src[0] = constant_bool(true);
+    DType result;
     try {
-      const UOp node = UOp::make(op, src, op == Op::Cast ? Arg(d) : Arg());
-      out += fmt::format("{}\"{}\": \"{}\"", out.empty() ? "" : ", ", dtype_name(d),
-                         dtype_name(node.dtype()));
-    } catch (const Error&) {  // refused
+      result = UOp::make(op, src, op == Op::Cast ? Arg(d) : Arg()).dtype();
+    } catch (const Error&) {
+      continue;  // refused
     }
+    out +=
+        fmt::format("{}\"{}\": \"{}\"", out.empty() ? "" : ", ", dtype_name(d), dtype_name(result));
   }
   return out;
 }

@@ -109,7 +109,8 @@ std::optional<Contraction> find_contraction(const Accesses& a, const std::vector
   if (!body.is(Op::Mul)) return std::nullopt;
   std::optional<Contraction> best;
   for (int side = 0; side < 2; ++side) {
-    const UOp x = body.src(static_cast<size_t>(side)), y = body.src(static_cast<size_t>(1 - side));
+    const UOp &x = body.src(static_cast<size_t>(side)),
+              &y = body.src(static_cast<size_t>(1 - side));
     UOp rows, columns;
     int64_t column_stride = 0;
     for (const UOp& axis : axes) {
