@@ -6,4 +6,5 @@
 #include "koine/io/safetensors.hpp"
 #include "koine/nn/nn.hpp"
 #include "koine/nn/optim.hpp"
+#include "koine/tensor/function.hpp"
 #include "koine/tensor/tensor.hpp"

@@ -1,5 +1,6 @@
 // Movement, reduce, call, load and store: rows B of the specification.
 #include <cmath>
+#include <map>
 #include "check.hpp"
 
 #include "koine/ir/build.hpp"
@@ -311,6 +312,43 @@ TEST(functions, spec_F1_inputs_are_deduplicated) {
   const UOp f = make_function(
       [](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], in[1])}; }, {x, x});
   EXPECT_EQ(f.src().size(), 2u) << "one body, one argument";
+}
+
+namespace {
+struct Layer {
+  Tensor weight;
+  std::map<std::string, std::vector<Tensor>> extras;
+  int power = 1;
+  template <class V>
+  void tensors(V&& visit) {
+    visit(weight);
+    visit(extras);
+  }
+};
+}  // namespace
+
+TEST(functions, spec_F1_tensors_are_found_in_nested_arguments) {
+  const auto square_sum = koine::function([](const Tensor& x, const Layer& layer) {
+    Tensor y = x * layer.weight + layer.extras.at("bias")[1];
+    for (int i = 1; i < layer.power; ++i) y = y * y;
+    return std::make_pair(y, std::vector<Tensor>{y.sum(), x});
+  });
+  Tensor x = Tensor::from<float>({1, 2, 3}).requires_grad();
+  const Tensor b = Tensor::from<float>({1, 1, 1}), w = Tensor::from<float>({2, 2, 2});
+  const Layer layer{w, {{"bias", {w, b}}}, 2};
+  const auto [y, parts] = square_sum(x, layer);
+  EXPECT_EQ(y.tolist<int>(), (std::vector<int>{9, 25, 49}));
+  EXPECT_EQ(parts[0].item(), 83);
+  EXPECT_EQ(parts[1].tolist<int>(), (std::vector<int>{1, 2, 3}));
+  const UOp call = y.uop().src(0);
+  EXPECT_TRUE(call.is(Op::Function));
+  EXPECT_EQ(call.src().size(), 4u) << "w is found twice and is one argument: body, x, w, b";
+  parts[0].backward();
+  EXPECT_EQ(x.grad().tolist<int>(), (std::vector<int>{12, 20, 28}));
+  // The same body over other tensors is the same node, and is not compiled again.
+  const auto [z, other] = square_sum(Tensor::from<float>({1, 1, 1}), layer);
+  EXPECT_EQ(z.uop().src(0).src(0), call.src(0));
+  EXPECT_EQ(z.tolist<int>(), (std::vector<int>{9, 9, 9}));
 }
 
 TEST(functions, spec_F2_a_trace_runs_nothing) {
