@@ -1,6 +1,8 @@
 // Movement, reduce, call, load and store: rows B of the specification.
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <random>
 #include "check.hpp"
 
 #include "koine/ir/build.hpp"
@@ -185,6 +187,165 @@ TEST(movement, spec_B9_amend_9_bitcast) {
   expect_same_everywhere(bitcast(x, DType::UInt8));
   expect_error([&] { (void)bitcast(leaf({3}, DType::UInt8), DType::Float32); },
                {"Bitcast", "3 bytes"});
+}
+
+namespace {
+
+// Six random movement ops on a small tensor, in plain loops on the side: `elements` holds, for each
+// element of `view`, which element of the base it shows (-1: the fill of a Pad).
+struct Chain {
+  UOp view;
+  std::vector<int64_t> sizes, elements;
+};
+
+class ChainMaker {
+ public:
+  explicit ChainMaker(uint64_t seed) : random_(seed) {}
+
+  Chain run(const UOp& base) {
+    Chain c{base, base.sizes(), {}};
+    for (int64_t i = 0; i < base.numel(); ++i) c.elements.push_back(i);
+    for (int step = 0; step < 6; ++step) apply(c);
+    return c;
+  }
+
+ private:
+  int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+
+  // New sizes, and for each new place the place before it (empty: outside).
+  template <class Source>
+  static void gather(Chain& c, const std::vector<int64_t>& sizes, Source&& source) {
+    std::vector<int64_t> at(sizes.size(), 0), out;
+    int64_t n = 1;
+    for (const int64_t s : sizes) n *= s;
+    for (int64_t i = 0; i < n; ++i) {
+      int64_t rest = i;
+      for (size_t k = sizes.size(); k-- > 0;) {
+        at[k] = rest % sizes[k];
+        rest /= sizes[k];
+      }
+      const std::vector<int64_t> from = source(at);
+      int64_t flat = 0;
+      for (size_t k = 0; k < from.size(); ++k) flat = flat * c.sizes[k] + from[k];
+      out.push_back(from.empty() ? -1 : c.elements[static_cast<size_t>(flat)]);
+    }
+    c.sizes = sizes;
+    c.elements = std::move(out);
+  }
+
+  void apply(Chain& c) {
+    using Sizes = std::vector<int64_t>;
+    const size_t rank = c.sizes.size();
+    switch (below(6)) {
+      case 0: {
+        Sizes order(rank), sizes;
+        for (size_t k = 0; k < rank; ++k) order[k] = static_cast<int64_t>(k);
+        std::shuffle(order.begin(), order.end(), random_);
+        for (const int64_t o : order) sizes.push_back(c.sizes[static_cast<size_t>(o)]);
+        c.view = permute(c.view, order);
+        return gather(c, sizes, [&](const Sizes& at) {
+          Sizes from(rank);
+          for (size_t k = 0; k < rank; ++k) from[static_cast<size_t>(order[k])] = at[k];
+          return from;
+        });
+      }
+      case 1: {
+        Sizes flags;
+        for (size_t k = 0; k < rank; ++k) flags.push_back(below(2));
+        c.view = flip(c.view, flags);
+        return gather(c, c.sizes, [&, old = c.sizes](const Sizes& at) {
+          Sizes from = at;
+          for (size_t k = 0; k < rank; ++k)
+            if (flags[k] != 0) from[k] = old[k] - 1 - at[k];
+          return from;
+        });
+      }
+      case 2: {  // two axes become one, or one of an even size two
+        Sizes sizes = c.sizes;
+        const auto k = static_cast<size_t>(below(static_cast<int64_t>(rank)));
+        if (k + 1 < rank && below(2) == 0) {
+          sizes[k] *= sizes[k + 1];
+          sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(k) + 1);
+        } else if (sizes[k] % 2 == 0) {
+          sizes[k] /= 2;
+          sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(k), 2);
+        }
+        c.view = reshape(c.view, shape_of(sizes));
+        c.sizes = sizes;  // row-major order stays
+        return;
+      }
+      case 3: {
+        Sizes offset, sizes;
+        for (const int64_t s : c.sizes) {
+          offset.push_back(below(s));
+          sizes.push_back(1 + below(s - offset.back()));
+        }
+        c.view = shrink(c.view, shape_of(offset), shape_of(sizes));
+        return gather(c, sizes, [&](const Sizes& at) {
+          Sizes from = at;
+          for (size_t k = 0; k < rank; ++k) from[k] += offset[k];
+          return from;
+        });
+      }
+      case 4: {
+        Sizes offset, sizes;
+        for (const int64_t s : c.sizes) {
+          offset.push_back(below(3));
+          sizes.push_back(s + offset.back() + below(2));
+        }
+        int64_t n = 1;
+        for (const int64_t s : sizes) n *= s;
+        if (n > 2000) return;
+        c.view = pad(c.view, shape_of(offset), shape_of(sizes), constant(DType::Float32, -1));
+        return gather(c, sizes, [&, old = c.sizes](const Sizes& at) {
+          Sizes from = at;
+          for (size_t k = 0; k < rank; ++k) {
+            from[k] -= offset[k];
+            if (from[k] < 0 || from[k] >= old[k]) return Sizes();
+          }
+          return from;
+        });
+      }
+      default: {
+        Sizes sizes = c.sizes;
+        for (int64_t& s : sizes)
+          if (s == 1) s = 1 + below(3);
+        c.view = expand(c.view, shape_of(sizes));
+        return gather(c, sizes, [&, old = c.sizes](const Sizes& at) {
+          Sizes from = at;
+          for (size_t k = 0; k < rank; ++k)
+            if (old[k] == 1) from[k] = 0;
+          return from;
+        });
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
+}  // namespace
+
+TEST(movement, spec_B10_random_chains_show_the_right_elements) {
+  std::vector<float> data(60);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i);
+  const UOp base = Tensor::from(data, {3, 4, 5}).uop();
+  const int64_t cases = test_cases(10000);
+  for (int64_t i = 0; i < cases; ++i) {
+    const Chain c = ChainMaker(test_seed() + static_cast<uint64_t>(i)).run(base);
+    ASSERT_EQ(c.view.sizes(), c.sizes);
+    std::vector<float> expected;
+    for (const int64_t e : c.elements) expected.push_back(static_cast<float>(e));
+    // One kernel, no copy of what is between; compiled in a part of the cases.
+    const UOp value = add(c.view, constant(DType::Float32, 0));
+    ASSERT_EQ(schedule({value}).size(), 1u);
+    const Array got = run_on(value, i % 50 == 0 ? "CPU" : "INTERP");
+    for (size_t k = 0; k < expected.size(); ++k)
+      ASSERT_EQ(bits_to_double(DType::Float32, got.data[k]), static_cast<double>(expected[k]))
+          << "KOINE_TEST_SEED=" << test_seed() + static_cast<uint64_t>(i) << " element " << k
+          << "\n"
+          << to_text(c.view);
+  }
 }
 
 TEST(movement, spec_B10_views_copy_nothing) {

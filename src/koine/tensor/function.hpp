@@ -15,8 +15,8 @@
 // koine::function: a C++ callable as a Function node (rows F1 to F4).
 namespace koine {
 
-/// Types that name their tensors: a member `template <class V> void tensors(V&& visit)`, which calls
-/// visit(member) for each member that holds some.
+/// Types that name their tensors: a member `template <class V> void tensors(V&& visit)`, which
+/// calls visit(member) for each member that holds some.
 template <class T>
 concept HoldsTensors = requires(T& value) { value.tensors([](auto&) {}); };
 
@@ -32,9 +32,16 @@ void for_each_tensor(T& value, Visit&& visit) {
     std::apply([&](auto&... parts) { (for_each_tensor(parts, visit), ...); }, value);
   } else if constexpr (requires { typename T::mapped_type; }) {
     for (auto& [key, part] : value) for_each_tensor(part, visit);
-  } else if constexpr (requires { value.has_value(); *value; }) {
+  } else if constexpr (requires {
+                         value.has_value();
+                         *value;
+                       }) {
     if (value.has_value()) for_each_tensor(*value, visit);
-  } else if constexpr (requires { value.begin(); value.end(); typename T::value_type; }) {
+  } else if constexpr (requires {
+                         value.begin();
+                         value.end();
+                         typename T::value_type;
+                       }) {
     if constexpr (!std::same_as<typename T::value_type, char> &&
                   !std::is_arithmetic_v<typename T::value_type>)
       for (auto& part : value) for_each_tensor(part, visit);
@@ -44,10 +51,11 @@ void for_each_tensor(T& value, Visit&& visit) {
 /// A callable that puts its body into the graph as one Function node, over all Tensors found in its
 /// arguments; the same Tensor twice is one input. Equal bodies are one node, so twelve equal layers
 /// are compiled once. The callable runs once a call, on placeholders: it describes the result and
-/// may not look at values. Other arguments are seen as they are. What it returns keeps its structure.
+/// may not look at values. Other arguments are seen as they are. What it returns keeps its
+/// structure.
 ///
-///     auto layer = function([](const Tensor& x, const Weights& w) { return x.matmul(w.a).relu(); });
-///     Tensor y = layer(x, weights);
+///     auto layer = function([](const Tensor& x, const Weights& w) { return x.matmul(w.a).relu();
+///     }); Tensor y = layer(x, weights);
 template <class F>
 auto function(F body, std::source_location where = std::source_location::current()) {
   return [body = std::move(body), where](const auto&... arguments) {
