@@ -64,13 +64,13 @@ TEST(memory, recompiling_leaves_memory_flat) {
     if (i % 20 == 0) clear_compile_cache();
   }
   clear_compile_cache();
-  const int64_t before = resident_bytes();
+  const int64_t before = memory_in_use();
   for (int i = 0; i < more; ++i) {
     compile(warm + i);
     if (i % 20 == 0) clear_compile_cache();
   }
   clear_compile_cache();
-  EXPECT_LT(resident_bytes() - before, int64_t{24} << 20);
+  EXPECT_LT(memory_in_use() - before, int64_t{24} << 20);
 }
 
 TEST(memory, freed_tensors_return_their_memory) {

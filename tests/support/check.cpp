@@ -10,6 +10,11 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define KOINE_SANITIZED
+#include <sanitizer/allocator_interface.h>
+#endif
+
 namespace koine::test {
 
 Options strict_options() {
@@ -124,11 +129,15 @@ UOp leaf(const std::vector<int64_t>& sizes, DType dtype, uint64_t salt) {
   return random_leaf(random, sizes, dtype);
 }
 
-int64_t resident_bytes() {
+int64_t memory_in_use() {
+#ifdef KOINE_SANITIZED
+  return static_cast<int64_t>(__sanitizer_get_current_allocated_bytes());
+#else
   std::ifstream in("/proc/self/statm");
   int64_t pages = 0, resident = 0;
   in >> pages >> resident;
   return resident * 4096;
+#endif
 }
 
 std::vector<DType> stored_dtypes() {
@@ -145,7 +154,7 @@ uint64_t test_seed() {
 int64_t test_cases(int64_t usual) {
   const char* text = std::getenv("KOINE_TEST_CASES");
   if (text != nullptr) return std::strtoll(text, nullptr, 10);
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef KOINE_SANITIZED
   return std::max<int64_t>(usual / 20, 20);
 #else
   return usual;

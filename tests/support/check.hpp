@@ -47,8 +47,9 @@ UOp leaf(const std::vector<int64_t>& sizes, DType dtype = DType::Float32, uint64
 
 std::vector<DType> stored_dtypes();
 
-/// Memory of this process that is in use now.
-int64_t resident_bytes();
+/// Bytes of memory that this process uses now: resident, or allocated where a sanitizer keeps freed
+/// memory back.
+int64_t memory_in_use();
 /// The seed of a randomised test: KOINE_TEST_SEED, else a fixed one; printed with failures.
 uint64_t test_seed();
 /// How many cases a fuzz test runs: KOINE_TEST_CASES, else `usual`, fewer under a sanitizer.

@@ -1,5 +1,6 @@
 #include "koine/render/llvm.hpp"
 
+#include <llvm/Analysis/VectorUtils.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
@@ -165,10 +166,10 @@ class LlvmRenderer {
     Value* base = value(buffer);
     if (!index) return base;
     if (index.is(Op::Add) && index.src(1).is(Op::Const)) {
-      Value* near = b_.CreateInBoundsGEP(type, base, value(index.src(0)));
-      return b_.CreateInBoundsGEP(type, near, value(index.src(1)));
+      Value* near = b_.CreateGEP(type, base, value(index.src(0)));
+      return b_.CreateGEP(type, near, value(index.src(1)));
     }
-    return b_.CreateInBoundsGEP(type, base, value(index));
+    return b_.CreateGEP(type, base, value(index));
   }
 
   llvm::Align align_of(DType d) { return llvm::Align(static_cast<uint64_t>(item_size(d))); }
@@ -368,6 +369,24 @@ class LlvmRenderer {
     return v;
   }
 
+  // A uniform condition on some constant lanes picks from <condition, false>. As an `and` it may
+  // become the mask of an access that is split in registers, and there LLVM 19 (AVX2) takes the
+  // part of it that is all false for true.
+  Value* conjunction(Value* a, Value* b) {
+    if (!llvm::isa<llvm::Constant>(b)) std::swap(a, b);
+    auto* lanes = llvm::dyn_cast<llvm::Constant>(b);
+    Value* uniform = llvm::getSplatValue(a);
+    if (lanes == nullptr || uniform == nullptr || !b->getType()->isVectorTy())
+      return b_.CreateAnd(a, b);
+    const unsigned count = llvm::cast<llvm::FixedVectorType>(b->getType())->getNumElements();
+    std::vector<int> pick;
+    for (unsigned i = 0; i < count; ++i)
+      pick.push_back(lanes->getAggregateElement(i)->isNullValue());
+    Value* pair = b_.CreateInsertElement(llvm::Constant::getNullValue(vector_of(b_.getInt1Ty(), 2)),
+                                         uniform, uint64_t{0});
+    return b_.CreateShuffleVector(pair, pick);
+  }
+
   Value* select_value(const UOp& u) {
     Value *condition = value(u.src(0)), *yes = value(u.src(1)), *no = value(u.src(2));
     // With a constant mask LLVM 19 takes lanes of 0/x for zero even where x is zero; freeze stops
@@ -391,7 +410,7 @@ class LlvmRenderer {
                          : b_.CreateAdd(a(), b());
       case Op::Mul:
         return real      ? b_.CreateFMul(a(), b())
-               : boolean ? b_.CreateAnd(a(), b())
+               : boolean ? conjunction(a(), b())
                          : b_.CreateMul(a(), b());
       case Op::Fdiv:
         return b_.CreateFDiv(a(), b());
@@ -409,7 +428,7 @@ class LlvmRenderer {
       case Op::Or:
         return b_.CreateOr(a(), b());
       case Op::And:
-        return b_.CreateAnd(a(), b());
+        return boolean ? conjunction(a(), b()) : b_.CreateAnd(a(), b());
       case Op::CmpLt:
         return real_in                       ? b_.CreateFCmpOLT(a(), b())
                : is_signed(u.src(0).dtype()) ? b_.CreateICmpSLT(a(), b())
