@@ -12,7 +12,7 @@
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define KOINE_SANITIZED
-#include <sanitizer/allocator_interface.h>
+extern "C" size_t __sanitizer_get_current_allocated_bytes();  // GCC has no header for it
 #endif
 
 namespace koine::test {
