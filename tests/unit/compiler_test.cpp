@@ -160,6 +160,20 @@ TEST(compositions, scatter_add_and_scatter) {
             (std::vector<float>{5, 2, 1, 1, 3}));
 }
 
+// A sum starts from 0, so in strict mode a sum of -0 is 0; a gathered -0 stays -0 by default.
+TEST(compositions, sums_of_minus_zero) {
+  const Tensor x = Tensor::from<float>({-0.0F, 1}), idx = Tensor::from<int32_t>({0, 1, 0});
+  for (const DType d : {DType::Float16, DType::Float32, DType::Float64}) {
+    const Tensor zeros = Tensor(constant(d, -0.0)).expand({4, 3});
+    expect_same_everywhere(zeros.sum({1}));
+    expect_same_everywhere(zeros.tril().sum({1}));
+    expect_same_everywhere((x.cast(d).pad({{0, 3}}) * Tensor(-2.0)).reshape({5, 1}).sum({1}));
+    expect_same_everywhere(x.cast(d).gather(0, idx));
+    expect_same_everywhere(x.cast(d).scatter_add(0, idx, zeros[0]));
+    EXPECT_TRUE(std::signbit(x.cast(d).gather(0, idx).tolist<double>()[0]));
+  }
+}
+
 TEST(stages, spec_L1_programs_are_stateless) {
   auto program = [](const Tensor& x) {
     const UOp v = (x * Tensor(2.0) + x).uop();

@@ -13,12 +13,13 @@ namespace koine {
 namespace {
 
 // Whether n times `value` equals the fold of n copies: wrapping integers always; floats only while
-// every partial sum is a small whole number.
+// every partial sum is a small whole number, and not -0, as 0 + -0 is 0.
 bool repeats_exactly(const UOp& value, const UOp& count) {
   if (!is_float(value.dtype())) return true;
   if (!value.is(Op::Const)) return false;
   const double v = const_double(value), limit = value.dtype() == DType::Float64 ? 0x1p53 : 0x1p24;
   if (is_small_float(value.dtype())) return false;
+  if (v == 0 && std::signbit(v)) return false;
   return v == std::trunc(v) && std::fabs(v) * static_cast<double>(count.bounds().high) < limit;
 }
 
@@ -143,7 +144,9 @@ UOp select_one_hot(const UOp& r, bool strict) {
         const UOp others = conjunction_without(c.condition, part);
         const UOp in_range = bit_and(logical_not(lt(at, index_const(0))), lt(at, range.src(0)));
         const UOp valid = simplify(bit_and(in_range, select(others, range, at, in_range)));
-        const UOp value = select(c.value, range, at, valid);
+        UOp value = select(c.value, range, at, valid);
+        // The sum starts from 0, and 0 + -0 is 0; by default a selected -0 stays what it is.
+        if (strict && is_float(value.dtype())) value = add(value, constant_int(value.dtype(), 0));
         return without_range(r, where(valid, value, constant_int(value.dtype(), 0)), i);
       }
     }
