@@ -152,6 +152,41 @@ TEST(compositions, spec_C_scat) {
   expect_same_everywhere(grad);
 }
 
+TEST(compositions, spec_C_scat_the_last_write_wins_in_linear_work) {
+  const int64_t k = 300, d = 500;
+  std::mt19937_64 random(test_seed());
+  std::vector<int32_t> where_to;
+  for (int64_t i = 0; i < d; ++i) where_to.push_back(static_cast<int32_t>(random() % 310) - 5);
+  const Tensor t = small({k}), v = small({d}, 1), idx = Tensor::from(where_to, {d});
+  const Tensor out = t.scatter(0, idx, v);
+  EXPECT_LE(loads_of(schedule({out.uop()})), 8.0 * (k + d));
+  auto expected = t.tolist<float>();
+  const auto values = v.tolist<float>();
+  for (size_t i = 0; i < values.size(); ++i)
+    if (where_to[i] >= 0 && where_to[i] < k) expected[static_cast<size_t>(where_to[i])] = values[i];
+  EXPECT_EQ(out.tolist<float>(), expected);
+  expect_same_everywhere(out);
+  Tensor set = t.clone();
+  set.setitem({idx.clip(0, k - 1)}, v);
+  EXPECT_LE(loads_of(schedule({set.uop()})), 10.0 * (k + d));
+  // Along each axis of a matrix, with fewer indices than the matrix has rows and columns.
+  std::vector<int32_t> few;
+  for (int64_t i = 0; i < 20; ++i) few.push_back(static_cast<int32_t>(random() % 6));
+  const Tensor m = small({6, 7}), source = small({4, 5}, 2), at = Tensor::from(few, {4, 5});
+  for (const int64_t axis : {0, 1}) {
+    auto want = m.tolist<float>();
+    const auto from = source.tolist<float>();
+    const auto place = at.tolist<int>();
+    for (size_t i = 0; i < 4; ++i)
+      for (size_t j = 0; j < 5; ++j) {
+        const auto p = static_cast<size_t>(place[i * 5 + j]);
+        want[axis == 0 ? p * 7 + j : i * 7 + p] = from[i * 5 + j];
+      }
+    EXPECT_EQ(m.scatter(axis, at, source).tolist<float>(), want) << axis;
+    expect_same_everywhere(m.scatter(axis, at, source));
+  }
+}
+
 TEST(compositions, scatter_add_and_scatter) {
   const Tensor t = Tensor::zeros({5}), idx = Tensor::from<int32_t>({1, 1, 4, 9, 0}),
                v = Tensor::from<float>({1, 2, 3, 4, 5});

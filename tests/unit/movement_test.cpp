@@ -468,6 +468,46 @@ TEST(movement, spec_B20_amend_29_assignment) {
   EXPECT_EQ(base.tolist<float>(), (std::vector<float>{1, 1, 6, 1}));
 }
 
+// x[index] = value against plain loops: every kind of index, duplicates, negative positions.
+TEST(movement, spec_B20_amend_28_setitem_by_any_index) {
+  const Tensor x = Tensor::arange(24).reshape({4, 6});
+  auto written = [&](const std::vector<IndexItem>& items, const Tensor& value) {
+    Tensor copy = x.clone();
+    copy.setitem(items, value);
+    expect_same_everywhere(copy);
+    return copy.tolist<int>();
+  };
+  auto expected = [&](const std::vector<std::pair<int, int>>& writes) {
+    auto out = x.tolist<int>();
+    for (const auto& [place, value] : writes) out[static_cast<size_t>(place)] = value;
+    return out;
+  };
+  const Tensor rows = Tensor::from<int32_t>({2, -1, 2}),
+               columns = Tensor::from<int64_t>({5, 0, -1});
+  // Points: (2,5), (3,0), (2,5) again; the last value stays.
+  EXPECT_EQ(written({rows, columns}, Tensor::from<int32_t>({70, 71, 72})),
+            expected({{17, 72}, {18, 71}}));
+  std::vector<std::pair<int, int>> all;
+  for (int j = 0; j < 6; ++j) all.insert(all.end(), {{12 + j, 90 + j}, {18 + j, 90 + j}});
+  EXPECT_EQ(written({rows}, Tensor::arange(90, 96)), expected(all)) << "whole rows, broadcast";
+  EXPECT_EQ(written({Slice{1, 3}, columns}, Tensor(5)),
+            expected({{6, 5}, {11, 5}, {12, 5}, {17, 5}}));
+  EXPECT_EQ(written({IndexItem(1), Slice{0, 6, 4}}, Tensor::from<float>({8.9F, -7.2F})),
+            expected({{6, 8}, {10, -7}}))
+      << "an uneven step, a cast";
+  EXPECT_EQ(written({Slice{{}, {}, -3}, IndexItem(0)}, Tensor::from<int32_t>({50, 51})),
+            expected({{18, 50}, {0, 51}}));
+  EXPECT_EQ(written({Tensor::zeros({0}, DType::Int32)}, Tensor(1)), expected({}));
+  // A write through a view reaches its base; the value may read what it overwrites.
+  Tensor base = x.clone();
+  Tensor view = base.reshape({24});
+  view.setitem({Tensor::arange(23, -1, -1)}, view);
+  EXPECT_EQ(base.tolist<int>(), x.flip({0, 1}).tolist<int>());
+  expect_error([&] { written({rows}, Tensor::arange(5)); }, {"expand", "(5,)", "(3, 6)"});
+  expect_error([&] { written({Tensor::from<int32_t>({4})}, Tensor(1)); },
+               {"4 is out of range", "0 to 3"});
+}
+
 TEST(functions, spec_F1_inputs_are_deduplicated) {
   const UOp x = leaf({2});
   const UOp f = make_function(

@@ -211,11 +211,13 @@ class Scheduler {
     const UOp body = is_true(gate) ? store(address, value) : store(address, value, gate);
     const UOp ast = rewrite(sink(std::vector<UOp>{end(body, ranges)}), kernel_rules());
     current_.kernel.ast = rewrite(rewrite(ast, promise_rules()), kernel_rules());
-    if (const auto sum = find_scatter(current_.kernel.ast)) {
-      if (value == sum->reduce || is_plain_store_of(current_.kernel.ast, sum->reduce)) {
-        current_.kernel.ast = rewrite(scatter_kernel(current_.kernel.ast, *sum), kernel_rules());
-      } else if (realize_reduces(request.value)) {
-        return make_kernel(request);  // the sum has a kernel of its own now: start again
+    if (const auto scatter = find_scatter(current_.kernel.ast)) {
+      const Op op = scatter->reduce.as<ReduceArg>().op;
+      if (value == scatter->reduce || is_plain_store_of(current_.kernel.ast, scatter->reduce)) {
+        current_.kernel.ast =
+            rewrite(scatter_kernel(current_.kernel.ast, *scatter), kernel_rules());
+      } else if (realize_reduces(request.value, op)) {
+        return make_kernel(request);  // the fold has a kernel of its own now: start again
       }
     }
     current_.kernel.reason = request.reason;
@@ -228,15 +230,16 @@ class Scheduler {
     return false;
   }
 
-  // Gives the sums below a value buffers of their own; false when there is none that lacks one.
-  bool realize_reduces(const UOp& value) {
+  // Gives the folds below a value buffers of their own; false when there is none that lacks one.
+  bool realize_reduces(const UOp& value, Op op) {
     std::vector<UOp> found;
     toposort(value, [&](const UOp& u) {
       if (!(u == value) && storage_of(u)) return false;
-      if (u.is(Op::Reduce) && u.as<ReduceArg>().op == Op::Add && !(u == value)) found.push_back(u);
-      return !u.is(Op::Reduce) || u == value;
+      if (u == value || !u.is(Op::Reduce)) return true;
+      if (u.as<ReduceArg>().op == op) found.push_back(u);
+      return false;
     });
-    for (const UOp& u : found) realize(u, "a sum by index");
+    for (const UOp& u : found) realize(u, "a fold by index");
     return !found.empty();
   }
 

@@ -5,20 +5,23 @@
 
 namespace koine {
 
-/// A sum over d of (k == e(d) ? v(d) : 0) that a kernel computes for every k of one of its loops.
-struct ScatterSum {
+/// A fold over d of (k == e(d) ? v(d) : miss) that a kernel computes for every k of one of its
+/// loops, where misses change nothing: a sum with misses of 0, or a maximum of values >= miss.
+struct Scatter {
   UOp reduce;  ///< the Reduce
   UOp axis;    ///< the loop k
   UOp at;      ///< e(d)
   UOp gate;    ///< further conditions on d; null: none
   UOp value;   ///< v(d)
+  UOp miss;    ///< a constant
 };
 
-/// The first such sum in a kernel; it costs (size of k) * (size of d) as it stands.
-std::optional<ScatterSum> find_scatter(const UOp& ast);
+/// The first such fold in a kernel; it costs (size of k) * (size of d) as it stands.
+std::optional<Scatter> find_scatter(const UOp& ast);
 
-/// The kernel "store the sum" with work k + d: its output is zeroed, then each d adds its value
-/// where it belongs, in ascending order (row C-scat). The Store's value must be the Reduce itself.
-UOp scatter_kernel(const UOp& ast, const ScatterSum& sum);
+/// The kernel "store the fold" with work k + d: its output is filled with the miss, then each d
+/// folds its value in where it belongs, in ascending order (row C-scat). The Store's value must be
+/// the Reduce itself.
+UOp scatter_kernel(const UOp& ast, const Scatter& scatter);
 
 }  // namespace koine

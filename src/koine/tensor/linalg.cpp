@@ -252,28 +252,33 @@ Tensor Tensor::scatter_add(int64_t axis, const Tensor& index, const Tensor& src)
   return *this + spread.pad(padding);
 }
 
-// The last write to a place wins: the position of the last one, then its value.
+// The last write to a place wins: the position of the last one, which is a maximum by index, then
+// its value.
 Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) const {
-  const int64_t a = axis_of(axis, "scatter");
+  const auto a = static_cast<size_t>(axis_of(axis, "scatter"));
   const Shape s = shape(), t = index.shape();
   KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value,
                 "scatter: index {} and src {} must have one shape, with as many axes as {}",
                 tensor::text_of(t), tensor::text_of(src.shape()), tensor::text_of(s));
-  const int64_t n = s[static_cast<size_t>(a)], m = t[static_cast<size_t>(a)];
+  if (index.numel() == 0) return *this;
   Shape wide(s.size() + 1, 1);
-  wide[static_cast<size_t>(a)] = m;
-  const Tensor order = arange(1, m + 1).reshape(wide);
-  const Tensor hit = hits(index, n);
-  const Tensor last = where(hit, order, Tensor(0)).max({a}, true);  // (.., 1, .., n)
-  const Tensor chosen = hit.bitwise_and(order == last);
-  Tensor value = where(chosen, src.cast(dtype()).unsqueeze(-1), Tensor(constant_int(dtype(), 0)))
-                     .transpose(a, -1);
-  value = value.reduced(dtype() == DType::Bool ? Op::Max : Op::Add, {-1}, false, "scatter");
-  Tensor written = last.transpose(a, -1).squeeze(-1) != Tensor(0);
+  wide[a] = t[a];
+  const Tensor order = arange(1, t[a] + 1, 1, DType::Int64).reshape(wide), none(int64_t{0});
+  const Tensor last = where(hits(index, s[a]), order, none)
+                          .max({axis}, true)
+                          .transpose(static_cast<int64_t>(a), -1)
+                          .squeeze(-1);  // index's shape, but s[a] along the axis; 0: no write
+  Tensor from(int64_t{0});               // where the written values lie in src
+  for (size_t i = 0; i < t.size(); ++i) {
+    Shape along(t.size(), 1);
+    along[i] = t[i];
+    from = from * Tensor(t[i]) + (i == a ? (last - Tensor(int64_t{1})).maximum(none)
+                                         : arange(0, t[i], 1, DType::Int64).reshape(along));
+  }
+  const Tensor value(koine::index(src.cast(dtype()).flatten().uop(), {from.uop()}));
   std::vector<std::pair<int64_t, int64_t>> padding;
-  const Shape now = value.shape();
-  for (size_t i = 0; i < s.size(); ++i) padding.emplace_back(0, s[i] - now[i]);
-  return where(written.pad(padding), value.pad(padding), *this);
+  for (size_t i = 0; i < s.size(); ++i) padding.emplace_back(0, i == a ? 0 : s[i] - t[i]);
+  return where((last != none).pad(padding), value.pad(padding), *this);
 }
 
 Tensor Tensor::tril(int64_t diagonal) const {

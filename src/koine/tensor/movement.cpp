@@ -414,15 +414,19 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
   return picked;
 }
 
+// A view is assigned; else the places that the index names are scattered into (the last value for
+// a place stays, as in NumPy).
 void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
-  for (const IndexItem& item : items)
-    KOINE_REQUIRE(item.kind() != IndexItem::Kind::Tensor, Value,
-                  "setitem: a tensor index is not a view; use scatter, or where with a mask");
   Tensor view = (*this)[items];
-  KOINE_REQUIRE(
-      view.storage_id() == storage_id(), Value,
-      "setitem: this slice (with an uneven step) is not a view; assign to a slice with step 1");
-  view.assign(value);
+  if (view.storage_id() == storage_id()) {
+    view.assign(value);
+    return;
+  }
+  // Counted from 1: an index out of range that reads 0 (IndexMode::Fill) names no place.
+  const Tensor places =
+      arange(1, numel() + 1, 1, DType::Int64).reshape(shape())[items] - Tensor(int64_t{1});
+  const Tensor values = value.expand(places.shape());
+  assign(flatten().scatter(0, places.flatten(), values.flatten()).reshape(shape()));
 }
 
 // Index along one axis by positions of any shape; negative ones count from the end.

@@ -98,7 +98,8 @@ class Tensor {
   // --- assignment -----------------------------------------------------------------------------
   /// Replaces the value (shape broadcast, dtype cast), seen by every view of the same storage.
   Tensor& assign(const Tensor& value);
-  /// x[index] = value
+  /// x[index] = value, broadcast and cast. For tensor indices each place keeps the last value that
+  /// is written to it; work is linear in the sizes of this and of the index.
   void setitem(const std::vector<IndexItem>& index, const Tensor& value);
   Tensor& operator+=(const Tensor& b) { return assign(*this + b); }
   Tensor& operator-=(const Tensor& b) { return assign(*this - b); }
