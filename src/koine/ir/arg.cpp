@@ -70,6 +70,9 @@ struct Hasher {
 
 }  // namespace
 
-uint64_t arg_hash(const Arg& arg) { return hash_mix(arg.index(), std::visit(Hasher{}, arg)); }
+uint64_t arg_hash(const Arg& arg) {
+  if (arg.index() == 0) return hash_mix(0, 0);
+  return hash_mix(arg.index(), std::visit(Hasher{}, arg));
+}
 
 }  // namespace koine

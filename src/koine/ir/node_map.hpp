@@ -1,4 +1,6 @@
 #pragma once
+#include <absl/container/inlined_vector.h>
+
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -94,7 +96,7 @@ class NodeMap {
 
  private:
   NodeNumbers numbers_;
-  std::vector<T> values_;
+  absl::InlinedVector<T, 8> values_;
 };
 
 /// Nodes that a root keeps alive; reads like a vector of handles, without counting references.

@@ -104,15 +104,16 @@ struct Node {
   DType dtype;
   bool scalar_stack;  ///< a Stack of scalars: its shape (n,) is made on demand, which ends the
                       ///< regress
+  mutable std::atomic<bool> watched{false};  ///< a side table holds something for this id
   uint32_t source_count;
+  uint32_t place;  ///< its bucket in the table is this, modulo the table's size
   uint64_t hash;
   uint64_t id;
   int64_t tag;
   Arg arg;
-  UOp shape;  ///< null: ()
-  Node* chain = nullptr;
-  mutable std::atomic<bool> watched{false};  ///< a side table holds something for this id
-  mutable std::atomic<uint32_t> normal{0};   ///< the rule sets of which none applies below
+  UOp shape;                                ///< null: ()
+  Node* chain = nullptr;                    ///< the next of its bucket
+  mutable std::atomic<uint32_t> normal{0};  ///< the rule sets of which none applies below
   mutable std::atomic<const Interval*> interval{nullptr};
   mutable std::atomic<const std::vector<const Node*>*> range_set{nullptr};
   UOp* sources() { return reinterpret_cast<UOp*>(this + 1); }

@@ -55,37 +55,40 @@ llvm::orc::LLJIT& jit() {
   return *instance;
 }
 
-// One thread's compiler. Its context is replaced after a number of kernels, so that types and
+// One thread's compiler. Setting up LLVM's passes takes longer than they run on a small kernel, so
+// they are kept; they and the context are replaced after a number of kernels, so that types and
 // constants of kernels long gone do not pile up.
 class Compiler {
  public:
   llvm::SmallVector<char, 0> object(const UOp& linear, const std::string& name,
                                     const Target& target) {
     constexpr int kernels_per_context = 64;
-    if (!context_ || ++used_ > kernels_per_context) {
-      context_ = std::make_unique<llvm::LLVMContext>();
-      used_ = 0;
-    }
-    if (!machine_ || machine_key_ != target.cpu + target.features) make_machine(target);
+    if (machine_key_ != target.cpu + target.features || ++used_ > kernels_per_context)
+      start(target);
     llvm::Module module(name, *context_);
     module.setDataLayout(machine_->createDataLayout());
     module.setTargetTriple(machine_->getTargetTriple().str());
     render_llvm(linear, name, target, module);
     if (options().verify >= 2 && llvm::verifyModule(module, &llvm::errs()))
       internal_error("the LLVM renderer made an ill-formed module from\n{}", to_text(linear));
-    llvm::SmallVector<char, 0> code;
-    llvm::raw_svector_ostream stream(code);
-    llvm::legacy::PassManager passes;
-    if (machine_->addPassesToEmitFile(passes, stream, nullptr, llvm::CodeGenFileType::ObjectFile,
-                                      true))
-      internal_error("LLVM cannot emit object files for this host");
-    passes.run(module);
-    return code;
+    passes_->run(module);
+    return std::exchange(code_, {});
   }
 
  private:
-  void make_machine(const Target& target) {
+  void start(const Target& target) {
     initialise();
+    passes_.reset();  // it refers to the machine
+    context_ = std::make_unique<llvm::LLVMContext>();
+    used_ = 0;
+    if (machine_key_ != target.cpu + target.features) make_machine(target);
+    passes_ = std::make_unique<llvm::legacy::PassManager>();
+    if (machine_->addPassesToEmitFile(*passes_, stream_, nullptr, llvm::CodeGenFileType::ObjectFile,
+                                      true))
+      internal_error("LLVM cannot emit object files for this host");
+  }
+
+  void make_machine(const Target& target) {
     const std::string triple = llvm::sys::getProcessTriple();
     std::string error;
     const llvm::Target* found = llvm::TargetRegistry::lookupTarget(triple, error);
@@ -99,9 +102,12 @@ class Compiler {
     machine_key_ = target.cpu + target.features;
   }
 
+  llvm::SmallVector<char, 0> code_;
+  llvm::raw_svector_ostream stream_{code_};
   std::unique_ptr<llvm::LLVMContext> context_;
   std::unique_ptr<llvm::TargetMachine> machine_;
-  std::string machine_key_;
+  std::unique_ptr<llvm::legacy::PassManager> passes_;
+  std::string machine_key_ = "none yet";
   int used_ = 0;
 };
 
