@@ -1,5 +1,8 @@
 // Threads that build, realize and drop graphs at once; run under TSan by hand and here for the
 // values.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <thread>
 
@@ -51,6 +54,26 @@ TEST(threads, a_team_runs_every_chunk_once) {
       for (const auto& h : hits) ASSERT_EQ(h, 1);
     }
   }
+}
+
+// After fork() the child has neither workers nor a running compiler thread; it makes its own.
+TEST(threads, a_forked_child_computes) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer does not follow a fork of a process with threads";
+#endif
+  const Tensor x = Tensor::arange(1 << 20).cast(DType::Float32);
+  auto total = [&](double factor) { return (x * Tensor(factor)).max().item(); };
+  ASSERT_EQ(total(2), 2.0 * ((1 << 20) - 1)) << "the team and the compilers have run";
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);  // a child that hangs fails
+    _exit(total(2) == 2.0 * ((1 << 20) - 1) && total(4) == 4.0 * ((1 << 20) - 1) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(total(8), 8.0 * ((1 << 20) - 1)) << "the parent works on";
 }
 
 // A process that makes new kernels all the time stays flat.

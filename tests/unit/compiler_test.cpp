@@ -187,6 +187,37 @@ TEST(compositions, spec_C_scat_the_last_write_wins_in_linear_work) {
   }
 }
 
+// Folds by index of every kind: those that misses change keep their loops.
+TEST(compositions, spec_C_scat_random_folds_by_index) {
+  std::mt19937_64 random(test_seed());
+  auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  const DType dtypes[] = {DType::Int8,   DType::UInt8,   DType::Int32,   DType::Int64,
+                          DType::UInt64, DType::Float16, DType::Float32, DType::Bool};
+  const int64_t cases = test_cases(150);
+  for (int64_t i = 0; i < cases; ++i) {
+    const int64_t k = 1 + below(9), d = below(12), rows = 1 + below(3);
+    const DType dtype = dtypes[below(8)];
+    const bool add = below(2) == 0 && dtype != DType::Bool;
+    std::vector<int32_t> at;
+    for (int64_t j = 0; j < d; ++j) at.push_back(static_cast<int32_t>(below(k + 4)) - 2);
+    const Tensor places = Tensor::from(at, {1, 1, d}).cast(below(2) ? DType::Int32 : DType::Int64),
+                 value = below(3) == 0 ? Tensor::arange(1, d + 1).reshape({1, 1, d}).cast(dtype)
+                                       : Tensor(random_leaf(random, {rows, 1, d}, dtype)),
+                 miss = Tensor(constant_int(dtype, below(2) == 0 ? 0 : below(4) - 2));
+    Tensor hit = places == Tensor::arange(0, k, 1, places.dtype()).reshape({1, k, 1});
+    if (below(3) == 0)
+      hit = hit.bitwise_and(Tensor(random_leaf(random, {rows, 1, d}, DType::Bool)));
+    const Tensor picked = below(2) == 0 ? Tensor::where(hit, value, miss)
+                                        : Tensor::where(hit.logical_not(), miss, value);
+    Tensor folded = add ? picked.sum({2}) : picked.max({2});
+    if (d == 0 && !add) continue;  // a maximum of nothing is an error
+    if (below(2) == 0) folded = folded + folded;
+    SCOPED_TRACE(fmt::format("KOINE_TEST_SEED={} case {}", test_seed(), i));
+    expect_same_everywhere(folded);
+    if (HasFailure()) break;
+  }
+}
+
 TEST(compositions, scatter_add_and_scatter) {
   const Tensor t = Tensor::zeros({5}), idx = Tensor::from<int32_t>({1, 1, 4, 9, 0}),
                v = Tensor::from<float>({1, 2, 3, 4, 5});
