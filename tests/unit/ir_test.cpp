@@ -244,6 +244,19 @@ TEST(ir, spec_P5_amend_25_bounds_are_sound_exhaustively) {
     }
 }
 
+// Or `koine opt` would give its output the buffer of an input of the same shape.
+TEST(ir, buffers_of_a_text_are_no_later_buffers) {
+  const UOp named = parse(
+      "%0 = Const[index 4]()\n%1 = Stack(%0)\n"
+      "%2 = Buffer[1000000 float32 GLOBAL @\"CPU\"](%1)\n");
+  for (int i = 0; i < 3; ++i)
+    EXPECT_GT(new_buffer(shape_of({4}), DType::Float32, Device("CPU")).as<BufferArg>().slot,
+              named.as<BufferArg>().slot);
+  expect_error(
+      [] { (void)parse("%0 = Stack()\n%1 = Buffer[9000000000000000000 int8 GLOBAL](%0)"); },
+      {"line 2", "slot"});
+}
+
 TEST(ir, text_of_every_kind_of_arg_parses_back) {
   const UOp x = param(3, shape_of({2, 3}), DType::Float32, Device("CPU:1"));
   const UOp n = variable("n", 1, 8);

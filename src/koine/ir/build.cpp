@@ -40,9 +40,14 @@ UOp variable(std::string_view name, int64_t low, int64_t high) {
 UOp param(int64_t slot, const UOp& shape, DType dtype, Device device, AddrSpace space) {
   return UOp::make(Op::Param, {shape}, BufferArg{slot, dtype, device, space});
 }
-int64_t fresh_slot() {
-  static std::atomic<int64_t> next{0};
-  return next.fetch_add(1, std::memory_order_relaxed);
+namespace {
+std::atomic<int64_t> next_slot{0};
+}
+int64_t fresh_slot() { return next_slot.fetch_add(1, std::memory_order_relaxed); }
+void reserve_slot(int64_t slot) {
+  int64_t next = next_slot.load(std::memory_order_relaxed);
+  while (next <= slot && !next_slot.compare_exchange_weak(next, slot + 1)) {
+  }
 }
 UOp new_buffer(const UOp& shape, DType dtype, Device device) {
   return UOp::make(Op::Buffer, {shape}, BufferArg{fresh_slot(), dtype, device});

@@ -30,6 +30,8 @@ UOp param(int64_t slot, const UOp& shape, DType dtype, Device device = {},
 /// A buffer with a slot that no other buffer has.
 UOp new_buffer(const UOp& shape, DType dtype, Device device);
 int64_t fresh_slot();
+/// Later buffers get other slots than this one, which a text has named.
+void reserve_slot(int64_t slot);
 
 UOp unary(Op op, const UOp& a);
 UOp binary(Op op, const UOp& a, const UOp& b);

@@ -216,6 +216,10 @@ class LineParser {
       case Op::Param:
       case Op::Buffer: {
         BufferArg b{number<int64_t>(), dtype(), {}, addrspace()};
+        if (op == Op::Buffer) {
+          if (b.slot < 0 || b.slot >= int64_t{1} << 62) fail("a buffer's slot is below 2^62");
+          reserve_slot(b.slot);
+        }
         b.device = device();
         if (peek('"')) b.name = quoted();
         return b;

@@ -228,6 +228,14 @@ void vector_lanes(Plan& plan, const UOp& axis, int64_t lanes, int64_t unrolled) 
   if (width > 1) plan.add({OptOp::Split, position, width, target, false});
 }
 
+// How many vectors of an elementwise body stand side by side. Four hide the latency of a short
+// body; two are enough for the long ones, whose code takes longer to compile.
+int64_t vectors_at_once(const UOp& ast) {
+  for (const UOp& u : toposort(ast))
+    if (u.is(Op::Sin) || u.is(Op::Pow)) return 2;
+  return 4;
+}
+
 // The axis that most accesses run along; null when there is none.
 UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
               const std::function<bool(const UOp&)>& allowed) {
@@ -251,6 +259,7 @@ UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
 void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   const int64_t lanes = plan.target().lanes(widest_item(plan.ast()));
   if (lanes < 2) return;
+  const int64_t vectors = vectors_at_once(plan.ast());
   const std::vector<UOp> axes = plan.axes();
   const UOp loop =
       lane_axis(accesses, axes, [](const UOp& a) { return type_of(a) == AxisType::Loop; });
@@ -269,7 +278,7 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
       along_reduce += reduced && stride(address, reduced) == 1;
     }
     if (!reduced || along_loop >= along_reduce || plan.target().strict) {
-      vector_lanes(plan, loop, lanes, 4);
+      vector_lanes(plan, loop, lanes, vectors);
       return;
     }
   }
@@ -285,7 +294,7 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
     for (const UOp& address : now.loads) runs_along |= stride(address, axis) == 1;
     if (!runs_along) continue;
     const size_t before = plan.axes().size();
-    vector_lanes(plan, axis, lanes, loop && !loop_in_reduces ? 1 : 4);
+    vector_lanes(plan, axis, lanes, loop && !loop_in_reduces ? 1 : vectors);
     i += plan.axes().size() - before;
   }
 }

@@ -40,8 +40,9 @@ UOp power_of_two(const UOp& n, const Format& f) {
 }
 
 // 2^x = 2^n 2^f, n the nearest integer, |f| <= 1/2; the Taylor series of 2^f reaches the precision
-// there. The scale is applied in two halves, so results in the subnormal range round once.
-UOp exp2_of(const UOp& x) {
+// there. The scale is applied in two halves, so results in the subnormal range round once. `low`,
+// if there is one, is added to f.
+UOp exp2_of(const UOp& x, const UOp& low_part = {}) {
   const Format f = format_of(x.dtype());
   const UOp low = like(x, f.exp_low), high = like(x, f.exp_high);
   const UOp clamped = where(lt(x, low), low, where(lt(high, x), high, x));
@@ -49,7 +50,8 @@ UOp exp2_of(const UOp& x) {
   const UOp shifted = add(clamped, magic);
   const UOp n =
       sub(bitcast(shifted, f.bits), constant_bits(f.bits, double_to_bits(f.dtype, f.round_magic)));
-  const UOp fraction = sub(clamped, sub(shifted, magic));
+  UOp fraction = sub(clamped, sub(shifted, magic));
+  if (low_part) fraction = add(fraction, low_part);
   std::vector<double> series{1.0};
   for (int k = 1; k < f.exp_terms; ++k) series.push_back(series.back() * std::numbers::ln2 / k);
   const UOp half = binary(Op::Shr, n, constant_int(f.bits, 1));
@@ -57,9 +59,11 @@ UOp exp2_of(const UOp& x) {
   return mul(scaled, power_of_two(sub(n, half), f));
 }
 
-// log2(m 2^e) = e + log2(m), m in [1/sqrt 2, sqrt 2); log2(m) = 2/ln2 (s + s^3/3 + s^5/5 ...) with
-// s = (m - 1) / (m + 1).
-UOp log2_of(const UOp& x) {
+// x = m 2^e, m in [1/sqrt 2, sqrt 2), of a positive finite x.
+struct Parts {
+  UOp m, e;
+};
+Parts parts_of(const UOp& x) {
   const Format f = format_of(x.dtype());
   const double smallest = std::ldexp(1.0, static_cast<int>(1 - f.bias));
   const UOp subnormal = lt(x, like(x, smallest));
@@ -68,13 +72,23 @@ UOp log2_of(const UOp& x) {
   const UOp pivot = constant_bits(f.bits, double_to_bits(f.dtype, std::numbers::sqrt2 / 2));
   const UOp shift = constant_int(f.bits, f.mantissa);
   const UOp exponent = binary(Op::Shr, sub(raw, pivot), shift);
-  const UOp m = bitcast(sub(raw, binary(Op::Shl, exponent, shift)), f.dtype);
-  const UOp s = fdiv(add(m, like(x, -1)), add(m, like(x, 1)));
+  return {bitcast(sub(raw, binary(Op::Shl, exponent, shift)), f.dtype),
+          add(cast(exponent, f.dtype), where(subnormal, like(x, -f.mantissa), like(x, 0)))};
+}
+
+// 2/ln2 (1/(2 first + 1) + s^2/(2 first + 3) + ...), as many terms as the precision needs.
+UOp log2_series(const UOp& s2, int first) {
   std::vector<double> series;
-  for (int k = 0; k < f.log_terms; ++k) series.push_back(2 * std::numbers::log2e / (2 * k + 1));
-  const UOp fraction = mul(horner(mul(s, s), series), s);
-  const UOp e = add(cast(exponent, f.dtype), where(subnormal, like(x, -f.mantissa), like(x, 0)));
-  const UOp finite = add(e, fraction);
+  for (int k = first; k < format_of(s2.dtype()).log_terms; ++k)
+    series.push_back(2 * std::numbers::log2e / (2 * k + 1));
+  return horner(s2, series);
+}
+
+// log2(m 2^e) = e + log2(m); log2(m) = 2/ln2 (s + s^3/3 + s^5/5 ...) with s = (m - 1) / (m + 1).
+UOp log2_of(const UOp& x) {
+  const auto [m, e] = parts_of(x);
+  const UOp s = fdiv(add(m, like(x, -1)), add(m, like(x, 1)));
+  const UOp finite = add(e, mul(log2_series(mul(s, s), 0), s));
   const double inf = std::numeric_limits<double>::infinity();
   const UOp zero = like(x, 0);
   // +inf and NaN pass through; negative gives NaN; both zeros give -inf.
@@ -82,6 +96,47 @@ UOp log2_of(const UOp& x) {
   return where(
       lt(zero, x), positive,
       where(eq(x, zero), like(x, -inf), like(x, std::numeric_limits<double>::quiet_NaN())));
+}
+
+// The sum of a float64 and one that is smaller by 2^25 or more.
+struct Pair {
+  UOp high, low;
+};
+// The upper 26 bits and the other 27. By a mask: a product that is rounded once and fused into a
+// sum elsewhere would not be one value.
+Pair halves(const UOp& v) {
+  const UOp mask = constant_bits(DType::UInt64, ~uint64_t{0x7ffffff});
+  const UOp high = bitcast(bit_and(bitcast(v, DType::UInt64), mask), DType::Float64);
+  return {high, sub(v, high)};
+}
+// a b to about 78 bits (after Dekker, 1971).
+Pair product_pair(const UOp& a, const UOp& b) {
+  const Pair x = halves(a), y = halves(b);
+  const UOp high = halves(mul(a, b)).high;
+  const UOp rest = add(sub(mul(x.high, y.high), high), add(mul(x.high, y.low), mul(x.low, y.high)));
+  return {high, add(rest, mul(x.low, y.low))};
+}
+// |a| >= |b|, or a is 0.
+Pair exact_sum(const UOp& a, const UOp& b) {
+  const UOp s = add(a, b);
+  return {s, sub(b, sub(s, a))};
+}
+
+// log2 of a positive finite float64 to about 60 bits.
+Pair log2_pair(const UOp& x) {
+  constexpr double c = 2 * std::numbers::log2e, c_rest = 0x1.777d0ffda0d24p-55;  // 2/ln2
+  const auto [m, e] = parts_of(x);
+  const UOp above = add(m, like(x, -1)), below = add(m, like(x, 1));  // the first is exact
+  const UOp below_rest = sub(m, add(below, like(x, -1)));
+  const UOp s = fdiv(above, below);
+  const Pair back = product_pair(s, below);
+  const UOp s_rest = fdiv(sub(sub(sub(above, back.high), back.low), mul(s, below_rest)), below);
+  const Pair first = product_pair(s, like(x, c));
+  const UOp s2 = mul(s, s);
+  const UOp others = add(add(first.low, add(mul(s, like(x, c_rest)), mul(s_rest, like(x, c)))),
+                         mul(mul(s, s2), log2_series(s2, 1)));
+  const Pair sum = exact_sum(e, first.high);
+  return exact_sum(sum.high, add(sum.low, others));
 }
 
 // The nearest integer of a float64 below 2^51 in magnitude, as a float64 and in its low bits.
@@ -112,19 +167,96 @@ UOp sin_in_quadrant(const UOp& r, const UOp& quadrant) {
 
 UOp nan_like(const UOp& x) { return like(x, std::numeric_limits<double>::quiet_NaN()); }
 
-// sin of a float64: r = x - q pi/2 in three parts (Cody and Waite). The parts of pi/2 have 33 bits,
-// so that q times a part is exact below 2^20; beyond, the result would have no right digit in the
-// end, and is NaN.
-UOp sin_of_double(const UOp& x) {
+// x = q pi/2 + r, |r| <= pi/4; the low bits of q.
+struct Reduced {
+  UOp r, quadrant;
+};
+
+// For |x| < 2^20, in three parts (Cody and Waite). The parts of pi/2 have 33 bits, so that q times
+// a part is exact.
+Reduced reduce_small(const UOp& x) {
   constexpr double part1 = 0x1.921fb544p+0, part2 = 0x1.0b4611a6p-34, part3 = 0x1.3198a2e037073p-69;
   const Nearest q = nearest(mul(x, like(x, 2 / std::numbers::pi)));
   UOp r = sub(x, mul(q.value, like(x, part1)));
   r = sub(r, mul(q.value, like(x, part2)));
   r = sub(r, mul(q.value, like(x, part3)));
-  const UOp limit = like(x, 0x1p20);
-  const UOp reachable = bit_and(lt(x, limit), lt(neg(limit), x));
-  const UOp result = where(reachable, sin_in_quadrant(r, q.bits), nan_like(x));
-  return where(eq(x, like(x, 0)), x, result);  // keeps -0.0
+  return {r, q.bits};
+}
+
+// For x >= 2^20, in integers (Payne and Hanek, 1983): x = m 2^(e - 1075), and bits of 2/pi that
+// give multiples of 4 in the product do not matter. The window of seven words that does is picked
+// from the table by a barrel shifter.
+Reduced reduce_large(const UOp& x) {
+  // 34 zero bits, then 2/pi.
+  constexpr uint32_t two_over_pi[38] = {
+      0x00000000, 0x28be60db, 0x9391054a, 0x7f09d5f4, 0x7d4d3770, 0x36d8a566, 0x4f10e410,
+      0x7f9458ea, 0xf7aef158, 0x6dc91b8e, 0x909374b8, 0x01924bba, 0x82746487, 0x3f877ac7,
+      0x2c4a69cf, 0xba208d7d, 0x4baed121, 0x3a671c09, 0xad17df90, 0x4e64758e, 0x60d4ce7d,
+      0x272117e2, 0xef7e4a0e, 0xc7fe25ff, 0xf7816603, 0xfbcbc462, 0xd6829b47, 0xdb4d9fb3,
+      0xc9f2c26d, 0xd3d18fd9, 0xa797fa8b, 0x5d49eeb1, 0xfaf97c5e, 0xcf41ce7d, 0xe294a4ba,
+      0x9afed7ec, 0x47e35742, 0x1580cc11};
+  auto word = [](uint64_t v) { return constant_bits(DType::UInt64, v); };
+  auto shr = [&](const UOp& v, uint64_t n) { return binary(Op::Shr, v, word(n)); };
+  auto shl = [](const UOp& v, const UOp& n) { return binary(Op::Shl, v, n); };
+  const UOp low_half = word(0xffffffff);
+  const UOp bits = bitcast(x, DType::UInt64);
+  const UOp start = sub(shr(bits, 52), word(1043));  // the window's first bit: 0 to 1004
+  std::vector<UOp> window;
+  for (const uint32_t w : two_over_pi) window.push_back(word(w));
+  for (const size_t step : {16, 8, 4, 2, 1}) {
+    const UOp moved = ne(bit_and(start, word(32 * step)), word(0));
+    for (size_t k = 0; k < 6 + step; ++k) window[k] = where(moved, window[k + step], window[k]);
+    window.resize(6 + step);
+  }
+  // m 2^(start mod 32) in three words, lowest first.
+  const UOp m = bit_or(bit_and(bits, word((uint64_t{1} << 52) - 1)), word(uint64_t{1} << 52));
+  const UOp by = bit_and(start, word(31));
+  const UOp first = shl(bit_and(m, low_half), by);
+  const UOp second = add(shl(shr(m, 32), by), shr(first, 32));
+  const UOp words[3] = {bit_and(first, low_half), bit_and(second, low_half), shr(second, 32)};
+  // The product modulo 4, word by word; the lowest word of seven is below the precision.
+  UOp columns[8];
+  for (UOp& c : columns) c = word(0);
+  for (size_t k = 1; k < 7; ++k)
+    for (size_t i = 0; i < 3 && i <= k; ++i) {
+      const UOp product = mul(words[i], window[6 - (k - i)]);
+      columns[k] = add(columns[k], bit_and(product, low_half));
+      columns[k + 1] = add(columns[k + 1], shr(product, 32));
+    }
+  for (size_t k = 1; k < 7; ++k) {
+    columns[k + 1] = add(columns[k + 1], shr(columns[k], 32));
+    columns[k] = bit_and(columns[k], low_half);
+  }
+  // Two whole bits, then the fraction; it is made signed by rounding the quadrant.
+  const UOp top = bit_or(shl(columns[6], word(32)), columns[5]);
+  const UOp quadrant = shr(add(top, word(uint64_t{1} << 61)), 62);
+  const UOp fraction = bitcast(sub(top, shl(quadrant, word(62))), DType::Int64);
+  auto scaled = [&](const UOp& v, int exponent) {
+    return mul(cast(cast(v, DType::Int64), DType::Float64), like(x, std::ldexp(1.0, exponent)));
+  };
+  const UOp high = scaled(binary(Op::Shr, fraction, constant_int(DType::Int64, 32)), -30);
+  const UOp middle = scaled(bit_and(fraction, constant_int(DType::Int64, 0xffffffff)), -62);
+  const UOp sum = add(high, middle);
+  const UOp rest =
+      add(sub(middle, sub(sum, high)), add(scaled(columns[4], -94), scaled(columns[3], -126)));
+  const UOp turn = add(sum, rest), error = sub(rest, sub(turn, sum));
+  constexpr double half_pi = std::numbers::pi / 2, half_pi_rest = 0x1.1a62633145c07p-54;
+  return {add(mul(turn, like(x, half_pi)),
+              add(mul(turn, like(x, half_pi_rest)), mul(error, like(x, half_pi)))),
+          bitcast(quadrant, DType::Int64)};
+}
+
+UOp sin_of_double(const UOp& x) {
+  const UOp zero = like(x, 0), negative = lt(x, zero);
+  const UOp size = where(negative, neg(x), x);
+  const UOp is_small = lt(size, like(x, 0x1p20));
+  const Reduced small = reduce_small(size);
+  const Reduced large = reduce_large(where(is_small, like(x, 0x1p20), size));
+  const UOp value = sin_in_quadrant(where(is_small, small.r, large.r),
+                                    where(is_small, small.quadrant, large.quadrant));
+  const UOp finite = lt(size, like(x, std::numeric_limits<double>::infinity()));
+  const UOp result = where(finite, where(negative, neg(value), value), nan_like(x));
+  return where(eq(x, zero), x, result);  // keeps -0.0
 }
 
 // sin of a float32, given as a float64: any size. |x| = u 2^(32 j) with u below 2^32, and 2^(32 j)
@@ -162,12 +294,31 @@ UOp sin_of_single(const UOp& x) {
   return where(eq(x, zero), x, result);  // keeps -0.0
 }
 
-// |a|^b by log2 and exp2 in float64, then the sign and the corners of IEEE pow.
-UOp pow_of_double(const UOp& a, const UOp& b) {
+// a^b of a positive a: 2^(b log2 a). A rounded product would lose as many bits as its whole part
+// has, so a result that stays float64 takes it in two parts.
+UOp pow_of_positive(const UOp& a, const UOp& b, bool to_last_place) {
+  if (!to_last_place) return exp2_of(mul(log2_of(a), b));
+  const UOp zero = like(a, 0), most = like(a, 0x1p64);
+  const UOp infinity = like(a, std::numeric_limits<double>::infinity());
+  const UOp ordinary = bit_and(lt(zero, a), lt(a, infinity));
+  const Pair log = log2_pair(where(ordinary, a, like(a, 1)));
+  // Beyond 2^64 every power but that of 1 has left the range.
+  const UOp exponent = where(lt(most, b), most, where(lt(b, neg(most)), neg(most), b));
+  const Pair product = product_pair(exponent, log.high);
+  const UOp rest = add(product.low, mul(exponent, log.low));
+  const UOp in_range = bit_and(lt(product.high, like(a, 2048)), lt(like(a, -2048), product.high));
+  const UOp power = exp2_of(product.high, where(in_range, rest, zero));
+  const UOp corner = where(ne(lt(zero, b), eq(a, zero)), infinity, zero);  // of 0 and infinity
+  const UOp is_nan = bit_or(ne(a, a), ne(b, b));
+  return where(ordinary, power, where(is_nan, add(a, b), corner));
+}
+
+// |a|^b, then the sign and the corners of IEEE pow.
+UOp pow_of_double(const UOp& a, const UOp& b, bool to_last_place) {
   const UOp zero = like(a, 0), one = like(a, 1);
   const double inf = std::numeric_limits<double>::infinity();
   const UOp magnitude = where(lt(a, zero), neg(a), a);
-  const UOp power = exp2_of(mul(log2_of(magnitude), b));
+  const UOp power = pow_of_positive(magnitude, b, to_last_place);
   // Every |b| >= 2^53 is an even integer.
   const UOp whole = eq(unary(Op::Trunc, b), b);
   const UOp halved = mul(b, like(b, 0.5));
@@ -221,7 +372,9 @@ UOp decompose(Op op, std::span<const UOp> operands) {
     std::vector<UOp> wide;
     for (const UOp& o : operands)
       wide.push_back(cast(o, in_double ? DType::Float64 : DType::Float32));
-    const UOp result = op == Op::Sin ? sin_of_single(wide[0]) : decompose(op, wide);
+    const UOp result = op == Op::Sin   ? sin_of_single(wide[0])
+                       : op == Op::Pow ? pow_of_double(wide[0], wide[1], false)
+                                       : decompose(op, wide);
     return result ? cast(result, dtype) : UOp();
   }
   switch (op) {
@@ -232,7 +385,7 @@ UOp decompose(Op op, std::span<const UOp> operands) {
     case Op::Sin:
       return sin_of_double(x);
     case Op::Pow:
-      return pow_of_double(x, operands[1]);
+      return pow_of_double(x, operands[1], true);
     default:
       return {};
   }
