@@ -41,6 +41,22 @@ TEST(threads, build_realize_and_drop_from_four_threads) {
   EXPECT_GT(rounds, 0);
 }
 
+// A program of a kernel that the cache knows and one that it does not, while the cache is emptied.
+TEST(threads, the_cache_may_be_cleared_while_a_program_compiles) {
+  std::atomic<bool> done{false};
+  std::thread clearing([&] {
+    while (!done) clear_compile_cache();
+  });
+  const Tensor x = Tensor::arange(5).cast(DType::Float32).realize();
+  for (int i = 0; i < 100; ++i) {
+    (void)(x * Tensor(2.0)).realize();
+    const Tensor known = (x * Tensor(2.0)).contiguous(), fresh = x * Tensor(i + 0.25);
+    EXPECT_EQ((known + fresh).sum().item(), 10 * (2 + i + 0.25));
+  }
+  done = true;
+  clearing.join();
+}
+
 TEST(threads, a_team_runs_every_chunk_once) {
   for (const int workers : {0, 1, 3}) {
     Team team(workers);

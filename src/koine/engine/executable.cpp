@@ -197,11 +197,13 @@ class Compiled : public Executable {
       std::vector<std::exception_ptr> errors;
       DeviceRuntime* device;
     } work{{}, {}, {}, &device};
-    std::unordered_map<UOp, size_t> pending;
-    for (const Kernel& k : kernels)
-      if (!k.ast.is(Op::CustomFunction) && !program_cache().find(k.ast, key) &&
-          pending.try_emplace(k.ast, work.asts.size()).second)
-        work.asts.push_back(k.ast);
+    // Held from here on: the cache may drop any of them, now or by another thread.
+    std::unordered_map<UOp, std::shared_ptr<Program>> programs;
+    for (const Kernel& k : kernels) {
+      if (k.ast.is(Op::CustomFunction) || programs.contains(k.ast)) continue;
+      const auto& found = programs[k.ast] = program_cache().find(k.ast, key);
+      if (!found) work.asts.push_back(k.ast);
+    }
     work.programs.resize(work.asts.size());
     work.errors.resize(work.asts.size());
     compile_team().run(
@@ -217,13 +219,13 @@ class Compiled : public Executable {
         &work, static_cast<int64_t>(work.asts.size()));
     for (const std::exception_ptr& e : work.errors)
       if (e) std::rethrow_exception(e);
-    for (size_t i = 0; i < work.asts.size(); ++i)
+    for (size_t i = 0; i < work.asts.size(); ++i) {
+      programs[work.asts[i]] = work.programs[i];
       program_cache().add(work.asts[i], key, work.programs[i]);
+    }
     for (size_t k = 0; k < kernels.size(); ++k) {
       if (kernels[k].ast.is(Op::CustomFunction)) continue;
-      const auto it = pending.find(kernels[k].ast);
-      steps_[k].program = it != pending.end() ? work.programs[it->second]
-                                              : program_cache().find(kernels[k].ast, key);
+      steps_[k].program = programs.at(kernels[k].ast);
       steps_[k].variables = signature_of(steps_[k].program->kernel().linear).variables;
       operations_ += steps_[k].program->kernel().estimate.operations;
       bytes_ += steps_[k].program->kernel().estimate.bytes;
