@@ -11,7 +11,7 @@ namespace {
 template <class F>
 F max_of(F a, F b) {
   // NaN wins; of two zeros the left one, so that one compare and select is enough.
-  return b > a || b != b ? b : a;
+  return b > a || std::isnan(b) ? b : a;
 }
 
 template <class F>

@@ -302,7 +302,7 @@ UOp parse(std::string_view text) {
       tag = p.number<int64_t>();
     }
     if (!p.at_end()) p.fail("unexpected text");
-    nodes.push_back(UOp::make(*op, src, std::move(arg), tag));
+    nodes.push_back(UOp::make(*op, src, arg, tag));
   }
   KOINE_REQUIRE(!nodes.empty(), Value, "graph text is empty");
   return nodes.back();

@@ -537,7 +537,7 @@ class Scheduler {
     if (filled) fill = need({node.src(3), {}, place.guard}, context);
     if (is_false(inside))
       return filled ? fill : Element{constant_int(node.dtype(), 0), constant_bool(false)};
-    const Element e = need({node.src(0), at, conjunction(place.guard, inside)}, context);
+    Element e = need({node.src(0), at, conjunction(place.guard, inside)}, context);
     if (!missing_.empty()) return {};
     if (is_true(inside)) return e;
     if (!filled) return {e.value, conjunction(inside, e.valid)};
@@ -553,7 +553,7 @@ class Scheduler {
       return need({which, where_at, place.guard}, context);
     });
     if (!missing_.empty()) return {};
-    const Element e = need({place.node.src(0), at, conjunction(place.guard, inside)}, context);
+    Element e = need({place.node.src(0), at, conjunction(place.guard, inside)}, context);
     if (!missing_.empty() || is_true(inside)) return e;
     UOp valid;  // the 0 outside is a value like any other
     if (e.valid) valid = simplify(where(inside, e.valid, constant_bool(true)));

@@ -116,7 +116,8 @@ double cosine_schedule(int64_t step, int64_t total, double peak, double floor, i
   return floor + (peak - floor) * 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, t)));
 }
 double step_schedule(int64_t step, int64_t every, double start, double factor) {
-  return start * std::pow(factor, static_cast<double>(step / every));
+  const int64_t steps = step / every;
+  return start * std::pow(factor, static_cast<double>(steps));
 }
 
 void load_state_into(const StateDict& model, const StateDict& state) {

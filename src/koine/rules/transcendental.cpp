@@ -276,6 +276,7 @@ UOp sin_of_single(const UOp& x) {
   const UOp bigger = logical_not(lt(size, like(x, 0x1p64)));
   const UOp biggest = logical_not(lt(size, like(x, 0x1p96)));
   auto choose = [&](double Row::* column) {
+    // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): it does not follow member pointers
     return where(biggest, like(x, rows[3].*column),
                  where(bigger, like(x, rows[2].*column),
                        where(big, like(x, rows[1].*column), like(x, rows[0].*column))));

@@ -307,7 +307,7 @@ Tensor Tensor::nll_loss(const Tensor& target) const {
 }
 Tensor Tensor::sparse_categorical_crossentropy(const Tensor& target, double label_smoothing) const {
   const Tensor logs = log_softmax(-1);
-  const Tensor hard = logs.nll_loss(target);
+  Tensor hard = logs.nll_loss(target);
   if (label_smoothing == 0) return hard;
   return hard * Tensor(1 - label_smoothing) - logs.mean() * Tensor(label_smoothing);
 }
