@@ -93,7 +93,7 @@ TEST(compositions, spec_C_arange) {
   EXPECT_EQ(Tensor::arange(5, 0, -2).tolist<int>(), (std::vector<int>{5, 3, 1}));
 }
 
-TEST(compositions, spec_C_gather_amend_31) {
+TEST(compositions, spec_C_gather_spec_amend_31) {
   const int64_t k = 50;
   const double inf = std::numeric_limits<double>::infinity();
   std::vector<float> table(static_cast<size_t>(k), 1.5f);
@@ -271,7 +271,7 @@ TEST(stages, spec_amend_38_fusion_repeats_no_work) {
   EXPECT_EQ(kernel_count({x.exp().matmul(w)}), 2) << "exp is not computed once for every column";
 }
 
-TEST(stages, spec_L3_O1_names_show_the_axes) {
+TEST(stages, spec_L3_spec_O1_names_show_the_axes) {
   const auto kernels = schedule({small({64, 64}).matmul(small({64, 64}, 1)).uop()});
   Target t = generic_target(false);
   const LoweredKernel k = lower_kernel(kernels[0].ast, t);
@@ -285,7 +285,7 @@ TEST(stages, spec_L3_O1_names_show_the_axes) {
   EXPECT_EQ(n.name, "r_L64_L64_R64") << "without optimisation there are only L and R";
 }
 
-TEST(stages, spec_L4_O1g_upcast_becomes_one_vector) {
+TEST(stages, spec_L4_spec_O1g_upcast_becomes_one_vector) {
   const UOp ast = schedule({(small({64}) + Tensor(1.0)).uop()})[0].ast;
   const std::vector<Opt> opts{{OptOp::Split, 0, 4, AxisType::Upcast, false}};
   const LoweredKernel k = lower_kernel(ast, generic_target(false), {}, &opts);
@@ -300,7 +300,7 @@ TEST(stages, spec_L4_O1g_upcast_becomes_one_vector) {
   EXPECT_EQ(loads, 1) << "one vector load, not four";
 }
 
-TEST(stages, spec_O1e_O1f_group_reduce_is_lanes_on_a_cpu) {
+TEST(stages, spec_O1e_spec_O1f_group_reduce_is_lanes_on_a_cpu) {
   const UOp value = small({1024}).sum().uop();
   const Kernel k = rangeify(
       callify({value}, {new_buffer(value.shape(), DType::Float32, Device("CPU"))}).body)[0];
@@ -683,7 +683,7 @@ TEST(opts, spec_O7_random_sequences_keep_values) {
   }
 }
 
-TEST(opts, spec_O1d_amend_32_thread_count_never_changes_a_bit) {
+TEST(opts, spec_O1d_spec_amend_32_thread_count_never_changes_a_bit) {
   const Tensor a = small({128, 96}), b = small({96, 160}, 1), long_one = small({1 << 18}, 2);
   std::vector<std::vector<float>> results;
   for (const int threads : {1, 2, 8}) {

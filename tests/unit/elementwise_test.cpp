@@ -61,7 +61,7 @@ TEST(elementwise, spec_D1_trunc_and_recip) {
     }
 }
 
-TEST(elementwise, spec_D1_amend_30_cast_table) {
+TEST(elementwise, spec_D1_spec_amend_30_cast_table) {
   for (const DType from : stored_dtypes())
     for (const DType to : stored_dtypes())
       expect_same_everywhere(koine::cast(leaf({96}, from), to));
@@ -157,7 +157,7 @@ TEST(elementwise, spec_D6_where) {
     expect_same_everywhere(koine::where(leaf({40}, DType::Bool), leaf({40}, d), leaf({40}, d, 1)));
 }
 
-TEST(elementwise, spec_D7_D8_amend_1_compositions) {
+TEST(elementwise, spec_D7_spec_D8_spec_amend_1_compositions) {
   EXPECT_TRUE(std::signbit(Tensor::from<float>({0.0f}).neg().tolist<float>()[0]));
   EXPECT_EQ(Tensor::from<uint8_t>({1}).neg().item(), 255);
   EXPECT_TRUE(std::isnan((Tensor(inf) - Tensor(inf)).item()));
@@ -306,7 +306,7 @@ TEST(elementwise, spec_D9_accuracy_in_float64_and_of_pow) {
 
 // The table of docs/ops.json is what derivation does, what a person would say, and what runs: each
 // legal op on each dtype gives that dtype, on interpreter and CPU; each other one is refused.
-TEST(elementwise, spec_P1_amend_11_every_op_on_every_dtype) {
+TEST(elementwise, spec_P1_spec_amend_11_every_op_on_every_dtype) {
   std::ifstream in("docs/ops.json");
   std::stringstream text;
   text << in.rdbuf();
@@ -416,7 +416,7 @@ TEST(elementwise, spec_D10_sqrt_pow_mulacc) {
 }
 
 // Known answers of Random123 for threefry2x32-20 (Salmon et al. 2011).
-TEST(elementwise, spec_D11_amend_26_threefry_known_answers) {
+TEST(elementwise, spec_D11_spec_amend_26_threefry_known_answers) {
   struct Row {
     uint32_t counter[2], key[2], out[2];
   };

@@ -215,7 +215,7 @@ TEST(ir, spec_P4_address_spaces) {
 }
 
 // Every value that an int8 expression takes lies in the interval derived for it, wrap included.
-TEST(ir, spec_P5_amend_25_bounds_are_sound_exhaustively) {
+TEST(ir, spec_P5_spec_amend_25_bounds_are_sound_exhaustively) {
   std::mt19937_64 random(test_seed());
   const std::vector<Op> ops{Op::Add, Op::Mul, Op::Max, Op::Idiv,  Op::Mod,
                             Op::And, Op::Or,  Op::Xor, Op::CmpLt, Op::CmpNe};

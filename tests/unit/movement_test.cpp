@@ -53,7 +53,7 @@ TEST(movement, spec_B4_expand) {
   EXPECT_EQ(gradient(outputs, seeds, targets)[0], sum_to(seed, x.shape()));
 }
 
-TEST(movement, spec_B5_amend_27_pad_is_invalid_outside) {
+TEST(movement, spec_B5_spec_amend_27_pad_is_invalid_outside) {
   const UOp x = Tensor::from<float>({-3, -1, -2}).uop();
   const UOp padded = pad(x, shape_of({1}), shape_of({6}));
   const UOp top = reduce(Op::Max, padded, {0});
@@ -80,7 +80,7 @@ TEST(movement, spec_B6_shrink) {
   expect_error([&] { (void)shrink(x, shape_of({3, 0}), shape_of({3, 6})); }, {"Shrink", "axis 0"});
 }
 
-TEST(movement, spec_B7_amend_28_index) {
+TEST(movement, spec_B7_spec_amend_28_index) {
   const UOp x = leaf({4, 5, 6});
   const UOp i = Tensor::from<int32_t>({3, 0, 3, 1}).uop(), j = Tensor::from<int64_t>({5, 2}).uop();
   expect_same_everywhere(index(x, {i}));
@@ -176,7 +176,7 @@ TEST(movement, spec_B8_stack) {
                {"Stack", "(3, 4)", "(4, 3)"});
 }
 
-TEST(movement, spec_B9_amend_9_bitcast) {
+TEST(movement, spec_B9_spec_amend_9_bitcast) {
   const UOp x = leaf({3, 8});
   expect_same_everywhere(bitcast(x, DType::UInt32));
   EXPECT_EQ(rewrite(bitcast(bitcast(x, DType::Int32), DType::Float32), symbolic_rules()), x);
@@ -356,7 +356,7 @@ TEST(movement, spec_B10_views_copy_nothing) {
   expect_same_everywhere(y);
 }
 
-TEST(movement, spec_B11_amend_4_reduce) {
+TEST(movement, spec_B11_spec_amend_4_reduce) {
   for (const DType d : stored_dtypes()) {
     if (is_small_float(d)) continue;  // summed in float32, below
     const UOp x = leaf({2, 3, 2, 3}, d);
@@ -446,7 +446,7 @@ TEST(movement, spec_B19_groups_and_sinks) {
   EXPECT_EQ(sink(std::vector<UOp>{half(0, 5)}).dtype(), DType::Void);
 }
 
-TEST(movement, spec_B20_amend_29_assignment) {
+TEST(movement, spec_B20_spec_amend_29_assignment) {
   Tensor x = Tensor::from<int32_t>({1, 2, 3, 4});
   for (int i = 0; i < 100; ++i) x += Tensor(1);
   EXPECT_EQ(x.tolist<int>(), (std::vector<int>{101, 102, 103, 104}));
@@ -469,7 +469,7 @@ TEST(movement, spec_B20_amend_29_assignment) {
 }
 
 // x[index] = value against plain loops: every kind of index, duplicates, negative positions.
-TEST(movement, spec_B20_amend_28_setitem_by_any_index) {
+TEST(movement, spec_B20_spec_amend_28_setitem_by_any_index) {
   const Tensor x = Tensor::arange(24).reshape({4, 6});
   auto written = [&](const std::vector<IndexItem>& items, const Tensor& value) {
     Tensor copy = x.clone();

@@ -114,6 +114,8 @@ class TensorInterpreter {
         return reduce_axes(u);
       case Op::Bitcast:
         return bitcast_value(u);
+      case Op::Replicated:
+        return one_of_equal_copies(u);
       case Op::Load:
       case Op::Contiguous: {  // memory has no validity bit: invalid elements become 0 (C27)
         Array a = of(u.src(0));
@@ -188,7 +190,28 @@ class TensorInterpreter {
     return out;
   }
 
-  // Every movement op but Stack and Bitcast: where does output coordinate c read from?
+  // Replicated: the first copy, once all are known to be equal (amendment C8).
+  Array one_of_equal_copies(const UOp& u) {
+    Array out = blank(u);
+    const Array& in = of(u.src(0));
+    const auto axis = static_cast<size_t>(u.as<int64_t>());
+    const Sizes strides = strides_of(in.sizes);
+    if (!in.valid.empty()) out.valid.assign(out.data.size(), 1);
+    Coordinates c(out.sizes);
+    for (size_t i = 0; i < out.data.size(); ++i, c.next()) {
+      Sizes at = c.at();
+      at.insert(at.begin() + static_cast<std::ptrdiff_t>(axis), 0);
+      const auto first = static_cast<size_t>(offset_of(at, strides));
+      for (at[axis] = 1; at[axis] < in.sizes[axis]; ++at[axis])
+        KOINE_REQUIRE(in.data[static_cast<size_t>(offset_of(at, strides))] == in.data[first], Value,
+                      "Replicated: copy {} differs from copy 0 at element {}", at[axis], i);
+      out.data[i] = in.data[first];
+      if (!out.valid.empty()) out.valid[i] = in.is_valid(first);
+    }
+    return out;
+  }
+
+  // Every movement op but Stack, Bitcast and Replicated: where does output coordinate c read from?
   Array move(const UOp& u) {
     Array out = blank(u);
     const Array& in = of(u.src(0));

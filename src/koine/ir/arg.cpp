@@ -2,7 +2,7 @@
 
 #include <array>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "koine/base/hash.hpp"
 
@@ -21,16 +21,37 @@ std::string_view axis_type_name(AxisType type) {
 
 char axis_letter(AxisType type) { return "glwtLRGur"[static_cast<size_t>(type)]; }
 
+struct Device::Entry {
+  std::string name;
+  std::vector<Device> parts;  // empty: one device
+};
+
 Device::Device(std::string_view name) {
+  Entry entry;
+  for (size_t begin = 0, comma = 0; comma != name.npos; begin = comma + 1) {
+    comma = name.find(',', begin);
+    std::string_view part = name.substr(begin, comma - begin);
+    if (part.ends_with(":0")) part.remove_suffix(2);
+    if (begin > 0) entry.name += ',';
+    entry.name += part;
+    if (begin > 0 || comma != name.npos) entry.parts.push_back(Device(part));
+  }
   static std::mutex mutex;
-  static std::unordered_set<std::string> names;  // node-based: addresses are stable
+  // Node-based, so addresses are stable; never destroyed, since static handles may outlive it.
+  static auto* entries = new std::unordered_map<std::string, Entry>;
   const std::lock_guard lock(mutex);
-  name_ = &*names.emplace(name).first;
+  entry_ = &entries->try_emplace(entry.name, entry).first->second;
 }
 
 const std::string& Device::name() const {
   static const std::string none;
-  return name_ == nullptr ? none : *name_;
+  return entry_ == nullptr ? none : entry_->name;
+}
+size_t Device::count() const {
+  return entry_ == nullptr || entry_->parts.empty() ? 1 : entry_->parts.size();
+}
+Device Device::part(size_t i) const {
+  return entry_ == nullptr || entry_->parts.empty() ? *this : entry_->parts.at(i);
 }
 
 namespace {

@@ -30,17 +30,22 @@ std::string_view axis_type_name(AxisType type);
 /// The spec's letter of an axis type: g l w t L R G u r.
 char axis_letter(AxisType type);
 
-/// An interned device name such as "CPU" or "CPU:1". Null means: no device.
+/// An interned device such as "CPU" or "CPU:1", or several, such as "CPU,CPU:1". Number 0 is left
+/// out: "CPU:0" is "CPU". Null means: no device.
 class Device {
  public:
   Device() = default;
   explicit Device(std::string_view name);
   const std::string& name() const;
-  explicit operator bool() const { return name_ != nullptr; }
+  /// How many devices: 1, or the length of the tuple.
+  size_t count() const;
+  Device part(size_t i) const;
+  explicit operator bool() const { return entry_ != nullptr; }
   bool operator==(const Device&) const = default;
 
  private:
-  const std::string* name_ = nullptr;
+  struct Entry;
+  const Entry* entry_ = nullptr;
 };
 
 struct ConstArg {

@@ -123,6 +123,7 @@ UOp index(const UOp& a, std::span<const UOp> indices) {
 UOp index(const UOp& a, std::initializer_list<UOp> indices) {
   return index(a, std::span<const UOp>(indices.begin(), indices.size()));
 }
+UOp replicated(const UOp& a, int64_t axis) { return UOp::make(Op::Replicated, {a}, axis); }
 UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes) {
   return UOp::make(Op::Reduce, {a}, ReduceArg{op, std::move(axes)});
 }

@@ -69,6 +69,8 @@ UOp pad(const UOp& a, const UOp& offset, const UOp& shape, const UOp& fill = {})
 UOp shrink(const UOp& a, const UOp& offset, const UOp& shape);
 UOp index(const UOp& a, std::span<const UOp> indices);
 UOp index(const UOp& a, std::initializer_list<UOp> indices);
+/// Of n equal copies along the axis that n devices split, the one (amendment C8).
+UOp replicated(const UOp& a, int64_t axis);
 /// Over axes, which keep size 1.
 UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes);
 UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges);

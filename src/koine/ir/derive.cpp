@@ -157,6 +157,24 @@ Derived movement(Op op, Sources src, const Arg& arg) {
       d.shape = UOp::make(Op::Stack, dims);
       return d;
     }
+    case Op::Replicated: {
+      const int64_t* axis = std::get_if<int64_t>(&arg);
+      KOINE_REQUIRE(axis && *axis >= 0 && *axis < static_cast<int64_t>(rank), Index,
+                    "Replicated: needs one of the {} axes of shape {}", rank, shape_text(value));
+      const auto dropped = static_cast<size_t>(*axis);
+      const auto copies = static_cast<int64_t>(value.device().count());
+      KOINE_REQUIRE(value.dim(dropped) == index_const(copies), Value,
+                    "Replicated: axis {} of shape {} must have size {}, one copy for each device",
+                    dropped, shape_text(value), copies);
+      KOINE_REQUIRE(copies == 1 || value.axis() == dropped, Value,
+                    "Replicated: axis {} of shape {} is not the one that the devices {} split",
+                    dropped, shape_text(value), value.device().name());
+      std::vector<UOp> dims;
+      for (size_t k = 0; k < rank; ++k)
+        if (k != dropped) dims.push_back(value.dim(k));
+      if (!dims.empty()) d.shape = UOp::make(Op::Stack, dims);
+      return d;
+    }
     default:
       break;
   }

@@ -16,6 +16,10 @@ struct Derived {
 /// Throws Error naming op, operand and rule when the node is ill-typed.
 Derived derive(Op op, std::span<const UOp> src, const Arg& arg);
 
+/// Device and axis by the spec's rules, completed by amendments C7, C8 and C22. Throws Error when a
+/// value on several devices would be torn: the message names the copy to write.
+Placement derive_placement(Op op, std::span<const UOp> src, const Arg& arg, const Derived& value);
+
 /// The shape that values broadcast to: right-aligned, each size equal or 1. `op` is named in the
 /// error.
 UOp broadcast_shape(Op op, std::span<const UOp> values);

@@ -124,7 +124,8 @@ class InternTable {
     }
     // Derivation may intern shapes and may throw: outside the lock, before the node exists.
     Derived derived = derive(key.op, key.src, key.arg);
-    Node* node = create(key, std::move(derived));
+    const Placement placement = derive_placement(key.op, key.src, key.arg, derived);
+    Node* node = create(key, std::move(derived), placement);
     {
       const std::lock_guard lock(shard.mutex);
       if (Node* found = find(shard, key)) {  // another thread was faster
@@ -215,7 +216,7 @@ class InternTable {
     --shard.count;
   }
 
-  static Node* create(const Key& key, Derived derived) {
+  static Node* create(const Key& key, Derived derived, const Placement& placement) {
     void* block = allocate(key.src.size());
     Node* node = new (block) Node;
     node->op = key.op;
@@ -228,6 +229,7 @@ class InternTable {
     node->tag = key.tag;
     if (key.arg.index() != 0) node->arg = key.arg;
     node->shape = std::move(derived.shape);
+    node->placement = placement;
     UOp* sources = node->sources();
     for (size_t i = 0; i < key.src.size(); ++i) new (sources + i) UOp(key.src[i]);
     return node;

@@ -1,4 +1,4 @@
-// Shape accessors and the properties that are derived on demand: bounds, ranges, device, addrspace.
+// Shape accessors and the properties that are derived on demand: bounds, ranges, addrspace.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -390,23 +390,6 @@ const std::vector<const Node*>& UOp::ranges() const {
         if (!n->range_set.compare_exchange_strong(expected, made)) delete made;
       });
   return *node_->range_set.load(std::memory_order_acquire);
-}
-
-Device UOp::device() const {
-  // Depth-first by first source that has a device; a loop, since chains may be deep.
-  std::vector<const Node*> stack{node_};
-  std::vector<const Node*> seen;
-  for (size_t steps = 0; !stack.empty() && steps < 4096; ++steps) {
-    const Node* node = stack.back();
-    stack.pop_back();
-    if (const auto* buffer = std::get_if<BufferArg>(&node->arg);
-        buffer != nullptr && buffer->device)
-      return buffer->device;
-    if (const auto* moved = std::get_if<LoadArg>(&node->arg); moved != nullptr && moved->device)
-      return moved->device;
-    for (size_t i = node->source_count; i-- > 0;) stack.push_back(node->sources()[i].node());
-  }
-  return {};
 }
 
 AddrSpace UOp::addrspace() const {

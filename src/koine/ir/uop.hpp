@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,6 +21,12 @@ struct Interval {
   double float_low = 0, float_high = 0;  ///< floats
   bool may_be_nan = false;
   bool is_constant() const { return low == high; }
+};
+
+/// Where a value lives: on which device, and if on several, which axis they split.
+struct Placement {
+  Device device;
+  int32_t axis = -1;  ///< -1: not split
 };
 
 /// Handle on an immutable interned node: equal (op, src, arg, tag) is one node, so equality is
@@ -76,12 +83,16 @@ class UOp {
     return std::get<T>(arg());
   }
 
+  /// Of a leaf or a copy its own; else the first non-null one over the sources (amendment C7).
+  Device device() const;
+  /// The axis along which several devices split the value among them (the spec's `axis`, amendment
+  /// C22). None: every device of the value holds all of it.
+  std::optional<size_t> axis() const;
+
   // --- derived on demand, cached in the node, computed without recursion (derive.cpp)
   const Interval& bounds() const;
   /// Ranges that the value still depends on, by axis id; pointers live as long as this node.
   const std::vector<const Node*>& ranges() const;
-  /// First non-null device over the sources (amendment C7).
-  Device device() const;
   /// The address space of a buffer or of an Index into one; Global otherwise.
   AddrSpace addrspace() const;
 
@@ -111,7 +122,8 @@ struct Node {
   uint64_t id;
   int64_t tag;
   Arg arg;
-  UOp shape;                                ///< null: ()
+  UOp shape;  ///< null: ()
+  Placement placement;
   Node* chain = nullptr;                    ///< the next of its bucket
   mutable std::atomic<uint32_t> normal{0};  ///< the rule sets of which none applies below
   mutable std::atomic<const Interval*> interval{nullptr};
@@ -131,6 +143,11 @@ inline const Arg& UOp::arg() const { return node_->arg; }
 inline int64_t UOp::tag() const { return node_->tag; }
 inline DType UOp::dtype() const { return node_->dtype; }
 inline uint64_t UOp::hash() const { return node_->hash; }
+inline Device UOp::device() const { return node_->placement.device; }
+inline std::optional<size_t> UOp::axis() const {
+  const int32_t axis = node_->placement.axis;
+  return axis < 0 ? std::nullopt : std::optional<size_t>(axis);
+}
 inline uint64_t UOp::id() const { return node_->id; }
 inline uint32_t UOp::use_count() const { return node_->references.load(std::memory_order_relaxed); }
 

@@ -605,6 +605,12 @@ class Scheduler {
         return out;
       case Op::Reshape:
         return unflatten(flat_index(node.shape(), at), source.shape());
+      case Op::Replicated: {  // on one device: an axis of size 1
+        const auto axis = static_cast<size_t>(node.as<int64_t>());
+        for (size_t i = 0; i < out.size(); ++i)
+          out[i] = i == axis ? index_const(0) : at[i < axis ? i : i - 1];
+        return out;
+      }
       case Op::Shrink:
         for (size_t i = 0; i < at.size(); ++i)
           out[i] = simplify_index(add(at[i], node.src(1).src(i)));

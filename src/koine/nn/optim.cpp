@@ -11,7 +11,7 @@ namespace {
 Tensor owned(const Tensor& t) { return t.clone().realize(); }
 std::vector<Tensor> zeros_for(const std::vector<Tensor>& parameters) {
   std::vector<Tensor> out;
-  for (const Tensor& p : parameters) out.push_back(owned(p.zeros_like()));
+  for (const Tensor& p : parameters) out.push_back(owned(p.zeros_like().to(p.device())));
   return out;
 }
 
@@ -33,14 +33,16 @@ void Optimizer::zero_grad() {
 void Optimizer::clip_grad_norm(double norm) {
   KOINE_REQUIRE(norm > 0, Value, "clip_grad_norm: the norm {} must be positive", norm);
   Tensor total;
-  for (Tensor& p : parameters_)
-    if (p.has_grad())
-      total = total.defined() ? total + p.grad().square().sum() : p.grad().square().sum();
+  for (Tensor& p : parameters_) {
+    if (!p.has_grad()) continue;
+    const Tensor part = p.grad().square().sum();
+    total = total.defined() ? total + part.to(total.device()) : part;
+  }
   if (!total.defined()) return;
   const Tensor scale = (Tensor(norm) / (total.sqrt() + Tensor(1e-6))).minimum(Tensor(1.0));
   for (Tensor& p : parameters_) {
     if (!p.has_grad()) continue;
-    const Tensor clipped = p.grad() * scale;
+    const Tensor clipped = p.grad() * scale.to(p.device());
     p.set_grad(clipped);
   }
 }
@@ -53,7 +55,7 @@ void Optimizer::step(const std::vector<Tensor>& also) {
     KOINE_REQUIRE(p.has_grad(), Value,
                   "step: parameter {} of shape {} has no gradient: call backward() first", i,
                   p.repr());
-    p.assign(update(i, p.detach(), p.grad().detach(), rate_tensor_));
+    p.assign(update(i, p.detach(), p.grad().detach(), rate_tensor_.to(p.device())));
     results.push_back(p);
   }
   for (const Tensor& s : state()) results.push_back(s);
@@ -103,7 +105,8 @@ Tensor Adam::update(size_t i, const Tensor& p, const Tensor& gradient, const Ten
   const Tensor g = decay_ != 0 && !decoupled_ ? gradient + p * Tensor(decay_) : gradient;
   m_[i].assign(m_[i] * Tensor(beta1_) + g * Tensor(1 - beta1_));
   v_[i].assign(v_[i] * Tensor(beta2_) + g * g * Tensor(1 - beta2_));
-  const Tensor m_hat = m_[i] / (Tensor(1.0) - power1_), v_hat = v_[i] / (Tensor(1.0) - power2_);
+  const Tensor m_hat = m_[i] / (Tensor(1.0) - power1_.to(p.device()));
+  const Tensor v_hat = v_[i] / (Tensor(1.0) - power2_.to(p.device()));
   Tensor change = m_hat / (v_hat.sqrt() + Tensor(eps_));
   if (decay_ != 0 && decoupled_) change = change + p * Tensor(decay_);
   return p - change * rate;

@@ -65,6 +65,10 @@ class InterpDevice : public DeviceRuntime {
 constexpr int most_devices = 64;
 
 std::unique_ptr<DeviceRuntime> make_device(const std::string& name) {
+  KOINE_REQUIRE(name.find(',') == name.npos, Device,
+                "'{}': a value on several devices can be described and differentiated, but not yet "
+                "computed: use one device",
+                name);
   const size_t colon = name.find(':');
   const std::string kind = name.substr(0, colon);
   if (colon != std::string::npos) {

@@ -242,6 +242,8 @@ Tensor& Tensor::assign(const Tensor& value) {
                 shape_text(v), shape_text(target));
   if (v.dtype() != target.dtype()) v = koine::cast(v, target.dtype());
   if (!(v.shape() == target.shape())) v = Tensor(v).expand(target.sizes()).uop();
+  if (target.device() && v.device() && !(v.device() == target.device()))
+    v = copy_to(v, target.device());
   if (!i.view) {
     const std::lock_guard lock(i.storage->mutex);
     i.storage->current = v;

@@ -59,7 +59,7 @@ RandomState& random_state() {
 }
 
 // One uint64 of threefry output an element.
-Tensor random_bits(const Shape& shape) {
+Tensor random_bits(const Shape& shape, const std::string& device) {
   int64_t n = 1;
   for (const int64_t s : shape) {
     KOINE_REQUIRE(s >= 0, Value, "random: shape {} has a negative size", tensor::text_of(shape));
@@ -73,7 +73,7 @@ Tensor random_bits(const Shape& shape) {
     draw[1] = state.counter;
     state.counter += static_cast<uint64_t>(n);
   }
-  const Tensor state = Tensor::from_bytes(draw, {2}, DType::UInt64);
+  const Tensor state = Tensor::from_bytes(draw, {2}, DType::UInt64, device);
   const Tensor key = state.shrink({{0, 1}}), base = state.shrink({{1, 2}});
   const UOp counters = add(iota(n, DType::UInt64), base.uop());
   return Tensor(binary(Op::Threefry, counters, key.uop())).reshape(shape);
@@ -89,27 +89,27 @@ void Tensor::manual_seed(uint64_t seed) {
 }
 
 // 24 random bits: every float32 multiple of 2^-24 in [0, 1) is equally likely.
-Tensor Tensor::rand(const Shape& shape) {
+Tensor Tensor::rand(const Shape& shape, const std::string& device) {
   const Tensor bits =
-      random_bits(shape).cast(DType::UInt32).rshift(Tensor(constant_int(DType::UInt32, 8)));
+      random_bits(shape, device).cast(DType::UInt32).rshift(Tensor(constant_int(DType::UInt32, 8)));
   return bits.cast(DType::Float32) * Tensor(0x1p-24);
 }
 // Box and Muller's transform; 1 - u keeps the logarithm's argument above 0.
-Tensor Tensor::randn(const Shape& shape) {
-  const Tensor radius = ((Tensor(1.0) - rand(shape)).log() * Tensor(-2.0)).sqrt();
-  return radius * (rand(shape) * Tensor(2 * std::numbers::pi)).cos();
+Tensor Tensor::randn(const Shape& shape, const std::string& device) {
+  const Tensor radius = ((Tensor(1.0) - rand(shape, device)).log() * Tensor(-2.0)).sqrt();
+  return radius * (rand(shape, device) * Tensor(2 * std::numbers::pi)).cos();
 }
-Tensor Tensor::randint(const Shape& shape, int64_t low, int64_t high) {
+Tensor Tensor::randint(const Shape& shape, int64_t low, int64_t high, const std::string& device) {
   KOINE_REQUIRE(low < high && low >= INT32_MIN && high - 1 <= INT32_MAX, Value,
                 "randint: the range [{}, {}) is empty or leaves int32", low, high);
   // 64 random bits modulo the range: the bias is below 2^-32.
-  const Tensor bits = random_bits(shape);
+  const Tensor bits = random_bits(shape, device);
   const Tensor offset =
       bits.mod(Tensor(constant_int(DType::UInt64, high - low))).cast(DType::Int64);
   return (offset + Tensor(low)).cast(DType::Int32);
 }
-Tensor Tensor::uniform(const Shape& shape, double low, double high) {
-  return rand(shape) * Tensor(high - low) + Tensor(low);
+Tensor Tensor::uniform(const Shape& shape, double low, double high, const std::string& device) {
+  return rand(shape, device) * Tensor(high - low) + Tensor(low);
 }
 namespace {
 int64_t fan_in(const Shape& shape) {
@@ -119,21 +119,21 @@ int64_t fan_in(const Shape& shape) {
   return shape.size() == 1 ? shape[0] : n;
 }
 }  // namespace
-Tensor Tensor::kaiming_uniform(const Shape& shape) {
+Tensor Tensor::kaiming_uniform(const Shape& shape, const std::string& device) {
   const double bound = std::sqrt(3.0) * std::sqrt(2.0 / (1 + 0.01 * 0.01)) /
                        std::sqrt(static_cast<double>(fan_in(shape)));
-  return uniform(shape, -bound, bound);
+  return uniform(shape, -bound, bound, device);
 }
-Tensor Tensor::glorot_uniform(const Shape& shape) {
+Tensor Tensor::glorot_uniform(const Shape& shape, const std::string& device) {
   const double fans =
       static_cast<double>(shape.empty() ? 1 : shape[0]) + static_cast<double>(fan_in(shape));
   const double bound = std::sqrt(6.0 / fans);
-  return uniform(shape, -bound, bound);
+  return uniform(shape, -bound, bound, device);
 }
 // Ranks of random keys: position i goes to the number of smaller keys. n^2 comparisons.
-Tensor Tensor::randperm(int64_t n) {
+Tensor Tensor::randperm(int64_t n, const std::string& device) {
   KOINE_REQUIRE(n >= 0 && n <= 1 << 16, Value, "randperm: {} is not in 0..65536", n);
-  const Tensor keys = random_bits({n}).contiguous();
+  const Tensor keys = random_bits({n}, device).contiguous();
   const Tensor mine = keys.reshape({n, 1}), other = keys.reshape({1, n});
   const Tensor tie =
       (mine == other).bitwise_and(arange(n).reshape({1, n}) < arange(n).reshape({n, 1}));
@@ -143,7 +143,7 @@ Tensor Tensor::dropout(double p, bool training) const {
   KOINE_REQUIRE(p >= 0 && p <= 1, Value, "dropout: p = {} is not a probability", p);
   if (!training || p == 0) return *this;
   if (p == 1) return zeros_like();
-  const Tensor keep = rand(shape()) >= Tensor(p);
+  const Tensor keep = rand(shape(), device()) >= Tensor(p);
   return where(keep, *this * Tensor(1 / (1 - p)), zeros_like());
 }
 

@@ -58,13 +58,18 @@ class Tensor {
 
   // --- random: threefry under a global seed (amendment C36) --------------------------------------
   static void manual_seed(uint64_t seed);
-  static Tensor rand(const Shape& shape);   ///< uniform in [0, 1)
-  static Tensor randn(const Shape& shape);  ///< normal, mean 0, variance 1
-  static Tensor randint(const Shape& shape, int64_t low, int64_t high);  ///< int32 in [low, high)
-  static Tensor uniform(const Shape& shape, double low, double high);
-  static Tensor kaiming_uniform(const Shape& shape);
-  static Tensor glorot_uniform(const Shape& shape);
-  static Tensor randperm(int64_t n);
+  /// Uniform in [0, 1).
+  static Tensor rand(const Shape& shape, const std::string& device = "");
+  /// Normal, mean 0, variance 1.
+  static Tensor randn(const Shape& shape, const std::string& device = "");
+  /// int32 in [low, high).
+  static Tensor randint(const Shape& shape, int64_t low, int64_t high,
+                        const std::string& device = "");
+  static Tensor uniform(const Shape& shape, double low, double high,
+                        const std::string& device = "");
+  static Tensor kaiming_uniform(const Shape& shape, const std::string& device = "");
+  static Tensor glorot_uniform(const Shape& shape, const std::string& device = "");
+  static Tensor randperm(int64_t n, const std::string& device = "");
   Tensor dropout(double p = 0.5, bool training = true) const;
 
   // --- what it is -----------------------------------------------------------------------------

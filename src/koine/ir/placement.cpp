@@ -1,0 +1,189 @@
+// Where a value lives. A value on n devices either is whole on each of them, or one of its axes is
+// split among them in n equal parts: `axis`. A leaf on n devices, and a copy to n devices, are
+// split along axis 0; the other ops carry the axis along. What would cut across the parts is an
+// error here, since a guess would silently compute something else (amendment C22).
+#include <algorithm>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/derive.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine {
+namespace {
+
+using Sources = std::span<const UOp>;
+constexpr int32_t whole = -1;
+
+int32_t axis_of(const UOp& u) { return u.node()->placement.axis; }
+
+size_t rank_of(const Derived& value, Sources src) {
+  if (value.scalar_stack) return src.empty() ? 0 : 1;
+  return value.shape ? value.shape.src().size() : 0;
+}
+
+bool splits_evenly(const UOp& size, const Device& device) {
+  const auto parts = index_const(static_cast<int64_t>(device.count()));
+  return is_const(simplify_index(mod(size, parts)), 0);
+}
+
+std::string advice(const Device& device) {
+  return fmt::format("copy it to one device first, such as {}", device.part(0).name());
+}
+
+// Axis 0 of a value that is new on these devices.
+int32_t split_first(Op op, Sources src, const Derived& value, const Device& device) {
+  KOINE_REQUIRE(rank_of(value, src) > 0, Value,
+                "{}: a scalar cannot be split over the {} devices {}: reshape and expand it to ({},) "
+                "and drop that axis with Replicated",
+                op_name(op), device.count(), device.name(), device.count());
+  const UOp size = value.scalar_stack ? index_const(static_cast<int64_t>(src.size()))
+                                      : value.shape.src(0);
+  KOINE_REQUIRE(splits_evenly(size, device), Value,
+                "{}: axis 0 of size {} does not split evenly over the {} devices {}: pad it to a "
+                "multiple of {}",
+                op_name(op), dim_text(size), device.count(), device.name(), device.count());
+  return 0;
+}
+
+// The axis of the new shape that begins where the split one begins, and that splits as evenly.
+int32_t reshaped(const UOp& value, const Derived& result, const Device& device) {
+  UOp wanted = index_const(1), before = index_const(1);
+  for (int32_t i = 0; i < axis_of(value); ++i)
+    wanted = simplify_index(mul(wanted, value.dim(static_cast<size_t>(i))));
+  const size_t rank = result.shape ? result.shape.src().size() : 0;
+  for (size_t i = 0; i < rank; ++i) {
+    const UOp& size = result.shape.src(i);
+    if (before == wanted && splits_evenly(size, device)) return static_cast<int32_t>(i);
+    before = simplify_index(mul(before, size));
+  }
+  raise(ErrorKind::Value,
+        "Reshape: the devices {} split axis {} of shape {}, and no axis of the new shape keeps "
+        "their parts whole: {}",
+        device.name(), axis_of(value), shape_text(value), advice(device));
+}
+
+[[noreturn]] void refuse(Op op, const UOp& value, const Device& device) {
+  raise(ErrorKind::Value, "{}: the devices {} split axis {} of shape {}, which it changes: {}",
+        op_name(op), device.name(), axis_of(value), shape_text(value), advice(device));
+}
+
+// The one axis that the sources are split along, each moved by `shift(k)`; whole ones adapt.
+template <class Shift>
+int32_t joined(Op op, Sources src, Shift&& shift) {
+  int32_t axis = whole;
+  for (size_t k = 0; k < src.size(); ++k) {
+    if (axis_of(src[k]) == whole) continue;
+    const auto moved = static_cast<int32_t>(axis_of(src[k]) + shift(k));
+    KOINE_REQUIRE(axis == whole || axis == moved, Value,
+                  "{}: its operands are split along axis {} and axis {} of the result: {}",
+                  op_name(op), axis, moved, advice(src[k].device()));
+    axis = moved;
+  }
+  return axis;
+}
+
+int32_t indexed(Sources src, const Device& device) {
+  const auto indices = static_cast<int32_t>(src.size() - 1);
+  if (axis_of(src[0]) != whole && axis_of(src[0]) < indices)
+    refuse(Op::Index, src[0], device);
+  std::vector<size_t> begins(src.size());  // of the axes that each source gives to the result
+  size_t next = 0;
+  for (size_t k = 1; k < src.size(); ++k) {
+    begins[k] = next;
+    next += src[k].rank();
+  }
+  return joined(Op::Index, src, [&](size_t k) {
+    return static_cast<int64_t>(k == 0 ? next : begins[k]) - (k == 0 ? indices : 0);
+  });
+}
+
+int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value,
+                   const Device& device) {
+  if (is_elementwise(op))
+    return joined(op, src, [&](size_t k) {  // shapes align on the right
+      return static_cast<int64_t>(rank_of(value, src)) - static_cast<int64_t>(src[k].rank());
+    });
+  const int32_t axis = src.empty() ? whole : axis_of(src[0]);
+  const auto at = static_cast<size_t>(axis);
+  switch (op) {
+    case Op::Param:
+    case Op::Buffer:
+      return split_first(op, src, value, device);
+    case Op::Load:
+      return std::get<LoadArg>(arg).device ? split_first(op, src, value, device) : axis;
+    case Op::Stack:
+      return joined(op, src, [](size_t) { return 1; });
+    case Op::Index:
+      return indexed(src, device);
+    case Op::Store:
+      KOINE_REQUIRE(axis_of(src[1]) == whole || axis_of(src[1]) == axis, Value,
+                    "Store: the value is split along axis {} of {}, and the buffer otherwise: {}",
+                    axis_of(src[1]), shape_text(src[1]), advice(device));
+      return whole;
+    case Op::GetTuple: {
+      const UOp tuple = src[0].is(Op::Function) ? src[0].src(0) : src[0];
+      return axis_of(tuple.src(static_cast<size_t>(std::get<int64_t>(arg))));
+    }
+    default:
+      break;
+  }
+  if (axis == whole) return whole;
+  switch (op) {
+    case Op::Permute: {
+      const Ints& order = std::get<Ints>(arg);
+      return static_cast<int32_t>(std::find(order.begin(), order.end(), axis) - order.begin());
+    }
+    case Op::Flip:
+      if (std::get<Ints>(arg)[at] != 0) refuse(op, src[0], device);
+      return axis;
+    case Op::Reshape:
+      return reshaped(src[0], value, device);
+    case Op::Pad:
+    case Op::Shrink:
+      if (!is_const(src[1].src(at), 0) || !(src[2].src(at) == src[0].dim(at)))
+        refuse(op, src[0], device);
+      return axis;
+    case Op::Bitcast:
+      if (!splits_evenly(value.shape.src(at), device)) refuse(op, src[0], device);
+      return axis;
+    case Op::Reduce: {
+      const Ints& axes = std::get<ReduceArg>(arg).axes;
+      return std::find(axes.begin(), axes.end(), axis) == axes.end() ? axis : whole;
+    }
+    case Op::Expand:
+    case Op::After:
+      return axis;
+    default:  // Replicated drops it
+      return op_info(op).group == GroupOp::Marker ? axis : whole;
+  }
+}
+
+// Ops that compute with all their sources at once, so these must lie on one device.
+bool combines(Op op) {
+  return is_elementwise(op) || op == Op::Stack || op == Op::Index ||
+         op == Op::Store;
+}
+
+}  // namespace
+
+Placement derive_placement(Op op, Sources src, const Arg& arg, const Derived& value) {
+  Placement placement;
+  if (const auto* buffer = std::get_if<BufferArg>(&arg)) placement.device = buffer->device;
+  if (const auto* moved = std::get_if<LoadArg>(&arg)) placement.device = moved->device;
+  for (size_t i = 0; i < src.size(); ++i) {
+    const Device device = src[i].device();
+    if (!placement.device) placement.device = device;
+    if (device && !(device == placement.device) && combines(op))
+      raise(ErrorKind::Device,
+            "{}: source {} of shape {} is on {}, but an earlier one is on {}: copy one of them to "
+            "the other's device with to()",
+            op_name(op), i, shape_text(src[i]), device.name(), placement.device.name());
+  }
+  if (placement.device.count() > 1)
+    placement.axis = split_axis(op, src, arg, value, placement.device);
+  return placement;
+}
+
+}  // namespace koine
