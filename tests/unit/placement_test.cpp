@@ -29,7 +29,8 @@ Array part_of(const Array& whole, size_t axis, size_t i, size_t n) {
 
 Array random_array(std::mt19937_64& random, std::vector<int64_t> sizes) {
   Array a{DType::Int32, std::move(sizes), {}, {}};
-  for (int64_t i = 0; i < a.numel(); ++i) a.data.push_back(int_to_bits(DType::Int32, static_cast<int64_t>(random() % 2000) - 1000));
+  for (int64_t i = 0; i < a.numel(); ++i)
+    a.data.push_back(int_to_bits(DType::Int32, static_cast<int64_t>(random() % 2000) - 1000));
   return a;
 }
 
@@ -48,8 +49,10 @@ const std::vector<Row>& rows() {
       {"Flip", 0, [](auto& x, auto&, auto) { return flip(x, {0, 1, 1}); }},
       {"Reshape, joined behind", 0,
        [](auto& x, auto&, auto p) { return reshape(x, shape_of({2 * p, 12})); }},
-      {"Reshape, all joined", 0, [](auto& x, auto&, auto p) { return reshape(x, shape_of({24 * p})); }},
-      {"Reshape, split", 0, [](auto& x, auto&, auto p) { return reshape(x, shape_of({p, 2, 12})); }},
+      {"Reshape, all joined", 0,
+       [](auto& x, auto&, auto p) { return reshape(x, shape_of({24 * p})); }},
+      {"Reshape, split", 0,
+       [](auto& x, auto&, auto p) { return reshape(x, shape_of({p, 2, 12})); }},
       {"Reshape, ones before", 2,
        [](auto& x, auto&, auto p) { return reshape(x, shape_of({1, 1, 2 * p, 3, 4})); }},
       {"Reshape of a middle axis", 2,
@@ -65,7 +68,9 @@ const std::vector<Row>& rows() {
          return pad(x, shape_of({0, 1, 0}), shape_of({2 * p, 5, 4}), constant_int(DType::Int32, 7));
        }},
       {"Shrink off the axis", 0,
-       [](auto& x, auto&, auto p) { return shrink(x, shape_of({0, 1, 0}), shape_of({2 * p, 2, 3})); }},
+       [](auto& x, auto&, auto p) {
+         return shrink(x, shape_of({0, 1, 0}), shape_of({2 * p, 2, 3}));
+       }},
       {"Index before the axis", 0,
        [](auto& x, auto&, auto) { return index(permute(x, {1, 0, 2}), {index_const(2)}); }},
       {"Index by a tensor before the axis", 1,
@@ -78,11 +83,9 @@ const std::vector<Row>& rows() {
          const UOp where_at = mod(reshape(x, shape_of({24 * p})), constant_int(DType::Int32, 3));
          return index(y, {where_at});
        }},
-      {"Stack", 1,
-       [](auto& x, auto&, auto) { return stack(std::vector<UOp>{x, add(x, x)}); }},
+      {"Stack", 1, [](auto& x, auto&, auto) { return stack(std::vector<UOp>{x, add(x, x)}); }},
       {"Bitcast", 0, [](auto& x, auto&, auto) { return bitcast(x, DType::Int64); }},
-      {"Reduce off the axis", 0,
-       [](auto& x, auto&, auto) { return reduce(Op::Max, x, {1, 2}); }},
+      {"Reduce off the axis", 0, [](auto& x, auto&, auto) { return reduce(Op::Max, x, {1, 2}); }},
       {"Add", 0, [](auto& x, auto&, auto) { return add(x, x); }},
       {"Add to what each device has", 0, [](auto& x, auto& y, auto) { return mul(y, x); }},
       {"Add, aligned on the right", 1,
@@ -137,7 +140,8 @@ TEST(placement, spec_amend_22_what_is_whole_on_every_device) {
   const UOp gathered = copy_to(permute(x, {1, 0}), Device("CPU:1"));
   EXPECT_EQ(gathered.axis(), std::nullopt);
   EXPECT_EQ(gathered.device().name(), "CPU:1");
-  EXPECT_EQ(copy_to(permute(gathered, {1, 0}), both).axis(), 0u) << "a copy to several devices splits axis 0";
+  EXPECT_EQ(copy_to(permute(gathered, {1, 0}), both).axis(), 0u)
+      << "a copy to several devices splits axis 0";
   EXPECT_EQ(copy_to(x, Device("CPU:2,CPU:0")).device().name(), "CPU:2,CPU");
   EXPECT_EQ(constant(DType::Float32, 1).axis(), std::nullopt);
   EXPECT_EQ(parse(to_text(permute(x, {1, 0}))).axis(), 1u);
@@ -195,9 +199,12 @@ TEST(placement, spec_amend_8_replicated_drops_the_axis_of_equal_copies) {
   const UOp x = leaf({1, 5}, DType::Float32);
   expect_same_everywhere(replicated(add(x, x), 0));
   const UOp unequal = split_leaf({2, 3});
-  expect_error([&] { (void)interpret(replicated(unequal, 0),
-                                     {{unequal, {DType::Int32, {2, 3}, {1, 2, 3, 1, 2, 4}, {}}}}); },
-               {"Replicated", "copy 1 differs from copy 0 at element 2"});
+  expect_error(
+      [&] {
+        (void)interpret(replicated(unequal, 0),
+                        {{unequal, {DType::Int32, {2, 3}, {1, 2, 3, 1, 2, 4}, {}}}});
+      },
+      {"Replicated", "copy 1 differs from copy 0 at element 2"});
   expect_error([&] { (void)replicated(copy_to(rows_of(4), both), 0); },
                {"Replicated", "axis 0", "(4, 3, 4)", "must have size 2"});
   expect_error([&] { (void)replicated(permute(copy_to(rows_of(2), both), {1, 2, 0}), 3); },
@@ -218,11 +225,15 @@ TEST(placement, spec_amend_22_what_would_tear_a_split_value_is_refused) {
       {"Reshape", [&] { (void)reshape(turned, shape_of({3, 8})); }},
       {"Reshape", [&] { (void)reshape(turned, shape_of({24})); }},
       {"Bitcast", [&] { (void)bitcast(split_leaf({2}), DType::Int64); }},
-      {"Stack", [&] { (void)stack(std::vector<UOp>{split_leaf({4, 4}), permute(split_leaf({4, 4}), {1, 0})}); }},
+      {"Stack",
+       [&] {
+         (void)stack(std::vector<UOp>{split_leaf({4, 4}), permute(split_leaf({4, 4}), {1, 0})});
+       }},
       {"Add", [&] { (void)add(split_leaf({4, 4}), permute(split_leaf({4, 4}), {1, 0})); }},
       {"Store", [&] { (void)store(split_leaf({6, 4}), turned); }},
   };
-  for (const auto& [op, act] : cases) expect_error(act, {op + ":", "split", "copy it to one device first, such as CPU"});
+  for (const auto& [op, act] : cases)
+    expect_error(act, {op + ":", "split", "copy it to one device first, such as CPU"});
   expect_error([&] { (void)split_leaf({3, 2}); },
                {"Buffer", "axis 0 of size 3", "2 devices CPU,CPU:1", "pad it to a multiple of 2"});
   expect_error([&] { (void)split_leaf({}); }, {"Buffer", "scalar", "(2,)", "Replicated"});

@@ -17,7 +17,18 @@ UOp constant_int(DType dtype, int64_t value) {
   return constant_bits(dtype, int_to_bits(dtype, value));
 }
 UOp constant_bool(bool value) { return constant_bits(DType::Bool, value); }
-UOp index_const(int64_t value) { return constant_bits(DType::Index, static_cast<Bits>(value)); }
+UOp index_const(int64_t value) {
+  // Most are small, and wanted all the time.
+  constexpr int64_t low = -16, high = 256;
+  static const auto small = [] {
+    std::vector<UOp> made;
+    for (int64_t i = low; i < high; ++i)
+      made.push_back(constant_bits(DType::Index, static_cast<Bits>(i)));
+    return made;
+  }();
+  if (value >= low && value < high) return small[static_cast<size_t>(value - low)];
+  return constant_bits(DType::Index, static_cast<Bits>(value));
+}
 UOp invalid(DType dtype) { return UOp::make(Op::Const, {}, ConstArg{dtype, 0, true}); }
 
 UOp shape_of(std::span<const int64_t> sizes) {

@@ -1,5 +1,7 @@
 // The weak, sharded table of all live nodes. A node whose last handle goes away is unlinked from
 // its shard and freed; its sources are released by a worklist, so depth never matters.
+#include <absl/container/inlined_vector.h>
+
 #include <array>
 #include <cstdlib>
 #include <mutex>
@@ -7,6 +9,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/base/hash.hpp"
+#include "koine/base/spin_lock.hpp"
 #include "koine/ir/derive.hpp"
 #include "koine/ir/uop.hpp"
 
@@ -119,7 +122,7 @@ class InternTable {
   UOp intern(const Key& key) {
     Shard& shard = shard_of(key.place);
     {
-      const std::lock_guard lock(shard.mutex);
+      const std::lock_guard hold(shard.lock);
       if (Node* found = find(shard, key)) return UOp(found);
     }
     // Derivation may intern shapes and may throw: outside the lock, before the node exists.
@@ -127,7 +130,7 @@ class InternTable {
     const Placement placement = derive_placement(key.op, key.src, key.arg, derived);
     Node* node = create(key, std::move(derived), placement);
     {
-      const std::lock_guard lock(shard.mutex);
+      const std::lock_guard hold(shard.lock);
       if (Node* found = find(shard, key)) {  // another thread was faster
         destroy_unlinked(node);
         return UOp(found);
@@ -139,12 +142,13 @@ class InternTable {
 
   // The count of `node` has reached zero.
   void release(Node* node) {
-    static thread_local std::vector<Node*>* pending = nullptr;
+    using Worklist = absl::InlinedVector<Node*, 16>;
+    static thread_local Worklist* pending = nullptr;
     if (pending != nullptr) {
       pending->push_back(node);
       return;
     }
-    std::vector<Node*> worklist{node};
+    Worklist worklist{node};
     pending = &worklist;
     while (!worklist.empty()) {
       Node* dying = worklist.back();
@@ -160,7 +164,7 @@ class InternTable {
   int64_t live() const {
     int64_t total = 0;
     for (const Shard& shard : shards_) {
-      const std::lock_guard lock(shard.mutex);
+      const std::lock_guard hold(shard.lock);
       total += static_cast<int64_t>(shard.count);
     }
     return total;
@@ -169,7 +173,7 @@ class InternTable {
  private:
   static constexpr uint32_t shard_count = 64;
   struct alignas(64) Shard {
-    mutable std::mutex mutex;
+    mutable SpinLock lock;
     std::vector<Node*> buckets = std::vector<Node*>(256, nullptr);
     size_t count = 0;
   };
@@ -209,7 +213,7 @@ class InternTable {
 
   void unlink(Node* node) {
     Shard& shard = shard_of(node->place);
-    const std::lock_guard lock(shard.mutex);
+    const std::lock_guard hold(shard.lock);
     Node** link = &bucket(shard.buckets, node->place);
     while (*link != node) link = &(*link)->chain;
     *link = node->chain;
@@ -230,14 +234,19 @@ class InternTable {
     if (key.arg.index() != 0) node->arg = key.arg;
     node->shape = std::move(derived.shape);
     node->placement = placement;
+    node->ops_below = mask_of(key.op);
     UOp* sources = node->sources();
-    for (size_t i = 0; i < key.src.size(); ++i) new (sources + i) UOp(key.src[i]);
+    for (size_t i = 0; i < key.src.size(); ++i) {
+      new (sources + i) UOp(key.src[i]);
+      node->ops_below |= key.src[i].node()->ops_below;
+    }
     return node;
   }
 
   static void destroy_unlinked(Node* node) {
     delete node->interval.load(std::memory_order_relaxed);
-    delete node->range_set.load(std::memory_order_relaxed);
+    const auto* ranges = node->range_set.load(std::memory_order_relaxed);
+    if (owns_ranges(node, ranges)) delete ranges;
     const uint32_t count = node->source_count;
     for (uint32_t i = 0; i < count; ++i) node->sources()[i].~UOp();
     node->~Node();

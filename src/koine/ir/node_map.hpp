@@ -113,11 +113,6 @@ class NodeList {
   const UOp& root() const { return root_; }
 
  private:
-  // The bytes of a handle that owns nothing: made in place, never destroyed.
-  struct Borrowed {
-    explicit Borrowed(const Node* node) { new (handle) UOp(const_cast<Node*>(node)); }
-    alignas(UOp) std::byte handle[sizeof(UOp)];
-  };
   static_assert(sizeof(Borrowed) == sizeof(UOp));
   UOp root_;
   std::vector<Borrowed> nodes_;

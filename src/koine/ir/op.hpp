@@ -56,4 +56,8 @@ bool is_elementwise(Op op);
 bool is_movement(Op op);
 bool is_commutative(Op op);
 
+/// A set of ops, folded to 64 bits: a clear bit proves that an op is absent, a set one is a hint.
+using OpMask = uint64_t;
+constexpr OpMask mask_of(Op op) { return OpMask{1} << (static_cast<unsigned>(op) % 64); }
+
 }  // namespace koine

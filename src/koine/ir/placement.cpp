@@ -34,12 +34,13 @@ std::string advice(const Device& device) {
 
 // Axis 0 of a value that is new on these devices.
 int32_t split_first(Op op, Sources src, const Derived& value, const Device& device) {
-  KOINE_REQUIRE(rank_of(value, src) > 0, Value,
-                "{}: a scalar cannot be split over the {} devices {}: reshape and expand it to ({},) "
-                "and drop that axis with Replicated",
-                op_name(op), device.count(), device.name(), device.count());
-  const UOp size = value.scalar_stack ? index_const(static_cast<int64_t>(src.size()))
-                                      : value.shape.src(0);
+  KOINE_REQUIRE(
+      rank_of(value, src) > 0, Value,
+      "{}: a scalar cannot be split over the {} devices {}: reshape and expand it to ({},) "
+      "and drop that axis with Replicated",
+      op_name(op), device.count(), device.name(), device.count());
+  const UOp size =
+      value.scalar_stack ? index_const(static_cast<int64_t>(src.size())) : value.shape.src(0);
   KOINE_REQUIRE(splits_evenly(size, device), Value,
                 "{}: axis 0 of size {} does not split evenly over the {} devices {}: pad it to a "
                 "multiple of {}",
@@ -86,8 +87,7 @@ int32_t joined(Op op, Sources src, Shift&& shift) {
 
 int32_t indexed(Sources src, const Device& device) {
   const auto indices = static_cast<int32_t>(src.size() - 1);
-  if (axis_of(src[0]) != whole && axis_of(src[0]) < indices)
-    refuse(Op::Index, src[0], device);
+  if (axis_of(src[0]) != whole && axis_of(src[0]) < indices) refuse(Op::Index, src[0], device);
   std::vector<size_t> begins(src.size());  // of the axes that each source gives to the result
   size_t next = 0;
   for (size_t k = 1; k < src.size(); ++k) {
@@ -99,8 +99,7 @@ int32_t indexed(Sources src, const Device& device) {
   });
 }
 
-int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value,
-                   const Device& device) {
+int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, const Device& device) {
   if (is_elementwise(op))
     return joined(op, src, [&](size_t k) {  // shapes align on the right
       return static_cast<int64_t>(rank_of(value, src)) - static_cast<int64_t>(src[k].rank());
@@ -162,8 +161,7 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value,
 
 // Ops that compute with all their sources at once, so these must lie on one device.
 bool combines(Op op) {
-  return is_elementwise(op) || op == Op::Stack || op == Op::Index ||
-         op == Op::Store;
+  return is_elementwise(op) || op == Op::Stack || op == Op::Index || op == Op::Store;
 }
 
 }  // namespace

@@ -352,20 +352,34 @@ bool range_less(const Node* a, const Node* b) {
   return x.id != y.id ? x.id < y.id : a->id < b->id;
 }
 
-RangeSet compute_ranges(const Node* node) {
-  RangeSet out;
-  size_t ended = node->source_count;
-  if (node->op == Op::End || node->op == Op::Reduce) ended = 1;
-  for (size_t i = 0; i < node->source_count; ++i) {
-    const auto* below = node->sources()[i].node()->range_set.load(std::memory_order_acquire);
-    if (i < ended) out.insert(out.end(), below->begin(), below->end());
-  }
+const RangeSet* ranges_of(const UOp& u) {
+  return u.node()->range_set.load(std::memory_order_acquire);
+}
+
+// The ranges of a node: a new set only where they are not those of one of its sources, or none
+// (`owns_ranges` decides by that who deletes it).
+const RangeSet* compute_ranges(const Node* node) {
+  static const RangeSet nothing;
+  const bool ends = node->op == Op::End || node->op == Op::Reduce;
+  const auto open = node->src().first(ends ? 1 : node->source_count);
+  const RangeSet* largest = &nothing;
+  for (const UOp& source : open)
+    if (ranges_of(source)->size() > largest->size()) largest = ranges_of(source);
   // The effects an After waits for are closed loops: it depends on them, not on their ranges.
+  const bool all_there = std::all_of(open.begin(), open.end(), [&](const UOp& source) {
+    const RangeSet* set = ranges_of(source);
+    return set == largest ||
+           std::includes(largest->begin(), largest->end(), set->begin(), set->end(), range_less);
+  });
+  if (all_there && node->op != Op::Range && (!ends || node->source_count == 1)) return largest;
+  RangeSet out;
+  for (const UOp& source : open)
+    out.insert(out.end(), ranges_of(source)->begin(), ranges_of(source)->end());
   std::sort(out.begin(), out.end(), range_less);
   out.erase(std::unique(out.begin(), out.end()), out.end());
-  for (size_t i = ended; i < node->source_count; ++i) std::erase(out, node->sources()[i].node());
+  for (const UOp& source : node->src().subspan(open.size())) std::erase(out, source.node());
   if (node->op == Op::Range) out.push_back(node);
-  return out;
+  return out.empty() ? &nothing : new RangeSet(std::move(out));
 }
 
 }  // namespace
@@ -381,13 +395,20 @@ const Interval& UOp::bounds() const {
   return *node_->interval.load(std::memory_order_acquire);
 }
 
+bool owns_ranges(const Node* node, const std::vector<const Node*>* set) {
+  return set != nullptr && !set->empty() &&
+         std::none_of(node->src().begin(), node->src().end(),
+                      [&](const UOp& source) { return ranges_of(source) == set; });
+}
+
 const std::vector<const Node*>& UOp::ranges() const {
   fill(
       node_, [](const Node* n) { return n->range_set.load(std::memory_order_acquire) != nullptr; },
       [](const Node* n) {
-        const auto* made = new RangeSet(compute_ranges(n));
+        const RangeSet* made = compute_ranges(n);
         const RangeSet* expected = nullptr;
-        if (!n->range_set.compare_exchange_strong(expected, made)) delete made;
+        if (!n->range_set.compare_exchange_strong(expected, made) && owns_ranges(n, made))
+          delete made;
       });
   return *node_->range_set.load(std::memory_order_acquire);
 }

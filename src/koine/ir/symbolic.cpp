@@ -100,46 +100,46 @@ Polynomial multiply(const Polynomial& a, const Polynomial& b) {
 // Sums and products of normal-form sources; walks Add chains with a loop.
 Polynomial to_polynomial(const UOp& u) {
   Polynomial out;
-  absl::InlinedVector<UOp, 8> pending{u};
+  absl::InlinedVector<const UOp*, 8> pending{&u}, factors;
   while (!pending.empty()) {
-    const UOp node = pending.back();
+    const UOp& node = *pending.back();
     pending.pop_back();
     if (node.is(Op::Add)) {
-      pending.push_back(node.src(1));
-      pending.push_back(node.src(0));
+      pending.push_back(&node.src(1));
+      pending.push_back(&node.src(0));
     } else if (node.is(Op::Const) && !is_invalid(node)) {
       if (const int64_t value = const_int(node); value != 0) out.push_back({value, {}});
     } else if (node.is(Op::Mul)) {
       // A normal-form product is ((atom * atom) * constant): peel it without recursion.
       Term term{1, {}};
-      absl::InlinedVector<UOp, 8> factors{node};
       Polynomial sum;
-      sum.push_back({1, {}});
       bool plain = true;
+      factors.assign(1, &node);
       while (!factors.empty()) {
-        const UOp f = factors.back();
+        const UOp& f = *factors.back();
         factors.pop_back();
         if (f.is(Op::Mul)) {
-          factors.push_back(f.src(1));
-          factors.push_back(f.src(0));
+          factors.push_back(&f.src(1));
+          factors.push_back(&f.src(0));
         } else if (f.is(Op::Const) && !is_invalid(f)) {
           term.coefficient = checked_mul(term.coefficient, const_int(f));
         } else if (f.is(Op::Add)) {
           Polynomial inner = to_polynomial(f);
-          if (sum.size() * inner.size() > most_terms) {
+          if ((plain ? 1 : sum.size()) * inner.size() > most_terms) {
             term.factors.push_back(f);
           } else {
-            sum = multiply(sum, inner);
+            sum = plain ? std::move(inner) : multiply(sum, inner);
             plain = false;
           }
         } else {
           term.factors.push_back(f);
         }
       }
+      if (term.coefficient == 0) continue;
       std::sort(term.factors.begin(), term.factors.end(), atom_less);
       if (plain) {
-        if (term.coefficient != 0) out.push_back(std::move(term));
-      } else if (term.coefficient != 0) {
+        out.push_back(std::move(term));
+      } else {
         for (Term& t : multiply(sum, {term})) out.push_back(std::move(t));
       }
     } else {
@@ -362,10 +362,43 @@ void recombine(Polynomial& p) {
 }  // namespace
 
 namespace {
+
+// An atom that stands in a sum as it is: no product, no constant, no mod that a quotient may join.
+bool is_plain_atom(const UOp& u) {
+  return !u.is(Op::Add) && !u.is(Op::Mul) && !u.is(Op::Const) && !u.is(Op::Mod);
+}
+// The one atom of `atom` or `atom * constant`; null for every other term.
+const UOp* atom_of(const UOp& term) {
+  if (is_plain_atom(term)) return &term;
+  if (!term.is(Op::Mul) || !is_plain_atom(term.src(0)) || !term.src(1).is(Op::Const) ||
+      is_invalid(term.src(1)))
+    return nullptr;
+  const int64_t coefficient = const_int(term.src(1));
+  return coefficient == 0 || coefficient == 1 ? nullptr : &term.src(0);
+}
+// Most sums that are asked about are in normal form already, and this plain: terms of one atom
+// each, in order, and a constant last.
+bool is_plain_sum(const UOp& node) {
+  const UOp* sum = &node;
+  if (sum->is(Op::Add) && sum->src(1).is(Op::Const)) {
+    if (is_invalid(sum->src(1)) || const_int(sum->src(1)) == 0) return false;
+    sum = &sum->src(0);
+  }
+  const UOp* later = nullptr;
+  while (true) {
+    const UOp* atom = atom_of(sum->is(Op::Add) ? sum->src(1) : *sum);
+    if (atom == nullptr || (later != nullptr && !atom_less(*atom, *later))) return false;
+    if (!sum->is(Op::Add)) return true;
+    later = atom;
+    sum = &sum->src(0);
+  }
+}
+
 UOp normal_form(const UOp& node) {
   switch (node.op()) {
     case Op::Add:
     case Op::Mul: {
+      if (is_plain_sum(node)) return node;
       if (is_invalid(node.src(0)) || is_invalid(node.src(1))) return node;
       Polynomial p = to_polynomial(node);
       recombine(p);

@@ -1,6 +1,8 @@
 #pragma once
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -105,7 +107,17 @@ class UOp {
   Node* node_ = nullptr;
   friend struct Node;
   friend class InternTable;
-  friend class NodeList;
+  friend class Borrowed;
+};
+
+/// A handle that counts nothing, for a node that something else keeps alive.
+class Borrowed {
+ public:
+  explicit Borrowed(const Node* node) { new (handle_) UOp(const_cast<Node*>(node)); }
+  operator const UOp&() const { return *reinterpret_cast<const UOp*>(handle_); }  // NOLINT
+
+ private:
+  alignas(UOp) std::byte handle_[sizeof(UOp)];  // made in place, never destroyed
 };
 
 /// Storage of a node. Only the table creates these; everything but the counters is immutable.
@@ -120,6 +132,7 @@ struct Node {
   uint32_t place;  ///< its bucket in the table is this, modulo the table's size
   uint64_t hash;
   uint64_t id;
+  OpMask ops_below;  ///< of this node and all that it depends on
   int64_t tag;
   Arg arg;
   UOp shape;  ///< null: ()
@@ -150,6 +163,9 @@ inline std::optional<size_t> UOp::axis() const {
 }
 inline uint64_t UOp::id() const { return node_->id; }
 inline uint32_t UOp::use_count() const { return node_->references.load(std::memory_order_relaxed); }
+
+/// Whether a set of ranges is the node's own, and not that of one of its sources.
+bool owns_ranges(const Node* node, const std::vector<const Node*>* set);
 
 /// Live nodes of the process; for leak tests.
 int64_t live_node_count();

@@ -2,9 +2,12 @@
 
 #include <absl/container/inlined_vector.h>
 
+#include <algorithm>
+
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/node_map.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine {
@@ -26,22 +29,24 @@ void trace(std::string_view rule, const UOp& before, const UOp& after) {
 
 namespace {
 
-// State of a node: `final` once known; `next` while its replacement is being rewritten. Both are
-// kept alive by the root or as replacements.
+// A node of the walk; nodes are known by their numbers. The root and the replacements keep all
+// alive.
+constexpr uint32_t none = NodeNumbers::none;
 struct State {
-  const Node* final = nullptr;
-  const Node* next = nullptr;
+  const Node* node;
+  uint32_t links = none;  // where the numbers of its sources begin, once these were asked for
+  uint32_t next = none;   // what replaces it, once that is known
+  uint32_t final = none;  // what it becomes in the end
 };
+using States = absl::InlinedVector<State, 8>;
 
-[[noreturn]] void report_cycle(const NodeMap<State>& states, const Node* start) {
+[[noreturn]] void report_cycle(const States& states, uint32_t start) {
   std::string text;
-  const Node* node = start;
-  for (int i = 0; i < 16; ++i) {
-    text += fmt::format("--- step {}\n{}", i, to_text(UOp::share(node)));
-    const State* state = states.find(node);
-    if (state == nullptr || state->next == nullptr) break;
-    node = state->next;
-    if (node == start) break;
+  uint32_t at = start;
+  for (int i = 0; i < 16 && at != none; ++i) {
+    text += fmt::format("--- step {}\n{}", i, to_text(UOp::share(states[at].node)));
+    at = states[at].next;
+    if (at == start) break;
   }
   internal_error("rewriting does not end; the cycle is:\n{}", text);
 }
@@ -49,75 +54,89 @@ struct State {
 }  // namespace
 
 UOp rewrite_fixpoint(const UOp& root, const Pass& pass) {
-  NodeMap<State> states;
+  // Another thread may mark a node at any time; a node that this walk replaces never is.
+  auto known = [&](const Node* node) {
+    return (node->ops_below & pass.roots) == 0 || (pass.skip != 0 && is_normal(node, pass.skip));
+  };
+  if (known(root.node())) return root;
   // Most walks are a few nodes: these then need no allocation.
+  NodeNumbers numbers;
+  States states;
+  absl::InlinedVector<uint32_t, 32> links;  // of all nodes; none: the source is final already
   absl::InlinedVector<UOp, 8> replacements;
-  absl::InlinedVector<const Node*, 32> stack{root.node()};
   absl::InlinedVector<UOp, 4> sources;
   RewriteCounters& counters = rewrite_counters();
   const RewriteClock clock;
-  // Another thread may mark a node at any time; a node that this walk replaces never is.
-  auto known = [&](const Node* node) { return pass.skip != 0 && is_normal(node, pass.skip); };
-  auto finished = [&](const Node* node) -> const Node* {
-    if (known(node)) return node;
-    const State* state = states.find(node);
-    return state != nullptr ? state->final : nullptr;
+  auto number_of = [&](const Node* node) {
+    const auto [number, fresh] = numbers.add(node);
+    if (fresh) states.push_back({node});
+    return number;
   };
+  absl::InlinedVector<uint32_t, 32> stack{number_of(root.node())};
   while (!stack.empty()) {
-    const Node* node = stack.back();
-    if (known(node)) {
+    const uint32_t self = stack.back();
+    State& state = states[self];
+    if (state.next != none) {
+      state.final = states[state.next].final;
+      if (state.final == none)  // it was pushed once; unfinished now, it waits for us
+        report_cycle(states, self);
+    }
+    if (state.final != none) {
       stack.pop_back();
       continue;
     }
-    State& state = states[node];
-    if (state.final != nullptr) {
-      stack.pop_back();
-      continue;
-    }
-    if (state.next != nullptr) {
-      state.final = finished(state.next);
-      if (state.final == nullptr)  // it was pushed once; unfinished now, it waits for us
-        report_cycle(states, node);
-      stack.pop_back();
-      continue;
-    }
+    const Node* node = state.node;
     const bool is_call = node->op == Op::Function || node->op == Op::Call;
-    const size_t first = !pass.enter_calls && is_call ? 1 : 0;
-    bool ready = true, changed = false;
-    for (size_t i = node->source_count; i-- > first;) {
-      const Node* source = node->sources()[i].node();
-      const Node* done = finished(source);
-      if (done == nullptr) stack.push_back(source);
-      ready = ready && done != nullptr;
-      changed = changed || done != source;
+    const uint32_t first = !pass.enter_calls && is_call ? 1 : 0;
+    if (state.links == none) {
+      const auto begin = static_cast<uint32_t>(links.size());
+      state.links = begin;
+      bool ready = true;
+      for (uint32_t i = first; i < node->source_count; ++i) {
+        const Node* source = node->sources()[i].node();
+        const uint32_t link = known(source) ? none : number_of(source);
+        links.push_back(link);
+        ready = ready && (link == none || states[link].final != none);
+      }
+      if (!ready) {
+        for (auto i = static_cast<uint32_t>(links.size()); i-- > begin;)
+          if (links[i] != none && states[links[i]].final == none) stack.push_back(links[i]);
+        continue;
+      }
     }
-    if (!ready) continue;
+    const uint32_t begin = states[self].links;
+    const std::span<const uint32_t> link(links.data() + begin, node->source_count - first);
     ++counters.visits;
-    const UOp current = UOp::share(node);
+    const bool changed = std::any_of(link.begin(), link.end(),
+                                     [&](uint32_t l) { return l != none && states[l].final != l; });
+    const Borrowed current(node);
     UOp next;
     if (changed) {  // it takes its own turn, once, under its own key
-      sources.assign(node->src().begin(), node->src().end());
-      for (size_t i = first; i < sources.size(); ++i)
-        sources[i] = UOp::share(finished(sources[i].node()));
+      sources.clear();
+      for (uint32_t i = 0; i < node->source_count; ++i) {
+        const uint32_t l = i < first ? none : link[i - first];
+        sources.push_back(l == none ? node->sources()[i]
+                                    : UOp::share(states[states[l].final].node));
+      }
       next = with_sources(current, sources);
     } else {
       next = pass.step(current);
     }
     if (!next) {
       mark_normal(node, pass.mark);
-      state.final = node;
+      states[self].final = self;
       stack.pop_back();
       continue;
     }
     if (!changed) ++counters.fired;
-    state.next = next.node();
-    const State* waiting = states.find(next.node());
-    if (waiting != nullptr && waiting->next != nullptr && waiting->final == nullptr)
-      report_cycle(states, node);
-    stack.push_back(next.node());
+    const uint32_t after = number_of(next.node());
+    states[self].next = after;
+    if (known(next.node())) states[after].final = after;
+    if (states[after].next != none && states[after].final == none) report_cycle(states, self);
+    stack.push_back(after);
     replacements.push_back(std::move(next));
   }
-  return UOp::share(finished(root.node()));
+  return UOp::share(states[states[0].final].node);
 }
 
 }  // namespace detail

@@ -14,11 +14,13 @@ void set_trace_sink(TraceSink sink);
 
 namespace detail {
 /// Applies `step` (null: final) bottom-up until nothing changes. `step` returns the replacement.
-/// Nodes marked with `skip` are final; nodes that become final are marked with `mark`.
+/// Final from the start are nodes marked with `skip`, and nodes that do not depend on any of
+/// `roots`; nodes that become final are marked with `mark`.
 struct Pass {
   std::function<UOp(const UOp&)> step;
   bool enter_calls = true;
   uint32_t skip = 0, mark = 0;
+  OpMask roots = ~OpMask{0};
 };
 UOp rewrite_fixpoint(const UOp& root, const Pass& pass);
 void trace(std::string_view rule, const UOp& before, const UOp& after);
@@ -38,6 +40,7 @@ UOp rewrite(const UOp& root, const RuleSet<Context>& rules, Context& context,
     if (result) detail::trace(fired->name, node, result);
     return result;
   };
+  pass.roots = rules.roots();
   pass.enter_calls = enter == Enter::Everything;
   if (pass.enter_calls) {
     pass.skip = rules.normal_bit();

@@ -55,6 +55,8 @@ class RuleSet {
     parts_ |= bit_;
     return std::move(*this);
   }
+  /// The ops that some rule is filed under: a graph without them stays as it is.
+  OpMask roots() const { return roots_; }
   uint32_t normal_bit() const { return bit_; }
   /// The marks of a node that this set does not change.
   uint32_t normal_bits() const { return parts_; }
@@ -93,10 +95,14 @@ class RuleSet {
     const auto id = static_cast<uint32_t>(rules_.size());
     rules_.push_back(rule);
     for (size_t op = 0; op < static_cast<size_t>(op_count); ++op)
-      if (root.ops.none() || root.ops[op]) by_op_[op].push_back({id, required});
+      if (root.ops.none() || root.ops[op]) {
+        by_op_[op].push_back({id, required});
+        roots_ |= mask_of(static_cast<Op>(op));
+      }
   }
 
   uint32_t bit_ = 0, parts_ = 0;
+  OpMask roots_ = 0;
   std::vector<Rule<Context>> rules_;
   std::array<std::vector<Candidate>, static_cast<size_t>(op_count)> by_op_;
 };
