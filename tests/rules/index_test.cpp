@@ -118,6 +118,29 @@ TEST(rules, a_cycle_of_rules_stops_and_is_printed) {
   }
 }
 
+TEST(rules, a_source_that_becomes_its_user_is_a_cycle) {
+  const UOp x = param(0, shape_of({}), DType::Float32);
+  const UOp root = unary(Op::Exp2, unary(Op::Sqrt, x));
+  const RuleSet<> inward = {
+      rule("sqrt to the root", node(Op::Sqrt), [&](const Match&) { return root; })};
+  EXPECT_THROW((void)rewrite(root, inward), InternalError);
+}
+
+TEST(rules, what_holds_no_op_of_the_rules_is_not_walked) {
+  const UOp x = param(0, shape_of({}), DType::Float32);
+  UOp chain = unary(Op::Sqrt, x);
+  for (int i = 0; i < 100; ++i) chain = add(chain, x);
+  const RuleSet<> none_here = {
+      rule("exp2", node(Op::Exp2, {any(0)}), [](const Match& m) { return m[0]; })};
+  const uint64_t before = rewrite_counters().visits;
+  EXPECT_EQ(rewrite(chain, none_here), chain);
+  EXPECT_EQ(rewrite_counters().visits, before);
+  const RuleSet<> below = {
+      rule("sqrt", node(Op::Sqrt, {any(0)}), [](const Match& m) { return m[0]; })};
+  EXPECT_EQ(toposort(rewrite(chain, below)).size(), 102u)  // the sums, x and its shape
+      << "found below what is no root";
+}
+
 TEST(rules, float_identities_that_are_wrong_do_not_fire) {
   const UOp x = param(0, shape_of({}), DType::Float32);
   EXPECT_NE(simplify(mul(x, constant(DType::Float32, 0))), constant(DType::Float32, 0))

@@ -373,12 +373,19 @@ class TensorInterpreter {
 
   // The same movement chain over another base.
   static UOp retype(const UOp& view, const UOp& base, const UOp& other) {
-    if (view == base) return other;
-    KOINE_REQUIRE(is_movement(view.op()), Value,
-                  "Store: the target must be a view of its buffer, got {}", op_name(view.op()));
-    std::vector<UOp> src(view.src().begin(), view.src().end());
-    src[0] = retype(src[0], base, other);
-    return with_sources(view, src);
+    std::vector<UOp> chain;
+    for (UOp at = view; !(at == base); at = at.src(0)) {
+      KOINE_REQUIRE(is_movement(at.op()), Value,
+                    "Store: the target must be a view of its buffer, got {}", op_name(at.op()));
+      chain.push_back(at);
+    }
+    UOp out = other;
+    for (; !chain.empty(); chain.pop_back()) {
+      std::vector<UOp> src(chain.back().src().begin(), chain.back().src().end());
+      src[0] = out;
+      out = with_sources(chain.back(), src);
+    }
+    return out;
   }
 
   Array get_tuple_value(const UOp& u) {

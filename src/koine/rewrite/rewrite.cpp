@@ -2,8 +2,6 @@
 
 #include <absl/container/inlined_vector.h>
 
-#include <algorithm>
-
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -107,8 +105,12 @@ UOp rewrite_fixpoint(const UOp& root, const Pass& pass) {
     const uint32_t begin = states[self].links;
     const std::span<const uint32_t> link(links.data() + begin, node->source_count - first);
     ++counters.visits;
-    const bool changed = std::any_of(link.begin(), link.end(),
-                                     [&](uint32_t l) { return l != none && states[l].final != l; });
+    bool changed = false;
+    for (const uint32_t l : link) {
+      if (l == none) continue;
+      if (states[l].final == none) report_cycle(states, l);  // a source became what waits for it
+      changed = changed || states[l].final != l;
+    }
     const Borrowed current(node);
     UOp next;
     if (changed) {  // it takes its own turn, once, under its own key
