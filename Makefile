@@ -1,6 +1,7 @@
 # The commands of the README. Each installs what is missing, builds, and runs.
 PRESET ?= release
 BUILD := build/$(PRESET)
+JOBS := $(shell nproc)
 
 .PHONY: all demo test fast bench bootstrap build clean
 
@@ -18,10 +19,10 @@ demo: build
 	@$(BUILD)/apps/koine/koine demo
 
 test: build
-	@ctest --test-dir $(BUILD) --output-on-failure
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 fast: build
-	@ctest --test-dir $(BUILD) --output-on-failure -L fast
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L fast
 
 bench: build
 	@$(BUILD)/bench/koine_bench $(BENCH_ARGS)
