@@ -260,6 +260,13 @@ TEST(stages, spec_L2_kernel_counts) {
   EXPECT_LE(kernel_count({q.scaled_dot_product_attention(k, v)}), 4);
   EXPECT_EQ(
       kernel_count({small({2, 3, 8, 8}).conv2d(small({4, 3, 3, 3}, 1), {}, {1, 1, 1}).relu()}), 1);
+  // What the gradient of a two-layer perceptron adds to its forward pass: one kernel for the hidden
+  // layer's cotangent, and one for each weight.
+  Tensor w1 = small({64, 32}, 3).requires_grad(), w2 = small({32, 8}, 4).requires_grad();
+  const Tensor loss = x.matmul(w1).relu().matmul(w2).sum();
+  std::vector<Tensor> all = loss.gradient({w1, w2});
+  all.push_back(loss);
+  EXPECT_LE(kernel_count(all) - kernel_count({loss}), 3);
   for (const UOp& u : toposort(schedule({x.softmax().uop()})[0].ast))
     if (u.is(Op::Load) || is_elementwise(u.op())) {
       EXPECT_TRUE(u.is_scalar()) << "every value of a kernel is a scalar";

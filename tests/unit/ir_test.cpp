@@ -136,6 +136,41 @@ TEST(ir, spec_P2_shapes_broadcast_from_the_right) {
                {"Add", "(2, 1, 4)", "(3,)", "broadcast"});
 }
 
+// Against the rule as NumPy states it, written down anew.
+TEST(ir, spec_P2_random_shapes_broadcast_as_numpys) {
+  std::mt19937_64 random(test_seed());
+  auto sizes = [&] {
+    std::vector<int64_t> out(random() % 5);
+    for (int64_t& s : out) s = static_cast<int64_t>(random() % 3);  // 0, 1, 2
+    return out;
+  };
+  const int64_t cases = test_cases(100'000);
+  int64_t refused = 0;
+  for (int64_t i = 0; i < cases; ++i) {
+    const std::vector<int64_t> a = sizes(), b = random() % 4 == 0 ? a : sizes();
+    std::vector<int64_t> expected(std::max(a.size(), b.size()));
+    bool legal = true;
+    for (size_t k = 1; k <= expected.size(); ++k) {
+      const int64_t x = k <= a.size() ? a[a.size() - k] : 1,
+                    y = k <= b.size() ? b[b.size() - k] : 1;
+      legal = legal && (x == y || x == 1 || y == 1);
+      expected[expected.size() - k] = x == 1 ? y : x;
+    }
+    const UOp p = param(0, shape_of(a), DType::Int32), q = param(1, shape_of(b), DType::Int32);
+    try {
+      const UOp sum = add(p, q);
+      ASSERT_TRUE(legal) << shape_text(p) << " and " << shape_text(q);
+      ASSERT_EQ(sum.sizes(), expected) << shape_text(p) << " and " << shape_text(q);
+      ASSERT_EQ(where(lt(p, q), p, constant_int(DType::Int32, 1)).sizes(), expected);
+    } catch (const Error&) {
+      ASSERT_FALSE(legal) << shape_text(p) << " and " << shape_text(q);
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_LT(refused, cases);
+}
+
 TEST(ir, spec_amend_7_devices_of_calls_and_constants) {
   const UOp x = buffer_from_host(shape_of({2}), DType::Float32, "CPU:1", nullptr);
   const UOp none =

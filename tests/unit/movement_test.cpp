@@ -402,6 +402,11 @@ TEST(movement, spec_B14_tuples) {
   EXPECT_EQ(get_tuple(t, 1).dtype(), DType::Int32);
   expect_same_everywhere(add(get_tuple(t, 1), get_tuple(t, 1)));
   expect_error([&] { (void)get_tuple(t, 3); }, {"GetTuple", "index 3", "Tuple of 3"});
+  const std::vector<UOp> outputs{mul(get_tuple(t, 0), get_tuple(t, 0))},
+      seeds{Tensor::ones({3}).uop()}, targets{x, get_tuple(t, 0)};
+  const std::vector<UOp> grads = gradient(outputs, seeds, targets);
+  for (const UOp& g : grads)
+    EXPECT_EQ(difference(interpret(add(x, x), bindings_of(x)), interpret(g, bindings_of(g))), "");
 }
 
 TEST(movement, spec_B15_load_moves_between_devices) {
@@ -433,6 +438,58 @@ TEST(movement, spec_B18_after_orders_reads_and_writes) {
   const UOp both = add(old_sum, mul(new_sum, constant_int(DType::Int32, 100)));
   EXPECT_EQ(interpret(both, bindings_of(both)).data[0], 10u + 100u * (10 + 7 + 8 + 4));
   EXPECT_EQ(Tensor(both).tolist<int>(), (std::vector<int>{2910}));
+}
+
+// Writes and reads of one buffer, recorded in any order and asked for in any order: each reader
+// sees the version that it names. Simulated on a plain vector.
+TEST(movement, spec_B18_random_writes_and_reads) {
+  const int64_t cases = test_cases(300);
+  for (int64_t i = 0; i < cases; ++i) {
+    const uint64_t seed = test_seed() + static_cast<uint64_t>(i);
+    std::mt19937_64 random(seed);
+    constexpr size_t size = 6;
+    std::vector<std::vector<int64_t>> states(1);
+    for (size_t k = 0; k < size; ++k) states[0].push_back(static_cast<int64_t>(random() % 100));
+    std::vector<UOp> versions{Tensor::from(states[0], {size}).uop()};
+    std::vector<UOp> reads;
+    std::vector<int64_t> expected;
+    for (int step = 0; step < 8; ++step) {
+      const size_t old = random() % versions.size();
+      if (random() % 2 == 0) {  // a write, of something read from this or an older version
+        const size_t n = 1 + random() % size, to = random() % (size - n + 1),
+                     from = random() % (size - n + 1);
+        const auto s = [](size_t v) { return shape_of({static_cast<int64_t>(v)}); };
+        const UOp value =
+            add(shrink(versions[old], s(from), s(n)), constant_int(DType::Int64, step));
+        std::vector<int64_t> next = states.back();
+        for (size_t k = 0; k < n; ++k) next[to + k] = states[old][from + k] + step;
+        versions.push_back(
+            after(versions.back(), {store(shrink(versions.back(), s(to), s(n)), value)}));
+        states.push_back(next);
+      } else {  // a read of two versions
+        const size_t other = random() % versions.size();
+        reads.push_back(reduce(Op::Add, mul(versions[old], versions[other]), {0}));
+        int64_t sum = 0;
+        for (size_t k = 0; k < size; ++k) sum += states[old][k] * states[other][k];
+        expected.push_back(sum);
+      }
+    }
+    reads.push_back(reduce(Op::Max, versions.back(), {0}));
+    expected.push_back(*std::max_element(states.back().begin(), states.back().end()));
+    std::vector<size_t> order(reads.size());
+    for (size_t k = 0; k < order.size(); ++k) order[k] = k;
+    std::shuffle(order.begin(), order.end(), random);
+    std::vector<UOp> asked;
+    for (const size_t k : order) asked.push_back(reads[k]);
+    const UOp all = stack(asked);
+    const Array want = interpret(all, bindings_of(all));
+    const std::vector<int64_t> got = Tensor(all).tolist<int64_t>();
+    for (size_t k = 0; k < order.size(); ++k) {
+      ASSERT_EQ(bits_to_int(DType::Int64, want.data[k]), expected[order[k]])
+          << "seed " << seed << to_text(all);
+      ASSERT_EQ(got[k], expected[order[k]]) << "seed " << seed << "\n" << to_text(all);
+    }
+  }
 }
 
 TEST(movement, spec_B19_groups_and_sinks) {
@@ -617,6 +674,42 @@ TEST(functions, spec_F4_calls_are_inlined) {
       0);
   expect_same_everywhere(outer);
   EXPECT_EQ(inline_functions(outer), add(mul(x, x), mul(x, x)));
+}
+
+TEST(functions, spec_F4_a_precompiled_body_is_compiled_once_for_twelve_layers) {
+  const OptionScope scope(strict_options());
+  std::vector<Tensor> weights;
+  for (uint64_t i = 0; i < 12; ++i)
+    weights.push_back(Tensor(leaf({24, 24}, DType::Float32, 100 + i)).realize());
+  const Tensor x(leaf({8, 24}));
+  auto run = [&](Resolve how, size_t layers) {
+    const auto layer = koine::function(
+        [](const Tensor& h, const Tensor& w) { return (h + Tensor(1.0)).matmul(w).relu().exp2(); },
+        how);
+    Tensor h = x;
+    for (size_t i = 0; i < layers; ++i) h = layer(h, weights[i]);
+    clear_compile_cache();
+    reset_counters();
+    const Array out = array_of(h.realize().uop());
+    return std::pair(out, counters().compiled);
+  };
+  const auto [inlined, inlined_kernels] = run(Resolve::Substitute, 12);
+  const auto [once, one_kernel] = run(Resolve::Precompile, 1);
+  const auto [called, kernels] = run(Resolve::Precompile, 12);
+  EXPECT_EQ(difference(inlined, called), "");
+  EXPECT_EQ(kernels, one_kernel) << "eleven layers more, no program more";
+  // Its gradient is precompiled too.
+  const auto square =
+      koine::function([](const Tensor& v) { return v * v * v; }, Resolve::Precompile);
+  Tensor v = Tensor::from<float>({1, 2, 3}).requires_grad();
+  const Tensor g = square(v).sum().gradient({v})[0];
+  EXPECT_EQ(g.tolist<float>(), (std::vector<float>{3, 12, 27}));
+  const UOp call =
+      get_tuple(function(tuple(std::vector<UOp>{param(0, shape_of({3}), DType::Float32)}),
+                         std::vector<UOp>{v.uop()}, Resolve::Precompile),
+                0);
+  EXPECT_EQ(parse(to_text(call)), call);
+  expect_same_everywhere(add(call, call));
 }
 
 }  // namespace koine::test

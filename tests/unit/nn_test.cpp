@@ -81,8 +81,51 @@ TEST(gradients, finite_differences) {
 }
 
 TEST(gradients, spec_amend_40_corners) {
-  EXPECT_EQ(Tensor::from<float>({0}).relu().sum().gradient({Tensor::from<float>({0})})[0].item(),
-            0);
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  auto slopes = [&](const Tensor& points, auto f) { return f(points).sum().gradient({points})[0]; };
+  const Tensor corners = Tensor::from<float>({-2, -0.0f, 0, 3});
+  EXPECT_EQ(slopes(corners, [](const Tensor& x) { return x.relu(); }).tolist<float>(),
+            (std::vector<float>{0, 0, 0, 1}));
+  EXPECT_EQ(slopes(corners, [](const Tensor& x) { return x.abs(); }).tolist<float>(),
+            (std::vector<float>{-1, 0, 0, 1}));
+  EXPECT_EQ(slopes(corners, [](const Tensor& x) { return x.sign(); }).tolist<float>(),
+            (std::vector<float>{0, 0, 0, 0}));
+  // Far out and at the corners: the derivatives as functions of their own.
+  struct Curve {
+    const char* name;
+    std::function<Tensor(const Tensor&)> f;
+    std::function<double(double)> slope;
+  };
+  auto logistic = [](double x) {
+    return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x));
+  };
+  const std::vector<Curve> curves = {
+      {"sigmoid", [](const Tensor& x) { return x.sigmoid(); },
+       [&](double x) { return logistic(x) * logistic(-x); }},
+      {"tanh", [](const Tensor& x) { return x.tanh(); },
+       [&](double x) { return 4 * logistic(2 * x) * logistic(-2 * x); }},
+      {"silu", [](const Tensor& x) { return x.silu(); },
+       [&](double x) { return logistic(x) + (x == 0 ? 0 : x * logistic(x) * logistic(-x)); }},
+      {"softplus", [](const Tensor& x) { return x.softplus(); }, logistic},
+      {"elu", [](const Tensor& x) { return x.elu(); },
+       [](double x) { return x > 0 ? 1 : std::exp(x); }},
+      {"logits",
+       [](const Tensor& x) {
+         return x.binary_crossentropy_logits(Tensor::full(x.shape(), 0.25)) * Tensor(x.numel());
+       },
+       [&](double x) { return logistic(x) - 0.25; }},
+  };
+  for (const Curve& curve : curves)
+    for (const DType d : {DType::Float32, DType::Float64}) {
+      const std::vector<double> at{-400, -100, -20, -1, -0.0, 0, 1e-3, 1, 20, 100, 400};
+      const Tensor x = Tensor::from(at, {static_cast<int64_t>(at.size())}).cast(d).realize();
+      const auto got = slopes(x, curve.f).template tolist<double>();
+      for (size_t i = 0; i < at.size(); ++i)
+        EXPECT_NEAR(got[i], curve.slope(at[i]), 1e-6) << curve.name << " at " << at[i];
+    }
+  EXPECT_EQ(Tensor::from<double>({-inf, inf}).relu().tolist<double>(),
+            (std::vector<double>{0, inf}));
+  EXPECT_TRUE(std::isnan(Tensor(nan).relu().item())) << "as NumPy's maximum";
   const Tensor a = Tensor::from<float>({2, 2});
   EXPECT_EQ(a.max().gradient({a})[0].tolist<float>(), (std::vector<float>{0.5, 0.5}))
       << "ties split evenly";

@@ -186,10 +186,15 @@ UOp contiguous(const UOp& a) { return UOp::make(Op::Contiguous, {a}); }
 UOp detach(const UOp& a) { return UOp::make(Op::Detach, {a}); }
 UOp tuple(std::span<const UOp> values) { return UOp::make(Op::Tuple, values); }
 UOp get_tuple(const UOp& tuple, int64_t index) { return UOp::make(Op::GetTuple, {tuple}, index); }
-UOp function(const UOp& body, std::span<const UOp> arguments) {
+UOp function(const UOp& body, std::span<const UOp> arguments, Resolve how) {
   std::vector<UOp> src{body};
   src.insert(src.end(), arguments.begin(), arguments.end());
-  return UOp::make(Op::Function, src);
+  return UOp::make(Op::Function, src,
+                   how == Resolve::Precompile ? Arg(std::string("precompile")) : Arg());
+}
+Resolve resolve_of(const UOp& function) {
+  return std::holds_alternative<std::string>(function.arg()) ? Resolve::Precompile
+                                                             : Resolve::Substitute;
 }
 
 UOp with_sources(const UOp& node, std::span<const UOp> src) {

@@ -91,7 +91,11 @@ UOp contiguous(const UOp& a);
 UOp detach(const UOp& a);
 UOp tuple(std::span<const UOp> values);
 UOp get_tuple(const UOp& tuple, int64_t index);
-UOp function(const UOp& body, std::span<const UOp> arguments);
+/// How a Function is resolved (row F4): its body becomes part of the kernels around it, or it is
+/// lowered to calls of kernels of its own, on memory, which equal Functions share.
+enum class Resolve { Substitute, Precompile };
+UOp function(const UOp& body, std::span<const UOp> arguments, Resolve how = Resolve::Substitute);
+Resolve resolve_of(const UOp& function);
 
 /// The same op, arg and tag over other sources.
 UOp with_sources(const UOp& node, std::span<const UOp> src);

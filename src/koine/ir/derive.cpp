@@ -378,6 +378,9 @@ Derived derive(Op op, Sources src, const Arg& arg) {
     case Op::Function:
       KOINE_REQUIRE(src[0].is(Op::Tuple), Type, "Function: the body must be a Tuple, got {}",
                     op_name(src[0].op()));
+      KOINE_REQUIRE(arg.index() == 0 || (std::holds_alternative<std::string>(arg) &&
+                                         std::get<std::string>(arg) == "precompile"),
+                    Type, "Function: the arg is \"precompile\" or none");
       return {};
     case Op::After:
       return {src[0].dtype(), stored_shape(src[0]), false};

@@ -8,7 +8,6 @@
 #include "koine/transform/function.hpp"
 
 namespace koine {
-
 Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destinations) {
   KOINE_INVARIANT(values.size() == destinations.size(), "callify: {} values, {} destinations",
                   values.size(), destinations.size());
@@ -25,7 +24,8 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
     params.emplace(node, param(slot, node.shape(), b.dtype, b.device));
     out.arguments.push_back(node);
   }
-  out.body = rewrite(substitute(program, params), movement_rules());
+  static const RuleSet<> rules = (forward_rules() + movement_rules()).remembered();
+  out.body = rewrite(substitute(program, params), rules);
   return out;
 }
 

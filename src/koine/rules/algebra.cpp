@@ -282,4 +282,15 @@ const RuleSet<>& algebra_rules() {
   return rules;
 }
 
+const RuleSet<>& forward_rules() {
+  const Pat x = any(0), c = any_const(1);
+  static const RuleSet<> rules = {
+      rule("detach", node(Op::Detach, {x}), [](const Match& m) { return m[0]; }),
+      rule("relu", pat_where(c < x, x, pat_max(x, c).as(2)), [](const Match& m) { return m[2]; }),
+      rule("abs", pat_where(c < x, x, (x + any_const(3)).as(2)),
+           [](const Match& m) { return is_zero(m[1]) && is_zero(m[3]) ? m[2] : UOp(); }),
+  };
+  return rules;
+}
+
 }  // namespace koine

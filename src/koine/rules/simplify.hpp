@@ -11,6 +11,9 @@ const RuleSet<>& fold_rules();
 const RuleSet<>& algebra_rules();
 /// Index arithmetic: normal form, floordiv and mod, comparisons.
 const RuleSet<>& index_rules();
+/// Drops what only a gradient needs: Detach, and the branches by which relu and abs say their
+/// slope.
+const RuleSet<>& forward_rules();
 /// Movement ops on tensors: merging, and dropping those that do nothing.
 const RuleSet<>& movement_rules();
 /// Reduces over Ranges that have a closed form: sums of constants, counts, one-hot selections.

@@ -49,16 +49,18 @@ void for_each_tensor(T& value, Visit&& visit) {
 }
 
 /// A callable that puts its body into the graph as one Function node, over all Tensors found in its
-/// arguments; the same Tensor twice is one input. Equal bodies are one node, so twelve equal layers
-/// are compiled once. The callable runs once a call, on placeholders: it describes the result and
-/// may not look at values. Other arguments are seen as they are. What it returns keeps its
-/// structure.
+/// arguments; the same Tensor twice is one input. Equal bodies are one node. With
+/// Resolve::Precompile the body's kernels do not fuse with what is around them, so twelve equal
+/// layers are compiled once. The callable runs once a call, on placeholders: it describes the
+/// result and may not look at values. Other arguments are seen as they are. What it returns keeps
+/// its structure.
 ///
 ///     auto layer = function([](const Tensor& x, const Weights& w) { return x.matmul(w.a).relu();
 ///     }); Tensor y = layer(x, weights);
 template <class F>
-auto function(F body, std::source_location where = std::source_location::current()) {
-  return [body = std::move(body), where](const auto&... arguments) {
+auto function(F body, Resolve how = Resolve::Substitute,
+              std::source_location where = std::source_location::current()) {
+  return [body = std::move(body), how, where](const auto&... arguments) {
     auto copies = std::make_tuple(arguments...);
     std::vector<UOp> inputs;
     for_each_tensor(copies, [&](Tensor& t) { inputs.push_back(t.uop()); });
@@ -73,7 +75,7 @@ auto function(F body, std::source_location where = std::source_location::current
           for_each_tensor(*result, [&](Tensor& t) { values.push_back(t.uop()); });
           return values;
         },
-        inputs, where);
+        inputs, how, where);
     int64_t k = 0;
     for_each_tensor(*result, [&](Tensor& t) { t = Tensor(get_tuple(call, k++)); });
     return std::move(*result);

@@ -38,6 +38,8 @@ bool is_slot(const UOp& u) { return u.is(Op::Param) && u.as<BufferArg>().name.em
 
 UOp body_of(const UOp& call, int64_t index) {
   const UOp& body = call.src(0);
+  // Memory on both sides makes the kernels of equal Functions equal, so they are compiled once.
+  const bool precompile = resolve_of(call) == Resolve::Precompile;
   Substitution bind;
   for (const UOp& node : toposort(body)) {
     if (!is_slot(node)) continue;
@@ -51,9 +53,10 @@ UOp body_of(const UOp& call, int64_t index) {
                   "Function: slot {} wants {} {}, the argument is {} {}", slot,
                   dtype_name(node.dtype()), shape_text(node), dtype_name(argument.dtype()),
                   shape_text(argument));
-    bind.emplace(node, argument);
+    bind.emplace(node, precompile ? contiguous(argument) : argument);
   }
-  return substitute(body.src(static_cast<size_t>(index)), bind);
+  const UOp value = substitute(body.src(static_cast<size_t>(index)), bind);
+  return precompile ? contiguous(value) : value;
 }
 
 }  // namespace
@@ -67,7 +70,7 @@ void require_no_trace(std::string_view action) {
 }
 
 UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
-                  const std::vector<UOp>& arguments, std::source_location where) {
+                  const std::vector<UOp>& arguments, Resolve how, std::source_location where) {
   std::vector<UOp> distinct, traced;
   for (const UOp& argument : arguments) {
     size_t k = 0;
@@ -98,7 +101,7 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
           node, param(static_cast<int64_t>(call_arguments.size()), node.shape(), node.dtype()));
       call_arguments.push_back(node);
     }
-  return function(substitute(body, closed), call_arguments);
+  return function(substitute(body, closed), call_arguments, how);
 }
 
 UOp inline_functions(const UOp& graph) {

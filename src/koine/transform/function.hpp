@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "koine/ir/uop.hpp"
+#include "koine/ir/build.hpp"
 
 namespace koine {
 
@@ -15,14 +15,15 @@ namespace koine {
 /// A trace describes values and looks at none: allocating or realizing inside of it is an error
 /// that names the line of this call (row F2).
 UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
-                  const std::vector<UOp>& arguments,
+                  const std::vector<UOp>& arguments, Resolve how = Resolve::Substitute,
                   std::source_location where = std::source_location::current());
 
 /// Throws Error (Value) when this thread is tracing a function; `action` is what was asked for.
 void require_no_trace(std::string_view action);
 
-/// Replaces each GetTuple of a Function by its body with Params substituted (row F4). Substitution
-/// is simultaneous and never enters a nested body.
+/// Replaces each GetTuple of a Function by its body with Params substituted (row F4); arguments and
+/// results of a precompiled one are memory. Substitution is simultaneous and never enters a nested
+/// body.
 UOp inline_functions(const UOp& graph);
 
 }  // namespace koine

@@ -54,6 +54,16 @@ Cotangents first(const UOp& node, UOp g) {
 
 UOp mask_of(const UOp& condition, const UOp& g) { return where(condition, g, zeros_like(g)); }
 
+// Of where(x > 0, x, max(detach(x), 0)) the condition is read from the result: x > 0 exactly where
+// the result is, and then nothing has to keep x.
+UOp relu_condition(const UOp& n) {
+  const UOp &condition = n.src(0), &x = n.src(1), &rest = n.src(2);
+  const bool relu = condition.is(Op::CmpLt) && condition.src(1) == x && rest.is(Op::Max) &&
+                    rest.src(0).is(Op::Detach) && rest.src(0).src(0) == x &&
+                    rest.src(1) == condition.src(0);
+  return relu ? lt(condition.src(0), n) : condition;
+}
+
 Cotangents max_vjp(const UOp& n, const UOp& g) {
   const UOp &a = n.src(0), &b = n.src(1);
   const UOp half = mask_of(eq(a, b), mul(g, like(g, 0.5)));
@@ -174,7 +184,8 @@ const std::unordered_map<Op, Vjp>& table() {
        }},
       {Op::Where,
        [](const UOp& n, const UOp& g) {
-         return Cotangents{UOp(), mask_of(n.src(0), g), where(n.src(0), zeros_like(g), g)};
+         const UOp condition = relu_condition(n);
+         return Cotangents{UOp(), mask_of(condition, g), where(condition, zeros_like(g), g)};
        }},
       {Op::Cast, cast_vjp},
       {Op::Trunc, none},
@@ -244,17 +255,27 @@ UOp gradient_function(const UOp& call, const std::vector<UOp>& output_cotangents
       grads[k] = expand(reshape(constant_int(params[k].dtype(), 0),
                                 shape_of(std::vector<int64_t>(params[k].rank(), 1))),
                         params[k].shape());
-  return function(tuple(grads), arguments);
+  return function(tuple(grads), arguments, resolve_of(call));
+}
+
+// A GetTuple of a Tuple is the element.
+UOp without_tuples(const UOp& graph) {
+  if ((graph.node()->ops_below & mask_of(Op::GetTuple)) == 0) return graph;
+  return transform_graph(graph, [](const UOp&, const UOp& node) {
+    const bool packed = node.is(Op::GetTuple) && node.src(0).is(Op::Tuple);
+    return packed ? node.src(0).src(static_cast<size_t>(node.as<int64_t>())) : node;
+  });
 }
 
 }  // namespace
 
 std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cotangents,
                           std::span<const UOp> targets) {
-  const UOp root = sink(outputs);
+  const UOp root = without_tuples(sink(outputs));
   // Bodies of Functions are not entered: a call is one node.
   const NodeList order = toposort(root, [](const UOp& u) { return !u.is(Op::Tuple); });
-  std::unordered_set<UOp> wanted(targets.begin(), targets.end()), leads;
+  std::unordered_set<UOp> wanted, leads;
+  for (const UOp& t : targets) wanted.insert(without_tuples(t));
   for (const UOp& u : order) {
     bool on_path = wanted.contains(u);
     for (const UOp& s : u.src()) on_path = on_path || leads.contains(s);
@@ -267,10 +288,11 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
     slot = slot ? add(slot, g) : g;
   };
   for (size_t i = 0; i < outputs.size(); ++i) {
-    KOINE_REQUIRE(is_float(outputs[i].dtype()), Type,
+    const UOp& output = root.src(i);
+    KOINE_REQUIRE(is_float(output.dtype()), Type,
                   "gradient: the output is {}, only floats have gradients",
-                  dtype_name(outputs[i].dtype()));
-    accumulate(outputs[i], cotangents[i]);
+                  dtype_name(output.dtype()));
+    accumulate(output, cotangents[i]);
   }
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& node = order[i];
@@ -310,7 +332,7 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
   }
   std::vector<UOp> out;
   for (const UOp& t : targets) {
-    const auto it = total.find(t);
+    const auto it = total.find(without_tuples(t));
     out.push_back(it == total.end() ? UOp() : it->second);
   }
   return out;
