@@ -133,6 +133,83 @@ TEST(gradients, spec_amend_40_corners) {
   EXPECT_EQ(z.prod().gradient({z})[0].tolist<float>(), (std::vector<float>{6, 0, 0}));
 }
 
+TEST(tensors, literals_keep_all_their_digits) {
+  const Tensor x = Tensor::from<double>({3, -0.7});
+  auto expect = [&](const Tensor& got, auto f) {
+    EXPECT_EQ(got.dtype(), DType::Float64);
+    EXPECT_EQ(got.tolist<double>(), (std::vector<double>{f(3.0), f(-0.7)}));
+  };
+  expect(x + Tensor(0.1), [](double v) { return v + 0.1; });
+  expect(Tensor(0.1) - x, [](double v) { return 0.1 - v; });
+  expect(x * 0.1, [](double v) { return v * 0.1; });
+  expect(x / 0.3, [](double v) { return v / 0.3; });
+  expect(x.maximum(0.1), [](double v) { return std::max(v, 0.1); });
+  expect(Tensor::where(x > 0.1, x, 0.1), [](double v) { return v > 0.1 ? v : 0.1; });
+  Tensor written = Tensor::from<double>({3, -0.7});
+  written.setitem({1}, 0.1);
+  EXPECT_EQ(written.tolist<double>(), (std::vector<double>{3, 0.1}));
+  written.assign(0.3);
+  EXPECT_EQ(written.tolist<double>(), (std::vector<double>{0.3, 0.3}));
+  // A literal is one for as long as nothing else was assigned to it.
+  Tensor t(0.1);
+  t += x[0];
+  const double sum = 3.1f;  // in place, t stays float32
+  EXPECT_EQ((t + x).tolist<double>(), (std::vector<double>{sum + 3, sum - 0.7}));
+  Tensor other(0.1);
+  other.assign(Tensor(0.5));
+  EXPECT_EQ((other * x).tolist<double>(), (std::vector<double>{1.5, -0.35}));
+  // Narrow floats round once.
+  EXPECT_EQ((Tensor::ones({1}, DType::Float16) * 0.1).cast(DType::Float64).item(),
+            bits_to_double(DType::Float16, double_to_bits(DType::Float16, 0.1)));
+}
+
+// Values against the C library's, by relative error: small results keep their digits.
+TEST(tensors, activations_keep_their_digits) {
+  struct Curve {
+    const char* name;
+    std::function<Tensor(const Tensor&)> f;
+    std::function<double(double)> exact;
+  };
+  const std::vector<Curve> curves = {
+      {"tanh", [](const Tensor& x) { return x.tanh(); }, [](double x) { return std::tanh(x); }},
+      {"sigmoid", [](const Tensor& x) { return x.sigmoid(); },
+       [](double x) { return 1 / (1 + std::exp(-x)); }},
+      {"softplus", [](const Tensor& x) { return x.softplus(); },
+       [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }},
+      {"elu", [](const Tensor& x) { return x.elu(); },
+       [](double x) { return x > 0 ? x : std::expm1(x); }},
+  };
+  std::mt19937_64 random(test_seed());
+  std::uniform_real_distribution<double> exponent(-20, 4.2);
+  std::vector<double> at{0, -0.0, 0.625, -0.625};
+  for (int i = 0; i < 4000; ++i) at.push_back((i % 2 ? 1 : -1) * std::exp2(exponent(random)));
+  for (double& x : at) x = static_cast<double>(static_cast<float>(x));
+  const Shape shape{static_cast<int64_t>(at.size())};
+  for (const Curve& curve : curves)
+    for (const auto& [d, unit] :
+         {std::pair{DType::Float32, 0x1p-23}, std::pair{DType::Float64, 0x1p-52}}) {
+      const auto got = curve.f(Tensor::from(at, shape).cast(d)).tolist<double>();
+      double worst = 0;
+      for (size_t i = 0; i < at.size(); ++i) {
+        const double exact = curve.exact(at[i]);
+        ASSERT_EQ(std::signbit(got[i]), std::signbit(exact)) << curve.name << " of " << at[i];
+        if (exact != 0)
+          worst = std::max(worst, std::fabs(got[i] - exact) / std::fabs(exact) / unit);
+      }
+      EXPECT_LT(worst, 16) << curve.name << " " << dtype_name(d) << ", seed " << test_seed();
+    }
+  const double inf = std::numeric_limits<double>::infinity();
+  const Tensor ends = Tensor::from<double>({-inf, inf});
+  EXPECT_EQ(ends.tanh().tolist<double>(), (std::vector<double>{-1, 1}));
+  EXPECT_EQ(ends.sigmoid().tolist<double>(), (std::vector<double>{0, 1}));
+  EXPECT_EQ(ends.softplus().tolist<double>(), (std::vector<double>{0, inf}));
+  EXPECT_EQ(ends.elu().tolist<double>(), (std::vector<double>{-1, inf}));
+  EXPECT_TRUE(std::isnan(Tensor(std::nan("")).tanh().item()));
+  EXPECT_NEAR(Tensor::from<float>({0.3f}).cast(DType::Float16).tanh().item(), std::tanh(0.3), 5e-4);
+  EXPECT_EQ(Tensor::from<double>({inf, 1}).logsumexp().item(), inf);
+  EXPECT_EQ(Tensor::from<double>({-inf, -inf}).logsumexp().item(), -inf);
+}
+
 TEST(gradients, second_order) {
   const Tensor x = Tensor::from<float>({3});
   const Tensor g = (x * x * x).sum().gradient({x})[0];

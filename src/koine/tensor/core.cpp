@@ -57,16 +57,24 @@ Tensor::Tensor(UOp value) : impl_(std::make_shared<Impl>()) {
   impl_->storage->current = std::move(value);
 }
 Tensor::Tensor(double value) : Tensor(constant(DType::Float32, value)) {
-  impl_->weak = true;
-  impl_->seen_value = constant(DType::Float64, value);  // full precision for float64 partners
+  impl_->literal = constant(DType::Float64, value);
 }
-Tensor::Tensor(int value) : Tensor(constant_int(DType::Int32, value)) { impl_->weak = true; }
-Tensor::Tensor(int64_t value) : Tensor(constant_int(DType::Int64, value)) { impl_->weak = true; }
-Tensor::Tensor(bool value) : Tensor(constant_bool(value)) { impl_->weak = true; }
+Tensor::Tensor(int value) : Tensor(constant_int(DType::Int32, value)) { impl_->literal = uop(); }
+Tensor::Tensor(int64_t value) : Tensor(constant_int(DType::Int64, value)) {
+  impl_->literal = uop();
+}
+Tensor::Tensor(bool value) : Tensor(constant_bool(value)) { impl_->literal = uop(); }
 
 const Tensor::Impl& Tensor::self() const {
   KOINE_REQUIRE(impl_, Value, "this Tensor was default-constructed: it has no value");
   return *impl_;
+}
+
+UOp Tensor::as_literal() const {
+  const UOp& full = self().literal;
+  if (!full) return {};
+  const UOp written = is_float(full.dtype()) ? constant(DType::Float32, const_double(full)) : full;
+  return uop() == written ? full : UOp();  // not once something else was assigned
 }
 
 UOp Tensor::uop() const {
@@ -240,6 +248,9 @@ Tensor& Tensor::assign(const Tensor& value) {
   const UOp target = uop();
   KOINE_REQUIRE(v.rank() <= target.rank(), Value, "assign: shape {} does not broadcast to {}",
                 shape_text(v), shape_text(target));
+  if (const UOp full = value.as_literal();
+      full && is_float(full.dtype()) && is_float(target.dtype()))
+    v = constant(target.dtype(), const_double(full));
   if (v.dtype() != target.dtype()) v = koine::cast(v, target.dtype());
   if (!(v.shape() == target.shape())) v = Tensor(v).expand(target.sizes()).uop();
   if (target.device() && v.device() && !(v.device() == target.device()))

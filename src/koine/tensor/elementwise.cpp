@@ -24,8 +24,10 @@ UOp literal(const Tensor& like, double v) { return constant(like.dtype(), v); }
 namespace tensor {
 
 // A C++ literal takes its partner's dtype where the partner can hold its kind of number.
-std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, bool weak_a, bool weak_b) {
+std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, const UOp& literal_a,
+                         const UOp& literal_b) {
   const UOp x = a.uop(), y = b.uop();
+  const bool weak_a = bool(literal_a), weak_b = bool(literal_b);
   auto fits = [](DType weak, DType strong) {
     return is_float(strong) || (!is_float(weak) && is_integer(strong)) || weak == DType::Bool;
   };
@@ -35,7 +37,11 @@ std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, bool weak_a, bool wea
   if (weak_a != weak_b && d == DType::Float64 && !(is_float(x.dtype()) && is_float(y.dtype())) &&
       x.dtype() != DType::Float64 && y.dtype() != DType::Float64)
     d = DType::Float32;  // an integer tensor with a float literal
-  return {koine::cast(x, d), koine::cast(y, d)};
+  auto in_full = [&](const UOp& value, const UOp& literal) {
+    const bool number = literal && literal.dtype() == DType::Float64 && is_float(d);
+    return number ? constant(d, const_double(literal)) : koine::cast(value, d);
+  };
+  return {in_full(x, literal_a), in_full(y, literal_b)};
 }
 
 }  // namespace tensor
@@ -54,7 +60,7 @@ UOp combine(Op op, const UOp& x, const UOp& y) {
 }  // namespace
 
 // Friends see `impl_`; everything binary goes through these two.
-#define KOINE_MEET(a, b) const auto [x, y] = tensor::meet(a, b, (a).self().weak, (b).self().weak)
+#define KOINE_MEET(a, b) const auto [x, y] = tensor::meet(a, b, (a).as_literal(), (b).as_literal())
 
 Tensor operator+(const Tensor& a, const Tensor& b) {
   KOINE_MEET(a, b);
@@ -240,7 +246,23 @@ Tensor Tensor::sigmoid() const {
   const Tensor negative = *this < Tensor(0.0), t = where(negative, *this, neg()).exp();
   return where(negative, t, Tensor(1.0)) / (Tensor(1.0) + t);
 }
-Tensor Tensor::tanh() const { return Tensor(2.0) * (Tensor(2.0) * *this).sigmoid() - Tensor(1.0); }
+// Near 0 the rational approximation of Cephes (S. L. Moshier, tanh.c), whose error is relative;
+// farther out (1 - t) / (1 + t) with t = exp(-2|x|).
+Tensor Tensor::tanh() const {
+  if (!is_float(dtype()) || item_size(dtype()) < 4)
+    return cast(DType::Float32).tanh().cast(float_dtype(dtype()));
+  const Tensor zero = zeros_like(), one(1.0), negative = *this < zero;
+  const Tensor is_near = where(negative, neg(), *this) < Tensor(0.625);
+  const Tensor near = where(is_near, *this, zero), z = near * near;
+  const Tensor p = (z * Tensor(-9.64399179425052238628e-1) - Tensor(9.92877231001918586564e1)) * z -
+                   Tensor(1.61468768441708447952e3);
+  const Tensor q =
+      ((z + Tensor(1.12811678491632931402e2)) * z + Tensor(2.23548839060100448583e3)) * z +
+      Tensor(4.84406305325125486048e3);
+  const Tensor t = (where(negative, *this, neg()) * Tensor(2.0)).exp();
+  const Tensor far = where(negative, t - one, one - t);
+  return where(is_near, near * (q + z * p), far) / where(is_near, q, one + t);
+}
 Tensor Tensor::gelu() const {  // the tanh form, as tinygrad's
   const Tensor cube = *this * *this * *this;
   return Tensor(0.5) * *this *
@@ -248,13 +270,17 @@ Tensor Tensor::gelu() const {  // the tanh form, as tinygrad's
           ((*this + cube * Tensor(0.044715)) * Tensor(std::sqrt(2 / std::numbers::pi))).tanh());
 }
 Tensor Tensor::silu() const { return *this * sigmoid(); }
-Tensor Tensor::softplus() const {  // max(x, 0) + log(1 + exp(-|x|)): does not overflow
-  return maximum(Tensor(0.0)) + (Tensor(1.0) + abs().neg().exp()).log();
+Tensor Tensor::softplus() const {  // max(x, 0) + log(1 + t), t = exp(-|x|): does not overflow
+  const Tensor t = abs().neg().exp(), u = t + Tensor(1.0), lost = u == Tensor(1.0);
+  // What rounding took from u is given back by t / (u - 1) (W. Kahan).
+  const Tensor log = where(lost, t, u.log() * t / where(lost, Tensor(1.0), u - Tensor(1.0)));
+  return maximum(Tensor(0.0)) + log;
 }
 Tensor Tensor::elu(double alpha) const {
+  // exp(x) - 1 = 2y / (1 - y) with y = tanh(x / 2), which does not cancel.
   const Tensor positive = *this > Tensor(0.0);
-  return where(positive, *this,
-               Tensor(alpha) * (where(positive, Tensor(0.0), *this).exp() - Tensor(1.0)));
+  const Tensor y = (where(positive, Tensor(0.0), *this) * Tensor(0.5)).tanh();
+  return where(positive, *this, Tensor(2 * alpha) * y / (Tensor(1.0) - y));
 }
 Tensor Tensor::clip(double low, double high) const {
   KOINE_REQUIRE(low <= high, Value, "clip: the low bound {} is above the high bound {}", low, high);

@@ -312,7 +312,7 @@ Tensor Tensor::sparse_categorical_crossentropy(const Tensor& target, double labe
   return hard * Tensor(1 - label_smoothing) - logs.mean() * Tensor(label_smoothing);
 }
 Tensor Tensor::binary_crossentropy_logits(const Tensor& target) const {
-  return (maximum(Tensor(0.0)) - *this * target + (Tensor(1.0) + abs().neg().exp()).log()).mean();
+  return (softplus() - *this * target).mean();
 }
 Tensor Tensor::mse_loss(const Tensor& target) const { return (*this - target).square().mean(); }
 

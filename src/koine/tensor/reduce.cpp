@@ -121,9 +121,7 @@ Tensor Tensor::log_softmax(int64_t axis) const {
 Tensor Tensor::logsumexp(const Axes& axes, bool keepdim) const {
   const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
   const Tensor top = x.max(axes, true).detach();
-  // Where everything is -inf the difference would be NaN.
-  const Tensor shift =
-      where(top == Tensor(-std::numeric_limits<double>::infinity()), top.zeros_like(), top);
+  const Tensor shift = where(top.isinf(), top.zeros_like(), top);  // inf - inf would be NaN
   const Tensor total = (x - shift).exp().sum(axes, keepdim).log();
   return total + shift.reshape(total.shape());
 }

@@ -274,6 +274,8 @@ class Tensor {
   template <class F>
   Tensor moved(F&& move) const;
   const Impl& self() const;
+  /// Of what was written as a C++ literal its value in full; null otherwise.
+  UOp as_literal() const;
   int64_t axis_of(int64_t axis, std::string_view method, int64_t extra = 0) const;
   Axes axes_of(const Axes& axes, std::string_view method) const;
   Tensor reduced(Op op, const Axes& axes, bool keepdim, std::string_view method) const;
