@@ -11,6 +11,7 @@
 #include "koine/ir/eval.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/op_table.hpp"
+#include "koine/ir/text.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/decompose.hpp"
 #include "koine/transform/gradient.hpp"
@@ -200,9 +201,33 @@ TEST(elementwise, spec_D9_transcendentals_are_accurate) {
                 angle, Tensor::from(angle, {angles}).sin().tolist<float>(),
                 +[](double v) { return std::sin(v); }),
             1.0);
-  for (const DType d : {DType::Float16, DType::Float32, DType::Float64})
+  // Any size, and what comes closest to a multiple of pi/2 (16367173 2^72, J.-M. Muller, Elementary
+  // Functions, 2016).
+  std::vector<float> far{std::ldexp(16367173.0f, 72), 1e10f, 1e20f, 1e30f, 3e38f};
+  for (int i = 0; i < 20000; ++i)
+    far.push_back(std::bit_cast<float>(static_cast<uint32_t>(random() % 0x7f800000)) *
+                  (i % 2 ? 1.0f : -1.0f));
+  for (int i = 0; i < 20000; ++i)  // float32 neighbours of multiples of pi/2
+    far.push_back(
+        static_cast<float>(static_cast<double>(random() % 2'000'000) * 1.5707963267948966));
+  const Tensor out_there = Tensor::from(far, {static_cast<int64_t>(far.size())});
+  EXPECT_LE(
+      worst_ulp(far, out_there.sin().tolist<float>(), +[](double v) { return std::sin(v); }), 1.0);
+  EXPECT_LE(
+      worst_ulp(far, out_there.cos().tolist<float>(), +[](double v) { return std::cos(v); }), 1.0);
+  for (const DType d : {DType::Float16, DType::Float32, DType::Float64}) {
     for (const Op op : {Op::Exp2, Op::Log2, Op::Sin})
       expect_same_everywhere(unary(op, leaf({333}, d)));
+    for (int64_t turns = 1; turns < 4; ++turns) expect_same_everywhere(sine(leaf({333}, d), turns));
+  }
+  const UOp angles_node = leaf({7});
+  EXPECT_EQ(parse(to_text(sine(angles_node, 3))), sine(angles_node, 3));
+  EXPECT_EQ(sine(angles_node, 4), unary(Op::Sin, angles_node));
+  const double zero = -0.0;
+  const Tensor nothing = Tensor::from<double>({zero});
+  for (int64_t turns = 0; turns < 4; ++turns)
+    EXPECT_EQ(Tensor(sine(nothing.uop(), turns)).item(), turns == 1 ? 1 : turns == 3 ? -1 : 0);
+  EXPECT_TRUE(std::signbit(Tensor(sine(nothing.uop())).item()));
 }
 
 // The table of docs/switches.md.

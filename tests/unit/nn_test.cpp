@@ -133,6 +133,44 @@ TEST(gradients, spec_amend_40_corners) {
   EXPECT_EQ(z.prod().gradient({z})[0].tolist<float>(), (std::vector<float>{6, 0, 0}));
 }
 
+// What NumPy gives, at the corners.
+TEST(tensors, division_powers_and_signs_at_the_corners) {
+  const double inf = std::numeric_limits<double>::infinity();
+  auto same = [](const Tensor& got, const std::vector<double>& wanted) {
+    const auto values = got.tolist<double>();
+    ASSERT_EQ(values.size(), wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (std::isnan(wanted[i])) {
+        EXPECT_TRUE(std::isnan(values[i])) << i;
+        continue;
+      }
+      EXPECT_EQ(values[i], wanted[i]) << i;
+      EXPECT_EQ(std::signbit(values[i]), std::signbit(wanted[i])) << i;
+    }
+  };
+  for (const DType d : {DType::Float32, DType::Float64}) {
+    const Tensor a = Tensor::from<double>({7, -7, 7, -7, 1, 1, -1, 0, -0.0, inf, 3, -1e-30})
+                         .cast(d),
+                 b = Tensor::from<double>({2, 2, -2, -2, inf, -inf, inf, -3, 5, 2, 0, 1}).cast(d);
+    same(a.mod(b), {1, 1, -1, -1, 1, -inf, inf, -0.0, 0, NAN, NAN, 1});
+    same(a.idiv(b), {3, -4, -4, 3, 0, -1, -1, -0.0, -0.0, NAN, inf, -1});
+    same(Tensor::from<double>({-0.5, -0.0, 0.5, 1.5, 2.5, -2.5}).cast(d).round(),
+         {-0.0, -0.0, 0, 2, 2, -2});
+    same(Tensor::from<double>({-0.0, 0, -3, NAN}).cast(d).sign(), {0, 0, -1, NAN});
+  }
+  EXPECT_EQ(Tensor::from<float>({1}).mod(Tensor::from<float>({0.001f})).item<float>(),
+            std::fmod(1.0f, 0.001f));
+  EXPECT_EQ(Tensor::from<uint8_t>({2, 3, 7}).pow(Tensor::from<uint8_t>({255, 5, 0})).tolist<int>(),
+            (std::vector<int>{0, 243, 1}));
+  EXPECT_EQ(Tensor::from<int64_t>({3, -3}).pow(Tensor(39)).tolist<int64_t>(),
+            (std::vector<int64_t>{4052555153018976267, -4052555153018976267}));
+  EXPECT_EQ(Tensor::from<int32_t>({2, 1, -1, -1})
+                .pow(Tensor::from<int32_t>({-1, -5, -3, -4}))
+                .tolist<int>(),
+            (std::vector<int>{0, 1, -1, 1}));
+  EXPECT_EQ(Tensor::from<uint8_t>({20, 20}).prod().item<int>(), 400);
+}
+
 TEST(tensors, literals_keep_all_their_digits) {
   const Tensor x = Tensor::from<double>({3, -0.7});
   auto expect = [&](const Tensor& got, auto f) {

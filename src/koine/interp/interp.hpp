@@ -43,8 +43,9 @@ struct KernelArguments {
 /// InternalError, because kernels guard what user indices can reach.
 void interpret_linear(const UOp& linear, const KernelArguments& arguments);
 
-/// One elementwise op, decomposed ones included.
-Bits interpret_scalar(Op op, DType out, DType in, std::span<const Bits> operands);
+/// One elementwise op with its arg, decomposed ones included.
+Bits interpret_scalar(Op op, DType out, DType in, std::span<const Bits> operands,
+                      const Arg& arg = {});
 
 Bits read_element(const std::byte* data, DType dtype, int64_t index);
 void write_element(std::byte* data, DType dtype, int64_t index, Bits bits);

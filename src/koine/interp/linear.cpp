@@ -101,8 +101,8 @@ class LinearInterpreter {
       Bits operands[3] = {};
       for (size_t i = 0; i < out.size(); ++i) {
         for (size_t k = 0; k < in.size(); ++k) operands[k] = (*in[k])[in[k]->size() == 1 ? 0 : i];
-        out[i] =
-            interpret_scalar(u.op(), u.dtype(), dtype, std::span<const Bits>(operands, in.size()));
+        out[i] = interpret_scalar(u.op(), u.dtype(), dtype,
+                                  std::span<const Bits>(operands, in.size()), u.arg());
       }
       return out;
     }

@@ -25,11 +25,11 @@ struct Recipe {
   std::vector<Step> steps;
 };
 
-Recipe make_recipe(Op op, DType dtype) {
+Recipe make_recipe(Op op, DType dtype, const Arg& arg) {
   std::vector<UOp> operands;
   for (int i = 0; i < op_info(op).fewest; ++i)
     operands.push_back(UOp::make(Op::Param, {}, BufferArg{i, dtype, {}, AddrSpace::Global}));
-  const UOp root = decompose(op, operands);
+  const UOp root = decompose(op, operands, arg);
   KOINE_INVARIANT(root, "{} of {} has no definition", op_name(op), dtype_name(dtype));
   Recipe recipe;
   absl::flat_hash_map<const Node*, int> number;
@@ -45,22 +45,24 @@ Recipe make_recipe(Op op, DType dtype) {
   return recipe;
 }
 
-const Recipe& recipe_of(Op op, DType dtype) {
+const Recipe& recipe_of(Op op, DType dtype, const Arg& arg) {
   static std::mutex mutex;
   static std::unordered_map<int, std::unique_ptr<Recipe>> recipes;
   const std::lock_guard lock(mutex);
-  auto& slot = recipes[static_cast<int>(op) * dtype_count + static_cast<int>(dtype)];
-  if (!slot) slot = std::make_unique<Recipe>(make_recipe(op, dtype));
+  const int64_t* turns = std::get_if<int64_t>(&arg);  // of a Sin
+  auto& slot = recipes[(static_cast<int>(op) * dtype_count + static_cast<int>(dtype)) * 4 +
+                       (turns != nullptr ? static_cast<int>(*turns) : 0)];
+  if (!slot) slot = std::make_unique<Recipe>(make_recipe(op, dtype, arg));
   return *slot;
 }
 
 }  // namespace
 
-Bits interpret_scalar(Op op, DType out, DType in, std::span<const Bits> operands) {
+Bits interpret_scalar(Op op, DType out, DType in, std::span<const Bits> operands, const Arg& arg) {
   if (op == Op::Bitcast) return operands[0];
   if (can_evaluate(op)) return evaluate(op, out, in, operands);
   std::vector<Bits> values;
-  for (const Step& s : recipe_of(op, in).steps) {
+  for (const Step& s : recipe_of(op, in, arg).steps) {
     if (s.op == Op::Const) {
       values.push_back(s.constant);
     } else if (s.op == Op::Param) {

@@ -183,8 +183,8 @@ class TensorInterpreter {
       }
       if (u.is(Op::Where))  // only the chosen side counts
         valid = element_valid[0] && element_valid[(operands[0] & 1) != 0 ? 1 : 2];
-      out.data[i] =
-          interpret_scalar(u.op(), u.dtype(), dtype, std::span<const Bits>(operands, count));
+      out.data[i] = interpret_scalar(u.op(), u.dtype(), dtype,
+                                     std::span<const Bits>(operands, count), u.arg());
       if (masked) out.valid[i] = valid;
     }
     return out;

@@ -65,6 +65,10 @@ UOp new_buffer(const UOp& shape, DType dtype, Device device) {
 }
 
 UOp unary(Op op, const UOp& a) { return UOp::make(op, {a}); }
+UOp sine(const UOp& a, int64_t quarter_turns) {
+  const int64_t turns = quarter_turns & 3;
+  return UOp::make(Op::Sin, {a}, turns == 0 ? Arg() : Arg(turns));
+}
 UOp binary(Op op, const UOp& a, const UOp& b) { return UOp::make(op, {a, b}); }
 UOp cast(const UOp& a, DType dtype) {
   return a.dtype() == dtype ? a : UOp::make(Op::Cast, {a}, dtype);

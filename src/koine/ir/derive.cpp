@@ -261,6 +261,11 @@ Derived elementwise(Op op, Sources src, const Arg& arg) {
   if (op == Op::Threefry)
     KOINE_REQUIRE(dtype == DType::UInt64, Type, "Threefry: counter and key are uint64, got {}",
                   dtype_name(dtype));
+  if (op == Op::Sin && arg.index() != 0) {
+    const int64_t* turns = std::get_if<int64_t>(&arg);
+    KOINE_REQUIRE(turns && *turns >= 1 && *turns <= 3, Type,
+                  "Sin: the arg is 1, 2 or 3 quarter turns, or none");
+  }
   switch (op_info(op).dtype_rule) {
     case DTypeRule::Arg: {
       const DType* target = std::get_if<DType>(&arg);

@@ -249,6 +249,7 @@ class LineParser {
         fail("unknown axis type");
       }
       case Op::GetTuple:
+      case Op::Sin:
       case Op::Replicated:
         return number<int64_t>();
       case Op::Ins:

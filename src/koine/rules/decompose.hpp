@@ -16,7 +16,7 @@ const RuleSet<DecomposeContext>& transcendental_rules();
 /// Recip, Sqrt, Fdiv, Mulacc, Trunc by the spec's forms, for targets without them (amendment C3).
 const RuleSet<DecomposeContext>& fallback_rules();
 
-/// The decomposition of one op on operand nodes; null when the op has none.
-UOp decompose(Op op, std::span<const UOp> operands);
+/// The decomposition of one op with this arg on operand nodes; null when the op has none.
+UOp decompose(Op op, std::span<const UOp> operands, const Arg& arg = {});
 
 }  // namespace koine

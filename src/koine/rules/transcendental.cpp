@@ -246,35 +246,44 @@ Reduced reduce_large(const UOp& x) {
           bitcast(quadrant, DType::Int64)};
 }
 
-UOp sin_of_double(const UOp& x) {
-  const UOp zero = like(x, 0), negative = lt(x, zero);
-  const UOp size = where(negative, neg(x), x);
+// sin(x + turns pi/2) from the reduced |x|.
+UOp sine_of(const UOp& x, const UOp& size, const Reduced& reduced, int64_t turns) {
+  UOp value = sin_in_quadrant(
+      reduced.r,
+      turns == 0 ? reduced.quadrant : add(reduced.quadrant, constant_int(DType::Int64, turns)));
+  const UOp zero = like(x, 0);
+  if (turns % 2 == 0) {  // odd: the sign of x, also that of 0
+    value = where(lt(x, zero), neg(value), value);
+    value = where(eq(x, zero), turns == 0 ? x : neg(x), value);
+  }
+  return where(lt(size, like(x, std::numeric_limits<double>::infinity())), value, nan_like(x));
+}
+
+UOp sin_of_double(const UOp& x, int64_t turns) {
+  const UOp size = where(lt(x, like(x, 0)), neg(x), x);
   const UOp is_small = lt(size, like(x, 0x1p20));
   const Reduced small = reduce_small(size);
   const Reduced large = reduce_large(where(is_small, like(x, 0x1p20), size));
-  const UOp value = sin_in_quadrant(where(is_small, small.r, large.r),
-                                    where(is_small, small.quadrant, large.quadrant));
-  const UOp finite = lt(size, like(x, std::numeric_limits<double>::infinity()));
-  const UOp result = where(finite, where(negative, neg(value), value), nan_like(x));
-  return where(eq(x, zero), x, result);  // keeps -0.0
+  return sine_of(
+      x, size, {where(is_small, small.r, large.r), where(is_small, small.quadrant, large.quadrant)},
+      turns);
 }
 
-// sin of a float32, given as a float64: any size. |x| = u 2^(32 j) with u below 2^32, and 2^(32 j)
-// 2/pi modulo 4 is a constant in three parts; u has 24 bits, so its products with the first two
-// parts (29 bits each) are exact.
-UOp sin_of_single(const UOp& x) {
+// sin of a float32, given as a float64: any size. |x| = u 2^s with u below 2^50, a whole number
+// where s is not 0, and 2^s 2/pi modulo 4 is a constant in three parts; u has 24 bits, so its
+// products with the first two parts (29 bits each) are exact.
+UOp sin_of_single(const UOp& x, int64_t turns) {
   struct Row {
     double scale, part1, part2, part3;
   };
   constexpr Row rows[4] = {{0x1p0, 0x1.45f306cp-1, 0x1.c9c882ap-29, 0x1.4fe13abe8fa9ap-59},
-                           {0x1p-32, -0x1.b1bbeaep+0, 0x1.3f84ebp-29, -0x1.70565911f924fp-59},
-                           {0x1p-64, 0x1.fc2757ep+0, -0x1.c159644p-29, -0x1.f924eb53361dep-59},
-                           {0x1p-96, 0x1.f534ddcp+0, 0x1.b6c52cp-33, -0x1.9b0ef1bef806cp-58}};
-  const UOp zero = like(x, 0), negative = lt(x, zero);
-  const UOp size = where(negative, neg(x), x);
-  const UOp big = logical_not(lt(size, like(x, 0x1p32)));
-  const UOp bigger = logical_not(lt(size, like(x, 0x1p64)));
-  const UOp biggest = logical_not(lt(size, like(x, 0x1p96)));
+                           {0x1p-26, 0x1.b939106p+0, -0x1.6b01ec6p-29, 0x1.7d1f534ddc0dbp-58},
+                           {0x1p-52, 0x1.529fc28p+0, -0x1.505c15ap-29, 0x1.377036d8a5665p-58},
+                           {0x1p-78, 0x1.d5f47d4p+0, 0x1.a6ee06ep-29, -0x1.3ad4cd8778df8p-59}};
+  const UOp size = where(lt(x, like(x, 0)), neg(x), x);
+  const UOp big = logical_not(lt(size, like(x, 0x1p50)));
+  const UOp bigger = logical_not(lt(size, like(x, 0x1p76)));
+  const UOp biggest = logical_not(lt(size, like(x, 0x1p102)));
   auto choose = [&](double Row::* column) {
     // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): it does not follow member pointers
     return where(biggest, like(x, rows[3].*column),
@@ -285,14 +294,13 @@ UOp sin_of_single(const UOp& x) {
   const UOp t1 = mul(u, choose(&Row::part1)), t2 = mul(u, choose(&Row::part2));
   const UOp t3 = mul(u, choose(&Row::part3));
   const UOp t1_mod_4 = sub(t1, mul(nearest(mul(t1, like(x, 0.25))).value, like(x, 4)));
-  const Nearest q2 = nearest(t2);
-  const UOp sum = add(t1_mod_4, sub(t2, q2.value));  // exact
+  const Nearest q1 = nearest(t1_mod_4), q2 = nearest(t2);
+  const UOp f1 = sub(t1_mod_4, q1.value), f2 = sub(t2, q2.value);  // exact
+  const UOp sum = add(f1, f2), f2_part = sub(sum, f1);
+  const UOp lost = add(sub(f1, sub(sum, f2_part)), sub(f2, f2_part));  // by rounding the sum
   const Nearest q = nearest(sum);
-  const UOp r = mul(add(sub(sum, q.value), t3), like(x, std::numbers::pi / 2));
-  const UOp value = sin_in_quadrant(r, add(q.bits, q2.bits));
-  const UOp finite = lt(size, like(x, std::numeric_limits<double>::infinity()));
-  const UOp result = where(finite, where(negative, neg(value), value), nan_like(x));
-  return where(eq(x, zero), x, result);  // keeps -0.0
+  const UOp r = mul(add(sub(sum, q.value), add(lost, t3)), like(x, std::numbers::pi / 2));
+  return sine_of(x, size, {r, add(q.bits, add(q1.bits, q2.bits))}, turns);
 }
 
 // a^b of a positive a: 2^(b log2 a). A rounded product would lose as many bits as its whole part
@@ -364,16 +372,17 @@ UOp threefry_of(const UOp& counter, const UOp& key) {
 
 }  // namespace
 
-UOp decompose(Op op, std::span<const UOp> operands) {
+UOp decompose(Op op, std::span<const UOp> operands, const Arg& arg) {
   const UOp& x = operands[0];
   const DType dtype = x.dtype();
   if (op == Op::Threefry) return threefry_of(x, operands[1]);
+  const int64_t* turns = std::get_if<int64_t>(&arg);
   const bool in_double = op == Op::Sin || op == Op::Pow;
   if (is_small_float(dtype) || (in_double && dtype == DType::Float32)) {
     std::vector<UOp> wide;
     for (const UOp& o : operands)
       wide.push_back(cast(o, in_double ? DType::Float64 : DType::Float32));
-    const UOp result = op == Op::Sin   ? sin_of_single(wide[0])
+    const UOp result = op == Op::Sin   ? sin_of_single(wide[0], turns != nullptr ? *turns : 0)
                        : op == Op::Pow ? pow_of_double(wide[0], wide[1], false)
                                        : decompose(op, wide);
     return result ? cast(result, dtype) : UOp();
@@ -384,7 +393,7 @@ UOp decompose(Op op, std::span<const UOp> operands) {
     case Op::Log2:
       return log2_of(x);
     case Op::Sin:
-      return sin_of_double(x);
+      return sin_of_double(x, turns != nullptr ? *turns : 0);
     case Op::Pow:
       return pow_of_double(x, operands[1], true);
     default:
@@ -398,7 +407,7 @@ const RuleSet<DecomposeContext>& transcendental_rules() {
                              node(ops({Op::Exp2, Op::Log2, Op::Sin, Op::Pow, Op::Threefry})),
                              [](const Match& m, DecomposeContext& target) -> UOp {
                                if (target.native[static_cast<size_t>(m.root().op())]) return {};
-                               return decompose(m.root().op(), m.root().src());
+                               return decompose(m.root().op(), m.root().src(), m.root().arg());
                              }),
   };
   return rules;

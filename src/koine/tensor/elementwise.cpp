@@ -44,6 +44,66 @@ std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, const UOp& literal_a,
   return {in_full(x, literal_a), in_full(y, literal_b)};
 }
 
+namespace {
+
+// By squaring, with the wrap of the dtype. A negative exponent gives the whole part of the result,
+// which is 0 but for bases 1 and -1.
+Tensor integer_power(const Tensor& base, const Tensor& exponent) {
+  if (base.dtype() == DType::Bool)
+    return integer_power(base.cast(DType::Int8), exponent.cast(DType::Int8));
+  const DType d = base.dtype();
+  auto whole = [&](int64_t v) { return Tensor(constant_int(d, v)); };
+  const Tensor zero = whole(0), one = whole(1);
+  const UOp known = exponent.uop();
+  Tensor result = one, square = base;
+  for (int64_t bit = 0; bit < 8 * item_size(d) - (is_signed(d) ? 1 : 0); ++bit) {
+    if (known.is(Op::Const)) {
+      const uint64_t left = static_cast<uint64_t>(const_int(known)) >> bit;
+      if (left == 0 || const_int(known) < 0) break;
+      if ((left & 1) != 0) result = result * square;
+      if (left == 1) break;
+    } else {
+      const Tensor set = exponent.rshift(whole(bit)).bitwise_and(one) != zero;
+      result = Tensor::where(set, result * square, result);
+    }
+    square = square * square;
+  }
+  if (!is_signed(d)) return result;
+  const Tensor odd = exponent.bitwise_and(one) != zero;
+  const Tensor inverse = Tensor::where(
+      base == one, one, Tensor::where(base == whole(-1), Tensor::where(odd, base, one), zero));
+  return Tensor::where(exponent < zero, inverse, result);
+}
+
+// Quotient and remainder of floats as Python and NumPy define them: the remainder has the sign of
+// b. Below float64 it is exact for quotients up to 2^29, since float64 holds what is subtracted.
+std::pair<Tensor, Tensor> float_divmod(const Tensor& a, const Tensor& b) {
+  const DType d = a.dtype();
+  if (d != DType::Float64) {
+    const auto [quotient, remainder] = float_divmod(a.cast(DType::Float64), b.cast(DType::Float64));
+    return {quotient.cast(d), remainder.cast(d)};
+  }
+  const Tensor zero = b.zeros_like(), one = b.ones_like(), ratio = a / b;
+  const Tensor size = Tensor::where(a < zero, a.neg(), a),
+               step = Tensor::where(b < zero, b.neg(), b);
+  // size - trunc(size / step) step, where the division may have rounded up to the next whole
+  // number; the size itself where the step is infinite.
+  Tensor part = size - (size / step).trunc() * step;
+  part = Tensor::where(part < zero, part + step, part);
+  part = Tensor::where(step.isinf().bitwise_and(size.isfinite()), size, part);
+  part = Tensor::where(a < zero, part.neg(), part);
+  const Tensor other_side = (part != zero).bitwise_and((b < zero) != (part < zero));
+  const Tensor remainder = Tensor::where(part == zero, Tensor::where(b < zero, zero.neg(), zero),
+                                         Tensor::where(other_side, part + b, part));
+  const Tensor exact = (a - part) / b - Tensor::where(other_side, one, zero);
+  const Tensor below = exact.floor();
+  const Tensor nearest = Tensor::where(exact - below > Tensor(0.5), below + one,
+                                       below);  // `exact` is a rounded integer
+  const Tensor quotient = Tensor::where(exact == zero, ratio * zero, nearest);
+  return {Tensor::where(b == zero, ratio, quotient), remainder};
+}
+
+}  // namespace
 }  // namespace tensor
 
 namespace {
@@ -118,21 +178,18 @@ Tensor Tensor::minimum(const Tensor& b) const {
 }
 Tensor Tensor::pow(const Tensor& b) const {
   KOINE_MEET(*this, b);
-  if (!is_float(x.dtype())) {
-    const DType d = DType::Float32;
-    return Tensor(binary(Op::Pow, koine::cast(x, d), koine::cast(y, d))).cast(x.dtype());
-  }
+  if (!is_float(x.dtype())) return tensor::integer_power(Tensor(x), Tensor(y));
   if (is_const(y, 2)) return Tensor(mul(x, x));
   return Tensor(binary(Op::Pow, x, y));
 }
 Tensor Tensor::idiv(const Tensor& b) const {
   KOINE_MEET(*this, b);
-  if (is_float(x.dtype())) return (Tensor(x) / Tensor(y)).floor();
+  if (is_float(x.dtype())) return tensor::float_divmod(Tensor(x), Tensor(y)).first;
   return Tensor(koine::idiv(x, y));
 }
 Tensor Tensor::mod(const Tensor& b) const {
   KOINE_MEET(*this, b);
-  if (is_float(x.dtype())) return Tensor(x) - (Tensor(x) / Tensor(y)).floor() * Tensor(y);
+  if (is_float(x.dtype())) return tensor::float_divmod(Tensor(x), Tensor(y)).second;
   return Tensor(koine::mod(x, y));
 }
 Tensor Tensor::bitwise_and(const Tensor& b) const {
@@ -179,19 +236,21 @@ Tensor Tensor::rsqrt() const { return sqrt().reciprocal(); }
 Tensor Tensor::exp2() const { return apply(Op::Exp2, *this); }
 Tensor Tensor::log2() const { return apply(Op::Log2, *this); }
 Tensor Tensor::exp() const {
+  if (is_small_float(dtype())) return cast(DType::Float32).exp().cast(dtype());  // rounds once
   const Tensor x = cast(float_dtype(dtype()));
   return Tensor(unary(Op::Exp2, mul(x.uop(), literal(x, std::numbers::log2e))));
 }
 Tensor Tensor::log() const {
+  if (is_small_float(dtype())) return cast(DType::Float32).log().cast(dtype());
   const Tensor l = log2();
   return Tensor(mul(l.uop(), literal(l, std::numbers::ln2)));
 }
 Tensor Tensor::sin() const { return apply(Op::Sin, *this); }
-Tensor Tensor::cos() const {
-  const Tensor x = cast(float_dtype(dtype()));
-  return Tensor(unary(Op::Sin, add(x.uop(), literal(x, std::numbers::pi / 2))));
+Tensor Tensor::cos() const { return Tensor(sine(cast(float_dtype(dtype())).uop(), 1)); }
+Tensor Tensor::tan() const {
+  if (is_small_float(dtype())) return cast(DType::Float32).tan().cast(dtype());
+  return sin() / cos();
 }
-Tensor Tensor::tan() const { return sin() / cos(); }
 Tensor Tensor::trunc() const { return is_float(dtype()) ? Tensor(unary(Op::Trunc, uop())) : *this; }
 Tensor Tensor::floor() const {
   if (!is_float(dtype())) return *this;
@@ -209,8 +268,9 @@ Tensor Tensor::round() const {
   const Tensor down = floor(), half = *this - down;
   const Tensor up = down + Tensor(1.0);
   const Tensor even = (down * Tensor(0.5)).floor() * Tensor(2.0);
-  return where(half < Tensor(0.5), down,
-               where(half > Tensor(0.5), up, where(down == even, down, up)));
+  const Tensor nearest =
+      where(half < Tensor(0.5), down, where(half > Tensor(0.5), up, where(down == even, down, up)));
+  return where(nearest == zeros_like(), *this * zeros_like(), nearest);  // the sign of 0
 }
 // What detach() marks below has no part in a gradient: it gives the corners of amendment C40. It
 // costs nothing: see forward_rules.
@@ -223,7 +283,8 @@ Tensor Tensor::abs() const {
 Tensor Tensor::sign() const {
   const Tensor one = ones_like(), zero = zeros_like();
   if (!is_signed(dtype()) && !is_float(dtype())) return where(*this != zero, one, zero);
-  return where(*this > zero, one, where(*this < zero, one.neg(), detach()));  // NaN and zeros stay
+  const Tensor rest = is_float(dtype()) ? detach() + zero : zero;  // NaN stays, -0 becomes 0
+  return where(*this > zero, one, where(*this < zero, one.neg(), rest));
 }
 Tensor Tensor::square() const { return *this * *this; }
 Tensor Tensor::isnan() const { return *this != *this; }

@@ -35,6 +35,8 @@ Tensor Tensor::prod(const Axes& axes, bool keepdim) const {
     return cast(DType::Float32).reduced(Op::Mul, axes, keepdim, "prod").cast(d);
   if (d == DType::Bool || (is_signed(d) && item_size(d) < 4))
     return cast(DType::Int32).reduced(Op::Mul, axes, keepdim, "prod");
+  if (is_unsigned(d) && item_size(d) < 4)
+    return cast(DType::UInt32).reduced(Op::Mul, axes, keepdim, "prod");
   return reduced(Op::Mul, axes, keepdim, "prod");
 }
 Tensor Tensor::max(const Axes& axes, bool keepdim) const {

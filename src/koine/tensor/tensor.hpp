@@ -147,7 +147,8 @@ class Tensor {
   Tensor gather(int64_t axis, const Tensor& index) const;
   Tensor scatter(int64_t axis, const Tensor& index, const Tensor& src) const;
   Tensor scatter_add(int64_t axis, const Tensor& index, const Tensor& src) const;
-  /// Along axis 0 by positions; out of range raises IndexError at realize in Python, reads 0 here.
+  /// Rows along an axis by positions; negative ones count from the end. KOINE_INDEX says what
+  /// becomes of those out of range: by default an Error at realize.
   Tensor index_select(int64_t axis, const Tensor& index) const;
   Tensor one_hot(int64_t classes) const;
   Tensor tril(int64_t diagonal = 0) const;

@@ -180,7 +180,8 @@ const std::unordered_map<Op, Vjp>& table() {
        }},
       {Op::Sin,
        [](const UOp& n, const UOp& g) {
-         return Cotangents{mul(g, unary(Op::Sin, add(n.src(0), like(n, std::numbers::pi / 2))))};
+         const int64_t* turns = std::get_if<int64_t>(&n.arg());
+         return Cotangents{mul(g, sine(n.src(0), turns != nullptr ? *turns + 1 : 1))};
        }},
       {Op::Where,
        [](const UOp& n, const UOp& g) {
