@@ -125,7 +125,6 @@ class LinearInterpreter {
       case Op::Expand:
         return Lanes(width(u), lanes(u.src(0))[0]);
       case Op::Bitcast:
-        return lanes(u.src(0));
       case Op::Reshape:
         return lanes(u.src(0));
       case Op::Shrink: {

@@ -8,7 +8,7 @@ namespace koine {
 /// What is known of a node the moment it is built.
 struct Derived {
   DType dtype = DType::Void;
-  UOp shape = {};  ///< null: ()
+  UOp shape;  ///< null: ()
   bool scalar_stack = false;
 };
 

@@ -359,10 +359,10 @@ const RangeSet* ranges_of(const UOp& u) {
 // The ranges of a node: a new set only where they are not those of one of its sources, or none
 // (`owns_ranges` decides by that who deletes it).
 const RangeSet* compute_ranges(const Node* node) {
-  static const RangeSet nothing;
+  static const auto* nothing = new RangeSet;  // shared by all that have none
   const bool ends = node->op == Op::End || node->op == Op::Reduce;
   const auto open = node->src().first(ends ? 1 : node->source_count);
-  const RangeSet* largest = &nothing;
+  const RangeSet* largest = nothing;
   for (const UOp& source : open)
     if (ranges_of(source)->size() > largest->size()) largest = ranges_of(source);
   // The effects an After waits for are closed loops: it depends on them, not on their ranges.
@@ -379,7 +379,7 @@ const RangeSet* compute_ranges(const Node* node) {
   out.erase(std::unique(out.begin(), out.end()), out.end());
   for (const UOp& source : node->src().subspan(open.size())) std::erase(out, source.node());
   if (node->op == Op::Range) out.push_back(node);
-  return out.empty() ? &nothing : new RangeSet(std::move(out));
+  return out.empty() ? nothing : new RangeSet(std::move(out));
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/ir/text.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
@@ -80,6 +82,8 @@ UOp scatter_kernel(const UOp& ast, const Scatter& scatter) {
     if (u.is(Op::Store)) stored = u;
     if (u.is(Op::End)) closing = u;
   }
+  KOINE_INVARIANT(stored && closing, "scatter: the kernel has no store in a loop:\n{}",
+                  to_text(ast));
   const std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());
   const UOp filled = end(store(stored.src(0), scatter.miss), loops);
   // The second nest has ranges of its own: the d of the fold, then the loops other than k.

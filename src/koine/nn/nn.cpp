@@ -22,7 +22,8 @@ void Linear::state(const std::string& prefix, const StateVisitor& visit) {
 Conv2d::Conv2d(int64_t in, int64_t out, int64_t kernel, Tensor::Window w, int64_t group_count,
                bool with_bias)
     : window(w), groups(group_count) {
-  const double bound = 1 / std::sqrt(static_cast<double>(in / group_count * kernel * kernel));
+  const int64_t fan_in = in / group_count * kernel * kernel;
+  const double bound = 1 / std::sqrt(static_cast<double>(fan_in));
   weight = parameter(Tensor::uniform({out, in / group_count, kernel, kernel}, -bound, bound));
   if (with_bias) bias = parameter(Tensor::uniform({out}, -bound, bound));
 }
@@ -49,7 +50,8 @@ Tensor BatchNorm::operator()(const Tensor& x, bool training) {
   if (training) {
     mean = x.mean(others, true);
     var = (x - mean).square().mean(others, true);
-    const auto count = static_cast<double>(x.numel() / x.size(1));
+    const int64_t each = x.numel() / x.size(1);
+    const auto count = static_cast<double>(each);
     const double unbiased = count > 1 ? count / (count - 1) : 1;
     running_mean.assign(running_mean * Tensor(1 - momentum) +
                         mean.detach().reshape({-1}) * Tensor(momentum));

@@ -41,7 +41,7 @@ Pat any_const(int slot) {
   return Pat(std::move(n));
 }
 
-Pat node(OpSet set, std::vector<Pat> sources) {
+Pat node(OpSet set, const std::vector<Pat>& sources) {
   PatNode n;
   n.ops = set;
   for (const Pat& p : sources) n.sources.push_back(p.shared());
@@ -50,9 +50,9 @@ Pat node(OpSet set, std::vector<Pat> sources) {
       if (set[static_cast<size_t>(i)]) n.commutative = is_commutative(static_cast<Op>(i));
   return Pat(std::move(n));
 }
-Pat node(Op op, std::vector<Pat> sources) { return node(ops({op}), std::move(sources)); }
-Pat node_with(Op op, std::vector<Pat> sources) {
-  PatNode n = node(op, std::move(sources)).node();
+Pat node(Op op, const std::vector<Pat>& sources) { return node(ops({op}), sources); }
+Pat node_with(Op op, const std::vector<Pat>& sources) {
+  PatNode n = node(op, sources).node();
   n.more_sources = true;
   n.commutative = false;
   return Pat(std::move(n));

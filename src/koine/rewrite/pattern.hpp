@@ -75,10 +75,10 @@ class Pat {
 Pat any(int slot);
 /// Any Const that is not invalid, into a slot.
 Pat any_const(int slot);
-Pat node(Op op, std::vector<Pat> sources = {});
-Pat node(OpSet op, std::vector<Pat> sources = {});
+Pat node(Op op, const std::vector<Pat>& sources = {});
+Pat node(OpSet op, const std::vector<Pat>& sources = {});
 /// The same, with possibly more sources than named.
-Pat node_with(Op op, std::vector<Pat> sources);
+Pat node_with(Op op, const std::vector<Pat>& sources);
 
 Pat operator+(const Pat& a, const Pat& b);
 Pat operator*(const Pat& a, const Pat& b);

@@ -59,7 +59,8 @@ UOp count_where(const UOp& condition, const UOp& range) {
   UOp rest;
   if (!linear_coefficient(simplify_index(sub(c.src(0), c.src(1))), range, coefficient, rest))
     return {};
-  const UOp n = range.src(0), zero = index_const(0);
+  const UOp& n = range.src(0);
+  const UOp zero = index_const(0);
   auto clamp = [&](const UOp& v) { return minimum(maximum(v, zero), n); };
   UOp count;
   if (coefficient == 1)  // j + rest < 0: the first -rest

@@ -182,7 +182,7 @@ Tensor Tensor::stack(const std::vector<Tensor>& tensors, int64_t axis) {
                   tensor::text_of(tensors[0].shape()), tensor::text_of(t.shape()));
     values.push_back(koine::cast(t.uop(), dtype));
   }
-  const Tensor out(koine::stack(values));
+  Tensor out(koine::stack(values));
   const int64_t at = tensors[0].axis_of(axis, "stack", 1);
   if (at == 0) return out;
   std::vector<int64_t> order;
@@ -256,7 +256,7 @@ std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {
 Tensor tensor::positions(const Tensor& index, int64_t n) {
   const Tensor i = index.cast(DType::Int64);
   const Tensor zero(int64_t{0}), last(n - 1);
-  const Tensor wrapped = is_unsigned(index.dtype()) ? i : Tensor::where(i < zero, i + Tensor(n), i);
+  Tensor wrapped = is_unsigned(index.dtype()) ? i : Tensor::where(i < zero, i + Tensor(n), i);
   const Interval& bounds = wrapped.uop().bounds();
   if (bounds.low >= 0 && bounds.high < n) return wrapped;
   switch (options().index) {
