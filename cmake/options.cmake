@@ -7,6 +7,8 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(KOINE_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
 
+option(KOINE_LLVM_SHARED "Link LLVM's shared library: links in a second, starts 15 ms later; for development" OFF)
+
 add_library(koine_options INTERFACE)
 target_compile_options(koine_options INTERFACE -ffp-contract=off)
 if(PROJECT_IS_TOP_LEVEL)

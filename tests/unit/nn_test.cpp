@@ -168,6 +168,11 @@ TEST(tensors, division_powers_and_signs_at_the_corners) {
                 .pow(Tensor::from<int32_t>({-1, -5, -3, -4}))
                 .tolist<int>(),
             (std::vector<int>{0, 1, -1, 1}));
+  EXPECT_EQ(Tensor::from<uint64_t>({3})
+                .pow(Tensor(constant_bits(DType::UInt64, ~uint64_t{0})))
+                .tolist<uint64_t>(),
+            (std::vector<uint64_t>{12297829382473034411u}))
+      << "a constant exponent beyond int64: the inverse of 3 modulo 2^64";
   EXPECT_EQ(Tensor::from<uint8_t>({20, 20}).prod().item<int>(), 400);
 }
 

@@ -49,9 +49,8 @@ const Recipe& recipe_of(Op op, DType dtype, const Arg& arg) {
   static std::mutex mutex;
   static std::unordered_map<int, std::unique_ptr<Recipe>> recipes;
   const std::lock_guard lock(mutex);
-  const int64_t* turns = std::get_if<int64_t>(&arg);  // of a Sin
   auto& slot = recipes[(static_cast<int>(op) * dtype_count + static_cast<int>(dtype)) * 4 +
-                       (turns != nullptr ? static_cast<int>(*turns) : 0)];
+                       static_cast<int>(quarter_turns_of(arg))];
   if (!slot) slot = std::make_unique<Recipe>(make_recipe(op, dtype, arg));
   return *slot;
 }

@@ -69,6 +69,10 @@ UOp sine(const UOp& a, int64_t quarter_turns) {
   const int64_t turns = quarter_turns & 3;
   return UOp::make(Op::Sin, {a}, turns == 0 ? Arg() : Arg(turns));
 }
+int64_t quarter_turns_of(const Arg& arg) {
+  const int64_t* turns = std::get_if<int64_t>(&arg);
+  return turns != nullptr ? *turns : 0;
+}
 UOp binary(Op op, const UOp& a, const UOp& b) { return UOp::make(op, {a, b}); }
 UOp cast(const UOp& a, DType dtype) {
   return a.dtype() == dtype ? a : UOp::make(Op::Cast, {a}, dtype);

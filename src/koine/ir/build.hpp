@@ -36,6 +36,8 @@ void reserve_slot(int64_t slot);
 UOp unary(Op op, const UOp& a);
 /// sin(a + quarter_turns pi/2), without rounding the sum: 1 is the cosine.
 UOp sine(const UOp& a, int64_t quarter_turns = 0);
+/// What the arg of a Sin says: 0 to 3.
+int64_t quarter_turns_of(const Arg& arg);
 UOp binary(Op op, const UOp& a, const UOp& b);
 UOp cast(const UOp& a, DType dtype);  ///< the input itself where nothing changes
 UOp bitcast(const UOp& a, DType dtype);

@@ -59,6 +59,8 @@ UOp exp2_of(const UOp& x, const UOp& low_part = {}) {
   return mul(scaled, power_of_two(sub(n, half), f));
 }
 
+UOp magnitude_of(const UOp& x) { return where(lt(x, like(x, 0)), neg(x), x); }
+
 // x = m 2^e, m in [1/sqrt 2, sqrt 2), of a positive finite x.
 struct Parts {
   UOp m, e;
@@ -236,13 +238,12 @@ Reduced reduce_large(const UOp& x) {
   };
   const UOp high = scaled(binary(Op::Shr, fraction, constant_int(DType::Int64, 32)), -30);
   const UOp middle = scaled(bit_and(fraction, constant_int(DType::Int64, 0xffffffff)), -62);
-  const UOp sum = add(high, middle);
-  const UOp rest =
-      add(sub(middle, sub(sum, high)), add(scaled(columns[4], -94), scaled(columns[3], -126)));
-  const UOp turn = add(sum, rest), error = sub(rest, sub(turn, sum));
+  const Pair sum = exact_sum(high, middle);
+  const Pair turn =
+      exact_sum(sum.high, add(sum.low, add(scaled(columns[4], -94), scaled(columns[3], -126))));
   constexpr double half_pi = std::numbers::pi / 2, half_pi_rest = 0x1.1a62633145c07p-54;
-  return {add(mul(turn, like(x, half_pi)),
-              add(mul(turn, like(x, half_pi_rest)), mul(error, like(x, half_pi)))),
+  return {add(mul(turn.high, like(x, half_pi)),
+              add(mul(turn.high, like(x, half_pi_rest)), mul(turn.low, like(x, half_pi)))),
           bitcast(quadrant, DType::Int64)};
 }
 
@@ -260,7 +261,7 @@ UOp sine_of(const UOp& x, const UOp& size, const Reduced& reduced, int64_t turns
 }
 
 UOp sin_of_double(const UOp& x, int64_t turns) {
-  const UOp size = where(lt(x, like(x, 0)), neg(x), x);
+  const UOp size = magnitude_of(x);
   const UOp is_small = lt(size, like(x, 0x1p20));
   const Reduced small = reduce_small(size);
   const Reduced large = reduce_large(where(is_small, like(x, 0x1p20), size));
@@ -280,7 +281,7 @@ UOp sin_of_single(const UOp& x, int64_t turns) {
                            {0x1p-26, 0x1.b939106p+0, -0x1.6b01ec6p-29, 0x1.7d1f534ddc0dbp-58},
                            {0x1p-52, 0x1.529fc28p+0, -0x1.505c15ap-29, 0x1.377036d8a5665p-58},
                            {0x1p-78, 0x1.d5f47d4p+0, 0x1.a6ee06ep-29, -0x1.3ad4cd8778df8p-59}};
-  const UOp size = where(lt(x, like(x, 0)), neg(x), x);
+  const UOp size = magnitude_of(x);
   const UOp big = logical_not(lt(size, like(x, 0x1p50)));
   const UOp bigger = logical_not(lt(size, like(x, 0x1p76)));
   const UOp biggest = logical_not(lt(size, like(x, 0x1p102)));
@@ -326,7 +327,7 @@ UOp pow_of_positive(const UOp& a, const UOp& b, bool to_last_place) {
 UOp pow_of_double(const UOp& a, const UOp& b, bool to_last_place) {
   const UOp zero = like(a, 0), one = like(a, 1);
   const double inf = std::numeric_limits<double>::infinity();
-  const UOp magnitude = where(lt(a, zero), neg(a), a);
+  const UOp magnitude = magnitude_of(a);
   const UOp power = pow_of_positive(magnitude, b, to_last_place);
   // Every |b| >= 2^53 is an even integer.
   const UOp whole = eq(unary(Op::Trunc, b), b);
@@ -376,13 +377,12 @@ UOp decompose(Op op, std::span<const UOp> operands, const Arg& arg) {
   const UOp& x = operands[0];
   const DType dtype = x.dtype();
   if (op == Op::Threefry) return threefry_of(x, operands[1]);
-  const int64_t* turns = std::get_if<int64_t>(&arg);
   const bool in_double = op == Op::Sin || op == Op::Pow;
   if (is_small_float(dtype) || (in_double && dtype == DType::Float32)) {
     std::vector<UOp> wide;
     for (const UOp& o : operands)
       wide.push_back(cast(o, in_double ? DType::Float64 : DType::Float32));
-    const UOp result = op == Op::Sin   ? sin_of_single(wide[0], turns != nullptr ? *turns : 0)
+    const UOp result = op == Op::Sin   ? sin_of_single(wide[0], quarter_turns_of(arg))
                        : op == Op::Pow ? pow_of_double(wide[0], wide[1], false)
                                        : decompose(op, wide);
     return result ? cast(result, dtype) : UOp();
@@ -393,7 +393,7 @@ UOp decompose(Op op, std::span<const UOp> operands, const Arg& arg) {
     case Op::Log2:
       return log2_of(x);
     case Op::Sin:
-      return sin_of_double(x, turns != nullptr ? *turns : 0);
+      return sin_of_double(x, quarter_turns_of(arg));
     case Op::Pow:
       return pow_of_double(x, operands[1], true);
     default:

@@ -94,7 +94,7 @@ DeviceRuntime& device_runtime(const std::string& name) {
   static std::mutex mutex;
   // Never destroyed: tensors in static storage may still free memory at exit.
   static auto* devices = new std::map<std::string, std::unique_ptr<DeviceRuntime>>;
-  const std::string canonical = name.ends_with(":0") ? name.substr(0, name.size() - 2) : name;
+  const std::string& canonical = Device(name).name();
   const std::lock_guard lock(mutex);
   auto& slot = (*devices)[canonical];
   if (!slot) {

@@ -220,9 +220,10 @@ template int64_t Tensor::item<int64_t>() const;
 template bool Tensor::item<bool>() const;
 
 Tensor Tensor::to(const std::string& device) const {
-  if (device == this->device()) return *this;
+  const Device target(device);
+  if (target.name() == this->device()) return *this;
   (void)device_runtime(device);  // an unknown device is an error here, in the user's line
-  return Tensor(copy_to(uop(), Device(device)));
+  return Tensor(copy_to(uop(), target));
 }
 Tensor Tensor::contiguous() const { return Tensor(koine::contiguous(uop())); }
 Tensor Tensor::contiguous_backward() const {

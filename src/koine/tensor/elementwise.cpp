@@ -46,6 +46,9 @@ std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, const UOp& literal_a,
 
 namespace {
 
+// |x|, whose slope at 0 is 1.
+Tensor magnitude(const Tensor& x) { return Tensor::where(x < x.zeros_like(), x.neg(), x); }
+
 // By squaring, with the wrap of the dtype. A negative exponent gives the whole part of the result,
 // which is 0 but for bases 1 and -1.
 Tensor integer_power(const Tensor& base, const Tensor& exponent) {
@@ -59,7 +62,7 @@ Tensor integer_power(const Tensor& base, const Tensor& exponent) {
   for (int64_t bit = 0; bit < 8 * item_size(d) - (is_signed(d) ? 1 : 0); ++bit) {
     if (known.is(Op::Const)) {
       const uint64_t left = static_cast<uint64_t>(const_int(known)) >> bit;
-      if (left == 0 || const_int(known) < 0) break;
+      if (left == 0) break;
       if ((left & 1) != 0) result = result * square;
       if (left == 1) break;
     } else {
@@ -84,8 +87,7 @@ std::pair<Tensor, Tensor> float_divmod(const Tensor& a, const Tensor& b) {
     return {quotient.cast(d), remainder.cast(d)};
   }
   const Tensor zero = b.zeros_like(), one = b.ones_like(), ratio = a / b;
-  const Tensor size = Tensor::where(a < zero, a.neg(), a),
-               step = Tensor::where(b < zero, b.neg(), b);
+  const Tensor size = magnitude(a), step = magnitude(b);
   // size - trunc(size / step) step, where the division may have rounded up to the next whole
   // number; the size itself where the step is infinite.
   Tensor part = size - (size / step).trunc() * step;
@@ -304,23 +306,23 @@ Tensor Tensor::leaky_relu(double slope) const {
 }
 // With t = exp(-|x|), which does not overflow: 1 / (1 + t), or t / (1 + t) on the left of 0.
 Tensor Tensor::sigmoid() const {
-  const Tensor negative = *this < Tensor(0.0), t = where(negative, *this, neg()).exp();
+  const Tensor negative = *this < Tensor(0.0), t = tensor::magnitude(*this).neg().exp();
   return where(negative, t, Tensor(1.0)) / (Tensor(1.0) + t);
 }
 // Near 0 the rational approximation of Cephes (S. L. Moshier, tanh.c), whose error is relative;
 // farther out (1 - t) / (1 + t) with t = exp(-2|x|).
 Tensor Tensor::tanh() const {
-  if (!is_float(dtype()) || item_size(dtype()) < 4)
+  if (!is_float(dtype()) || is_small_float(dtype()))
     return cast(DType::Float32).tanh().cast(float_dtype(dtype()));
   const Tensor zero = zeros_like(), one(1.0), negative = *this < zero;
-  const Tensor is_near = where(negative, neg(), *this) < Tensor(0.625);
+  const Tensor size = tensor::magnitude(*this), is_near = size < Tensor(0.625);
   const Tensor near = where(is_near, *this, zero), z = near * near;
   const Tensor p = (z * Tensor(-9.64399179425052238628e-1) - Tensor(9.92877231001918586564e1)) * z -
                    Tensor(1.61468768441708447952e3);
   const Tensor q =
       ((z + Tensor(1.12811678491632931402e2)) * z + Tensor(2.23548839060100448583e3)) * z +
       Tensor(4.84406305325125486048e3);
-  const Tensor t = (where(negative, *this, neg()) * Tensor(2.0)).exp();
+  const Tensor t = (size * Tensor(-2.0)).exp();
   const Tensor far = where(negative, t - one, one - t);
   return where(is_near, near * (q + z * p), far) / where(is_near, q, one + t);
 }

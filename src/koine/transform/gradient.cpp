@@ -180,8 +180,7 @@ const std::unordered_map<Op, Vjp>& table() {
        }},
       {Op::Sin,
        [](const UOp& n, const UOp& g) {
-         const int64_t* turns = std::get_if<int64_t>(&n.arg());
-         return Cotangents{mul(g, sine(n.src(0), turns != nullptr ? *turns + 1 : 1))};
+         return Cotangents{mul(g, sine(n.src(0), quarter_turns_of(n.arg()) + 1))};
        }},
       {Op::Where,
        [](const UOp& n, const UOp& g) {
@@ -275,8 +274,9 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
   const UOp root = without_tuples(sink(outputs));
   // Bodies of Functions are not entered: a call is one node.
   const NodeList order = toposort(root, [](const UOp& u) { return !u.is(Op::Tuple); });
-  std::unordered_set<UOp> wanted, leads;
-  for (const UOp& t : targets) wanted.insert(without_tuples(t));
+  std::vector<UOp> bare;
+  for (const UOp& t : targets) bare.push_back(without_tuples(t));
+  std::unordered_set<UOp> wanted(bare.begin(), bare.end()), leads;
   for (const UOp& u : order) {
     bool on_path = wanted.contains(u);
     for (const UOp& s : u.src()) on_path = on_path || leads.contains(s);
@@ -332,8 +332,8 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
                    is_elementwise(node.op()) ? sum_to(parts[k], node.src(k).shape()) : parts[k]);
   }
   std::vector<UOp> out;
-  for (const UOp& t : targets) {
-    const auto it = total.find(without_tuples(t));
+  for (const UOp& t : bare) {
+    const auto it = total.find(t);
     out.push_back(it == total.end() ? UOp() : it->second);
   }
   return out;
