@@ -230,9 +230,7 @@ bool float_only(Op op) {
   return op == Op::Recip || op == Op::Exp2 || op == Op::Log2 || op == Op::Sin || op == Op::Sqrt ||
          op == Op::Fdiv || op == Op::Pow;
 }
-bool integer_only(Op op) {
-  return op == Op::Idiv || op == Op::Mod || op == Op::Shl || op == Op::Shr;
-}
+bool integer_only(Op op) { return op == Op::Idiv || op == Op::Shl || op == Op::Shr; }
 bool bitwise(Op op) { return op == Op::Xor || op == Op::Or || op == Op::And; }
 
 Derived elementwise(Op op, Sources src, const Arg& arg) {
@@ -255,6 +253,8 @@ Derived elementwise(Op op, Sources src, const Arg& arg) {
   if (integer_only(op))
     KOINE_REQUIRE(is_integer(dtype), Type, "{}: needs an integer dtype, got {}", op_name(op),
                   dtype_name(dtype));
+  if (op == Op::Mod)
+    KOINE_REQUIRE(dtype != DType::Bool, Type, "Mod: needs integers or floats, got bool");
   if (bitwise(op))
     KOINE_REQUIRE(is_integer(dtype) || dtype == DType::Bool, Type,
                   "{}: needs an integer or bool dtype, got {}", op_name(op), dtype_name(dtype));

@@ -90,7 +90,8 @@ Bits compare(Op op, F a, F b) {
 
 }  // namespace
 
-bool can_evaluate(Op op) {
+bool can_evaluate(Op op, DType in) {
+  if (op == Op::Mod && is_float(in)) return false;
   return is_elementwise(op) && op != Op::Exp2 && op != Op::Log2 && op != Op::Sin && op != Op::Pow &&
          op != Op::Threefry;
 }

@@ -12,7 +12,7 @@ namespace koine {
 /// Exp2, Log2, Sin, Pow and Threefry are not here: they mean their decomposition
 /// (rules/decompose.hpp).
 Bits evaluate(Op op, DType out, DType in, std::span<const Bits> operands);
-bool can_evaluate(Op op);
+bool can_evaluate(Op op, DType in);
 
 /// Conversion by amendment C30: integers wrap, floats to integers truncate and saturate (NaN is 0),
 /// floats round to nearest even.

@@ -339,7 +339,7 @@ Interval compute_interval(const UOp& u) {
     case Op::Mod:
     case Op::And:
     case Op::Or:
-      return integer_arithmetic(u);
+      return is_float(dtype) ? dtype_interval(dtype) : integer_arithmetic(u);
     default:
       return dtype_interval(dtype);
   }

@@ -18,8 +18,9 @@ double own_cost(const UOp& u) {
     case Op::Recip:
     case Op::Sqrt:
     case Op::Idiv:
-    case Op::Mod:
       return 6;
+    case Op::Mod:
+      return is_float(u.dtype()) ? 80 : 6;
     case Op::Exp2:
     case Op::Log2:
       return 14;

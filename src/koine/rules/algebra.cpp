@@ -15,8 +15,8 @@ UOp fold_constants(const Match& m) {
     if (!s.is(Op::Const) || is_invalid(s)) return {};
     operands[i] = s.as<ConstArg>().bits;
   }
-  if (!can_evaluate(node.op())) return {};
   const DType in = node.src(node.is(Op::Where) ? 1 : 0).dtype();
+  if (!can_evaluate(node.op(), in)) return {};
   // Index arithmetic is unbounded: its own rules fold it with overflow checks.
   if (node.dtype() == DType::Index && is_elementwise(node.op()) && in == DType::Index &&
       !node.is(Op::Where))

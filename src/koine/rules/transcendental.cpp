@@ -3,6 +3,7 @@
 
 #include "koine/ir/build.hpp"
 #include "koine/rules/decompose.hpp"
+#include "koine/rules/remainder.hpp"
 
 namespace koine {
 namespace {
@@ -377,6 +378,7 @@ UOp decompose(Op op, std::span<const UOp> operands, const Arg& arg) {
   const UOp& x = operands[0];
   const DType dtype = x.dtype();
   if (op == Op::Threefry) return threefry_of(x, operands[1]);
+  if (op == Op::Mod) return is_float(dtype) ? float_remainder(x, operands[1]) : UOp();
   const bool in_double = op == Op::Sin || op == Op::Pow;
   if (is_small_float(dtype) || (in_double && dtype == DType::Float32)) {
     std::vector<UOp> wide;
@@ -403,6 +405,10 @@ UOp decompose(Op op, std::span<const UOp> operands, const Arg& arg) {
 
 const RuleSet<DecomposeContext>& transcendental_rules() {
   static const RuleSet<DecomposeContext> rules = {
+      rule<DecomposeContext>("float-remainder", node(Op::Mod).of(DTypeClass::Float),
+                             [](const Match& m, DecomposeContext&) {
+                               return float_remainder(m.root().src(0), m.root().src(1));
+                             }),
       rule<DecomposeContext>("transcendental",
                              node(ops({Op::Exp2, Op::Log2, Op::Sin, Op::Pow, Op::Threefry})),
                              [](const Match& m, DecomposeContext& target) -> UOp {

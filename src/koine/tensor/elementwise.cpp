@@ -78,31 +78,23 @@ Tensor integer_power(const Tensor& base, const Tensor& exponent) {
   return Tensor::where(exponent < zero, inverse, result);
 }
 
-// Quotient and remainder of floats as Python and NumPy define them: the remainder has the sign of
-// b. Below float64 it is exact for quotients up to 2^29, since float64 holds what is subtracted.
-std::pair<Tensor, Tensor> float_divmod(const Tensor& a, const Tensor& b) {
-  const DType d = a.dtype();
-  if (d != DType::Float64) {
-    const auto [quotient, remainder] = float_divmod(a.cast(DType::Float64), b.cast(DType::Float64));
-    return {quotient.cast(d), remainder.cast(d)};
-  }
-  const Tensor zero = b.zeros_like(), one = b.ones_like(), ratio = a / b;
-  const Tensor size = magnitude(a), step = magnitude(b);
-  // size - trunc(size / step) step, where the division may have rounded up to the next whole
-  // number; the size itself where the step is infinite.
-  Tensor part = size - (size / step).trunc() * step;
-  part = Tensor::where(part < zero, part + step, part);
-  part = Tensor::where(step.isinf().bitwise_and(size.isfinite()), size, part);
-  part = Tensor::where(a < zero, part.neg(), part);
-  const Tensor other_side = (part != zero).bitwise_and((b < zero) != (part < zero));
-  const Tensor remainder = Tensor::where(part == zero, Tensor::where(b < zero, zero.neg(), zero),
-                                         Tensor::where(other_side, part + b, part));
-  const Tensor exact = (a - part) / b - Tensor::where(other_side, one, zero);
-  const Tensor below = exact.floor();
-  const Tensor nearest = Tensor::where(exact - below > Tensor(0.5), below + one,
-                                       below);  // `exact` is a rounded integer
-  const Tensor quotient = Tensor::where(exact == zero, ratio * zero, nearest);
-  return {Tensor::where(b == zero, ratio, quotient), remainder};
+// floor(a/b) of floats from the exact remainder; no gradient. a - remainder is the divisor times a
+// whole number, which the division gives back but for rounding.
+Tensor float_floor_division(const Tensor& x, const Tensor& y) {
+  const DType d = x.dtype();
+  if (d != DType::Float64)
+    return float_floor_division(x.cast(DType::Float64), y.cast(DType::Float64)).cast(d);
+  const Tensor a = x.detach(), b = y.detach(), ratio = a / b;
+  const Tensor remainder(koine::mod(a.uop(), b.uop()));
+  const Tensor endless = b.isinf().bitwise_and(a.isfinite());
+  const Tensor near = (a - remainder) / b;
+  const Tensor other_side =
+      (a != a.zeros_like()).bitwise_and((a < a.zeros_like()) != (b < b.zeros_like()));
+  const Tensor quotient =
+      Tensor::where(endless, Tensor::where(other_side, Tensor(-1.0), ratio), near.round());
+  const Tensor signed_quotient =
+      Tensor::where(quotient == Tensor(0.0), ratio * b.zeros_like(), quotient);
+  return Tensor::where(b == b.zeros_like(), ratio, signed_quotient);
 }
 
 }  // namespace
@@ -186,12 +178,11 @@ Tensor Tensor::pow(const Tensor& b) const {
 }
 Tensor Tensor::idiv(const Tensor& b) const {
   KOINE_MEET(*this, b);
-  if (is_float(x.dtype())) return tensor::float_divmod(Tensor(x), Tensor(y)).first;
+  if (is_float(x.dtype())) return tensor::float_floor_division(Tensor(x), Tensor(y));
   return Tensor(koine::idiv(x, y));
 }
 Tensor Tensor::mod(const Tensor& b) const {
   KOINE_MEET(*this, b);
-  if (is_float(x.dtype())) return tensor::float_divmod(Tensor(x), Tensor(y)).second;
   return Tensor(koine::mod(x, y));
 }
 Tensor Tensor::bitwise_and(const Tensor& b) const {

@@ -79,6 +79,16 @@ Cotangents pow_vjp(const UOp& n, const UOp& g) {
   return {mul(g, da), mul(g, db)};
 }
 
+// a - b floor(a/b), of which the last is a whole number that the difference gives back.
+Cotangents mod_vjp(const UOp& n, const UOp& g) {
+  if (!is_float(n.dtype())) return {UOp(), UOp()};
+  const UOp &a = n.src(0), &b = n.src(1);
+  const UOp ratio = fdiv(sub(a, n), b), half = like(n, 0.5);
+  const UOp rounded =
+      unary(Op::Trunc, add(ratio, where(lt(ratio, zeros_like(n)), neg(half), half)));
+  return {g, neg(mul(g, rounded))};
+}
+
 Cotangents cast_vjp(const UOp& n, const UOp& g) {
   if (!is_float(n.dtype()) || !is_float(n.src(0).dtype())) return {UOp()};
   return {cast(g, n.src(0).dtype())};
@@ -191,7 +201,7 @@ const std::unordered_map<Op, Vjp>& table() {
       {Op::Trunc, none},
       {Op::CmpLt, none},
       {Op::CmpNe, none},
-      {Op::Mod, none},
+      {Op::Mod, mod_vjp},
       {Op::Idiv, none},
       {Op::Xor, none},
       {Op::Or, none},

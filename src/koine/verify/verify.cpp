@@ -83,6 +83,7 @@ const Spec& linear_spec() {
                   ops({Op::Permute, Op::Flip, Op::Pad, Op::Sink, Op::Group, Op::Exp2, Op::Log2,
                        Op::Sin, Op::Pow, Op::Threefry, Op::Recip})),
              always),
+      demand("remainders of floats are decomposed", node(Op::Mod).of(DTypeClass::Float), always),
       demand("values are scalars or vectors",
              node(group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary})),
              [](const UOp& u) { return u.rank() > 1; }),

@@ -1,0 +1,159 @@
+// Remainders, literals, integers of 64 bits and narrow dtypes at the Tensor's surface.
+#include <cfloat>
+#include <cmath>
+
+#include "check.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/render/c.hpp"
+
+namespace koine::test {
+namespace {
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+// Python's rule over the exact remainder of the C library; never b itself, which a rounded sum
+// could be.
+template <class F>
+F python_remainder(F a, F b) {
+  const F part = std::fmod(a, b);
+  if (part == 0) return std::copysign(F(0), b);
+  if ((part < 0) == (b < 0)) return part;
+  const F sum = part + b;
+  return sum == b && !std::isinf(b) ? std::nextafter(b, F(0)) : sum;
+}
+
+template <class F>
+std::vector<F> any_floats(std::mt19937_64& random, size_t n) {
+  std::vector<F> out{0,
+                     F(-0.0),
+                     1,
+                     -1,
+                     F(inf),
+                     F(-inf),
+                     F(NAN),
+                     std::numeric_limits<F>::max(),
+                     std::numeric_limits<F>::denorm_min(),
+                     -std::numeric_limits<F>::min()};
+  while (out.size() < n) {
+    if constexpr (sizeof(F) == 4)
+      out.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+    else
+      out.push_back(std::bit_cast<double>(random()));
+    // Numbers close to the last one, and whole ones, too.
+    const F last = out.back();
+    out.push_back(last * F(static_cast<int>(random() % 999)) / F(31));
+    out.push_back(F(static_cast<int>(random() % 2001) - 1000));
+  }
+  out.resize(n);
+  return out;
+}
+
+template <class F>
+void expect_remainders(const std::vector<F>& a, const std::vector<F>& b) {
+  const auto n = static_cast<int64_t>(a.size());
+  const auto got = Tensor::from(a, {n}).mod(Tensor::from(b, {n})).template tolist<F>();
+  int bad = 0;
+  for (size_t i = 0; i < a.size() && bad < 10; ++i) {
+    const F want = python_remainder(a[i], b[i]);
+    const bool right = std::isnan(want)
+                           ? std::isnan(got[i])
+                           : got[i] == want && std::signbit(got[i]) == std::signbit(want);
+    bad += right ? 0 : 1;
+    EXPECT_TRUE(right) << a[i] << " mod " << b[i] << " is " << want << ", not " << got[i];
+  }
+}
+
+}  // namespace
+
+TEST(numbers, spec_D3_remainders_of_floats_are_exact) {
+  auto one = [](double a, double b) {
+    return Tensor::full({1}, a, DType::Float64).mod(Tensor::full({1}, b, DType::Float64)).item();
+  };
+  EXPECT_EQ(Tensor::from<float>({3e38f}).mod(Tensor(7)).item<float>(), std::fmod(3e38f, 7.0f));
+  EXPECT_EQ(one(1e17, 3), 1);
+  EXPECT_EQ(one(1, 1e-320), std::fmod(1.0, 1e-320));
+  EXPECT_EQ(one(DBL_MAX, 5e-324), 0);
+  EXPECT_EQ(one(-5e-324, DBL_MAX), std::nextafter(DBL_MAX, 0));
+  std::mt19937_64 random(test_seed());
+  for (const bool strict : {false, true}) {
+    Options options = strict ? strict_options() : koine::options();
+    const OptionScope scope(options);
+    expect_remainders(any_floats<float>(random, 40000), any_floats<float>(random, 40000));
+    expect_remainders(any_floats<double>(random, 20000), any_floats<double>(random, 20000));
+  }
+  for (const DType d : stored_dtypes())
+    if (is_float(d)) expect_same_everywhere(mod(leaf({500}, d), leaf({500}, d, 1)));
+}
+
+// Every pair of 8-bit floats; float16 by every pattern with some divisors.
+TEST(numbers, spec_D3_remainders_of_narrow_floats) {
+  for (const DType d : {DType::Float8E4M3, DType::Float8E5M2, DType::Float16, DType::BFloat16}) {
+    const int64_t n = item_size(d) == 1 ? 256 : 65536;
+    std::vector<uint16_t> patterns(static_cast<size_t>(n));
+    for (size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<uint16_t>(i);
+    const Tensor all = Tensor::from(patterns, {n}).cast(storage_uint(d)).bitcast(d);
+    const int64_t divisors = n == 256 ? 256 : 16;
+    const Tensor some = all.reshape({divisors, n / divisors}).shrink({{0, divisors}, {0, 1}});
+    const auto got = all.reshape({1, n}).mod(some).cast(DType::Float32).tolist<float>();
+    const auto x = all.cast(DType::Float32).tolist<float>(),
+               y = some.cast(DType::Float32).tolist<float>();
+    int64_t bad = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      const float a = x[i % static_cast<size_t>(n)], b = y[i / static_cast<size_t>(n)];
+      const float part = std::fmod(a, b);
+      const bool other_side = part != 0 && (part < 0) != (b < 0);
+      const double sum = static_cast<double>(part) + b;
+      float want = python_remainder(a, b);
+      if (other_side && std::isfinite(b)) {  // rounds to the dtype, but not to b
+        want = static_cast<float>(bits_to_double(d, double_to_bits(d, static_cast<float>(sum))));
+        if (want == b) want = static_cast<float>(bits_to_double(d, double_to_bits(d, b) - 1));
+      }
+      bad += std::isnan(want) ? !std::isnan(got[i]) : got[i] != want;
+    }
+    EXPECT_EQ(bad, 0) << dtype_name(d);
+  }
+}
+
+TEST(numbers, spec_D3_floor_division_of_floats) {
+  auto same = [](const Tensor& got, const std::vector<double>& wanted) {
+    const auto values = got.tolist<double>();
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (std::isnan(wanted[i])) {
+        EXPECT_TRUE(std::isnan(values[i])) << i;
+        continue;
+      }
+      EXPECT_EQ(values[i], wanted[i]) << i;
+      EXPECT_EQ(std::signbit(values[i]), std::signbit(wanted[i])) << i;
+    }
+  };
+  // numpy.floor_divide in float64.
+  const Tensor a =
+      Tensor::from<double>({1e17, 1, 1, -1, 0.3, -0.3, 7, -7, 3, -3, 3, inf, NAN, 1e300, -0.0});
+  const Tensor b =
+      Tensor::from<double>({3, 0.1, 1e-320, inf, 0.1, 0.1, -2, -2, inf, -inf, 0, 2, 1, 1e-300, 2});
+  same(a.idiv(b), {33333333333333333.0, 9, inf, -1, 2, -3, -4, 3, 0, 0, inf, NAN, NAN, inf, -0.0});
+  // Against whole-number arithmetic.
+  std::mt19937_64 random(test_seed());
+  std::vector<double> x, y, wanted;
+  for (int i = 0; i < 20000; ++i) {
+    const auto p = static_cast<int64_t>(random() >> 11) - (int64_t{1} << 52);
+    const auto q = static_cast<int64_t>(random() % (i % 2 ? 1000 : uint64_t{1} << 40)) + 1;
+    x.push_back(static_cast<double>(p));
+    y.push_back(static_cast<double>(q));
+    wanted.push_back(static_cast<double>(p / q - (p % q < 0 ? 1 : 0)));
+  }
+  EXPECT_EQ(Tensor::from(x, {20000}).idiv(Tensor::from(y, {20000})).tolist<double>(), wanted);
+}
+
+TEST(numbers, gradient_of_a_remainder) {
+  const Tensor a = Tensor::from<double>({7, -7, 6, 0.5, -6}),
+               b = Tensor::from<double>({2, 2, 3, 2, 4});
+  const auto g = a.mod(b).sum().gradient({a, b});
+  EXPECT_EQ(g[0].tolist<double>(), (std::vector<double>{1, 1, 1, 1, 1}));
+  EXPECT_EQ(g[1].tolist<double>(), (std::vector<double>{-3, 4, -2, 0, 2}));
+  const auto none = a.idiv(b).sum().gradient({a, b});
+  EXPECT_EQ(none[0].tolist<double>(), std::vector<double>(5, 0));
+  EXPECT_EQ(none[1].tolist<double>(), std::vector<double>(5, 0));
+}
+
+}  // namespace koine::test
