@@ -142,6 +142,11 @@ DType promote(DType a, DType b) {
   }
 }
 
+int significant_bits(DType real) {
+  if (real == DType::Float64) return 53;
+  return real == DType::Float32 ? 24 : layout_of(real).mantissa + 1;
+}
+
 DType storage_uint(DType dtype) {
   switch (dtype_info(dtype).bits) {
     case 8:

@@ -54,6 +54,8 @@ bool is_small_float(DType dtype);
 /// bool < unsigned < signed < fp8 < float16/bfloat16 < float32 < float64; signed with a wider or
 /// equal unsigned takes the next wider signed; int64 with uint64 gives float64.
 DType promote(DType a, DType b);
+/// Binary digits of a float: whole numbers up to 2 to this power are exact in it.
+int significant_bits(DType real);
 /// The unsigned integer with the same item size.
 DType storage_uint(DType dtype);
 

@@ -143,8 +143,7 @@ Interval compare_bounds(Op op, const UOp& a, const UOp& b) {
     if (x.low >= y.high) out.high = 0;
     // Index arithmetic is exact: the sign of the difference decides.
     if (a.dtype() == DType::Index && a.is_scalar() && b.is_scalar() && out.low != out.high) {
-      const UOp difference = simplify_index(sub(a, b));
-      const Interval& d = difference.bounds();
+      const IndexSpan d = index_span(simplify_index(sub(a, b)));
       if (d.high < 0) out.low = 1;
       if (d.low >= 0) out.high = 0;
     }
@@ -188,6 +187,8 @@ Interval cast_bounds(const UOp& u) {
     whole.high = s.may_be_nan ? std::max<i128>(high, 0) : high;
     return whole;
   }
+  // As everywhere, 2^63 and above become negative when they turn into an index.
+  if (s.high > std::numeric_limits<int64_t>::max()) return dtype_interval(to);
   return integer_interval(to, s.low, s.high);
 }
 

@@ -97,6 +97,12 @@ Polynomial multiply(const Polynomial& a, const Polynomial& b) {
   return out;
 }
 
+Polynomial sum(Polynomial a, const Polynomial& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  normalise(a);
+  return a;
+}
+
 // Sums and products of normal-form sources; walks Add chains with a loop.
 Polynomial to_polynomial(const UOp& u) {
   Polynomial out;
@@ -188,9 +194,7 @@ bool spells(const UOp& node, const Polynomial& p) {
   return spells(rest, p[0]);
 }
 
-struct Span {
-  __int128 low, high;
-};
+using Span = IndexSpan;
 
 Span term_span(const Term& term) {
   Span s{1, 1};
@@ -206,7 +210,7 @@ Span term_span(const Term& term) {
   return {std::min(a, b), std::max(a, b)};
 }
 
-Span span_of(const Polynomial& p) {
+Span sum_of_spans(const Polynomial& p) {
   Span s{0, 0};
   for (const Term& term : p) {
     const Span t = term_span(term);
@@ -231,10 +235,49 @@ Polynomial scale_up(const Polynomial& p, int64_t factor) {
   for (Term& term : out) term.coefficient = checked_mul(term.coefficient, factor);
   return out;
 }
-Polynomial sum(Polynomial a, const Polynomial& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  normalise(a);
-  return a;
+bool has_symbolic_bound(const UOp& atom) {
+  return atom.is(Op::Range) && !atom.src(0).is(Op::Const);
+}
+
+// The innermost Range with a symbolic bound among the factors; null when there is none.
+UOp symbolic_range(const Polynomial& p) {
+  UOp found;
+  for (const Term& term : p)
+    for (const UOp& factor : term.factors)
+      if (has_symbolic_bound(factor) && (!found || atom_less(found, factor))) found = factor;
+  return found;
+}
+
+// Takes the Ranges with symbolic bounds out of a sum, each at the end where the sum is largest (or
+// smallest), so that i < n is known to be below n whatever n is. What is left has the extreme in
+// its own interval.
+Polynomial at_extreme(Polynomial p, bool largest) {
+  while (const UOp range = symbolic_range(p)) {
+    Polynomial slope, rest;
+    for (const Term& term : p) {
+      const auto at = std::find(term.factors.begin(), term.factors.end(), range);
+      if (at == term.factors.end()) {
+        rest.push_back(term);
+        continue;
+      }
+      slope.push_back(term);
+      slope.back().factors.erase(slope.back().factors.begin() + (at - term.factors.begin()));
+    }
+    const Span s = sum_of_spans(slope);
+    if (s.low < 0 && s.high > 0) break;
+    p = std::move(rest);
+    if ((s.high > 0) != largest) continue;  // at 0
+    const UOp last = simplify_index(sub(range.src(0), index_const(1)));
+    p = sum(std::move(p), multiply(slope, to_polynomial(last)));
+  }
+  return p;
+}
+
+Span span_of(const Polynomial& p) {
+  const Span plain = sum_of_spans(p);
+  if (!symbolic_range(p)) return plain;
+  return {std::max(plain.low, sum_of_spans(at_extreme(p, false)).low),
+          std::min(plain.high, sum_of_spans(at_extreme(p, true)).high)};
 }
 
 struct DivMod {
@@ -316,6 +359,40 @@ DivMod divide(const Polynomial& p, int64_t c) {
   const UOp divisor = index_const(c);
   return {sum(exact, {{1, {UOp::make(Op::Idiv, {stuck, divisor})}}}),
           {{1, {UOp::make(Op::Mod, {stuck, divisor})}}}};
+}
+
+// The factors of a product without those of another; false where one is missing.
+bool without_factors(Factors& product, const Factors& divisor) {
+  for (const UOp& f : divisor) {
+    const auto at = std::find(product.begin(), product.end(), f);
+    if (at == product.end()) return false;
+    product.erase(at);
+  }
+  return true;
+}
+
+// p = b * quotient + remainder with the remainder proven in [0, b), b > 0 symbolic: long division
+// by the term of b with the most factors. False where nothing is proven.
+bool divide(const Polynomial& p, const Polynomial& b, DivMod& out) {
+  const auto most = std::max_element(b.begin(), b.end(), [](const Term& x, const Term& y) {
+    return x.factors.size() < y.factors.size();
+  });
+  const Term lead = *most;
+  out = {{}, p};
+  for (bool again = true; again;) {
+    again = false;
+    for (const Term& term : out.remainder) {
+      Term q{term.coefficient / lead.coefficient, term.factors};
+      if (q.coefficient == 0 || !without_factors(q.factors, lead.factors)) continue;
+      Polynomial product = scale_up(multiply(b, {q}), -1);
+      out.quotient = sum(std::move(out.quotient), {q});
+      out.remainder = sum(std::move(out.remainder), product);
+      again = out.quotient.size() <= most_terms;
+      break;
+    }
+  }
+  const Polynomial room = sum(b, scale_up(out.remainder, -1));
+  return span_of(out.remainder).low >= 0 && span_of(room).low >= 1;
 }
 
 // k (a mod c) + k c (a // c) = k a
@@ -426,19 +503,10 @@ UOp normal_form(const UOp& node) {
         return index_const(node.is(Op::Idiv) ? 1 : 0);
       if (a.bounds().low >= 0 && b.bounds().low > a.bounds().high)
         return node.is(Op::Idiv) ? index_const(0) : a;
-      // A product that holds the divisor as a factor.
-      Polynomial p = to_polynomial(a);
-      Polynomial quotient;
-      for (const Term& term : p) {
-        auto it = std::find(term.factors.begin(), term.factors.end(), b);
-        if (it == term.factors.end()) return node;
-        Term q{term.coefficient, term.factors};
-        q.factors.erase(q.factors.begin() + (it - term.factors.begin()));
-        quotient.push_back(std::move(q));
-      }
       if (b.bounds().low <= 0) return node;  // b may be 0, where the result is 0
-      normalise(quotient);
-      return node.is(Op::Idiv) ? from_polynomial(quotient) : index_const(0);
+      DivMod r;
+      if (!divide(to_polynomial(a), to_polynomial(b), r)) return node;
+      return from_polynomial(node.is(Op::Idiv) ? r.quotient : r.remainder);
     }
     case Op::Max: {
       const UOp &a = node.src(0), &b = node.src(1);
@@ -474,6 +542,17 @@ UOp simplify_index(const UOp& expression) {
         return out;
       },
       all_is_normal);
+}
+
+IndexSpan index_span(const UOp& expression) {
+  const Interval& b = expression.bounds();
+  const auto& ranges = expression.ranges();
+  const bool symbolic = std::any_of(ranges.begin(), ranges.end(), [](const Node* r) {
+    return has_symbolic_bound(UOp::share(r));
+  });
+  if (!symbolic) return {b.low, b.high};
+  const IndexSpan s = span_of(to_polynomial(expression));
+  return {std::max<__int128>(s.low, b.low), std::min<__int128>(s.high, b.high)};
 }
 
 UOp product(const UOp& shape) {

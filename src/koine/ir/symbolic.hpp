@@ -13,6 +13,13 @@ UOp simplify_index(const UOp& expression);
 /// nothing is gained.
 UOp simplify_index_node(const UOp& node);
 
+/// Smallest and largest value of an index expression in normal form, at least as tight as its
+/// bounds: a Range with a symbolic bound n counts as 0 to n - 1, not to the largest n.
+struct IndexSpan {
+  __int128 low, high;
+};
+IndexSpan index_span(const UOp& expression);
+
 /// Product of the sizes of a shape operand.
 UOp product(const UOp& shape);
 

@@ -51,23 +51,6 @@ UOp by_bounds(const Match& m) {
                                       : int_to_bits(u.dtype(), static_cast<int64_t>(b.low)));
 }
 
-int significant_bits(DType real) {
-  switch (real) {
-    case DType::Float64:
-      return 53;
-    case DType::Float32:
-      return 24;
-    case DType::Float16:
-      return 11;
-    case DType::BFloat16:
-      return 8;
-    case DType::Float8E4M3:
-      return 4;
-    default:
-      return 3;
-  }
-}
-
 bool lossless(DType from, DType to) {
   if (from == to || from == DType::Bool) return true;
   if (to == DType::Bool || from == DType::Index) return false;

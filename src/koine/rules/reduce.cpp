@@ -17,10 +17,10 @@ namespace {
 bool repeats_exactly(const UOp& value, const UOp& count) {
   if (!is_float(value.dtype())) return true;
   if (!value.is(Op::Const)) return false;
-  const double v = const_double(value), limit = value.dtype() == DType::Float64 ? 0x1p53 : 0x1p24;
-  if (is_small_float(value.dtype())) return false;
+  const double v = const_double(value), limit = std::ldexp(1, significant_bits(value.dtype()));
   if (v == 0 && std::signbit(v)) return false;
-  return v == std::trunc(v) && std::fabs(v) * static_cast<double>(count.bounds().high) < limit;
+  const double largest = std::max(std::fabs(v), 1.0) * static_cast<double>(count.bounds().high);
+  return v == std::trunc(v) && largest < limit;
 }
 
 UOp without_range(const UOp& reduction, const UOp& value, size_t drop) {
@@ -95,6 +95,16 @@ UOp count_condition(const Match& m) {
   return {};
 }
 
+// cast(c ? x : 0) is c ? cast(x) : 0, so that narrow dtypes that are summed in wide ones match.
+UOp cast_both_sides(const Match& m) {
+  const UOp &r = m.root(), &cast_of = r.src(0), &choice = cast_of.src(0);
+  if (!choice.src(1).is(Op::Const) && !choice.src(2).is(Op::Const)) return {};
+  std::vector<UOp> src(r.src().begin(), r.src().end());
+  src[0] = where(choice.src(0), cast(choice.src(1), cast_of.dtype()),
+                 cast(choice.src(2), cast_of.dtype()));
+  return with_sources(r, src);
+}
+
 UOp conjunction_without(const UOp& condition, const UOp& part) {
   if (condition == part) return constant_bool(true);
   if (!condition.is(Op::And)) return {};
@@ -158,6 +168,7 @@ UOp select_one_hot(const UOp& r, bool strict) {
 RuleSet<> make_reduce(bool strict) {
   return {
       rule("reduce-unused-range", node(Op::Reduce), drop_unused_range),
+      rule("reduce-cast", node_with(Op::Reduce, {pat_cast(node(Op::Where))}), cast_both_sides),
       rule("reduce-count", node_with(Op::Reduce, {node(Op::Where)}), count_condition),
       rule("reduce-one-hot", node_with(Op::Reduce, {node(ops({Op::Where, Op::Mul}))}),
            [strict](const Match& m) { return select_one_hot(m.root(), strict); }),

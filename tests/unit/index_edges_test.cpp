@@ -1,0 +1,50 @@
+// Index by what is out of range, in every index dtype: it reads 0 and touches nothing (B7, C28).
+#include "check.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
+
+namespace koine::test {
+
+TEST(index_edges, spec_B7_spec_amend_28_every_index_dtype_reads_0_out_of_range) {
+  const UOp x = Tensor::from<float>({1, 2, 3, 4}).uop();
+  for (const DType d : stored_dtypes()) {
+    if (!is_integer(d)) continue;
+    const IntegerRange range = integer_range(d);
+    std::vector<Bits> at{0,
+                         3,
+                         4,
+                         int_to_bits(d, static_cast<int64_t>(range.high)),
+                         int_to_bits(d, static_cast<int64_t>(range.low)),
+                         int_to_bits(d, -1),
+                         int_to_bits(d, INT64_MIN),
+                         int_to_bits(d, INT64_MIN + 1)};
+    std::vector<std::byte> bytes(at.size() * 8);
+    std::vector<float> want;
+    for (size_t i = 0; i < at.size(); ++i) {
+      write_element(bytes.data(), d, static_cast<int64_t>(i), at[i]);
+      const bool inside = at[i] < 4;  // a negative one has its high bits set
+      want.push_back(inside ? static_cast<float>(at[i] + 1) : 0.0F);
+    }
+    const UOp places =
+        buffer_from_host(shape_of({static_cast<int64_t>(at.size())}), d, "CPU", bytes.data());
+    const UOp read = index(x, {places});
+    EXPECT_EQ(Tensor(read).tolist<float>(), want) << dtype_name(d);
+    expect_same_everywhere(read);
+    // One that is computed in the kernel, two on one tensor, and a lone position of shape ().
+    expect_same_everywhere(index(x, {add(places, constant_int(d, 1))}));
+    expect_same_everywhere(index(reshape(x, shape_of({2, 2})), {places, places}));
+    for (int64_t i = 0; i < static_cast<int64_t>(at.size()); ++i)
+      EXPECT_EQ(Tensor(index(x, {index(places, {index_const(i)})})).item(),
+                want[static_cast<size_t>(i)]);
+  }
+}
+
+TEST(index_edges, spec_P5_an_index_of_uint64_may_be_negative) {
+  const UOp u = param(0, shape_of({}), DType::UInt64);
+  EXPECT_LT(static_cast<int64_t>(cast(u, DType::Index).bounds().low), 0);
+  const UOp small = bit_and(u, constant_int(DType::UInt64, 7));
+  EXPECT_EQ(static_cast<int64_t>(cast(small, DType::Index).bounds().low), 0);
+  EXPECT_EQ(static_cast<int64_t>(cast(small, DType::Index).bounds().high), 7);
+}
+
+}  // namespace koine::test
