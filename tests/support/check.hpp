@@ -9,6 +9,7 @@
 
 #include "koine/interp/interp.hpp"
 #include "koine/koine.hpp"
+#include "settings.hpp"
 
 // What tests share: comparing a graph on the interpreter, on compiled kernels and as C text.
 namespace koine::test {
@@ -29,8 +30,16 @@ std::string difference(const Array& expected, const Array& got);
 /// used where they are: all devices here live in this process's memory.
 Array run_on(const UOp& value, const std::string& device);
 
-/// Expects equal bits from the tensor interpreter, interpreted kernels and compiled kernels, in
-/// strict mode.
+/// The same under settings.
+Array run_with(const UOp& value, const Settings& settings);
+
+/// Computes a value in interpreted and compiled kernels, in strict mode, where all bits must be the
+/// tensor interpreter's, and in default mode, where they must lie within the bound of bounded.hpp;
+/// each time with feature level, optimiser, threads and caches drawn from `random`. Empty, or the
+/// first settings that differ and how, errors included.
+std::string difference_anywhere(const UOp& value, std::mt19937_64& random);
+
+/// Expects no difference anywhere; the settings follow from test_seed() and the graph.
 void expect_same_everywhere(const UOp& value);
 inline void expect_same_everywhere(const Tensor& value) { expect_same_everywhere(value.uop()); }
 

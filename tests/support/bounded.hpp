@@ -1,0 +1,32 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "koine/interp/interp.hpp"
+
+// What default mode may make of a tensor graph. Beside the strict value of each element stands how
+// far another execution may be from it: 0 where no liberty was taken, so that most results are
+// still compared bit for bit; infinity where the liberties decide a comparison, a position or a
+// class.
+namespace koine::test {
+
+struct BoundedArray {
+  Array value;                ///< the strict one
+  std::vector<double> error;  ///< one an element; empty: all 0
+};
+
+/// How far the default order of a reduce of n float elements may be from the real result: for Add
+/// times the sum of magnitudes, for Mul times the product (docs/switches.md).
+double reorder_bound(Op op, DType dtype, int64_t n);
+
+/// Whether default mode may change any bit of a graph's value.
+bool has_liberties(const UOp& root);
+
+/// The strict value with its bound, through Functions, stores and all that a tensor graph may hold.
+BoundedArray interpret_bounded(const UOp& root, const Bindings& bindings);
+
+/// Empty when `got` lies within the bound (bit for bit where that is 0, NaNs equal as a class);
+/// else the first difference in words.
+std::string difference(const BoundedArray& expected, const Array& got);
+
+}  // namespace koine::test

@@ -1,0 +1,127 @@
+// The oracle of default mode: what it lets pass, and what it does not.
+#include "bounded.hpp"
+
+#include <cmath>
+#include <set>
+
+#include "check.hpp"
+#include "graphs.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine::test {
+namespace {
+
+UOp floats(const std::vector<float>& values) {
+  return buffer_from_host(shape_of({static_cast<int64_t>(values.size())}), DType::Float32, "CPU",
+                          values.data());
+}
+BoundedArray bounded(const UOp& value) { return interpret_bounded(value, bindings_of(value)); }
+double error_at(const BoundedArray& a, size_t i) { return a.error.empty() ? 0 : a.error[i]; }
+bool within(const UOp& value, const std::vector<float>& got) {
+  Array a{DType::Float32, value.sizes(), {}, {}};
+  for (const float v : got) a.data.push_back(double_to_bits(DType::Float32, v));
+  return difference(bounded(value), a).empty();
+}
+
+}  // namespace
+
+TEST(bounded, a_product_in_a_sum_may_stay_unrounded_and_nothing_else) {
+  const float a = 1 + 0x1p-12f, b = 1 + 0x1p-13f, c = -1, product = a * b;
+  const UOp x = floats({a}), y = floats({b}), z = floats({c});
+  const UOp sum = add(mul(x, y), z);
+  EXPECT_TRUE(within(sum, {product + c}));
+  EXPECT_TRUE(within(sum, {std::fma(a, b, c)}));
+  EXPECT_NE(product + c, std::fma(a, b, c));
+  EXPECT_FALSE(within(sum, {(product + c) * (1 + 0x1p-8f)}));
+  EXPECT_TRUE(within(mulacc(x, y, z), {std::fma(a, b, c)}));
+  EXPECT_FALSE(within(mul(x, y), {std::nextafter(product, 2.0f)})) << "a product alone is rounded";
+  // Differences and products with powers of two lose nothing.
+  EXPECT_TRUE(bounded(sub(x, y)).error.empty());
+  EXPECT_TRUE(bounded(add(mul(x, constant(DType::Float32, 4)), y)).error.empty());
+  // Through movement, a choice and a longer sum.
+  const UOp far = add(where(lt(x, y), z, flip(mul(x, y), {1})), z);
+  EXPECT_TRUE(within(far, {std::fma(a, b, c)}));
+}
+
+TEST(bounded, sums_in_any_order_and_no_further) {
+  std::vector<float> values;
+  for (int i = 0; i < 1000; ++i)
+    values.push_back(std::ldexp(0.1f + static_cast<float>(i % 7), i % 20));
+  float up = 0, down = 0;
+  double size = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    up += values[i];
+    down += values[values.size() - 1 - i];
+    size += values[i];
+  }
+  ASSERT_NE(up, down);
+  const UOp sum = reduce(Op::Add, floats(values), {0});
+  EXPECT_TRUE(within(sum, {up}));
+  EXPECT_TRUE(within(sum, {down}));
+  EXPECT_FALSE(within(sum, {up * (1 + 1e-3f)}));
+  EXPECT_LE(error_at(bounded(sum), 0),
+            1.1 * (reorder_bound(Op::Add, DType::Float32, 1000) * size + std::abs(up - size)));
+  // Integers wrap in any order to the same; infinities stay.
+  EXPECT_FALSE(has_liberties(reduce(Op::Add, leaf({50}, DType::Int8), {0})));
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(within(reduce(Op::Add, floats({1, inf, 2}), {0}), {5}));
+}
+
+TEST(bounded, what_liberties_decide_is_unknown) {
+  const UOp x = floats({0.1f, 0.2f, 0.3f}), y = floats({0.7f, 0.9f, -0.3f});
+  const UOp sum = add(mul(x, y), y), strict = floats({0.1f * 0.7f + 0.7f, 5, -0.4f});
+  const BoundedArray less = bounded(lt(sum, strict));
+  EXPECT_TRUE(std::isinf(error_at(less, 0))) << "as near as rounding";
+  EXPECT_EQ(error_at(less, 1), 0) << "far apart";
+  const BoundedArray chosen = bounded(where(lt(sum, strict), x, y));
+  EXPECT_NEAR(error_at(chosen, 0), 0.6, 1e-6) << "either side";
+  EXPECT_EQ(error_at(chosen, 1), 0);
+  EXPECT_FALSE(std::isinf(error_at(bounded(ne(sum, sum)), 0)));
+  const BoundedArray whole =
+      bounded(cast(mul(sum, constant(DType::Float32, 101.37)), DType::Int32));
+  EXPECT_EQ(error_at(whole, 1), 0);
+}
+
+TEST(bounded, random_graphs_are_mostly_exact_and_seldom_unknown) {
+  double all = 0, exact = 0, unknown = 0;
+  for (uint64_t i = 0; i < 600; ++i) {
+    std::mt19937_64 random(test_seed() + i);
+    const UOp graph = random_graph(random);
+    const BoundedArray b = bounded(graph);
+    const Array strict = interpret(graph, bindings_of(graph));
+    ASSERT_EQ(difference(b, strict), "") << to_text(graph);
+    for (size_t k = 0; k < strict.data.size(); ++k) {
+      all += 1;
+      exact += error_at(b, k) == 0 ? 1 : 0;
+      unknown += std::isinf(error_at(b, k)) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(exact / all, 0.6);
+  EXPECT_LT(exact / all, 0.99) << "the graphs take no liberties";
+  EXPECT_LT(unknown / all, 0.1);
+  RecordProperty("exact", std::to_string(exact / all));
+  RecordProperty("unknown", std::to_string(unknown / all));
+}
+
+// Equal graphs over other buffers run under the same settings.
+TEST(bounded, settings_are_drawn_from_the_seed_and_the_graph) {
+  const UOp a = add(leaf({4}), leaf({4}, DType::Float32, 1)),
+            b = add(leaf({4}), leaf({4}, DType::Float32, 1));
+  std::mt19937_64 one = settings_random(a), two = settings_random(b),
+                  other = settings_random(mul(a, a));
+  EXPECT_EQ(text_of(draw_settings(one, "CPU", true)), text_of(draw_settings(two, "CPU", true)));
+  EXPECT_NE(one(), other());
+  std::set<std::string> drawn;
+  std::mt19937_64 random(test_seed());
+  for (int i = 0; i < 200; ++i) {
+    const Settings s = draw_settings(random, "CPU", false);
+    drawn.insert(fmt::format("threads {}", s.threads));
+    drawn.insert(s.noopt ? "noopt" : "opt");
+    drawn.insert(s.warm ? "warm" : "cold");
+    drawn.insert("cpu" + s.cpu);
+  }
+  EXPECT_GE(drawn.size(), 8u);
+}
+
+}  // namespace koine::test
