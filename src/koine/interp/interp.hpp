@@ -40,7 +40,11 @@ struct KernelArguments {
 };
 
 /// Runs a Linear. Every access is checked against `buffer_bytes`: an access out of bounds is an
-/// InternalError, because kernels guard what user indices can reach.
+/// InternalError, because kernels guard what user indices can reach. The Special "thread" is
+/// `arguments.thread`; for the Specials "gidx..." and "lidx..." all groups run, one after the
+/// other, and all threads of a group: each runs up to a Barrier before any goes on behind it. LOCAL
+/// buffers are shared by a group, registers belong to a thread. A Barrier that only some threads
+/// reach, or in different iterations, is an InternalError.
 void interpret_linear(const UOp& linear, const KernelArguments& arguments);
 
 /// One elementwise op with its arg, decomposed ones included.

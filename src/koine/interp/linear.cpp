@@ -1,9 +1,11 @@
 #include <absl/container/flat_hash_map.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "koine/base/error.hpp"
 #include "koine/interp/interp.hpp"
+#include "koine/interp/value.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
@@ -11,216 +13,300 @@
 namespace koine {
 namespace {
 
-using Lanes = std::vector<Bits>;  // one element for a scalar
+constexpr uint32_t nowhere = UINT32_MAX;
 
-class LinearInterpreter {
+// Where the elements of a Load or Store lie: element i at index[i], at index + i, or at i.
+struct Access {
+  UOp buffer;
+  uint32_t index = nowhere;
+  DType index_dtype = DType::Index;
+  bool consecutive = false;
+};
+
+struct Instruction {
+  UOp node;
+  ValueOp value;
+  std::vector<uint32_t> operands;  // where the values of its sources stand
+  size_t jump = 0;                 // Range and If: past their end; End: the loop's first
+  Access access;
+};
+
+// A Linear with its names resolved; shared by all threads.
+class LinearProgram {
  public:
-  LinearInterpreter(const UOp& linear, const KernelArguments& arguments) : arguments_(arguments) {
-    for (const UOp& u : linear.src()) program_.push_back(u);
-    for (size_t i = 0; i < program_.size(); ++i) {
-      position_[program_[i].node()] = i;
-      if (program_[i].is(Op::End))
-        end_of_[program_[i].src(program_[i].src().size() - 1).node()] = i;
-      if (program_[i].is(Op::Endif)) end_of_[program_[i].src(0).node()] = i;
+  explicit LinearProgram(const UOp& linear) : linear_(linear) {
+    for (const UOp& u : linear.src()) {
+      number_.emplace(u.node(), static_cast<uint32_t>(code_.size()));
+      code_.push_back({u, {}, {}, 0, {}});
+    }
+    for (size_t i = 0; i < code_.size(); ++i) resolve(i);
+  }
+  const std::vector<Instruction>& code() const { return code_; }
+  /// The Specials: indices of threads and groups.
+  std::vector<UOp> specials() const {
+    std::vector<UOp> out;
+    for (const Instruction& i : code_)
+      if (i.node.is(Op::Special)) out.push_back(i.node);
+    return out;
+  }
+
+ private:
+  static bool computes(const UOp& u) {
+    return is_elementwise(u.op()) || u.is(Op::Stack) || u.is(Op::Expand) || u.is(Op::Bitcast) ||
+           u.is(Op::Reshape) || u.is(Op::Shrink) || (u.is(Op::Index) && !is_address(u));
+  }
+
+  // What is not in the program, constants aside, is found undefined when somebody reads it.
+  uint32_t number_of(const UOp& u) {
+    const UOp& s = strip_after(u);
+    const auto [it, fresh] = number_.try_emplace(s.node(), static_cast<uint32_t>(number_.size()));
+    if (fresh) extra_.push_back(s);
+    return it->second;
+  }
+
+  void resolve(size_t i) {
+    Instruction& at = code_[i];
+    const UOp u = at.node;
+    if (computes(u)) {
+      at.value = ValueOp(u);
+      for (size_t k = 0; k < ValueOp::value_sources(u); ++k)
+        at.operands.push_back(number_of(u.src(k)));
+    } else if (u.is(Op::Load) || u.is(Op::Store)) {
+      at.access = access_of(strip_after(u.src(0)));
+      for (const UOp& s : u.src().subspan(1)) at.operands.push_back(number_of(s));
+    } else if (u.is(Op::Range) || u.is(Op::If)) {
+      at.operands.push_back(number_of(u.src(0)));
+    } else if (u.is(Op::End) || u.is(Op::Endif)) {
+      const UOp& opened = u.is(Op::End) ? u.src(u.src().size() - 1) : u.src(0);
+      const size_t begin = number_of(opened);
+      KOINE_INVARIANT(begin < i, "a loop or block ends that did not begin:\n{}", to_text(u));
+      at.jump = begin + 1;
+      code_[begin].jump = i + 1;
+      if (u.is(Op::End)) at.operands = {static_cast<uint32_t>(begin), number_of(opened.src(0))};
     }
   }
 
-  void run() {
-    for (size_t pc = 0; pc < program_.size();) pc = step(pc);
+  Access access_of(const UOp& address) {
+    if (!address.is(Op::Index)) return {address};
+    const UOp& buffer = strip_after(address.src(0));
+    const DType dtype = address.src(1).dtype();
+    if (const Contiguous c = contiguous_access(address); c.yes)
+      return {buffer, c.base ? number_of(c.base) : nowhere, dtype, true};
+    return {buffer, number_of(address.src(1)), dtype, false};
+  }
+
+  friend class LinearThread;
+  UOp linear_;
+  std::vector<Instruction> code_;
+  std::vector<UOp> extra_;  // named in the program, but not part of it; numbered behind it
+  absl::flat_hash_map<const Node*, uint32_t> number_;
+};
+
+// What the threads of a group share and which thread this is.
+struct Position {
+  absl::flat_hash_map<const Node*, int64_t> specials;
+};
+
+// One thread: its values, its registers, and how far it has come.
+class LinearThread {
+ public:
+  LinearThread(const LinearProgram& program, const KernelArguments& arguments, KernelMemory& memory,
+               Position position)
+      : program_(program),
+        arguments_(arguments),
+        memory_(memory),
+        registers_(arguments),
+        position_(std::move(position)),
+        values_(program.number_.size()) {
+    for (const UOp& u : program.extra_)
+      if (u.is(Op::Const)) values_[program.number_.at(u.node())] = {u.as<ConstArg>().bits};
+  }
+
+  /// Runs up to and past the next Barrier; false once the program has ended.
+  bool run() {
+    const auto& code = program_.code();
+    while (pc_ < code.size()) {
+      const bool barrier = code[pc_].node.is(Op::Barrier);
+      pc_ = step(code[pc_]);
+      if (barrier) return true;
+    }
+    return false;
+  }
+  size_t pc() const { return pc_; }
+  /// The iterations of the loops around `pc`.
+  std::vector<Bits> iterations() const {
+    std::vector<Bits> out;
+    for (size_t i = 0; i < program_.code().size(); ++i)
+      if (const Instruction& r = program_.code()[i];
+          r.node.is(Op::Range) && i < pc_ && pc_ < r.jump)
+        out.push_back(values_[i][0]);
+    return out;
   }
 
  private:
   // Executes one instruction; returns the position of the next.
-  size_t step(size_t pc) {
-    const UOp& u = program_[pc];
+  size_t step(const Instruction& at) {
+    const UOp& u = at.node;
+    const size_t next = pc_ + 1;
     switch (u.op()) {
-      case Op::Range: {
-        counters_[u.node()] = 0;
-        if (scalar(u.src(0)) <= 0) return end_of_.at(u.node()) + 1;
-        set(u, {0});
-        return pc + 1;
-      }
+      case Op::Range:
+        if (integer(at.operands[0], u.src(0)) <= 0) return at.jump;
+        values_[pc_] = {0};
+        return next;
       case Op::End: {
-        const UOp& range = u.src(u.src().size() - 1);
-        int64_t& counter = counters_.at(range.node());
-        if (++counter >= scalar(range.src(0))) return pc + 1;
-        set(range, {static_cast<Bits>(counter)});
-        return position_.at(range.node()) + 1;
+        const UOp& bound = program_.code()[at.operands[0]].node.src(0);
+        Bits& counter = values_[at.operands[0]][0];
+        return static_cast<int64_t>(++counter) < integer(at.operands[1], bound) ? at.jump : next;
       }
       case Op::If:
-        return (lanes(u.src(0))[0] & 1) != 0 ? pc + 1 : end_of_.at(u.node()) + 1;
+        return (lanes(at.operands[0])[0] & 1) != 0 ? next : at.jump;
+      case Op::Store:
+        store(at);
+        return next;
+      case Op::Load:
+        values_[pc_] = load(at);
+        return next;
+      case Op::Const:
+        values_[pc_] = {u.as<ConstArg>().bits};
+        return next;
+      case Op::Special:
+        values_[pc_] = {static_cast<Bits>(position_.specials.at(u.node()))};
+        return next;
+      case Op::Param:
+        if (!u.as<BufferArg>().name.empty()) values_[pc_] = {variable(u.as<BufferArg>().name)};
+        return next;
       case Op::Endif:
       case Op::Group:
       case Op::Barrier:
-        return pc + 1;
-      case Op::Store:
-        store_lanes(u);
-        return pc + 1;
-      case Op::Index:
-        if (is_address(u)) return pc + 1;  // an address; its users look at it
-        break;
       case Op::Buffer:
-        allocate(u);
-        return pc + 1;
-      case Op::Param:
-        if (u.as<BufferArg>().name.empty()) return pc + 1;
-        break;
+        return next;
       default:
         break;
     }
-    set(u, evaluate_node(u));
-    return pc + 1;
+    if (is_address(u)) return next;  // its users look at it
+    if (at.operands.empty()) internal_error("interpreter: {} in a linear program", op_name(u.op()));
+    operands_.clear();
+    for (const uint32_t k : at.operands) operands_.push_back(&lanes(k));
+    values_[pc_] = at.value.compute(operands_);
+    return next;
   }
 
-  void set(const UOp& u, Lanes value) { values_[u.node()] = std::move(value); }
-  const Lanes& lanes(const UOp& u) {
-    const UOp& s = strip_after(u);
-    const auto it = values_.find(s.node());
-    KOINE_INVARIANT(it != values_.end(), "use before definition in a linear program:\n{}",
-                    to_text(s));
-    return it->second;
-  }
-  int64_t scalar(const UOp& u) {
-    if (u.is(Op::Const)) return const_int(u);
-    return bits_to_int(u.dtype(), lanes(u)[0]);
+  Bits variable(const std::string& name) const {
+    const auto it = arguments_.variables.find(name);
+    KOINE_REQUIRE(it != arguments_.variables.end(), Key, "Variable '{}' has no value", name);
+    return static_cast<Bits>(it->second);
   }
 
-  static size_t width(const UOp& u) { return u.is_scalar() ? 1 : static_cast<size_t>(u.numel()); }
-
-  void allocate(const UOp& u) {
-    auto& storage = storage_[u.node()];
-    if (!storage) storage = std::make_unique<Lanes>(width(u), 0);
+  const Lanes& lanes(uint32_t number) const {
+    const Lanes& value = values_[number];
+    KOINE_INVARIANT(!value.empty(), "use before definition in a linear program:\n{}",
+                    to_text(number < program_.code().size()
+                                ? program_.code()[number].node
+                                : program_.extra_[number - program_.code().size()]));
+    return value;
   }
+  int64_t integer(uint32_t number, const UOp& u) const {
+    return bits_to_int(u.dtype(), lanes(number)[0]);
+  }
+  static Bits lane(const Lanes& value, size_t i) { return value[value.size() == 1 ? 0 : i]; }
 
-  Lanes evaluate_node(const UOp& u) {
-    if (is_elementwise(u.op())) {
-      Lanes out(width(u));
-      std::vector<const Lanes*> in;
-      for (const UOp& s : u.src()) in.push_back(&lanes(s));
-      const DType dtype = u.src(u.is(Op::Where) ? 1 : 0).dtype();
-      Bits operands[3] = {};
-      for (size_t i = 0; i < out.size(); ++i) {
-        for (size_t k = 0; k < in.size(); ++k) operands[k] = (*in[k])[in[k]->size() == 1 ? 0 : i];
-        out[i] = interpret_scalar(u.op(), u.dtype(), dtype,
-                                  std::span<const Bits>(operands, in.size()), u.arg());
-      }
-      return out;
-    }
-    switch (u.op()) {
-      case Op::Const:
-        return {u.as<ConstArg>().bits};
-      case Op::Param: {
-        const auto it = arguments_.variables.find(u.as<BufferArg>().name);
-        KOINE_REQUIRE(it != arguments_.variables.end(), Key, "Variable '{}' has no value",
-                      u.as<BufferArg>().name);
-        return {static_cast<Bits>(it->second)};
-      }
-      case Op::Special:
-        return {static_cast<Bits>(arguments_.thread)};
-      case Op::Stack: {
-        Lanes out;
-        for (const UOp& s : u.src()) out.push_back(lanes(s)[0]);
-        return out;
-      }
-      case Op::Expand:
-        return Lanes(width(u), lanes(u.src(0))[0]);
-      case Op::Bitcast:
-      case Op::Reshape:
-        return lanes(u.src(0));
-      case Op::Shrink: {
-        const Lanes& in = lanes(u.src(0));
-        const auto from = static_cast<size_t>(const_int(u.src(1).src(0)));
-        return Lanes(in.begin() + static_cast<std::ptrdiff_t>(from),
-                     in.begin() + static_cast<std::ptrdiff_t>(from + width(u)));
-      }
-      case Op::Index:
-        return {lanes(u.src(0))[static_cast<size_t>(scalar(u.src(1)))]};
-      case Op::Load:
-        return load_lanes(u);
-      default:
-        internal_error("the linear interpreter does not know {}", op_name(u.op()));
-    }
+  // LOCAL memory is the group's, registers are the thread's.
+  KernelMemory& memory_behind(const UOp& buffer) {
+    return is_register(buffer) ? registers_ : memory_;
+  }
+  int64_t element(const Instruction& at, size_t i) const {
+    const Access& a = at.access;
+    const auto offset = static_cast<int64_t>(i);
+    if (a.index == nowhere) return offset;
+    const Bits bits = a.consecutive ? lanes(a.index)[0] : lane(lanes(a.index), i);
+    return bits_to_int(a.index_dtype, bits) + (a.consecutive ? offset : 0);
+  }
+  bool open(const Instruction& at, size_t i) const {
+    return at.operands.size() < 2 || (lane(lanes(at.operands[1]), i) & 1) != 0;
   }
 
-  // Where lane i of an access lives.
-  struct Place {
-    Lanes* local = nullptr;
-    std::byte* data = nullptr;
-    int64_t elements = 0;
-  };
-  Place place_of(const UOp& address) {
-    const UOp& base = strip_after(address.is(Op::Index) ? address.src(0) : address);
-    if (base.is(Op::Buffer)) return {storage_.at(base.node()).get(), nullptr, 0};
-    const auto slot = static_cast<size_t>(base.as<BufferArg>().slot);
-    KOINE_REQUIRE(slot < arguments_.buffers.size(), Value, "kernel: slot {} has no buffer", slot);
-    const int64_t bytes =
-        arguments_.buffer_bytes.empty() ? INT64_MAX : arguments_.buffer_bytes[slot];
-    return {nullptr, arguments_.buffers[slot], bytes / item_size(base.dtype())};
-  }
-  int64_t index_of(const UOp& address, size_t lane) {
-    if (!address.is(Op::Index)) return static_cast<int64_t>(lane);
-    if (const Contiguous c = contiguous_access(address); c.yes)
-      return (c.base ? scalar(c.base) : 0) + static_cast<int64_t>(lane);
-    const Lanes& index = lanes(address.src(1));
-    return bits_to_int(address.src(1).dtype(), index[index.size() == 1 ? 0 : lane]);
-  }
-  void check(const UOp& u, const Place& place, int64_t index) {
-    const int64_t limit = place.local ? static_cast<int64_t>(place.local->size()) : place.elements;
-    KOINE_INVARIANT(index >= 0 && index < limit, "{} at element {} of a buffer with {}:\n{}",
-                    op_name(u.op()), index, limit, to_text(u));
-  }
-  bool open(const UOp& gate, size_t lane) {
-    const Lanes& g = lanes(gate);
-    return (g[g.size() == 1 ? 0 : lane] & 1) != 0;
-  }
-
-  Lanes load_lanes(const UOp& u) {
-    const UOp& address = strip_after(u.src(0));
-    const Place place = place_of(address);
-    Lanes out(width(u));
-    for (size_t i = 0; i < out.size(); ++i) {
-      if (u.src().size() == 3 && !open(u.src(2), i)) {
-        const Lanes& alt = lanes(u.src(1));
-        out[i] = alt[alt.size() == 1 ? 0 : i];
-        continue;
-      }
-      const int64_t at = index_of(address, i);
-      check(u, place, at);
-      out[i] = place.local ? (*place.local)[static_cast<size_t>(at)]
-                           : read_element(place.data, u.dtype(), at);
-    }
+  Lanes load(const Instruction& at) {
+    const UOp& u = at.node;
+    Lanes out(static_cast<size_t>(lane_count(u)));
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] =
+          open(at, i)
+              ? memory_behind(at.access.buffer).read(at.access.buffer, u.dtype(), element(at, i), u)
+              : lane(lanes(at.operands[0]), i);
     return out;
   }
 
-  void store_lanes(const UOp& u) {
-    const UOp& address = strip_after(u.src(0));
-    const Place place = place_of(address);
-    const Lanes value = lanes(u.src(1));
-    const size_t count = width(u.src(0));
-    for (size_t i = 0; i < count; ++i) {
-      if (u.src().size() == 3 && !open(u.src(2), i)) continue;
-      const int64_t at = index_of(address, i);
-      check(u, place, at);
-      const Bits bits = value[value.size() == 1 ? 0 : i];
-      if (place.local)
-        (*place.local)[static_cast<size_t>(at)] = bits;
-      else
-        write_element(place.data, u.src(1).dtype(), at, bits);
-    }
+  void store(const Instruction& at) {
+    const UOp& u = at.node;
+    const auto count = static_cast<size_t>(lane_count(u.src(0)));
+    const Lanes value = lanes(at.operands[0]);
+    for (size_t i = 0; i < count; ++i)
+      if (open(at, i))
+        memory_behind(at.access.buffer)
+            .write(at.access.buffer, u.src(1).dtype(), element(at, i), lane(value, i), u);
   }
 
+  const LinearProgram& program_;
   const KernelArguments& arguments_;
-  std::vector<UOp> program_;
-  absl::flat_hash_map<const Node*, size_t> position_, end_of_;
-  absl::flat_hash_map<const Node*, int64_t> counters_;
-  absl::flat_hash_map<const Node*, Lanes> values_;
-  absl::flat_hash_map<const Node*, std::unique_ptr<Lanes>> storage_;
+  KernelMemory& memory_;
+  KernelMemory registers_;
+  Position position_;
+  std::vector<Lanes> values_;  // empty: not defined yet
+  std::vector<const Lanes*> operands_;
+  size_t pc_ = 0;
 };
+
+// All threads of one group, from Barrier to Barrier.
+void run_group(const LinearProgram& program, const KernelArguments& arguments,
+               std::vector<Position> threads) {
+  KernelMemory memory(arguments);
+  std::vector<std::unique_ptr<LinearThread>> group;
+  for (Position& p : threads)
+    group.push_back(std::make_unique<LinearThread>(program, arguments, memory, std::move(p)));
+  for (bool more = true; more;) {
+    more = group[0]->run();
+    for (size_t i = 1; i < group.size(); ++i) {
+      const bool waits = group[i]->run();
+      KOINE_INVARIANT(
+          waits == more && group[i]->pc() == group[0]->pc() &&
+              group[i]->iterations() == group[0]->iterations(),
+          "a divergent Barrier: thread 0 {} instruction {}, thread {} {} instruction {}",
+          more ? "waits behind" : "ended at", group[0]->pc(), i,
+          waits ? "waits behind" : "ended at", group[i]->pc());
+    }
+  }
+}
+
+bool is_in_group(const UOp& special) { return special.as<std::string>().starts_with("lidx"); }
+
+// Every combination of indices of `specials`, the first outermost, on top of `base`.
+std::vector<Position> positions_of(const std::vector<UOp>& specials, const Position& base) {
+  std::vector<Position> out{base};
+  for (const UOp& s : specials) {
+    std::vector<Position> wider;
+    for (const Position& p : out)
+      for (int64_t i = 0; i < const_int(s.src(0)); ++i) {
+        wider.push_back(p);
+        wider.back().specials[s.node()] = i;
+      }
+    out = std::move(wider);
+  }
+  return out;
+}
 
 }  // namespace
 
 void interpret_linear(const UOp& linear, const KernelArguments& arguments) {
-  LinearInterpreter(linear, arguments).run();
+  const LinearProgram program(linear);
+  Position base;
+  std::vector<UOp> groups, threads;
+  for (const UOp& s : program.specials())
+    if (s.as<std::string>() == "thread")
+      base.specials[s.node()] = arguments.thread;
+    else
+      (is_in_group(s) ? threads : groups).push_back(s);
+  for (const Position& g : positions_of(groups, base))
+    run_group(program, arguments, positions_of(threads, g));
 }
 
 }  // namespace koine

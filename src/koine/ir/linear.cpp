@@ -62,7 +62,7 @@ int64_t lane_count(const UOp& u) { return u.is_scalar() ? 1 : u.numel(); }
 Signature signature_of(const UOp& linear) {
   Signature out;
   for (const UOp& u : linear.src()) {
-    if (u.is(Op::Special)) out.threads = const_int(u.src(0));
+    if (u.is(Op::Special) && u.as<std::string>() == "thread") out.threads = const_int(u.src(0));
     if (!u.is(Op::Param)) continue;
     const BufferArg& p = u.as<BufferArg>();
     if (p.name.empty())
