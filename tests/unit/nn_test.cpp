@@ -4,42 +4,9 @@
 #include <sstream>
 
 #include "check.hpp"
+#include "gradient_check.hpp"
 
 namespace koine::test {
-namespace {
-
-Tensor doubles(const Shape& shape, uint64_t salt, double low = -1, double high = 1) {
-  std::mt19937_64 random(test_seed() + salt);
-  int64_t n = 1;
-  for (const int64_t s : shape) n *= s;
-  std::vector<double> data;
-  for (int64_t i = 0; i < n; ++i)
-    data.push_back(low + (high - low) * static_cast<double>(random() >> 11) * 0x1p-53);
-  return Tensor::from(data, shape);
-}
-
-// d sum(f(x) * seed) / dx against central differences in float64.
-void check_gradient(const std::function<Tensor(const Tensor&)>& f, const Tensor& x,
-                    double tolerance = 1e-5) {
-  const Shape out = f(x).shape();
-  const Tensor seed = doubles(out, 99);
-  auto loss = [&](const Tensor& v) { return (f(v) * seed).sum(); };
-  const auto got = loss(x).gradient({x})[0].tolist<double>();
-  auto data = x.tolist<double>();
-  constexpr double h = 1e-5;
-  for (size_t i = 0; i < data.size(); ++i) {
-    auto at = [&](double v) {
-      auto moved = data;
-      moved[i] = v;
-      return loss(Tensor::from(moved, x.shape())).item();
-    };
-    const double want = (at(data[i] + h) - at(data[i] - h)) / (2 * h);
-    ASSERT_NEAR(got[i], want, tolerance * std::max(1.0, std::fabs(want))) << "element " << i;
-  }
-}
-
-}  // namespace
-
 TEST(gradients, finite_differences) {
   const Tensor x = doubles({2, 3}, 1), p = doubles({2, 3}, 2, 0.5, 2);
   check_gradient([](const Tensor& t) { return t * t + t; }, x);

@@ -4,6 +4,7 @@
 #include "koine/base/error.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 
@@ -392,18 +393,16 @@ class TensorInterpreter {
     const UOp& source = u.src(0);
     const auto index = static_cast<size_t>(u.as<int64_t>());
     if (source.is(Op::Tuple)) return of(source.src(index));
+    const UOp& body = source.src(0);
+    const auto arguments = source.src().subspan(1);
     Bindings inner;
-    for (const UOp& p : toposort(source.src(0)))
-      if (p.is(Op::Param) && p.as<BufferArg>().slot >= 0) {
-        const auto slot = static_cast<size_t>(p.as<BufferArg>().slot);
-        KOINE_REQUIRE(slot + 1 < source.src().size(), Value,
-                      "Function: slot {} has no argument; the call gives {}", slot,
-                      source.src().size() - 1);
-        inner.emplace(p, of(source.src(slot + 1)));
-      } else if (p.is(Op::Param)) {
-        if (const auto it = bindings_.find(p); it != bindings_.end()) inner.emplace(p, it->second);
-      }
-    return interpret(source.src(0).src(index), inner);
+    for (const auto& [variable, size] : variables_from(body, arguments))
+      inner.emplace(variable, of(size));
+    for (const auto& [slot, p] : params_of(body))
+      inner.emplace(p, of(arguments[static_cast<size_t>(slot)]));
+    for (const auto& [p, array] : bindings_)
+      if (p.is(Op::Param) && p.as<BufferArg>().slot < 0) inner.emplace(p, array);  // Variables
+    return interpret(body.src(index), inner);
   }
 
   const Bindings& bindings_;

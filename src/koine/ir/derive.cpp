@@ -4,6 +4,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 
@@ -298,7 +299,12 @@ Derived get_tuple(Sources src, const Arg& arg) {
   KOINE_REQUIRE(*element >= 0 && *element < count, Index,
                 "GetTuple: index {} is out of range for a Tuple of {}", *element, count);
   const UOp& value = tuple.src(static_cast<size_t>(*element));
-  return {value.dtype(), stored_shape(value), false};
+  UOp shape = stored_shape(value);
+  const bool symbolic =
+      shape && !std::ranges::all_of(shape.src(), [](const UOp& d) { return d.is(Op::Const); });
+  if (symbolic && source.is(Op::Function))
+    shape = with_variables(shape, variables_from(tuple, source.src().subspan(1)));
+  return {value.dtype(), shape, false};
 }
 
 Derived memory(Op op, Sources src, const Arg& arg) {

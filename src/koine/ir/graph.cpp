@@ -8,9 +8,15 @@
 namespace koine {
 namespace {
 
-// Visits nodes after their sources. `expand(node)` says whether to go below a node.
-template <class Expand, class Visit>
-void post_order(const Node* root, Expand&& expand, Visit&& visit) {
+// The first source of a Function or Call is its body.
+uint32_t after_body(const Node* node) {
+  return node->op == Op::Function || node->op == Op::Call ? 1 : 0;
+}
+
+// Visits nodes after their sources. `expand(node)` says whether to go below a node, and
+// `first(node)` from which source on.
+template <class Expand, class Visit, class First>
+void post_order(const Node* root, Expand&& expand, Visit&& visit, First&& first) {
   NodeNumbers done;
   std::vector<std::pair<const Node*, uint32_t>> stack{{root, 0}};
   while (!stack.empty()) {
@@ -20,6 +26,7 @@ void post_order(const Node* root, Expand&& expand, Visit&& visit) {
       continue;
     }
     const uint32_t count = expand(node) ? node->source_count : 0;
+    next = std::max(next, first(node));
     bool descended = false;
     while (next < count) {
       const Node* source = node->sources()[next++].node();
@@ -34,6 +41,10 @@ void post_order(const Node* root, Expand&& expand, Visit&& visit) {
     stack.pop_back();
     if (done.add(finished).second) visit(finished);
   }
+}
+template <class Expand, class Visit>
+void post_order(const Node* root, Expand&& expand, Visit&& visit) {
+  post_order(root, expand, visit, [](const Node*) { return 0U; });
 }
 
 }  // namespace
@@ -61,6 +72,14 @@ NodeList toposort(const UOp& root, const std::function<bool(const UOp&)>& enter)
   post_order(root.node(), allowed, [&](const Node* node) {
     if (allowed(node)) order.push_back(node);
   });
+  return order;
+}
+
+NodeList toposort_outside_bodies(const UOp& root) {
+  NodeList order(root);
+  post_order(
+      root.node(), [](const Node*) { return true; },
+      [&](const Node* node) { order.push_back(node); }, after_body);
   return order;
 }
 
@@ -97,14 +116,14 @@ UOp substitute(const UOp& root, const Substitution& replacements) {
         }
         sources.assign(node->src().begin(), node->src().end());
         bool changed = false;
-        const size_t first = node->op == Op::Function || node->op == Op::Call ? 1 : 0;
-        for (size_t i = first; i < sources.size(); ++i) {
+        for (size_t i = after_body(node); i < sources.size(); ++i) {
           const UOp& replaced = result.at(sources[i].node());
           changed |= !(replaced == sources[i]);
           sources[i] = replaced;
         }
         result.set(node, changed ? with_sources(self, sources) : self);
-      });
+      },
+      after_body);
   return result.at(root.node());
 }
 

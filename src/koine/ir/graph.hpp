@@ -14,6 +14,10 @@ NodeList toposort(const UOp& root);
 /// The same, entering only nodes for which `enter` holds; a node that is not entered is left out.
 NodeList toposort(const UOp& root, const std::function<bool(const UOp&)>& enter);
 
+/// The same without the bodies of Functions and Calls, which are no part of the values around them
+/// (amendment C33). Of a body given as the root itself: the values of that body.
+NodeList toposort_outside_bodies(const UOp& root);
+
 /// Whether a value still depends on a Range.
 bool depends_on(const UOp& value, const UOp& range);
 /// The parts of a conjunction, left to right; the condition itself when it is none.

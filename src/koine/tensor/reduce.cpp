@@ -55,6 +55,13 @@ Tensor Tensor::mean(const Axes& axes, bool keepdim) const {
   const Tensor wide = is_small_float(out) ? cast(DType::Float32) : cast(out);
   return (wide.sum(axes, keepdim) * Tensor(1.0 / static_cast<double>(count))).cast(out);
 }
+namespace {
+// The root of a sum of squares, whose slope at 0 is 0 by convention (that of the root is infinite).
+Tensor root_of_squares(const Tensor& sum) {
+  return Tensor::where(sum == sum.zeros_like(), sum.detach(), sum).sqrt();
+}
+}  // namespace
+
 Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
   int64_t count = 1;
   for (const int64_t a : axes_of(axes, "var")) count *= size(a);
@@ -63,7 +70,7 @@ Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
   return centred.square().sum(axes, keepdim) / Tensor(degrees);
 }
 Tensor Tensor::std(const Axes& axes, bool keepdim, int64_t correction) const {
-  return var(axes, keepdim, correction).sqrt();
+  return root_of_squares(var(axes, keepdim, correction));
 }
 Tensor Tensor::any(const Axes& axes, bool keepdim) const {
   return cast(DType::Bool).reduced(Op::Max, axes, keepdim, "any");
@@ -128,7 +135,7 @@ Tensor Tensor::logsumexp(const Axes& axes, bool keepdim) const {
   return total + shift.reshape(total.shape());
 }
 Tensor Tensor::norm(const Axes& axes, bool keepdim) const {
-  return square().sum(axes, keepdim).sqrt();
+  return root_of_squares(square().sum(axes, keepdim));
 }
 Tensor Tensor::layernorm(int64_t last_axes, double eps) const {
   Axes axes;

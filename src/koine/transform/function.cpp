@@ -1,18 +1,20 @@
 #include "koine/transform/function.hpp"
 
 #include <atomic>
+#include <unordered_set>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/ir/text.hpp"
 
 namespace koine {
 namespace {
 
 // Slots of Params that are being traced; disjoint from argument positions.
+constexpr int64_t first_trace_slot = int64_t{1} << 40;
 int64_t fresh_trace_slot() {
-  static std::atomic<int64_t> next{int64_t{1} << 40};
+  static std::atomic<int64_t> next{first_trace_slot};
   return next.fetch_add(1);
 }
 
@@ -34,29 +36,67 @@ class TraceScope {
   const std::source_location* outer_;
 };
 
-bool is_slot(const UOp& u) { return u.is(Op::Param) && u.as<BufferArg>().name.empty(); }
+// Memory, for a body that is compiled by itself. What only repeats elements stays outside of it.
+UOp in_memory(const UOp& value) {
+  if (value.is(Op::Expand)) return expand(in_memory(value.src(0)), value.src(1));
+  const OpMask memory = mask_of(Op::Buffer) | mask_of(Op::Param);
+  return (value.node()->ops_below & memory) == 0 ? value : contiguous(value);
+}
 
 UOp body_of(const UOp& call, int64_t index) {
   const UOp& body = call.src(0);
+  const auto arguments = call.src().subspan(1);
   // Memory on both sides makes the kernels of equal Functions equal, so they are compiled once.
   const bool precompile = resolve_of(call) == Resolve::Precompile;
+  const Substitution variables = variables_from(body, arguments);
   Substitution bind;
-  for (const UOp& node : toposort(body)) {
-    if (!is_slot(node)) continue;
-    const int64_t slot = node.as<BufferArg>().slot;
-    if (slot >= (int64_t{1} << 40)) continue;  // a tracing Param of an enclosing function
-    KOINE_REQUIRE(slot >= 0 && slot + 1 < static_cast<int64_t>(call.src().size()), Value,
-                  "Function: the body uses slot {}, the call gives {} arguments", slot,
-                  call.src().size() - 1);
-    const UOp& argument = call.src(static_cast<size_t>(slot) + 1);
-    KOINE_REQUIRE(argument.shape() == node.shape() && argument.dtype() == node.dtype(), Value,
-                  "Function: slot {} wants {} {}, the argument is {} {}", slot,
-                  dtype_name(node.dtype()), shape_text(node), dtype_name(argument.dtype()),
-                  shape_text(argument));
-    bind.emplace(node, precompile ? contiguous(argument) : argument);
+  for (const auto& [slot, param] : params_of(body)) {
+    const UOp& argument = arguments[static_cast<size_t>(slot)];
+    bind.emplace(with_variables(param, variables), precompile ? in_memory(argument) : argument);
   }
-  const UOp value = substitute(body.src(static_cast<size_t>(index)), bind);
+  const UOp value =
+      substitute(with_variables(body.src(static_cast<size_t>(index)), variables), bind);
   return precompile ? contiguous(value) : value;
+}
+
+// Whether a node stands for something outside of a body that is being traced: memory, a Param of a
+// trace around this one, a leaf with an identity of its own.
+bool is_outside(const UOp& u) {
+  const bool traced = u.is(Op::Param) && u.as<BufferArg>().slot >= first_trace_slot;
+  return traced || u.is(Op::Buffer) || (u.is(Op::Detach) && u.tag() != 0);
+}
+
+// An effect, a call's results together and an index can be no argument.
+bool can_be_argument(const UOp& u) { return u.dtype() != DType::Void && u.dtype() != DType::Index; }
+
+// What a body reads from outside, each value as large as can be: whoever holds one may ask for the
+// gradient with respect to it (amendment C33).
+std::vector<UOp> captured_values(const UOp& body, const std::vector<UOp>& own) {
+  std::unordered_set<UOp> computed(own.begin(), own.end()), outside, listed;
+  std::vector<UOp> out;
+  auto capture = [&](const UOp& value) {
+    if (listed.insert(value).second) out.push_back(value);
+  };
+  for (const UOp& u : toposort_outside_bodies(body)) {
+    bool inside = computed.contains(u) || u == body, reads = is_outside(u);
+    for (const UOp& s : u.src()) {
+      inside = inside || computed.contains(s);
+      reads = reads || outside.contains(s);
+    }
+    const bool effect = !can_be_argument(u) && !u.is(Op::Function) && !u.is(Op::Tuple);
+    if (!inside && !(reads && effect)) {
+      if (reads) outside.insert(u);
+      continue;
+    }
+    computed.insert(u);
+    for (size_t i = 0; i < u.src().size(); ++i) {
+      UOp value = u.src(i);
+      if ((u.is(Op::Store) || u.is(Op::After)) && i == 0)  // stays a view of its memory
+        while (is_movement(value.op())) value = value.src(0);
+      if (outside.contains(value)) capture(value);
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -90,17 +130,18 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
       }
   const TraceScope scope(where);
   UOp body = tuple(trace(inputs));
-  // Captured buffers become arguments after the given ones.
+  // What the body captures becomes arguments after the given ones.
   std::vector<UOp> call_arguments = distinct;
   Substitution closed;
-  for (size_t k = 0; k < traced.size(); ++k)
-    closed.emplace(traced[k], param(static_cast<int64_t>(k), traced[k].shape(), traced[k].dtype()));
-  for (const UOp& node : toposort(body))
-    if (node.is(Op::Buffer)) {
-      closed.emplace(
-          node, param(static_cast<int64_t>(call_arguments.size()), node.shape(), node.dtype()));
-      call_arguments.push_back(node);
-    }
+  auto close = [&](const UOp& value) {
+    const auto slot = static_cast<int64_t>(closed.size());
+    closed.emplace(value, param(slot, value.shape(), value.dtype()));
+  };
+  for (const UOp& own : traced) close(own);
+  for (const UOp& value : captured_values(body, traced)) {
+    close(value);
+    call_arguments.push_back(value);
+  }
   return function(substitute(body, closed), call_arguments, how);
 }
 

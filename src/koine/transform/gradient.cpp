@@ -1,13 +1,17 @@
 #include "koine/transform/gradient.hpp"
 
+#include <bit>
 #include <functional>
 #include <numbers>
+#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine {
@@ -39,6 +43,17 @@ namespace {
 
 UOp like(const UOp& x, double v) { return constant(x.dtype(), v); }
 UOp zeros_like(const UOp& g) { return like(g, 0); }
+
+Ints all_axes(const UOp& x) {
+  Ints axes(x.rank());
+  std::iota(axes.begin(), axes.end(), int64_t{0});
+  return axes;
+}
+
+// A scalar in every place of a shape.
+UOp spread(const UOp& scalar, const UOp& shape) {
+  return expand(reshape(scalar, shape_of(Ints(shape.src().size(), 1))), shape);
+}
 
 using Cotangents = std::vector<UOp>;  // one a source; null: no gradient
 using Vjp = std::function<Cotangents(const UOp& node, const UOp& g)>;
@@ -143,6 +158,41 @@ Cotangents index_vjp(const UOp& n, const UOp& g) {
   return first(n, reshape(out, source.shape()));
 }
 
+// For each element the product of the others along `axes`: of each pair of neighbouring blocks of
+// 1, 2, 4, ... elements the product of the other one. Nothing is divided, so zeros are no special
+// case, in derivatives of no order.
+UOp product_of_others(const UOp& x, const Ints& axes) {
+  Ints order, back(x.rank());
+  UOp rows = index_const(1), count = index_const(1);
+  for (size_t k = 0; k < x.rank(); ++k)
+    if (std::ranges::count(axes, static_cast<int64_t>(k)) == 0) {
+      order.push_back(static_cast<int64_t>(k));
+      rows = simplify_index(mul(rows, x.dim(k)));
+    }
+  for (const int64_t axis : axes) {
+    order.push_back(axis);
+    count = simplify_index(mul(count, x.dim(static_cast<size_t>(axis))));
+  }
+  for (size_t k = 0; k < order.size(); ++k)
+    back[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
+  const UOp turned = permute(x, order);
+  auto shape = [](std::initializer_list<UOp> dims) { return stack(std::vector<UOp>(dims)); };
+  const UOp one = like(x, 1), row = shape({rows, count}), start = shape_of({0, 0});
+  // A power of two that holds every size that `count` may have.
+  const auto most = static_cast<uint64_t>(std::max<int64_t>(1, int64_t(count.bounds().high)));
+  const auto total = static_cast<int64_t>(std::bit_ceil(most));
+  const UOp whole = shape({rows, index_const(total)});
+  const UOp padded = pad(reshape(turned, row), start, whole, one);
+  UOp others = spread(one, whole);
+  for (int64_t size = 1; size < total; size *= 2) {
+    const UOp blocks = reshape(
+        padded, shape({rows, index_const(total / size / 2), index_const(2), index_const(size)}));
+    const UOp other = flip(reduce(Op::Mul, blocks, {3}), {0, 0, 1, 0});
+    others = mul(others, reshape(expand(other, blocks.shape()), whole));
+  }
+  return permute(reshape(shrink(others, start, row), turned.shape()), back);
+}
+
 Cotangents reduce_vjp(const UOp& n, const UOp& g) {
   const UOp& x = n.src(0);
   const ReduceArg& arg = n.as<ReduceArg>();
@@ -153,14 +203,19 @@ Cotangents reduce_vjp(const UOp& n, const UOp& g) {
     const UOp count = reduce(Op::Add, cast(hit, x.dtype()), arg.axes);
     return {where(hit, fdiv(wide, expand(count, x.shape())), zeros_like(x))};
   }
-  // Product of the others, without dividing by a zero factor.
-  const UOp zero = eq(x, zeros_like(x));
-  const UOp others = reduce(Op::Mul, where(zero, like(x, 1), x), arg.axes);
-  const UOp count = reduce(Op::Add, cast(zero, x.dtype()), arg.axes);
-  const UOp all = expand(others, x.shape()), zeros = expand(count, x.shape());
-  const UOp d = where(eq(zeros, zeros_like(x)), fdiv(all, where(zero, like(x, 1), x)),
-                      where(bit_and(zero, eq(zeros, like(x, 1))), all, zeros_like(x)));
-  return {mul(wide, d)};
+  return {mul(wide, product_of_others(x, arg.axes))};
+}
+
+// The value takes what lies inside, the fill the sum of what lies around it.
+Cotangents pad_vjp(const UOp& n, const UOp& g) {
+  const UOp &offset = n.src(1), &inner = n.src(0).shape();
+  Cotangents out = first(n, shrink(g, offset, inner));
+  if (n.src().size() < 4 || n.src(3).is(Op::Const)) return out;
+  const UOp inside =
+      pad(spread(constant_bool(true), inner), offset, n.shape(), constant_bool(false));
+  const UOp around = where(inside, zeros_like(g), g);
+  out[3] = reshape(reduce(Op::Add, around, all_axes(around)), shape_of({}));
+  return out;
 }
 
 // The table: one row an op. jvp and vmap will be further columns.
@@ -218,8 +273,7 @@ const std::unordered_map<Op, Vjp>& table() {
       {Op::Expand,
        [](const UOp& n, const UOp& g) { return first(n, sum_to(g, n.src(0).shape())); }},
       {Op::Flip, [](const UOp& n, const UOp& g) { return Cotangents{flip(g, n.as<Ints>())}; }},
-      {Op::Pad,
-       [](const UOp& n, const UOp& g) { return first(n, shrink(g, n.src(1), n.src(0).shape())); }},
+      {Op::Pad, pad_vjp},
       {Op::Shrink,
        [](const UOp& n, const UOp& g) {
          return first(n, pad(g, n.src(1), n.src(0).shape(), zeros_like(g)));
@@ -243,9 +297,7 @@ const std::unordered_map<Op, Vjp>& table() {
 UOp gradient_function(const UOp& call, const std::vector<UOp>& output_cotangents) {
   const UOp& body = call.src(0);
   std::vector<UOp> params, seeds, outputs, arguments(call.src().begin() + 1, call.src().end());
-  std::unordered_map<int64_t, UOp> by_slot;
-  for (const UOp& u : toposort(body))
-    if (u.is(Op::Param) && u.as<BufferArg>().name.empty()) by_slot[u.as<BufferArg>().slot] = u;
+  const std::map<int64_t, UOp> by_slot = params_of(body);
   for (size_t k = 0; k < arguments.size(); ++k) {
     const auto it = by_slot.find(static_cast<int64_t>(k));
     params.push_back(it != by_slot.end() ? it->second
@@ -261,10 +313,7 @@ UOp gradient_function(const UOp& call, const std::vector<UOp>& output_cotangents
   }
   std::vector<UOp> grads = gradient(outputs, seeds, params);
   for (size_t k = 0; k < grads.size(); ++k)
-    if (!grads[k])
-      grads[k] = expand(reshape(constant_int(params[k].dtype(), 0),
-                                shape_of(std::vector<int64_t>(params[k].rank(), 1))),
-                        params[k].shape());
+    if (!grads[k]) grads[k] = spread(constant_int(params[k].dtype(), 0), params[k].shape());
   return function(tuple(grads), arguments, resolve_of(call));
 }
 
@@ -275,6 +324,23 @@ UOp without_tuples(const UOp& graph) {
     const bool packed = node.is(Op::GetTuple) && node.src(0).is(Op::Tuple);
     return packed ? node.src(0).src(static_cast<size_t>(node.as<int64_t>())) : node;
   });
+}
+
+// What is made of constants alone becomes part of the bodies that use it, and is no argument.
+void refuse_constants_of_bodies(const UOp& root, const std::vector<UOp>& targets,
+                                const std::vector<UOp>& found) {
+  if ((root.node()->ops_below & mask_of(Op::Function)) == 0) return;
+  std::unordered_set<UOp> below;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (found[i] || targets[i].is(Op::Param)) continue;
+    if (below.empty())
+      for (const UOp& u : toposort(root)) below.insert(u);
+    KOINE_REQUIRE(
+        !below.contains(targets[i]), Value,
+        "gradient: target {} of shape {} is a constant expression that a traced function "
+        "made part of its body: make it an argument of the function, or clone() it before",
+        i, shape_text(targets[i]));
+  }
 }
 
 }  // namespace
@@ -346,6 +412,7 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
     const auto it = total.find(t);
     out.push_back(it == total.end() ? UOp() : it->second);
   }
+  refuse_constants_of_bodies(root, bare, out);
   return out;
 }
 

@@ -1,0 +1,254 @@
+// Gradients: rules of single ops, and values captured by functions.
+#include <cmath>
+
+#include "check.hpp"
+#include "gradient_check.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/transform/function.hpp"
+#include "koine/transform/gradient.hpp"
+
+namespace koine::test {
+namespace {
+
+std::vector<double> slopes(const Tensor& value, const Tensor& x) {
+  return value.sum().gradient({x})[0].tolist<double>();
+}
+
+UOp derivative(const UOp& of, const UOp& by) {
+  const UOp scalar = Tensor(of).sum().uop();
+  const std::vector<UOp> outputs{scalar}, seeds{constant(scalar.dtype(), 1)}, targets{by};
+  return gradient(outputs, seeds, targets)[0];
+}
+
+}  // namespace
+
+// A pad's fill has the sum of what lies around the value.
+TEST(gradients, spec_B5_spec_amend_40_of_a_fill) {
+  const Tensor x = doubles({2, 3}, 1), fill = doubles({}, 2), weights = doubles({4, 3}, 3);
+  auto padded = [&](const Tensor& by) {
+    return Tensor(pad(x.uop(), shape_of({1, 0}), shape_of({4, 3}), by.uop()));
+  };
+  const auto w = weights.tolist<double>();
+  const double around = w[0] + w[1] + w[2] + w[9] + w[10] + w[11];
+  EXPECT_NEAR(slopes(padded(fill) * weights, fill)[0], around, 1e-12);
+  EXPECT_EQ(slopes(padded(fill) * weights, x), std::vector<double>(w.begin() + 3, w.begin() + 9));
+  check_gradient([&](const Tensor& f) { return padded(f * f) * weights; }, fill);
+  check_gradient(
+      [&](const Tensor& f) { return Tensor(pad(f.uop(), shape_of({}), shape_of({}), f.uop())); },
+      fill);
+}
+
+TEST(gradients, spec_amend_40_of_a_product_with_zeros) {
+  const std::vector<std::vector<double>> rows = {
+      {2, 3, 5}, {0, 3, 5},         {0, 0, 5}, {0, 0, 0}, {-0.0, 2, -1.5, 4, 0.25},
+      {7},       {1, 0, 2, 0, 3, 4}};
+  for (const auto& row : rows) {
+    const Tensor x = Tensor::from(row, {static_cast<int64_t>(row.size())});
+    auto prod = [](const Tensor& t) { return t.prod(); };
+    check_gradient(prod, x);
+    check_second_gradient(prod, x);
+    check_second_gradient([](const Tensor& t) { return (t * t).prod() * t.sum(); }, x);
+  }
+  // Exactly, by the formula: d2/dx0dx1 of x0 x1 x2 is x2, and the third derivative is 1.
+  const Tensor x = Tensor::from<double>({0, 0, 5});
+  const Tensor first = x.prod().gradient({x})[0];
+  const Tensor second = first[0].gradient({x})[0], third = second[1].gradient({x})[0];
+  EXPECT_EQ(first.tolist<double>(), (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(second.tolist<double>(), (std::vector<double>{0, 5, 0}));
+  EXPECT_EQ(third.tolist<double>(), (std::vector<double>{0, 0, 1}));
+  // Several axes, none in order, and a size that is known only at the run.
+  check_second_gradient([](const Tensor& t) { return t.prod({0, 2}); }, doubles({2, 3, 3}, 4));
+  check_gradient([](const Tensor& t) { return t.prod({1}, true); }, doubles({2, 0, 3}, 5));
+  // Where the whole product leaves the range of numbers, that of the others need not.
+  const Tensor large = Tensor::from<float>({1e30f, 1e30f, 1e-30f});
+  EXPECT_FLOAT_EQ(static_cast<float>(slopes(large.prod(), large)[0]), 1.0f);
+}
+
+TEST(gradients, spec_amend_40_norm_and_deviation_at_zero) {
+  for (const DType d : {DType::Float32, DType::Float64, DType::Float16}) {
+    const Tensor zero = Tensor::zeros({3}, d).clone().realize();
+    EXPECT_EQ(slopes(zero.norm(), zero), (std::vector<double>{0, 0, 0}));
+    const Tensor same = Tensor::full({3}, 2, d).clone().realize();
+    EXPECT_EQ(slopes(same.std(), same), (std::vector<double>{0, 0, 0}));
+  }
+  const Tensor x = doubles({4, 3}, 6);
+  check_second_gradient([](const Tensor& t) { return t.norm({1}) + t.std({1}); }, x);
+  EXPECT_EQ(Tensor::zeros({3}).norm().item(), 0);
+  EXPECT_TRUE(std::isnan(Tensor::from<double>({1, std::nan("")}).norm().item()));
+  EXPECT_EQ(kernel_count({Tensor(leaf({64})).norm()}), 1);
+}
+
+// A body may use the values around it: each is an argument, whatever it is made of (C33).
+TEST(functions, spec_F3_spec_amend_33_bodies_use_what_is_around_them) {
+  const OptionScope scope(strict_options());
+  const Tensor x = Tensor::from<float>({1, 2, 3}), y = Tensor::from<float>({10, 20, 30});
+  for (const Resolve how : {Resolve::Substitute, Resolve::Precompile}) {
+    const auto outer = koine::function(
+        [&](const Tensor& a, const Tensor& b) {
+          const auto inner = koine::function([&](const Tensor& c) { return a + c; }, how);
+          return inner(b);
+        },
+        how);
+    const Tensor sum = outer(x, y);
+    EXPECT_EQ(slopes(sum, x), (std::vector<double>{1, 1, 1}));
+    EXPECT_EQ(slopes(sum, y), (std::vector<double>{1, 1, 1}));
+    EXPECT_EQ(sum.tolist<int>(), (std::vector<int>{11, 22, 33}));
+    expect_same_everywhere(outer(x, y));
+    // A constant for the inner one: the outer parameter keeps its gradient.
+    const auto scaled = koine::function(
+        [&](const Tensor& a) {
+          const auto inner = koine::function([&](const Tensor& c) { return a * c; }, how);
+          return inner(Tensor(2.0)) + a;
+        },
+        how);
+    EXPECT_EQ(slopes(scaled(x), x), (std::vector<double>{3, 3, 3}));
+    // Three deep, each using all that is outside of it.
+    const auto deep = koine::function(
+        [&](const Tensor& a) {
+          const auto middle = koine::function(
+              [&](const Tensor& b) {
+                const auto inner =
+                    koine::function([&](const Tensor& c) { return a * b * c * y; }, how);
+                return inner(a + b);
+              },
+              how);
+          return middle(a * Tensor(2.0));
+        },
+        how);
+    EXPECT_EQ(deep(x).tolist<int>(), (std::vector<int>{60, 960, 4860})) << "6 a^3 y";
+    EXPECT_EQ(slopes(deep(x), x), (std::vector<double>{180, 1440, 4860}));
+  }
+}
+
+// grad(x -> x grad(y -> x + y)(2))(1) is 1: what is differentiated inside is another variable.
+TEST(functions, spec_amend_33_gradients_nest) {
+  const UOp one = Tensor(1.0).clone().realize().uop(), two = Tensor(2.0).clone().realize().uop();
+  auto outer = [&](const std::vector<UOp>& in) {
+    const UOp x = in[0];
+    const UOp inner = get_tuple(
+        make_function([&](const std::vector<UOp>& of) { return std::vector<UOp>{add(x, of[0])}; },
+                      {two}),
+        0);
+    return std::vector<UOp>{mul(x, derivative(inner, two))};
+  };
+  const UOp value = get_tuple(make_function(outer, {one}), 0);
+  EXPECT_EQ(Tensor(derivative(value, one)).item(), 1);
+}
+
+TEST(functions, spec_F3_a_captured_lazy_value_has_a_gradient) {
+  const Tensor a = Tensor::from<float>({1, 2, 3}), t = Tensor::from<float>({2, 2, 2});
+  const Tensor lazy = a * Tensor(3.0), part = lazy.shrink({{0, 1}}).expand({3});
+  for (const Resolve how : {Resolve::Substitute, Resolve::Precompile}) {
+    const auto f = koine::function([&](const Tensor& x) { return x * lazy; }, how);
+    EXPECT_EQ(f(t).tolist<int>(), (std::vector<int>{6, 12, 18}));
+    EXPECT_EQ(slopes(f(t), lazy), (std::vector<double>{2, 2, 2}));
+    EXPECT_EQ(slopes(f(t), a), (std::vector<double>{6, 6, 6}));
+    const auto g = koine::function([&](const Tensor& x) { return x * part; }, how);
+    EXPECT_EQ(slopes(g(t), part), (std::vector<double>{2, 2, 2}));
+    EXPECT_EQ(slopes(g(t), a), (std::vector<double>{18, 0, 0}));
+  }
+  // What is made of constants alone is part of the body; that is said, and no zero is given.
+  const Tensor numbers = Tensor::arange(3).to_float();
+  const auto h = koine::function([&](const Tensor& x) { return x * numbers; });
+  expect_error([&] { (void)h(t).sum().gradient({numbers}); },
+               {"gradient", "target 0", "(3,)", "argument", "clone()"});
+}
+
+TEST(functions, spec_F3_only_a_tuple_is_a_body) {
+  const UOp x = leaf({2});
+  expect_error([&] { (void)UOp::make(Op::Function, {add(x, x), x}); },
+               {"Function", "Tuple", "Add"});
+  expect_error([&] { (void)UOp::make(Op::Function, {tuple(std::vector<UOp>{x}), x}, int64_t{1}); },
+               {"Function", "precompile"});
+  expect_error([&] { (void)get_tuple(x, 0); }, {"GetTuple", "Tuple", "Buffer"});
+}
+
+// A Param of a nested body is another one, even where both have the same slot, shape and dtype.
+TEST(functions, spec_F4_spec_amend_33_substitution_stays_out_of_nested_bodies) {
+  const UOp p = param(0, shape_of({2}), DType::Float32), x = leaf({2}),
+            y = leaf({2}, DType::Float32, 1);
+  const UOp inner = function(tuple(std::vector<UOp>{mul(p, p)}), std::vector<UOp>{add(p, y)});
+  const UOp outer = add(get_tuple(inner, 0), p);
+  const UOp got = substitute(outer, {{p, x}});
+  EXPECT_EQ(got.src(0).src(0).src(0), inner.src(0)) << "the nested body stays the same node";
+  EXPECT_EQ(got.src(0).src(0).src(1), add(x, y));
+  EXPECT_EQ(inline_functions(got), add(mul(add(x, y), add(x, y)), x));
+  // A nested body with more slots than the one around it has arguments.
+  const UOp q = param(2, shape_of({2}), DType::Float32);
+  const UOp three = function(tuple(std::vector<UOp>{sub(q, p)}), std::vector<UOp>{p, p, mul(p, p)});
+  const UOp call =
+      get_tuple(function(tuple(std::vector<UOp>{get_tuple(three, 0)}), std::vector<UOp>{x}), 0);
+  const OptionScope scope(strict_options());
+  EXPECT_EQ(inline_functions(call), sub(mul(x, x), x));
+  EXPECT_EQ(
+      difference(interpret(sub(mul(x, x), x), bindings_of(x)), interpret(call, bindings_of(call))),
+      "");
+  const Tensor z = Tensor::from<float>({3, 4});
+  const UOp of_z = get_tuple(function(call.src(0).src(0), std::vector<UOp>{z.uop()}), 0);
+  EXPECT_EQ(Tensor(derivative(of_z, z.uop())).tolist<int>(), (std::vector<int>{5, 7}));
+}
+
+// What a precompiled function gives is memory: the kernels around do not reach into it.
+TEST(functions, spec_F4_a_precompiled_result_is_memory) {
+  const Tensor x = Tensor::from<float>({1, 2, 3});
+  auto kernels = [&](Resolve how) {
+    const auto f = koine::function([](const Tensor& t) { return t * t; }, how);
+    return kernel_count({f(x) + Tensor(1.0)});
+  };
+  EXPECT_EQ(kernels(Resolve::Substitute), 1);
+  EXPECT_EQ(kernels(Resolve::Precompile), 2);
+}
+
+// Sizes of the arguments replace the Variables in the shapes of Params, in results and bodies.
+TEST(functions, spec_P2_variables_in_shapes_of_params) {
+  const OptionScope scope(strict_options());
+  const UOp n = variable("n", 1, 8), two_n = mul(n, index_const(2));
+  const UOp p = param(0, stack(std::vector<UOp>{n, index_const(2)}), DType::Float32),
+            q = param(1, stack(std::vector<UOp>{n, index_const(1)}), DType::Float32);
+  const UOp flat = reshape(add(p, q), stack(std::vector<UOp>{two_n}));
+  const UOp body = tuple(std::vector<UOp>{flat, reduce(Op::Add, p, {0}), mul(flat, flat)});
+  for (const int64_t rows : {1, 3, 8}) {
+    const UOp a = leaf({rows, 2}), b = leaf({rows, 1}, DType::Float32, 1);
+    const UOp call = function(body, std::vector<UOp>{a, b});
+    EXPECT_EQ(get_tuple(call, 0).sizes(), (std::vector<int64_t>{2 * rows}));
+    EXPECT_EQ(get_tuple(call, 1).sizes(), (std::vector<int64_t>{1, 2}));
+    expect_same_everywhere(get_tuple(call, 0));
+    expect_same_everywhere(get_tuple(call, 1));
+    EXPECT_EQ(inline_functions(get_tuple(call, 0)), reshape(add(a, b), shape_of({2 * rows})));
+    const Tensor x = Tensor::ones({rows, 2}).clone().realize(),
+                 y = Tensor::ones({rows, 1}).clone().realize();
+    const Tensor z(get_tuple(function(body, std::vector<UOp>{x.uop(), y.uop()}), 2));
+    EXPECT_EQ(slopes(z, y), std::vector<double>(static_cast<size_t>(rows), 8))
+        << "2 columns of 2 * 2";
+  }
+  auto call = [&](const Shape& a, const Shape& b) {
+    return [=] { (void)get_tuple(function(body, std::vector<UOp>{leaf(a), leaf(b)}), 0); };
+  };
+  expect_error(call({9, 2}, {9, 1}), {"slot 0", "n", "1..8", "9"});
+  expect_error(call({3, 2}, {4, 1}), {"slot 1", "n is 4", "says 3"});
+  expect_error(call({3, 4}, {3, 1}), {"slot 0", "(n, 2)", "(3, 4)"});
+  expect_error(call({6}, {3, 1}), {"slot 0", "(n, 2)", "(6,)"});
+}
+
+// The gradient below is computed once and stored, instead of again for each reader.
+TEST(gradients, spec_M1_contiguous_backward_stores_the_gradient) {
+  const Tensor x = Tensor::from<float>({1, 2, 3});
+  auto kernels = [&](bool marked) {
+    const Tensor y = marked ? x.contiguous_backward() : x;
+    return kernel_count(((y * y * y).sum()).gradient({x}));
+  };
+  EXPECT_EQ(kernels(false), 1);
+  auto through = [&](bool marked) {
+    const Tensor h = x * Tensor(2.0), y = marked ? h.contiguous_backward() : h;
+    return (y * y).sum().gradient({x})[0];
+  };
+  EXPECT_EQ(kernel_count({through(false)}), 1);
+  EXPECT_EQ(kernel_count({through(true)}), 2) << "the gradient at the marker is memory";
+  EXPECT_EQ(through(true).tolist<int>(), (std::vector<int>{8, 16, 24}));
+  EXPECT_EQ(kernel_count({(x * Tensor(2.0)).contiguous_backward() + Tensor(1.0)}), 1)
+      << "forwards it is nothing";
+}
+
+}  // namespace koine::test
