@@ -1,5 +1,6 @@
 // The common compositions in the words of the specification: arange, gather, scatter_add and gemm
 // as primitives, in every dtype that they are written in.
+#include <algorithm>
 #include <cmath>
 
 #include "check.hpp"
@@ -148,6 +149,153 @@ TEST(document_forms, counts_stop_where_the_dtype_does) {
   const UOp large = fold(1, (1 << 24) + 2, DType::Float32);
   EXPECT_EQ(Tensor(large).item(), 0x1p24);
   EXPECT_NE(Tensor(fold(0.1, 10, DType::Float32)).item(), static_cast<double>(0.1F * 10));
+}
+
+// gather of S0: a one-hot mask along the gathered axis, a product, a sum.
+Tensor document_gather(const Tensor& t, const Tensor& idx) {
+  const int64_t k = t.size(0);
+  const Tensor pos = document_arange(k, DType::Int32).reshape({k, 1});
+  const Tensor mask = (pos == idx.reshape({1, -1})).cast(t.dtype());
+  return (t.reshape({k, 1}) * mask).sum({0});
+}
+
+// scatter_add of S0.
+Tensor document_scatter_add(const Tensor& t, const Tensor& idx, const Tensor& val) {
+  const int64_t k = t.size(0), d = idx.size(0);
+  const Tensor pos = document_arange(k, DType::Int32).reshape({k, 1});
+  const Tensor mask = (pos == idx.reshape({1, d})).cast(t.dtype());
+  return t + (mask * val.reshape({1, d})).sum({1});
+}
+
+// Scalar operations and bytes that a value costs, by the engine's own count while it runs.
+Counters cost_of(const Tensor& value, const std::string& device = "CPU") {
+  Options o = options();
+  o.device = device;
+  const OptionScope scope(o);
+  reset_counters();
+  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, {}, 1)});
+  return counters();
+}
+
+const std::vector<DType> float_dtypes{DType::Float8E4M3, DType::Float8E5M2, DType::Float16,
+                                      DType::BFloat16,   DType::Float32,    DType::Float64};
+
+TEST(document_forms, spec_C_gather_spec_amend_31_in_every_float_dtype) {
+  const int64_t k = 512, d = 700;
+  std::mt19937_64 random(test_seed());
+  std::vector<int32_t> at;
+  for (int64_t i = 0; i < d; ++i) at.push_back(static_cast<int32_t>(random() % 520) - 4);
+  for (const DType dtype : float_dtypes) {
+    SCOPED_TRACE(std::string(dtype_name(dtype)));
+    std::vector<double> table;
+    for (int64_t i = 0; i < k; ++i) table.push_back(static_cast<double>(random() % 15) - 7);
+    table[7] = dtype == DType::Float8E4M3 ? std::nan("") : inf;  // it has no infinity
+    table[9] = std::nan("");
+    for (int32_t& i : at)
+      if (i == 7 || i == 9) i = 8;
+    const Tensor t = Tensor::from(table, {k}).cast(dtype).realize(), idx = Tensor::from(at, {d});
+    const Tensor out = document_gather(t, idx);
+    const auto kernels = schedule({out.uop()});
+    ASSERT_EQ(kernels.size(), 1u);
+    EXPECT_EQ(count_ops(kernels, Op::Reduce), 0);
+    EXPECT_EQ(count_ops(kernels, Op::Load), 2);
+    const Counters cost = cost_of(out);
+    EXPECT_LE(cost.operations, 8.0 * static_cast<double>(d));
+    EXPECT_GE(cost.operations, static_cast<double>(d)) << "the kernel ran";
+    EXPECT_LE(cost.bytes, static_cast<double>(d * 4 + (k + d) * item_size(dtype)));
+    std::vector<double> want;
+    for (const int32_t i : at) want.push_back(i < 0 || i >= k ? 0 : table[static_cast<size_t>(i)]);
+    EXPECT_EQ(out.tolist<double>(), want) << "finite, and 0 out of range";
+    const Array meant = interpret(out.uop(), bindings_of(out.uop()));
+    EXPECT_EQ(difference(meant, run_on(out.uop(), "CPU")), "");
+    EXPECT_EQ(difference(meant, run_on(out.uop(), "INTERP")), "");
+  }
+}
+
+TEST(document_forms, spec_C_scat_spec_amend_31_in_every_float_dtype) {
+  const int64_t k = 300, d = 500;
+  std::mt19937_64 random(test_seed());
+  std::vector<int32_t> at;
+  for (int64_t i = 0; i < d; ++i) at.push_back(static_cast<int32_t>(random() % 310) - 5);
+  at[3] = 11;
+  for (const DType dtype : float_dtypes) {
+    SCOPED_TRACE(std::string(dtype_name(dtype)));
+    std::vector<double> base(static_cast<size_t>(k), 0), value;
+    for (int64_t i = 0; i < d; ++i) value.push_back(static_cast<double>(random() % 3) - 1);
+    value[3] = dtype == DType::Float8E4M3 ? std::nan("") : inf;
+    const Tensor t = Tensor::from(base, {k}).cast(dtype).realize(),
+                 v = Tensor::from(value, {d}).cast(dtype).realize(), idx = Tensor::from(at, {d});
+    const Tensor out = document_scatter_add(t, idx, v);
+    const double operations = cost_of(out).operations;
+    EXPECT_LE(operations, 8.0 * static_cast<double>(k + d)) << "work is linear, not k * d";
+    EXPECT_GE(operations, static_cast<double>(d)) << "the kernels ran";
+    std::vector<double> want = base;
+    for (size_t i = 0; i < value.size(); ++i)
+      if (at[i] >= 0 && at[i] < k) want[static_cast<size_t>(at[i])] += value[i];
+    const auto got = out.tolist<double>();
+    for (size_t i = 0; i < want.size(); ++i)
+      if (i != 11) {
+        ASSERT_EQ(got[i], want[i]) << i;
+      }
+    EXPECT_FALSE(std::isfinite(got[11]));
+    const Array meant = interpret(out.uop(), bindings_of(out.uop()));
+    EXPECT_EQ(difference(meant, run_on(out.uop(), "CPU")), "");
+    EXPECT_EQ(difference(meant, run_on(out.uop(), "INTERP")), "");
+  }
+}
+
+// Twice the table and twice the indices cost twice the work and twice the bytes.
+TEST(document_forms, spec_C_scat_spec_C_gather_grow_in_line) {
+  auto cost = [](int64_t n, bool scatter) {
+    std::vector<int32_t> at;
+    for (int64_t i = 0; i < n; ++i) at.push_back(static_cast<int32_t>((i * 37) % n));
+    const Tensor x(leaf({n}, DType::Float32, static_cast<uint64_t>(n))),
+        idx = Tensor::from(at, {n});
+    return cost_of(scatter ? document_scatter_add(x, idx, x * Tensor(0.5))
+                           : document_gather(x, idx));
+  };
+  for (const bool scatter : {false, true}) {
+    const Counters one = cost(1000, scatter), two = cost(2000, scatter);
+    EXPECT_GE(one.operations, 1000);
+    EXPECT_NEAR(two.operations / one.operations, 2, 0.1) << scatter;
+    EXPECT_NEAR(two.bytes / one.bytes, 2, 0.1) << scatter;
+  }
+}
+
+// Everywhere else, and everywhere in strict mode, a product with a mask is a product.
+TEST(document_forms, spec_amend_31_other_products_keep_ieee) {
+  const Tensor x = Tensor::from<float>({1, static_cast<float>(inf), 3, 4}),
+               at = Tensor::from<int32_t>({2, 0});
+  auto has_nan = [](const Tensor& t) {
+    const auto v = t.tolist<double>();
+    const bool compiled = std::any_of(v.begin(), v.end(), [](double d) { return std::isnan(d); });
+    const Array a = interpret(t.uop(), bindings_of(t.uop()));
+    bool meant = false;
+    for (const Bits b : a.data) meant = meant || std::isnan(bits_to_double(a.dtype, b));
+    EXPECT_EQ(compiled, meant);
+    return compiled;
+  };
+  EXPECT_FALSE(has_nan(document_gather(x, at)));
+  EXPECT_FALSE(has_nan(document_scatter_add(Tensor::zeros({5}), at, x.shrink({{0, 2}}))));
+  // A table of rows, a lone index, a mask that was moved, and one of positions among themselves.
+  const Tensor rows = x.reshape({4, 1}).expand({4, 3});
+  const Tensor hot = at.one_hot(4);
+  EXPECT_FALSE(has_nan(hot.matmul(rows)));
+  EXPECT_FALSE(has_nan(hot.cast(DType::Float16).matmul(rows.cast(DType::Float16))));
+  EXPECT_FALSE(has_nan(
+      document_scatter_add(Tensor::zeros({3}), Tensor::from<int32_t>({1}), x.shrink({{1, 2}}))));
+  // Masks that are not one-hot, and sums along no axis of theirs.
+  const Tensor below = (Tensor::arange(4) < Tensor(1)).cast(DType::Float32);
+  EXPECT_TRUE(has_nan((below * x).sum()));
+  EXPECT_TRUE(has_nan(((Tensor::arange(4) != Tensor(1)).cast(DType::Float32) * x).sum()));
+  EXPECT_TRUE(has_nan(((x == x).logical_not().cast(DType::Float32) * x).sum()));
+  EXPECT_TRUE(has_nan((hot.reshape({2, 4, 1}) * rows.reshape({1, 4, 3})).sum({2})))
+      << "the sum runs along an axis that the mask does not have";
+  const OptionScope scope(strict_options());
+  EXPECT_TRUE(has_nan(document_gather(x, at)));
+  EXPECT_TRUE(has_nan(document_scatter_add(Tensor::zeros({5}), at, x.shrink({{0, 2}}))));
+  expect_same_everywhere(document_gather(x, at));
+  expect_same_everywhere(hot.matmul(rows));
 }
 
 }  // namespace koine::test

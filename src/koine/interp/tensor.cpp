@@ -7,6 +7,7 @@
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/rules/selection.hpp"
 
 namespace koine {
 
@@ -112,6 +113,7 @@ class TensorInterpreter {
       case Op::Stack:
         return stack_values(u);
       case Op::Reduce:
+        if (const UOp selection = one_hot_selection(u)) return of(selection);
         return reduce_axes(u);
       case Op::Bitcast:
         return bitcast_value(u);

@@ -4,6 +4,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/selection.hpp"
 #include "koine/rules/simplify.hpp"
 #include "koine/transform/function.hpp"
 
@@ -14,7 +15,8 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   std::vector<UOp> effects;
   for (size_t i = 0; i < values.size(); ++i)
     effects.push_back(destinations[i] ? store(destinations[i], values[i]) : values[i]);
-  const UOp program = inline_functions(sink(effects));
+  // Before bodies are inlined: a body means by itself what it means when it is interpreted.
+  const UOp program = inline_functions(rewrite(sink(effects), selection_rules()));
   Callified out;
   Substitution params;
   for (const UOp& node : toposort(program)) {

@@ -15,62 +15,11 @@
 #include "koine/lower/fusion.hpp"
 #include "koine/lower/scatter.hpp"
 #include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/places.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
 namespace {
-
-using Indices = std::vector<UOp>;
-
-UOp flat_index(const UOp& shape, const Indices& at) {
-  UOp flat = index_const(0);
-  for (size_t i = 0; i < at.size(); ++i) flat = add(mul(flat, shape.src(i)), at[i]);
-  return simplify_index(flat);
-}
-
-Indices unflatten(const UOp& flat, const UOp& shape) {
-  Indices at(shape.src().size());
-  UOp rest = flat;
-  for (size_t i = at.size(); i-- > 0;) {
-    const UOp& size = shape.src(i);
-    if (is_const(size, 1)) {
-      at[i] = index_const(0);
-    } else if (i == 0) {
-      at[i] = rest;  // in bounds, so the outermost axis needs no mod
-    } else {
-      at[i] = simplify_index(mod(rest, size));
-      rest = simplify_index(idiv(rest, size));
-    }
-  }
-  return at;
-}
-
-UOp conjunction(const UOp& a, const UOp& b) {
-  if (!a || a == b) return b;
-  if (!b) return a;
-  return simplify(bit_and(a, b));
-}
-
-bool is_true(const UOp& u) { return !u || is_const(u, 1); }
-bool is_false(const UOp& u) { return u && is_const(u, 0); }
-
-// Adds 0 <= at < size to `inside` unless it is proven, and from then on lets `at` promise it: what
-// is computed there is only used where it holds.
-void keep_within(UOp& at, const UOp& size, UOp& inside) {
-  const UOp low = simplify(logical_not(lt(at, index_const(0)))), high = simplify(lt(at, size));
-  const UOp both = conjunction(low, high);
-  if (is_true(both)) return;
-  inside = conjunction(inside, both);
-  if (!is_false(both))
-    at = UOp::make(Op::Assume, {at, index_const(0), simplify_index(sub(size, index_const(1)))});
-}
-
-// Promises are for rangeify only.
-const RuleSet<>& promise_rules() {
-  static const RuleSet<> rules = {
-      rule("keep promise", node(Op::Assume), [](const Match& m) { return m.root().src(0); })};
-  return rules;
-}
 
 // What a tensor node reads as at one place: a scalar, and when it is valid (null: always).
 struct Element {
@@ -210,7 +159,7 @@ class Scheduler {
       value = where(element.valid, value, constant_int(value.dtype(), 0));
     const UOp body = is_true(gate) ? store(address, value) : store(address, value, gate);
     const UOp ast = rewrite(sink(std::vector<UOp>{end(body, ranges)}), kernel_rules());
-    current_.kernel.ast = rewrite(rewrite(ast, promise_rules()), kernel_rules());
+    current_.kernel.ast = rewrite(without_promises(ast), kernel_rules());
     if (const auto scatter = find_scatter(current_.kernel.ast)) {
       const Op op = scatter->reduce.as<ReduceArg>().op;
       if (value == scatter->reduce || is_plain_store_of(current_.kernel.ast, scatter->reduce)) {
@@ -421,15 +370,6 @@ class Scheduler {
     return load(address, constant_int(node.dtype(), 0), place.guard);
   }
 
-  // The place of a source that broadcasts to its user's shape.
-  static Indices aligned(const UOp& source, const Indices& at) {
-    const size_t rank = source.rank();
-    Indices out(at.end() - static_cast<std::ptrdiff_t>(rank), at.end());
-    for (size_t i = 0; i < rank; ++i)
-      if (is_const(source.dim(i), 1)) out[i] = index_const(0);
-    return out;
-  }
-
   Element elementwise(const Place& place, const std::vector<UOp>& context) {
     const UOp& node = place.node;
     std::vector<UOp> src;
@@ -581,49 +521,6 @@ class Scheduler {
       keep_within(at.back(), source.dim(k), inside);
     }
     return at;
-  }
-
-  // Where a movement op reads: the place in its source, and whether it exists (Pad).
-  static Indices moved(const UOp& node, const Indices& at, UOp& inside) {
-    const UOp& source = node.src(0);
-    Indices out(source.rank());
-    switch (node.op()) {
-      case Op::Permute: {
-        const Ints& order = node.as<Ints>();
-        for (size_t i = 0; i < order.size(); ++i) out[static_cast<size_t>(order[i])] = at[i];
-        return out;
-      }
-      case Op::Flip:
-        for (size_t i = 0; i < at.size(); ++i)
-          out[i] = node.as<Ints>()[i] == 0
-                       ? at[i]
-                       : simplify_index(sub(sub(source.dim(i), index_const(1)), at[i]));
-        return out;
-      case Op::Expand:
-        for (size_t i = 0; i < at.size(); ++i)
-          out[i] = is_const(source.dim(i), 1) ? index_const(0) : at[i];
-        return out;
-      case Op::Reshape:
-        return unflatten(flat_index(node.shape(), at), source.shape());
-      case Op::Replicated: {  // on one device: an axis of size 1
-        const auto axis = static_cast<size_t>(node.as<int64_t>());
-        for (size_t i = 0; i < out.size(); ++i)
-          out[i] = i == axis ? index_const(0) : at[i < axis ? i : i - 1];
-        return out;
-      }
-      case Op::Shrink:
-        for (size_t i = 0; i < at.size(); ++i)
-          out[i] = simplify_index(add(at[i], node.src(1).src(i)));
-        return out;
-      case Op::Pad:
-        for (size_t i = 0; i < at.size(); ++i) {
-          out[i] = simplify_index(sub(at[i], node.src(1).src(i)));
-          keep_within(out[i], source.dim(i), inside);
-        }
-        return out;
-      default:
-        internal_error("{} does not move", op_name(node.op()));
-    }
   }
 
   // --- execution order -------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "koine/base/error.hpp"
-#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
@@ -33,13 +32,6 @@ std::optional<Scatter> match_scatter(const UOp& reduce, const UOp& k) {
     condition = logical_not(body.src(0));
     value = body.src(2);
     miss = body.src(1);
-  } else if (body.is(Op::Mul) && op == Op::Add && !options().strict) {
-    // A product with a cast mask (amendment C31).
-    for (size_t side = 0; side < 2 && !condition; ++side)
-      if (body.src(side).is(Op::Cast) && body.src(side).src(0).dtype() == DType::Bool) {
-        condition = body.src(side).src(0);
-        value = body.src(1 - side);
-      }
   }
   if (!condition || depends_on(value, k)) return std::nullopt;
   // The maximum of nothing is not the miss.

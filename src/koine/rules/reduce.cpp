@@ -129,7 +129,6 @@ UOp select(const UOp& value, const UOp& range, const UOp& at, const UOp& valid) 
 }
 
 // sum over j of (j == e ? x(j) : 0)  ->  0 <= e < n ? x(e) : 0.
-// A product with a cast one-hot mask means the same there (amendment C31), except in strict mode.
 UOp select_one_hot(const UOp& r, bool strict) {
   if (r.as<ReduceArg>().op != Op::Add) return {};
   const UOp& body = r.src(0);
@@ -141,10 +140,6 @@ UOp select_one_hot(const UOp& r, bool strict) {
   if (body.is(Op::Where)) {
     if (is_const(body.src(2), 0)) candidates.push_back({body.src(0), body.src(1)});
     if (is_const(body.src(1), 0)) candidates.push_back({logical_not(body.src(0)), body.src(2)});
-  } else if (body.is(Op::Mul) && (!is_float(body.dtype()) || !strict)) {
-    for (size_t side = 0; side < 2; ++side)
-      if (body.src(side).is(Op::Cast) && body.src(side).src(0).dtype() == DType::Bool)
-        candidates.push_back({body.src(side).src(0), body.src(1 - side)});
   }
   for (const Candidate& c : candidates) {
     for (const UOp& part : conjuncts(c.condition)) {
@@ -170,7 +165,7 @@ RuleSet<> make_reduce(bool strict) {
       rule("reduce-unused-range", node(Op::Reduce), drop_unused_range),
       rule("reduce-cast", node_with(Op::Reduce, {pat_cast(node(Op::Where))}), cast_both_sides),
       rule("reduce-count", node_with(Op::Reduce, {node(Op::Where)}), count_condition),
-      rule("reduce-one-hot", node_with(Op::Reduce, {node(ops({Op::Where, Op::Mul}))}),
+      rule("reduce-one-hot", node_with(Op::Reduce, {node(Op::Where)}),
            [strict](const Match& m) { return select_one_hot(m.root(), strict); }),
   };
 }

@@ -1,0 +1,35 @@
+#pragma once
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+
+// Where an element of a tensor value is read from: the index arithmetic of movement ops.
+namespace koine {
+
+/// One index scalar an axis.
+using Indices = std::vector<UOp>;
+
+/// Position in row-major order.
+UOp flat_index(const UOp& shape, const Indices& at);
+/// The coordinates of a position that is in bounds.
+Indices unflatten(const UOp& flat, const UOp& shape);
+/// The place of a source that broadcasts to its user's shape.
+Indices aligned(const UOp& source, const Indices& at);
+
+/// The conjunction of two conditions; null is one that always holds.
+UOp conjunction(const UOp& a, const UOp& b);
+/// A condition that is null or a constant.
+bool is_true(const UOp& condition);
+bool is_false(const UOp& condition);
+
+/// Adds 0 <= at < size to `inside` unless it is proven, and from then on lets `at` promise it
+/// (Assume): what is computed there is only used where it holds.
+void keep_within(UOp& at, const UOp& size, UOp& inside);
+/// Takes the promises out of a value.
+UOp without_promises(const UOp& value);
+
+/// The place in its first source that an element of a movement op (not Stack, Bitcast or Index) is
+/// read from, and the condition under which that place exists (Pad).
+Indices moved(const UOp& node, const Indices& at, UOp& inside);
+
+}  // namespace koine
