@@ -9,6 +9,9 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/render/c.hpp"
+#include "koine/render/llvm.hpp"
 
 namespace koine::test {
 namespace {
@@ -296,6 +299,44 @@ TEST(document_forms, spec_amend_31_other_products_keep_ieee) {
   EXPECT_TRUE(has_nan(document_scatter_add(Tensor::zeros({5}), at, x.shrink({{0, 2}}))));
   expect_same_everywhere(document_gather(x, at));
   expect_same_everywhere(hot.matmul(rows));
+}
+
+// A Stack of constants is one vector literal in every text, whatever it is an operand of.
+TEST(document_forms, spec_A6_a_stack_of_constants_is_one_literal) {
+  const UOp x = leaf({4});
+  auto with = [](double a, double b, double c, double d) {
+    return stack(std::vector<UOp>{constant(DType::Float32, a), constant(DType::Float32, b),
+                                  constant(DType::Float32, c), constant(DType::Float32, d)});
+  };
+  const UOp v = with(1.5, -0.0, 3, 4);
+  const std::vector<UOp> values{add(x, v), mul(v, x), where(lt(x, v), v, x), fdiv(v, x)};
+  for (const UOp& value : values) {
+    expect_same_everywhere(value);
+    const LoweredKernel k = lower_kernel(schedule({value})[0].ast, generic_target(false));
+    EXPECT_EQ(k.name, "e_u4");
+    const std::string c = render_c(k.linear, "k", false),
+                      llvm = render_llvm_text(k.linear, "k", generic_target(false));
+    EXPECT_NE(c.find("[4] = {0x1.8p+0f, -0x0p+0f, 3.0f, 4.0f};"), std::string::npos) << c;
+    EXPECT_NE(llvm.find("<float 1.500000e+00, float -0.000000e+00, "
+                        "float 3.000000e+00, float 4.000000e+00>"),
+              std::string::npos)
+        << llvm;
+    const size_t selects = value.is(Op::Where) ? 1 : 0;
+    size_t found = 0, choices = 0;
+    for (size_t at = 0; (at = llvm.find("select ", at)) != std::string::npos; ++at) ++found;
+    for (size_t at = 0; (at = c.find(" ? ", at)) != std::string::npos; ++at) ++choices;
+    EXPECT_EQ(found, selects) << llvm;
+    EXPECT_EQ(choices, selects) << c;
+  }
+  // Constants among themselves are computed at once; four times the same is no vector.
+  const UOp sums = add(x, mul(v, add(v, constant(DType::Float32, 1))));
+  const std::string c =
+      render_c(lower_kernel(schedule({sums})[0].ast, generic_target(false)).linear, "k", false);
+  EXPECT_NE(c.find("[4] = {0x1.ep+1f, -0x0p+0f, 12.0f, 20.0f};"), std::string::npos) << c;
+  expect_same_everywhere(sums);
+  expect_same_everywhere(add(x, mul(v, with(0, 1, 0, 0))));
+  expect_same_everywhere(add(leaf({3, 4}), v));
+  expect_same_everywhere(add(leaf({4, 5}), reshape(v, shape_of({4, 1}))));
 }
 
 }  // namespace koine::test

@@ -151,6 +151,25 @@ class Devectorizer {
     return out;
   }
 
+  // What depends on nothing but the lane number is known: a vector literal, or one constant.
+  UOp literal(const UOp& u, const std::vector<UOp>& src) const {
+    std::vector<UOp> values;
+    for (int64_t i = 0; i < lanes_; ++i) {
+      std::vector<UOp> operands;
+      for (const UOp& s : src) {
+        const bool known = s.is(Op::Const) || (s.is(Op::Stack) && s.src(0).is(Op::Const));
+        if (!known) return {};
+        operands.push_back(at_lane(s, i));
+        if (!operands.back().is(Op::Const)) return {};
+      }
+      values.push_back(simplify(UOp::make(u.op(), operands, u.arg())));
+      if (!values.back().is(Op::Const)) return {};
+    }
+    const bool same =
+        std::all_of(values.begin(), values.end(), [&](const UOp& v) { return v == values[0]; });
+    return same ? values[0] : stack(values);
+  }
+
   UOp combine(const UOp& u, std::vector<UOp> src) const {
     if (u.dtype() == DType::Index &&
         std::all_of(src.begin(), src.end(), [](const UOp& s) { return s.is_scalar(); }))
@@ -161,8 +180,9 @@ class Devectorizer {
       s = materialize(s);
       vector = vector || !s.is_scalar();
     }
-    if (vector)
-      for (UOp& s : src) s = splat(s);
+    if (!vector) return UOp::make(u.op(), src, u.arg());
+    if (const UOp known = literal(u, src)) return known;
+    for (UOp& s : src) s = splat(s);
     return UOp::make(u.op(), src, u.arg());
   }
 

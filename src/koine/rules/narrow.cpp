@@ -6,6 +6,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/rules/simplify.hpp"
 
 namespace koine {
 namespace {
@@ -76,12 +77,12 @@ UOp encode(DType dtype, const UOp& x) {
     const UOp small =
         bit_and(raw(add(real(magnitude), magic)), u32((int64_t{1} << f.mantissa) * 2 - 1));
     code = where(lt(magnitude, raw(f32(std::ldexp(1.0, 1 - f.bias)))), small, code);
-    const int64_t top = f.has_infinity ? f.exponent_max + 1 : f.exponent_max;
-    const int64_t special =
-        f.has_infinity ? top << f.mantissa : (top << f.mantissa) | ((1 << f.mantissa) - 1);
-    const int64_t nan = f.has_infinity ? special | (1 << (f.mantissa - 1)) : special;
-    code = where(lt(magnitude, u32(0x7f800000)), code,
-                 where(eq(magnitude, u32(0x7f800000)), u32(special), u32(nan)));
+    // Infinity and NaN, with what the format has of its payload: computed NaNs are quiet.
+    const int64_t fraction = (int64_t{1} << f.mantissa) - 1;
+    const UOp special = f.has_infinity ? bit_or(bit_and(shr(magnitude, drop), u32(fraction)),
+                                                u32(int64_t{f.exponent_max + 1} << f.mantissa))
+                                       : u32((int64_t{f.exponent_max} << f.mantissa) | fraction);
+    code = where(lt(magnitude, u32(0x7f800000)), code, special);
   }
   return cast(bit_or(code, sign), storage_uint(dtype));
 }
@@ -144,7 +145,8 @@ UOp emulate_narrow_floats(const UOp& kernel) {
     UOp out;
     if (u.is(Op::Const) && is_small_float(dtype)) {
       const ConstArg& c = u.as<ConstArg>();
-      out = c.invalid ? invalid(DType::Float32) : f32(bits_to_double(dtype, c.bits));
+      out = c.invalid ? invalid(DType::Float32)
+                      : simplify(decode(dtype, constant_bits(storage_uint(dtype), c.bits)));
     } else if ((u.is(Op::Param) || u.is(Op::Buffer)) && is_small_float(dtype)) {
       BufferArg arg = u.as<BufferArg>();
       // Registers hold the float32; memory holds bits.

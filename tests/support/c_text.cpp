@@ -1,0 +1,85 @@
+#include "c_text.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "koine/ir/text.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/render/c.hpp"
+
+namespace koine::test {
+
+void CText::add(const UOp& value) {
+  const OptionScope scope(strict_options());
+  Array expected = interpret(value, bindings_of(value));
+  for (size_t i = 0; i < expected.valid.size(); ++i)
+    if (expected.valid[i] == 0) expected.data[i] = 0;  // as in fresh memory
+  expected.valid.clear();
+  add(value, std::move(expected));
+}
+
+void CText::add(const UOp& value, Array expected) {
+  if (value.numel() == 0) return;
+  const OptionScope scope(strict_options());
+  Case c{value, std::move(expected), {}, {}, functions_};
+  const UOp root = value.is(Op::Buffer) ? UOp::make(Op::Contiguous, {value}, {}, 1) : value;
+  c.program = callify({root}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
+  c.kernels = rangeify(c.program.body);
+  for (const Kernel& k : c.kernels) {
+    source_ += render_c(lower_kernel(k.ast, generic_target(true)).linear,
+                        fmt::format("k{}", functions_), functions_ == 0) +
+               "\n";
+    ++functions_;
+  }
+  cases_.push_back(std::move(c));
+}
+
+void CText::run(const Case& c, void* library) {
+  std::map<int64_t, std::vector<std::byte>> temporaries;
+  for (size_t k = 0; k < c.kernels.size(); ++k) {
+    std::vector<void*> buffers;
+    for (const UOp& b : c.kernels[k].buffers) {
+      const int64_t slot = b.as<BufferArg>().slot;
+      if (b.is(Op::Param)) {
+        buffers.push_back(memory_of(c.program.arguments[static_cast<size_t>(slot)])->data());
+      } else {
+        auto& t = temporaries[slot];
+        t.resize(static_cast<size_t>(b.numel() * item_size(b.dtype())) + 8);
+        buffers.push_back(t.data());
+      }
+    }
+    auto* function = reinterpret_cast<void (*)(void**, const int64_t*, int64_t)>(
+        dlsym(library, fmt::format("k{}", c.first + k).c_str()));
+    ASSERT_NE(function, nullptr) << dlerror();
+    function(buffers.data(), nullptr, 0);
+  }
+  EXPECT_EQ(difference(c.expected, array_of(c.program.arguments[0])), "") << "as C text, of\n"
+                                                                          << to_text(c.value);
+}
+
+void CText::check(int optimise) {
+  if (functions_ == 0) return;
+  static int batches = 0;
+  const auto folder =
+      std::filesystem::temp_directory_path() / fmt::format("koine_c_{}_{}", getpid(), batches++);
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "kernels.c") << source_;
+  const std::string command = fmt::format(
+      "cc -std=gnu11 -O{1} -w -ffp-contract=off -shared -fPIC -o {0}/kernels.so {0}/kernels.c",
+      folder.string(), optimise);
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  void* library = dlopen((folder / "kernels.so").c_str(), RTLD_NOW);
+  ASSERT_NE(library, nullptr) << dlerror();
+  for (const Case& c : cases_) run(c, library);
+  dlclose(library);
+  std::filesystem::remove_all(folder);
+  cases_.clear();
+  source_.clear();
+  functions_ = 0;
+}
+
+}  // namespace koine::test

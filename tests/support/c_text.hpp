@@ -1,0 +1,53 @@
+#pragma once
+#include <map>
+#include <vector>
+
+#include "check.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/lower/rangeify.hpp"
+
+namespace koine::test {
+
+/// Values whose kernels, as C text, go through the system's compiler: all of them at once, when
+/// `check` is called, as starting a compiler is what costs. Strict mode; sizes must be known.
+class CText {
+ public:
+  /// Takes a value and what it must be; without the latter the interpreter says.
+  void add(const UOp& value);
+  void add(const UOp& value, Array expected);
+  /// Compiles, runs and compares; `optimise` is the compiler's level.
+  void check(int optimise = 0);
+
+ private:
+  struct Case {
+    UOp value;
+    Array expected;
+    Callified program;
+    std::vector<Kernel> kernels;
+    size_t first;  ///< number of its first function
+  };
+  static void run(const Case& c, void* library);
+  std::vector<Case> cases_;
+  std::string source_;
+  size_t functions_ = 0;
+};
+
+/// What a row of the specification asks of a value: equal on the tensor interpreter, interpreted
+/// kernels, compiled kernels (in both modes) and C text. The texts are checked at the end of scope.
+class EveryBackend {
+ public:
+  EveryBackend() = default;
+  EveryBackend(const EveryBackend&) = delete;
+  EveryBackend& operator=(const EveryBackend&) = delete;
+  ~EveryBackend() { text_.check(); }
+  void operator()(const UOp& value) {
+    expect_same_everywhere(value);
+    text_.add(value);
+  }
+  void operator()(const Tensor& value) { (*this)(value.uop()); }
+
+ private:
+  CText text_;
+};
+
+}  // namespace koine::test
