@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/text.hpp"
 
 namespace koine::nn {
 namespace {
@@ -54,7 +55,7 @@ void Optimizer::step(const std::vector<Tensor>& also) {
     Tensor& p = parameters_[i];
     KOINE_REQUIRE(p.has_grad(), Value,
                   "step: parameter {} of shape {} has no gradient: call backward() first", i,
-                  p.repr());
+                  shape_text(p.uop()));
     p.assign(update(i, p.detach(), p.grad().detach(), rate_tensor_.to(p.device())));
     results.push_back(p);
   }
@@ -132,8 +133,8 @@ void load_state_into(const StateDict& model, const StateDict& state) {
   for (const auto& [name, tensor] : model) {
     const Tensor& value = state.at(name);
     KOINE_REQUIRE(value.shape() == tensor.shape(), Value,
-                  "load_state: '{}' is {} in the model and {} in the state", name, tensor.repr(),
-                  value.repr());
+                  "load_state: '{}' has shape {} in the model and {} in the state", name,
+                  shape_text(tensor.uop()), shape_text(value.uop()));
   }
   std::vector<Tensor> changed;
   for (const auto& [name, tensor] : model) {

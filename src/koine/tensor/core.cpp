@@ -59,11 +59,14 @@ Tensor::Tensor(UOp value) : impl_(std::make_shared<Impl>()) {
 Tensor::Tensor(double value) : Tensor(constant(DType::Float32, value)) {
   impl_->literal = constant(DType::Float64, value);
 }
-Tensor::Tensor(int value) : Tensor(constant_int(DType::Int32, value)) { impl_->literal = uop(); }
-Tensor::Tensor(int64_t value) : Tensor(constant_int(DType::Int64, value)) {
-  impl_->literal = uop();
-}
 Tensor::Tensor(bool value) : Tensor(constant_bool(value)) { impl_->literal = uop(); }
+Tensor Tensor::integer_scalar(bool narrow, bool is_signed, uint64_t bits) {
+  const DType dtype = narrow ? (is_signed ? DType::Int32 : DType::UInt32)
+                             : (is_signed ? DType::Int64 : DType::UInt64);
+  Tensor out(constant_int(dtype, static_cast<int64_t>(bits)));
+  out.impl_->literal = out.uop();
+  return out;
+}
 
 const Tensor::Impl& Tensor::self() const {
   KOINE_REQUIRE(impl_, Value, "this Tensor was default-constructed: it has no value");
@@ -233,12 +236,6 @@ Tensor Tensor::detach() const { return Tensor(koine::detach(uop())); }
 Tensor Tensor::clone() const {
   const UOp value = uop();
   return Tensor(UOp::make(Op::Contiguous, {value}, {}, fresh_slot() + 1));
-}
-
-std::string Tensor::repr() const {
-  if (!defined()) return "<Tensor undefined>";
-  return fmt::format("<Tensor {} {} on {}, {}>", shape_text(uop()), dtype_name(dtype()), device(),
-                     realized_buffer(self().storage->current) ? "realized" : "lazy");
 }
 
 // --- assignment ----------------------------------------------------------------------------------

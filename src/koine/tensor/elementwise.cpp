@@ -138,6 +138,13 @@ Tensor operator/(const Tensor& a, const Tensor& b) {
                                               : DType::Float32;
   return Tensor(fdiv(koine::cast(x, d), koine::cast(y, d)));
 }
+Tensor& Tensor::operator/=(const Tensor& b) {
+  KOINE_REQUIRE(is_float(dtype()), Type,
+                "/=: a quotient of {} is a float, which {} cannot hold: write x = x / y, or use "
+                "idiv()",
+                dtype_name(dtype()), dtype_name(dtype()));
+  return assign(*this / b);
+}
 Tensor operator<(const Tensor& a, const Tensor& b) {
   KOINE_MEET(a, b);
   return Tensor(lt(x, y));

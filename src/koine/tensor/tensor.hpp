@@ -1,10 +1,13 @@
 #pragma once
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,10 +16,26 @@
 
 namespace koine {
 
-using Shape = std::vector<int64_t>;
+/// Whole numbers for a size or an axis: any integer type but bool.
+template <class T>
+concept Whole = std::integral<T> && !std::same_as<T, bool>;
+
+/// Sizes or axes. A single one needs no braces: `x.sum(1)`, `Tensor::randn(3)`.
+class IntList : public std::vector<int64_t> {
+ public:
+  using std::vector<int64_t>::vector;
+  IntList(std::vector<int64_t> list) : vector(std::move(list)) {}              // NOLINT
+  IntList(Whole auto only) : vector(size_t{1}, static_cast<int64_t>(only)) {}  // NOLINT
+  IntList(size_t only) : vector(size_t{1}, static_cast<int64_t>(only)) {}      // NOLINT
+  IntList(bool) = delete;
+};
+using Shape = IntList;
 
 /// One part of an index: a position, a slice, a new axis, all of an axis, or a tensor of positions.
 class IndexItem;
+struct Slice;
+struct NewAxis;
+struct Ellipsis;
 
 /// A lazy n-dimensional array: a handle on a UOp. Nothing runs before somebody looks at a value.
 /// Copies of a handle are the same tensor; views (reshape, slices, ...) alias their base, so that
@@ -25,11 +44,14 @@ class IndexItem;
 class Tensor {
  public:
   // --- creation -------------------------------------------------------------------------------
-  Tensor();               ///< no tensor; every use but assignment is an Error
-  Tensor(double value);   // NOLINT: a scalar is a tensor; float32
-  Tensor(int value);      // NOLINT: int32
-  Tensor(int64_t value);  // NOLINT: int64
-  Tensor(bool value);     // NOLINT
+  Tensor();              ///< no tensor; every use but assignment is an Error
+  Tensor(double value);  // NOLINT: a scalar is a tensor; float32
+  Tensor(bool value);    // NOLINT
+  /// int32 or int64, by the size of the C++ type; unsigned types uint32 or uint64.
+  template <Whole Number>
+  Tensor(Number value)  // NOLINT
+      : Tensor(integer_scalar(sizeof(Number) <= 4, std::is_signed_v<Number>,
+                              static_cast<uint64_t>(value))) {}
   explicit Tensor(UOp value);
   /// Copies `data` (row-major, numel elements) to a device.
   template <class Element>
@@ -82,6 +104,8 @@ class Tensor {
   std::string device() const;
   /// The lazy value, with all assignments so far.
   UOp uop() const;
+  /// The values with dtype and device, as operator<< prints them. Computes them; of a placeholder
+  /// inside a traced function only shape and dtype are known.
   std::string repr() const;
 
   // --- running --------------------------------------------------------------------------------
@@ -109,6 +133,8 @@ class Tensor {
   Tensor& operator+=(const Tensor& b) { return assign(*this + b); }
   Tensor& operator-=(const Tensor& b) { return assign(*this - b); }
   Tensor& operator*=(const Tensor& b) { return assign(*this * b); }
+  /// Refused for integers: their quotient is a float. See idiv().
+  Tensor& operator/=(const Tensor& b);
 
   // --- gradients ------------------------------------------------------------------------------
   Tensor& requires_grad(bool on = true);
@@ -142,6 +168,17 @@ class Tensor {
   std::vector<Tensor> chunk(int64_t count, int64_t axis = 0) const;
   Tensor operator[](int64_t position) const;
   Tensor operator[](const std::vector<IndexItem>& index) const;
+  template <class Item>
+    requires std::same_as<Item, Slice> || std::same_as<Item, NewAxis> ||
+             std::same_as<Item, Ellipsis> || std::same_as<Item, Tensor>
+  Tensor operator[](const Item& item) const;
+#ifdef __cpp_multidimensional_subscript
+  /// x[0, 1], from C++23 on. In C++20 that is a comma expression, and refused by the compiler
+  /// option that comes with koine's CMake target; write x[{0, 1}].
+  template <class... Items>
+    requires(sizeof...(Items) > 1)
+  Tensor operator[](const Items&... items) const;
+#endif
 
   // --- indexing -------------------------------------------------------------------------------
   Tensor gather(int64_t axis, const Tensor& index) const;
@@ -218,7 +255,7 @@ class Tensor {
   Tensor operator-() const { return neg(); }
 
   // --- reductions: no axes means all ----------------------------------------------------------
-  using Axes = std::vector<int64_t>;
+  using Axes = IntList;
   Tensor sum(const Axes& axes = {}, bool keepdim = false) const;
   Tensor prod(const Axes& axes = {}, bool keepdim = false) const;
   Tensor max(const Axes& axes = {}, bool keepdim = false) const;
@@ -272,6 +309,7 @@ class Tensor {
   struct Storage;
   struct Impl;
   explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  static Tensor integer_scalar(bool narrow, bool is_signed, uint64_t bits);
   template <class F>
   Tensor moved(F&& move) const;
   const Impl& self() const;
@@ -286,6 +324,20 @@ class Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
+/// Prints as NumPy does: nested brackets, long axes shortened to their edges.
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+/// How tensors print; NumPy's defaults.
+struct PrintOptions {
+  int precision = 8;         ///< most digits after the point of a float
+  int64_t threshold = 1000;  ///< tensors with more elements are shortened
+  int64_t edge_items = 3;    ///< elements kept at each end of a shortened axis
+  int line_width = 75;       ///< rows are broken before this column
+};
+/// Of the whole process.
+PrintOptions print_options();
+void set_print_options(const PrintOptions& options);
+
 struct Slice {
   std::optional<int64_t> start, stop;
   int64_t step = 1;
@@ -295,8 +347,7 @@ struct Ellipsis {};
 
 class IndexItem {
  public:
-  IndexItem(int position) : position_(position) {}                               // NOLINT
-  IndexItem(int64_t position) : position_(position) {}                           // NOLINT
+  IndexItem(Whole auto position) : position_(static_cast<int64_t>(position)) {}  // NOLINT
   IndexItem(Slice slice) : kind_(Kind::Slice), slice_(slice) {}                  // NOLINT
   IndexItem(NewAxis) : kind_(Kind::NewAxis) {}                                   // NOLINT
   IndexItem(Ellipsis) : kind_(Kind::Ellipsis) {}                                 // NOLINT
@@ -313,6 +364,20 @@ class IndexItem {
   Slice slice_;
   Tensor tensor_;
 };
+
+template <class Item>
+  requires std::same_as<Item, Slice> || std::same_as<Item, NewAxis> ||
+           std::same_as<Item, Ellipsis> || std::same_as<Item, Tensor>
+Tensor Tensor::operator[](const Item& item) const {
+  return (*this)[std::vector<IndexItem>{IndexItem(item)}];
+}
+#ifdef __cpp_multidimensional_subscript
+template <class... Items>
+  requires(sizeof...(Items) > 1)
+Tensor Tensor::operator[](const Items&... items) const {
+  return (*this)[std::vector<IndexItem>{IndexItem(items)...}];
+}
+#endif
 
 /// The dtype of a C++ type.
 template <class T>
