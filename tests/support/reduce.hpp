@@ -1,31 +1,21 @@
 #pragma once
 #include <functional>
 
-#include "koine/ir/uop.hpp"
+#include "koine/differential/reduce.hpp"
 
 namespace koine::test {
 
-/// Whether a graph still shows the failure that is being reduced. Called with well-typed graphs
-/// only, of any root.
-using Fails = std::function<bool(const UOp&)>;
+using koine::Fails;
+using koine::graph_size;
 
+/// The reducer of the compiler with what tests know of memory.
 struct Reducer {
-  /// A small value in place of a node: the same dtype and shape; null where there is none. The
-  /// default is a constant one, spread over the shape.
   std::function<UOp(const UOp& node)> leaf;
   /// Gives memory to a Buffer whose size was changed; null: sizes stay.
   std::function<UOp(const UOp& buffer)> resized;
   int64_t most_tries = 3000;
 };
 
-/// Nodes that a person reads: all but constants and shapes.
-int64_t graph_size(const UOp& graph);
-
-/// A graph of which `fails` still holds (it must hold of `graph`) and that no single step makes
-/// smaller: a node becomes one of its sources, or of theirs, of the same dtype and shape, or a
-/// leaf; the root becomes one of its sources; an operand of a Sink, Group, Tuple, Stack or After
-/// goes; a constant becomes 0, 1 or half; a size becomes smaller everywhere at once. Tensor graphs,
-/// kernels and bodies of Functions alike.
 UOp reduce_graph(const UOp& graph, const Fails& fails, const Reducer& how = {});
 
 }  // namespace koine::test

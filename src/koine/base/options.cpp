@@ -31,7 +31,7 @@ Options from_environment() {
     });
   };
   number("KOINE_DEBUG", o.debug, 0, 7);
-  number("KOINE_VERIFY", o.verify, 0, 2);
+  number("KOINE_VERIFY", o.verify, 0, 3);
   number("KOINE_NOOPT", o.noopt, 0, 1);
   number("KOINE_THREADS", o.threads, 0, 1024);
   number("KOINE_POISON", o.poison, 0, 1);
@@ -68,7 +68,8 @@ const std::vector<OptionRow>& option_table() {
       {"KOINE_DEBUG", "0..7",
        "1 kernels as they run, 2 schedule, 3 kernel trees, 4 applied "
        "optimisations, 5 source text, 6 linear programs, 7 stage times"},
-      {"KOINE_VERIFY", "0..2", "0 off, 1 both ends of the pipeline, 2 after every stage"},
+      {"KOINE_VERIFY", "0..3",
+       "0 off, 1 both ends of the pipeline, 2 after every stage, 3 runs what every stage made"},
       {"KOINE_NOOPT", "0|1", "1 keeps every kernel as plain loops"},
       {"KOINE_FP", "default|strict", "strict: equal bits on every backend"},
       {"KOINE_INDEX", "raise|clamp|fill", "what a tensor index out of range does"},

@@ -16,7 +16,7 @@ enum class IndexMode : uint8_t {
 /// The table `option_table()` is the single list; docs/switches.md is checked against it.
 struct Options {
   int debug = 0;        ///< KOINE_DEBUG: 0..7, see docs/switches.md
-  int verify = 1;       ///< KOINE_VERIFY: 0 never, 1 both ends of the pipeline, 2 every stage
+  int verify = 1;       ///< KOINE_VERIFY: 0 never, 1 both ends, 2 every stage, 3 runs them too
   bool noopt = false;   ///< KOINE_NOOPT: kernels keep their plain loops
   bool strict = false;  ///< KOINE_FP=strict: bit-for-bit floating point (amendment C32)
   int threads = 0;      ///< KOINE_THREADS: workers for THREAD axes; 0 means all cores

@@ -8,6 +8,7 @@
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
+#include "koine/engine/checks.hpp"
 #include "koine/engine/executable.hpp"
 #include "koine/engine/promises.hpp"
 #include "koine/engine/storage.hpp"
@@ -185,6 +186,13 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
         device_runtime(device).target().name + (options().noopt ? "/noopt" : "");
     std::shared_ptr<Executable> executable = executables().find(program.body, key);
     if (!executable) {
+      if (options().verify >= 3) {
+        const CheckCounts checks = check_callified(work.values, work.destinations, program);
+        count([&](Counters& c) {
+          c.checked_stages += checks.checked;
+          c.unchecked_stages += checks.unchecked;
+        });
+      }
       executable = build_executable(program.body, device);
       executables().add(program.body, key, executable);
     }

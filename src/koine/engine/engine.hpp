@@ -38,9 +38,11 @@ struct Counters {
   double operations = 0;  ///< arithmetic on values, estimated
   double bytes = 0;       ///< moved to and from memory, estimated
   double run_seconds = 0;
-  double schedule_seconds = 0;  ///< stages 1 and 2, and planning
-  double compile_seconds = 0;   ///< wall time of stages 3 to 8
-  int64_t temporary_bytes = 0;  ///< largest arena of temporaries
+  double schedule_seconds = 0;   ///< stages 1 and 2, and planning
+  double compile_seconds = 0;    ///< wall time of stages 3 to 8
+  int64_t temporary_bytes = 0;   ///< largest arena of temporaries
+  int64_t checked_stages = 0;    ///< that KOINE_VERIFY=3 has run beside their inputs
+  int64_t unchecked_stages = 0;  ///< that were too large for it
 };
 Counters counters();
 void reset_counters();

@@ -14,12 +14,12 @@
 #include "koine/base/options.hpp"
 #include "koine/base/team.hpp"
 #include "koine/base/timer.hpp"
+#include "koine/engine/checks.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
-#include "koine/lower/plan.hpp"
 
 namespace koine {
 namespace {
@@ -84,11 +84,20 @@ void report_kernel(const LoweredKernel& k) {
   }
 }
 
-std::shared_ptr<Program> compile_kernel(const UOp& ast, DeviceRuntime& device) {
-  LoweredKernel lowered = lower_kernel(ast, device.target());
+std::shared_ptr<Program> compile_kernel(const UOp& ast, DeviceRuntime& device,
+                                        const Changes& changes) {
+  LoweredKernel lowered = lower_kernel(ast, device.target(), {}, nullptr, changes.graph);
   report_kernel(lowered);
-  auto program = device.compile(std::move(lowered));
+  CheckCounts checks = lowered.checks;
+  if (changes.graph) lowered.linear = changes.graph("render", lowered.linear);
+  auto program = device.compile(lowered);
   if (options().debug >= 5) fmt::print(stderr, "{}\n", program->source());
+  if (options().verify >= 3 && device.computes())
+    checks += check_rendered(*program, lowered, device, changes.graph);
+  count([&](Counters& c) {
+    c.checked_stages += checks.checked;
+    c.unchecked_stages += checks.unchecked;
+  });
   return program;
 }
 
@@ -106,10 +115,18 @@ struct Step {
 
 class Compiled : public Executable {
  public:
-  Compiled(const UOp& program, const std::string& device) : device_(device) {
-    const std::vector<Kernel> kernels = rangeify(split_large_reduces(program));
+  Compiled(const UOp& program, const std::string& device, const Changes& changes)
+      : device_(device), changes_(changes) {
+    const std::vector<Kernel> kernels = schedule_kernels(program, changes.graph);
     print_schedule(kernels);
     place_temporaries(kernels);
+    if (options().verify >= 3) {
+      const CheckCounts checks = check_scheduled(program, kernels, changes);
+      count([&](Counters& c) {
+        c.checked_stages += checks.checked;
+        c.unchecked_stages += checks.unchecked;
+      });
+    }
     compile_all(kernels);
   }
 
@@ -121,7 +138,8 @@ class Compiled : public Executable {
                     a.as<BufferArg>().slot);
     }
     std::shared_ptr<Memory> arena;
-    if (!lifetimes_.empty()) arena = device_runtime(device_).allocate(plan_.arena_bytes);
+    if (!temporaries_.lifetimes.empty())
+      arena = device_runtime(device_).allocate(temporaries_.plan.arena_bytes);
     std::vector<std::byte*> pointers;
     std::vector<int64_t> sizes, values;
     const double begin = now_seconds();
@@ -130,9 +148,10 @@ class Compiled : public Executable {
       sizes.clear();
       values.clear();
       for (const Ref& r : step.buffers) {
-        pointers.push_back(r.temporary ? arena->data() + plan_.offsets[r.index]
+        pointers.push_back(r.temporary ? arena->data() + temporaries_.plan.offsets[r.index]
                                        : held[r.index]->data());
-        sizes.push_back(r.temporary ? lifetimes_[r.index].bytes : held[r.index]->bytes());
+        sizes.push_back(r.temporary ? temporaries_.lifetimes[r.index].bytes
+                                    : held[r.index]->bytes());
       }
       for (const std::string& name : step.variables) {
         const auto it = variables.find(name);
@@ -148,7 +167,7 @@ class Compiled : public Executable {
       c.run_seconds += seconds;
       c.operations += operations_;
       c.bytes += bytes_;
-      c.temporary_bytes = std::max(c.temporary_bytes, plan_.arena_bytes);
+      c.temporary_bytes = std::max(c.temporary_bytes, temporaries_.plan.arena_bytes);
     });
   }
 
@@ -163,28 +182,15 @@ class Compiled : public Executable {
   }
 
   void place_temporaries(const std::vector<Kernel>& kernels) {
-    std::unordered_map<UOp, size_t> number;
-    for (size_t k = 0; k < kernels.size(); ++k) {
+    temporaries_ = koine::place_temporaries(kernels, changes_.plan);
+    for (const Kernel& k : kernels) {
       Step step;
-      for (const UOp& b : kernels[k].buffers) {
-        if (b.is(Op::Param)) {
-          step.buffers.push_back({false, static_cast<size_t>(b.as<BufferArg>().slot)});
-          continue;
-        }
-        const auto [it, fresh] = number.try_emplace(b, lifetimes_.size());
-        if (fresh) {
-          Lifetime l{b, 0, static_cast<int64_t>(k), static_cast<int64_t>(k)};
-          // Symbolic sizes take their largest value.
-          const Interval& elements = product(b.shape()).bounds();
-          l.bytes = static_cast<int64_t>(elements.high) * item_size(b.dtype());
-          lifetimes_.push_back(l);
-        }
-        lifetimes_[it->second].last = static_cast<int64_t>(k);
-        step.buffers.push_back({true, it->second});
-      }
+      for (const UOp& b : k.buffers)
+        step.buffers.push_back(b.is(Op::Param)
+                                   ? Ref{false, static_cast<size_t>(b.as<BufferArg>().slot)}
+                                   : Ref{true, temporaries_.number.at(b)});
       steps_.push_back(std::move(step));
     }
-    plan_ = plan_memory(lifetimes_);
   }
 
   void compile_all(const std::vector<Kernel>& kernels) {
@@ -196,12 +202,14 @@ class Compiled : public Executable {
       std::vector<std::shared_ptr<Program>> programs;
       std::vector<std::exception_ptr> errors;
       DeviceRuntime* device;
-    } work{{}, {}, {}, &device};
+      const Changes* changes;
+    } work{{}, {}, {}, &device, &changes_};
     // Held from here on: the cache may drop any of them, now or by another thread.
     std::unordered_map<UOp, std::shared_ptr<Program>> programs;
     for (const Kernel& k : kernels) {
       if (k.ast.is(Op::CustomFunction) || programs.contains(k.ast)) continue;
-      const auto& found = programs[k.ast] = program_cache().find(k.ast, key);
+      auto& found = programs[k.ast];
+      if (!changes_.graph) found = program_cache().find(k.ast, key);
       if (!found) work.asts.push_back(k.ast);
     }
     work.programs.resize(work.asts.size());
@@ -211,7 +219,7 @@ class Compiled : public Executable {
           auto& w = *static_cast<Work*>(context);
           const auto at = static_cast<size_t>(i);
           try {
-            w.programs[at] = compile_kernel(w.asts[at], *w.device);
+            w.programs[at] = compile_kernel(w.asts[at], *w.device, *w.changes);
           } catch (...) {
             w.errors[at] = std::current_exception();
           }
@@ -221,7 +229,7 @@ class Compiled : public Executable {
       if (e) std::rethrow_exception(e);
     for (size_t i = 0; i < work.asts.size(); ++i) {
       programs[work.asts[i]] = work.programs[i];
-      program_cache().add(work.asts[i], key, work.programs[i]);
+      if (!changes_.graph) program_cache().add(work.asts[i], key, work.programs[i]);
     }
     for (size_t k = 0; k < kernels.size(); ++k) {
       if (kernels[k].ast.is(Op::CustomFunction)) continue;
@@ -257,15 +265,16 @@ class Compiled : public Executable {
 
   std::string device_;
   std::vector<Step> steps_;
-  std::vector<Lifetime> lifetimes_;
-  MemoryPlan plan_;
+  Temporaries temporaries_;
+  Changes changes_;
   double operations_ = 0, bytes_ = 0;
 };
 
 }  // namespace
 
-std::shared_ptr<Executable> build_executable(const UOp& program, const std::string& device) {
-  return std::make_shared<Compiled>(program, device);
+std::shared_ptr<Executable> build_executable(const UOp& program, const std::string& device,
+                                             const Changes& changes) {
+  return std::make_shared<Compiled>(program, device, changes);
 }
 
 void clear_program_cache() { program_cache().clear(); }

@@ -6,6 +6,8 @@
 
 #include "koine/engine/engine.hpp"
 #include "koine/ir/uop.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/lower/plan.hpp"
 
 namespace koine {
 
@@ -18,7 +20,17 @@ class Executable {
   virtual void run(const std::vector<UOp>& arguments, const VariableValues& variables) = 0;
 };
 
-std::shared_ptr<Executable> build_executable(const UOp& program, const std::string& device);
+/// How tests break stages: the graph stages of a program (also "rangeify", "plan" aside), with
+/// "render" for what machine code is made of, and the memory plan.
+struct Changes {
+  StageChange graph;
+  std::function<void(MemoryPlan&)> plan;
+};
+
+/// Stages 2 to 8, verified by KOINE_VERIFY. With `changes`, programs neither come from the cache
+/// nor go there.
+std::shared_ptr<Executable> build_executable(const UOp& program, const std::string& device,
+                                             const Changes& changes = {});
 void clear_program_cache();
 
 /// Changes the counters under their lock.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <unordered_set>
+#include <utility>
 
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
@@ -58,17 +59,67 @@ KernelEstimate estimate_of(const UOp& ast) {
   return out;
 }
 
+// What the stages of one kernel share: how they are observed, and changed.
+struct Observed {
+  const StageSink& sink;
+  const StageChange& change;
+  SlotTypes types;
+  CheckCounts checks;
+};
+
+// A stage: what it is called, what its output is, what it may do to floats, and its parts.
+struct Stage {
+  std::string_view name;
+  VerifyLevel level;
+  bool edge;  // of the pipeline
+  Liberties liberties;
+  std::vector<StageStep> steps;
+};
+
+// Runs each step beside its input. The last one gives what the stage gives.
+void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
+  UOp before = in;
+  for (size_t i = 0; i < stage.steps.size(); ++i) {
+    const bool last = i + 1 == stage.steps.size();
+    const auto apply = [&](const UOp& u) {
+      const UOp out = stage.steps[i].apply(u);
+      return last && observed.change ? observed.change(stage.name, out) : out;
+    };
+    const UOp after = apply(before);
+    const std::string name = stage.steps.size() == 1
+                                 ? std::string(stage.name)
+                                 : fmt::format("{} ({})", stage.name, stage.steps[i].name);
+    const Level to = stage.level == VerifyLevel::Linear ? Level::Linear : Level::Kernel;
+    if (!(after == before))
+      count_check(observed.checks, name,
+                  check_stage({name,
+                               before,
+                               after,
+                               Level::Kernel,
+                               to,
+                               apply,
+                               {},
+                               {},
+                               observed.types,
+                               stage.liberties}));
+    before = after;
+  }
+}
+
 // Runs one stage: time, dump, verify. The only place that knows how stages are observed.
-template <class Stage>
-UOp run_stage(std::string_view name, const UOp& in, VerifyLevel level, bool edge,
-              const StageSink& sink, Stage&& stage) {
+UOp run_stage(const Stage& stage, const UOp& in, Observed& observed) {
   const double start = now_seconds();
-  UOp out = stage(in);
+  UOp out = in;
+  for (const StageStep& step : stage.steps) out = step.apply(out);
   const double seconds = now_seconds() - start;
-  if (options().debug >= 7) fmt::print(stderr, "  {:10} {:8.3f} ms\n", name, seconds * 1e3);
-  if (options().dump == name) fmt::print(stderr, "--- after {}\n{}", name, to_text(out));
-  if (sink) sink(name, out);
-  if (options().verify >= 2 || (options().verify == 1 && edge)) verify(out, level, name);
+  if (observed.change && !stage.steps.empty()) out = observed.change(stage.name, out);
+  if (options().debug >= 7) fmt::print(stderr, "  {:10} {:8.3f} ms\n", stage.name, seconds * 1e3);
+  if (options().dump == stage.name)
+    fmt::print(stderr, "--- after {}\n{}", stage.name, to_text(out));
+  if (observed.sink) observed.sink(stage.name, out);
+  if (options().verify >= 2 || (options().verify == 1 && stage.edge))
+    verify(out, stage.level, stage.name);
+  if (options().verify >= 3) check_steps(stage, in, observed);
   return out;
 }
 
@@ -81,26 +132,49 @@ const std::vector<std::string_view>& stage_names() {
 }
 
 LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink& sink,
-                           const std::vector<Opt>* opts) {
+                           const std::vector<Opt>* opts, const StageChange& change) {
   LoweredKernel out;
-  UOp k =
-      run_stage("rangeify", ast, VerifyLevel::Kernel, true, sink, [](const UOp& u) { return u; });
-  k = run_stage("optimize", k, VerifyLevel::Kernel, false, sink, [&](const UOp& u) {
-    if (opts == nullptr) return optimize(u, target, &out.opts);
+  Observed observed{sink, change, {}, {}};
+  if (options().verify >= 3) out.types = observed.types = slot_types_of(ast);
+  const Liberties sums{!target.strict || opts != nullptr, false}, all{sums.reorder, !target.strict};
+  auto optimized = [&](const UOp& u, std::vector<Opt>* applied) {
+    if (opts == nullptr) return optimize(u, target, applied);
     UOp edited = u;
     for (const Opt& opt : *opts) edited = apply_opt(edited, opt);
-    out.opts = *opts;
     return edited;
-  });
+  };
+  if (opts != nullptr) out.opts = *opts;
+  UOp k = run_stage({"rangeify", VerifyLevel::Kernel, true, {}, {}}, ast, observed);
+  std::vector<Opt>* applied = &out.opts;  // of the first run, not of those that look for mistakes
+  k = run_stage(
+      {"optimize",
+       VerifyLevel::Kernel,
+       false,
+       sums,
+       {{"", [&](const UOp& u) { return optimized(u, std::exchange(applied, nullptr)); }}}},
+      k, observed);
   out.name = kernel_name(k);
   out.estimate = estimate_of(ast);
-  k = run_stage("expand", k, VerifyLevel::Kernel, false, sink,
-                [](const UOp& u) { return expand(threads_to_special(block_reduces(u))); });
-  k = run_stage("select", k, VerifyLevel::Kernel, false, sink,
-                [&](const UOp& u) { return select(u, target); });
-  out.linear = run_stage("linearize", k, VerifyLevel::Linear, true, sink,
-                         [](const UOp& u) { return linearize(u); });
+  k = run_stage({"expand",
+                 VerifyLevel::Kernel,
+                 false,
+                 sums,
+                 {{"", [](const UOp& u) { return expand(threads_to_special(block_reduces(u))); }}}},
+                k, observed);
+  k = run_stage({"select", VerifyLevel::Kernel, false, all, select_steps(target)}, k, observed);
+  if (options().verify >= 3) out.selected = k;
+  out.linear =
+      run_stage({"linearize", VerifyLevel::Linear, true, {}, {{"", linearize}}}, k, observed);
+  out.checks = observed.checks;
   return out;
+}
+
+void count_check(CheckCounts& counts, std::string_view stage, bool checked) {
+  ++(checked ? counts.checked : counts.unchecked);
+  if (!checked && options().debug >= 1)
+    fmt::print(stderr,
+               "verify  stage {} is not run: no input of at most {:.0g} operations decides\n",
+               stage, most_checked_operations);
 }
 
 }  // namespace koine

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "koine/differential/check.hpp"
 #include "koine/ir/uop.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/target/target.hpp"
@@ -21,6 +22,10 @@ struct LoweredKernel {
   UOp linear;
   std::vector<Opt> opts;
   KernelEstimate estimate;
+  // Kept for KOINE_VERIFY=3 alone.
+  UOp selected;        ///< what Linearize was given
+  SlotTypes types;     ///< of the kernel before Select
+  CheckCounts checks;  ///< of these stages
 };
 
 /// The names of the eight stages, in order.
@@ -29,9 +34,15 @@ const std::vector<std::string_view>& stage_names();
 /// Called with (stage, graph) after each stage of a kernel.
 using StageSink = std::function<void(std::string_view stage, const UOp& graph)>;
 
-/// Stages 3 to 7 for one kernel: optimize, expand, select, linearize, verified by KOINE_VERIFY.
-/// `opts` replaces the heuristic's choice.
+/// What becomes of the output of a stage before anybody looks at it: tests break stages so.
+using StageChange = std::function<UOp(std::string_view stage, const UOp& graph)>;
+
+/// Stages 3 to 6 for one kernel: optimize, expand, select, linearize, verified by KOINE_VERIFY; at
+/// level 3 the output of each runs beside its input. `opts` replaces the heuristic's choice.
 LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink& sink = {},
-                           const std::vector<Opt>* opts = nullptr);
+                           const std::vector<Opt>* opts = nullptr, const StageChange& change = {});
+
+/// Reports at KOINE_DEBUG=1 that a stage was too large for KOINE_VERIFY=3, and counts.
+void count_check(CheckCounts& counts, std::string_view stage, bool checked);
 
 }  // namespace koine

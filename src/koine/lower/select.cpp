@@ -432,15 +432,27 @@ const RuleSet<>& vector_rules() {
 
 }  // namespace
 
-UOp select(const UOp& ast, const Target& target) {
-  DecomposeContext context{native_ops(target)};
+std::vector<StageStep> select_steps(const Target& target) {
   static const RuleSet<DecomposeContext> decompositions = transcendental_rules() + fallback_rules();
-  UOp out = rewrite(ast, decompositions, context);
-  out = emulate_narrow_floats(out);
-  out = Devectorizer().run(out);
   static const RuleSet<> vectors = (symbolic_rules() + vector_rules()).remembered();
-  out = rewrite(out, vectors);
-  if (context.native[static_cast<size_t>(Op::Mulacc)]) out = rewrite(out, contraction_rules());
+  const OpSet native = native_ops(target);
+  std::vector<StageStep> steps{
+      {"decompositions",
+       [native](const UOp& u) {
+         DecomposeContext context{native};
+         return rewrite(u, decompositions, context);
+       }},
+      {"narrow floats", emulate_narrow_floats},
+      {"vectors", [](const UOp& u) { return rewrite(Devectorizer().run(u), vectors); }},
+  };
+  if (native[static_cast<size_t>(Op::Mulacc)])
+    steps.push_back({"contraction", [](const UOp& u) { return rewrite(u, contraction_rules()); }});
+  return steps;
+}
+
+UOp select(const UOp& ast, const Target& target) {
+  UOp out = ast;
+  for (const StageStep& step : select_steps(target)) out = step.apply(out);
   return out;
 }
 

@@ -1,4 +1,8 @@
 #pragma once
+#include <functional>
+#include <string_view>
+#include <vector>
+
 #include "koine/ir/uop.hpp"
 #include "koine/target/target.hpp"
 
@@ -8,5 +12,13 @@ namespace koine {
 /// emulated, and values of more than one axis are taken apart into vectors along the last axis.
 /// A vector access that is contiguous has the index Add(Expand(base), Stack(0, 1, ..., n-1)).
 UOp select(const UOp& ast, const Target& target);
+
+/// A part of a stage with a name of its own.
+struct StageStep {
+  std::string_view name;
+  std::function<UOp(const UOp&)> apply;
+};
+/// The steps that `select` takes, in order.
+std::vector<StageStep> select_steps(const Target& target);
 
 }  // namespace koine

@@ -1,0 +1,119 @@
+#include "koine/differential/check.hpp"
+
+#include <optional>
+
+#include "koine/base/error.hpp"
+#include "koine/base/timer.hpp"
+#include "koine/differential/reduce.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/verify/verify.hpp"
+
+namespace koine {
+namespace {
+
+constexpr double most_seconds = 20;  // for reducing
+
+struct Finding {
+  std::string what;
+  Setting inputs;
+  bool fails = false;  // rather than to give another value
+};
+
+Outcome run_after(const StageCheck& check, const UOp& after, const Setting& setting) {
+  if (check.compile) {
+    // Machine code is not bounds-checked: the interpreter goes first.
+    Outcome interpreted = run_graph(after, Level::Linear, setting, {});
+    if (interpreted.state != Outcome::State::Ran) return interpreted;
+    return run_compiled(check.compile(after), setting);
+  }
+  if (!check.place) return run_graph(after, check.to, setting, check.liberties);
+  const Arena arena = check.place(after);
+  return run_graph(after, check.to, setting, check.liberties, &arena);
+}
+
+// The first setting on which both differ; `compared` counts those that say something.
+std::optional<Finding> compare(const StageCheck& check, const UOp& before, const UOp& after,
+                               int& compared) {
+  for (const Setting& s :
+       settings_of(before, check.from, most_checked_operations, check.finite, check.types)) {
+    if (s.last_resort && compared > 0) continue;
+    const Outcome expected = run_graph(before, check.from, s, check.liberties);
+    // Out of range positions break a promise of the user's: they say nothing about the stage.
+    if (expected.state != Outcome::State::Ran) continue;
+    const Outcome got = run_after(check, after, s);
+    if (got.state == Outcome::State::Undetermined) continue;
+    ++compared;
+    if (std::string d = difference_of(expected, got, check.scale, check.zeros_equal); !d.empty())
+      return Finding{fmt::format("on {}: {}", s.name, d), s, got.state == Outcome::State::Failed};
+  }
+  return std::nullopt;
+}
+
+// Memory is read by Loads, and written by Stores to an element or to a register.
+void require_accesses(const UOp& u) {
+  for (size_t k = 0; k < u.src().size(); ++k) {
+    const UOp& s = strip_after(u.src(k));
+    const bool memory = s.is(Op::Buffer) || (s.is(Op::Param) && s.as<BufferArg>().name.empty());
+    if (!memory && !is_address(s)) continue;
+    const bool accesses = u.is(Op::Load) || u.is(Op::Store);
+    const bool passes = memory && (u.is(Op::Index) || u.is(Op::After));
+    const bool whole = memory && accesses && !is_register(s);
+    KOINE_INVARIANT(k == 0 && (accesses || passes) && !whole, "memory is no value");
+  }
+}
+
+void require_well_formed(const UOp& graph, Level level) {
+  KOINE_INVARIANT(graph.is(Op::Sink) && !graph.src().empty(), "no program");
+  if (level == Level::Kernel) {
+    verify(graph, VerifyLevel::Kernel, "reducing");
+    for (const UOp& u : toposort(graph)) require_accesses(u);
+  }
+  for (const UOp& effect : graph.src()) {
+    UOp base = effect;
+    while (base.is(Op::After) || base.is(Op::Store) || base.is(Op::End)) base = base.src(0);
+    KOINE_INVARIANT(effect.dtype() == DType::Void || effect.is(Op::After), "no effect");
+    if (level == Level::Program)
+      KOINE_INVARIANT(base.is(Op::Param) || base.is(Op::Buffer), "no place");
+  }
+}
+
+bool still_differs(const StageCheck& check, const UOp& graph, bool fails, double until) {
+  if (now_seconds() > until) return false;
+  try {
+    require_well_formed(graph, check.from);
+    int compared = 0;
+    const auto finding = compare(check, graph, check.apply(graph), compared);
+    return finding && finding->fails == fails;
+  } catch (const std::exception&) {
+    return false;  // not a graph that this stage takes
+  }
+}
+
+[[noreturn]] void report(const StageCheck& check, const Finding& first) {
+  const double until = now_seconds() + most_seconds;
+  UOp smallest = check.before;
+  if (still_differs(check, check.before, first.fails, until))
+    smallest = reduce_failure(
+        check.before, [&](const UOp& g) { return still_differs(check, g, first.fails, until); });
+  const UOp after = smallest == check.before ? check.after : check.apply(smallest);
+  int compared = 0;
+  const Finding finding = compare(check, smallest, after, compared).value_or(first);
+  internal_error(
+      "KOINE_VERIFY=3: stage {} changes a value, {}\nits input, reduced to {} nodes:\n{}"
+      "its output:\n{}inputs ({}):\n{}",
+      check.stage, first.what, graph_size(smallest), to_text(smallest), to_text(after),
+      finding.what, setting_text(finding.inputs));
+}
+
+}  // namespace
+
+bool check_stage(const StageCheck& check) {
+  int compared = 0;
+  if (const auto finding = compare(check, check.before, check.after, compared))
+    report(check, *finding);
+  return compared > 0;
+}
+
+}  // namespace koine

@@ -1,0 +1,47 @@
+#pragma once
+#include <functional>
+#include <string_view>
+
+#include "koine/differential/run.hpp"
+
+// KOINE_VERIFY=3: what a stage made is run beside what it was made from.
+namespace koine {
+
+/// A stage, its input and its output, and how both run.
+struct StageCheck {
+  std::string_view stage;
+  UOp before, after;
+  Level from = Level::Kernel, to = Level::Kernel;
+  /// The stage once more: finds the smallest graph that shows a mistake.
+  std::function<UOp(const UOp& before)> apply;
+  /// Render: machine code for `after`, which is what runs; null: the interpreter.
+  std::function<CompiledKernel(const UOp& linear)> compile = {};
+  /// Plan: where the temporaries of `after` lie; null: apart from each other.
+  std::function<Arena(const UOp& schedule)> place = {};
+  SlotTypes types = {};  ///< of a kernel's slots
+  /// What the stage may do to floats; {} in strict mode: outcomes are then equal bit for bit.
+  Liberties liberties = {};
+  double scale = 1;          ///< of deviations, where `before` has none
+  bool zeros_equal = false;  ///< the sign of zero is not promised
+  bool finite = false;       ///< inputs hold no NaN and no infinity
+};
+
+/// How many interpreted operations a stage is checked with; larger graphs are not checked.
+constexpr double most_checked_operations = 2e5;
+
+struct CheckCounts {
+  int64_t checked = 0;    ///< stages whose output was compared
+  int64_t unchecked = 0;  ///< too large, or no input decides what they do
+  CheckCounts& operator+=(const CheckCounts& other) {
+    checked += other.checked;
+    unchecked += other.unchecked;
+    return *this;
+  }
+};
+
+/// Runs both graphs on the same inputs. Throws InternalError naming the stage, the first element
+/// that differs, a smallest graph for which the stage still changes a value, what it becomes, and
+/// its inputs, as text that `parse` reads. False where nothing could be compared.
+bool check_stage(const StageCheck& check);
+
+}  // namespace koine

@@ -1,0 +1,242 @@
+#include "koine/differential/run.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <deque>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+
+namespace koine {
+namespace {
+
+template <class Storages>
+Storage* find(Storages& storages, const UOp& leaf) {
+  for (Storage& s : storages)
+    if (s.leaf == leaf) return &s;
+  return nullptr;
+}
+
+Bindings bindings_of(const UOp& graph, const Setting& setting) {
+  Bindings out;
+  for (const Storage& s : setting.memory) {
+    Array a{s.dtype, s.sizes, {}, {}};
+    for (int64_t i = 0; i < a.numel(); ++i)
+      a.data.push_back(read_element(s.bytes.data(), s.dtype, i));
+    out.emplace(s.leaf, std::move(a));
+  }
+  for (const UOp& u : toposort(graph))
+    if (u.is(Op::Param) && !u.as<BufferArg>().name.empty())
+      out.emplace(u, Array{u.dtype(),
+                           {},
+                           {static_cast<Bits>(setting.variables.at(u.as<BufferArg>().name))},
+                           {}});
+  return out;
+}
+
+UOp base_of(const UOp& effect) {
+  UOp base = effect;
+  while (base.is(Op::After) || base.is(Op::Store)) base = base.src(0);
+  return base;
+}
+
+// The last versions of all memory that a program writes, its own effects last.
+std::vector<UOp> effects_of(const UOp& program) {
+  const NodeList order = toposort(program, [](const UOp& u) { return !u.is(Op::Function); });
+  std::unordered_map<UOp, bool> is_last;
+  std::vector<UOp> out;
+  for (const UOp& u : order) {
+    if (!u.is(Op::After)) continue;
+    out.push_back(u);
+    is_last[u] = true;
+    if (u.src(0).is(Op::After)) is_last[u.src(0)] = false;
+  }
+  std::erase_if(out, [&](const UOp& u) { return !is_last.at(u); });
+  for (const UOp& effect : program.src())
+    if (effect.is(Op::Store)) out.push_back(effect);
+  return out;
+}
+
+// Every value sees the memory of before; what it becomes is written afterwards. Two last versions
+// of one memory leave open which comes first.
+void run_program(const UOp& graph, Setting& setting) {
+  const Bindings bindings = bindings_of(graph, setting);
+  std::vector<std::pair<UOp, Array>> results;
+  for (const UOp& effect : effects_of(graph)) {
+    const UOp base = base_of(effect);
+    KOINE_REQUIRE(find(setting.memory, base) != nullptr, Value,
+                  "a program stores to Params, got {}", op_name(base.op()));
+    for (const auto& [written, value] : results)
+      if (written == base) throw Undetermined("two versions of one buffer");
+    results.emplace_back(base, interpret(effect.is(Op::Store) ? effect.src(1) : effect, bindings));
+  }
+  for (const auto& [base, value] : results) {
+    Storage& to = *find(setting.memory, base);
+    for (size_t i = 0; i < value.data.size(); ++i)
+      write_element(to.bytes.data(), to.dtype, static_cast<int64_t>(i),
+                    value.is_valid(i) ? value.data[i] : 0);
+  }
+}
+
+// Runs one kernel on storages, whose deviations go in and out.
+void run_on(const UOp& kernel, const std::vector<Storage*>& slots, std::vector<std::byte*> places,
+            const Setting& setting, const Liberties& liberties) {
+  KernelArguments arguments;
+  arguments.variables = setting.variables;
+  arguments.buffers = std::move(places);
+  Deviations deviations{liberties, {}};
+  for (const Storage* s : slots) {
+    arguments.buffer_bytes.push_back(s != nullptr ? static_cast<int64_t>(s->bytes.size()) : 0);
+    deviations.buffers.push_back(s != nullptr ? s->deviations : std::vector<double>());
+  }
+  interpret_kernel(kernel, arguments, &deviations);
+  for (size_t i = 0; i < slots.size(); ++i)
+    if (slots[i] != nullptr) slots[i]->deviations = deviations.buffers[i];
+}
+
+void run_schedule(const UOp& graph, Setting& setting, const Liberties& liberties,
+                  const Arena* arena) {
+  std::vector<std::byte> room(arena != nullptr ? static_cast<size_t>(arena->bytes) : 0);
+  std::deque<Storage> temporaries;
+  for (const UOp& call : graph.src()) {
+    std::vector<Storage*> slots;
+    std::vector<std::byte*> places;
+    for (const UOp& b : call.src().subspan(1)) {
+      Storage* s = b.is(Op::Buffer) ? find(temporaries, b) : find(setting.memory, b);
+      if (s == nullptr) {
+        int64_t bytes = item_size(b.dtype());
+        for (const UOp& d : b.shape().src()) bytes *= evaluate_index(d, setting.variables);
+        temporaries.push_back(
+            {b, b.dtype(), {}, std::vector<std::byte>(static_cast<size_t>(bytes)), {}});
+        s = &temporaries.back();
+      }
+      slots.push_back(s);
+      places.push_back(b.is(Op::Buffer) && arena != nullptr ? room.data() + arena->offsets.at(b)
+                                                            : s->bytes.data());
+    }
+    if (call.src(0).is(Op::CustomFunction)) {
+      std::memcpy(places[0], places[1], slots[0]->bytes.size());
+      slots[0]->deviations = slots[1]->deviations;
+    } else {
+      run_on(call.src(0), slots, places, setting, liberties);
+    }
+  }
+}
+
+// The storages of a kernel by slot; null where a slot is not used.
+std::vector<Storage*> by_slot(Setting& setting) {
+  std::vector<Storage*> out;
+  for (Storage& s : setting.memory) {
+    const auto slot = static_cast<size_t>(s.leaf.as<BufferArg>().slot);
+    if (slot >= out.size()) out.resize(slot + 1);
+    out[slot] = &s;
+  }
+  return out;
+}
+
+KernelArguments arguments_of(const std::vector<Storage*>& slots, const Setting& setting) {
+  KernelArguments out;
+  out.variables = setting.variables;
+  for (Storage* s : slots) {
+    out.buffers.push_back(s != nullptr ? s->bytes.data() : nullptr);
+    out.buffer_bytes.push_back(s != nullptr ? static_cast<int64_t>(s->bytes.size()) : 0);
+  }
+  return out;
+}
+
+Outcome guarded(const Setting& setting, const std::function<void(Setting&)>& run) {
+  Outcome out;
+  out.after = setting;
+  try {
+    run(out.after);
+  } catch (const Undetermined& e) {
+    out.state = Outcome::State::Undetermined;
+    out.failure = e.what();
+  } catch (const std::exception& e) {
+    out.state = Outcome::State::Failed;
+    out.failure = e.what();
+  }
+  return out;
+}
+
+bool same_element(DType dtype, Bits a, Bits b, double deviation, bool zeros_equal) {
+  if (a == b || deviation == undetermined) return true;
+  if (!is_float(dtype)) return false;
+  const double x = bits_to_double(dtype, a), y = bits_to_double(dtype, b);
+  if (std::isnan(x) || std::isnan(y)) return std::isnan(x) && std::isnan(y);
+  if (x == 0 && y == 0) return zeros_equal || deviation > 0;
+  return std::abs(x - y) <= deviation;
+}
+
+double at(const std::vector<double>& list, size_t i) { return i < list.size() ? list[i] : 0; }
+
+}  // namespace
+
+Outcome run_graph(const UOp& graph, Level level, const Setting& setting, const Liberties& liberties,
+                  const Arena* arena) {
+  return guarded(setting, [&](Setting& s) {
+    switch (level) {
+      case Level::Program:
+        return run_program(graph, s);
+      case Level::Schedule:
+        return run_schedule(graph, s, liberties, arena);
+      case Level::Kernel: {
+        const std::vector<Storage*> slots = by_slot(s);
+        return run_on(graph, slots, arguments_of(slots, s).buffers, s, liberties);
+      }
+      case Level::Linear: {
+        KernelArguments arguments = arguments_of(by_slot(s), s);
+        const int64_t threads = signature_of(graph).threads;
+        for (; arguments.thread < threads; ++arguments.thread) interpret_linear(graph, arguments);
+        return;
+      }
+    }
+  });
+}
+
+Outcome run_compiled(const CompiledKernel& kernel, const Setting& setting) {
+  return guarded(setting, [&](Setting& s) { kernel(arguments_of(by_slot(s), s)); });
+}
+
+std::string difference_of(const Outcome& expected, const Outcome& got, double scale,
+                          bool zeros_equal) {
+  if (got.state == Outcome::State::Failed) return got.failure;
+  if (got.state == Outcome::State::Undetermined) return "";
+  for (size_t k = 0; k < expected.after.memory.size(); ++k) {
+    const Storage &a = expected.after.memory[k], &b = got.after.memory[k];
+    const auto count = static_cast<int64_t>(a.bytes.size()) / item_size(a.dtype);
+    for (int64_t i = 0; i < count; ++i) {
+      const Bits x = read_element(a.bytes.data(), a.dtype, i),
+                 y = read_element(b.bytes.data(), a.dtype, i);
+      const auto n = static_cast<size_t>(i);
+      const double deviation = scale * std::max(at(a.deviations, n), at(b.deviations, n));
+      if (same_element(a.dtype, x, y, deviation, zeros_equal)) continue;
+      return fmt::format("element {} of slot {} is {} ({:#x}) instead of {} ({:#x}){}", i,
+                         a.leaf.as<BufferArg>().slot, bits_to_double(a.dtype, y), y,
+                         bits_to_double(a.dtype, x), x,
+                         deviation > 0 ? fmt::format(", {:.3g} are allowed", deviation) : "");
+    }
+  }
+  return "";
+}
+
+std::string setting_text(const Setting& setting) {
+  std::string out;
+  for (const auto& [name, value] : setting.variables)
+    out += fmt::format("  {} = {}\n", name, value);
+  for (const Storage& s : setting.memory) {
+    out += fmt::format("  slot {}: {}", s.leaf.as<BufferArg>().slot, dtype_name(s.dtype));
+    const auto count = static_cast<int64_t>(s.bytes.size()) / item_size(s.dtype);
+    for (int64_t i = 0; i < std::min<int64_t>(count, 64); ++i)
+      out += fmt::format(" {}", bits_to_double(s.dtype, read_element(s.bytes.data(), s.dtype, i)));
+    out += count > 64 ? fmt::format(" ... ({} elements)\n", count) : "\n";
+  }
+  return out;
+}
+
+}  // namespace koine

@@ -1,0 +1,146 @@
+#include "koine/engine/checks.hpp"
+
+#include <algorithm>
+
+#include "koine/base/options.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/lower/linearize.hpp"
+
+namespace koine {
+namespace {
+
+Arena arena_of(const Temporaries& temporaries) {
+  Arena arena;
+  for (const auto& [buffer, number] : temporaries.number)
+    arena.offsets.emplace(buffer, temporaries.plan.offsets[number]);
+  // A plan that a test has broken may leave its own arena.
+  for (size_t i = 0; i < temporaries.lifetimes.size(); ++i)
+    arena.bytes =
+        std::max(arena.bytes, temporaries.plan.offsets[i] + temporaries.lifetimes[i].bytes);
+  return arena;
+}
+
+std::vector<Kernel> kernels_of(const UOp& schedule) {
+  std::vector<Kernel> out;
+  for (const UOp& call : schedule.src())
+    out.push_back({call.src(0), {call.src().begin() + 1, call.src().end()}, ""});
+  return out;
+}
+
+CompiledKernel launcher(std::shared_ptr<Program> program) {
+  return [program = std::move(program)](const KernelArguments& arguments) {
+    std::vector<int64_t> variables;
+    for (const std::string& name : signature_of(program->kernel().linear).variables)
+      variables.push_back(arguments.variables.at(name));
+    program->run({arguments.buffers, arguments.buffer_bytes, variables});
+  };
+}
+
+}  // namespace
+
+std::vector<Kernel> schedule_kernels(const UOp& program, const StageChange& change) {
+  std::vector<Kernel> kernels = rangeify(split_large_reduces(program));
+  if (change)
+    for (Kernel& k : kernels)
+      if (!k.ast.is(Op::CustomFunction)) k.ast = change("rangeify", k.ast);
+  return kernels;
+}
+
+Temporaries place_temporaries(const std::vector<Kernel>& kernels,
+                              const std::function<void(MemoryPlan&)>& change) {
+  Temporaries out;
+  for (size_t k = 0; k < kernels.size(); ++k)
+    for (const UOp& b : kernels[k].buffers) {
+      if (b.is(Op::Param)) continue;
+      const auto [it, fresh] = out.number.try_emplace(b, out.lifetimes.size());
+      if (fresh) {
+        Lifetime l{b, 0, static_cast<int64_t>(k), static_cast<int64_t>(k)};
+        // Symbolic sizes take their largest value.
+        const Interval& elements = product(b.shape()).bounds();
+        l.bytes = static_cast<int64_t>(elements.high) * item_size(b.dtype());
+        out.lifetimes.push_back(l);
+      }
+      out.lifetimes[it->second].last = static_cast<int64_t>(k);
+    }
+  out.plan = plan_memory(out.lifetimes);
+  if (change) change(out.plan);
+  return out;
+}
+
+CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UOp>& destinations,
+                            const Callified& made, const StageChange& change) {
+  std::vector<UOp> effects;
+  for (size_t i = 0; i < values.size(); ++i)
+    effects.push_back(destinations[i] ? store(destinations[i], values[i]) : values[i]);
+  // What it makes, over the buffers again.
+  auto over_buffers = [&change](const Callified& c) {
+    Substitution buffers;
+    for (size_t k = 0; k < c.arguments.size(); ++k) {
+      const UOp& b = c.arguments[k];
+      buffers.emplace(param(static_cast<int64_t>(k), b.shape(), b.dtype(), b.device()), b);
+    }
+    const UOp body = substitute(c.body, buffers);
+    return change ? change("callify", body) : body;
+  };
+  StageCheck check{"callify",      sink(effects),  over_buffers(made),
+                   Level::Program, Level::Program, {}};
+  check.apply = [&](const UOp& program) {
+    std::vector<UOp> what, where_to;
+    for (const UOp& effect : program.src()) {
+      what.push_back(effect.is(Op::Store) ? effect.src(1) : effect);
+      where_to.push_back(effect.is(Op::Store) ? effect.src(0) : UOp());
+    }
+    return over_buffers(callify(what, where_to));
+  };
+  CheckCounts counts;
+  count_check(counts, "callify", check_stage(check));
+  return counts;
+}
+
+CheckCounts check_scheduled(const UOp& program, const std::vector<Kernel>& kernels,
+                            const Changes& changes) {
+  const bool strict = options().strict;
+  StageCheck check{"rangeify",     program,         schedule_node(kernels),
+                   Level::Program, Level::Schedule, {}};
+  check.apply = [&](const UOp& p) { return schedule_node(schedule_kernels(p, changes.graph)); };
+  // A long sum may have become a sum of sums, whose bound is smaller by at most this factor; and
+  // what a mask selects is not added to zeros.
+  check.liberties.reorder = !strict;
+  check.scale = 1024;
+  check.zeros_equal = check.finite = !strict;
+  CheckCounts counts;
+  count_check(counts, check.stage, check_stage(check));
+  check.stage = "plan";
+  check.place = [&](const UOp& s) {
+    return arena_of(place_temporaries(kernels_of(s), changes.plan));
+  };
+  count_check(counts, check.stage, check_stage(check));
+  return counts;
+}
+
+CheckCounts check_rendered(Program& program, const LoweredKernel& kernel, DeviceRuntime& device,
+                           const StageChange& change) {
+  StageCheck check{"render", kernel.selected, kernel.linear, Level::Kernel, Level::Linear, {}};
+  check.apply = [&](const UOp& selected) {
+    const UOp linear = linearize(selected);
+    return change ? change("render", linear) : linear;
+  };
+  // The program itself, and others while a mistake is reduced.
+  check.compile = [&](const UOp& linear) {
+    if (linear == kernel.linear)
+      return launcher(std::shared_ptr<Program>(&program, [](Program*) {}));
+    LoweredKernel other = kernel;
+    other.linear = linear;
+    return launcher(device.compile(std::move(other)));
+  };
+  check.types = kernel.types;
+  check.liberties.contract = !device.target().strict;
+  CheckCounts counts;
+  count_check(counts, check.stage, check_stage(check));
+  return counts;
+}
+
+}  // namespace koine

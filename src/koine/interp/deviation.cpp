@@ -1,0 +1,284 @@
+#include "koine/interp/deviation.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "koine/ir/build.hpp"
+
+namespace koine {
+namespace {
+
+struct Format {
+  int digits;  // of the significand
+  double largest, tiny;
+  double unit() const { return std::ldexp(1.0, -digits); }
+};
+
+Format format_of(DType dtype) {
+  switch (dtype) {
+    case DType::Float64:
+      return {53, 0x1.fffffffffffffp1023, 0x1p-1074};
+    case DType::Float16:
+      return {11, 65504, 0x1p-24};
+    case DType::BFloat16:
+      return {8, 0x1.fep127, 0x1p-133};
+    case DType::Float8E4M3:
+      return {4, 448, 0x1p-9};
+    case DType::Float8E5M2:
+      return {3, 57344, 0x1p-16};
+    default:
+      return {24, 0x1.fffffep127, 0x1p-149};
+  }
+}
+
+// What a further rounding of a result that deviates by `deviation` adds; nothing is promised past
+// the largest number.
+double rounded(DType dtype, double result, double deviation, double units = 2) {
+  if (deviation == 0) return 0;
+  const Format f = format_of(dtype);
+  const double reach = std::abs(result) + deviation;
+  if (!(reach <= f.largest)) return undetermined;
+  return deviation + units * f.unit() * reach + f.tiny;
+}
+
+// The exponent of the last bit of a finite number other than 0, and how many bits there are.
+std::pair<int, int> significant(double x) {
+  int exponent = 0;
+  const double fraction = std::frexp(std::abs(x), &exponent);  // in [0.5, 1)
+  auto digits = static_cast<uint64_t>(std::ldexp(fraction, 53));
+  int zeros = 0;
+  for (; (digits & 1) == 0; digits >>= 1) ++zeros;
+  return {exponent - 53 + zeros, 53 - zeros};
+}
+
+double function(Op op, double x) {
+  return op == Op::Exp2 ? std::exp2(x) : op == Op::Log2 ? std::log2(x) : std::sqrt(x);
+}
+
+bool decomposed(Op op) {
+  return op == Op::Exp2 || op == Op::Log2 || op == Op::Sin || op == Op::Pow;
+}
+
+// The deviation that operands hand down to a float result, before it is rounded.
+double inherited(Op op, double r, const double* x, const double* d) {
+  switch (op) {
+    case Op::Add:
+      return d[0] + d[1];
+    case Op::Mul:
+      return std::abs(x[0]) * d[1] + std::abs(x[1]) * d[0] + d[0] * d[1];
+    case Op::Mulacc:
+      return std::abs(x[0]) * d[1] + std::abs(x[1]) * d[0] + d[0] * d[1] + d[2];
+    case Op::Max:
+      return std::max(d[0], d[1]);
+    case Op::Recip:
+      return std::abs(x[0]) > d[0] ? std::abs(r) * d[0] / (std::abs(x[0]) - d[0]) : undetermined;
+    case Op::Fdiv:
+      return std::abs(x[1]) > d[1] ? (d[0] + std::abs(r) * d[1]) / (std::abs(x[1]) - d[1])
+                                   : undetermined;
+    case Op::Trunc:
+      return std::trunc(x[0] - d[0]) == std::trunc(x[0] + d[0]) ? 0 : d[0] + 1;
+    case Op::Sin:
+      return std::min(d[0], 2.0);
+    case Op::Exp2:
+    case Op::Log2:
+    case Op::Sqrt: {  // monotonic
+      const double low = function(op, x[0] - d[0]), high = function(op, x[0] + d[0]);
+      const double spread = std::max(r - low, high - r);
+      return std::isfinite(low) && std::isfinite(high) ? std::max(spread, 0.0) : undetermined;
+    }
+    case Op::Pow: {
+      if (!(x[0] - d[0] > 0)) return undetermined;
+      double spread = 0;
+      for (const double base : {x[0] - d[0], x[0] + d[0]})
+        for (const double power : {x[1] - d[1], x[1] + d[1]})
+          spread = std::max(spread, std::abs(std::pow(base, power) - r));
+      return spread;
+    }
+    default:
+      return undetermined;
+  }
+}
+
+double comparison(const double* x, std::span<const Deviating> operands) {
+  const double reach = operands[0].deviation + operands[1].deviation;
+  return std::abs(x[0] - x[1]) > reach ? 0 : undetermined;
+}
+
+// A Cast to what is no float is exact where the whole interval lands on one value.
+double cast_deviation(DType out, DType in, double x, double d) {
+  if (!is_float(in)) return undetermined;
+  if (is_float(out)) return d;
+  const double low = x - d, high = x + d;
+  if (out == DType::Bool) return low > 0 || high < 0 ? 0 : undetermined;
+  return std::trunc(low) == std::trunc(high) ? 0 : undetermined;
+}
+
+}  // namespace
+
+Deviating deviate(Op op, DType out, DType in, Bits result, std::span<const Deviating> operands,
+                  const Liberties& liberties) {
+  Deviating made{result, 0, 0};
+  double x[3] = {}, d[3] = {};
+  bool exact = true, determined = true;
+  double contraction = 0;
+  for (size_t k = 0; k < operands.size(); ++k) {
+    d[k] = operands[k].deviation;
+    exact = exact && d[k] == 0;
+    determined = determined && std::isfinite(d[k]);
+    if (op == Op::Add) contraction += operands[k].residual;
+  }
+  if (op == Op::Where) {
+    const bool yes = (operands[0].bits & 1) != 0;
+    const Deviating &chosen = operands[yes ? 1 : 2], &other = operands[yes ? 2 : 1];
+    made.deviation = chosen.deviation;
+    if (d[0] != 0 && (chosen.bits != other.bits || other.deviation != 0))
+      made.deviation = undetermined;
+    return made;
+  }
+  const bool floats = is_float(in) && is_float(out);
+  if (exact && (!floats || !liberties.contract)) return made;
+  if (!determined) {
+    made.deviation = undetermined;
+    return made;
+  }
+  for (size_t k = 0; k < operands.size(); ++k)
+    x[k] = is_float(in) ? bits_to_double(in, operands[k].bits) : 0;
+  if (op == Op::CmpLt || op == Op::CmpNe) {
+    made.deviation = exact ? 0 : comparison(x, operands);
+    return made;
+  }
+  if (op == Op::Cast && !exact) {
+    made.deviation = cast_deviation(out, in, x[0], d[0]);
+    if (is_float(out)) made.deviation = rounded(out, bits_to_double(out, result), made.deviation);
+    return made;
+  }
+  if (!floats) {
+    made.deviation = undetermined;
+    return made;
+  }
+  const double r = bits_to_double(out, result);
+  // A product that overflows may not do so unrounded.
+  const bool fusable = liberties.contract && (out == DType::Float32 || out == DType::Float64);
+  const bool product = fusable && (op == Op::Mul || op == Op::Mulacc);
+  if (product && std::isfinite(x[0]) && std::isfinite(x[1]) &&
+      std::isinf(bits_to_double(out, double_to_bits(out, x[0] * x[1]))))
+    (op == Op::Mul ? made.residual : made.deviation) = undetermined;
+  if (fusable && contraction == undetermined) made.deviation = undetermined;
+  if (made.deviation == undetermined) return made;
+  if (!std::isfinite(r)) {  // from what was certain it is certain
+    made.deviation = exact ? 0 : undetermined;
+    return made;
+  }
+  double deviation = exact ? 0 : inherited(op, r, x, d);
+  if (product) {
+    const double rounding =
+        bits_to_double(out, double_to_bits(out, op == Op::Mul ? r : x[0] * x[1]));
+    const double lost = std::abs(std::fma(x[0], x[1], -rounding));
+    (op == Op::Mul ? made.residual : deviation) += lost;
+  }
+  if (fusable) deviation += contraction;
+  made.deviation = rounded(out, r, deviation);
+  if (liberties.contract && decomposed(op))
+    made.deviation += 16 * format_of(out).unit() * std::abs(r) + format_of(out).tiny;
+  return made;
+}
+
+Fold::Fold(Op op, DType dtype, Liberties liberties)
+    : op_(op), dtype_(dtype), liberties_(liberties) {
+  from_identity_ = identity_of(op, dtype).as<ConstArg>().bits;
+}
+
+void Fold::start_from(const Deviating& value) {
+  add(value);
+  from_identity_ = from_first_ = value.bits;
+}
+
+void Fold::add(const Deviating& value) {
+  auto folded = [&](Bits onto) {
+    const Bits operands[] = {onto, value.bits};
+    return interpret_scalar(op_, dtype_, dtype_, operands);
+  };
+  if (count_ == 0) {
+    first_ = from_first_ = value.bits;
+    first_deviation_ = value.deviation;
+  } else {
+    from_first_ = folded(from_first_);
+  }
+  from_identity_ = folded(from_identity_);
+  ++count_;
+  if (!liberties_.any()) return;
+  deviations_ += value.deviation;
+  largest_deviation_ = std::max(largest_deviation_, value.deviation);
+  residuals_ += value.residual;
+  if (is_float(dtype_)) add_float(value, bits_to_double(dtype_, value.bits));
+}
+
+void Fold::add_float(const Deviating& value, double x) {
+  nan_ = nan_ || std::isnan(x);
+  if (std::isinf(x)) (x > 0 ? positive_infinity_ : negative_infinity_) = true;
+  if (!std::isfinite(x)) return;
+  if (x == 0) {
+    zero_ = true;
+    return;
+  }
+  magnitude_ += std::abs(x);
+  const double logarithm = std::log2(std::abs(x));
+  (logarithm > 0 ? grows_ : shrinks_) += logarithm;
+  relative_ += value.deviation < std::abs(x) / 2 ? 2 * value.deviation / std::abs(x) : undetermined;
+  const auto [last, digits] = significant(x);
+  lowest_bit_ = std::min(lowest_bit_, last);
+  digits_ += digits;
+}
+
+double Fold::sum_deviation(double result) const {
+  const Format f = format_of(dtype_);
+  const bool determined = std::isfinite(deviations_) && std::isfinite(residuals_);
+  if (nan_ || (positive_infinity_ && negative_infinity_)) return determined ? 0 : undetermined;
+  if (positive_infinity_ || negative_infinity_)
+    return determined && magnitude_ + deviations_ <= f.largest ? 0 : undetermined;
+  const bool exact = deviations_ == 0 && residuals_ == 0;
+  if (exact && (magnitude_ == 0 || magnitude_ < std::ldexp(1.0, lowest_bit_ + f.digits))) return 0;
+  const double roundings = 2.0 * static_cast<double>(count_ + 1) * f.unit();
+  const double reach = magnitude_ + deviations_ + residuals_;
+  const double deviation =
+      deviations_ + residuals_ + roundings * reach + static_cast<double>(count_) * f.tiny;
+  return reach + deviation <= f.largest && std::isfinite(result) ? deviation : undetermined;
+}
+
+double Fold::product_deviation(double result) const {
+  const Format f = format_of(dtype_);
+  if (nan_) return std::isfinite(deviations_) ? 0 : undetermined;
+  if (positive_infinity_ || negative_infinity_ || deviations_ == undetermined) return undetermined;
+  const double top = std::log2(f.largest) - 1, bottom = std::log2(f.tiny) + f.digits;
+  if (grows_ > top || shrinks_ < bottom) return undetermined;
+  if (zero_) return deviations_ == 0 ? 0 : undetermined;
+  if (deviations_ == 0 && digits_ <= f.digits) return 0;
+  const double relative = std::expm1(relative_) + 4.0 * static_cast<double>(count_) * f.unit();
+  return std::abs(result) * relative;
+}
+
+Deviating Fold::result(bool from_identity) const {
+  Deviating out{count_ == 1                    ? first_
+                : from_identity || count_ == 0 ? from_identity_
+                                               : from_first_,
+                0, 0};
+  if (!liberties_.any() || count_ == 0) return out;
+  if (count_ == 1 && from_identity) {
+    out.deviation = first_deviation_ + residuals_;
+    return out;
+  }
+  if (!is_float(dtype_)) {
+    out.deviation = deviations_ == 0 ? 0 : undetermined;
+    return out;
+  }
+  const double result = bits_to_double(dtype_, out.bits);
+  if (op_ == Op::Max) {
+    out.deviation = largest_deviation_;
+    if (result == 0) out.deviation = std::max(out.deviation, format_of(dtype_).tiny);
+  } else {
+    out.deviation = op_ == Op::Add ? sum_deviation(result) : product_deviation(result);
+  }
+  return out;
+}
+
+}  // namespace koine

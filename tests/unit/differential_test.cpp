@@ -1,0 +1,410 @@
+// KOINE_VERIFY=3: stages that are broken on purpose are found, named and shown on a small graph;
+// stages that are not broken are left alone.
+#include <cmath>
+
+#include "check.hpp"
+#include "graphs.hpp"
+#include "koine/engine/checks.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine::test {
+namespace {
+
+using Values = std::vector<UOp>;
+
+// --- programs ------------------------------------------------------------------------------------
+
+UOp f32(double v) { return constant(DType::Float32, v); }
+
+UOp matmul(const UOp& a, const UOp& b) {
+  const int64_t m = a.sizes()[0], k = a.sizes()[1], n = b.sizes()[1];
+  const UOp left = expand(reshape(a, shape_of({m, k, 1})), shape_of({m, k, n})),
+            right = expand(reshape(b, shape_of({1, k, n})), shape_of({m, k, n}));
+  return reshape(reduce(Op::Add, mul(left, right), {1}), shape_of({m, n}));
+}
+
+UOp row_sums(const UOp& x) { return reduce(Op::Add, x, {static_cast<int64_t>(x.rank()) - 1}); }
+
+// Every kind of work that a stage has a case for, on small tensors.
+std::vector<Values> programs() {
+  const UOp x = leaf({6, 8}), y = leaf({6, 8}, DType::Float32, 1), square = leaf({8, 8});
+  const UOp i = leaf({24}, DType::Int32), u = leaf({24}, DType::UInt8), cube = leaf({3, 4, 5});
+  const UOp half = leaf({16}, DType::BFloat16), quarter = leaf({16}, DType::Float8E4M3);
+  std::vector<Values> out;
+  out.push_back({add(mul(x, f32(2)), y)});
+  out.push_back({maximum(x, f32(0)), where(lt(x, y), x, y)});
+  out.push_back({maximum(x, y)});
+  out.push_back({idiv(i, constant_int(DType::Int32, 3)), mod(i, constant_int(DType::Int32, 5))});
+  out.push_back(
+      {add(cast(u, DType::Int32), bit_xor(i, binary(Op::Shl, i, constant_int(DType::Int32, 2))))});
+  out.push_back({add(permute(cube, {2, 0, 1}), f32(1))});
+  out.push_back({mul(flip(x, {0, 1}), y)});
+  out.push_back({pad(x, shape_of({1, 2}), shape_of({9, 11}), f32(7))});
+  out.push_back({reduce(Op::Add, pad(x, shape_of({1, 2}), shape_of({9, 11})), {0})});
+  out.push_back({add(reshape(shrink(x, shape_of({1, 0}), shape_of({4, 6})), shape_of({3, 8})),
+                     leaf({8}, DType::Float32, 2))});
+  out.push_back({row_sums(x), reduce(Op::Max, x, {0}), reduce(Op::Mul, y, {1})});
+  out.push_back({reduce(Op::Add, leaf({4, 24}, DType::Int32, 3), {1})});
+  out.push_back({matmul(square, leaf({8, 8}, DType::Float32, 4))});
+  const UOp e = unary(Op::Exp2, x);
+  out.push_back({fdiv(e, expand(row_sums(e), x.shape()))});
+  out.push_back({unary(Op::Exp2, leaf({9})), unary(Op::Log2, leaf({9})), sine(leaf({9}))});
+  out.push_back({add(half, half), mul(half, leaf({16}, DType::BFloat16, 5))});
+  out.push_back({add(quarter, quarter)});
+  const std::vector<int32_t> at{0, 2, 5, 1};
+  const UOp where_to = buffer_from_host(shape_of({4}), DType::Int32, "CPU", at.data());
+  out.push_back({index(x, {where_to})});
+  out.push_back(
+      {Tensor::zeros({6})
+           .scatter_add(0, Tensor::from<int32_t>({0, 2, 5, 1}), Tensor::from<float>({1, 2, 3, 4}))
+           .uop()});
+  out.push_back({stack(Values{x, y})});
+  const UOp first = contiguous(add(x, f32(1))), second = contiguous(mul(y, f32(3)));
+  out.push_back({add(contiguous(mul(first, first)), contiguous(add(second, first)))});
+  out.push_back({add(square, permute(square, {1, 0}))});
+  out.push_back({(Tensor::arange(100) * Tensor(2)).uop()});
+  return out;
+}
+
+// --- broken stages -------------------------------------------------------------------------------
+
+struct Broken {
+  const char* name;
+  const char* stage;
+  std::function<UOp(const UOp& node)> rule;        // one node, in one pass; null: no change
+  std::function<UOp(const UOp& graph)> pass = {};  // the whole graph
+  std::function<void(MemoryPlan&)> plan = {};
+};
+
+UOp with(const UOp& node, size_t k, const UOp& source) {
+  std::vector<UOp> src(node.src().begin(), node.src().end());
+  src[k] = source;
+  return with_sources(node, src);
+}
+UOp with_op(const UOp& node, Op op) { return UOp::make(op, node.src(), node.arg(), node.tag()); }
+bool is_index(const UOp& u) { return u.dtype() == DType::Index; }
+bool is_number(const UOp& u) { return u.is(Op::Const) && !is_invalid(u); }
+
+Changes changes_of(const Broken& broken) {
+  Changes out;
+  out.plan = broken.plan;
+  if (!broken.rule && !broken.pass) return out;
+  out.graph = [&broken](std::string_view stage, const UOp& graph) {
+    if (stage != broken.stage) return graph;
+    if (broken.pass) return broken.pass(graph);
+    return transform_graph(graph, [&](const UOp&, const UOp& node) {
+      const UOp changed = broken.rule(node);
+      return changed ? changed : node;
+    });
+  };
+  return out;
+}
+
+UOp permuted_backwards(const UOp& u) {
+  if (!u.is(Op::Permute)) return {};
+  std::vector<int64_t> inverse(u.rank());
+  for (size_t k = 0; k < u.rank(); ++k)
+    inverse[static_cast<size_t>(u.as<Ints>()[k])] = static_cast<int64_t>(k);
+  const UOp other = permute(u.src(0), inverse);
+  return other.shape() == u.shape() ? other : reshape(other, u.shape());
+}
+
+UOp later_pad(const UOp& u) {
+  if (!u.is(Op::Pad)) return {};
+  std::vector<UOp> offsets;
+  for (size_t k = 0; k < u.rank(); ++k)
+    offsets.push_back(index_const(u.sizes()[k] - u.src(0).sizes()[k] - const_int(u.src(1).src(k))));
+  return with(u, 1, stack(offsets));
+}
+
+bool is_register_store(const UOp& u) {
+  return u.is(Op::Store) && is_register(accessed_buffer(u)) && !strip_after(u.src(0)).is(Op::Index);
+}
+
+// A constant over the shape of a value.
+UOp filled_like(const UOp& value, int64_t number) {
+  const UOp one = constant_int(value.dtype(), number);
+  if (value.is_scalar()) return one;
+  return expand(reshape(one, shape_of(std::vector<int64_t>(value.rank(), 1))), value.shape());
+}
+
+// A constant of this value, maybe in every lane.
+bool is_number_below(const UOp& u, int64_t value) {
+  const UOp* at = &u;
+  while (at->is(Op::Expand) || at->is(Op::Reshape)) at = &at->src(0);
+  return is_const(*at, value);
+}
+
+// Moves the store before a loop's beginning behind it.
+UOp reset_in_loop(const UOp& linear) {
+  Values list(linear.src().begin(), linear.src().end());
+  for (size_t i = 1; i < list.size(); ++i)
+    if (list[i].is(Op::Range) && is_register_store(list[i - 1])) std::swap(list[i], list[i - 1]);
+  return UOp::make(Op::Linear, list);
+}
+UOp without_last_store(const UOp& linear) {
+  Values list(linear.src().begin(), linear.src().end());
+  for (size_t i = list.size(); i-- > 0;)
+    if (list[i].is(Op::Store)) {
+      list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
+      break;
+    }
+  return UOp::make(Op::Linear, list);
+}
+// Two loops that follow each other become one in the other.
+UOp close_late(const UOp& linear) {
+  Values list(linear.src().begin(), linear.src().end());
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].is(Op::End)) continue;
+    // Behind the next store, which then happens once an iteration.
+    for (size_t k = i; k + 1 < list.size(); ++k) {
+      if (list[k + 1].is(Op::Range) || list[k + 1].is(Op::End)) return linear;
+      std::swap(list[k], list[k + 1]);
+      if (list[k].is(Op::Store)) return UOp::make(Op::Linear, list);
+    }
+  }
+  return linear;
+}
+
+std::vector<Broken> broken_graphs() {
+  return {
+      {"movement: the order of a Permute is its inverse", "callify", permuted_backwards},
+      {"movement: a Flip is dropped", "callify",
+       [](const UOp& u) { return u.is(Op::Flip) ? u.src(0) : UOp(); }},
+      {"movement: a Pad's offset is counted from the other end", "callify", later_pad},
+      {"forward: the larger of x and 0 is x", "callify",
+       [](const UOp& u) { return u.is(Op::Max) && is_number(u.src(1)) ? u.src(0) : UOp(); }},
+      {"algebra: x * 2 is x + 1", "rangeify",
+       [](const UOp& u) {
+         return u.is(Op::Mul) && !is_index(u) && is_const(u.src(1), 2)
+                    ? add(u.src(0), constant_int(u.dtype(), 1))
+                    : UOp();
+       }},
+      {"algebra: a < b is not (b < a)", "rangeify",
+       [](const UOp& u) {
+         return u.is(Op::CmpLt) && !is_index(u.src(0)) ? logical_not(lt(u.src(1), u.src(0)))
+                                                       : UOp();
+       }},
+      {"algebra: floor division truncates", "rangeify",
+       [](const UOp& u) {
+         if (!u.is(Op::Idiv) || u.dtype() != DType::Int32) return UOp();
+         const UOp zero = constant_int(u.dtype(), 0);
+         return where(lt(u.src(0), zero), sub(zero, idiv(sub(zero, u.src(0)), u.src(1))), u);
+       }},
+      {"index: a mod c is a mod (c - 1)", "rangeify",
+       [](const UOp& u) {
+         return u.is(Op::Mod) && is_index(u) && u.src(1).is(Op::Const)
+                    ? mod(u.src(0), index_const(const_int(u.src(1)) - 1))
+                    : UOp();
+       }},
+      {"index: a stride is one short", "rangeify",
+       [](const UOp& u) {
+         return u.is(Op::Mul) && is_index(u) && u.src(1).is(Op::Const) && const_int(u.src(1)) > 1
+                    ? mul(u.src(0), index_const(const_int(u.src(1)) - 1))
+                    : UOp();
+       }},
+      {"pad: the guard lets one more in", "rangeify",
+       [](const UOp& u) {
+         return u.is(Op::CmpLt) && is_index(u.src(0)) && u.src(1).is(Op::Const)
+                    ? lt(u.src(0), index_const(const_int(u.src(1)) + 1))
+                    : UOp();
+       }},
+      {"reduce: a fold leaves out its last element", "rangeify",
+       [](const UOp& u) {
+         return u.is(Op::Range) && u.as<RangeArg>().type == AxisType::Reduce
+                    ? with(u, 0, index_const(const_int(u.src(0)) - 1))
+                    : UOp();
+       }},
+      {"reduce: products are sums", "rangeify",
+       [](const UOp& u) {
+         return u.is(Op::Reduce) && u.as<ReduceArg>().op == Op::Mul
+                    ? UOp::make(Op::Reduce, u.src(), ReduceArg{Op::Add, {}})
+                    : UOp();
+       }},
+      {"scatter: what nothing falls into holds 1", "rangeify",
+       [](const UOp& u) {
+         return u.is(Op::Store) && is_number(u.src(1))
+                    ? with(u, 1, constant_int(u.src(1).dtype(), 1))
+                    : UOp();
+       }},
+      {"optimize: division and remainder of a merged axis change places", "optimize",
+       [](const UOp& u) {
+         return (u.is(Op::Idiv) || u.is(Op::Mod)) && is_index(u)
+                    ? with_op(u, u.is(Op::Idiv) ? Op::Mod : Op::Idiv)
+                    : UOp();
+       }},
+      {"optimize: a loop is one short", "optimize",
+       [](const UOp& u) {
+         return u.is(Op::Range) && u.src(0).is(Op::Const) && const_int(u.src(0)) > 1
+                    ? with(u, 0, index_const(const_int(u.src(0)) - 1))
+                    : UOp();
+       }},
+      {"optimize: the outer part of a split axis is not scaled", "optimize",
+       [](const UOp& u) {
+         return u.is(Op::Add) && is_index(u) && u.src(0).is(Op::Mul) &&
+                        u.src(0).src(0).is(Op::Range)
+                    ? add(u.src(0).src(0), u.src(1))
+                    : UOp();
+       }},
+      {"optimize: what a Swap moves is stored under the old index", "optimize",
+       [](const UOp& u) {
+         if (!u.is(Op::Store) || u.ranges().size() != 2) return UOp();
+         const UOp a = UOp::share(u.ranges()[0]), b = UOp::share(u.ranges()[1]);
+         return with(u, 0, substitute(u.src(0), {{a, b}, {b, a}}));
+       }},
+      {"expand: an accumulator starts from 1", "expand",
+       [](const UOp& u) {
+         return is_register_store(u) && u.src(1).ranges().empty()
+                    ? with(u, 1, filled_like(u.src(1), 1))
+                    : UOp();
+       }},
+      {"expand: a fold is read before its loop", "expand",
+       [](const UOp& u) {
+         const bool result =
+             u.is(Op::Load) && u.src(0).is(Op::After) && u.src(0).src(1).is(Op::End);
+         return result ? load(u.src(0).src(0)) : UOp();
+       }},
+      {"expand: lane 1 computes what lane 0 does", "expand",
+       [](const UOp& u) {
+         return u.is(Op::Stack) && u.src().size() > 1 && is_const(u.src(0), 0) &&
+                        is_const(u.src(1), 1)
+                    ? with(u, 1, u.src(0))
+                    : UOp();
+       }},
+      {"expand: an unrolled fold takes the larger", "expand",
+       [](const UOp& u) {
+         return u.is(Op::Reduce) && u.as<ReduceArg>().op == Op::Add
+                    ? UOp::make(Op::Reduce, u.src(), ReduceArg{Op::Max, u.as<ReduceArg>().axes})
+                    : UOp();
+       }},
+      {"decompositions: a coefficient of a polynomial is off", "select",
+       [](const UOp& u) {
+         if (!u.is(Op::Const) || u.dtype() != DType::Float32) return UOp();
+         const double v = const_double(u);
+         return std::isfinite(v) && v != std::trunc(v) ? f32(v * 1.001) : UOp();
+       }},
+      {"narrow floats: halves round down", "select",
+       [](const UOp& u) {
+         return u.is(Op::And) && u.dtype() == DType::UInt32 && is_number_below(u.src(1), 1)
+                    ? with(u, 1, filled_like(u.src(1), 0))
+                    : UOp();
+       }},
+      {"gates: what a shut gate gives is 1", "select",
+       [](const UOp& u) {
+         return u.is(Op::Load) && u.src().size() == 3 ? with(u, 1, filled_like(u.src(1), 1))
+                                                      : UOp();
+       }},
+      {"vectors: the halves of a vector are the same", "select",
+       [](const UOp& u) {
+         return u.is(Op::Index) && !is_address(u) && !is_const(u.src(1), 0)
+                    ? with(u, 1, index_const(0))
+                    : UOp();
+       }},
+      {"contraction: the product's second factor is the summand", "select",
+       [](const UOp& u) {
+         return u.is(Op::Mulacc) ? mulacc(u.src(0), u.src(2), u.src(1)) : UOp();
+       }},
+      {"linearize: an accumulator is reset in its loop", "linearize", {}, reset_in_loop},
+      {"linearize: a store is left out", "linearize", {}, without_last_store},
+      {"linearize: a loop closes too late", "linearize", {}, close_late},
+      {"render: the larger is the sum", "render",
+       [](const UOp& u) { return u.is(Op::Max) ? with_op(u, Op::Add) : UOp(); }},
+      {"render: a comparison's sides change places", "render",
+       [](const UOp& u) {
+         return u.is(Op::CmpLt) && !is_index(u.src(0)) ? UOp::make(Op::CmpLt, {u.src(1), u.src(0)})
+                                                       : UOp();
+       }},
+      {"plan: all temporaries lie at the front",
+       "plan",
+       {},
+       {},
+       [](MemoryPlan& plan) { std::fill(plan.offsets.begin(), plan.offsets.end(), 0); }},
+      {"plan: temporaries overlap by their end",
+       "plan",
+       {},
+       {},
+       [](MemoryPlan& plan) {
+         for (int64_t& offset : plan.offsets) offset = std::max<int64_t>(offset - 64, 0);
+       }},
+  };
+}
+
+// --- checking ------------------------------------------------------------------------------------
+
+// What KOINE_VERIFY=3 says of a program; empty: nothing.
+std::string verdict(const Values& values, const Changes& changes) {
+  Values destinations;
+  for (const UOp& v : values)
+    destinations.push_back(new_buffer(v.shape(), v.dtype(), Device("CPU")));
+  try {
+    const Callified made = callify(values, destinations);
+    (void)check_callified(values, destinations, made, changes.graph);
+    (void)build_executable(made.body, "CPU", changes);
+  } catch (const InternalError& e) {
+    const std::string text = e.what();
+    if (text.find("KOINE_VERIFY=3") != text.npos) return text;  // others are for other tests
+  }
+  return "";
+}
+
+Options verified(bool strict) {
+  Options o = options();
+  o.strict = strict;
+  o.verify = 3;
+  return o;
+}
+
+int64_t reduced_nodes(const std::string& text) {
+  const std::string mark = "reduced to ";
+  const size_t at = text.find(mark);
+  return at == text.npos ? -1 : std::stoll(text.substr(at + mark.size()));
+}
+
+}  // namespace
+
+TEST(differential, stages_that_are_right_raise_no_alarm) {
+  for (const bool strict : {true, false}) {
+    const OptionScope scope(verified(strict));
+    reset_counters();
+    for (const Values& p : programs()) EXPECT_EQ(verdict(p, {}), "") << to_text(p[0]);
+    EXPECT_GT(counters().checked_stages, 100);
+    EXPECT_EQ(counters().unchecked_stages, 0);
+  }
+}
+
+TEST(differential, random_graphs_raise_no_alarm) {
+  const uint64_t seed = test_seed();
+  for (int64_t i = 0; i < test_cases(200); ++i) {
+    const OptionScope scope(verified(i % 2 == 0));
+    std::mt19937_64 random(seed + static_cast<uint64_t>(i));
+    const UOp graph = random_graph(random);
+    EXPECT_EQ(verdict({graph}, {}), "") << "KOINE_TEST_SEED=" << seed + static_cast<uint64_t>(i);
+  }
+}
+
+// Every broken stage is found by some program, in the mode it belongs to, named, and shown on at
+// most ten nodes that read back.
+TEST(differential, broken_stages_are_found_named_and_reduced) {
+  const std::vector<Values> all = programs();
+  const std::vector<Broken> broken = broken_graphs();
+  EXPECT_GE(broken.size(), 30u);
+  for (const Broken& b : broken) {
+    const Changes changes = changes_of(b);
+    std::string found;
+    for (const bool strict : {true, false}) {
+      const OptionScope scope(verified(strict));
+      for (size_t k = 0; k < all.size() && found.empty(); ++k) found = verdict(all[k], changes);
+    }
+    EXPECT_NE(found.find(std::string("stage ") + b.stage), std::string::npos) << b.name << ":\n"
+                                                                              << found;
+    EXPECT_LE(reduced_nodes(found), 10) << b.name << ":\n" << found;
+    EXPECT_GE(reduced_nodes(found), 1) << b.name << ":\n" << found;
+    if (std::getenv("KOINE_TEST_SHOW") != nullptr)
+      fmt::print("{}: {} nodes\n{}\n", b.name, reduced_nodes(found), found);
+  }
+}
+
+}  // namespace koine::test
