@@ -1,11 +1,13 @@
 #include "koine/differential/reduce.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 
 namespace koine {
 namespace {
@@ -36,6 +38,7 @@ class Reduction {
       while (tries_ > 0 && shrink_root()) again = true;
       while (tries_ > 0 && shrink_nodes()) again = true;
       while (tries_ > 0 && drop_ranges()) again = true;
+      if (tries_ > 0 && accept([&] { return first_lanes(); })) again = true;
       while (tries_ > 0 && shrink_constants()) again = true;
     }
     return best_;
@@ -105,6 +108,7 @@ class Reduction {
     if (takes_any_number(node) && drop_operand(node)) return true;
     if ((node.is(Op::Load) || node.is(Op::Store)) && node.src().size() == 3 && drop_gate(node))
       return true;
+    if (replace_by_another(node)) return true;
     if (!(node == best_))
       if (const UOp leaf = how_.leaf ? how_.leaf(node) : spread_one(node);
           leaf && replace(node, leaf))
@@ -139,6 +143,40 @@ class Reduction {
         return node.is(Op::Load) ? load(rebuilt.src(0)) : store(rebuilt.src(0), rebuilt.src(1));
       });
     });
+  }
+
+  // Every vector of a kernel becomes its first lane.
+  UOp first_lanes() const {
+    NodeMap<UOp> done;
+    const NodeList order = toposort(best_);
+    for (const UOp& node : order) {
+      const bool memory = node.is(Op::Param) || node.is(Op::Buffer);
+      if (node.is(Op::Expand) || node.is(Op::Reshape) || node.is(Op::Shrink) ||
+          (node.is(Op::Stack) && !node.src().empty()) ||
+          (node.is(Op::Index) && !is_address(node))) {
+        done.set(node.node(), done.at(node.src(0).node()));
+      } else if (memory && node.addrspace() == AddrSpace::Reg) {
+        done.set(node.node(), UOp::make(node.op(), {shape_of({})}, node.arg()));
+      } else {
+        std::vector<UOp> src;
+        for (const UOp& s : node.src()) src.push_back(memory ? s : done.at(s.node()));
+        done.set(node.node(), with_sources(node, src));
+      }
+    }
+    return done.at(order.back().node());
+  }
+
+  // Something that is there already, in place of a node.
+  bool replace_by_another(const UOp& node) {
+    constexpr size_t most = 60;  // nodes: every pair is tried
+    const NodeList order = toposort(best_);
+    if (order.size() > most) return false;
+    const NodeList below = toposort(node);
+    for (const UOp& other : std::vector<UOp>(order.begin(), order.end()))
+      if (fits(node, other) && std::find(below.begin(), below.end(), other) == below.end() &&
+          replace(node, other))
+        return true;
+    return false;
   }
 
   bool drop_ranges() {

@@ -23,10 +23,11 @@ struct Reducer {
 int64_t graph_size(const UOp& graph);
 
 /// A graph of which `fails` still holds (it must hold of `graph`) and that no single step makes
-/// smaller: a node becomes one of its sources, or of theirs, of the same dtype and shape, or a
-/// leaf; the root becomes one of its sources; an operand of a Sink, Group, Tuple, Stack or After
-/// goes; a Range becomes 0; a gate goes; a constant becomes 0, 1 or half; a size becomes smaller
-/// everywhere at once. Tensor graphs, kernels and bodies of Functions alike.
+/// smaller: a node becomes one of its sources, or of theirs, or another node of the same dtype and
+/// shape, or a leaf; the root becomes one of its sources; an operand of a Sink, Group, Tuple, Stack
+/// or After goes; a Range becomes 0; vectors become scalars; a gate goes; a constant becomes 0, 1
+/// or half; a size becomes smaller everywhere at once. Tensor graphs, kernels and bodies of
+/// Functions alike.
 UOp reduce_failure(const UOp& graph, const Fails& fails, const Reducer& how = {});
 
 }  // namespace koine
