@@ -156,4 +156,70 @@ TEST(numbers, gradient_of_a_remainder) {
   EXPECT_EQ(none[1].tolist<double>(), std::vector<double>(5, 0));
 }
 
+// Integers and bool give float32, computed as of the float32 of their value.
+TEST(numbers, functions_of_floats_on_integers) {
+  struct Named {
+    const char* name;
+    Tensor (*f)(const Tensor&);
+  };
+  const Named functions[] = {
+      {"exp", [](const Tensor& x) { return x.exp(); }},
+      {"sigmoid", [](const Tensor& x) { return x.sigmoid(); }},
+      {"softplus", [](const Tensor& x) { return x.softplus(); }},
+      {"silu", [](const Tensor& x) { return x.silu(); }},
+      {"gelu", [](const Tensor& x) { return x.gelu(); }},
+      {"elu", [](const Tensor& x) { return x.elu(0.7); }},
+      {"leaky_relu", [](const Tensor& x) { return x.leaky_relu(0.3); }},
+      {"tanh", [](const Tensor& x) { return x.tanh(); }},
+      {"rsqrt", [](const Tensor& x) { return x.rsqrt(); }},
+  };
+  for (const DType d : stored_dtypes()) {
+    if (is_float(d)) continue;
+    const Tensor x = Tensor::from<int32_t>({0, 1, 2, 3, 100, -1, -2, -100}).cast(d);
+    for (const Named& named : functions) {
+      const Tensor got = named.f(x);
+      EXPECT_EQ(got.dtype(), DType::Float32) << named.name << " of " << dtype_name(d);
+      const auto values = got.tolist<float>(),
+                 wanted = named.f(x.cast(DType::Float32)).tolist<float>();
+      for (size_t i = 0; i < values.size(); ++i)
+        EXPECT_TRUE(values[i] == wanted[i] || (std::isnan(values[i]) && std::isnan(wanted[i])))
+            << named.name << " of " << dtype_name(d);
+    }
+  }
+  EXPECT_EQ(Tensor::from<uint8_t>({0, 1}).sigmoid().tolist<float>(),
+            (std::vector<float>{0.5f, static_cast<float>(1 / (1 + std::exp(-1.0)))}));
+  EXPECT_FLOAT_EQ(Tensor::from<uint8_t>({200}).softplus().item<float>(), 200);
+  EXPECT_FLOAT_EQ(Tensor::from<bool>({true}).silu().item<float>(), 0.7310586f);
+  EXPECT_FLOAT_EQ(Tensor::from<int32_t>({-1}).elu().item<float>(), -0.63212056f);
+}
+
+// Squares of float16 leave its range at 256: they are formed and added in float32.
+TEST(numbers, float16_norm_var_and_layernorm) {
+  std::vector<float> data;
+  for (int i = 0; i < 512; ++i) data.push_back(static_cast<float>(i % 2 ? 3000 + i : -3000 + i));
+  double mean = 0, squares = 0, spread = 0;
+  for (const float v : data) mean += v / 512.0;
+  for (const float v : data) {
+    squares += static_cast<double>(v) * v;
+    spread += (v - mean) * (v - mean);
+  }
+  for (const DType d : {DType::Float16, DType::BFloat16}) {
+    const double u = d == DType::Float16 ? 0x1p-11 : 0x1p-8;
+    const Tensor x = Tensor::from(data, {512}).cast(d), small = x * Tensor(1 / 32.0);
+    auto expect_near = [&](const Tensor& got, double want) {
+      EXPECT_EQ(got.dtype(), d);
+      EXPECT_NEAR(got.item(), want, 2 * u * want);
+    };
+    // 68,000 is beyond float16; the norm of the first 256 is not.
+    expect_near(small.norm(), std::sqrt(squares) / 32);
+    expect_near(small.var(), spread / 511 / 1024);
+    expect_near(x.std(), std::sqrt(spread / 511));
+    const auto normal = x.layernorm().tolist<double>();
+    for (size_t i = 0; i < data.size(); ++i)
+      EXPECT_NEAR(normal[i], (data[i] - mean) / std::sqrt(spread / 512), 4 * u) << i;
+  }
+  EXPECT_DOUBLE_EQ(Tensor::from<int8_t>({100, 100}).norm().item<float>(),
+                   static_cast<double>(std::sqrt(20000.0f)));
+}
+
 }  // namespace koine::test

@@ -49,8 +49,9 @@ const Recipe& recipe_of(Op op, DType dtype, const Arg& arg) {
   static std::mutex mutex;
   static std::unordered_map<int, std::unique_ptr<Recipe>> recipes;
   const std::lock_guard lock(mutex);
+  const int64_t* variant = std::get_if<int64_t>(&arg);  // 0 to 3: quarter turns, bases
   auto& slot = recipes[(static_cast<int>(op) * dtype_count + static_cast<int>(dtype)) * 4 +
-                       static_cast<int>(quarter_turns_of(arg))];
+                       static_cast<int>(variant != nullptr ? *variant : 0)];
   if (!slot) slot = std::make_unique<Recipe>(make_recipe(op, dtype, arg));
   return *slot;
 }

@@ -65,6 +65,12 @@ UOp new_buffer(const UOp& shape, DType dtype, Device device) {
 }
 
 UOp unary(Op op, const UOp& a) { return UOp::make(op, {a}); }
+namespace {
+Arg arg_of(Base base) { return base == Base::E ? Arg(int64_t{1}) : Arg(); }
+}  // namespace
+UOp exponential(const UOp& a, Base base) { return UOp::make(Op::Exp2, {a}, arg_of(base)); }
+UOp logarithm(const UOp& a, Base base) { return UOp::make(Op::Log2, {a}, arg_of(base)); }
+Base base_of(const Arg& arg) { return arg.index() == 0 ? Base::Two : Base::E; }
 UOp sine(const UOp& a, int64_t quarter_turns) {
   const int64_t turns = quarter_turns & 3;
   return UOp::make(Op::Sin, {a}, turns == 0 ? Arg() : Arg(turns));

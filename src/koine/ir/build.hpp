@@ -34,6 +34,13 @@ int64_t fresh_slot();
 void reserve_slot(int64_t slot);
 
 UOp unary(Op op, const UOp& a);
+/// Of exponentials and logarithms: Exp2 and Log2 mean base 2, and with the arg 1 base e, which a
+/// product with a rounded log2(e) would give only to some digits.
+enum class Base { Two, E };
+UOp exponential(const UOp& a, Base base);
+UOp logarithm(const UOp& a, Base base);
+/// What the arg of an Exp2 or a Log2 says.
+Base base_of(const Arg& arg);
 /// sin(a + quarter_turns pi/2), without rounding the sum: 1 is the cosine.
 UOp sine(const UOp& a, int64_t quarter_turns = 0);
 /// What the arg of a Sin says: 0 to 3.

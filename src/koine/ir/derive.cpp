@@ -267,6 +267,9 @@ Derived elementwise(Op op, Sources src, const Arg& arg) {
     KOINE_REQUIRE(turns && *turns >= 1 && *turns <= 3, Type,
                   "Sin: the arg is 1, 2 or 3 quarter turns, or none");
   }
+  if ((op == Op::Exp2 || op == Op::Log2) && arg.index() != 0)
+    KOINE_REQUIRE(arg == Arg(int64_t{1}), Type, "{}: the arg is 1 for base e, or none",
+                  op_name(op));
   switch (op_info(op).dtype_rule) {
     case DTypeRule::Arg: {
       const DType* target = std::get_if<DType>(&arg);

@@ -249,6 +249,8 @@ class LineParser {
         fail("unknown axis type");
       }
       case Op::GetTuple:
+      case Op::Exp2:
+      case Op::Log2:
       case Op::Sin:
       case Op::Replicated:
         return number<int64_t>();

@@ -172,7 +172,7 @@ UOp emulate_narrow_floats(const UOp& kernel) {
       UOp bits = is_small_float(from) ? encode(from, src[0]) : bitcast(src[0], storage_uint(from));
       out = is_small_float(dtype) ? decode(dtype, bits) : bitcast(bits, dtype);
     } else if (is_elementwise(u.op()) && is_small_float(dtype)) {
-      const UOp wide = UOp::make(u.op(), src);
+      const UOp wide = UOp::make(u.op(), src, u.arg());
       if (u.is(Op::Mulacc))
         out = round_to(dtype, add(round_to(dtype, mul(src[0], src[1])), src[2]));
       else

@@ -8,20 +8,24 @@
 namespace koine {
 namespace {
 
-// Layout of float32 and float64 and how many series terms reach their precision.
+// Layout of float32 and float64, the range of exponents that matters, and how many terms of the
+// series of log reach the precision.
 struct Format {
   DType dtype, bits;
   int mantissa;
   int64_t bias;
   double round_magic;  // 1.5 * 2^mantissa: adding it rounds to an integer in the low bits
   double exp_low, exp_high;
-  int exp_terms, log_terms;
+  int log_terms;
+  double ln2_high, ln2_low;  // ln 2; a product of the first with an exponent is exact
 };
 
 Format format_of(DType dtype) {
   if (dtype == DType::Float64)
-    return {DType::Float64, DType::Int64, 52, 1023, 0x1.8p52, -1080, 1025, 14, 12};
-  return {DType::Float32, DType::Int32, 23, 127, 0x1.8p23, -152, 129, 8, 6};
+    return {DType::Float64,  DType::Int64,         52, 1023, 0x1.8p52, -1080, 1025, 10,
+            0x1.62e42feep-1, 0x1.a39ef35793c76p-33};
+  return {DType::Float32, DType::Int32, 23, 127,         0x1.8p23,
+          -152,           129,          4,  0x1.62e4p-1, 0x1.7f7d1cf79abcap-20};
 }
 
 UOp like(const UOp& x, double v) { return constant(x.dtype(), v); }
@@ -40,23 +44,44 @@ UOp power_of_two(const UOp& n, const Format& f) {
   return bitcast(binary(Op::Shl, biased, constant_int(f.bits, f.mantissa)), f.dtype);
 }
 
-// 2^x = 2^n 2^f, n the nearest integer, |f| <= 1/2; the Taylor series of 2^f reaches the precision
-// there. The scale is applied in two halves, so results in the subnormal range round once. `low`,
-// if there is one, is added to f.
-UOp exp2_of(const UOp& x, const UOp& low_part = {}) {
+// The coefficients of e^(x ln base) for |x ln base| <= ln2 / 2: for float64 the Taylor series; for
+// float32 a least-squares fit whose relative error is 2^-27.8.
+std::vector<double> exp_series(const Format& f, double ln_base) {
+  std::vector<double> series{1.0, 1.0};
+  if (f.dtype == DType::Float64)
+    while (series.size() < 14) series.push_back(series.back() / static_cast<double>(series.size()));
+  else
+    series.insert(series.end(), {0x1.00000045909aap-1, 0x1.55548acd2c6dcp-3, 0x1.55547c5f7333dp-5,
+                                 0x1.123dc0a498561p-7, 0x1.6d994d08663b2p-10});
+  double power = 1;
+  for (double& c : series) {
+    c *= power;
+    power *= ln_base;
+  }
+  return series;
+}
+
+// base^x = 2^n base^r, n the nearest integer to x log2(base), |r| <= 1/2 log_base(2). r is exact
+// for base 2; for e, n ln2 is subtracted in two parts (Cody and Waite). The scale is applied in two
+// halves, so results in the subnormal range round once. `low`, if there is one, is added to r.
+UOp exp_of(const UOp& x, Base base, const UOp& low_part = {}) {
   const Format f = format_of(x.dtype());
-  const UOp low = like(x, f.exp_low), high = like(x, f.exp_high);
+  const double ln_base = base == Base::E ? 1.0 : std::numbers::ln2;
+  const double per_octave = base == Base::E ? std::numbers::ln2 : 1.0;
+  const UOp low = like(x, f.exp_low * per_octave), high = like(x, f.exp_high * per_octave);
   const UOp clamped = where(lt(x, low), low, where(lt(high, x), high, x));
   const UOp magic = like(x, f.round_magic);
-  const UOp shifted = add(clamped, magic);
+  const UOp octaves = base == Base::E ? mul(clamped, like(x, std::numbers::log2e)) : clamped;
+  const UOp shifted = add(octaves, magic);
   const UOp n =
       sub(bitcast(shifted, f.bits), constant_bits(f.bits, double_to_bits(f.dtype, f.round_magic)));
-  UOp fraction = sub(clamped, sub(shifted, magic));
-  if (low_part) fraction = add(fraction, low_part);
-  std::vector<double> series{1.0};
-  for (int k = 1; k < f.exp_terms; ++k) series.push_back(series.back() * std::numbers::ln2 / k);
+  const UOp whole = sub(shifted, magic);
+  UOp rest = base == Base::E ? add(add(clamped, mul(whole, like(x, -f.ln2_high))),
+                                   mul(whole, like(x, -f.ln2_low)))
+                             : sub(clamped, whole);
+  if (low_part) rest = add(rest, low_part);
   const UOp half = binary(Op::Shr, n, constant_int(f.bits, 1));
-  const UOp scaled = mul(horner(fraction, series), power_of_two(half, f));
+  const UOp scaled = mul(horner(rest, exp_series(f, ln_base)), power_of_two(half, f));
   return mul(scaled, power_of_two(sub(n, half), f));
 }
 
@@ -79,19 +104,54 @@ Parts parts_of(const UOp& x) {
           add(cast(exponent, f.dtype), where(subnormal, like(x, -f.mantissa), like(x, 0)))};
 }
 
-// 2/ln2 (1/(2 first + 1) + s^2/(2 first + 3) + ...), as many terms as the precision needs.
-UOp log2_series(const UOp& s2, int first) {
+// The terms of 2 atanh(s) = 2 s + 2 s^3/3 + 2 s^5/5 + ... from number `first` on, divided by
+// s^(2 first + 1), times `scale`.
+UOp atanh_series(const UOp& s2, int first, int terms, double scale = 1) {
   std::vector<double> series;
-  for (int k = first; k < format_of(s2.dtype()).log_terms; ++k)
-    series.push_back(2 * std::numbers::log2e / (2 * k + 1));
+  for (int k = first; k < first + terms; ++k) series.push_back(2 * scale / (2 * k + 1));
   return horner(s2, series);
 }
 
-// log2(m 2^e) = e + log2(m); log2(m) = 2/ln2 (s + s^3/3 + s^5/5 ...) with s = (m - 1) / (m + 1).
-UOp log2_of(const UOp& x) {
-  const auto [m, e] = parts_of(x);
-  const UOp s = fdiv(add(m, like(x, -1)), add(m, like(x, 1)));
-  const UOp finite = add(e, mul(log2_series(mul(s, s), 0), s));
+// f = m - 1, exact, and ln(1 + f) = f - f^2/2 + tail: with s = f / (2 + f),
+// tail = s (f^2/2 + 2 s^2/3 + 2 s^4/5 + ...) (after K. C. Ng, in Sun's fdlibm).
+struct LogParts {
+  UOp f, half_square, tail;
+};
+LogParts log_parts(const UOp& m) {
+  const UOp f = add(m, like(m, -1)), s = fdiv(f, add(f, like(m, 2))), s2 = mul(s, s);
+  const UOp half_square = mul(mul(f, like(m, 0.5)), f);
+  return {f, half_square,
+          mul(s, add(half_square, mul(s2, atanh_series(s2, 1, format_of(m.dtype()).log_terms))))};
+}
+
+// ln(m 2^e) = e ln2 + ln(m), e ln2 in two parts, the large one exact.
+UOp natural_log_of(const Parts& x) {
+  const Format format = format_of(x.m.dtype());
+  const auto [f, half_square, tail] = log_parts(x.m);
+  const UOp small = add(tail, mul(x.e, like(x.m, format.ln2_low)));
+  return add(mul(x.e, like(x.m, format.ln2_high)), add(f, sub(small, half_square)));
+}
+
+// log2(m 2^e) = e + ln(m)/ln2. ln(m) in two parts, of which the upper has half of the bits, so that
+// its product with the upper half of 1/ln2 is exact.
+UOp binary_log_of(const Parts& x) {
+  const Format format = format_of(x.m.dtype());
+  const bool wide = format.dtype == DType::Float64;
+  const auto [f, half_square, tail] = log_parts(x.m);
+  const DType bits = storage_uint(format.dtype);
+  const UOp mask = constant_bits(bits, wide ? ~uint64_t{0xffffffff} : 0xfffff000);
+  const UOp high = bitcast(bit_and(bitcast(sub(f, half_square), bits), mask), format.dtype);
+  const UOp low = add(sub(sub(f, high), half_square), tail);
+  const UOp c_high = like(x.m, wide ? 0x1.7154765200000p+0 : 0x1.716p+0);
+  const UOp c_low = like(x.m, wide ? 0x1.705fc2eefa200p-33 : -0x1.7135a8fa03d11p-13);
+  const UOp first = mul(high, c_high), rest = add(mul(add(low, high), c_low), mul(low, c_high));
+  const UOp sum = add(x.e, first);
+  return add(sum, add(add(sub(x.e, sum), first), rest));
+}
+
+UOp log_of(const UOp& x, Base base) {
+  const Parts parts = parts_of(x);
+  const UOp finite = base == Base::E ? natural_log_of(parts) : binary_log_of(parts);
   const double inf = std::numeric_limits<double>::infinity();
   const UOp zero = like(x, 0);
   // +inf and NaN pass through; negative gives NaN; both zeros give -inf.
@@ -125,21 +185,34 @@ Pair exact_sum(const UOp& a, const UOp& b) {
   return {s, sub(b, sub(s, a))};
 }
 
-// log2 of a positive finite float64 to about 60 bits.
+Pair any_sum(const UOp& a, const UOp& b) {
+  const UOp s = add(a, b), b_part = sub(s, a);
+  return {s, add(sub(a, sub(s, b_part)), sub(b, b_part))};
+}
+
+// log2 of a positive finite float64 to about 68 bits.
 Pair log2_pair(const UOp& x) {
   constexpr double c = 2 * std::numbers::log2e, c_rest = 0x1.777d0ffda0d24p-55;  // 2/ln2
+  constexpr double c3 = 0x1.ec709dc3a03fdp-1, c3_rest = 0x1.d27f05548af0cp-55;   // 2/(3 ln2)
   const auto [m, e] = parts_of(x);
   const UOp above = add(m, like(x, -1)), below = add(m, like(x, 1));  // the first is exact
   const UOp below_rest = sub(m, add(below, like(x, -1)));
   const UOp s = fdiv(above, below);
   const Pair back = product_pair(s, below);
   const UOp s_rest = fdiv(sub(sub(sub(above, back.high), back.low), mul(s, below_rest)), below);
-  const Pair first = product_pair(s, like(x, c));
-  const UOp s2 = mul(s, s);
-  const UOp others = add(add(first.low, add(mul(s, like(x, c_rest)), mul(s_rest, like(x, c)))),
-                         mul(mul(s, s2), log2_series(s2, 1)));
-  const Pair sum = exact_sum(e, first.high);
-  return exact_sum(sum.high, add(sum.low, others));
+  // The terms of s and of s^3 in two parts each; the next ones are below 2^-13.
+  const Pair first = product_pair(s, like(x, c)), square = product_pair(s, s);
+  const Pair cube = product_pair(square.high, s), third = product_pair(cube.high, like(x, c3));
+  const UOp s2 = mul(s, s), s4 = mul(s2, s2);
+  const UOp first_rest = add(first.low, mul(s, like(x, c_rest)));
+  const UOp third_rest = add(add(third.low, mul(cube.high, like(x, c3_rest))),
+                             mul(add(cube.low, mul(square.low, s)), like(x, c3)));
+  const UOp slope = mul(like(x, c), add(add(s4, s2), like(x, 1)));
+  const UOp others =
+      add(mul(s_rest, slope), mul(mul(s, s4), atanh_series(s2, 2, 12, std::numbers::log2e)));
+  const Pair large = exact_sum(first.high, third.high), sum = exact_sum(e, large.high);
+  return exact_sum(sum.high,
+                   add(sum.low, add(add(add(large.low, first_rest), third_rest), others)));
 }
 
 // The nearest integer of a float64 below 2^51 in magnitude, as a float64 and in its low bits.
@@ -152,38 +225,45 @@ Nearest nearest(const UOp& x) {
   return {sub(shifted, magic), bitcast(shifted, DType::Int64)};
 }
 
-// sin(quadrant pi/2 + r), |r| <= pi/4, by the Taylor series of sin or cos.
-UOp sin_in_quadrant(const UOp& r, const UOp& quadrant) {
-  const UOp r2 = mul(r, r);
-  std::vector<double> sine{1}, cosine{1};
-  for (int k = 1; k < 9; ++k) {
-    sine.push_back(-sine.back() / ((2 * k) * (2 * k + 1)));
-    cosine.push_back(-cosine.back() / ((2 * k - 1) * (2 * k)));
+// sin(quadrant pi/2 + r + low), |r| <= pi/4, by the Taylor series of sin or cos; `low`, which may
+// be missing, is below the last place of r.
+UOp sin_in_quadrant(const UOp& r, const UOp& low, const UOp& quadrant) {
+  const UOp r2 = mul(r, r), one = like(r, 1);
+  std::vector<double> sine{-1.0 / 6}, cosine{1.0 / 24};  // from r^3 and from r^4
+  for (int k = 2; k < 9; ++k) sine.push_back(-sine.back() / ((2 * k) * (2 * k + 1)));
+  for (int k = 3; k < 10; ++k) cosine.push_back(-cosine.back() / ((2 * k - 1) * (2 * k)));
+  const UOp half_square = mul(r2, like(r, 0.5)), above = sub(one, half_square);
+  UOp sine_rest = mul(mul(r, r2), horner(r2, sine));
+  UOp cosine_rest = add(sub(sub(one, above), half_square), mul(mul(r2, r2), horner(r2, cosine)));
+  if (low) {
+    sine_rest = add(sine_rest, mul(low, above));
+    cosine_rest = sub(cosine_rest, mul(r, low));
   }
-  const UOp s = mul(horner(r2, sine), r), c = horner(r2, cosine);
   auto bit = [&](int64_t mask) {
     return ne(bit_and(quadrant, constant_int(DType::Int64, mask)), constant_int(DType::Int64, 0));
   };
-  const UOp value = where(bit(1), c, s);
+  const UOp value = where(bit(1), add(above, cosine_rest), add(r, sine_rest));
   return where(bit(2), neg(value), value);
 }
 
 UOp nan_like(const UOp& x) { return like(x, std::numeric_limits<double>::quiet_NaN()); }
 
-// x = q pi/2 + r, |r| <= pi/4; the low bits of q.
+// x = q pi/2 + r + low, |r| <= pi/4, low (or null) below the last place of r; the low bits of q.
 struct Reduced {
-  UOp r, quadrant;
+  UOp r, low, quadrant;
 };
 
-// For |x| < 2^20, in three parts (Cody and Waite). The parts of pi/2 have 33 bits, so that q times
-// a part is exact.
+// For |x| < 2^20, in four parts (Cody and Waite). The first three of pi/2 have 33 bits, so that q
+// times a part is exact; what the differences lose is kept.
 Reduced reduce_small(const UOp& x) {
-  constexpr double part1 = 0x1.921fb544p+0, part2 = 0x1.0b4611a6p-34, part3 = 0x1.3198a2e037073p-69;
+  constexpr double part1 = 0x1.921fb544p+0, part2 = 0x1.0b4611a6p-34, part3 = 0x1.3198a2e0p-69;
+  constexpr double part4 = 0x1.b839a252049c1p-104;
   const Nearest q = nearest(mul(x, like(x, 2 / std::numbers::pi)));
-  UOp r = sub(x, mul(q.value, like(x, part1)));
-  r = sub(r, mul(q.value, like(x, part2)));
-  r = sub(r, mul(q.value, like(x, part3)));
-  return {r, q.bits};
+  auto times = [&](double part) { return mul(q.value, like(x, -part)); };
+  const Pair second = any_sum(add(x, times(part1)), times(part2));
+  const Pair third = any_sum(second.high, times(part3));
+  const Pair r = exact_sum(third.high, add(add(second.low, third.low), times(part4)));
+  return {r.high, r.low, q.bits};
 }
 
 // For x >= 2^20, in integers (Payne and Hanek, 1983): x = m 2^(e - 1075), and bits of 2/pi that
@@ -243,15 +323,16 @@ Reduced reduce_large(const UOp& x) {
   const Pair turn =
       exact_sum(sum.high, add(sum.low, add(scaled(columns[4], -94), scaled(columns[3], -126))));
   constexpr double half_pi = std::numbers::pi / 2, half_pi_rest = 0x1.1a62633145c07p-54;
-  return {add(mul(turn.high, like(x, half_pi)),
-              add(mul(turn.high, like(x, half_pi_rest)), mul(turn.low, like(x, half_pi)))),
-          bitcast(quadrant, DType::Int64)};
+  const Pair product = product_pair(turn.high, like(x, half_pi));
+  const UOp rest = add(mul(turn.high, like(x, half_pi_rest)), mul(turn.low, like(x, half_pi)));
+  const Pair r = exact_sum(product.high, add(product.low, rest));
+  return {r.high, r.low, bitcast(quadrant, DType::Int64)};
 }
 
 // sin(x + turns pi/2) from the reduced |x|.
 UOp sine_of(const UOp& x, const UOp& size, const Reduced& reduced, int64_t turns) {
   UOp value = sin_in_quadrant(
-      reduced.r,
+      reduced.r, reduced.low,
       turns == 0 ? reduced.quadrant : add(reduced.quadrant, constant_int(DType::Int64, turns)));
   const UOp zero = like(x, 0);
   if (turns % 2 == 0) {  // odd: the sign of x, also that of 0
@@ -266,9 +347,10 @@ UOp sin_of_double(const UOp& x, int64_t turns) {
   const UOp is_small = lt(size, like(x, 0x1p20));
   const Reduced small = reduce_small(size);
   const Reduced large = reduce_large(where(is_small, like(x, 0x1p20), size));
-  return sine_of(
-      x, size, {where(is_small, small.r, large.r), where(is_small, small.quadrant, large.quadrant)},
-      turns);
+  return sine_of(x, size,
+                 {where(is_small, small.r, large.r), where(is_small, small.low, large.low),
+                  where(is_small, small.quadrant, large.quadrant)},
+                 turns);
 }
 
 // sin of a float32, given as a float64: any size. |x| = u 2^s with u below 2^50, a whole number
@@ -302,13 +384,13 @@ UOp sin_of_single(const UOp& x, int64_t turns) {
   const UOp lost = add(sub(f1, sub(sum, f2_part)), sub(f2, f2_part));  // by rounding the sum
   const Nearest q = nearest(sum);
   const UOp r = mul(add(sub(sum, q.value), add(lost, t3)), like(x, std::numbers::pi / 2));
-  return sine_of(x, size, {r, add(q.bits, add(q1.bits, q2.bits))}, turns);
+  return sine_of(x, size, {r, {}, add(q.bits, add(q1.bits, q2.bits))}, turns);
 }
 
 // a^b of a positive a: 2^(b log2 a). A rounded product would lose as many bits as its whole part
 // has, so a result that stays float64 takes it in two parts.
 UOp pow_of_positive(const UOp& a, const UOp& b, bool to_last_place) {
-  if (!to_last_place) return exp2_of(mul(log2_of(a), b));
+  if (!to_last_place) return exp_of(mul(log_of(a, Base::Two), b), Base::Two);
   const UOp zero = like(a, 0), most = like(a, 0x1p64);
   const UOp infinity = like(a, std::numeric_limits<double>::infinity());
   const UOp ordinary = bit_and(lt(zero, a), lt(a, infinity));
@@ -318,7 +400,7 @@ UOp pow_of_positive(const UOp& a, const UOp& b, bool to_last_place) {
   const Pair product = product_pair(exponent, log.high);
   const UOp rest = add(product.low, mul(exponent, log.low));
   const UOp in_range = bit_and(lt(product.high, like(a, 2048)), lt(like(a, -2048), product.high));
-  const UOp power = exp2_of(product.high, where(in_range, rest, zero));
+  const UOp power = exp_of(product.high, Base::Two, where(in_range, rest, zero));
   const UOp corner = where(ne(lt(zero, b), eq(a, zero)), infinity, zero);  // of 0 and infinity
   const UOp is_nan = bit_or(ne(a, a), ne(b, b));
   return where(ordinary, power, where(is_nan, add(a, b), corner));
@@ -386,14 +468,14 @@ UOp decompose(Op op, std::span<const UOp> operands, const Arg& arg) {
       wide.push_back(cast(o, in_double ? DType::Float64 : DType::Float32));
     const UOp result = op == Op::Sin   ? sin_of_single(wide[0], quarter_turns_of(arg))
                        : op == Op::Pow ? pow_of_double(wide[0], wide[1], false)
-                                       : decompose(op, wide);
+                                       : decompose(op, wide, arg);
     return result ? cast(result, dtype) : UOp();
   }
   switch (op) {
     case Op::Exp2:
-      return exp2_of(x);
+      return exp_of(x, base_of(arg));
     case Op::Log2:
-      return log2_of(x);
+      return log_of(x, base_of(arg));
     case Op::Sin:
       return sin_of_double(x, quarter_turns_of(arg));
     case Op::Pow:

@@ -9,15 +9,17 @@
 namespace koine {
 namespace {
 
-// The dtype a float function computes in: integers and bool go to float32.
-DType float_dtype(DType d) { return is_float(d) ? d : DType::Float32; }
-
-// Exp2, Log2 and Sin of narrow floats are computed in float32 and rounded once, as by their rules.
-Tensor apply(Op op, const Tensor& x) {
-  return Tensor(unary(op, koine::cast(x.uop(), float_dtype(x.dtype()))));
+// A function of floats on any dtype: narrow floats are computed in float32 and rounded once,
+// integers and bool give float32.
+template <class F>
+Tensor in_floats(const Tensor& x, F&& compute) {
+  if (is_small_float(x.dtype())) return compute(x.cast(DType::Float32)).cast(x.dtype());
+  return compute(is_float(x.dtype()) ? x : x.cast(DType::Float32));
 }
 
-UOp literal(const Tensor& like, double v) { return constant(like.dtype(), v); }
+Tensor apply(Op op, const Tensor& x) {
+  return in_floats(x, [op](const Tensor& v) { return Tensor(unary(op, v.uop())); });
+}
 
 }  // namespace
 
@@ -232,24 +234,23 @@ Tensor Tensor::bitwise_not() const {
 }
 Tensor Tensor::reciprocal() const { return Tensor(1.0) / *this; }
 Tensor Tensor::sqrt() const { return apply(Op::Sqrt, *this); }
-Tensor Tensor::rsqrt() const { return sqrt().reciprocal(); }
+Tensor Tensor::rsqrt() const {
+  return in_floats(*this, [](const Tensor& x) { return x.sqrt().reciprocal(); });
+}
 Tensor Tensor::exp2() const { return apply(Op::Exp2, *this); }
 Tensor Tensor::log2() const { return apply(Op::Log2, *this); }
 Tensor Tensor::exp() const {
-  if (is_small_float(dtype())) return cast(DType::Float32).exp().cast(dtype());  // rounds once
-  const Tensor x = cast(float_dtype(dtype()));
-  return Tensor(unary(Op::Exp2, mul(x.uop(), literal(x, std::numbers::log2e))));
+  return in_floats(*this, [](const Tensor& x) { return Tensor(exponential(x.uop(), Base::E)); });
 }
 Tensor Tensor::log() const {
-  if (is_small_float(dtype())) return cast(DType::Float32).log().cast(dtype());
-  const Tensor l = log2();
-  return Tensor(mul(l.uop(), literal(l, std::numbers::ln2)));
+  return in_floats(*this, [](const Tensor& x) { return Tensor(logarithm(x.uop(), Base::E)); });
 }
 Tensor Tensor::sin() const { return apply(Op::Sin, *this); }
-Tensor Tensor::cos() const { return Tensor(sine(cast(float_dtype(dtype())).uop(), 1)); }
+Tensor Tensor::cos() const {
+  return in_floats(*this, [](const Tensor& x) { return Tensor(sine(x.uop(), 1)); });
+}
 Tensor Tensor::tan() const {
-  if (is_small_float(dtype())) return cast(DType::Float32).tan().cast(dtype());
-  return sin() / cos();
+  return in_floats(*this, [](const Tensor& x) { return x.sin() / x.cos(); });
 }
 Tensor Tensor::trunc() const { return is_float(dtype()) ? Tensor(unary(Op::Trunc, uop())) : *this; }
 Tensor Tensor::floor() const {
@@ -300,18 +301,68 @@ Tensor Tensor::relu() const {
   return where(*this > zero, *this, detach().maximum(zero));  // NaN stays
 }
 Tensor Tensor::leaky_relu(double slope) const {
-  return where(*this < Tensor(0.0), *this * Tensor(slope), *this);
+  return in_floats(*this, [&](const Tensor& x) { return where(x < 0.0, x * slope, x); });
 }
+
+namespace {
+
+// exp(z) for z <= 0 as the product of two factors, so that what it is multiplied with comes between
+// them: the exponential alone would already have lost digits where it is subnormal.
+struct Decay {
+  Tensor main, rest;  // the second is 1 but where z is far below 0
+};
+Decay decay(const Tensor& z) {
+  const double step = z.dtype() == DType::Float64 ? 512 : 64;
+  const Tensor deep = z < -step;
+  return {Tensor::where(deep, z + step, z).exp(),
+          Tensor::where(deep, z.full_like(std::exp(-step)), 1.0)};
+}
+
+// x / (1 + exp(-y)) for y = high + low, low a small correction. y has the sign of x, and x is not
+// -inf.
+Tensor gated(const Tensor& x, const Tensor& high, const Tensor& low = {}) {
+  const Tensor negative = high < 0.0;
+  auto [main, rest] = decay(tensor::magnitude(high).neg());
+  if (low.defined()) main = main + main * Tensor::where(negative, low, low.neg());
+  return Tensor::where(negative, x * main * rest, x) / (main * rest + 1.0);
+}
+
+// gelu is gated by 2 sqrt(2/pi) (x + 0.044715 x^3).
+constexpr double gelu_linear = 1.5957691216057308, gelu_cubic = 0.071354816272600254;
+Tensor gelu_argument(const Tensor& x) { return x * (x * x * gelu_cubic + gelu_linear); }
+
+// The rounding error of gelu_argument(x) = y: exp multiplies the relative error of y by y.
+Tensor gelu_argument_error(const Tensor& x, const Tensor& y) {
+  if (x.dtype() == DType::Float32)
+    return (gelu_argument(x.cast(DType::Float64)) - y.cast(DType::Float64)).cast(DType::Float32);
+  // Of x = h + d, h has 13 bits: h^3 is exact, and so are the products of h and h^3 with the
+  // leading bits of the coefficients. The rest is small.
+  constexpr double linear = 0x1.9884533d42000p+0, linear_rest = 0x1.6508d0fcb3c50p-40;
+  constexpr double cubic = 0x1.2440000000000p-4, cubic_rest = 0x1.3ca9362d2bd27p-18;
+  const Tensor leading(constant_bits(DType::UInt64, ~uint64_t{0} << 40));
+  const Tensor h = x.bitcast(DType::UInt64).bitwise_and(leading).bitcast(DType::Float64);
+  const Tensor d = x - h, cube = h * h * h, a = h * linear, b = cube * cubic;
+  const Tensor sum = a + b, b_part = sum - a, lost = (a - (sum - b_part)) + (b - b_part);
+  const Tensor slope = h * h * (3 * gelu_cubic) + gelu_linear;
+  const Tensor rest = h * linear_rest + cube * cubic_rest +
+                      d * (slope + d * (h * (3 * gelu_cubic) + d * gelu_cubic));
+  return (sum - y) + (lost + rest);
+}
+
+}  // namespace
+
 // With t = exp(-|x|), which does not overflow: 1 / (1 + t), or t / (1 + t) on the left of 0.
 Tensor Tensor::sigmoid() const {
-  const Tensor negative = *this < Tensor(0.0), t = tensor::magnitude(*this).neg().exp();
-  return where(negative, t, Tensor(1.0)) / (Tensor(1.0) + t);
+  return in_floats(*this, [](const Tensor& x) {
+    const Tensor t = tensor::magnitude(x).neg().exp();
+    return where(x < 0.0, t, 1.0) / (t + 1.0);
+  });
 }
 // Near 0 the rational approximation of Cephes (S. L. Moshier, tanh.c), whose error is relative;
 // farther out (1 - t) / (1 + t) with t = exp(-2|x|).
 Tensor Tensor::tanh() const {
   if (!is_float(dtype()) || is_small_float(dtype()))
-    return cast(DType::Float32).tanh().cast(float_dtype(dtype()));
+    return in_floats(*this, [](const Tensor& x) { return x.tanh(); });
   const Tensor zero = zeros_like(), one(1.0), negative = *this < zero;
   const Tensor size = tensor::magnitude(*this), is_near = size < Tensor(0.625);
   const Tensor near = where(is_near, *this, zero), z = near * near;
@@ -325,23 +376,33 @@ Tensor Tensor::tanh() const {
   return where(is_near, near * (q + z * p), far) / where(is_near, q, one + t);
 }
 Tensor Tensor::gelu() const {  // the tanh form, as tinygrad's
-  const Tensor cube = *this * *this * *this;
-  return Tensor(0.5) * *this *
-         (Tensor(1.0) +
-          ((*this + cube * Tensor(0.044715)) * Tensor(std::sqrt(2 / std::numbers::pi))).tanh());
+  return in_floats(*this, [](const Tensor& value) {
+    constexpr double bound = 64;  // beyond it the result is 0 or x
+    const Tensor x = value.maximum(-bound), bounded = x.minimum(bound);
+    const Tensor y = gelu_argument(bounded);
+    return gated(x, y, gelu_argument_error(bounded.detach(), y.detach()));
+  });
 }
-Tensor Tensor::silu() const { return *this * sigmoid(); }
+Tensor Tensor::silu() const {
+  return in_floats(*this, [](const Tensor& value) {
+    const Tensor x = value.maximum(value.dtype() == DType::Float64 ? -2048.0 : -256.0);
+    return gated(x, x);
+  });
+}
 Tensor Tensor::softplus() const {  // max(x, 0) + log(1 + t), t = exp(-|x|): does not overflow
-  const Tensor t = abs().neg().exp(), u = t + Tensor(1.0), lost = u == Tensor(1.0);
-  // What rounding took from u is given back by t / (u - 1) (W. Kahan).
-  const Tensor log = where(lost, t, u.log() * t / where(lost, Tensor(1.0), u - Tensor(1.0)));
-  return maximum(Tensor(0.0)) + log;
+  return in_floats(*this, [](const Tensor& x) {
+    const Tensor t = x.abs().neg().exp(), u = t + 1.0, lost = u == 1.0;
+    // What rounding took from u is given back by t / (u - 1) (W. Kahan).
+    const Tensor log = where(lost, t, u.log() * t / where(lost, 1.0, u - 1.0));
+    return x.maximum(0.0) + log;
+  });
 }
 Tensor Tensor::elu(double alpha) const {
-  // exp(x) - 1 = 2y / (1 - y) with y = tanh(x / 2), which does not cancel.
-  const Tensor positive = *this > Tensor(0.0);
-  const Tensor y = (where(positive, Tensor(0.0), *this) * Tensor(0.5)).tanh();
-  return where(positive, *this, Tensor(2 * alpha) * y / (Tensor(1.0) - y));
+  return in_floats(*this, [&](const Tensor& x) {
+    // exp(x) - 1 = 2y / (1 - y) with y = tanh(x / 2), which does not cancel.
+    const Tensor positive = x > 0.0, y = (where(positive, 0.0, x) * 0.5).tanh();
+    return where(positive, x, y * (2 * alpha) / (1.0 - y));
+  });
 }
 Tensor Tensor::clip(double low, double high) const {
   KOINE_REQUIRE(low <= high, Value, "clip: the low bound {} is above the high bound {}", low, high);

@@ -63,6 +63,8 @@ Tensor root_of_squares(const Tensor& sum) {
 }  // namespace
 
 Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
+  if (is_small_float(dtype()))  // squares would leave the range
+    return cast(DType::Float32).var(axes, keepdim, correction).cast(dtype());
   int64_t count = 1;
   for (const int64_t a : axes_of(axes, "var")) count *= size(a);
   const Tensor centred = *this - mean(axes, true);
@@ -70,6 +72,8 @@ Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
   return centred.square().sum(axes, keepdim) / Tensor(degrees);
 }
 Tensor Tensor::std(const Axes& axes, bool keepdim, int64_t correction) const {
+  if (is_small_float(dtype()))
+    return cast(DType::Float32).std(axes, keepdim, correction).cast(dtype());
   return root_of_squares(var(axes, keepdim, correction));
 }
 Tensor Tensor::any(const Axes& axes, bool keepdim) const {
@@ -135,9 +139,12 @@ Tensor Tensor::logsumexp(const Axes& axes, bool keepdim) const {
   return total + shift.reshape(total.shape());
 }
 Tensor Tensor::norm(const Axes& axes, bool keepdim) const {
+  if (is_small_float(dtype())) return cast(DType::Float32).norm(axes, keepdim).cast(dtype());
+  if (!is_float(dtype())) return cast(DType::Float32).norm(axes, keepdim);  // squares would wrap
   return root_of_squares(square().sum(axes, keepdim));
 }
 Tensor Tensor::layernorm(int64_t last_axes, double eps) const {
+  if (is_small_float(dtype())) return cast(DType::Float32).layernorm(last_axes, eps).cast(dtype());
   Axes axes;
   for (int64_t i = 1; i <= last_axes; ++i) axes.push_back(-i);
   const Tensor centred = *this - mean(axes, true);

@@ -89,7 +89,7 @@ Cotangents pow_vjp(const UOp& n, const UOp& g) {
   const UOp &a = n.src(0), &b = n.src(1);
   const UOp lower = binary(Op::Pow, a, sub(b, like(b, 1)));
   const UOp da = where(eq(b, like(b, 0)), zeros_like(n), mul(b, lower));
-  const UOp log_a = mul(unary(Op::Log2, a), like(a, std::numbers::ln2));
+  const UOp log_a = logarithm(a, Base::E);
   const UOp db = where(eq(a, like(a, 0)), zeros_like(n), mul(n, log_a));
   return {mul(g, da), mul(g, db)};
 }
@@ -237,10 +237,12 @@ const std::unordered_map<Op, Vjp>& table() {
        [](const UOp& n, const UOp& g) { return Cotangents{fdiv(g, mul(n, like(n, 2)))}; }},
       {Op::Exp2,
        [](const UOp& n, const UOp& g) {
+         if (base_of(n.arg()) == Base::E) return Cotangents{mul(g, n)};
          return Cotangents{mul(g, mul(n, like(n, std::numbers::ln2)))};
        }},
       {Op::Log2,
        [](const UOp& n, const UOp& g) {
+         if (base_of(n.arg()) == Base::E) return Cotangents{fdiv(g, n.src(0))};
          return Cotangents{fdiv(mul(g, like(g, std::numbers::log2e)), n.src(0))};
        }},
       {Op::Sin,

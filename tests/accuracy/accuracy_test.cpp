@@ -1,0 +1,389 @@
+// The largest error of every elementwise function of Tensor's surface, in units of the last place,
+// against docs/switches.md. KOINE_TEST_EXHAUSTIVE=1 takes every float32 and 100 million float64 and
+// prints the table anew; KOINE_TEST_FUNCTION=NAME keeps to one.
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "check.hpp"
+#include "real.hpp"
+
+namespace koine::test {
+namespace {
+
+struct Function {
+  const char* name;
+  Tensor (*compute)(const Tensor& x, const Tensor& y);
+  // The same formula in three widths.
+  double (*in_double)(double, double);
+  long double (*in_long)(long double, long double);
+  Real (*in_real)(const Real&, const Real&);
+  double bound32, bound64;
+  bool binary;
+};
+
+template <class T>
+const T& as_argument(const T& x) {
+  return x;
+}
+
+// Formulas that do not cancel; T is double, long double or Real.
+template <class T>
+T sigmoid_of(const T& x) {
+  return x < T(0) ? exp(x) / (T(1) + exp(x)) : T(1) / (T(1) + exp(T(0) - x));
+}
+template <class T>
+T silu_of(const T& x) {
+  if (x < T(-20000)) return T(-0.0L);
+  return x * sigmoid_of(x);
+}
+template <class T>
+T gelu_of(const T& x) {
+  if (x < T(-200)) return T(-0.0L);
+  if (T(200) < x) return x;
+  const T c = sqrt(T(8) * T(1) / T(std::numbers::pi_v<long double>));
+  return x * sigmoid_of(c * (x + T(44715) / T(1000000) * x * x * x));
+}
+// pi to the precision of Real.
+template <>
+Real gelu_of(const Real& x) {
+  if (x < Real(-200)) return -0.0L;
+  if (Real(200) < x) return x;
+  static const Real pi = [] {
+    // atan(1) by the log-free way: 16 atan(1/5) - 4 atan(1/239) (J. Machin).
+    auto arctangent = [](int n) {
+      Real sum, power = Real(1) / Real(n);
+      for (int k = 0; k < 260; ++k) {
+        const Real term = power / Real(2 * k + 1);
+        sum = k % 2 == 0 ? sum + term : sum - term;
+        power = power / Real(n * n);
+      }
+      return sum;
+    };
+    return Real(16) * arctangent(5) - Real(4) * arctangent(239);
+  }();
+  const Real c = sqrt(Real(8) / pi);
+  return x * sigmoid_of(c * (x + Real(44715) / Real(1000000) * x * x * x));
+}
+template <class T>
+T relu_of(const T& x) {
+  return x < T(0) ? T(0) : x;
+}
+template <class T>
+T softplus_of(const T& x) {
+  return x < T(0) ? log1p(exp(x)) : x + log1p(exp(T(0) - x));
+}
+
+using std::abs;
+using std::ceil;
+using std::cos;
+using std::exp;
+using std::exp2;
+using std::expm1;
+using std::floor;
+using std::log;
+using std::log1p;
+using std::log2;
+using std::pow;
+using std::rint;
+using std::sin;
+using std::sqrt;
+using std::tan;
+using std::tanh;
+using std::trunc;
+
+// Whether the text of a formula names y.
+constexpr bool uses_second(std::string_view formula) {
+  return formula.ends_with("y") || formula.ends_with("(y)");
+}
+
+#define KOINE_ROW(name, bound32, bound64, tensor, formula)                                      \
+  Function {                                                                                    \
+    name, [](const Tensor& x, [[maybe_unused]] const Tensor& y) { return tensor; },             \
+        [](double x, [[maybe_unused]] double y) -> double { return formula; },                  \
+        [](long double x, [[maybe_unused]] long double y) -> long double { return formula; },   \
+        [](const Real& x, [[maybe_unused]] const Real& y) -> Real { return formula; }, bound32, \
+        bound64, uses_second(#tensor)                                                           \
+  }
+
+const std::vector<Function>& functions() {
+  static const std::vector<Function> rows = {
+      KOINE_ROW("exp", 2, 2, x.exp(), exp(x)),
+      KOINE_ROW("exp2", 2, 2, x.exp2(), exp2(x)),
+      KOINE_ROW("log", 2, 2, x.log(), log(x)),
+      KOINE_ROW("log2", 2, 2, x.log2(), log2(x)),
+      KOINE_ROW("sin", 2, 2, x.sin(), sin(x)),
+      KOINE_ROW("cos", 2, 2, x.cos(), cos(x)),
+      KOINE_ROW("tan", 4, 4, x.tan(), tan(x)),
+      KOINE_ROW("tanh", 4, 4, x.tanh(), tanh(x)),
+      KOINE_ROW("sigmoid", 4, 4, x.sigmoid(), sigmoid_of(x)),
+      KOINE_ROW("silu", 4, 4, x.silu(), silu_of(x)),
+      KOINE_ROW("gelu", 4, 4, x.gelu(), gelu_of(x)),
+      KOINE_ROW("softplus", 4, 4, x.softplus(), softplus_of(x)),
+      KOINE_ROW("elu", 4, 4, x.elu(), (x < 0 ? expm1(x) : x + 0)),
+      KOINE_ROW("leaky_relu", 4, 4, x.leaky_relu(), (x < 0 ? x / 100 : x + 0)),
+      KOINE_ROW("pow", 4, 4, x.pow(y), pow(x, y)),
+      KOINE_ROW("abs", 0, 0, x.abs(), abs(x)),
+      KOINE_ROW("trunc", 0, 0, x.trunc(), trunc(x)),
+      KOINE_ROW("floor", 0, 0, x.floor(), floor(x)),
+      KOINE_ROW("ceil", 0, 0, x.ceil(), ceil(x)),
+      KOINE_ROW("round", 0, 0, x.round(), rint(x)),
+      KOINE_ROW("relu", 0, 0, x.relu(), relu_of(x)),
+      KOINE_ROW("sqrt", 0.5, 0.5, x.sqrt(), sqrt(x)),
+      KOINE_ROW("rsqrt", 2, 2, x.rsqrt(), 1 / sqrt(x)),
+      KOINE_ROW("reciprocal", 0.5, 0.5, x.reciprocal(), 1 / x),
+      KOINE_ROW("square", 0.5, 0.5, x.square(), x * x),
+      KOINE_ROW("+", 0.5, 0.5, x + y, x + y),
+      KOINE_ROW("-", 0.5, 0.5, x - y, x - y),
+      KOINE_ROW("*", 0.5, 0.5, x * y, x * y),
+      KOINE_ROW("/", 0.5, 0.5, x / y, x / y),
+  };
+  return rows;
+}
+
+// --- errors --------------------------------------------------------------------------------------
+
+// |got - want| in units of the last place of F at `want`; infinite where one is a NaN.
+template <class F, class Wide>
+double error_of(F got, Wide want) {
+  if (std::isnan(want) || std::isnan(got))
+    return std::isnan(want) && std::isnan(got) ? 0 : std::numeric_limits<double>::infinity();
+  const auto rounded = static_cast<F>(want);
+  if (rounded == got)
+    return std::isinf(got) ? 0 : std::min(0.5, [&] {
+      const F size = std::fabs(rounded);
+      const F step = std::nextafter(size, std::numeric_limits<F>::infinity()) - size;
+      return static_cast<double>(std::fabs(static_cast<Wide>(got) - want) / step);
+    }());
+  using Limits = std::numeric_limits<F>;
+  const Wide top = std::ldexp(Wide(1), Limits::max_exponent);  // what infinity is rounded from
+  const Wide value =
+      std::isinf(got) ? std::copysign(top, static_cast<Wide>(got)) : static_cast<Wide>(got);
+  const F size = std::min(std::fabs(rounded), Limits::max());
+  const F below = std::nextafter(size, F(0));
+  const F step = std::isinf(std::nextafter(size, Limits::infinity()))
+                     ? size - below
+                     : std::nextafter(size, Limits::infinity()) - size;
+  return static_cast<double>(std::fabs(value - want) / step);
+}
+
+struct Worst {
+  double error = 0, x = 0, y = 0, got = 0;
+};
+
+template <class F>
+struct Inputs {
+  std::vector<F> x, y;
+};
+
+template <class F>
+void settle(const Function& f, F x, F y, F got, Worst& worst) {
+  const auto exact =
+      static_cast<long double>(f.in_real(static_cast<long double>(x), static_cast<long double>(y)));
+  const double error = error_of<F, long double>(got, exact);
+  if (error > worst.error) worst = {error, x, y, got};
+}
+
+// The wider type decides all but ties of the first digits: whatever comes near the worst so far is
+// taken again in Real.
+template <class F>
+void measure(const Function& f, const Inputs<F>& in, Worst& worst) {
+  constexpr bool single = sizeof(F) == 4;
+  const auto n = static_cast<int64_t>(in.x.size());
+  const auto got = f.compute(Tensor::from(in.x, {n}), Tensor::from(in.y, {n})).template tolist<F>();
+  for (size_t i = 0; i < in.x.size(); ++i) {
+    double error;
+    if constexpr (single)
+      error = error_of<F, double>(got[i], f.in_double(in.x[i], in.y[i]));
+    else
+      error = error_of<F, long double>(got[i], f.in_long(in.x[i], in.y[i]));
+    if (error <= worst.error) continue;
+    settle(f, in.x[i], in.y[i], got[i], worst);
+  }
+}
+
+// --- inputs --------------------------------------------------------------------------------------
+
+template <class F>
+F from_bits(uint64_t bits) {
+  if constexpr (sizeof(F) == 4)
+    return std::bit_cast<float>(static_cast<uint32_t>(bits >> 32));
+  else
+    return std::bit_cast<double>(bits);
+}
+
+// Second operands: any number, or such that x^y stays in the range.
+template <class F>
+F partner(F x, std::mt19937_64& random) {
+  const double limit = sizeof(F) == 4 ? 150 : 1080,
+               u = static_cast<double>(random() >> 11) * 0x1p-53;
+  switch (random() % 4) {
+    case 0:
+      return from_bits<F>(random());
+    case 1:
+      return static_cast<F>(static_cast<int>(random() % 41) - 20);
+    default:
+      return static_cast<F>((2 * u - 1) * limit / std::log2(std::fabs(static_cast<double>(x))));
+  }
+}
+
+// A third each: any pattern; where exponentials live; small numbers of every size.
+template <class F>
+Inputs<F> sample(std::mt19937_64& random, size_t n) {
+  using Limits = std::numeric_limits<F>;
+  Inputs<F> in;
+  in.x = {0,
+          F(-0.0),
+          1,
+          -1,
+          Limits::infinity(),
+          -Limits::infinity(),
+          Limits::quiet_NaN(),
+          Limits::max(),
+          -Limits::max(),
+          Limits::min(),
+          Limits::denorm_min(),
+          -Limits::denorm_min()};
+  const double range = sizeof(F) == 4 ? 110 : 760;
+  while (in.x.size() < n) {
+    const double u = 2 * static_cast<double>(random() >> 11) * 0x1p-53 - 1;
+    in.x.push_back(from_bits<F>(random()));
+    in.x.push_back(static_cast<F>(u * range));
+    in.x.push_back(static_cast<F>(std::ldexp(u, static_cast<int>(random() % 12) - 8)));
+  }
+  in.x.resize(n);
+  for (const F x : in.x) in.y.push_back(partner(x, random));
+  return in;
+}
+
+// KOINE_TEST_EXHAUSTIVE=1
+bool exhaustive() { return std::getenv("KOINE_TEST_EXHAUSTIVE") != nullptr; }
+bool chosen(const Function& f) {
+  const char* only = std::getenv("KOINE_TEST_FUNCTION");
+  return only == nullptr || std::string(only) == f.name;
+}
+
+void expect_within(const Function& f, const Worst& worst, double bound) {
+  EXPECT_LE(worst.error, bound) << f.name << "("
+                                << fmt::format("{}, {}) is not {}", worst.x, worst.y, worst.got);
+  if (std::getenv("KOINE_TEST_PRINT") != nullptr)
+    fmt::print("{:12} {:8.4f} of {} at {} {}\n", f.name, worst.error, bound, worst.x, worst.y);
+}
+
+template <class F>
+void measure_sample(size_t n, bool strict) {
+  const OptionScope scope(strict ? strict_options() : koine::options());
+  for (const Function& f : functions()) {
+    if (!chosen(f)) continue;
+    std::mt19937_64 random(test_seed());
+    Worst worst;
+    measure(f, sample<F>(random, n), worst);
+    expect_within(f, worst, sizeof(F) == 4 ? f.bound32 : f.bound64);
+  }
+}
+
+// Every float32. The float64 kernels find the candidates, Real decides.
+Worst measure_all(const Function& f) {
+  Worst worst;
+  constexpr size_t chunk = size_t{1} << 21;
+  std::mt19937_64 random(test_seed());
+  Inputs<float> in{std::vector<float>(chunk), std::vector<float>(chunk)};
+  for (uint64_t start = 0; start < uint64_t{1} << 32; start += chunk) {
+    for (size_t i = 0; i < chunk; ++i) {
+      in.x[i] = std::bit_cast<float>(static_cast<uint32_t>(start + i));
+      in.y[i] = f.binary ? partner(in.x[i], random) : 0;
+    }
+    const auto n = static_cast<int64_t>(chunk);
+    const Tensor x = Tensor::from(in.x, {n}), y = Tensor::from(in.y, {n});
+    const auto got = f.compute(x, y).tolist<float>();
+    const auto wide = f.compute(x.cast(DType::Float64), y.cast(DType::Float64)).tolist<double>();
+    for (size_t i = 0; i < chunk; ++i)
+      if (error_of<float, double>(got[i], wide[i]) > worst.error)
+        settle<float>(f, in.x[i], in.y[i], got[i], worst);
+  }
+  return worst;
+}
+
+// Errors of narrow floats, in units of their last place.
+double narrow_error(DType d, Bits got, double want) {
+  const double value = bits_to_double(d, got);
+  if (std::isnan(want) || std::isnan(value))
+    return std::isnan(value) && std::isnan(bits_to_double(d, double_to_bits(d, want)))
+               ? 0
+               : std::numeric_limits<double>::infinity();
+  const Bits rounded = double_to_bits(d, want);
+  if (rounded == got) return 0.5;
+  const double here = std::fabs(bits_to_double(d, rounded));
+  const double next = std::fabs(bits_to_double(d, rounded + 1));
+  const double step = std::isfinite(next) && std::isfinite(here) ? next - here : here;
+  return std::fabs(value - want) / step;
+}
+
+}  // namespace
+
+// 10 million numbers over all functions and both modes.
+TEST(accuracy, spec_D9_spec_D10_float32) {
+  const size_t n = 10'000'000 / 2 / functions().size();
+  measure_sample<float>(n, false);
+  measure_sample<float>(n, true);
+}
+
+TEST(accuracy, spec_D9_spec_D10_float64) {
+  measure_sample<double>(30'000, false);
+  measure_sample<double>(30'000, true);
+}
+
+// Narrow floats are computed in float32 and rounded once: half a unit, and what float32 errs.
+TEST(accuracy, spec_D9_every_narrow_float) {
+  for (const DType d : {DType::Float16, DType::BFloat16, DType::Float8E4M3, DType::Float8E5M2}) {
+    const int64_t n = int64_t{1} << (8 * item_size(d));
+    std::vector<uint16_t> patterns(static_cast<size_t>(n));
+    for (size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<uint16_t>(i);
+    const Tensor x = Tensor::from(patterns, {n}).cast(storage_uint(d)).bitcast(d).contiguous();
+    for (const Function& f : functions()) {
+      if (f.binary || !chosen(f)) continue;
+      const auto got = f.compute(x, x).bitcast(storage_uint(d)).tolist<uint16_t>();
+      Worst worst;
+      for (size_t i = 0; i < got.size(); ++i) {
+        const double at = bits_to_double(d, i);
+        const double error = narrow_error(d, got[i], f.in_double(at, at));
+        if (error > worst.error) worst = {error, at, 0, bits_to_double(d, got[i])};
+      }
+      EXPECT_LE(worst.error, 0.502)
+          << dtype_name(d) << " " << f.name << "(" << worst.x << ") is not " << worst.got;
+    }
+  }
+}
+
+// By hand: KOINE_TEST_EXHAUSTIVE=1, nearly two hours on one core; KOINE_TEST_FUNCTION=exp one of
+// them.
+TEST(accuracy, by_hand_every_float32) {
+  if (!exhaustive()) GTEST_SKIP() << "KOINE_TEST_EXHAUSTIVE=1 runs this";
+  for (const Function& f : functions())
+    if (chosen(f)) expect_within(f, measure_all(f), f.bound32);
+}
+
+TEST(accuracy, by_hand_100_million_float64) {
+  if (!exhaustive()) GTEST_SKIP() << "KOINE_TEST_EXHAUSTIVE=1 runs this";
+  for (const Function& f : functions()) {
+    if (!chosen(f)) continue;
+    std::mt19937_64 random(test_seed() + 1);
+    Worst worst;
+    for (int part = 0; part < 100; ++part) measure(f, sample<double>(random, 1'000'000), worst);
+    expect_within(f, worst, f.bound64);
+  }
+}
+
+// The table of docs/switches.md states these bounds.
+TEST(accuracy, the_table_in_the_documentation) {
+  std::ifstream in("docs/switches.md");
+  std::stringstream text;
+  text << in.rdbuf();
+  for (const Function& f : functions())
+    EXPECT_NE(text.str().find(fmt::format("| `{}` | {} | {} |", f.name, f.bound32, f.bound64)),
+              std::string::npos)
+        << fmt::format("| `{}` | {} | {} |", f.name, f.bound32, f.bound64);
+}
+
+}  // namespace koine::test
