@@ -5,6 +5,7 @@
 #include "check.hpp"
 #include "graphs.hpp"
 #include "koine/engine/checks.hpp"
+#include "koine/interp/deviation.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -66,6 +67,17 @@ std::vector<Values> programs() {
   out.push_back({add(contiguous(mul(first, first)), contiguous(add(second, first)))});
   out.push_back({add(square, permute(square, {1, 0}))});
   out.push_back({(Tensor::arange(100) * Tensor(2)).uop()});
+  // Sizes with several bindings.
+  const UOp n = variable("n", 1, 6);
+  const UOp rows =
+      shrink(x, stack(Values{index_const(0), index_const(0)}), stack(Values{n, index_const(8)}));
+  out.push_back({add(rows, f32(1)), reduce(Op::Add, rows, {0})});
+  // A Function, an assignment that reads what it overwrites, and threads.
+  const UOp p = param(0, x.shape(), DType::Float32);
+  out.push_back({get_tuple(function(tuple(Values{mul(p, p)}), Values{add(x, y)}), 0)});
+  const UOp old = leaf({6, 8}, DType::Float32, 6);
+  out.push_back({after(old, {store(old, add(flip(old, {1, 0}), y))}), mul(y, f32(2))});
+  out.push_back({mul(leaf({128, 128}), f32(3))});
   return out;
 }
 
@@ -325,7 +337,8 @@ std::vector<Broken> broken_graphs() {
 std::string verdict(const Values& values, const Changes& changes) {
   Values destinations;
   for (const UOp& v : values)
-    destinations.push_back(new_buffer(v.shape(), v.dtype(), Device("CPU")));
+    destinations.push_back(v.is(Op::After) ? UOp()
+                                           : new_buffer(v.shape(), v.dtype(), Device("CPU")));
   try {
     const Callified made = callify(values, destinations);
     (void)check_callified(values, destinations, made, changes.graph);
@@ -362,14 +375,46 @@ TEST(differential, stages_that_are_right_raise_no_alarm) {
   }
 }
 
+// Threads of a kernel: the heuristic gives them to larger work than is run here.
+TEST(differential, kernels_with_threads_run_all_of_them) {
+  const OptionScope scope(verified(false));
+  const UOp value = mul(leaf({16, 8}), f32(3));
+  const UOp ast = schedule({value})[0].ast;
+  const std::vector<Opt> opts{{OptOp::Split, 0, 4, AxisType::Thread, true}};
+  EXPECT_EQ(lower_kernel(ast, generic_target(false), {}, &opts).checks.checked, 4);
+  // Threads that all do the part of the first.
+  const StageChange first = [](std::string_view stage, const UOp& graph) {
+    return stage != "expand" ? graph : transform_graph(graph, [](const UOp&, const UOp& node) {
+      return node.is(Op::Special) ? index_const(0) : node;
+    });
+  };
+  try {
+    (void)lower_kernel(ast, generic_target(false), {}, &opts, first);
+    ADD_FAILURE() << "nothing was found";
+  } catch (const InternalError& e) {
+    EXPECT_NE(std::string(e.what()).find("stage expand"), std::string::npos) << e.what();
+    EXPECT_LE(reduced_nodes(e.what()), 10) << e.what();
+  }
+}
+
+TEST(differential, large_kernels_are_counted_and_not_run) {
+  const OptionScope scope(verified(false));
+  reset_counters();
+  EXPECT_EQ(verdict({add(leaf({600, 600}), f32(1))}, {}), "");
+  EXPECT_EQ(counters().checked_stages, 0);
+  EXPECT_GT(counters().unchecked_stages, 5);
+}
+
 TEST(differential, random_graphs_raise_no_alarm) {
   const uint64_t seed = test_seed();
+  reset_counters();
   for (int64_t i = 0; i < test_cases(200); ++i) {
     const OptionScope scope(verified(i % 2 == 0));
     std::mt19937_64 random(seed + static_cast<uint64_t>(i));
     const UOp graph = random_graph(random);
     EXPECT_EQ(verdict({graph}, {}), "") << "KOINE_TEST_SEED=" << seed + static_cast<uint64_t>(i);
   }
+  EXPECT_GT(counters().checked_stages, 20 * counters().unchecked_stages);
 }
 
 // Every broken stage is found by some program, in the mode it belongs to, named, and shown on at
@@ -392,6 +437,57 @@ TEST(differential, broken_stages_are_found_named_and_reduced) {
     if (std::getenv("KOINE_TEST_SHOW") != nullptr)
       fmt::print("{}: {} nodes\n{}\n", b.name, reduced_nodes(found), found);
   }
+}
+
+// --- bounds --------------------------------------------------------------------------------------
+
+TEST(deviation, folds_in_any_order_stay_within_the_bound) {
+  std::mt19937_64 random(test_seed());
+  for (int i = 0; i < 300; ++i) {
+    const Op op = i % 3 == 0 ? Op::Mul : i % 3 == 1 ? Op::Add : Op::Max;
+    const bool whole = i % 2 == 0;
+    std::vector<Bits> values;
+    for (int k = 0; k < 2 + i % 30; ++k)
+      values.push_back(double_to_bits(
+          DType::Float32, whole ? static_cast<double>(static_cast<int64_t>(random() % 3) - 1)
+                                : std::ldexp(static_cast<double>(random() % 100001) - 5e4,
+                                             static_cast<int>(random() % 20) - 25)));
+    Fold fold(op, DType::Float32, {true, false});
+    for (const Bits v : values) fold.add({v, 0, 0});
+    const Deviating got = fold.result(true);
+    const double value = bits_to_double(DType::Float32, got.bits);
+    if (whole && op != Op::Max) {
+      EXPECT_EQ(got.deviation, 0);
+    }
+    for (int order = 0; order < 20; ++order) {
+      std::shuffle(values.begin(), values.end(), random);
+      Fold other(op, DType::Float32, {});
+      for (const Bits v : values) other.add({v, 0, 0});
+      const double shuffled = bits_to_double(DType::Float32, other.result(true).bits);
+      EXPECT_LE(std::abs(shuffled - value), got.deviation) << op_name(op);
+    }
+  }
+}
+
+TEST(deviation, a_bound_is_no_excuse_for_a_wrong_sum) {
+  Fold fold(Op::Add, DType::Float32, {true, true});
+  for (int k = 1; k <= 100; ++k) fold.add({double_to_bits(DType::Float32, 0.1 * k), 0, 0});
+  const Deviating sum = fold.result(true);
+  EXPECT_NEAR(bits_to_double(DType::Float32, sum.bits), 505, 1e-3);
+  EXPECT_GT(sum.deviation, 0);
+  EXPECT_LT(sum.deviation, 0.01);
+}
+
+TEST(deviation, overflow_in_one_order_leaves_a_sum_open) {
+  const Bits big = double_to_bits(DType::Float32, 3e38),
+             less = double_to_bits(DType::Float32, -3e38);
+  Fold fold(Op::Add, DType::Float32, {true, false});
+  for (const Bits v : {big, big, less}) fold.add({v, 0, 0});
+  EXPECT_EQ(fold.result(true).deviation, undetermined);
+  Fold nan(Op::Add, DType::Float32, {true, false});
+  for (const double v : {1.0, std::nan(""), 2.0})
+    nan.add({double_to_bits(DType::Float32, v), 0, 0});
+  EXPECT_EQ(nan.result(true).deviation, 0);
 }
 
 }  // namespace koine::test

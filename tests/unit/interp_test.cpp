@@ -193,4 +193,14 @@ TEST(interp, vector_accesses_are_checked_lane_by_lane) {
   expect_internal_error([&] { stores_from(3); }, "Store at element 6 of a buffer with 6");
 }
 
+TEST(interp, use_before_definition_is_an_internal_error) {
+  Writer w;
+  const UOp p = param(0, shape_of({4}), DType::Float32);
+  const UOp sum = add(load(index(p, {number(0)})), constant(DType::Float32, 1));
+  w(index(p, {number(1)}));
+  w(store(index(p, {number(1)}), sum));
+  w(sum);
+  expect_internal_error([&] { run(w.linear(), {{1, 2, 3, 4}}); }, "use before definition");
+}
+
 }  // namespace koine::test
