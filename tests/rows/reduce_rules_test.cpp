@@ -169,4 +169,47 @@ TEST(reduce_rules, folds_by_index_count_their_misses) {
       }
 }
 
+// Where each index hits one row, that row sees no miss: a miss above the values must not reach it.
+TEST(reduce_rules, a_maximum_by_index_keeps_values_below_its_miss) {
+  const int64_t k = 2;
+  const UOp row = expand(Tensor::arange(k).reshape({k, 1}).uop(), shape_of({k, 2}));
+  const UOp hit = eq(row, expand(Tensor::from<int32_t>({1, 1}, {1, 2}).uop(), shape_of({k, 2})));
+  for (const DType d : {DType::Int32, DType::Int8, DType::UInt8, DType::UInt64})
+    for (const bool most : {false, true})  // of values that are known to be 0 or 1
+      for (const Bits miss : {Bits{0}, Bits{1}, Bits{2}, (Bits{1} << 63) + 5}) {
+        if (miss > 2 && d != DType::UInt64) continue;
+        const UOp v = koine::cast(Tensor::from<bool>({most, false}).reshape({1, 2}).uop(), d);
+        const UOp top = reduce(Op::Max, where(hit, v, constant_bits(d, miss)), {1});
+        const std::vector<Bits> want{miss, Bits{most}};
+        EXPECT_EQ(run_on(top, "CPU").data, want) << dtype_name(d) << " " << most << " " << miss;
+        EXPECT_EQ(run_on(top, "INTERP").data, want);
+      }
+}
+
+// A maximum by no index at all is the least value of its dtype, not the miss.
+TEST(reduce_rules, a_maximum_by_symbolically_many_indices) {
+  const int64_t k = 3;
+  const UOp n = variable("n", 0, 4), one = index_const(1);
+  const UOp size = stack(std::vector<UOp>{one, n}),
+            both = stack(std::vector<UOp>{index_const(k), n});
+  const UOp origin = shape_of({0, 0});
+  const UOp at = shrink(Tensor::from<int32_t>({1, 0, 1, 7}, {1, 4}).uop(), origin, size),
+            v = shrink(Tensor::from<uint8_t>({9, 3, 4, 5}, {1, 4}).uop(), origin, size);
+  const UOp row = expand(Tensor::arange(k).reshape({k, 1}).uop(), both);
+  const UOp value = cast(expand(v, both), DType::Int32);
+  const UOp top =
+      reduce(Op::Max, where(eq(row, expand(at, both)), value, constant_int(DType::Int32, 0)), {1});
+  for (const char* device : {"CPU", "INTERP"})
+    for (int64_t size_now = 0; size_now <= 4; ++size_now) {
+      Options o = options();
+      o.device = device;
+      const OptionScope scope(o);
+      const Array got = array_of(realize({top}, {{"n", size_now}})[0]);
+      const int64_t none = size_now == 0 ? INT32_MIN : 0;
+      const std::vector<int64_t> want{size_now >= 2 ? 3 : none, size_now >= 1 ? 9 : none, none};
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_EQ(bits_to_int(DType::Int32, got.data[i]), want[i]) << device << " n=" << size_now;
+    }
+}
+
 }  // namespace koine::test

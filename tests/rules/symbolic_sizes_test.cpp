@@ -3,6 +3,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine::test {
@@ -121,6 +122,11 @@ TEST(rules, comparisons_at_equality) {
   const UOp i = variable("i", 0, 9), three = index_const(3);
   EXPECT_EQ(simplify(lt(three, three)), constant_bool(false));
   EXPECT_EQ(simplify(lt(add(i, three), add(three, i))), constant_bool(false));
+  // The rule by itself, where no bounds have decided before.
+  EXPECT_EQ(rewrite(lt(add(i, three), add(three, i)), index_rules()), constant_bool(false));
+  EXPECT_EQ(rewrite(lt(i, add(i, three)), index_rules()), constant_bool(true));
+  EXPECT_EQ(rewrite(ne(i, add(i, three)), index_rules()), constant_bool(true));
+  EXPECT_EQ(rewrite(ne(add(three, i), add(i, three)), index_rules()), constant_bool(false));
   EXPECT_EQ(simplify(lt(i, index_const(10))), constant_bool(true));
   EXPECT_EQ(simplify(lt(i, index_const(0))), constant_bool(false));
   EXPECT_FALSE(simplify(lt(i, index_const(9))).is(Op::Const)) << "i may be 9";

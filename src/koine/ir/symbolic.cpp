@@ -371,8 +371,8 @@ bool without_factors(Factors& product, const Factors& divisor) {
   return true;
 }
 
-// p = b * quotient + remainder with the remainder proven in [0, b), b > 0 symbolic: long division
-// by the term of b with the most factors. False where nothing is proven.
+// p = b * quotient + remainder for a symbolic b, with the remainder proven in [0, b), so that b is
+// not 0: long division by the term of b with the most factors. False where nothing is proven.
 bool divide(const Polynomial& p, const Polynomial& b, DivMod& out) {
   const auto most = std::max_element(b.begin(), b.end(), [](const Term& x, const Term& y) {
     return x.factors.size() < y.factors.size();
@@ -503,7 +503,6 @@ UOp normal_form(const UOp& node) {
         return index_const(node.is(Op::Idiv) ? 1 : 0);
       if (a.bounds().low >= 0 && b.bounds().low > a.bounds().high)
         return node.is(Op::Idiv) ? index_const(0) : a;
-      if (b.bounds().low <= 0) return node;  // b may be 0, where the result is 0
       DivMod r;
       if (!divide(to_polynomial(a), to_polynomial(b), r)) return node;
       return from_polynomial(node.is(Op::Idiv) ? r.quotient : r.remainder);
