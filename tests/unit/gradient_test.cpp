@@ -19,7 +19,8 @@ std::vector<double> slopes(const Tensor& value, const Tensor& x) {
 UOp derivative(const UOp& of, const UOp& by) {
   const UOp scalar = Tensor(of).sum().uop();
   const std::vector<UOp> outputs{scalar}, seeds{constant(scalar.dtype(), 1)}, targets{by};
-  return gradient(outputs, seeds, targets)[0];
+  const UOp g = gradient(outputs, seeds, targets)[0];
+  return g ? g : Tensor(by).zeros_like().uop();
 }
 
 }  // namespace
@@ -249,6 +250,181 @@ TEST(gradients, spec_M1_contiguous_backward_stores_the_gradient) {
   EXPECT_EQ(through(true).tolist<int>(), (std::vector<int>{8, 16, 24}));
   EXPECT_EQ(kernel_count({(x * Tensor(2.0)).contiguous_backward() + Tensor(1.0)}), 1)
       << "forwards it is nothing";
+}
+
+// --- single rows of the table
+// ---------------------------------------------------------------------
+
+namespace {
+
+UOp numbers(const std::vector<double>& v) {
+  return Tensor::from(v, {static_cast<int64_t>(v.size())}).uop();
+}
+std::vector<double> list(const UOp& value) { return Tensor(value).tolist<double>(); }
+
+}  // namespace
+
+TEST(gradients, rows_of_unary_ops) {
+  const std::vector<double> at{-2, -0.5, 0.25, 3};
+  const UOp x = numbers(at);
+  auto expect = [&](const UOp& y, const std::function<double(double)>& slope, const char* name) {
+    const auto got = list(derivative(y, x));
+    for (size_t i = 0; i < at.size(); ++i)
+      EXPECT_NEAR(got[i], slope(at[i]), 1e-12 * std::max(1.0, std::fabs(got[i]))) << name << at[i];
+  };
+  expect(unary(Op::Recip, x), [](double v) { return -1 / (v * v); }, "1/x ");
+  expect(unary(Op::Exp2, x), [](double v) { return std::exp2(v) * std::log(2); }, "2^x ");
+  for (int turns = 0; turns < 4; ++turns)
+    expect(
+        sine(x, turns), [&](double v) { return std::cos(v + turns * std::acos(-1) / 2); }, "sin ");
+  expect(unary(Op::Trunc, x), [](double) { return 0.0; }, "trunc ");
+  const UOp positive = mul(x, x);
+  expect(unary(Op::Sqrt, positive), [](double v) { return v < 0 ? -1 : 1; }, "sqrt x^2 ");
+  expect(unary(Op::Log2, positive), [](double v) { return 2 / v / std::log(2); }, "log2 x^2 ");
+}
+
+TEST(gradients, rows_of_ops_with_several_operands) {
+  const UOp a = numbers({2, 3}), b = numbers({5, -7}), c = numbers({1, 4}), w = numbers({10, 100});
+  const UOp fused = mul(mulacc(a, b, c), w);
+  EXPECT_EQ(list(derivative(fused, a)), (std::vector<double>{50, -700}));
+  EXPECT_EQ(list(derivative(fused, b)), (std::vector<double>{20, 300}));
+  EXPECT_EQ(list(derivative(fused, c)), (std::vector<double>{10, 100}));
+  const UOp quotient = fdiv(a, b);
+  EXPECT_EQ(list(derivative(quotient, a)), (std::vector<double>{1.0 / 5, -1.0 / 7}));
+  EXPECT_EQ(list(derivative(quotient, b)), (std::vector<double>{-(2.0 / 5) / 5, (3.0 / -7) / 7}));
+  // Broadcast operands take the sum.
+  const UOp row = Tensor::from<double>({1, 2, 3, 4, 5, 6}, {3, 2}).uop();
+  EXPECT_EQ(list(derivative(mulacc(row, a, c), a)), (std::vector<double>{9, 12}));
+  EXPECT_EQ(list(derivative(mulacc(row, a, c), c)), (std::vector<double>{3, 3}));
+  // Powers at 0, by base and by exponent; the exponent's slope at base 0 is 0 by convention.
+  const UOp base = numbers({0, 0, 0, 0, 2, 2}), exponent = numbers({0, 1, 2, 3, 0, 3});
+  const UOp power = binary(Op::Pow, base, exponent);
+  EXPECT_EQ(list(derivative(power, base)), (std::vector<double>{0, 1, 0, 0, 0, 12}));
+  const auto by_exponent = list(derivative(power, exponent));
+  const std::vector<double> wanted{0, 0, 0, 0, std::log(2), 8 * std::log(2)};
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(by_exponent[i], wanted[i], 1e-12) << i;
+  EXPECT_TRUE(
+      std::isinf(list(derivative(binary(Op::Pow, base, numbers({0.5, 1, 1, 1, 1, 1})), base))[0]));
+  // A tie is shared.
+  const UOp m = koine::maximum(numbers({1, 2, 3}), numbers({3, 2, 1}));
+  EXPECT_EQ(list(derivative(m, m.src(0))), (std::vector<double>{0, 0.5, 1}));
+  EXPECT_EQ(list(derivative(m, m.src(1))), (std::vector<double>{1, 0.5, 0}));
+}
+
+// Remainders: 1 by the dividend and -floor(a/b) by the divisor, at exact multiples too.
+TEST(gradients, spec_D3_of_remainders) {
+  const std::vector<double> at{6, -6, 6, -6, 7, -7, 7, -7, 0, 0.25, 1e9},
+      by{3, 3, -3, -3, 2, 2, -2, -2, 5, 8, 3};
+  for (const DType d : {DType::Float64, DType::Float32}) {
+    const Tensor a = Tensor::from(at, {11}).cast(d), b = Tensor::from(by, {11}).cast(d);
+    const Tensor rest = a.mod(b).sum(), whole = a.idiv(b).sum();
+    EXPECT_EQ(rest.gradient({a})[0].tolist<double>(), std::vector<double>(11, 1));
+    const auto slopes_by = rest.gradient({b})[0].tolist<double>();
+    for (size_t i = 0; i < at.size(); ++i)
+      EXPECT_NEAR(slopes_by[i], -std::floor(at[i] / by[i]), 64) << at[i] << " % " << by[i];
+    for (size_t i = 0; i + 1 < at.size(); ++i)
+      EXPECT_EQ(slopes_by[i], -std::floor(at[i] / by[i])) << at[i] << " % " << by[i];
+    EXPECT_EQ(whole.gradient({a})[0].tolist<double>(), std::vector<double>(11, 0));
+    EXPECT_EQ(whole.gradient({b})[0].tolist<double>(), std::vector<double>(11, 0));
+  }
+  check_gradient([](const Tensor& t) { return t.mod(Tensor(0.7)) + Tensor(2.3).mod(t); },
+                 doubles({4, 3}, 20));
+}
+
+// relu reads its condition from its result; what only looks like it does not.
+TEST(gradients, spec_amend_40_what_looks_like_relu) {
+  auto slope = [](double at, const std::function<UOp(const UOp&)>& f) {
+    const UOp x = numbers({at});
+    return list(derivative(f(x), x))[0];
+  };
+  auto number = [](double v) { return constant(DType::Float64, v); };
+  auto relu = [&](double corner) {
+    return [=](const UOp& x) {
+      return where(lt(number(corner), x), x, koine::maximum(detach(x), number(corner)));
+    };
+  };
+  EXPECT_EQ(slope(0, relu(0)), 0);
+  EXPECT_EQ(slope(1e-300, relu(0)), 1);
+  EXPECT_EQ(slope(-1, relu(0)), 0);
+  EXPECT_EQ(slope(2, relu(2)), 0);
+  EXPECT_EQ(slope(2.5, relu(2)), 1);
+  const UOp zero = number(0), other = numbers({5}), below = numbers({-1});
+  EXPECT_EQ(slope(-1,
+                  [&](const UOp& x) {
+                    return where(lt(zero, x), x, koine::maximum(detach(other), zero));
+                  }),
+            0)
+      << "the maximum of another value";
+  EXPECT_EQ(slope(-1,
+                  [&](const UOp& x) {
+                    return where(lt(zero, x), x, koine::maximum(detach(x), number(2)));
+                  }),
+            0)
+      << "another corner";
+  EXPECT_EQ(slope(5,
+                  [&](const UOp& x) {
+                    return where(lt(zero, below), x, koine::maximum(detach(x), zero));
+                  }),
+            0)
+      << "the condition of another value";
+  EXPECT_EQ(
+      slope(-3,
+            [&](const UOp& x) { return where(lt(number(-2), x), x, mul(detach(x), number(-2))); }),
+      0)
+      << "a product";
+  EXPECT_EQ(
+      slope(-1,
+            [&](const UOp& x) { return where(ne(zero, x), x, koine::maximum(detach(x), zero)); }),
+      1)
+      << "another comparison";
+  EXPECT_EQ(
+      slope(-1, [&](const UOp& x) { return where(lt(zero, x), x, koine::maximum(x, number(-4))); }),
+      1)
+      << "no detach";
+}
+
+TEST(gradients, a_copy_to_another_device_comes_back) {
+  const UOp x = Tensor::from_bytes(nullptr, {3}, DType::Float32, "CPU").uop();
+  const UOp there = copy_to(x, Device("CPU:1"));
+  const UOp back = derivative(mul(there, there), x);
+  EXPECT_EQ(back.device().name(), "CPU");
+  const UOp gated =
+      load(x, expand(reshape(constant(DType::Float32, 0), shape_of({1})), shape_of({3})),
+           constant_bool(true));
+  expect_error([&] { (void)derivative(gated, x); }, {"gradient", "Load"});
+}
+
+TEST(gradients, spec_B12_of_a_call_is_a_call_of_the_same_kind) {
+  const Tensor x = Tensor::from<float>({1, 2, 3});
+  for (const Resolve how : {Resolve::Substitute, Resolve::Precompile}) {
+    const auto f = koine::function([](const Tensor& t) { return t * t * t; }, how);
+    const UOp g = f(x).sum().gradient({x})[0].uop();
+    size_t calls = 0;
+    for (const UOp& u : toposort(g))
+      if (u.is(Op::Function)) {
+        ++calls;
+        EXPECT_EQ(resolve_of(u), how);
+      }
+    EXPECT_GE(calls, 1u);
+    EXPECT_EQ(list(g), (std::vector<double>{3, 12, 27}));
+    // Results that nobody differentiates, arguments that a result does not read.
+    const auto pair = koine::function(
+        [](const Tensor& a, const Tensor& b) { return std::make_pair(a * a, a * b); }, how);
+    const Tensor y = Tensor::from<float>({4, 5, 6});
+    const auto [square, product] = pair(x, y);
+    EXPECT_EQ(slopes(square, x), (std::vector<double>{2, 4, 6}));
+    EXPECT_EQ(slopes(square, y), (std::vector<double>{0, 0, 0}));
+    EXPECT_EQ(slopes(square + product, x), (std::vector<double>{6, 9, 12}));
+    EXPECT_EQ(slopes(product, y), (std::vector<double>{1, 2, 3}));
+  }
+}
+
+TEST(gradients, of_what_has_none_are_refused) {
+  const UOp i = leaf({2}, DType::Int32), x = leaf({2});
+  const std::vector<UOp> outputs{i}, seeds{i}, targets{x};
+  expect_error([&] { (void)gradient(outputs, seeds, targets); }, {"gradient", "int32"});
+  expect_error([&] { (void)derivative(after(x, {store(x, mul(x, x))}), x); },
+               {"gradient", "After", "no gradient rule"});
 }
 
 }  // namespace koine::test

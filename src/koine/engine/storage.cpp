@@ -10,6 +10,7 @@ struct Tables {
   std::mutex mutex;
   std::unordered_map<uint64_t, std::shared_ptr<Memory>> memory;  // by id of a Buffer
   std::unordered_map<uint64_t, UOp> results;                     // by id of a computed value
+  std::unordered_map<uint64_t, Past> pasts;                      // of either
 };
 
 void on_death(uint64_t id);
@@ -25,6 +26,7 @@ Tables& tables() {
 void on_death(uint64_t id) {
   std::shared_ptr<Memory> memory;  // both are released outside the lock
   UOp buffer;
+  Past past;
   const std::lock_guard lock(tables().mutex);
   if (const auto it = tables().memory.find(id); it != tables().memory.end()) {
     memory = std::move(it->second);
@@ -33,6 +35,10 @@ void on_death(uint64_t id) {
   if (const auto it = tables().results.find(id); it != tables().results.end()) {
     buffer = std::move(it->second);
     tables().results.erase(it);
+  }
+  if (const auto it = tables().pasts.find(id); it != tables().pasts.end()) {
+    past = std::move(it->second);
+    tables().pasts.erase(it);
   }
 }
 
@@ -66,6 +72,20 @@ UOp result(const UOp& value) {
   const std::lock_guard lock(tables().mutex);
   const auto it = tables().results.find(value.id());
   return it == tables().results.end() ? UOp() : it->second;
+}
+
+void change_past(const UOp& node, const std::function<void(Past&)>& change) {
+  Tables& t = tables();
+  watch(node);
+  const std::lock_guard lock(t.mutex);
+  change(t.pasts[node.id()]);
+}
+
+std::optional<Past> past(const UOp& node) {
+  if (!is_watched(node)) return {};
+  const std::lock_guard lock(tables().mutex);
+  const auto it = tables().pasts.find(node.id());
+  return it == tables().pasts.end() ? std::nullopt : std::optional(it->second);
 }
 
 }  // namespace koine::storage

@@ -1,10 +1,15 @@
 #pragma once
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "koine/ir/uop.hpp"
 #include "koine/runtime/device.hpp"
 
-// Side tables keyed by node id: memory of Buffers, and Buffers of computed values.
+// Side tables keyed by node id: memory of Buffers, Buffers of computed values, and what became of
+// their graphs.
 namespace koine::storage {
 
 void set_memory(const UOp& buffer, std::shared_ptr<Memory> memory);
@@ -13,5 +18,21 @@ std::shared_ptr<Memory> memory(const UOp& buffer);
 /// Remembers that `value` has been computed into `buffer`, for as long as the node lives.
 void set_result(const UOp& value, const UOp& buffer);
 UOp result(const UOp& value);
+
+/// What is known of a node whose graph was let go, or that stands for a tensor no more: enough to
+/// refuse a gradient that would be wrong.
+struct Past {
+  uint64_t clock = 0;             ///< nodes with a larger id are none of its sources
+  bool too_many = false;          ///< its sources are not listed: any older node may be one
+  std::vector<uint64_t> sources;  ///< ids of the nodes it was computed from, sorted
+  std::weak_ptr<void> keeper;     ///< a tensor that still holds the graph
+  std::weak_ptr<void> successor;  ///< a tensor that had this value and has another one now
+  bool was_leaf = false;          ///< that tensor required a gradient
+};
+
+/// Changes the past of a node, which lives as long as the node does.
+void change_past(const UOp& node, const std::function<void(Past&)>& change);
+/// Null when there is nothing to tell.
+std::optional<Past> past(const UOp& node);
 
 }  // namespace koine::storage

@@ -16,6 +16,11 @@ std::vector<Tensor> zeros_for(const std::vector<Tensor>& parameters) {
   return out;
 }
 
+// A float64 scalar as an update of `p` takes it.
+Tensor beside(const Tensor& scalar, const Tensor& p) {
+  return scalar.to(p.device()).cast(p.dtype() == DType::Float64 ? DType::Float64 : DType::Float32);
+}
+
 }  // namespace
 
 Optimizer::Optimizer(std::vector<Tensor> parameters, double learning_rate)
@@ -25,7 +30,7 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double learning_rate)
 }
 void Optimizer::set_learning_rate(double rate) {
   rate_ = rate;
-  rate_tensor_ = Tensor::from<float>({static_cast<float>(rate)});
+  rate_tensor_ = Tensor::from<double>({rate});
 }
 void Optimizer::zero_grad() {
   for (Tensor& p : parameters_) p.zero_grad();
@@ -49,18 +54,22 @@ void Optimizer::clip_grad_norm(double norm) {
 }
 
 void Optimizer::step(const std::vector<Tensor>& also) {
-  std::vector<Tensor> results = also;
+  changed_.clear();
+  changes_.clear();
   begin_step();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Tensor& p = parameters_[i];
     KOINE_REQUIRE(p.has_grad(), Value,
                   "step: parameter {} of shape {} has no gradient: call backward() first", i,
                   shape_text(p.uop()));
-    p.assign(update(i, p.detach(), p.grad().detach(), rate_tensor_.to(p.device())));
-    results.push_back(p);
+    set(p, update(i, p.detach(), p.grad().detach(), beside(rate_tensor_, p)));
   }
-  for (const Tensor& s : state()) results.push_back(s);
-  Tensor::realize(results);
+  Tensor::assign_all(std::exchange(changed_, {}), std::exchange(changes_, {}), also);
+}
+Tensor Optimizer::set(const Tensor& state, const Tensor& value) {
+  changed_.push_back(state);
+  changes_.push_back(value.cast(state.dtype()));
+  return changes_.back();
 }
 
 SGD::SGD(std::vector<Tensor> parameters, double learning_rate, double momentum, double weight_decay,
@@ -74,8 +83,8 @@ SGD::SGD(std::vector<Tensor> parameters, double learning_rate, double momentum, 
 Tensor SGD::update(size_t i, const Tensor& p, const Tensor& gradient, const Tensor& rate) {
   Tensor g = decay_ != 0 ? gradient + p * Tensor(decay_) : gradient;
   if (momentum_ != 0) {
-    velocity_[i].assign(velocity_[i] * Tensor(momentum_) + g);
-    g = nesterov_ ? g + velocity_[i] * Tensor(momentum_) : velocity_[i];
+    const Tensor velocity = set(velocity_[i], velocity_[i] * Tensor(momentum_) + g);
+    g = nesterov_ ? g + velocity * Tensor(momentum_) : velocity;
   }
   return p - g * rate;
 }
@@ -87,27 +96,21 @@ Adam::Adam(std::vector<Tensor> parameters, double learning_rate, double beta1, d
       beta2_(beta2),
       eps_(eps),
       decay_(weight_decay),
-      power1_(owned(Tensor::ones({1}))),
-      power2_(owned(Tensor::ones({1}))),
+      power1_(owned(Tensor::ones({1}, DType::Float64))),
+      power2_(owned(Tensor::ones({1}, DType::Float64))),
       m_(zeros_for(parameters_)),
       v_(zeros_for(parameters_)) {}
 
 void Adam::begin_step() {
-  power1_.assign(power1_ * Tensor(beta1_));
-  power2_.assign(power2_ * Tensor(beta2_));
-}
-std::vector<Tensor> Adam::state() const {
-  std::vector<Tensor> out{power1_, power2_};
-  out.insert(out.end(), m_.begin(), m_.end());
-  out.insert(out.end(), v_.begin(), v_.end());
-  return out;
+  next_power1_ = set(power1_, power1_ * Tensor(beta1_));
+  next_power2_ = set(power2_, power2_ * Tensor(beta2_));
 }
 Tensor Adam::update(size_t i, const Tensor& p, const Tensor& gradient, const Tensor& rate) {
   const Tensor g = decay_ != 0 && !decoupled_ ? gradient + p * Tensor(decay_) : gradient;
-  m_[i].assign(m_[i] * Tensor(beta1_) + g * Tensor(1 - beta1_));
-  v_[i].assign(v_[i] * Tensor(beta2_) + g * g * Tensor(1 - beta2_));
-  const Tensor m_hat = m_[i] / (Tensor(1.0) - power1_.to(p.device()));
-  const Tensor v_hat = v_[i] / (Tensor(1.0) - power2_.to(p.device()));
+  const Tensor m = set(m_[i], m_[i] * Tensor(beta1_) + g * Tensor(1 - beta1_));
+  const Tensor v = set(v_[i], v_[i] * Tensor(beta2_) + g * g * Tensor(1 - beta2_));
+  const Tensor m_hat = m / beside(Tensor(1.0) - next_power1_, p);
+  const Tensor v_hat = v / beside(Tensor(1.0) - next_power2_, p);
   Tensor change = m_hat / (v_hat.sqrt() + Tensor(eps_));
   if (decay_ != 0 && decoupled_) change = change + p * Tensor(decay_);
   return p - change * rate;
@@ -136,13 +139,12 @@ void load_state_into(const StateDict& model, const StateDict& state) {
                   "load_state: '{}' has shape {} in the model and {} in the state", name,
                   shape_text(tensor.uop()), shape_text(value.uop()));
   }
-  std::vector<Tensor> changed;
+  std::vector<Tensor> targets, values;
   for (const auto& [name, tensor] : model) {
-    Tensor target = tensor;
-    target.assign(state.at(name).clone());
-    changed.push_back(target);
+    targets.push_back(tensor);
+    values.push_back(state.at(name));
   }
-  Tensor::realize(changed);
+  Tensor::assign_all(targets, values);
 }
 
 }  // namespace koine::nn

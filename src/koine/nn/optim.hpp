@@ -9,7 +9,8 @@
 namespace koine::nn {
 
 /// Updates parameters from their gradients. `step()` computes everything that is pending in one
-/// realize: new parameters, optimiser state, and `also` (the loss, running statistics).
+/// realize: new parameters, optimiser state, and `also` (the loss, running statistics). A step that
+/// fails changes nothing.
 class Optimizer {
  public:
   Optimizer(std::vector<Tensor> parameters, double learning_rate);
@@ -22,16 +23,18 @@ class Optimizer {
   void clip_grad_norm(double norm);
 
  protected:
-  /// The new value of parameter `i`; may change its state tensors.
+  /// The new value of parameter `i`; new state goes through `set`.
   virtual Tensor update(size_t i, const Tensor& parameter, const Tensor& gradient,
                         const Tensor& rate) = 0;
   /// Called once a step, before the updates.
   virtual void begin_step() {}
-  virtual std::vector<Tensor> state() const { return {}; }
+  /// A state tensor gets a new value when the whole step has been computed; gives that value.
+  Tensor set(const Tensor& state, const Tensor& value);
   std::vector<Tensor> parameters_;
 
  private:
   double rate_;
+  std::vector<Tensor> changed_, changes_;  // of the step that is being described
   Tensor rate_tensor_;  // a buffer: a schedule must not change the compiled kernels
 };
 
@@ -42,7 +45,6 @@ class SGD : public Optimizer {
 
  protected:
   Tensor update(size_t i, const Tensor& p, const Tensor& g, const Tensor& rate) override;
-  std::vector<Tensor> state() const override { return velocity_; }
 
  private:
   double momentum_, decay_;
@@ -60,12 +62,12 @@ class Adam : public Optimizer {
  protected:
   Tensor update(size_t i, const Tensor& p, const Tensor& g, const Tensor& rate) override;
   void begin_step() override;
-  std::vector<Tensor> state() const override;
   bool decoupled_ = false;
 
  private:
   double beta1_, beta2_, eps_, decay_;
-  Tensor power1_, power2_;  // beta^t
+  Tensor power1_, power2_;            // beta^t
+  Tensor next_power1_, next_power2_;  // after this step
   std::vector<Tensor> m_, v_;
 };
 

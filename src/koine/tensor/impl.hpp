@@ -1,5 +1,7 @@
 #pragma once
 #include <mutex>
+#include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "koine/tensor/tensor.hpp"
@@ -10,8 +12,12 @@ namespace koine {
 struct Tensor::Storage {
   std::mutex mutex;
   UOp current;
+  UOp graph;                   ///< how `current` was computed, where a look made it memory
+  uint64_t computed_from = 0;  ///< id of the node that `current` is the memory of; 0: none
+  UOp before;                  ///< the value before assignments that have not run yet; null: none
   bool requires_grad = false;
-  UOp grad;  ///< null: none yet
+  uint64_t required_since = 0;  ///< nodes with a larger id were made later
+  UOp grad;                     ///< null: none yet
 };
 
 /// A handle's target: a storage and a view of it.
@@ -22,6 +28,42 @@ struct Tensor::Impl {
   // The view of the state it was last asked for.
   mutable std::mutex mutex;
   mutable UOp seen_base, seen_value;
+};
+
+/// How values were computed, for as long as a gradient may be asked through them.
+///
+/// A value that depends on a leaf (requires_grad) stays a graph; the engine remembers its memory.
+/// Any other becomes its memory when somebody looks at it, and its tensor keeps the graph of that
+/// one step; after realize() it is data. A gradient that needs what was let go is an Error.
+struct Tensor::History {
+  using Storages = std::vector<std::shared_ptr<Storage>>;
+  enum class Graphs { Keep, Drop };
+
+  /// Computes tensors. After a failure each keeps the value it had before the assignments that
+  /// cannot be computed.
+  static void compute(const std::vector<Tensor>& tensors, Graphs graphs);
+  /// Puts computed `buffers` in the place of `values`, where these are still current.
+  static void settle(const Storages& storages, const std::vector<UOp>& values,
+                     const std::vector<UOp>& buffers, Graphs graphs);
+  /// A storage gets another value; the caller holds its mutex.
+  static void replace(const std::shared_ptr<Storage>& storage, UOp value);
+  /// The value as a node that no other tensor has, without a gradient to what is below.
+  static UOp leaf_of(const UOp& value);
+  /// A leaf owns memory of its own, so that equal values stay apart (amendment C34).
+  static void own_memory(const std::shared_ptr<Storage>& storage);
+  /// Leaves: storages that require a gradient.
+  static Storages leaves();
+  static void add_leaf(const std::shared_ptr<Storage>& storage);
+  /// Whether a gradient to a leaf may be asked through these values.
+  static bool reaches_leaf(const std::vector<UOp>& values);
+  /// Notes that `buffer` holds what `graphs` computed, which nothing keeps.
+  static void forget(const UOp& buffer, const std::vector<UOp>& graphs);
+  /// The value with the graphs that tensors kept in the place of their memory, but for `targets`.
+  static UOp with_graphs(const UOp& value, const std::unordered_set<UOp>& targets);
+  /// The nodes below a value that are a target's: its value now, and what that was computed from.
+  static std::vector<UOp> nodes_of(const Tensor& target, std::span<const UOp> order);
+  /// Throws where a target that was not found may lie in what was let go below.
+  static void require_known(const Tensor& target, size_t position, std::span<const UOp> order);
 };
 
 namespace tensor {

@@ -104,8 +104,9 @@ Tensor Tensor::shrink(const std::vector<std::pair<int64_t, int64_t>>& bounds) co
   return moved([&](const UOp& u) { return koine::shrink(u, shape_of(offset), shape_of(size)); });
 }
 
-Tensor Tensor::pad(const std::vector<std::pair<int64_t, int64_t>>& padding, double value) const {
-  const Shape sizes = shape();
+namespace {
+std::pair<UOp, UOp> offset_and_size(const Shape& sizes,
+                                    const std::vector<std::pair<int64_t, int64_t>>& padding) {
   KOINE_REQUIRE(padding.size() == sizes.size(), Value, "pad: {} paddings for shape {}",
                 padding.size(), tensor::text_of(sizes));
   Shape offset, size;
@@ -115,7 +116,19 @@ Tensor Tensor::pad(const std::vector<std::pair<int64_t, int64_t>>& padding, doub
     offset.push_back(padding[i].first);
     size.push_back(sizes[i] + padding[i].first + padding[i].second);
   }
-  return Tensor(koine::pad(uop(), shape_of(offset), shape_of(size), constant(dtype(), value)));
+  return {shape_of(offset), shape_of(size)};
+}
+}  // namespace
+
+Tensor Tensor::pad(const std::vector<std::pair<int64_t, int64_t>>& padding, double value) const {
+  const auto [offset, size] = offset_and_size(shape(), padding);
+  return Tensor(koine::pad(uop(), offset, size, constant(dtype(), value)));
+}
+// For slices, which cut off what is padded: it stays a view.
+Tensor Tensor::padded_view(const std::vector<std::pair<int64_t, int64_t>>& padding) const {
+  const auto [offset, size] = offset_and_size(shape(), padding);
+  const UOp zero = constant_int(dtype(), 0);
+  return moved([&](const UOp& u) { return koine::pad(u, offset, size, zero); });
 }
 
 Tensor Tensor::squeeze(std::optional<int64_t> axis) const {
@@ -360,7 +373,7 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
       // pad.
       std::vector<std::pair<int64_t, int64_t>> padding(now.size(), {0, 0});
       padding[axis].second = kept * step - now[axis];
-      t = t.pad(padding);
+      t = t.padded_view(padding);
     }
     Shape grouped = t.shape();
     grouped[axis] = kept;
@@ -412,21 +425,6 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
     picked = picked.permute(back);
   }
   return picked;
-}
-
-// A view is assigned; else the places that the index names are scattered into (the last value for
-// a place stays, as in NumPy).
-void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
-  Tensor view = (*this)[items];
-  if (view.storage_id() == storage_id()) {
-    view.assign(value);
-    return;
-  }
-  // Counted from 1: an index out of range that reads 0 (IndexMode::Fill) names no place.
-  const Tensor places =
-      arange(1, numel() + 1, 1, DType::Int64).reshape(shape())[items] - Tensor(int64_t{1});
-  const Tensor values = value.expand(places.shape());
-  assign(flatten().scatter(0, places.flatten(), values.flatten()).reshape(shape()));
 }
 
 // Index along one axis by positions of any shape; negative ones count from the end.

@@ -113,15 +113,12 @@ std::vector<int64_t> shown_positions(int64_t size, bool shortened, int64_t edge)
 
 class Printer {
  public:
-  Printer(const Tensor& tensor, const PrintOptions& options)
-      : options_(options), sizes_(tensor.shape()) {
+  Printer(const Tensor& tensor, std::shared_ptr<Memory> memory, const PrintOptions& options)
+      : options_(options), sizes_(tensor.shape()), memory_(std::move(memory)) {
     const DType dtype = tensor.dtype();
     const bool shortened = tensor.numel() > options.threshold;
     for (const int64_t size : sizes_)
       positions_.push_back(shown_positions(size, shortened, options.edge_items));
-    const UOp value = tensor.realize().uop();
-    const UOp known = realized_buffer(value);
-    memory_ = memory_of(known ? known : koine::realize({value})[0]);
     std::vector<Bits> shown;
     collect(0, 0, dtype, shown);
     column_.emplace(dtype, shown, options);
@@ -208,7 +205,8 @@ std::string Tensor::repr() const {
                                 ? fmt::format("shape={}, ", shape_text(value))
                                 : "";
   return fmt::format("Tensor({}, {}{})",
-                     numel() == 0 ? "[]" : Printer(*this, print_options()).text(7), shape, about);
+                     numel() == 0 ? "[]" : Printer(*this, look(), print_options()).text(7), shape,
+                     about);
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor) { return out << tensor.repr(); }

@@ -33,6 +33,7 @@ using Shape = IntList;
 
 /// One part of an index: a position, a slice, a new axis, all of an axis, or a tensor of positions.
 class IndexItem;
+class Memory;
 struct Slice;
 struct NewAxis;
 struct Ellipsis;
@@ -53,6 +54,14 @@ class Tensor {
       : Tensor(integer_scalar(sizeof(Number) <= 4, std::is_signed_v<Number>,
                               static_cast<uint64_t>(value))) {}
   explicit Tensor(UOp value);
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) = default;
+  ~Tensor() = default;
+  /// The handle becomes one of another tensor; assign() and setitem() change values.
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & = default;
+  /// `x[{0}] = 3` would change a handle that nobody has: write x.setitem({0}, 3) or x[0].assign(3).
+  Tensor& operator=(const Tensor&) && = delete;
   /// Copies `data` (row-major, numel elements) to a device.
   template <class Element>
   static Tensor from(const std::vector<Element>& data, const Shape& shape,
@@ -63,6 +72,7 @@ class Tensor {
   }
   static Tensor from_bytes(const void* data, const Shape& shape, DType dtype,
                            const std::string& device = "");
+  /// Each call of full, zeros and ones gives a tensor of its own, with gradients of its own.
   static Tensor full(const Shape& shape, double value, DType dtype = DType::Float32);
   static Tensor zeros(const Shape& shape, DType dtype = DType::Float32) {
     return full(shape, 0, dtype);
@@ -125,11 +135,17 @@ class Tensor {
   std::vector<std::byte> bytes() const;
 
   // --- assignment -----------------------------------------------------------------------------
-  /// Replaces the value (shape broadcast, dtype cast), seen by every view of the same storage.
+  /// Replaces the value (shape broadcast, dtype cast), seen by every view of the same storage. What
+  /// cannot be computed changes nothing: an Error at the next look, and the old value stays. A
+  /// tensor that requires a gradient stays a leaf: no gradient goes to what it was assigned.
   Tensor& assign(const Tensor& value);
   /// x[index] = value, broadcast and cast. For tensor indices each place keeps the last value that
   /// is written to it; work is linear in the sizes of this and of the index.
   void setitem(const std::vector<IndexItem>& index, const Tensor& value);
+  /// Assigns values[k] to targets[k], which are no views, all or none: everything is computed
+  /// first, together with `also`, in one realize.
+  static void assign_all(const std::vector<Tensor>& targets, const std::vector<Tensor>& values,
+                         const std::vector<Tensor>& also = {});
   Tensor& operator+=(const Tensor& b) { return assign(*this + b); }
   Tensor& operator-=(const Tensor& b) { return assign(*this - b); }
   Tensor& operator*=(const Tensor& b) { return assign(*this * b); }
@@ -142,9 +158,12 @@ class Tensor {
   Tensor grad() const;
   void zero_grad();
   void set_grad(const Tensor& gradient);
-  /// Adds to grad() of every tensor that requires one and that this scalar depends on.
+  /// Adds to grad() of every tensor that requires one and that this scalar depends on. An Error if
+  /// there is none, or if they have other values since.
   void backward() const;
-  /// Gradients of this scalar; zeros where it does not depend on a target.
+  /// Gradients of this scalar; zeros where it does not depend on a target. What was looked at keeps
+  /// how it was computed for as long as its tensor lives; a gradient through what realize() made
+  /// data is an Error, unless the target requires one.
   std::vector<Tensor> gradient(const std::vector<Tensor>& targets) const;
 
   // --- movement -------------------------------------------------------------------------------
@@ -308,6 +327,7 @@ class Tensor {
  private:
   struct Storage;
   struct Impl;
+  struct History;
   explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   static Tensor integer_scalar(bool narrow, bool is_signed, uint64_t bits);
   template <class F>
@@ -318,7 +338,10 @@ class Tensor {
   int64_t axis_of(int64_t axis, std::string_view method, int64_t extra = 0) const;
   Axes axes_of(const Axes& axes, std::string_view method) const;
   Tensor reduced(Op op, const Axes& axes, bool keepdim, std::string_view method) const;
-  static std::vector<std::shared_ptr<Storage>> gradient_leaves();
+  Tensor padded_view(const std::vector<std::pair<int64_t, int64_t>>& padding) const;
+  void write_through(const UOp& value) const;
+  /// The elements, row-major; how they were computed stays known.
+  std::shared_ptr<Memory> look() const;
   Tensor windows(int64_t kh, int64_t kw, Window window) const;
 
   std::shared_ptr<Impl> impl_;

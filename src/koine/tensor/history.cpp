@@ -1,0 +1,441 @@
+// How values were computed: what a gradient may be asked for, and what is refused.
+#include <algorithm>
+#include <unordered_map>
+
+#include "koine/base/error.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/engine/storage.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/tensor/impl.hpp"
+#include "koine/transform/function.hpp"
+#include "koine/transform/gradient.hpp"
+
+namespace koine {
+namespace {
+
+// Storages with requires_grad, held weakly. One mutex: gradients are not a hot path.
+struct GradientRegistry {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<void>> storages;
+};
+GradientRegistry& gradient_registry() {
+  static auto* registry = new GradientRegistry;
+  return *registry;
+}
+
+// A gradient passes through floats and through calls.
+bool may_pass(const UOp& u) { return is_float(u.dtype()) || u.dtype() == DType::Void; }
+
+bool is_marked_leaf(const UOp& u) { return u.is(Op::Detach) && u.tag() != 0; }
+
+// The nodes that a gradient may be asked through, in order.
+NodeList passable(const UOp& root) {
+  return toposort(root, [](const UOp& u) {
+    return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || is_marked_leaf(u));
+  });
+}
+
+std::unordered_set<UOp> reaching(const UOp& root, const std::unordered_set<UOp>& leaves) {
+  std::unordered_set<UOp> out;
+  for (const UOp& u : passable(root)) {
+    bool reach = leaves.contains(u);
+    for (const UOp& s : u.src()) reach = reach || out.contains(s);
+    if (reach) out.insert(u);
+  }
+  return out;
+}
+
+constexpr size_t most_sources = 256;
+
+// Adds to `past` the nodes of a graph that a gradient may be asked for, with those that memory
+// below was computed from. A graph of constants alone adds none.
+void add_sources(storage::Past& past, const UOp& graph) {
+  std::vector<UOp> stack{graph};
+  std::unordered_set<UOp> seen;
+  std::vector<uint64_t> ids;
+  bool depends = false;
+  while (!stack.empty()) {
+    const UOp u = stack.back();
+    stack.pop_back();
+    if (!seen.insert(u).second) continue;
+    if (seen.size() > most_sources) {
+      past.too_many = true;
+      return;
+    }
+    if (is_float(u.dtype())) ids.push_back(u.id());
+    depends = depends || u.is(Op::Buffer) || u.is(Op::Param) || (is_marked_leaf(u) && u != graph);
+    if (const auto below = storage::past(u)) {
+      past.too_many = past.too_many || below->too_many;
+      ids.insert(ids.end(), below->sources.begin(), below->sources.end());
+    }
+    if (u.is(Op::Detach)) continue;
+    for (size_t i = u.is(Op::Function) ? 1 : 0; i < u.src().size(); ++i)
+      if (may_pass(u.src(i))) stack.push_back(u.src(i));
+  }
+  if (!depends) return;
+  ids.insert(ids.end(), past.sources.begin(), past.sources.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  past.too_many = past.too_many || ids.size() > most_sources;
+  past.sources = past.too_many ? std::vector<uint64_t>() : std::move(ids);
+}
+
+void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
+  storage::Past added;
+  for (const UOp& graph : graphs) add_sources(added, graph);
+  if (!added.too_many && added.sources.empty()) return;
+  added.clock = new_buffer(shape_of({}), DType::Float32, {}).id();
+  storage::change_past(buffer, [&](storage::Past& past) {
+    past.clock = added.clock;
+    past.too_many = added.too_many;
+    past.sources = std::move(added.sources);
+  });
+}
+
+// Of a graph that is kept for its leaves: the parts that lead to none become the memory they were
+// computed into. A running sum of losses does not hold on to all the steps before.
+UOp without_old_parts(const UOp& graph, const std::unordered_set<UOp>& reach) {
+  Substitution known;
+  toposort(graph, [&](const UOp& u) {
+    if (reach.contains(u) || u.is(Op::Buffer)) return true;
+    const UOp buffer = realized_buffer(u);
+    if (!buffer) return true;
+    known.emplace(u, buffer);
+    if (!storage::past(buffer)) note_graph(buffer, {u});
+    return false;
+  });
+  return known.empty() ? graph : substitute(graph, known);
+}
+
+}  // namespace
+
+// --- leaves --------------------------------------------------------------------------------------
+
+Tensor::History::Storages Tensor::History::leaves() {
+  Storages out;
+  const std::lock_guard lock(gradient_registry().mutex);
+  for (const auto& weak : gradient_registry().storages)
+    if (auto s = std::static_pointer_cast<Storage>(weak.lock());
+        s && s->requires_grad && std::find(out.begin(), out.end(), s) == out.end())
+      out.push_back(std::move(s));
+  return out;
+}
+
+void Tensor::History::add_leaf(const std::shared_ptr<Storage>& storage) {
+  const std::lock_guard lock(gradient_registry().mutex);
+  auto& list = gradient_registry().storages;
+  std::erase_if(list, [](const std::weak_ptr<void>& w) { return w.expired(); });
+  list.push_back(storage);
+}
+
+UOp Tensor::History::leaf_of(const UOp& value) {
+  return UOp::make(Op::Detach, {value}, {}, fresh_slot() + 1);
+}
+
+void Tensor::History::own_memory(const std::shared_ptr<Storage>& storage) {
+  const std::lock_guard lock(storage->mutex);
+  UOp& current = storage->current;
+  const bool own = current.is(Op::Buffer) && memory_of(current) && current.use_count() == 1;
+  if (!own) {
+    const UOp memory = koine::realize({leaf_of(current)})[0];
+    const uint64_t id = current.id();
+    const bool was_memory = current.is(Op::Buffer);
+    replace(storage, memory);
+    storage->before = {};
+    if (!was_memory) storage->computed_from = id;
+  }
+  storage->required_since = new_buffer(shape_of({}), DType::Float32, {}).id();
+}
+
+bool Tensor::History::reaches_leaf(const std::vector<UOp>& values) {
+  std::unordered_set<UOp> nodes;
+  for (const auto& s : leaves()) {
+    const std::lock_guard lock(s->mutex);
+    nodes.insert(s->current);
+  }
+  return !nodes.empty() && !reaching(sink(values), nodes).empty();
+}
+
+// --- computing -----------------------------------------------------------------------------------
+
+void Tensor::History::replace(const std::shared_ptr<Storage>& storage, UOp value) {
+  UOp& current = storage->current;
+  if (current && !current.is(Op::Const))
+    storage::change_past(current, [&](storage::Past& past) {
+      past.successor = storage;
+      past.was_leaf = storage->requires_grad;
+    });
+  if (!storage->before) storage->before = current;
+  current = std::move(value);
+  storage->graph = {};
+  storage->computed_from = 0;
+}
+
+void Tensor::History::forget(const UOp& buffer, const std::vector<UOp>& graphs) {
+  note_graph(buffer, graphs);
+}
+
+void Tensor::History::settle(const Storages& storages, const std::vector<UOp>& values,
+                             const std::vector<UOp>& buffers, Graphs graphs) {
+  std::unordered_set<UOp> nodes;
+  for (const auto& s : leaves()) {
+    const std::lock_guard lock(s->mutex);
+    nodes.insert(s->current);
+  }
+  const auto reach = nodes.empty() ? std::unordered_set<UOp>() : reaching(sink(values), nodes);
+  for (size_t i = 0; i < storages.size(); ++i) {
+    Storage& s = *storages[i];
+    const std::lock_guard lock(s.mutex);
+    if (!(s.current == values[i])) continue;
+    s.before = {};
+    if (buffers[i] == values[i]) {
+      if (graphs == Graphs::Drop) s.graph = {};
+      continue;
+    }
+    if (!s.requires_grad && reach.contains(values[i])) {
+      s.current = without_old_parts(values[i], reach);
+      if (!(s.current == values[i])) storage::set_result(s.current, buffers[i]);
+      continue;
+    }
+    s.computed_from = values[i].id();
+    s.current = buffers[i];
+    s.graph = {};
+    if (s.requires_grad) continue;
+    forget(buffers[i], {values[i]});
+    if (graphs == Graphs::Keep && storage::past(buffers[i])) {
+      s.graph = values[i];
+      storage::change_past(buffers[i], [&](storage::Past& past) { past.keeper = storages[i]; });
+    }
+  }
+}
+
+void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs) {
+  Storages storages;
+  std::vector<UOp> values;
+  for (const Tensor& t : tensors) {
+    storages.push_back(t.self().storage);
+    const std::lock_guard lock(storages.back()->mutex);
+    values.push_back(storages.back()->current);
+  }
+  if (values.empty()) return;
+  require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
+  try {
+    settle(storages, values, koine::realize(values), graphs);
+  } catch (...) {
+    auto fails = [&](const UOp& value) {
+      if (values.size() == 1) return true;
+      try {
+        (void)koine::realize({value});
+        return false;
+      } catch (const std::exception&) {
+        return true;
+      }
+    };
+    for (size_t i = 0; i < storages.size(); ++i) {
+      Storage& s = *storages[i];
+      const std::lock_guard lock(s.mutex);
+      if (!s.before || !(s.current == values[i]) || !fails(values[i])) continue;
+      s.current = std::exchange(s.before, {});
+      s.graph = {};
+      s.computed_from = 0;
+    }
+    throw;
+  }
+}
+
+// --- gradients -----------------------------------------------------------------------------------
+
+UOp Tensor::History::with_graphs(const UOp& value, const std::unordered_set<UOp>& targets) {
+  UOp root = value;
+  while (true) {
+    Substitution kept;
+    for (const UOp& u : passable(root)) {
+      if (targets.contains(u)) continue;
+      const auto past = storage::past(u);
+      const auto keeper = past ? std::static_pointer_cast<Storage>(past->keeper.lock()) : nullptr;
+      if (!keeper) continue;
+      const std::lock_guard lock(keeper->mutex);
+      if (keeper->current == u && keeper->graph) kept.emplace(u, keeper->graph);
+    }
+    if (kept.empty()) return root;
+    root = substitute(root, kept);
+  }
+}
+
+std::vector<UOp> Tensor::History::nodes_of(const Tensor& target, std::span<const UOp> order) {
+  const Impl& i = target.self();
+  std::vector<UOp> out{target.uop()};
+  uint64_t former;
+  {
+    const std::lock_guard lock(i.storage->mutex);
+    former = i.storage->computed_from;
+  }
+  for (const UOp& u : order)
+    if (u.id() == former)
+      out.push_back(i.view ? substitute(i.view, {{tensor::placeholder(u), u}}) : u);
+  return out;
+}
+
+void Tensor::History::require_known(const Tensor& target, size_t position,
+                                    std::span<const UOp> order) {
+  const auto& storage = target.self().storage;
+  const std::lock_guard lock(storage->mutex);
+  const uint64_t id = storage->current.id(), former = storage->computed_from;
+  for (const UOp& u : order) {
+    const auto past = storage::past(u);
+    if (!past) continue;
+    KOINE_REQUIRE(past->successor.lock() != storage, Value,
+                  "gradient: target {} of shape {} has got another value (by an assignment, or "
+                  "memory of its own by requires_grad()) since this was computed from it: compute "
+                  "this again",
+                  position, shape_text(storage->current));
+    auto listed = [&](uint64_t node) {
+      return std::binary_search(past->sources.begin(), past->sources.end(), node);
+    };
+    const bool watched = storage->requires_grad && storage->required_since < past->clock;
+    const uint64_t oldest = former != 0 ? std::min(former, id) : id;
+    const bool lost =
+        past->too_many ? !watched && oldest < past->clock : listed(id) || listed(former);
+    KOINE_REQUIRE(!lost, Value,
+                  "gradient: how this depends on target {} of shape {} was let go when a value "
+                  "between them became data, by realize() or an assignment through a view: call "
+                  "requires_grad() on the target before computing with it, or ask for the gradient "
+                  "before realize()",
+                  position, shape_text(storage->current));
+  }
+}
+
+namespace {
+
+UOp ones_for(const UOp& root) {
+  return tensor::broadcast_scalar(constant(root.dtype(), 1), root.sizes());
+}
+
+// Why nothing that requires a gradient lies below.
+[[noreturn]] void no_leaf(std::span<const UOp> order) {
+  bool replaced = false, let_go = false;
+  for (const UOp& u : order)
+    if (const auto past = storage::past(u)) {
+      replaced = replaced || past->was_leaf;
+      let_go = let_go || past->too_many || !past->sources.empty();
+    }
+  const char* why =
+      replaced ? "the tensors that require a gradient have got new values since this was computed "
+                 "(by an optimiser's step or an assignment): compute it again from the new ones"
+      : let_go
+          ? "nothing below requires a gradient, and some of it became data by realize() before: "
+            "call requires_grad() on the parameters before computing with them"
+          : "nothing here requires a gradient: call requires_grad() on the parameters";
+  raise(ErrorKind::Value, "backward: {}", why);
+}
+
+// A number that every equal literal shares is no variable.
+void require_variable(const UOp& target, size_t position) {
+  UOp u = target;
+  while (u.is(Op::Expand) || u.is(Op::Reshape)) u = u.src(0);
+  KOINE_REQUIRE(
+      !u.is(Op::Const), Value,
+      "gradient: target {} is the number {}, which it shares with every equal one: make it "
+      "by Tensor::full or Tensor::from, or call requires_grad() on it before",
+      position, const_double(u));
+}
+
+}  // namespace
+
+void Tensor::backward() const {
+  KOINE_REQUIRE(numel() == 1, Value, "backward: shape {} has {} elements; reduce to a scalar first",
+                shape_text(uop()), numel());
+  std::unordered_map<UOp, History::Storages> leaves;
+  std::unordered_map<uint64_t, std::shared_ptr<Storage>> former;
+  std::unordered_set<UOp> nodes;
+  for (const auto& s : History::leaves()) {
+    const std::lock_guard lock(s->mutex);
+    leaves[s->current].push_back(s);
+    nodes.insert(s->current);
+    if (s->computed_from != 0) former.emplace(s->computed_from, s);
+  }
+  const UOp root = History::with_graphs(uop(), nodes);
+  const NodeList order = passable(root);
+  std::vector<UOp> targets;
+  for (const UOp& u : order) {
+    if (const auto it = former.find(u.id()); it != former.end()) leaves[u].push_back(it->second);
+    if (leaves.contains(u)) targets.push_back(u);
+  }
+  if (targets.empty()) no_leaf({order.begin(), order.end()});
+  const std::vector<UOp> outputs{root}, seeds{ones_for(root)};
+  const std::vector<UOp> grads = koine::gradient(outputs, seeds, targets);
+  for (size_t k = 0; k < targets.size(); ++k)
+    for (const auto& s : leaves[targets[k]])
+      if (grads[k]) s->grad = s->grad ? add(s->grad, grads[k]) : grads[k];
+}
+
+std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
+  KOINE_REQUIRE(numel() == 1, Value, "gradient: shape {} has {} elements; reduce to a scalar first",
+                shape_text(uop()), numel());
+  std::unordered_map<UOp, size_t> first;
+  std::unordered_set<UOp> stop;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const UOp node = targets[i].uop();
+    require_variable(node, i);
+    const size_t earlier = first.emplace(node, i).first->second;
+    KOINE_REQUIRE(targets[earlier].storage_id() == targets[i].storage_id(), Value,
+                  "gradient: targets {} and {} of shape {} are equal expressions, which are one "
+                  "value: call requires_grad() on them, or clone() one, before computing with them",
+                  earlier, i, shape_text(node));
+    stop.insert(node);
+  }
+  const UOp root = History::with_graphs(uop(), stop);
+  const NodeList below = passable(root);
+  const std::vector<UOp> order(below.begin(), below.end());
+  std::vector<UOp> nodes;
+  std::vector<size_t> owner;
+  for (size_t i = 0; i < targets.size(); ++i)
+    for (const UOp& node : History::nodes_of(targets[i], order)) {
+      nodes.push_back(node);
+      owner.push_back(i);
+    }
+  const std::vector<UOp> outputs{root}, seeds{ones_for(root)};
+  const std::vector<UOp> grads = koine::gradient(outputs, seeds, nodes);
+  std::vector<UOp> sums(targets.size());
+  for (size_t k = 0; k < nodes.size(); ++k)
+    if (UOp& sum = sums[owner[k]]; grads[k]) sum = sum ? add(sum, grads[k]) : grads[k];
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (!sums[i]) History::require_known(targets[i], i, order);
+    out.push_back(sums[i] ? Tensor(sums[i]) : zeros(targets[i].shape(), targets[i].dtype()));
+  }
+  return out;
+}
+
+Tensor& Tensor::requires_grad(bool on) {
+  const Impl& i = self();
+  KOINE_REQUIRE(!on || is_float(dtype()), Type,
+                "requires_grad: {} tensors have no gradient: cast to a float dtype",
+                dtype_name(dtype()));
+  KOINE_REQUIRE(!i.view, Value, "requires_grad: this is a view; ask its base, or clone() it");
+  if (on && !i.storage->requires_grad) {
+    History::own_memory(i.storage);
+    History::add_leaf(i.storage);
+  }
+  i.storage->requires_grad = on;
+  return *this;
+}
+
+bool Tensor::has_grad() const { return bool(self().storage->grad); }
+Tensor Tensor::grad() const {
+  KOINE_REQUIRE(has_grad(), Value,
+                "grad: there is no gradient yet: call requires_grad() before and backward() after "
+                "the computation");
+  return Tensor(self().storage->grad);
+}
+void Tensor::zero_grad() { self().storage->grad = {}; }
+void Tensor::set_grad(const Tensor& gradient) {
+  KOINE_REQUIRE(gradient.shape() == shape(), Value,
+                "set_grad: the gradient has shape {}, the tensor {}", shape_text(gradient.uop()),
+                shape_text(uop()));
+  self().storage->grad = gradient.uop();
+}
+
+}  // namespace koine
