@@ -168,6 +168,22 @@ UOp close_early(const UOp& linear) {
   return UOp::make(Op::Linear, list);
 }
 
+// The first load behind a loop's beginning happens before it.
+UOp hoist_load(const UOp& linear) {
+  Values list(linear.src().begin(), linear.src().end());
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].is(Op::Range)) continue;
+    for (size_t k = i + 1; k < list.size(); ++k)
+      if (list[k].is(Op::Load)) {
+        std::rotate(list.begin() + static_cast<std::ptrdiff_t>(i),
+                    list.begin() + static_cast<std::ptrdiff_t>(k),
+                    list.begin() + static_cast<std::ptrdiff_t>(k) + 1);
+        return UOp::make(Op::Linear, list);
+      }
+  }
+  return linear;
+}
+
 std::vector<Broken> broken_graphs() {
   return {
       {"movement: the order of a Permute is its inverse", "callify", permuted_backwards},
@@ -309,6 +325,7 @@ std::vector<Broken> broken_graphs() {
       {"linearize: an accumulator is reset in its loop", "linearize", {}, reset_in_loop, {}, 14},
       {"linearize: a store is left out", "linearize", {}, without_last_store},
       {"linearize: a loop closes before its store", "linearize", {}, close_early},
+      {"linearize: a load leaves its loop", "linearize", {}, hoist_load, {}, 14},
       {"render: the larger is the sum", "render",
        [](const UOp& u) { return u.is(Op::Max) ? with_op(u, Op::Add) : UOp(); }},
       {"render: a comparison's sides change places", "render",
@@ -375,25 +392,43 @@ TEST(differential, stages_that_are_right_raise_no_alarm) {
   }
 }
 
-// Threads of a kernel: the heuristic gives them to larger work than is run here.
-TEST(differential, kernels_with_threads_run_all_of_them) {
+// Edits that the heuristic does not choose for work of this size.
+TEST(differential, broken_edits_are_found_named_and_reduced) {
   const OptionScope scope(verified(false));
-  const UOp value = mul(leaf({16, 8}), f32(3));
-  const UOp ast = schedule({value})[0].ast;
-  const std::vector<Opt> opts{{OptOp::Split, 0, 4, AxisType::Thread, true}};
-  EXPECT_EQ(lower_kernel(ast, generic_target(false), {}, &opts).checks.checked, 4);
-  // Threads that all do the part of the first.
-  const StageChange first = [](std::string_view stage, const UOp& graph) {
-    return stage != "expand" ? graph : transform_graph(graph, [](const UOp&, const UOp& node) {
-      return node.is(Op::Special) ? index_const(0) : node;
-    });
+  const Values sum{reduce(Op::Add, leaf({14}), {0})};
+  const Values product{mul(leaf({16, 8}), f32(3))}, row{add(leaf({14}), f32(1))};
+  auto thread_0 = [](const UOp& u) { return u.is(Op::Special) ? index_const(0) : UOp(); };
+  auto unmasked = [](const UOp& u) {
+    if (u.is(Op::Load) && u.src().size() == 3) return load(u.src(0));
+    return u.is(Op::Where) && !is_index(u) ? u.src(1) : UOp();
   };
-  try {
-    (void)lower_kernel(ast, generic_target(false), {}, &opts, first);
-    ADD_FAILURE() << "nothing was found";
-  } catch (const InternalError& e) {
-    EXPECT_NE(std::string(e.what()).find("stage expand"), std::string::npos) << e.what();
-    EXPECT_LE(reduced_nodes(e.what()), 10) << e.what();
+  auto ungated = [](const UOp& u) {
+    return u.is(Op::Store) && u.src().size() == 3 ? store(u.src(0), u.src(1)) : UOp();
+  };
+  struct Edit {
+    Values values;
+    std::vector<Opt> opts;
+    Broken broken;
+  };
+  const std::vector<Edit> edits{
+      {product,
+       {{OptOp::Split, 0, 4, AxisType::Thread, true}},
+       {"threads: all do the part of the first", "expand", thread_0}},
+      {sum, {{OptOp::Padto, 0, 16}}, {"padto: what is padded is folded in", "optimize", unmasked}},
+      {row, {{OptOp::Padto, 0, 16}}, {"padto: what is padded is stored", "optimize", ungated}},
+  };
+  for (const Edit& e : edits) {
+    const UOp ast = schedule(e.values)[0].ast;
+    EXPECT_EQ(lower_kernel(ast, generic_target(false), {}, &e.opts).checks.unchecked, 0);
+    const Changes changes = changes_of(e.broken);
+    try {
+      (void)lower_kernel(ast, generic_target(false), {}, &e.opts, changes.graph);
+      ADD_FAILURE() << e.broken.name << ": nothing was found";
+    } catch (const InternalError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find(std::string("stage ") + e.broken.stage), text.npos) << text;
+      EXPECT_LE(reduced_nodes(text), 10) << e.broken.name << ":\n" << text;
+    }
   }
 }
 

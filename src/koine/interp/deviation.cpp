@@ -77,6 +77,8 @@ double inherited(Op op, double r, const double* x, const double* d) {
                                    : undetermined;
     case Op::Trunc:
       return std::trunc(x[0] - d[0]) == std::trunc(x[0] + d[0]) ? 0 : d[0] + 1;
+    case Op::Cast:
+      return d[0];
     case Op::Sin:
       return std::min(d[0], 2.0);
     case Op::Exp2:
@@ -99,18 +101,34 @@ double inherited(Op op, double r, const double* x, const double* d) {
   }
 }
 
-double comparison(const double* x, std::span<const Deviating> operands) {
-  const double reach = operands[0].deviation + operands[1].deviation;
-  return std::abs(x[0] - x[1]) > reach ? 0 : undetermined;
-}
-
 // A Cast to what is no float is exact where the whole interval lands on one value.
-double cast_deviation(DType out, DType in, double x, double d) {
-  if (!is_float(in)) return undetermined;
-  if (is_float(out)) return d;
+double cast_deviation(DType out, double x, double d) {
   const double low = x - d, high = x + d;
   if (out == DType::Bool) return low > 0 || high < 0 ? 0 : undetermined;
   return std::trunc(low) == std::trunc(high) ? 0 : undetermined;
+}
+
+// Of a result that is no float, or comes from what is none.
+double discrete_deviation(Op op, DType out, DType in, const double* x, const double* d) {
+  if (!is_float(in) || is_float(out)) return undetermined;
+  if (op == Op::Cast) return cast_deviation(out, x[0], d[0]);
+  const bool compares = op == Op::CmpLt || op == Op::CmpNe;
+  return compares && std::abs(x[0] - x[1]) > d[0] + d[1] ? 0 : undetermined;
+}
+
+// Of the side that is chosen, if it is clear which one that is.
+double chosen_deviation(std::span<const Deviating> operands) {
+  const bool yes = (operands[0].bits & 1) != 0;
+  const Deviating &chosen = operands[yes ? 1 : 2], &other = operands[yes ? 2 : 1];
+  const bool same = chosen.bits == other.bits && other.deviation == 0;
+  return operands[0].deviation != 0 && !same ? undetermined : chosen.deviation;
+}
+
+// What rounding takes from a product; a product that overflows may not do so unrounded.
+double lost_by_rounding(DType dtype, const double* x) {
+  const double rounded_product = bits_to_double(dtype, double_to_bits(dtype, x[0] * x[1]));
+  if (std::isfinite(rounded_product)) return std::abs(std::fma(x[0], x[1], -rounded_product));
+  return std::isfinite(x[0]) && std::isfinite(x[1]) ? undetermined : 0;
 }
 
 }  // namespace
@@ -118,66 +136,35 @@ double cast_deviation(DType out, DType in, double x, double d) {
 Deviating deviate(Op op, DType out, DType in, Bits result, std::span<const Deviating> operands,
                   const Liberties& liberties) {
   Deviating made{result, 0, 0};
-  double x[3] = {}, d[3] = {};
+  if (op == Op::Where) {
+    made.deviation = chosen_deviation(operands);
+    return made;
+  }
+  double x[3] = {}, d[3] = {}, contraction = 0;
   bool exact = true, determined = true;
-  double contraction = 0;
   for (size_t k = 0; k < operands.size(); ++k) {
+    x[k] = is_float(in) ? bits_to_double(in, operands[k].bits) : 0;
     d[k] = operands[k].deviation;
     exact = exact && d[k] == 0;
     determined = determined && std::isfinite(d[k]);
-    if (op == Op::Add) contraction += operands[k].residual;
-  }
-  if (op == Op::Where) {
-    const bool yes = (operands[0].bits & 1) != 0;
-    const Deviating &chosen = operands[yes ? 1 : 2], &other = operands[yes ? 2 : 1];
-    made.deviation = chosen.deviation;
-    if (d[0] != 0 && (chosen.bits != other.bits || other.deviation != 0))
-      made.deviation = undetermined;
-    return made;
+    contraction += operands[k].residual;
   }
   const bool floats = is_float(in) && is_float(out);
-  if (exact && (!floats || !liberties.contract)) return made;
-  if (!determined) {
-    made.deviation = undetermined;
+  if (!floats || !determined) {
+    made.deviation = exact ? 0 : determined ? discrete_deviation(op, out, in, x, d) : undetermined;
     return made;
   }
-  for (size_t k = 0; k < operands.size(); ++k)
-    x[k] = is_float(in) ? bits_to_double(in, operands[k].bits) : 0;
-  if (op == Op::CmpLt || op == Op::CmpNe) {
-    made.deviation = exact ? 0 : comparison(x, operands);
-    return made;
-  }
-  if (op == Op::Cast && !exact) {
-    made.deviation = cast_deviation(out, in, x[0], d[0]);
-    if (is_float(out)) made.deviation = rounded(out, bits_to_double(out, result), made.deviation);
-    return made;
-  }
-  if (!floats) {
-    made.deviation = undetermined;
-    return made;
-  }
-  const double r = bits_to_double(out, result);
-  // A product that overflows may not do so unrounded.
   const bool fusable = liberties.contract && (out == DType::Float32 || out == DType::Float64);
-  const bool product = fusable && (op == Op::Mul || op == Op::Mulacc);
-  if (product && std::isfinite(x[0]) && std::isfinite(x[1]) &&
-      std::isinf(bits_to_double(out, double_to_bits(out, x[0] * x[1]))))
-    (op == Op::Mul ? made.residual : made.deviation) = undetermined;
-  if (fusable && contraction == undetermined) made.deviation = undetermined;
-  if (made.deviation == undetermined) return made;
-  if (!std::isfinite(r)) {  // from what was certain it is certain
-    made.deviation = exact ? 0 : undetermined;
+  double fused = 0;
+  if (fusable && op == Op::Mul) made.residual = lost_by_rounding(out, x);
+  if (fusable && op == Op::Mulacc) fused = lost_by_rounding(out, x);
+  if (fusable && op == Op::Add) fused = contraction;
+  const double r = bits_to_double(out, result);
+  if (!std::isfinite(r) || fused == undetermined) {  // from what was certain it is certain
+    made.deviation = exact && fused != undetermined ? 0 : undetermined;
     return made;
   }
-  double deviation = exact ? 0 : inherited(op, r, x, d);
-  if (product) {
-    const double rounding =
-        bits_to_double(out, double_to_bits(out, op == Op::Mul ? r : x[0] * x[1]));
-    const double lost = std::abs(std::fma(x[0], x[1], -rounding));
-    (op == Op::Mul ? made.residual : deviation) += lost;
-  }
-  if (fusable) deviation += contraction;
-  made.deviation = rounded(out, r, deviation);
+  made.deviation = rounded(out, r, fused + (exact ? 0 : inherited(op, r, x, d)));
   if (liberties.contract && decomposed(op))
     made.deviation += 16 * format_of(out).unit() * std::abs(r) + format_of(out).tiny;
   return made;
