@@ -8,6 +8,8 @@
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/selection.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine::test {
@@ -533,7 +535,7 @@ bool has_liberties(const UOp& root) {
 
 BoundedArray interpret_bounded(const UOp& root, const Bindings& bindings) {
   if (!has_liberties(root)) return {interpret(root, bindings), {}};
-  return BoundedInterpreter(bindings).run(inline_functions(root));
+  return BoundedInterpreter(bindings).run(inline_functions(rewrite(root, selection_rules())));
 }
 
 std::string difference(const BoundedArray& expected, const Array& got) {

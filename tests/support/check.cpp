@@ -86,8 +86,11 @@ static bool is_beyond_default_mode(const UOp& value) {
 
 std::string difference_anywhere(const UOp& value, std::mt19937_64& random) {
   const Bindings bindings = bindings_of(value);
-  const Array expected = interpret(value, bindings);
   for (const bool strict : {true, false}) {
+    Options mode = options();  // what a sum of one-hot products means depends on it
+    mode.strict = strict;
+    const OptionScope scope(mode);
+    const Array expected = interpret(value, bindings);
     if (!strict && is_beyond_default_mode(value)) continue;
     const BoundedArray bounded =
         strict ? BoundedArray{expected, {}} : interpret_bounded(value, bindings);

@@ -294,6 +294,8 @@ TEST(document_forms, spec_amend_31_other_products_keep_ieee) {
   EXPECT_TRUE(has_nan(((x == x).logical_not().cast(DType::Float32) * x).sum()));
   EXPECT_TRUE(has_nan((hot.reshape({2, 4, 1}) * rows.reshape({1, 4, 3})).sum({2})))
       << "the sum runs along an axis that the mask does not have";
+  for (const Tensor& t : {document_gather(x, at), hot.matmul(rows), (below * x).sum()})
+    expect_same_everywhere(t);
   const OptionScope scope(strict_options());
   EXPECT_TRUE(has_nan(document_gather(x, at)));
   EXPECT_TRUE(has_nan(document_scatter_add(Tensor::zeros({5}), at, x.shrink({{0, 2}}))));

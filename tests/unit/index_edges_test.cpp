@@ -47,4 +47,21 @@ TEST(index_edges, spec_P5_an_index_of_uint64_may_be_negative) {
   EXPECT_EQ(static_cast<int64_t>(cast(small, DType::Index).bounds().high), 7);
 }
 
+TEST(index_edges, spec_amend_28_positions_of_uint64_lie_beyond_the_end) {
+  const Tensor x = Tensor::from<float>({1, 2, 3, 4}),
+               at = Tensor::from<uint64_t>({~uint64_t{0}, uint64_t{1} << 63, 3, 0, 4});
+  expect_error([&] { (void)x.index_select(0, at).tolist<float>(); },
+               {"position 9223372036854775807", "element 0", "size 4"});
+  for (const IndexMode mode : {IndexMode::Clamp, IndexMode::Fill}) {
+    Options o = options();
+    o.index = mode;
+    const OptionScope scope(o);
+    const float far = mode == IndexMode::Clamp ? 4 : 0;
+    EXPECT_EQ(x.index_select(0, at).tolist<float>(), (std::vector<float>{far, far, 4, 1, far}));
+    expect_same_everywhere(x.index_select(0, at).uop());
+  }
+  const Tensor near = Tensor::from<uint64_t>({3, 0});
+  EXPECT_EQ(x.index_select(0, near).tolist<float>(), (std::vector<float>{4, 1}));
+}
+
 }  // namespace koine::test

@@ -267,7 +267,10 @@ std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {
 // -----------------------------------------------------
 
 Tensor tensor::positions(const Tensor& index, int64_t n) {
-  const Tensor i = index.cast(DType::Int64);
+  // 2^63 and above would become negative, and are far beyond every end instead.
+  const bool large = index.dtype() == DType::UInt64;
+  const Tensor most(constant_int(DType::UInt64, INT64_MAX));
+  const Tensor i = (large ? index.minimum(most) : index).cast(DType::Int64);
   const Tensor zero(int64_t{0}), last(n - 1);
   Tensor wrapped = is_unsigned(index.dtype()) ? i : Tensor::where(i < zero, i + Tensor(n), i);
   const Interval& bounds = wrapped.uop().bounds();
