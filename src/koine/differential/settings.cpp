@@ -15,8 +15,6 @@ namespace {
 
 using Variables = std::unordered_map<std::string, int64_t>;
 
-bool is_variable(const UOp& u) { return u.is(Op::Param) && !u.as<BufferArg>().name.empty(); }
-
 enum class Kind : uint8_t { Exact, Ordinary, Edges, Zeros };
 
 std::string_view kind_name(Kind kind) {

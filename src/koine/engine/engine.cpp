@@ -16,7 +16,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/callify.hpp"
-#include "koine/lower/fusion.hpp"
+#include "koine/lower/validity.hpp"
 #include "koine/transform/function.hpp"
 #include "koine/verify/verify.hpp"
 
@@ -150,7 +150,6 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
   Prepared work;
   if (!values.empty())
     require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
-  check_promises(values, variables);
   std::unordered_map<UOp, size_t> seen;
   for (size_t i = 0; i < values.size(); ++i) {
     if (const UOp done = realized_buffer(values[i])) {
@@ -164,26 +163,24 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
       continue;
     }
     if (options().verify >= 1) verify(value, VerifyLevel::Tensor, "the request");
-    UOp destination;
-    if (value.is(Op::After)) {
-      out[i] = base_of(value);
-      KOINE_REQUIRE(out[i].is(Op::Buffer), Value, "an assignment needs a buffer, got {}",
-                    op_name(out[i].op()));
-    } else {
-      destination = make_buffer(value.shape(), value.dtype(), device_of(value));
-      out[i] = destination;
-    }
-    if (destination && value.numel() == 0) continue;
     work.values.push_back(value);
-    work.destinations.push_back(destination);
     work.position.push_back(i);
+  }
+  check_promises(work.values, variables);  // before anything is made or written
+  for (size_t k = 0; k < work.values.size(); ++k) {
+    const UOp& value = work.values[k];
+    UOp& result = out[work.position[k]];
+    const UOp base = base_of(value);
+    const bool assigned = value.is(Op::After) && base.is(Op::Buffer);
+    result = assigned ? base : make_buffer(value.shape(), value.dtype(), device_of(value));
+    work.destinations.push_back(assigned ? UOp() : result);
   }
   if (!work.values.empty()) {
     const double start = now_seconds();
     const Callified program = callify(work.values, work.destinations);
     const std::string device = device_of(out[work.position[0]]);
-    const std::string key =
-        device_runtime(device).target().name + (options().noopt ? "/noopt" : "");
+    const std::string key = fmt::format("{}/{}{}", device_runtime(device).target().name,
+                                        options().cpu, options().noopt ? "/noopt" : "");
     std::shared_ptr<Executable> executable = executables().find(program.body, key);
     if (!executable) {
       if (options().verify >= 3) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -17,6 +18,7 @@
 #include "koine/engine/checks.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
@@ -108,6 +110,7 @@ struct Ref {
 };
 
 struct Step {
+  DeviceRuntime* device = nullptr;   // of what it writes
   std::shared_ptr<Program> program;  // null: a copy between devices
   std::vector<Ref> buffers;
   std::vector<std::string> variables;
@@ -117,6 +120,8 @@ class Compiled : public Executable {
  public:
   Compiled(const UOp& program, const std::string& device, const Changes& changes)
       : device_(device), changes_(changes) {
+    for (const UOp& u : toposort(program))
+      if (is_variable(u)) variables_.push_back(u);
     const std::vector<Kernel> kernels = schedule_kernels(program, changes.graph);
     print_schedule(kernels);
     place_temporaries(kernels);
@@ -137,6 +142,9 @@ class Compiled : public Executable {
       KOINE_REQUIRE(held.back(), Value, "buffer {} has no memory: it was never computed",
                     a.as<BufferArg>().slot);
     }
+    for (const UOp& v : variables_)
+      if (const auto it = variables.find(v.as<BufferArg>().name); it != variables.end())
+        require_in_range(v, it->second);
     std::shared_ptr<Memory> arena;
     if (!temporaries_.lifetimes.empty())
       arena = device_runtime(device_).allocate(temporaries_.plan.arena_bytes);
@@ -185,6 +193,8 @@ class Compiled : public Executable {
     temporaries_ = koine::place_temporaries(kernels, changes_.plan);
     for (const Kernel& k : kernels) {
       Step step;
+      const Device device = k.buffers[0].device();
+      step.device = &device_runtime(device ? device.name() : device_);
       for (const UOp& b : k.buffers)
         step.buffers.push_back(b.is(Op::Param)
                                    ? Ref{false, static_cast<size_t>(b.as<BufferArg>().slot)}
@@ -195,51 +205,51 @@ class Compiled : public Executable {
 
   void compile_all(const std::vector<Kernel>& kernels) {
     const double start = now_seconds();
-    DeviceRuntime& device = device_runtime(device_);
-    const std::string key = target_key(device);
     struct Work {
-      std::vector<UOp> asts;
-      std::vector<std::shared_ptr<Program>> programs;
-      std::vector<std::exception_ptr> errors;
+      UOp ast;
       DeviceRuntime* device;
+      std::shared_ptr<Program> program;
+      std::exception_ptr error;
       const Changes* changes;
-    } work{{}, {}, {}, &device, &changes_};
+    };
+    std::vector<Work> missing;
     // Held from here on: the cache may drop any of them, now or by another thread.
-    std::unordered_map<UOp, std::shared_ptr<Program>> programs;
-    for (const Kernel& k : kernels) {
-      if (k.ast.is(Op::CustomFunction) || programs.contains(k.ast)) continue;
-      auto& found = programs[k.ast];
-      if (!changes_.graph) found = program_cache().find(k.ast, key);
-      if (!found) work.asts.push_back(k.ast);
+    std::map<std::string, std::unordered_map<UOp, std::shared_ptr<Program>>> programs;
+    for (size_t k = 0; k < kernels.size(); ++k) {
+      const UOp& ast = kernels[k].ast;
+      if (ast.is(Op::CustomFunction)) continue;
+      const std::string key = target_key(*steps_[k].device);
+      const auto [it, fresh] = programs[key].try_emplace(ast);
+      if (!fresh) continue;
+      if (!changes_.graph) it->second = program_cache().find(ast, key);
+      if (!it->second) missing.push_back({ast, steps_[k].device, nullptr, nullptr, &changes_});
     }
-    work.programs.resize(work.asts.size());
-    work.errors.resize(work.asts.size());
     compile_team().run(
         [](void* context, int64_t i) {
-          auto& w = *static_cast<Work*>(context);
-          const auto at = static_cast<size_t>(i);
+          Work& w = (*static_cast<std::vector<Work>*>(context))[static_cast<size_t>(i)];
           try {
-            w.programs[at] = compile_kernel(w.asts[at], *w.device, *w.changes);
+            w.program = compile_kernel(w.ast, *w.device, *w.changes);
           } catch (...) {
-            w.errors[at] = std::current_exception();
+            w.error = std::current_exception();
           }
         },
-        &work, static_cast<int64_t>(work.asts.size()));
-    for (const std::exception_ptr& e : work.errors)
-      if (e) std::rethrow_exception(e);
-    for (size_t i = 0; i < work.asts.size(); ++i) {
-      programs[work.asts[i]] = work.programs[i];
-      if (!changes_.graph) program_cache().add(work.asts[i], key, work.programs[i]);
+        &missing, static_cast<int64_t>(missing.size()));
+    for (const Work& w : missing)
+      if (w.error) std::rethrow_exception(w.error);
+    for (const Work& w : missing) {
+      const std::string key = target_key(*w.device);
+      programs[key][w.ast] = w.program;
+      if (!changes_.graph) program_cache().add(w.ast, key, w.program);
     }
     for (size_t k = 0; k < kernels.size(); ++k) {
       if (kernels[k].ast.is(Op::CustomFunction)) continue;
-      steps_[k].program = programs.at(kernels[k].ast);
+      steps_[k].program = programs.at(target_key(*steps_[k].device)).at(kernels[k].ast);
       steps_[k].variables = signature_of(steps_[k].program->kernel().linear).variables;
       operations_ += steps_[k].program->kernel().estimate.operations;
       bytes_ += steps_[k].program->kernel().estimate.bytes;
     }
     count([&](Counters& c) {
-      c.compiled += static_cast<int64_t>(work.asts.size());
+      c.compiled += static_cast<int64_t>(missing.size());
       c.compile_seconds += now_seconds() - start;
     });
   }
@@ -263,7 +273,8 @@ class Compiled : public Executable {
                e.bytes / seconds * 1e-9);
   }
 
-  std::string device_;
+  std::string device_;  // of what lies on no device, such as constants
+  std::vector<UOp> variables_;
   std::vector<Step> steps_;
   Temporaries temporaries_;
   Changes changes_;

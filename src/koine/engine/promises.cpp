@@ -13,11 +13,11 @@
 namespace koine {
 namespace {
 
-bool depends_on_variables(const UOp& value) {
+// Whether a value is the same whenever it is computed: memory may change, Variables are bound anew.
+bool is_lasting(const UOp& value) {
   const NodeList below = toposort(value);
-  return std::any_of(below.begin(), below.end(), [](const UOp& u) {
-    return u.is(Op::Param) && !u.as<BufferArg>().name.empty();
-  });
+  return std::none_of(below.begin(), below.end(),
+                      [](const UOp& u) { return u.is(Op::Param) || u.is(Op::Buffer); });
 }
 
 // One uint8: whether any position leaves its range.
@@ -76,7 +76,7 @@ void check_promises(const std::vector<UOp>& values, const VariableValues& variab
   for (size_t i = 0; i < promises.size(); ++i) {
     if (!device_runtime(flags[i].device().name()).computes()) continue;
     if (elements<uint8_t>(flags[i])[0] != 0) report(promises[i], variables);
-    if (!depends_on_variables(promises[i])) mark_normal(promises[i].node(), kept);
+    if (is_lasting(promises[i])) mark_normal(promises[i].node(), kept);
   }
 }
 

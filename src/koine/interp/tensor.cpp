@@ -1,10 +1,12 @@
 
 #include <numeric>
+#include <optional>
 
 #include "koine/base/error.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rules/selection.hpp"
@@ -53,6 +55,7 @@ class TensorInterpreter {
   explicit TensorInterpreter(const Bindings& bindings) : bindings_(bindings) {}
 
   const Array& value(const UOp& root) {
+    if (!versions_ && has_effects(root)) versions_.emplace(root);
     // Bodies of Functions are evaluated by their GetTuple, with Params bound.
     const auto order = toposort(root, [&](const UOp& u) {
       return !u.is(Op::Function) && !u.is(Op::Tuple) && !bindings_.contains(u);
@@ -91,7 +94,10 @@ class TensorInterpreter {
   }
 
   Array evaluate(const UOp& u) {
-    if (const auto it = bindings_.find(u); it != bindings_.end()) return it->second;
+    if (const auto it = bindings_.find(u); it != bindings_.end()) {
+      if (is_variable(u)) require_in_range(u, bits_to_int(u.dtype(), it->second.data.at(0)));
+      return it->second;
+    }
     if (is_elementwise(u.op())) return elementwise(u);
     switch (u.op()) {
       case Op::Const: {
@@ -120,13 +126,11 @@ class TensorInterpreter {
       case Op::Replicated:
         return one_of_equal_copies(u);
       case Op::Load:
-      case Op::Contiguous: {  // memory has no validity bit: invalid elements become 0 (C27)
-        Array a = of(u.src(0));
-        for (size_t i = 0; i < a.valid.size(); ++i)
-          if (a.valid[i] == 0) a.data[i] = 0;
-        a.valid.clear();
-        return a;
-      }
+        if (u.src().size() == 3)  // read where the gate is true, the alt elsewhere
+          return in_memory(elementwise(where(u.src(2), u.src(0), u.src(1))));
+        return in_memory(of(u.src(0)));
+      case Op::Contiguous:
+        return in_memory(of(u.src(0)));
       case Op::ContiguousBackward:
       case Op::Detach:
         return of(u.src(0));
@@ -155,6 +159,23 @@ class TensorInterpreter {
     internal_error("the tensor interpreter does not know {}", op_name(u.op()));
   }
 
+  // Memory has no validity bit: invalid elements become 0 (amendment C27).
+  static Array in_memory(Array a) {
+    for (size_t i = 0; i < a.valid.size(); ++i)
+      if (a.valid[i] == 0) a.data[i] = 0;
+    a.valid.clear();
+    return a;
+  }
+
+  // Steps that walk an array while `c` walks a shape that it broadcasts to.
+  static Sizes broadcast_strides(const Array& a, size_t rank) {
+    Sizes strides = strides_of(a.sizes);
+    for (size_t i = 0; i < strides.size(); ++i)
+      if (a.sizes[i] == 1) strides[i] = 0;
+    strides.insert(strides.begin(), rank - strides.size(), 0);
+    return strides;
+  }
+
   Array elementwise(const UOp& u) {
     Array out = blank(u);
     const size_t count = u.src().size();
@@ -165,11 +186,7 @@ class TensorInterpreter {
       const Array& a = of(s);
       in.push_back(&a);
       masked |= !a.valid.empty();
-      Sizes st = strides_of(a.sizes);
-      for (size_t i = 0; i < st.size(); ++i)
-        if (a.sizes[i] == 1) st[i] = 0;
-      st.insert(st.begin(), out.sizes.size() - st.size(), 0);
-      strides.push_back(std::move(st));
+      strides.push_back(broadcast_strides(a, out.sizes.size()));
     }
     if (masked) out.valid.assign(out.data.size(), 1);
     const DType dtype = in[u.is(Op::Where) ? 1 : 0]->dtype;
@@ -312,7 +329,8 @@ class TensorInterpreter {
       out.data[i] = read_element(bytes.data(), u.dtype(), static_cast<int64_t>(i));
       if (!in.valid.empty()) {
         if (out.valid.empty()) out.valid.assign(out.data.size(), 1);
-        out.valid[i] = in.is_valid(i * to / from);
+        for (size_t k = i * to / from; k * from < (i + 1) * to; ++k)  // all that it is made of
+          out.valid[i] = out.valid[i] != 0 && in.is_valid(k);
       }
     }
     return out;
@@ -339,56 +357,61 @@ class TensorInterpreter {
     return out;
   }
 
-  // The buffer with the stores among the dependencies applied. A store's target is a view of the
-  // buffer: reading the view from an array of positions tells where each element goes.
+  // The buffer with the stores among the dependencies applied. What they store was computed from
+  // the states that it names, so nothing is read after it was written. A store into another buffer
+  // changes what reads that one, not this value.
   Array after_stores(const UOp& u) {
     Array out = of(u.src(0));
-    for (size_t i = 1; i < u.src().size(); ++i) {
-      std::vector<UOp> pending{u.src(i)};
-      while (!pending.empty()) {
-        const UOp effect = pending.back();
-        pending.pop_back();
-        if (effect.is(Op::Group) || effect.is(Op::End)) {
-          for (size_t k = effect.src().size(); k-- > 0;)
-            if (effect.src(k).dtype() == DType::Void) pending.push_back(effect.src(k));
-        } else if (effect.is(Op::Store)) {
-          apply_store(out, u.src(0), effect);
-        }
-      }
-    }
+    const UOp base = versions_->of(u.src(0));
+    for (const UOp& dependency : u.src().subspan(1))
+      for (const UOp& store : stores_in(dependency))
+        if (versions_->of(store.src(0)) == base) apply_store(out, base, store);
     return out;
   }
 
   void apply_store(Array& buffer, const UOp& base, const UOp& effect) {
     const Array& value = of(effect.src(1));
     const Array* gate = effect.src().size() == 3 ? &of(effect.src(2)) : nullptr;
-    Array positions{DType::Int64, buffer.sizes, {}, {}};
-    for (int64_t i = 0; i < buffer.numel(); ++i) positions.data.push_back(static_cast<Bits>(i));
-    const UOp places = param(0, base.shape(), DType::Int64);
-    const UOp target = retype(effect.src(0), base, places);
-    const Array where_to = interpret(target, {{places, positions}});
-    for (size_t i = 0; i < value.data.size(); ++i) {
-      const bool open = gate == nullptr || (gate->data[gate->data.size() == 1 ? 0 : i] & 1) != 0;
-      if (open && value.is_valid(i) && where_to.is_valid(i))
-        buffer.data[static_cast<size_t>(where_to.data[i])] = value.data[i];
+    const Sizes gate_strides = gate ? broadcast_strides(*gate, value.sizes.size()) : Sizes();
+    const Array places = places_of(effect.src(0), base, buffer);
+    Coordinates c(value.sizes);
+    for (size_t i = 0; i < value.data.size(); ++i, c.next()) {
+      const bool exists = places.is_valid(i) && places.data[i] != 0;
+      if (!exists || !value.is_valid(i)) continue;  // an invalid element is not stored (C27)
+      if (gate != nullptr) {
+        const auto at = static_cast<size_t>(offset_of(c.at(), gate_strides));
+        if (!gate->is_valid(at) || (gate->data[at] & 1) == 0) continue;
+      }
+      buffer.data[static_cast<size_t>(places.data[i] - 1)] = value.data[i];
     }
   }
 
-  // The same movement chain over another base.
-  static UOp retype(const UOp& view, const UOp& base, const UOp& other) {
+  // Where each element of a store's target lies in its buffer: the view, read from an array of the
+  // numbers 1, 2, 3, ...; 0 or invalid where there is no such place.
+  Array places_of(const UOp& target, const UOp& base, const Array& buffer) {
     std::vector<UOp> chain;
-    for (UOp at = view; !(at == base); at = at.src(0)) {
-      KOINE_REQUIRE(is_movement(at.op()), Value,
-                    "Store: the target must be a view of its buffer, got {}", op_name(at.op()));
-      chain.push_back(at);
-    }
-    UOp out = other;
+    UOp view = target;
+    for (; !(view == base); view = view.src(0))
+      if (!view.is(Op::After) && !view.is(Op::Detach)) chain.push_back(view);
+    Array numbers{DType::Int64, buffer.sizes, {}, {}};
+    for (int64_t i = 1; i <= buffer.numel(); ++i) numbers.data.push_back(static_cast<Bits>(i));
+    UOp places = param(0, base.shape(), DType::Int64);
+    Bindings inner = bindings_;
+    inner.insert_or_assign(places, std::move(numbers));
     for (; !chain.empty(); chain.pop_back()) {
-      std::vector<UOp> src(chain.back().src().begin(), chain.back().src().end());
-      src[0] = out;
-      out = with_sources(chain.back(), src);
+      const UOp& step = chain.back();
+      std::vector<UOp> src(step.src().begin(), step.src().end());
+      src[0] = places;
+      // What the view is indexed by was computed from the states that it names.
+      for (size_t k = 1; step.is(Op::Index) && k < src.size(); ++k) {
+        const UOp known = param(static_cast<int64_t>(inner.size()), src[k].shape(), src[k].dtype());
+        inner.insert_or_assign(known, of(src[k]));
+        src[k] = known;
+      }
+      if (step.is(Op::Pad) && src.size() == 4) src.pop_back();  // a fill has no place
+      places = with_sources(step, src);
     }
-    return out;
+    return interpret(places, inner);
   }
 
   Array get_tuple_value(const UOp& u) {
@@ -408,6 +431,7 @@ class TensorInterpreter {
   }
 
   const Bindings& bindings_;
+  std::optional<Versions> versions_;               // of the first root, where anything stores
   std::unordered_map<const Node*, Array> values_;  // references into it stay valid
   std::vector<UOp> keep_;
 };

@@ -48,6 +48,16 @@ UOp variable(std::string_view name, int64_t low, int64_t high) {
   return UOp::make(Op::Param, {shape_of({}), index_const(low), index_const(high)},
                    BufferArg{-1, DType::Index, {}, AddrSpace::Global, std::string(name)});
 }
+bool is_variable(const UOp& node) {
+  return node.is(Op::Param) && !node.as<BufferArg>().name.empty();
+}
+void require_in_range(const UOp& variable, int64_t value) {
+  const Interval& range = variable.bounds();
+  KOINE_REQUIRE(value >= range.low && value <= range.high, Value,
+                "Variable '{}' is bound to {}: its range is {} to {}",
+                variable.as<BufferArg>().name, value, static_cast<int64_t>(range.low),
+                static_cast<int64_t>(range.high));
+}
 UOp param(int64_t slot, const UOp& shape, DType dtype, Device device, AddrSpace space) {
   return UOp::make(Op::Param, {shape}, BufferArg{slot, dtype, device, space});
 }

@@ -25,6 +25,9 @@ UOp stack(std::span<const UOp> values);
 
 /// A symbolic integer low..high, usable in shapes (amendment C37). Equal arguments are one node.
 UOp variable(std::string_view name, int64_t low, int64_t high);
+bool is_variable(const UOp& node);
+/// Throws Error (Value) naming the Variable and its range where it may not take this value.
+void require_in_range(const UOp& variable, int64_t value);
 UOp param(int64_t slot, const UOp& shape, DType dtype, Device device = {},
           AddrSpace space = AddrSpace::Global);
 /// A buffer with a slot that no other buffer has.

@@ -8,8 +8,6 @@
 namespace koine {
 namespace {
 
-bool is_variable(const UOp& u) { return u.is(Op::Param) && !u.as<BufferArg>().name.empty(); }
-
 UOp with_sizes(const UOp& shape, const Substitution& variables) {
   std::vector<UOp> dims;
   for (const UOp& dim : shape.src()) dims.push_back(simplify_index(substitute(dim, variables)));

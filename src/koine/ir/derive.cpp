@@ -310,12 +310,34 @@ Derived get_tuple(Sources src, const Arg& arg) {
   return {value.dtype(), shape, false};
 }
 
+// An alt or a gate says something for each element of `whole`.
+void require_broadcast(Op op, const char* name, const UOp& part, const UOp& whole) {
+  bool fits = part.rank() <= whole.rank();
+  for (size_t i = 0; fits && i < part.rank(); ++i) {
+    const UOp size = part.dim(i);
+    fits = is_one(size) || size == whole.dim(i + whole.rank() - part.rank());
+  }
+  KOINE_REQUIRE(fits, Value, "{}: {} of shape {} does not broadcast to {}", op_name(op), name,
+                shape_text(part), shape_text(whole));
+}
+
+// The memory that a value is read from in place, not by a Load; null: it is none.
+const Node* memory_of_value(const UOp& value) {
+  const Node* n = value.node();
+  while (n->op == Op::After || (is_movement(n->op) && n->source_count > 0 && n->op != Op::Stack))
+    n = n->sources()[0].node();
+  if (n->op != Op::Param && n->op != Op::Buffer) return nullptr;
+  return std::get<BufferArg>(n->arg).name.empty() ? n : nullptr;  // a Variable is a number
+}
+
 Derived memory(Op op, Sources src, const Arg& arg) {
   if (op == Op::Load) {
     for (size_t i = 1; i < src.size(); ++i) {
       const DType wanted = i == 1 ? src[0].dtype() : DType::Bool;
-      KOINE_REQUIRE(src[i].dtype() == wanted, Type, "Load: {} is {}, must be {}",
-                    i == 1 ? "alt" : "gate", dtype_name(src[i].dtype()), dtype_name(wanted));
+      const char* name = i == 1 ? "alt" : "gate";
+      KOINE_REQUIRE(src[i].dtype() == wanted, Type, "Load: {} is {}, must be {}", name,
+                    dtype_name(src[i].dtype()), dtype_name(wanted));
+      require_broadcast(op, name, src[i], src[0]);
     }
     return {src[0].dtype(), stored_shape(src[0]), false};
   }
@@ -325,9 +347,19 @@ Derived memory(Op op, Sources src, const Arg& arg) {
   KOINE_REQUIRE(stored_shape(src[0]) == stored_shape(src[1]), Value,
                 "Store: the buffer has shape {}, the value {}: shapes must be equal",
                 shape_text(src[0]), shape_text(src[1]));
-  if (src.size() == 3)
+  if (src.size() == 3) {
     KOINE_REQUIRE(src[2].dtype() == DType::Bool, Type, "Store: gate is {}, must be bool",
                   dtype_name(src[2].dtype()));
+    require_broadcast(op, "gate", src[2], src[0]);
+  }
+  const Node *to = memory_of_value(src[0]), *from = memory_of_value(src[1]);
+  if (to != nullptr && from != nullptr) {
+    const AddrSpace target = std::get<BufferArg>(to->arg).space,
+                    source = std::get<BufferArg>(from->arg).space;
+    KOINE_REQUIRE(target == source, Value,
+                  "Store: the buffer is {} memory, the value lies in {} memory: load() it first",
+                  addrspace_name(target), addrspace_name(source));
+  }
   (void)arg;
   return {};
 }

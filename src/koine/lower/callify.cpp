@@ -2,13 +2,32 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/selection.hpp"
 #include "koine/rules/simplify.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
+namespace {
+
+// A program runs all the Stores below its values, also those whose memory nobody looks at.
+UOp with_all_effects(const UOp& program) {
+  if (!has_effects(program)) return program;
+  std::vector<UOp> effects(program.src().begin(), program.src().end());
+  for (const UOp& u : toposort(program))
+    if (u.is(Op::After)) effects.push_back(u);
+  return sink(effects);
+}
+
+// A clone is numbered to be a node of its own, which is lost on what computes it: equal programs
+// are one node.
+bool is_numbered_copy(const UOp& u) { return u.is(Op::Contiguous) && u.tag() > 1; }
+
+}  // namespace
+
 Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destinations) {
   KOINE_INVARIANT(values.size() == destinations.size(), "callify: {} values, {} destinations",
                   values.size(), destinations.size());
@@ -16,10 +35,17 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   for (size_t i = 0; i < values.size(); ++i)
     effects.push_back(destinations[i] ? store(destinations[i], values[i]) : values[i]);
   // Before bodies are inlined: a body means by itself what it means when it is interpreted.
-  const UOp program = inline_functions(rewrite(sink(effects), selection_rules()));
+  const UOp program = with_all_effects(inline_functions(rewrite(sink(effects), selection_rules())));
   Callified out;
   Substitution params;
+  bool clones = false;
   for (const UOp& node : toposort(program)) {
+    clones = clones || is_numbered_copy(node);
+    KOINE_REQUIRE(!node.is(Op::Param) || is_variable(node), Key,
+                  "realize: the Param of slot {} ({} of shape {}) has no value: it stands for an "
+                  "argument of a Function; call that Function with a value for slot {}",
+                  node.as<BufferArg>().slot, dtype_name(node.dtype()), shape_text(node),
+                  node.as<BufferArg>().slot);
     if (!node.is(Op::Buffer)) continue;
     const BufferArg& b = node.as<BufferArg>();
     const auto slot = static_cast<int64_t>(out.arguments.size());
@@ -27,7 +53,12 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
     out.arguments.push_back(node);
   }
   static const RuleSet<> rules = (forward_rules() + movement_rules()).remembered();
-  out.body = rewrite(substitute(program, params), rules);
+  UOp body = substitute(program, params);
+  if (clones)
+    body = transform_graph(body, [](const UOp&, const UOp& node) {
+      return is_numbered_copy(node) ? UOp::make(Op::Contiguous, node.src(), {}, 1) : node;
+    });
+  out.body = rewrite(body, rules);
   return out;
 }
 

@@ -204,6 +204,7 @@ UOp block_reduces(const UOp& ast) {
   UOp reduction, stored, closing;
   for (const UOp& u : toposort(ast)) {
     if (u.is(Op::Reduce)) reduction = u;
+    if (u.is(Op::Store) && stored) return ast;  // one output keeps the partial sums
     if (u.is(Op::Store)) stored = u;
     if (u.is(Op::End)) closing = u;
   }

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/lower/validity.hpp"
 
 namespace koine {
 namespace {
@@ -48,11 +50,6 @@ double reduced_size(const UOp& u) {
 
 bool is_leaf(const UOp& u) { return u.is(Op::Param) || u.is(Op::Buffer) || u.is(Op::After); }
 
-bool asks_for_buffer(const UOp& u) {
-  if (u.is(Op::Contiguous)) return !is_leaf(u.src(0)) || u.tag() != 0;
-  return u.is(Op::Load);
-}
-
 constexpr size_t cost_horizon = 300;  // nodes looked at before "expensive" is the answer
 
 // Whether anything is read from memory below: what is made of constants alone folds away.
@@ -73,24 +70,9 @@ bool reads_memory(const UOp& node) {
 
 }  // namespace
 
-namespace {
-
-// Nodes of a topological order that may be invalid somewhere.
-absl::flat_hash_set<const Node*> find_invalid(const NodeList& order) {
-  absl::flat_hash_set<const Node*> out;
-  for (const UOp& u : order) {
-    if (u.is(Op::Reduce) || asks_for_buffer(u) || is_leaf(u) || u.dtype() == DType::Void) continue;
-    bool partly = (u.is(Op::Pad) && u.src().size() == 3) || (u.is(Op::Const) && is_invalid(u));
-    for (const UOp& s : u.src()) partly = partly || out.contains(s.node());
-    if (partly) out.insert(u.node());
-  }
-  return out;
-}
-
-}  // namespace
-
-bool may_be_invalid(const UOp& value) {
-  return find_invalid(toposort(value)).contains(value.node());
+bool asks_for_buffer(const UOp& u) {
+  if (u.is(Op::Contiguous)) return !is_leaf(u.src(0)) || u.tag() != 0;
+  return u.is(Op::Load);
 }
 
 double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop) {
@@ -128,24 +110,29 @@ double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop
 
 Fusion::Fusion(const UOp& program) {
   const NodeList order = toposort(program);
-  partly_invalid_ = find_invalid(order);
+  partly_invalid_ = find_partly_invalid(order);
   // Which kernels want a node: none yet (null), one (its root), or several (shared).
   absl::flat_hash_map<const Node*, const Node*> wanted_by;
   absl::flat_hash_set<const Node*> by_many;
+  absl::flat_hash_map<const Node*, const Node*> kernel_of;  // of a Store
   auto want = [&](const UOp& node, const Node* root) {
     auto [it, fresh] = wanted_by.try_emplace(node.node(), root);
     if (!fresh && it->second != root) by_many.insert(node.node());
   };
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& u = order[i];
-    if (u.is(Op::After)) {
-      later_.emplace(u.src(0).node(), u);
+    if (u.is(Op::After)) {  // the Stores of one dependency are one kernel
       for (const UOp& d : u.src().subspan(1))
-        if (d.is(Op::Store)) want(d.src(1), d.node());
+        for (const UOp& s : stores_in(d)) kernel_of.emplace(s.node(), d.node());
       continue;
     }
     if (u.is(Op::Store)) {
-      want(u.src(1), u.node());
+      const auto kernel = kernel_of.find(u.node());
+      const Node* root = kernel == kernel_of.end() ? u.node() : kernel->second;
+      for (const UOp& value : u.src().subspan(1)) want(value, root);
+      for (const UOp* view = &u.src(0); is_movement(view->op()); view = &view->src(0))
+        if (view->is(Op::Index))
+          for (const UOp& which : view->src().subspan(1)) want(which, root);
       continue;
     }
     if (u.is(Op::Sink) || u.dtype() == DType::Void) continue;
@@ -216,21 +203,6 @@ const char* Fusion::repeats_work(const UOp& node, const std::vector<UOp>& at, co
   const bool heavy = cost >= 32;
   if (heavy && distinct < 8 && cost * distinct > 8192) return "a long reduce for few results";
   return nullptr;
-}
-
-bool Fusion::reads(const UOp& value, const UOp& version) const {
-  if (value == version) return true;
-  bool found = false;
-  toposort(value, [&](const UOp& u) {
-    found = found || u == version;
-    return !found;
-  });
-  return found;
-}
-
-UOp Fusion::later_version(const UOp& version) const {
-  const auto it = later_.find(version.node());
-  return it == later_.end() ? UOp() : it->second;
 }
 
 }  // namespace koine

@@ -24,20 +24,16 @@ class Fusion {
                            const std::vector<UOp>& context,
                            const std::function<bool(const UOp&)>& realized) const;
 
-  /// Whether the graph of `value` reads `version` (a buffer or an After of one).
-  bool reads(const UOp& value, const UOp& version) const;
-  /// The After that follows a version of a buffer in this program; null when it is the last.
-  UOp later_version(const UOp& version) const;
+  /// Whether some elements of this node of the program may be invalid: memory could not hold it.
+  bool partly_invalid(const UOp& node) const { return partly_invalid_.contains(node.node()); }
 
  private:
   absl::flat_hash_set<const Node*> shared_;
   absl::flat_hash_set<const Node*> partly_invalid_;  // memory could not hold these: always fused
-  absl::flat_hash_map<const Node*, UOp> later_;
 };
 
-/// Whether some elements may be invalid: a Pad without fill below, not resolved by a Reduce or by
-/// memory on the way.
-bool may_be_invalid(const UOp& value);
+/// Whether a node is computed into a buffer of its own wherever it stands.
+bool asks_for_buffer(const UOp& node);
 
 /// Scalar operations to compute one element, following sources until `stop`; saturates.
 double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop);

@@ -8,6 +8,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/optimize.hpp"
+#include "koine/lower/rangeify.hpp"
 
 namespace koine {
 namespace {
@@ -325,15 +326,24 @@ void threads(Plan& plan, double work) {
   }
 }
 
+// What runs in the written order only: loops after one another, a kernel that reads what it
+// stores, and stores that may meet in one place, where the last one stays.
+bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
+  for (const UOp& load : accesses.loads)
+    for (const UOp& st : accesses.stores)
+      if (strip_after(load.src(0)) == strip_after(st.src(0))) return true;
+  int nests = 0;
+  for (const UOp& u : toposort(ast))
+    if (u.is(Op::End) && (u.tag() == runs_in_order || ++nests > 1)) return true;
+  return false;
+}
+
 }  // namespace
 
 Edited choose_opts(const UOp& ast, const Target& target) {
   Plan plan(ast, target);
   const Accesses accesses = survey(ast);
-  // A kernel that reads what it stores keeps its order.
-  for (const UOp& load : accesses.loads)
-    for (const UOp& st : accesses.stores)
-      if (strip_after(load.src(0)) == strip_after(st.src(0))) return {ast, {}};
+  if (keeps_its_order(ast, accesses)) return {ast, {}};
   if (const auto contraction = find_contraction(accesses, plan.axes())) {
     const int64_t rows = size_of(contraction->rows), columns = size_of(contraction->columns);
     register_tile(plan, *contraction);

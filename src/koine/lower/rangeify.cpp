@@ -9,11 +9,14 @@
 #include "koine/base/error.hpp"
 #include "koine/base/hash.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/fusion.hpp"
+#include "koine/lower/order.hpp"
 #include "koine/lower/scatter.hpp"
+#include "koine/lower/validity.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/places.hpp"
 #include "koine/rules/simplify.hpp"
@@ -41,34 +44,52 @@ struct Place {
   }
 };
 
-struct Request {
+// A Store of a program: into a Buffer or Param, or a view of one.
+struct Effect {
+  UOp target;
   UOp value;
-  UOp target;  // Buffer or Param, or a view of one where `after` is set
-  UOp after;   // the After whose Store this is; null for a plain result
+  UOp gate;  // null: always
+};
+
+// What a kernel is asked for: one plain result, or the Stores of one dependency of an After.
+struct Request {
+  std::vector<Effect> effects;
+  UOp after;  // whose Stores these are; null for a plain result
   std::string reason;
   bool transfer = false;  // a copy between devices
+  UOp copies;             // the version of which this is the copy; null: none
 };
 
 class Scheduler {
  public:
-  explicit Scheduler(const UOp& program) : program_(program), fusion_(program) {}
+  // `to_copy`: versions that are read from a copy, because they are overwritten too early.
+  Scheduler(const UOp& program, const absl::flat_hash_set<const Node*>& to_copy)
+      : program_(program), fusion_(program), versions_(program), to_copy_(to_copy) {}
 
-  std::vector<Kernel> run() {
+  /// The kernels, or, where no order of them exists, further versions to copy.
+  std::vector<UOp> run(std::vector<Kernel>& out) {
     for (const UOp& effect : program_.src()) output(effect);
+    std::vector<Footprint> footprints;
     while (!queue_.empty()) {
-      const Request request = queue_.front();
+      Request request = std::move(queue_.front());
       queue_.pop_front();
-      if (is_const(product(request.value.shape()), 0)) continue;  // nothing to compute
+      std::erase_if(request.effects, [](const Effect& e) {  // nothing to compute
+        return is_const(product(e.value.shape()), 0);
+      });
+      if (request.effects.empty()) continue;
       kernels_.push_back(make_kernel(request));
+      footprints.push_back(footprint_of(kernels_.back()));
     }
-    return in_order();
+    const KernelOrder order = order_kernels(footprints, versions_);
+    if (order.to_copy.empty()) out = in_order(order);
+    return order.to_copy;
   }
 
  private:
   struct Pending {
     Kernel kernel;
     Request request;
-    std::vector<UOp> reads;  // versions: Params, Buffers, Afters
+    std::vector<UOp> reads;  // Params, Buffers, Afters
   };
 
   // --- storage -------------------------------------------------------------------------------
@@ -86,6 +107,10 @@ class Scheduler {
     }
   }
 
+  static bool is_marker(const UOp& u) {
+    return u.is(Op::Contiguous) || u.is(Op::Detach) || u.is(Op::ContiguousBackward);
+  }
+
   void output(const UOp& effect) {
     if (effect.is(Op::After)) {
       require_effects(effect);
@@ -94,51 +119,184 @@ class Scheduler {
     KOINE_INVARIANT(effect.is(Op::Store), "a program holds Stores and Afters, got {}",
                     op_name(effect.op()));
     UOp value = effect.src(1);
-    while (value.is(Op::Contiguous) || value.is(Op::Detach) || value.is(Op::ContiguousBackward))
-      value = value.src(0);
-    queue_.push_back({value, effect.src(0), {}, "output", false});
-    if (!storage_of(value)) realized_.emplace(value.node(), effect.src(0));
-    if (value.is(Op::Load)) queue_.back().transfer = true;
+    while (is_marker(value)) value = value.src(0);
+    const UOp& target = effect.src(0);
+    queue_.push_back(
+        {{{target, value, {}}}, {}, "output", value.is(Op::Load) && !is_gated(value), {}});
+    // Memory holds 0 where an element is invalid: it stands for the value only behind a marker that
+    // asked for memory.
+    const UOp& held = fusion_.partly_invalid(value) ? effect.src(1) : value;
+    if (!fusion_.partly_invalid(held) && !held.is(Op::After) && !storage_of(held))
+      realized_.emplace(held.node(), target);
   }
 
-  void require_effects(const UOp& node) {
-    if (!started_.insert(node.node()).second) return;
-    for (const UOp& dependency : node.src().subspan(1)) {
-      if (!dependency.is(Op::Store)) continue;
-      UOp value = dependency.src(1);
-      // The whole right side is read before anything is written (B20): a value that reads the
-      // buffer it goes to is computed elsewhere first.
-      const UOp base = storage_of(node);
-      if (fusion_.reads(value, base)) value = contiguous(value);
-      queue_.push_back({value, dependency.src(0), node, "assignment", false});
+  // The Stores of an After and of what it waits for are kernels from here on.
+  void require_effects(const UOp& root) {
+    std::vector<UOp> pending{root};
+    while (!pending.empty()) {
+      const UOp after = pending.back();
+      pending.pop_back();
+      if (!after.is(Op::After) || !started_.insert(after.node()).second) continue;
+      for (const UOp& dependency : after.src().subspan(1)) {
+        enqueue_stores(after, stores_in(dependency));
+        for (const UOp& further : afters_in(dependency)) pending.push_back(further);
+      }
+      pending.push_back(after.src(0));
     }
-    if (node.src(0).is(Op::After)) require_effects(node.src(0));
+  }
+
+  // One kernel for each device that these Stores write on.
+  void enqueue_stores(const UOp& after, const std::vector<UOp>& stores) {
+    absl::flat_hash_set<const Node*> written;
+    for (const UOp& s : stores) written.insert(storage_of(versions_.of(s.src(0))).node());
+    std::vector<Request> requests;
+    for (const UOp& s : stores) {
+      auto same = std::find_if(requests.begin(), requests.end(), [&](const Request& r) {
+        return r.effects[0].target.device() == s.src(0).device();
+      });
+      if (same == requests.end())
+        same = requests.insert(same, Request{{}, after, "assignment", false, {}});
+      same->effects.push_back(before_writing(s, written));
+    }
+    for (Request& r : requests) queue_.push_back(std::move(r));
+  }
+
+  // All that a Store reads is read before anything is written (row B20): what reads a buffer that
+  // is written beside it is computed elsewhere first.
+  Effect before_writing(const UOp& s, const absl::flat_hash_set<const Node*>& written) {
+    auto reads = [&](const UOp& value) {
+      if (const UOp held = storage_of(value)) return written.contains(held.node());
+      bool found = false;
+      toposort(value, [&](const UOp& u) {
+        found = found || written.contains(u.node());
+        return !found;
+      });
+      return found;
+    };
+    auto settled = [&](const UOp& value) { return reads(value) ? snapshot(value) : value; };
+    Effect out{s.src(0), s.src(1), s.src().size() == 3 ? settled(s.src(2)) : UOp()};
+    if (reads(out.value)) {
+      if (const UOp bad = invalid_elements(out.value)) {  // these are not stored
+        const UOp good = logical_not(snapshot(bad));
+        out.gate = out.gate ? bit_and(out.gate, good) : good;
+      }
+      out.value = snapshot(out.value);
+    }
+    std::vector<UOp> chain;  // the view, with its indices settled
+    for (UOp view = out.target; is_movement(view.op()); view = view.src(0)) chain.push_back(view);
+    bool changed = false;
+    if (!chain.empty()) out.target = chain.back().src(0);
+    for (; !chain.empty(); chain.pop_back()) {
+      std::vector<UOp> src(chain.back().src().begin(), chain.back().src().end());
+      src[0] = out.target;
+      for (size_t k = 1; chain.back().is(Op::Index) && k < src.size(); ++k) {
+        src[k] = settled(src[k]);
+        changed = changed || !(src[k] == chain.back().src(k));
+      }
+      out.target = changed ? with_sources(chain.back(), src) : chain.back();
+    }
+    return out;
+  }
+
+  // The value as it is before this program writes what it reads.
+  UOp snapshot(const UOp& value) {
+    const UOp copy = UOp::make(Op::Contiguous, {value}, {}, 1);  // tagged: it really copies
+    (void)make_buffer(copy, value, "computed before it is overwritten", {});
+    return copy;
+  }
+
+  // A buffer for `held`, whose elements are those of `value`.
+  UOp make_buffer(const UOp& held, const UOp& value, std::string reason, const UOp& copies) {
+    auto [it, fresh] = realized_.try_emplace(held.node());
+    if (!fresh) return it->second;
+    const UOp buffer = UOp::make(Op::Buffer, {held.shape()},
+                                 BufferArg{next_buffer_++, held.dtype(), held.device()});
+    it->second = buffer;
+    kept_.push_back(held);
+    queue_.push_back({{{buffer, value, {}}},
+                      {},
+                      std::move(reason),
+                      value.is(Op::Load) && !is_gated(value),
+                      copies});
+    return buffer;
   }
 
   UOp realize(const UOp& node, std::string reason) {
     if (const UOp known = storage_of(node)) return known;
-    const UOp buffer = UOp::make(Op::Buffer, {node.shape()},
-                                 BufferArg{next_buffer_++, node.dtype(), node.device()});
-    realized_.emplace(node.node(), buffer);
-    queue_.push_back({node, buffer, {}, std::move(reason), node.is(Op::Load)});
-    return buffer;
+    // Memory does not hold what may be invalid: it stands for a copy of the value.
+    return make_buffer(fusion_.partly_invalid(node) ? contiguous(node) : node, node,
+                       std::move(reason), {});
   }
+
+  static bool is_gated(const UOp& load) { return load.src().size() == 3; }
 
   // --- one kernel ----------------------------------------------------------------------------
 
   Pending make_kernel(const Request& request) {
     current_ = {};
     current_.request = request;
+    current_.kernel.reason = request.reason;
     memo_.clear();
     reduce_ranges_.clear();
     next_range_ = 0;
     slots_.clear();
     if (request.transfer) return make_transfer(request);
+    const UOp ast = rewrite(sink(make_nests(request)), kernel_rules());
+    current_.kernel.ast = rewrite(without_promises(ast), kernel_rules());
+    if (const auto scatter = find_scatter(current_.kernel.ast)) {
+      const Op op = scatter->reduce.as<ReduceArg>().op;
+      if (request.effects.size() == 1 && is_plain_store_of(current_.kernel.ast, scatter->reduce)) {
+        current_.kernel.ast =
+            rewrite(scatter_kernel(current_.kernel.ast, *scatter), kernel_rules());
+      } else {
+        bool found = false;
+        for (const Effect& e : request.effects) found = realize_reduces(e.value, op) || found;
+        if (found) return make_kernel(Request(request));  // the fold has a kernel now: start again
+      }
+    }
+    return std::move(current_);
+  }
 
+  // Stores of equal shape into different buffers share their loops; others follow each other.
+  std::vector<UOp> make_nests(const Request& request) {
+    absl::flat_hash_set<const Node*> written;
+    bool together = true;
+    for (const Effect& e : request.effects)
+      together = together && e.value.shape() == request.effects[0].value.shape() &&
+                 written.insert(base_of(e.target).node()).second;
+    std::vector<UOp> nests, stores, ranges;
     Indices at;
-    std::vector<UOp> ranges;
-    for (size_t i = 0; i < request.value.rank(); ++i) {
-      const UOp size = request.value.dim(i);
+    for (const Effect& e : request.effects) {
+      if (!together || stores.empty()) at = open_loops(e.value, ranges);
+      const UOp stored = make_store(request, e, at, ranges, nests);
+      stores.push_back(stored);
+      if (!together) nests.push_back(closed(stored, ranges, {&e, 1}));
+    }
+    if (together)
+      nests.push_back(
+          closed(stores.size() == 1 ? stores[0] : group(stores), ranges, request.effects));
+    return nests;
+  }
+
+  static UOp closed(const UOp& body, const std::vector<UOp>& ranges,
+                    std::span<const Effect> effects) {
+    const UOp nest = end(body, ranges);
+    if (ranges.empty() || std::none_of(effects.begin(), effects.end(), may_meet)) return nest;
+    return UOp::make(Op::End, nest.src(), {}, runs_in_order);
+  }
+
+  // Whether two elements of a Store may go to one place.
+  static bool may_meet(const Effect& effect) {
+    for (UOp view = effect.target; is_movement(view.op()); view = view.src(0))
+      if (view.is(Op::Index) || view.is(Op::Expand)) return true;
+    return false;
+  }
+
+  Indices open_loops(const UOp& value, std::vector<UOp>& ranges) {
+    Indices at;
+    ranges.clear();
+    for (size_t i = 0; i < value.rank(); ++i) {
+      const UOp size = value.dim(i);
       if (is_const(size, 1)) {
         at.push_back(index_const(0));
         continue;
@@ -146,31 +304,31 @@ class Scheduler {
       ranges.push_back(range(next_range_++, size, AxisType::Loop));
       at.push_back(ranges.back());
     }
+    return at;
+  }
+
+  // `earlier`: the closed loops of this kernel that may have written the same buffer.
+  UOp make_store(const Request& request, const Effect& effect, const Indices& at,
+                 const std::vector<UOp>& ranges, const std::vector<UOp>& earlier) {
     UOp gate;
-    const UOp address = request.after ? target_address(request, at, gate)
-                                      : kernel_address(request.target, request.target.dtype(), at,
-                                                       request.target.shape());
-    const Element element = lower({request.value, at, {}}, ranges);
+    UOp address = request.after ? target_address(effect.target, at, gate)
+                                : kernel_address(effect.target, effect.target.dtype(), at,
+                                                 effect.target.shape());
+    if (!earlier.empty())
+      address =
+          with_sources(address, std::vector<UOp>{after(address.src(0), earlier), address.src(1)});
+    if (effect.gate) {  // an invalid gate is closed
+      const Element open = lower({effect.gate, aligned(effect.gate, at), {}}, ranges);
+      gate = conjunction(conjunction(gate, open.valid), open.value);
+    }
+    const Element element = lower({effect.value, at, {}}, ranges);
     // An assignment skips invalid elements; in fresh memory they become 0 (amendment C27).
     UOp value = element.value;
     if (request.after)
       gate = conjunction(gate, element.valid);
     else if (!is_true(element.valid))
       value = where(element.valid, value, constant_int(value.dtype(), 0));
-    const UOp body = is_true(gate) ? store(address, value) : store(address, value, gate);
-    const UOp ast = rewrite(sink(std::vector<UOp>{end(body, ranges)}), kernel_rules());
-    current_.kernel.ast = rewrite(without_promises(ast), kernel_rules());
-    if (const auto scatter = find_scatter(current_.kernel.ast)) {
-      const Op op = scatter->reduce.as<ReduceArg>().op;
-      if (value == scatter->reduce || is_plain_store_of(current_.kernel.ast, scatter->reduce)) {
-        current_.kernel.ast =
-            rewrite(scatter_kernel(current_.kernel.ast, *scatter), kernel_rules());
-      } else if (realize_reduces(request.value, op)) {
-        return make_kernel(request);  // the fold has a kernel of its own now: start again
-      }
-    }
-    current_.kernel.reason = request.reason;
-    return std::move(current_);
+    return is_true(gate) ? store(address, value) : store(address, value, gate);
   }
 
   static bool is_plain_store_of(const UOp& ast, const UOp& reduce) {
@@ -194,11 +352,9 @@ class Scheduler {
 
   // A copy between devices: the runtime moves the bytes, no kernel is compiled.
   Pending make_transfer(const Request& request) {
-    UOp from = request.value.src(0);
-    const UOp source = realize(from, "read on another device");
+    const UOp source = read(request.effects[0].value.src(0), "read on another device");
     current_.kernel.ast = UOp::make(Op::CustomFunction, {}, std::string("copy"));
-    current_.kernel.buffers = {request.target, source};
-    current_.reads.push_back(version_of(from));
+    current_.kernel.buffers = {request.effects[0].target, source};
     current_.kernel.reason = "copy between devices";
     return std::move(current_);
   }
@@ -214,12 +370,16 @@ class Scheduler {
     return param(it->second, stack(std::vector<UOp>{elements}), dtype);
   }
 
+  // The buffer of which a Store's target is a view.
+  UOp base_of(const UOp& target) const {
+    UOp view = target;
+    while (is_movement(view.op())) view = view.src(0);
+    return storage_of(view);
+  }
+
   // The address of a Store into a view: the place is pushed down to the base.
-  UOp target_address(const Request& request, Indices at, UOp& gate) {
-    UOp view = request.target;
-    while (!storage_of(view)) {
-      KOINE_REQUIRE(is_movement(view.op()), Value,
-                    "Store: the target must be a view of a buffer, got {}", op_name(view.op()));
+  UOp target_address(UOp view, Indices at, UOp& gate) {
+    while (is_movement(view.op())) {
       UOp inside;
       if (view.is(Op::Index)) {
         at = index_places({view, at, {}}, inside, [&](const UOp& which, const Indices& where_at) {
@@ -278,18 +438,23 @@ class Scheduler {
     }
     if (node.is(Op::Param) && !node.as<BufferArg>().name.empty()) return {node, {}};
     if (!is_current_result(node)) {
-      if (storage_of(node)) return {load_element(place, node), {}};
-      if (const char* reason = fusion_.must_realize(node))
-        return {load_realized(place, reason), {}};
+      if (storage_of(node)) return {load_element(place, ""), {}};
+      if (const char* reason = fusion_.must_realize(node)) return {load_element(place, reason), {}};
       if (const char* reason =
               fusion_.repeats_work(node, place.at, place.guard, context,
                                    [&](const UOp& n) { return bool(storage_of(n)); }))
-        return {load_realized(place, reason), {}};
+        return {load_element(place, reason), {}};
     }
     if (is_elementwise(node.op())) return elementwise(place, context);
     switch (node.op()) {
       case Op::Reduce:
         return reduction(place, context);
+      case Op::Load:
+        return gated(place, context);
+      case Op::After:  // of a value that is not in memory
+        require_effects(node);
+        current_.reads.push_back(node);
+        return need({node.src(0), place.at, place.guard}, context);
       case Op::Contiguous:
       case Op::ContiguousBackward:
       case Op::Detach:
@@ -319,53 +484,40 @@ class Scheduler {
   }
 
   bool is_current_result(const UOp& node) const {
-    return !current_.request.after && node == current_.request.value && !node.is(Op::Param) &&
+    const Request& request = current_.request;
+    return !request.after && node == request.effects[0].value && !node.is(Op::Param) &&
            !node.is(Op::Buffer) && !node.is(Op::After) && realized_.contains(node.node()) &&
-           realized_.at(node.node()) == current_.request.target;
+           realized_.at(node.node()) == request.effects[0].target;
   }
 
-  UOp version_of(const UOp& node) const {
-    const Node* n = node.node();
-    while (!realized_.contains(n) &&
-           (n->op == Op::Contiguous || n->op == Op::Detach || n->op == Op::ContiguousBackward))
-      n = n->sources()[0].node();
-    if (const auto it = realized_.find(n); it != realized_.end()) return it->second;
-    return UOp::share(n);
-  }
-
-  UOp load_element(const Place& place, const UOp& node) {
-    UOp version = version_of(node);
-    if (version.is(Op::After)) require_effects(version);
-    // The old state of a buffer that this same kernel's inputs overwrite is copied first.
-    if (const UOp later = fusion_.later_version(version);
-        later && fusion_.reads(current_.request.value, later))
-      return load_realized({contiguous_copy(version), place.at, place.guard},
-                           "old state of an assigned buffer");
-    current_.reads.push_back(version);
-    const UOp storage = storage_of(version);
-    const UOp address = kernel_address(storage, node.dtype(), place.at, node.shape());
-    if (is_true(place.guard)) return load(address);
-    return load(address, constant_int(node.dtype(), 0), place.guard);
-  }
-
-  UOp contiguous_copy(const UOp& version) {
-    auto [it, fresh] = copies_.try_emplace(version.node());
-    if (fresh) {
-      it->second =
-          UOp::make(Op::Contiguous, {version}, {}, 1);  // tagged: a copy that really copies
-      const UOp buffer = UOp::make(Op::Buffer, {version.shape()},
-                                   BufferArg{next_buffer_++, version.dtype(), version.device()});
-      realized_.emplace(it->second.node(), buffer);
-      queue_.push_back({version, buffer, {}, "old state of an assigned buffer", false});
+  // Where this kernel reads a node that is in memory, or is put there for `reason`.
+  UOp read(const UOp& node, std::string_view reason) {
+    if (!storage_of(node)) {
+      current_.reads.push_back(realize(node, std::string(reason)));
+      return current_.reads.back();
     }
-    return it->second;
+    const Node* n = node.node();
+    while (!realized_.contains(n) && is_marker(Borrowed(n))) n = n->sources()[0].node();
+    if (const auto it = realized_.find(n); it != realized_.end()) {
+      current_.reads.push_back(it->second);
+      return it->second;
+    }
+    const UOp state = UOp::share(n), version = versions_.of(state);
+    require_effects(state);
+    // What is overwritten before all its readers have run is read from a copy.
+    if (to_copy_.contains(version.node()) && !(current_.request.copies == version)) {
+      const UOp copy = make_buffer(UOp::make(Op::Contiguous, {version}, {}, 1), version,
+                                   "old state of an assigned buffer", version);
+      current_.reads.push_back(copy);
+      return copy;
+    }
+    current_.reads.push_back(state);
+    return storage_of(state);
   }
 
-  UOp load_realized(const Place& place, std::string_view reason) {
-    UOp node = place.node;
-    const UOp storage = realize(node, std::string(reason));
-    current_.reads.push_back(storage);
-    const UOp address = kernel_address(storage, node.dtype(), place.at, node.shape());
+  UOp load_element(const Place& place, std::string_view reason) {
+    const UOp& node = place.node;
+    const UOp address = kernel_address(read(node, reason), node.dtype(), place.at, node.shape());
     if (is_true(place.guard)) return load(address);
     return load(address, constant_int(node.dtype(), 0), place.guard);
   }
@@ -461,11 +613,16 @@ class Scheduler {
       return missing_.empty() ? Element{bitcast(e.value, node.dtype()), e.valid} : Element{};
     }
     // Another item size: the same memory, seen with another dtype.
-    const UOp storage = realize(source, "bitcast to another item size");
-    current_.reads.push_back(version_of(source));
+    UOp valid;
+    if (fusion_.partly_invalid(node)) {
+      const Element bad = need({invalid_elements(node), place.at, place.guard}, context);
+      if (!missing_.empty()) return {};
+      valid = simplify(logical_not(bad.value));
+    }
+    const UOp storage = read(source, "bitcast to another item size");
     const UOp address = kernel_address(storage, node.dtype(), place.at, node.shape());
-    if (is_true(place.guard)) return {load(address), {}};
-    return {load(address, constant_int(node.dtype(), 0), place.guard), {}};
+    if (is_true(place.guard)) return {load(address), valid};
+    return {load(address, constant_int(node.dtype(), 0), place.guard), valid};
   }
 
   Element padded(const Place& place, const std::vector<UOp>& context) {
@@ -484,6 +641,22 @@ class Scheduler {
     UOp valid;
     if (e.valid) valid = simplify(where(inside, e.valid, constant_bool(true)));
     return {where(inside, e.value, fill.value), valid};
+  }
+
+  // A gated Load reads memory only where its gate is true, and gives the alt elsewhere.
+  Element gated(const Place& place, const std::vector<UOp>& context) {
+    const UOp& node = place.node;
+    const UOp &alt = node.src(1), &gate = node.src(2);
+    const Element open = need({gate, aligned(gate, place.at), place.guard}, context);
+    if (!missing_.empty()) return {};
+    const Element inside =
+        need({node.src(0), place.at, conjunction(place.guard, open.value)}, context);
+    const Element outside = need({alt, aligned(alt, place.at), place.guard}, context);
+    if (!missing_.empty()) return {};
+    auto resolved = [](const Element& e) {  // memory holds 0 for what is invalid
+      return is_true(e.valid) ? e.value : where(e.valid, e.value, constant_int(e.value.dtype(), 0));
+    };
+    return {resolved({where(open.value, resolved(inside), resolved(outside)), open.valid}), {}};
   }
 
   // Index by values: each index is bounds-checked; out of range reads 0 (amendment C28).
@@ -525,61 +698,33 @@ class Scheduler {
 
   // --- execution order -------------------------------------------------------------------------
 
-  std::vector<Kernel> in_order() {
-    const size_t n = kernels_.size();
-    std::vector<std::vector<size_t>> before(n);                     // kernels that must run earlier
-    absl::flat_hash_map<const Node*, std::vector<size_t>> writers;  // of a Buffer, or of an After
-    for (size_t k = 0; k < n; ++k) {
-      const Request& r = kernels_[k].request;
-      writers[r.after ? r.after.node() : r.target.node()].push_back(k);
-    }
-    for (size_t k = 0; k < n; ++k) {
-      for (const UOp& version : kernels_[k].reads) {
-        for (const size_t w : writers[version.node()])
-          if (w != k) before[k].push_back(w);
-        if (const UOp later = fusion_.later_version(version))
-          for (const size_t w : writers[later.node()])
-            if (w != k) before[w].push_back(k);
-      }
-      const Request& r = kernels_[k].request;
-      if (r.after)  // writes of one buffer follow each other
-        for (const size_t w : writers[r.after.src(0).node()])
-          if (w != k) before[k].push_back(w);
-    }
+  Footprint footprint_of(const Pending& pending) const {
+    Footprint out{pending.reads, {}, pending.request.after};
+    if (!out.makes) out.makes = pending.request.effects[0].target;
+    for (const Effect& e : pending.request.effects)
+      if (pending.request.after) out.overwrites.push_back(versions_.of(e.target));
+    return out;
+  }
+
+  std::vector<Kernel> in_order(const KernelOrder& order) {
+    std::vector<size_t> position(kernels_.size());
+    for (size_t i = 0; i < order.sequence.size(); ++i) position[order.sequence[i]] = i;
     std::vector<Kernel> out;
-    std::vector<int> state(n, 0);
-    // Outputs were requested first; a depth-first walk from each keeps producers near their users.
-    for (size_t root = 0; root < n; ++root) {
-      std::vector<std::pair<size_t, size_t>> stack{{root, 0}};
-      while (!stack.empty()) {
-        auto& [k, next] = stack.back();
-        if (next == 0) {
-          if (state[k] == 2) {
-            stack.pop_back();
-            continue;
-          }
-          state[k] = 1;
-        }
-        if (next < before[k].size()) {
-          const size_t b = before[k][next++];
-          KOINE_INVARIANT(state[b] != 1, "kernels depend on each other in a circle");
-          if (state[b] == 0) stack.emplace_back(b, 0);
-          continue;
-        }
-        state[k] = 2;
-        out.push_back(std::move(kernels_[k].kernel));
-        stack.pop_back();
-      }
+    for (const size_t k : order.sequence) {
+      out.push_back(std::move(kernels_[k].kernel));
+      for (const size_t earlier : order.needs[k]) out.back().needs.push_back(position[earlier]);
     }
     return out;
   }
 
   UOp program_;
   Fusion fusion_;
+  Versions versions_;
+  const absl::flat_hash_set<const Node*>& to_copy_;
   std::deque<Request> queue_;
   std::vector<Pending> kernels_;
   absl::flat_hash_map<const Node*, UOp> realized_;  // node -> Buffer or Param with its value
-  absl::flat_hash_map<const Node*, UOp> copies_;
+  std::vector<UOp> kept_;                           // nodes made here that stand in `realized_`
   absl::flat_hash_set<const Node*> started_;
   int64_t next_buffer_ = 0;
 
@@ -594,7 +739,17 @@ class Scheduler {
 
 }  // namespace
 
-std::vector<Kernel> rangeify(const UOp& program) { return Scheduler(program).run(); }
+std::vector<Kernel> rangeify(const UOp& program) {
+  std::vector<Kernel> kernels;
+  absl::flat_hash_set<const Node*> to_copy;
+  while (true) {
+    const std::vector<UOp> further = Scheduler(program, to_copy).run(kernels);
+    if (further.empty()) return kernels;
+    for (const UOp& version : further)
+      KOINE_INVARIANT(to_copy.insert(version.node()).second,
+                      "kernels depend on each other in a circle");
+  }
+}
 
 UOp schedule_node(const std::vector<Kernel>& kernels) {
   std::vector<UOp> calls;

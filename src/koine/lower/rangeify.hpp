@@ -12,7 +12,13 @@ struct Kernel {
   UOp ast;
   std::vector<UOp> buffers;
   std::string reason;  ///< why this is a kernel of its own
+  /// Positions in the schedule of the kernels that must run before; every order that keeps to that
+  /// gives the same values.
+  std::vector<size_t> needs;
 };
+
+/// Tag of an End whose iterations may store to one place: the last of them stays.
+constexpr int64_t runs_in_order = 1;
 
 /// Stage 2. Splits a stateless program into kernels in execution order. Elementwise chains,
 /// movement, and reduces with their prologue and epilogue fuse; a value gets a buffer of its own

@@ -1,0 +1,86 @@
+#include "koine/ir/effects.hpp"
+
+#include "koine/base/error.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine {
+
+std::vector<UOp> stores_in(const UOp& effect) {
+  std::vector<UOp> out, pending{effect};
+  while (!pending.empty()) {
+    const UOp u = pending.back();
+    pending.pop_back();
+    if (u.is(Op::Store)) out.push_back(u);
+    if (!u.is(Op::Group) && !u.is(Op::End)) continue;
+    for (size_t i = u.src().size(); i-- > 0;)
+      if (u.src(i).dtype() == DType::Void) pending.push_back(u.src(i));
+  }
+  return out;
+}
+
+std::vector<UOp> afters_in(const UOp& dependency) {
+  std::vector<UOp> out, pending{dependency};
+  while (!pending.empty()) {
+    const UOp u = pending.back();
+    pending.pop_back();
+    if (u.is(Op::After)) {
+      out.push_back(u);
+    } else if (u.is(Op::Group) || u.is(Op::End)) {
+      for (size_t i = u.src().size(); i-- > 0;) pending.push_back(u.src(i));
+    } else if (u.dtype() != DType::Void && has_effects(u)) {
+      for (const UOp& below : toposort(u))
+        if (below.is(Op::After)) out.push_back(below);
+    }
+  }
+  return out;
+}
+
+bool has_effects(const UOp& root) { return (root.node()->ops_below & mask_of(Op::After)) != 0; }
+
+Versions::Versions(const UOp& root) {
+  if (!has_effects(root)) return;
+  const NodeList order =
+      toposort(root, [](const UOp& u) { return !u.is(Op::Function) && !u.is(Op::Tuple); });
+  for (const UOp& u : order)
+    if (u.is(Op::After)) add(u);
+}
+
+void Versions::add(const UOp& after) {
+  const UOp base = of(after.src(0));
+  bool next = false;  // whether it stores into what it passes through
+  for (const UOp& dependency : after.src().subspan(1))
+    for (const UOp& store : stores_in(dependency)) {
+      const UOp version = of(store.src(0));
+      KOINE_REQUIRE(version, Value, "Store: the target must be a view of a buffer, got {}",
+                    op_name(store.src(0).op()));
+      UOp& writer = overwritten_[version.node()];
+      KOINE_REQUIRE(
+          !writer || writer == after, Value,
+          "After: two of them store into one state of a buffer of {} {}, and neither "
+          "comes first: build the second on the first, as in after(first, {{store(...)}})",
+          dtype_name(version.dtype()), shape_text(version));
+      writer = after;
+      next = next || version == base;
+    }
+  passed_.set(after.node(), next ? after : base);
+}
+
+UOp Versions::of(const UOp& view) const {
+  const Node* n = view.node();
+  while (n->op != Op::Param && n->op != Op::Buffer) {
+    if (n->op == Op::After)
+      if (const UOp* version = passed_.find(n)) return *version;
+    const bool moves = is_movement(n->op) && n->op != Op::Stack && n->op != Op::Bitcast;
+    if (!moves && n->op != Op::After && n->op != Op::Detach) return {};
+    n = n->sources()[0].node();
+  }
+  return UOp::share(n);
+}
+
+UOp Versions::overwritten_by(const UOp& version) const {
+  const UOp* after = overwritten_.find(version.node());
+  return after != nullptr ? *after : UOp();
+}
+
+}  // namespace koine

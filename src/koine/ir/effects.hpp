@@ -1,0 +1,41 @@
+#pragma once
+#include <vector>
+
+#include "koine/ir/node_map.hpp"
+#include "koine/ir/uop.hpp"
+
+// Stores and what they make of memory in a graph of values. A Buffer or Param is the first version
+// of its memory, and an After that stores into it is the next; whoever names a version reads that
+// state (rows B18 to B20).
+namespace koine {
+
+/// The Stores of a dependency, through Groups and Ends, in the order they are listed: where two
+/// write one place, the later one stays.
+std::vector<UOp> stores_in(const UOp& effect);
+
+/// The Afters that a dependency waits for: through Groups and Ends, and those below a value.
+std::vector<UOp> afters_in(const UOp& dependency);
+
+/// False where nothing below can store.
+bool has_effects(const UOp& root);
+
+/// The versions of all memory below a root, outside of the bodies of Functions.
+class Versions {
+ public:
+  /// Throws Error (Value) where two Afters store into one version: neither comes first.
+  explicit Versions(const UOp& root);
+
+  /// The version that a buffer, an After, or a view of one shows: a Buffer, a Param or the After
+  /// that stored it. Null for a value that is not in memory.
+  UOp of(const UOp& view) const;
+  /// The After whose stores overwrite a version; null: none.
+  UOp overwritten_by(const UOp& version) const;
+
+ private:
+  void add(const UOp& after);
+
+  NodeMap<UOp> passed_;       // After -> the version it shows
+  NodeMap<UOp> overwritten_;  // version -> After
+};
+
+}  // namespace koine

@@ -1,0 +1,149 @@
+#include "koine/lower/order.hpp"
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+
+#include "koine/base/error.hpp"
+
+namespace koine {
+namespace {
+
+class Ordering {
+ public:
+  Ordering(const std::vector<Footprint>& kernels, const Versions& versions)
+      : kernels_(kernels), versions_(versions) {
+    for (size_t k = 0; k < kernels.size(); ++k) makers_[kernels[k].makes.node()].push_back(k);
+    out_.needs.resize(kernels.size());
+    for (size_t k = 0; k < kernels.size(); ++k) connect(k);
+  }
+
+  KernelOrder run() {
+    // Outputs were requested first; a depth-first walk from each keeps producers near their users.
+    std::vector<State> state(kernels_.size(), State::New);
+    for (size_t root = 0; root < kernels_.size() && out_.to_copy.empty(); ++root) walk(root, state);
+    return std::move(out_);
+  }
+
+ private:
+  enum class State : uint8_t { New, Open, Done };
+  using Numbers = std::vector<size_t>;
+
+  const Numbers& makers(const UOp& node) const {
+    static const Numbers none;
+    const auto it = makers_.find(node.node());
+    return it == makers_.end() ? none : it->second;
+  }
+
+  // The kernels that must have run for a state to be there.
+  Numbers effects(const UOp& state) const {
+    Numbers out;
+    absl::flat_hash_set<const Node*> seen;
+    std::vector<UOp> pending{state};
+    while (!pending.empty()) {
+      const UOp u = pending.back();
+      pending.pop_back();
+      if (!seen.insert(u.node()).second) continue;
+      const Numbers& own = makers(u);
+      out.insert(out.end(), own.begin(), own.end());
+      if (!u.is(Op::After)) continue;
+      // Its own stores follow those of the state below them.
+      const bool follows = std::any_of(
+          own.begin(), own.end(), [&](size_t k) { return overwrites(k, versions_.of(u.src(0))); });
+      if (!follows) pending.push_back(u.src(0));
+      for (const UOp& dependency : u.src().subspan(1))
+        for (const UOp& after : afters_in(dependency)) pending.push_back(after);
+    }
+    return out;
+  }
+
+  bool overwrites(size_t k, const UOp& version) const {
+    const auto& list = kernels_[k].overwrites;
+    return version && std::find(list.begin(), list.end(), version) != list.end();
+  }
+
+  void connect(size_t k) {
+    auto follow = [&](const UOp& state) {
+      for (const size_t earlier : effects(state))
+        if (earlier != k) out_.needs[k].push_back(earlier);
+    };
+    for (const UOp& state : kernels_[k].reads) {
+      follow(state);
+      come_before_stores(k, versions_.of(state));
+    }
+    for (const UOp& version : kernels_[k].overwrites) {
+      follow(version);
+      // Stores of one After into one version: in the order they are listed.
+      for (const size_t other : makers(kernels_[k].makes))
+        if (other < k && overwrites(other, version)) out_.needs[k].push_back(other);
+    }
+  }
+
+  // The reader of a version runs before the next kernel that really stores over it.
+  void come_before_stores(size_t reader, UOp version) {
+    while (version) {
+      const UOp after = versions_.overwritten_by(version);
+      if (!after) return;
+      bool any = false;
+      for (const size_t k : makers(after)) {
+        if (!overwrites(k, version)) continue;
+        any = true;
+        if (k == reader) continue;
+        out_.needs[k].push_back(reader);
+        old_states_.emplace(std::pair(k, reader), version);
+      }
+      if (any || !(versions_.of(after) == after)) return;
+      version = after;  // what it would store is empty
+    }
+  }
+
+  void walk(size_t root, std::vector<State>& state) {
+    std::vector<std::pair<size_t, size_t>> stack{{root, 0}};
+    while (!stack.empty()) {
+      auto& [k, next] = stack.back();
+      if (next == 0) {
+        if (state[k] == State::Done) {
+          stack.pop_back();
+          continue;
+        }
+        state[k] = State::Open;
+      }
+      if (next < out_.needs[k].size()) {
+        const size_t earlier = out_.needs[k][next++];
+        if (state[earlier] == State::Open) return break_circle(stack, earlier);
+        if (state[earlier] == State::New) stack.emplace_back(earlier, 0);
+        continue;
+      }
+      state[k] = State::Done;
+      out_.sequence.push_back(k);
+      stack.pop_back();
+    }
+  }
+
+  // Kernels that wait for each other: somebody reads an old state, which is copied.
+  void break_circle(const std::vector<std::pair<size_t, size_t>>& stack, size_t first) {
+    auto look = [&](size_t waits, size_t reader) {
+      if (const auto it = old_states_.find({waits, reader}); it != old_states_.end())
+        out_.to_copy.push_back(it->second);
+    };
+    look(stack.back().first, first);
+    for (size_t i = stack.size() - 1; stack[i].first != first; --i)
+      look(stack[i - 1].first, stack[i].first);
+    KOINE_INVARIANT(!out_.to_copy.empty(), "kernels depend on each other in a circle");
+  }
+
+  const std::vector<Footprint>& kernels_;
+  const Versions& versions_;
+  absl::flat_hash_map<const Node*, Numbers> makers_;
+  absl::flat_hash_map<std::pair<size_t, size_t>, UOp> old_states_;  // (waits, reader) -> version
+  KernelOrder out_;
+};
+
+}  // namespace
+
+KernelOrder order_kernels(const std::vector<Footprint>& kernels, const Versions& versions) {
+  return Ordering(kernels, versions).run();
+}
+
+}  // namespace koine

@@ -1,0 +1,28 @@
+#pragma once
+#include <vector>
+
+#include "koine/ir/effects.hpp"
+#include "koine/ir/uop.hpp"
+
+namespace koine {
+
+/// What a kernel does to memory.
+struct Footprint {
+  std::vector<UOp> reads;       ///< Params, Buffers and Afters whose state it reads
+  std::vector<UOp> overwrites;  ///< versions that it stores over
+  UOp makes;                    ///< the Buffer or Param it fills, or the After whose Stores it runs
+};
+
+struct KernelOrder {
+  std::vector<size_t> sequence;            ///< one legal order
+  std::vector<std::vector<size_t>> needs;  ///< of each: those that must run earlier
+  /// Versions that must be read both before and after they are overwritten, so that no order
+  /// exists; with copies of them to read from one does. Then `sequence` is not complete.
+  std::vector<UOp> to_copy;
+};
+
+/// A reader follows what makes the state it reads and comes before what stores over it; stores
+/// into one buffer follow each other. Among what is free, producers stay near their users.
+KernelOrder order_kernels(const std::vector<Footprint>& kernels, const Versions& versions);
+
+}  // namespace koine
