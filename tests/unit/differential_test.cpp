@@ -4,6 +4,7 @@
 
 #include "check.hpp"
 #include "graphs.hpp"
+#include "koine/differential/reduce.hpp"
 #include "koine/engine/checks.hpp"
 #include "koine/interp/deviation.hpp"
 #include "koine/ir/build.hpp"
@@ -380,6 +381,14 @@ int64_t reduced_nodes(const std::string& text) {
   return at == text.npos ? -1 : std::stoll(text.substr(at + mark.size()));
 }
 
+// The graph of a message.
+std::string reduced_text(const std::string& message) {
+  const size_t mark = message.find("reduced to ");
+  if (mark == message.npos) return "%0 = Sink()\n";
+  const size_t from = message.find('\n', mark) + 1;
+  return message.substr(from, message.find("its output:", from) - from);
+}
+
 }  // namespace
 
 TEST(differential, stages_that_are_right_raise_no_alarm) {
@@ -432,6 +441,19 @@ TEST(differential, broken_edits_are_found_named_and_reduced) {
   }
 }
 
+TEST(differential, realize_checks_what_it_compiles_and_nothing_twice) {
+  const OptionScope scope(verified(false));
+  const Tensor x = Tensor::from<float>({1, 2, 3, 4});
+  clear_compile_cache();
+  reset_counters();
+  EXPECT_EQ((x * x + Tensor(1.0)).sum().item(), 34);
+  const int64_t checked = counters().checked_stages;
+  EXPECT_GE(checked, 7);  // callify, rangeify, plan, kernel stages, render
+  EXPECT_EQ(counters().unchecked_stages, 0);
+  EXPECT_EQ((x * x + Tensor(1.0)).sum().item(), 34);
+  EXPECT_EQ(counters().checked_stages, checked);
+}
+
 TEST(differential, large_kernels_are_counted_and_not_run) {
   const OptionScope scope(verified(false));
   reset_counters();
@@ -469,6 +491,7 @@ TEST(differential, broken_stages_are_found_named_and_reduced) {
                                                                               << found;
     EXPECT_LE(reduced_nodes(found), b.most_nodes) << b.name << ":\n" << found;
     EXPECT_GE(reduced_nodes(found), 1) << b.name << ":\n" << found;
+    EXPECT_EQ(graph_size(parse(reduced_text(found))), reduced_nodes(found)) << b.name;
     if (std::getenv("KOINE_TEST_SHOW") != nullptr)
       fmt::print("{}: {} nodes\n{}\n", b.name, reduced_nodes(found), found);
   }
