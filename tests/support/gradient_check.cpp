@@ -6,6 +6,10 @@ namespace koine::test {
 
 Tensor doubles(const Shape& shape, uint64_t salt, double low, double high) {
   std::mt19937_64 random(test_seed() + salt);
+  return doubles(shape, random, low, high);
+}
+
+Tensor doubles(const Shape& shape, std::mt19937_64& random, double low, double high) {
   int64_t n = 1;
   for (const int64_t s : shape) n *= s;
   std::vector<double> data;

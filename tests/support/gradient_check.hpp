@@ -6,7 +6,8 @@
 // Gradients against central differences in float64.
 namespace koine::test {
 
-/// Random numbers in [low, high) from test_seed() and `salt`, float64.
+/// Random numbers in [low, high), float64; the second from test_seed() and `salt`.
+Tensor doubles(const Shape& shape, std::mt19937_64& random, double low = -1, double high = 1);
 Tensor doubles(const Shape& shape, uint64_t salt, double low = -1, double high = 1);
 
 /// Empty when the gradient of sum(f(x) * seed), with a random seed, agrees at every element of x

@@ -496,6 +496,27 @@ TEST(optimisers, a_loss_from_before_a_step_is_refused_by_name) {
                {"nothing here requires a gradient", "requires_grad()"});
 }
 
+// What keeps leaves apart is no part of a program: equal work is compiled once.
+TEST(optimisers, identities_do_not_compile_again) {
+  Tensor w = Tensor::from<float>({1, 2, 3, 4}).requires_grad();
+  Tensor copy = Tensor::zeros({4}).requires_grad(), written = Tensor::zeros({5});
+  nn::Adam adam({w}, 0.1);
+  auto round = [&] {
+    adam.zero_grad();
+    const Tensor loss = ((w - Tensor::full({4}, 0.25)).square() + Tensor::zeros({4})).sum();
+    loss.backward();
+    adam.step({loss});
+    copy.assign(w * Tensor(2.0));
+    written[{Slice{{}, {}, 2}}].assign(Tensor::ones({3}));
+    Tensor::realize({copy, written});
+  };
+  for (int i = 0; i < 3; ++i) round();
+  reset_counters();
+  for (int i = 0; i < 3; ++i) round();
+  EXPECT_EQ(counters().compiled, 0);
+  EXPECT_GT(counters().kernels, 0);
+}
+
 // Values against the formulas of the papers, three steps.
 TEST(optimisers, steps_follow_their_formulas) {
   auto three = [](auto make) {

@@ -155,6 +155,9 @@ TEST(functions, spec_F3_a_captured_lazy_value_has_a_gradient) {
   const auto h = koine::function([&](const Tensor& x) { return x * numbers; });
   expect_error([&] { (void)h(t).sum().gradient({numbers}); },
                {"gradient", "target 0", "(3,)", "argument", "clone()"});
+  // A value beside a call that no slope comes through is none of that.
+  const Tensor steps = (h(t) + a.floor()).sum();
+  EXPECT_EQ(steps.gradient({a})[0].tolist<double>(), (std::vector<double>{0, 0, 0}));
 }
 
 TEST(functions, spec_F3_only_a_tuple_is_a_body) {

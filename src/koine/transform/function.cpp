@@ -146,20 +146,13 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
 }
 
 UOp inline_functions(const UOp& graph) {
-  UOp current = graph;
-  // Inlining a body may reveal GetTuples of inner Functions; nesting is finite.
-  for (bool again = true; again;) {
-    again = false;
-    current = transform_graph(current, [&](const UOp&, const UOp& node) -> UOp {
-      if (!node.is(Op::GetTuple)) return node;
-      const UOp& source = node.src(0);
-      if (source.is(Op::Tuple)) return source.src(static_cast<size_t>(node.as<int64_t>()));
-      if (!source.is(Op::Function)) return node;
-      again = true;
-      return body_of(source, node.as<int64_t>());
-    });
-  }
-  return current;
+  // Bodies and arguments come before their call, so those of nested calls are inlined by then.
+  return transform_graph(graph, [](const UOp&, const UOp& node) -> UOp {
+    if (!node.is(Op::GetTuple)) return node;
+    const UOp& source = node.src(0);
+    if (source.is(Op::Tuple)) return source.src(static_cast<size_t>(node.as<int64_t>()));
+    return source.is(Op::Function) ? body_of(source, node.as<int64_t>()) : node;
+  });
 }
 
 }  // namespace koine

@@ -332,13 +332,13 @@ UOp without_tuples(const UOp& graph) {
 void refuse_constants_of_bodies(const UOp& root, const std::vector<UOp>& targets,
                                 const std::vector<UOp>& found) {
   if ((root.node()->ops_below & mask_of(Op::Function)) == 0) return;
-  std::unordered_set<UOp> below;
+  const NodeList outside = toposort_outside_bodies(root), all = toposort(root);
+  std::unordered_set<UOp> inside(all.begin(), all.end());
+  for (const UOp& u : outside) inside.erase(u);
   for (size_t i = 0; i < targets.size(); ++i) {
     if (found[i] || targets[i].is(Op::Param)) continue;
-    if (below.empty())
-      for (const UOp& u : toposort(root)) below.insert(u);
     KOINE_REQUIRE(
-        !below.contains(targets[i]), Value,
+        !inside.contains(targets[i]), Value,
         "gradient: target {} of shape {} is a constant expression that a traced function "
         "made part of its body: make it an argument of the function, or clone() it before",
         i, shape_text(targets[i]));
