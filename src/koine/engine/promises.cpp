@@ -39,18 +39,22 @@ std::vector<Element> elements(const UOp& buffer) {
 }
 
 [[noreturn]] void report(const UOp& promise, const VariableValues& variables) {
-  const UOp position = cast(promise.src(0), DType::Int64);
-  const std::vector<int64_t> values = elements<int64_t>(
-      realize({position.is(Op::Buffer) ? position : contiguous(position)}, variables)[0]);
+  const std::string* named = std::get_if<std::string>(&promise.arg());
+  const std::string what = named != nullptr ? *named : "Assume: value";
+  // Positions that count from the end when negative are where(asked < 0, asked + size, asked).
+  const bool wraps = what.ends_with("position") && promise.src(0).is(Op::Where);
+  const UOp asked = cast(wraps ? promise.src(0).src(2) : promise.src(0), DType::Int64);
+  const std::vector<int64_t> values =
+      elements<int64_t>(realize({asked.is(Op::Buffer) ? asked : contiguous(asked)}, variables)[0]);
   const int64_t low = const_int(promise.src(1)), high = const_int(promise.src(2));
+  const int64_t first = wraps ? low - (high + 1) : low;
   const auto at =
-      std::find_if(values.begin(), values.end(), [&](int64_t v) { return v < low || v > high; });
+      std::find_if(values.begin(), values.end(), [&](int64_t v) { return v < first || v > high; });
   KOINE_INVARIANT(at != values.end(), "a broken promise has no position out of range");
-  const int64_t size = high + 1, asked = *at < 0 ? *at - size : *at;  // negative ones were wrapped
   raise(ErrorKind::Index,
-        "index: position {} (element {} of positions of shape {}) is out of range for an axis of "
-        "size {}: use {} to {}, or KOINE_INDEX=clamp or fill",
-        asked, at - values.begin(), shape_text(promise), size, -size, high);
+        "{} {} (element {} of shape {}) is out of range for size {}: use {} to {}, or "
+        "KOINE_INDEX=clamp or fill",
+        what, *at, at - values.begin(), shape_text(asked), high + 1, first, high);
 }
 
 }  // namespace

@@ -2,14 +2,27 @@
 
 #include <cmath>
 
+#include "koine/base/error.hpp"
+#include "koine/ir/text.hpp"
+
 namespace koine::nn {
 namespace {
 
 Tensor parameter(Tensor value) { return value.requires_grad(); }
 
+// Of the member initialisers: runs before anything divides by it.
+int64_t checked_groups(int64_t in, int64_t out, int64_t kernel, int64_t groups) {
+  KOINE_REQUIRE(in >= 1 && out >= 1 && kernel >= 1, Value,
+                "Conv2d: {} channels in, {} out and kernel {} must be positive", in, out, kernel);
+  KOINE_REQUIRE(groups >= 1 && in % groups == 0 && out % groups == 0, Value,
+                "Conv2d: {} groups do not divide {} channels in and {} out", groups, in, out);
+  return groups;
+}
+
 }  // namespace
 
 Linear::Linear(int64_t in, int64_t out, bool with_bias) {
+  KOINE_REQUIRE(in >= 1 && out >= 0, Value, "Linear: {} features in, {} out", in, out);
   const double bound = 1 / std::sqrt(static_cast<double>(in));
   weight = parameter(Tensor::uniform({out, in}, -bound, bound));
   if (with_bias) bias = parameter(Tensor::uniform({out}, -bound, bound));
@@ -21,10 +34,10 @@ void Linear::state(const std::string& prefix, const StateVisitor& visit) {
 
 Conv2d::Conv2d(int64_t in, int64_t out, int64_t kernel, Tensor::Window w, int64_t group_count,
                bool with_bias)
-    : window(w), groups(group_count) {
-  const int64_t fan_in = in / group_count * kernel * kernel;
+    : window(w), groups(checked_groups(in, out, kernel, group_count)) {
+  const int64_t fan_in = in / groups * kernel * kernel;
   const double bound = 1 / std::sqrt(static_cast<double>(fan_in));
-  weight = parameter(Tensor::uniform({out, in / group_count, kernel, kernel}, -bound, bound));
+  weight = parameter(Tensor::uniform({out, in / groups, kernel, kernel}, -bound, bound));
   if (with_bias) bias = parameter(Tensor::uniform({out}, -bound, bound));
 }
 void Conv2d::state(const std::string& prefix, const StateVisitor& visit) {
@@ -41,6 +54,9 @@ BatchNorm::BatchNorm(int64_t features, double epsilon, double rate)
       momentum(rate) {}
 
 Tensor BatchNorm::operator()(const Tensor& x, bool training) {
+  KOINE_REQUIRE(x.ndim() >= 2 && x.size(1) == weight.size(0), Value,
+                "BatchNorm: axis 1 of shape {} should have {} features", shape_text(x.uop()),
+                weight.size(0));
   Shape wide(static_cast<size_t>(x.ndim()), 1);
   wide[1] = x.size(1);
   Tensor::Axes others;

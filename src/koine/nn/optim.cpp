@@ -117,12 +117,18 @@ Tensor Adam::update(size_t i, const Tensor& p, const Tensor& gradient, const Ten
 }
 
 double cosine_schedule(int64_t step, int64_t total, double peak, double floor, int64_t warmup) {
+  KOINE_REQUIRE(step >= 0 && total >= 0 && warmup >= 0, Value,
+                "cosine_schedule: step {}, total {} and warmup {} must not be negative", step,
+                total, warmup);
   if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
   const double t = static_cast<double>(step - warmup) /
                    static_cast<double>(std::max<int64_t>(1, total - warmup));
   return floor + (peak - floor) * 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, t)));
 }
 double step_schedule(int64_t step, int64_t every, double start, double factor) {
+  KOINE_REQUIRE(step >= 0 && every >= 1, Value,
+                "step_schedule: step {} must not be negative, every {} must be positive", step,
+                every);
   const int64_t steps = step / every;
   return start * std::pow(factor, static_cast<double>(steps));
 }

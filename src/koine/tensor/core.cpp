@@ -20,6 +20,17 @@ std::string text_of(const Shape& shape) {
   return out + (shape.size() == 1 ? ",)" : ")");
 }
 
+void refuse_as(std::string_view method, std::span<const Tensor> operands, const Error& reason) {
+  const std::string_view what = reason.what();
+  if (what.starts_with(fmt::format("{}:", method)) ||
+      what.starts_with(fmt::format("{} of", method)))
+    throw Error(reason);
+  std::string shapes;
+  for (const Tensor& t : operands)
+    if (t.defined()) shapes += (shapes.empty() ? "" : ", ") + shape_text(t.uop());
+  raise(reason.kind(), "{} of {}: {}", method, shapes, what);
+}
+
 UOp broadcast_scalar(const UOp& value, const Shape& shape) {
   if (shape.empty()) return value;
   return expand(reshape(value, shape_of(Shape(shape.size(), 1))), shape_of(shape));

@@ -23,8 +23,20 @@ Tensor Tensor::full_like(double value) const {
 
 Tensor Tensor::arange(int64_t start, int64_t stop, int64_t step, DType dtype) {
   KOINE_REQUIRE(step != 0, Value, "arange: the step must not be 0");
-  const int64_t span = step > 0 ? stop - start : start - stop, width = std::abs(step);
-  const int64_t n = span <= 0 ? 0 : (span + width - 1) / width;
+  // In 128 bits: stop - start may need 65.
+  const __int128 from = start, span = step > 0 ? stop - from : from - stop,
+                 width = step > 0 ? step : -static_cast<__int128>(step);
+  const __int128 count = span <= 0 ? 0 : (span + width - 1) / width,
+                 last = from + (count - 1) * step;
+  KOINE_REQUIRE(count <= INT64_MAX, Value, "arange({}, {}, {}): more elements than memory can hold",
+                start, stop, step);
+  const auto n = static_cast<int64_t>(count);
+  if (is_integer(dtype) && n > 0) {
+    const IntegerRange held = integer_range(dtype);
+    KOINE_REQUIRE(std::min(from, last) >= held.low && std::max(from, last) <= held.high, Value,
+                  "arange({}, {}, {}): {} does not hold {} to {}: ask for a wider dtype", start,
+                  stop, step, dtype_name(dtype), start, static_cast<int64_t>(last));
+  }
   // Positions are counted in integers and converted once, so that float sequences are exact.
   const bool large = std::abs(start) > INT32_MAX || std::abs(stop) > INT32_MAX;
   const DType counting = is_float(dtype) || large ? DType::Int64
@@ -42,6 +54,7 @@ Tensor Tensor::linspace(double start, double stop, int64_t steps) {
          Tensor(start);
 }
 Tensor Tensor::eye(int64_t n, DType dtype) {
+  KOINE_REQUIRE(n >= 0, Value, "eye: the size {} is negative", n);
   return (arange(n).reshape({n, 1}) == arange(n).reshape({1, n})).cast(dtype);
 }
 
@@ -112,6 +125,9 @@ Tensor Tensor::randint(const Shape& shape, int64_t low, int64_t high, const std:
   return (offset + Tensor(low)).cast(DType::Int32);
 }
 Tensor Tensor::uniform(const Shape& shape, double low, double high, const std::string& device) {
+  KOINE_REQUIRE(low <= high && std::isfinite(low) && std::isfinite(high), Value,
+                "uniform: from {} to {}: both must be finite, and the first not above the second",
+                low, high);
   return rand(shape, device) * Tensor(high - low) + Tensor(low);
 }
 namespace {

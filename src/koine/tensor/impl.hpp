@@ -1,9 +1,11 @@
 #pragma once
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
+#include "koine/base/error.hpp"
 #include "koine/tensor/tensor.hpp"
 
 namespace koine {
@@ -75,9 +77,25 @@ std::string text_of(const Shape& shape);
 std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, const UOp& literal_a,
                          const UOp& literal_b);
 /// A user's positions along an axis of size n as int64: negative ones count from the end, and
-/// KOINE_INDEX says what becomes of those out of range (amendment C28).
-Tensor positions(const Tensor& index, int64_t n);
+/// KOINE_INDEX says what becomes of those out of range (amendment C28). `method` is what the user
+/// called.
+Tensor positions(std::string_view method, const Tensor& index, int64_t n);
+/// The same for class numbers, 0 to n - 1.
+Tensor class_numbers(std::string_view method, const Tensor& target, int64_t n);
 UOp broadcast_scalar(const UOp& value, const Shape& shape);
+
+[[noreturn]] void refuse_as(std::string_view method, std::span<const Tensor> operands,
+                            const Error& reason);
+/// Runs the body of a method that is made of others. What they refuse is refused in its name, with
+/// the shapes of its own operands.
+template <class Body>
+auto as_method(std::string_view method, std::initializer_list<Tensor> operands, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& e) {
+    refuse_as(method, {operands.begin(), operands.size()}, e);
+  }
+}
 
 }  // namespace tensor
 }  // namespace koine

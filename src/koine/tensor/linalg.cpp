@@ -34,8 +34,10 @@ Tensor Tensor::matmul(const Tensor& b) const {
 }
 
 Tensor Tensor::linear(const Tensor& weight, const Tensor& bias) const {
-  const Tensor out = weight.ndim() == 1 ? *this * weight : matmul(weight.transpose());
-  return bias.defined() ? out + bias : out;
+  return tensor::as_method("linear", {*this, weight, bias}, [&] {
+    const Tensor out = weight.ndim() == 1 ? *this * weight : matmul(weight.transpose());
+    return bias.defined() ? out + bias : out;
+  });
 }
 
 Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& operands) {
@@ -137,9 +139,16 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, Window w, int64_
   KOINE_REQUIRE(x.size() == 4 && k.size() == 4, Value,
                 "conv2d: needs (N, C, H, W) and (O, C/groups, kh, kw), got {} and {}",
                 tensor::text_of(x), tensor::text_of(k));
-  KOINE_REQUIRE(groups >= 1 && x[1] == k[1] * groups && k[0] % groups == 0, Value,
+  KOINE_REQUIRE(groups >= 1, Value, "conv2d: {} groups: there must be at least one", groups);
+  KOINE_REQUIRE(x[1] == k[1] * groups, Value,
                 "conv2d: input {} has {} channels, weight {} with {} groups wants {}",
                 tensor::text_of(x), x[1], tensor::text_of(k), groups, k[1] * groups);
+  KOINE_REQUIRE(k[0] % groups == 0, Value,
+                "conv2d: {} groups do not divide the {} output channels of weight {}", groups, k[0],
+                tensor::text_of(k));
+  KOINE_REQUIRE(!bias.defined() || bias.shape() == Shape{k[0]}, Value,
+                "conv2d: the bias has shape {}, weight {} wants ({},)", shape_text(bias.uop()),
+                tensor::text_of(k), k[0]);
   KOINE_REQUIRE(w.stride >= 1 && w.dilation >= 1 && w.padding >= 0, Value,
                 "conv2d: stride {} and dilation {} must be positive, padding {} not negative",
                 w.stride, w.dilation, w.padding);
@@ -163,10 +172,26 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, Window w, int64_
   return out;
 }
 
+namespace {
+
+void require_pool(std::string_view method, const Tensor& x, int64_t kernel, int64_t stride,
+                  int64_t padding) {
+  KOINE_REQUIRE(x.ndim() == 4, Value, "{}: needs (N, C, H, W), got {}", method,
+                shape_text(x.uop()));
+  KOINE_REQUIRE(kernel >= 1 && stride >= 1, Value, "{}: kernel {} and stride {} must be positive",
+                method, kernel, stride);
+  KOINE_REQUIRE(padding >= 0 && padding <= kernel / 2, Value,
+                "{}: the padding {} must be from 0 to half the kernel, {}", method, padding,
+                kernel / 2);
+  KOINE_REQUIRE(kernel <= std::min(x.size(2), x.size(3)) + 2 * padding, Value,
+                "{}: the kernel {} is larger than the input {} with padding {}", method, kernel,
+                shape_text(x.uop()), padding);
+}
+
+}  // namespace
+
 Tensor Tensor::max_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t padding) const {
-  KOINE_REQUIRE(ndim() == 4 && kernel >= 1, Value,
-                "max_pool2d: needs (N, C, H, W) and a positive kernel, got {} and {}",
-                shape_text(uop()), kernel);
+  require_pool("max_pool2d", *this, kernel, stride.value_or(kernel), padding);
   const Tensor x = padding == 0 ? *this
                                 : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}},
                                       -std::numeric_limits<double>::infinity());
@@ -177,9 +202,7 @@ Tensor Tensor::max_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t
   return x.windows(kernel, kernel, {stride.value_or(kernel), 0, 1}).max({4, 5});
 }
 Tensor Tensor::avg_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t padding) const {
-  KOINE_REQUIRE(ndim() == 4 && kernel >= 1, Value,
-                "avg_pool2d: needs (N, C, H, W) and a positive kernel, got {} and {}",
-                shape_text(uop()), kernel);
+  require_pool("avg_pool2d", *this, kernel, stride.value_or(kernel), padding);
   const Tensor x =
       padding == 0 ? *this : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}});
   return x.windows(kernel, kernel, {stride.value_or(kernel), 0, 1}).mean({4, 5});
@@ -187,13 +210,15 @@ Tensor Tensor::avg_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t
 
 Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& value,
                                             const Tensor& mask) const {
-  Tensor scores =
-      matmul(key.transpose(-1, -2)) * Tensor(1 / std::sqrt(static_cast<double>(size(-1))));
-  if (mask.defined())
-    scores = mask.dtype() == DType::Bool
-                 ? where(mask, scores, Tensor(-std::numeric_limits<double>::infinity()))
-                 : scores + mask;
-  return scores.softmax(-1).matmul(value);
+  return tensor::as_method("scaled_dot_product_attention", {*this, key, value, mask}, [&] {
+    Tensor scores =
+        matmul(key.transpose(-1, -2)) * Tensor(1 / std::sqrt(static_cast<double>(size(-1))));
+    if (mask.defined())
+      scores = mask.dtype() == DType::Bool
+                   ? where(mask, scores, Tensor(-std::numeric_limits<double>::infinity()))
+                   : scores + mask;
+    return scores.softmax(-1).matmul(value);
+  });
 }
 
 // --- gather and scatter
@@ -231,8 +256,10 @@ Tensor Tensor::gather(int64_t axis, const Tensor& index) const {
                   tensor::text_of(s), i);
     bounds.emplace_back(0, static_cast<int64_t>(i) == a ? s[i] : t[i]);
   }
+  const int64_t n = s[static_cast<size_t>(a)];
+  const Tensor at = tensor::positions("gather", index, n);
   const Tensor x = shrink(bounds).unsqueeze(-1).transpose(a, -1);  // the axis goes last
-  return where(hits(index, s[static_cast<size_t>(a)]), x, Tensor(constant_int(dtype(), 0)))
+  return where(hits(at, n), x, Tensor(constant_int(dtype(), 0)))
       .reduced(Op::Add, {-1}, false, "gather");
 }
 
@@ -244,7 +271,8 @@ Tensor Tensor::scatter_add(int64_t axis, const Tensor& index, const Tensor& src)
                 tensor::text_of(t), tensor::text_of(src.shape()), tensor::text_of(s));
   const int64_t n = s[static_cast<size_t>(a)];
   const Tensor values = src.cast(dtype()).unsqueeze(-1);
-  Tensor spread = where(hits(index, n), values, Tensor(constant_int(dtype(), 0))).transpose(a, -1);
+  const Tensor at = tensor::positions("scatter_add", index, n);
+  Tensor spread = where(hits(at, n), values, Tensor(constant_int(dtype(), 0))).transpose(a, -1);
   spread = spread.reduced(Op::Add, {-1}, false, "scatter_add");
   std::vector<std::pair<int64_t, int64_t>> padding;
   const Shape now = spread.shape();
@@ -260,12 +288,13 @@ Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) con
   KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value,
                 "scatter: index {} and src {} must have one shape, with as many axes as {}",
                 tensor::text_of(t), tensor::text_of(src.shape()), tensor::text_of(s));
+  const Tensor at = tensor::positions("scatter", index, s[a]);
   if (index.numel() == 0) return *this;
   Shape wide(s.size() + 1, 1);
   wide[a] = t[a];
   const Tensor order = arange(1, t[a] + 1, 1, DType::Int64).reshape(wide), none(int64_t{0});
-  const Tensor last = where(hits(index, s[a]), order, none)
-                          .max({axis}, true)
+  const Tensor last = where(hits(at, s[a]), order, none)
+                          .max(static_cast<int64_t>(a), true)
                           .transpose(static_cast<int64_t>(a), -1)
                           .squeeze(-1);  // index's shape, but s[a] along the axis; 0: no write
   Tensor from(int64_t{0});               // where the written values lie in src
@@ -299,21 +328,56 @@ Tensor Tensor::triu(int64_t diagonal) const {
 // --- losses
 // ------------------------------------------------------------------------------------------
 
-Tensor Tensor::nll_loss(const Tensor& target) const {
-  KOINE_REQUIRE(ndim() == 2 && target.ndim() == 1 && target.size(0) == size(0), Value,
-                "nll_loss: needs (N, classes) and (N,), got {} and {}", shape_text(uop()),
-                shape_text(target.uop()));
-  return gather(1, tensor::positions(target, size(1)).unsqueeze(1)).mean().neg();
+namespace {
+
+// The mean over the rows whose target is not the one to ignore.
+Tensor mean_of_counted(const Tensor& rows, const Tensor& target, std::optional<int64_t> ignored) {
+  if (!ignored) return rows.mean();
+  const Tensor counts = target != Tensor(*ignored);
+  return Tensor::where(counts, rows, rows.zeros_like()).sum() / counts.cast(rows.dtype()).sum();
 }
-Tensor Tensor::sparse_categorical_crossentropy(const Tensor& target, double label_smoothing) const {
+
+void require_classes(std::string_view method, const Tensor& x, const Tensor& target) {
+  KOINE_REQUIRE(x.ndim() == 2 && target.ndim() == 1 && target.size(0) == x.size(0), Value,
+                "{}: needs (N, classes) and (N,), got {} and {}", method, shape_text(x.uop()),
+                shape_text(target.uop()));
+}
+
+// -this at each row's target class.
+Tensor picked_classes(std::string_view method, const Tensor& x, const Tensor& target,
+                      std::optional<int64_t> ignored) {
+  require_classes(method, x, target);
+  const Tensor wanted =
+      ignored ? Tensor::where(target == Tensor(*ignored), target.zeros_like(), target) : target;
+  const Tensor at = tensor::class_numbers(method, wanted, x.size(1));
+  return x.gather(1, at.unsqueeze(1)).squeeze(1).neg();
+}
+
+}  // namespace
+
+Tensor Tensor::nll_loss(const Tensor& target, std::optional<int64_t> ignore_index) const {
+  const Tensor rows = picked_classes("nll_loss", *this, target, ignore_index);
+  return mean_of_counted(rows, target, ignore_index);
+}
+Tensor Tensor::sparse_categorical_crossentropy(const Tensor& target, double label_smoothing,
+                                               std::optional<int64_t> ignore_index) const {
+  constexpr std::string_view method = "sparse_categorical_crossentropy";
+  KOINE_REQUIRE(label_smoothing >= 0 && label_smoothing <= 1, Value,
+                "{}: the label smoothing {} is not from 0 to 1", method, label_smoothing);
+  require_classes(method, *this, target);
   const Tensor logs = log_softmax(-1);
-  Tensor hard = logs.nll_loss(target);
-  if (label_smoothing == 0) return hard;
-  return hard * Tensor(1 - label_smoothing) - logs.mean() * Tensor(label_smoothing);
+  const Tensor hard = picked_classes(method, logs, target, ignore_index);
+  if (label_smoothing == 0) return mean_of_counted(hard, target, ignore_index);
+  const Tensor rows = hard * Tensor(1 - label_smoothing) - logs.mean(1) * Tensor(label_smoothing);
+  return mean_of_counted(rows, target, ignore_index);
 }
 Tensor Tensor::binary_crossentropy_logits(const Tensor& target) const {
-  return (softplus() - *this * target).mean();
+  return tensor::as_method("binary_crossentropy_logits", {*this, target},
+                           [&] { return (softplus() - *this * target).mean(); });
 }
-Tensor Tensor::mse_loss(const Tensor& target) const { return (*this - target).square().mean(); }
+Tensor Tensor::mse_loss(const Tensor& target) const {
+  return tensor::as_method("mse_loss", {*this, target},
+                           [&] { return (*this - target).square().mean(); });
+}
 
 }  // namespace koine

@@ -246,9 +246,11 @@ Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
   return out;
 }
 
+// Of an axis without elements there is one part, without elements.
 std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
   KOINE_REQUIRE(size > 0, Value, "split: the size {} must be positive", size);
   const int64_t a = axis_of(axis, "split"), n = this->size(a);
+  if (n == 0) return {*this};
   std::vector<Tensor> out;
   for (int64_t from = 0; from < n; from += size) {
     std::vector<std::pair<int64_t, int64_t>> bounds;
@@ -260,30 +262,54 @@ std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
 }
 std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {
   KOINE_REQUIRE(count > 0, Value, "chunk: the count {} must be positive", count);
-  return split((size(axis) + count - 1) / count, axis);
+  const int64_t n = size(axis_of(axis, "chunk"));
+  if (n == 0) return std::vector<Tensor>(static_cast<size_t>(count), *this);
+  return split((n + count - 1) / count, axis);
 }
 
 // --- basic and tensor indexing (amendment C28)
 // -----------------------------------------------------
 
-Tensor tensor::positions(const Tensor& index, int64_t n) {
-  // 2^63 and above would become negative, and are far beyond every end instead.
-  const bool large = index.dtype() == DType::UInt64;
-  const Tensor most(constant_int(DType::UInt64, INT64_MAX));
-  const Tensor i = (large ? index.minimum(most) : index).cast(DType::Int64);
+namespace {
+
+// int64, of which unsigned integers beyond its range become the largest.
+Tensor as_int64(const Tensor& index) {
+  if (index.dtype() != DType::UInt64) return index.cast(DType::Int64);
+  return index.minimum(Tensor(static_cast<uint64_t>(INT64_MAX))).cast(DType::Int64);
+}
+
+// Positions that must lie in 0..n-1; `what` names them in the error.
+Tensor within_axis(const std::string& what, const Tensor& at, int64_t n) {
   const Tensor zero(int64_t{0}), last(n - 1);
-  Tensor wrapped = is_unsigned(index.dtype()) ? i : Tensor::where(i < zero, i + Tensor(n), i);
-  const Interval& bounds = wrapped.uop().bounds();
-  if (bounds.low >= 0 && bounds.high < n) return wrapped;
+  const Interval& bounds = at.uop().bounds();
+  if (bounds.low >= 0 && bounds.high < n) return at;
   switch (options().index) {
     case IndexMode::Clamp:
-      return wrapped.maximum(zero).minimum(last);
+      return at.maximum(zero).minimum(last);
     case IndexMode::Fill:
-      return wrapped;
+      return at;
     case IndexMode::Raise:
       break;
   }
-  return Tensor(UOp::make(Op::Assume, {wrapped.uop(), zero.uop(), last.uop()}));
+  return Tensor(UOp::make(Op::Assume, {at.uop(), zero.uop(), last.uop()}, what));
+}
+
+void require_integers(std::string_view method, std::string_view what, const Tensor& index) {
+  KOINE_REQUIRE(is_integer(index.dtype()), Type, "{}: {} must be integers, got {}: cast them",
+                method, what, dtype_name(index.dtype()));
+}
+
+}  // namespace
+
+Tensor tensor::positions(std::string_view method, const Tensor& index, int64_t n) {
+  require_integers(method, "positions", index);
+  const Tensor i = as_int64(index), zero(int64_t{0});
+  const Tensor wrapped = is_unsigned(index.dtype()) ? i : Tensor::where(i < zero, i + Tensor(n), i);
+  return within_axis(fmt::format("{}: position", method), wrapped, n);
+}
+Tensor tensor::class_numbers(std::string_view method, const Tensor& target, int64_t n) {
+  require_integers(method, "class targets", target);
+  return within_axis(fmt::format("{}: class", method), as_int64(target), n);
 }
 
 Tensor Tensor::operator[](int64_t position) const {
@@ -354,9 +380,7 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
         break;
       }
       case IndexItem::Kind::Tensor:
-        KOINE_REQUIRE(is_integer(item.tensor().dtype()), Type,
-                      "index: a tensor index must have an integer dtype, got {}",
-                      dtype_name(item.tensor().dtype()));
+        require_integers("index", "positions", item.tensor());
         tensors.emplace_back(static_cast<int64_t>(out.size()), item.tensor());
         take_all(axis);
         break;
@@ -391,7 +415,10 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
   }
   t = t.reshape(out);
   if (tensors.empty()) return t;
-  if (tensors.size() == 1) return t.index_select(tensors[0].first, tensors[0].second);
+  if (tensors.size() == 1) {
+    const auto& [axis, index] = tensors[0];
+    return t.picked(axis, tensor::positions("index", index, t.size(axis)));
+  }
   // Several tensors broadcast against each other and select points (NumPy's zipped meaning): one
   // flattened index over the indexed axes, moved to the front.
   std::vector<int64_t> order;
@@ -405,7 +432,7 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
   const bool fill = options().index == IndexMode::Fill;
   for (const auto& [axis, index] : tensors) {
     const int64_t n = t.shape()[static_cast<size_t>(axis)];
-    const Tensor at = tensor::positions(index, n);
+    const Tensor at = tensor::positions("index", index, n);
     if (fill) valid = valid.bitwise_and((at >= Tensor(int64_t{0})).bitwise_and(at < Tensor(n)));
     flat = flat * Tensor(n) + at;
     count *= n;
@@ -413,8 +440,8 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
   }
   Shape merged = rest;
   merged.insert(merged.begin(), count);
-  if (fill) flat = where(valid, flat, Tensor(int64_t{-1}) - Tensor(count));
-  Tensor picked = front.reshape(merged).index_select(0, flat);
+  if (fill) flat = where(valid, flat, Tensor(int64_t{-1}));
+  Tensor points = front.reshape(merged).picked(0, flat);
   // Tensors next to each other keep their place.
   bool adjacent = true;
   for (size_t i = 1; i < tensors.size(); ++i)
@@ -424,29 +451,29 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
     std::vector<int64_t> back;
     for (int64_t i = 0; i < where_to; ++i) back.push_back(width + i);
     for (int64_t i = 0; i < width; ++i) back.push_back(i);
-    for (int64_t i = width + where_to; i < picked.ndim(); ++i) back.push_back(i);
-    picked = picked.permute(back);
+    for (int64_t i = width + where_to; i < points.ndim(); ++i) back.push_back(i);
+    points = points.permute(back);
   }
-  return picked;
+  return points;
 }
 
-// Index along one axis by positions of any shape; negative ones count from the end.
 Tensor Tensor::index_select(int64_t axis, const Tensor& index) const {
   const int64_t a = axis_of(axis, "index_select");
-  KOINE_REQUIRE(is_integer(index.dtype()), Type, "index_select: positions must be integers, got {}",
-                dtype_name(index.dtype()));
-  const int64_t n = size(a);
-  const Tensor at = tensor::positions(index, n);
+  return picked(a, tensor::positions("index_select", index, size(a)));
+}
+
+// Along one axis by positions of any shape, whose axes take the place of that axis.
+Tensor Tensor::picked(int64_t a, const Tensor& at) const {
   std::vector<int64_t> order{a};
   for (int64_t k = 0; k < ndim(); ++k)
     if (k != a) order.push_back(k);
-  const Tensor picked(koine::index(permute(order).uop(), {at.uop()}));
-  const int64_t width = index.ndim();
+  const Tensor rows(koine::index(permute(order).uop(), {at.uop()}));
+  const int64_t width = at.ndim();
   std::vector<int64_t> back;
   for (int64_t k = 0; k < a; ++k) back.push_back(width + k);
   for (int64_t k = 0; k < width; ++k) back.push_back(k);
-  for (int64_t k = width + a; k < picked.ndim(); ++k) back.push_back(k);
-  return picked.permute(back);
+  for (int64_t k = width + a; k < rows.ndim(); ++k) back.push_back(k);
+  return rows.permute(back);
 }
 
 }  // namespace koine

@@ -39,14 +39,25 @@ Tensor Tensor::prod(const Axes& axes, bool keepdim) const {
     return cast(DType::UInt32).reduced(Op::Mul, axes, keepdim, "prod");
   return reduced(Op::Mul, axes, keepdim, "prod");
 }
-Tensor Tensor::max(const Axes& axes, bool keepdim) const {
+// No number is the largest of none.
+void Tensor::require_elements(const Axes& axes, std::string_view method) const {
+  for (const int64_t a : axes_of(axes, method))
+    KOINE_REQUIRE(size(a) > 0, Value, "{}: axis {} of shape {} is empty: it has no {}", method, a,
+                  shape_text(uop()), method);
+}
+Tensor Tensor::largest(const Axes& axes, bool keepdim, std::string_view method) const {
   if (is_small_float(dtype()))
-    return cast(DType::Float32).reduced(Op::Max, axes, keepdim, "max").cast(dtype());
-  return reduced(Op::Max, axes, keepdim, "max");
+    return cast(DType::Float32).reduced(Op::Max, axes, keepdim, method).cast(dtype());
+  return reduced(Op::Max, axes, keepdim, method);
+}
+Tensor Tensor::max(const Axes& axes, bool keepdim) const {
+  require_elements(axes, "max");
+  return largest(axes, keepdim, "max");
 }
 Tensor Tensor::min(const Axes& axes, bool keepdim) const {
-  if (is_float(dtype())) return neg().max(axes, keepdim).neg();
-  return bitwise_not().max(axes, keepdim).bitwise_not();
+  require_elements(axes, "min");
+  if (is_float(dtype())) return neg().largest(axes, keepdim, "min").neg();
+  return bitwise_not().largest(axes, keepdim, "min").bitwise_not();
 }
 Tensor Tensor::mean(const Axes& axes, bool keepdim) const {
   int64_t count = 1;
@@ -74,13 +85,13 @@ Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
 Tensor Tensor::std(const Axes& axes, bool keepdim, int64_t correction) const {
   if (is_small_float(dtype()))
     return cast(DType::Float32).std(axes, keepdim, correction).cast(dtype());
-  return root_of_squares(var(axes, keepdim, correction));
+  return root_of_squares(var(axes_of(axes, "std"), keepdim, correction));
 }
 Tensor Tensor::any(const Axes& axes, bool keepdim) const {
   return cast(DType::Bool).reduced(Op::Max, axes, keepdim, "any");
 }
 Tensor Tensor::all(const Axes& axes, bool keepdim) const {
-  return cast(DType::Bool).logical_not().any(axes, keepdim).logical_not();
+  return cast(DType::Bool).logical_not().reduced(Op::Max, axes, keepdim, "all").logical_not();
 }
 
 // The first position of the largest: positions counted down from n, kept where the value is the
@@ -98,7 +109,10 @@ Tensor Tensor::argmax(int64_t axis, bool keepdim) const {
   return Tensor(static_cast<int>(n)) - best;
 }
 Tensor Tensor::argmin(int64_t axis, bool keepdim) const {
-  return (is_float(dtype()) ? neg() : bitwise_not()).argmax(axis, keepdim);
+  const int64_t a = axis_of(axis, "argmin");
+  KOINE_REQUIRE(size(a) > 0, Value, "argmin: axis {} of shape {} is empty", axis,
+                shape_text(uop()));
+  return (is_float(dtype()) ? neg() : bitwise_not()).argmax(a, keepdim);
 }
 
 // The spec's prefix sum along one axis: windows of the padded, repeated row.
@@ -123,17 +137,19 @@ Tensor Tensor::cumsum(int64_t axis) const {
 
 Tensor Tensor::softmax(int64_t axis) const {
   const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
-  const Tensor e = (x - x.max({axis}, true).detach()).exp();
-  return e / e.sum({axis}, true);
+  const int64_t a = axis_of(axis, "softmax");
+  const Tensor e = (x - x.largest(a, true, "softmax").detach()).exp();
+  return e / e.sum(a, true);
 }
 Tensor Tensor::log_softmax(int64_t axis) const {
   const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
-  const Tensor shifted = x - x.max({axis}, true).detach();
-  return shifted - shifted.exp().sum({axis}, true).log();
+  const int64_t a = axis_of(axis, "log_softmax");
+  const Tensor shifted = x - x.largest(a, true, "log_softmax").detach();
+  return shifted - shifted.exp().sum(a, true).log();
 }
 Tensor Tensor::logsumexp(const Axes& axes, bool keepdim) const {
   const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
-  const Tensor top = x.max(axes, true).detach();
+  const Tensor top = x.largest(axes, true, "logsumexp").detach();
   const Tensor shift = where(top.isinf(), top.zeros_like(), top);  // inf - inf would be NaN
   const Tensor total = (x - shift).exp().sum(axes, keepdim).log();
   return total + shift.reshape(total.shape());
@@ -144,6 +160,9 @@ Tensor Tensor::norm(const Axes& axes, bool keepdim) const {
   return root_of_squares(square().sum(axes, keepdim));
 }
 Tensor Tensor::layernorm(int64_t last_axes, double eps) const {
+  KOINE_REQUIRE(last_axes >= 1 && last_axes <= ndim(), Value,
+                "layernorm: over the last {} axes of shape {}: use 1 to {}", last_axes,
+                shape_text(uop()), ndim());
   if (is_small_float(dtype())) return cast(DType::Float32).layernorm(last_axes, eps).cast(dtype());
   Axes axes;
   for (int64_t i = 1; i <= last_axes; ++i) axes.push_back(-i);

@@ -312,14 +312,17 @@ class Tensor {
                     int64_t padding = 0) const;
   Tensor scaled_dot_product_attention(const Tensor& key, const Tensor& value,
                                       const Tensor& mask = {}) const;
-  /// Mean over the batch of -log softmax at the target class; this (N, classes), target (N,).
-  Tensor sparse_categorical_crossentropy(const Tensor& target, double label_smoothing = 0) const;
-  Tensor cross_entropy(const Tensor& target) const {
-    return sparse_categorical_crossentropy(target);
+  /// Mean over the batch of -log softmax at the target class; this (N, classes), target (N,) of
+  /// integers from 0 to classes - 1. Rows whose target is `ignore_index` do not count.
+  Tensor sparse_categorical_crossentropy(const Tensor& target, double label_smoothing = 0,
+                                         std::optional<int64_t> ignore_index = {}) const;
+  Tensor cross_entropy(const Tensor& target, std::optional<int64_t> ignore_index = {}) const {
+    return sparse_categorical_crossentropy(target, 0, ignore_index);
   }
   Tensor binary_crossentropy_logits(const Tensor& target) const;
   Tensor mse_loss(const Tensor& target) const;
-  Tensor nll_loss(const Tensor& target) const;
+  /// Mean of -this at the target class: this holds log-probabilities.
+  Tensor nll_loss(const Tensor& target, std::optional<int64_t> ignore_index = {}) const;
 
   /// Identity of the storage: equal for all handles and views of one tensor.
   const void* storage_id() const;
@@ -329,6 +332,7 @@ class Tensor {
   struct Impl;
   struct History;
   explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  Tensor picked(int64_t axis, const Tensor& at) const;
   static Tensor integer_scalar(bool narrow, bool is_signed, uint64_t bits);
   template <class F>
   Tensor moved(F&& move) const;
@@ -342,6 +346,8 @@ class Tensor {
   void write_through(const UOp& value) const;
   /// The elements, row-major; how they were computed stays known.
   std::shared_ptr<Memory> look() const;
+  void require_elements(const Axes& axes, std::string_view method) const;
+  Tensor largest(const Axes& axes, bool keepdim, std::string_view method) const;
   Tensor windows(int64_t kh, int64_t kw, Window window) const;
 
   std::shared_ptr<Impl> impl_;

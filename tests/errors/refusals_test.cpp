@@ -1,0 +1,207 @@
+// What is refused in words, and named after what the user called.
+#include "check.hpp"
+
+namespace koine::test {
+namespace {
+
+const Tensor& image() {
+  static const Tensor x = Tensor::ones({1, 2, 4, 4});
+  return x;
+}
+
+}  // namespace
+
+TEST(refusals, class_targets) {
+  const Tensor logits = Tensor::from<float>({1, 2, 3, 4, 5, 6}).reshape({2, 3});
+  auto loss = [&](const Tensor& target) {
+    return [&logits, target] { (void)logits.cross_entropy(target).item(); };
+  };
+  expect_error(loss(Tensor::from<int>({1, -1})),
+               {"sparse_categorical_crossentropy: class -1", "element 1", "use 0 to 2"});
+  expect_error(loss(Tensor::from<int>({3, 1})), {"class 3", "element 0", "use 0 to 2"});
+  expect_error(loss(Tensor::from<float>({1, 2})),
+               {"sparse_categorical_crossentropy", "class targets must be integers", "float32"});
+  expect_error(loss(Tensor::from<int>({1, 2, 0})), {"(2, 3)", "(3,)"});
+  expect_error([&] { (void)logits.nll_loss(Tensor::from<int>({0, -2})).item(); },
+               {"nll_loss: class -2"});
+  expect_error([&] { (void)logits.nll_loss(Tensor::from<uint64_t>({0, ~uint64_t{0}})).item(); },
+               {"nll_loss: class"});
+  expect_error(
+      [&] { (void)logits.sparse_categorical_crossentropy(Tensor::from<int>({0, 1}), 1.5); },
+      {"label smoothing 1.5"});
+}
+
+TEST(refusals, an_ignored_class_does_not_count) {
+  const Tensor logs = Tensor::from<float>({-1, -2, -3, -4, -5, -6}).reshape({3, 2});
+  EXPECT_EQ(logs.nll_loss(Tensor::from<int>({0, -100, 1}), -100).item(), (1 + 6) / 2.0);
+  EXPECT_EQ(logs.nll_loss(Tensor::from<int>({0, 0, 1}), 0).item(), 6);
+  EXPECT_TRUE(std::isnan(logs.nll_loss(Tensor::from<int>({7, 7, 7}), 7).item()));
+  expect_error([&] { (void)logs.nll_loss(Tensor::from<int>({0, -100, 2}), -100).item(); },
+               {"class 2"});
+  const Tensor two = logs[Slice{0, 2}];
+  EXPECT_NEAR(logs.cross_entropy(Tensor::from<int>({0, 1, -1}), -1).item(),
+              two.cross_entropy(Tensor::from<int>({0, 1})).item(), 1e-7);
+  EXPECT_NEAR(logs.sparse_categorical_crossentropy(Tensor::from<int>({0, 1, 9}), 0.25, 9).item(),
+              two.sparse_categorical_crossentropy(Tensor::from<int>({0, 1}), 0.25).item(), 1e-7);
+}
+
+TEST(refusals, creation) {
+  expect_error([] { (void)Tensor::uniform(3, 3, 1); }, {"uniform", "3", "1"});
+  expect_error([] { (void)Tensor::uniform(3, 0, INFINITY); }, {"uniform", "finite"});
+  expect_error([] { (void)Tensor::eye(-1); }, {"eye", "-1"});
+  expect_error([] { (void)Tensor::arange(0, 300, 1, DType::UInt8); },
+               {"arange(0, 300, 1)", "uint8", "299"});
+  expect_error([] { (void)Tensor::arange(0, int64_t{1} << 40, int64_t{1} << 38); },
+               {"arange", "int32", "wider"});
+  expect_error([] { (void)Tensor::arange(-1, 3, 1, DType::UInt32); }, {"uint32", "-1"});
+  expect_error([] { (void)Tensor::arange(INT64_MIN, INT64_MAX, 1, DType::Int64); },
+               {"more elements"});
+  EXPECT_EQ(Tensor::arange(INT64_MIN, INT64_MAX, INT64_MAX, DType::Int64).tolist<int64_t>(),
+            (std::vector<int64_t>{INT64_MIN, -1, INT64_MAX - 1}));
+  EXPECT_EQ(Tensor::arange(INT64_MAX, INT64_MIN, INT64_MIN, DType::Int64).tolist<int64_t>(),
+            (std::vector<int64_t>{INT64_MAX, -1}));
+  EXPECT_EQ(Tensor::arange(0, 256, 255, DType::UInt8).tolist<int>(), (std::vector<int>{0, 255}));
+  EXPECT_EQ(Tensor::arange(5, 5, 1, DType::Int8).numel(), 0);
+}
+
+TEST(refusals, pools_and_convolutions) {
+  expect_error([] { (void)image().max_pool2d(2, 0); }, {"max_pool2d", "stride 0"});
+  expect_error([] { (void)image().avg_pool2d(2, 0); }, {"avg_pool2d", "stride 0"});
+  expect_error([] { (void)image().max_pool2d(0); }, {"max_pool2d", "kernel 0"});
+  expect_error([] { (void)image().max_pool2d(5); }, {"max_pool2d", "5", "(1, 2, 4, 4)"});
+  expect_error([] { (void)image().avg_pool2d(3, 1, 2); }, {"avg_pool2d", "padding 2", "half"});
+  expect_error([] { (void)image().max_pool2d(2, 1, -1); }, {"max_pool2d", "padding -1"});
+  EXPECT_EQ(image().max_pool2d(5, 1, 1).shape(), (Shape{1, 2, 2, 2}));
+  expect_error([] { (void)image().conv2d(Tensor::ones({3, 1, 2, 2}), {}, {}, 2); },
+               {"conv2d", "2 groups do not divide the 3 output channels"});
+  expect_error([] { (void)image().conv2d(Tensor::ones({4, 2, 2, 2}), {}, {}, 0); },
+               {"conv2d", "0 groups"});
+  expect_error([] { (void)image().conv2d(Tensor::ones({4, 2, 2, 2}), Tensor::ones(3)); },
+               {"conv2d", "bias", "(3,)", "(4,)"});
+  expect_error([] { nn::Conv2d(4, 4, 3, {}, 0); }, {"Conv2d", "0 groups"});
+  expect_error([] { nn::Conv2d(4, 6, 3, {}, 4); }, {"Conv2d", "4 groups do not divide", "6"});
+  expect_error(
+      [] {
+        nn::BatchNorm norm(3);
+        (void)norm(image(), true);
+      },
+      {"BatchNorm", "(1, 2, 4, 4)", "3"});
+}
+
+TEST(refusals, reductions_of_nothing) {
+  expect_error([] { (void)Tensor::zeros({0, 3}).max(0); }, {"max", "axis 0", "(0, 3)", "empty"});
+  expect_error([] { (void)Tensor::zeros({0, 3}).min(); }, {"min", "axis 0", "(0, 3)"});
+  expect_error([] { (void)Tensor::zeros({2, 0}).argmin(1); }, {"argmin", "(2, 0)"});
+  EXPECT_EQ(Tensor::zeros({0, 3}).max(1).shape(), Shape{0});
+  EXPECT_EQ(Tensor::zeros({3, 0}).softmax().shape(), (Shape{3, 0}));
+  EXPECT_EQ(Tensor::zeros({3, 0}).logsumexp(1).tolist<float>(), (std::vector<float>(3, -INFINITY)));
+  EXPECT_FALSE(Tensor::zeros({0}).any().item<bool>());
+  EXPECT_TRUE(Tensor::zeros({0}).all().item<bool>());
+  expect_error([] { (void)image().layernorm(-1); }, {"layernorm", "-1", "(1, 2, 4, 4)"});
+  expect_error([] { (void)image().layernorm(5); }, {"layernorm", "5"});
+}
+
+TEST(refusals, parts_of_an_empty_axis_are_empty) {
+  const Tensor none = Tensor::zeros({2, 0});
+  const std::vector<Tensor> three = none.chunk(3, 1), one = none.split(4, 1);
+  ASSERT_EQ(three.size(), 3u);
+  ASSERT_EQ(one.size(), 1u);
+  for (const Tensor& part : {three[0], three[2], one[0]}) EXPECT_EQ(part.shape(), (Shape{2, 0}));
+}
+
+TEST(refusals, schedules) {
+  expect_error([] { (void)nn::step_schedule(5, 0, 1, .5); }, {"step_schedule", "every 0"});
+  expect_error([] { (void)nn::cosine_schedule(-1, 10, 1); }, {"cosine_schedule", "step -1"});
+  EXPECT_EQ(nn::step_schedule(5, 2, 1, .5), .25);
+}
+
+TEST(refusals, name_the_method_that_was_called) {
+  const Tensor a = Tensor::ones({2, 3}), b = Tensor::ones({4});
+  expect_error([&] { (void)a.mse_loss(b); }, {"mse_loss of (2, 3), (4,)"});
+  expect_error([&] { (void)a.binary_crossentropy_logits(b); },
+               {"binary_crossentropy_logits of (2, 3), (4,)"});
+  expect_error([&] { (void)a.linear(Tensor::ones({5, 4})); }, {"linear of (2, 3), (5, 4)"});
+  expect_error([&] { (void)a.linear(Tensor::ones({5, 3}), b); },
+               {"linear of (2, 3), (5, 3), (4,)"});
+  expect_error([&] { (void)a.scaled_dot_product_attention(Tensor::ones({2, 4}), a); },
+               {"scaled_dot_product_attention of (2, 3), (2, 4), (2, 3)"});
+  expect_error([&] { (void)a.softmax(2); }, {"softmax: axis 2", "(2, 3)"});
+  expect_error([&] { (void)a.log_softmax(2); }, {"log_softmax: axis 2"});
+  expect_error([&] { (void)a.logsumexp(2); }, {"logsumexp: axis 2"});
+  expect_error([&] { (void)a.std(2); }, {"std: axis 2"});
+  expect_error([&] { (void)a.min(2); }, {"min: axis 2"});
+  expect_error([&] { (void)a.all(2); }, {"all: axis 2"});
+  expect_error([&] { (void)a.argmin(2); }, {"argmin: axis 2"});
+  expect_error([&] { (void)a.mean(2); }, {"mean: axis 2"});
+}
+
+// --- positions out of range: KOINE_INDEX decides, for every method (amendment C28) -------------
+
+namespace {
+
+// The four ways to use positions, on an axis of size 3.
+struct Positions {
+  std::string name;
+  std::function<Tensor(const Tensor& index)> use;
+  std::vector<float> clamped, filled;  // results for positions {-4, 1, 3}
+};
+std::vector<Positions> uses() {
+  const Tensor x = Tensor::from<float>({1, 2, 3}), src = Tensor::from<float>({10, 20, 30});
+  return {
+      {"index", [=](const Tensor& i) { return x[i]; }, {1, 2, 3}, {0, 2, 0}},
+      {"index_select", [=](const Tensor& i) { return x.index_select(0, i); }, {1, 2, 3}, {0, 2, 0}},
+      {"gather", [=](const Tensor& i) { return x.gather(-1, i); }, {1, 2, 3}, {0, 2, 0}},
+      {"scatter", [=](const Tensor& i) { return x.scatter(-1, i, src); }, {10, 20, 30}, {1, 20, 3}},
+      {"scatter_add",
+       [=](const Tensor& i) { return x.scatter_add(0, i, src); },
+       {11, 22, 33},
+       {1, 22, 3}},
+  };
+}
+
+}  // namespace
+
+TEST(refusals, spec_amend_28_every_index_method_obeys_the_switch) {
+  for (const bool strict : {false, true})
+    for (const Positions& p : uses()) {
+      Options o = options();
+      o.strict = strict;
+      const Tensor outside = Tensor::from<int>({-4, 1, 3});
+      {
+        const OptionScope scope(o);
+        expect_error([&] { (void)p.use(outside).tolist<float>(); },
+                     {p.name + ": position -4", "element 0", "(3,)", "use -3 to 2"});
+        expect_error([&] { (void)p.use(Tensor::from<uint64_t>({0, 1, 1ull << 63})).realize(); },
+                     {p.name + ": position", "element 2"});
+        expect_error([&] { (void)p.use(Tensor::from<float>({0, 1, 2})); },
+                     {p.name, "integers", "float32"});
+        // Negative positions count from the end.
+        EXPECT_EQ(p.use(Tensor::from<int>({-3, -2, -1})).tolist<float>(),
+                  p.use(Tensor::from<int>({0, 1, 2})).tolist<float>())
+            << p.name;
+      }
+      o.index = IndexMode::Clamp;
+      {
+        const OptionScope scope(o);
+        EXPECT_EQ(p.use(outside).tolist<float>(), p.clamped) << p.name;
+        EXPECT_EQ(p.use(Tensor::from<uint64_t>({0, 1, 1ull << 63})).tolist<float>(), p.clamped)
+            << p.name;
+      }
+      o.index = IndexMode::Fill;
+      {
+        const OptionScope scope(o);
+        EXPECT_EQ(p.use(outside).tolist<float>(), p.filled) << p.name;
+      }
+    }
+}
+
+TEST(refusals, scatter_counts_its_axis_from_the_end) {
+  const Tensor x = Tensor::zeros({2, 3}), src = Tensor::from<float>({1, 2, 3, 4}).reshape({2, 2});
+  const Tensor index = Tensor::from<int>({2, 0, 1, 1}).reshape({2, 2});
+  EXPECT_EQ(x.scatter(-1, index, src).tolist<float>(), (std::vector<float>{2, 0, 1, 0, 4, 0}));
+  EXPECT_EQ(x.scatter(1, index, src).tolist<float>(), (std::vector<float>{2, 0, 1, 0, 4, 0}));
+  EXPECT_EQ(x.scatter(-2, index.minimum(1), src).tolist<float>(),
+            x.scatter(0, index.minimum(1), src).tolist<float>());
+}
+
+}  // namespace koine::test
