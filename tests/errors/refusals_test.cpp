@@ -109,6 +109,32 @@ TEST(refusals, parts_of_an_empty_axis_are_empty) {
   for (const Tensor& part : {three[0], three[2], one[0]}) EXPECT_EQ(part.shape(), (Shape{2, 0}));
 }
 
+TEST(refusals, optimisers) {
+  Tensor w = Tensor::ones({2, 3}).clone().requires_grad();
+  for (const double rate : {-0.1, std::nan(""), double{INFINITY}}) {
+    expect_error([&] { nn::SGD({w}, rate); }, {"learning rate", fmt::format("{}", rate)});
+    nn::SGD sgd({w}, 0.1);
+    expect_error([&] { sgd.set_learning_rate(rate); }, {"learning rate"});
+    EXPECT_EQ(sgd.learning_rate(), 0.1);
+  }
+  for (const double beta : {-0.1, 1.0, std::nan("")}) {
+    expect_error([&] { nn::Adam({w}, 1e-3, beta); }, {"beta1", fmt::format("{}", beta)});
+    expect_error([&] { nn::AdamW({w}, 1e-3, 0.9, beta); }, {"beta2", "[0, 1)"});
+  }
+  expect_error([&] { nn::Adam({w}, 1e-3, 0.9, 0.999, -1); }, {"eps", "-1"});
+  expect_error([&] { nn::Adam({w}, 1e-3, 0.9, 0.999, 1e-8, -1); }, {"weight decay", "-1"});
+  expect_error([&] { nn::SGD({w}, 0.1, -0.5); }, {"momentum", "-0.5"});
+  expect_error([&] { nn::SGD({w}, 0.1, 0, -0.5); }, {"weight decay", "-0.5"});
+  expect_error([&] { nn::SGD({w}, 0.1, 0, 0, true); }, {"Nesterov", "momentum"});
+  expect_error([&] { nn::SGD({w, Tensor::ones(2), w}, 0.1); },
+               {"parameters 0 and 2", "(2, 3)", "one tensor"});
+  expect_error([&] { nn::SGD({w, w.reshape(6)}, 0.1); }, {"parameters 0 and 1"});
+  nn::SGD zero({w}, 0, 0.0);  // a rate of 0 is a legal schedule
+  w.sum().backward();
+  zero.step();
+  EXPECT_EQ(w.tolist<float>(), std::vector<float>(6, 1));
+}
+
 TEST(refusals, schedules) {
   expect_error([] { (void)nn::step_schedule(5, 0, 1, .5); }, {"step_schedule", "every 0"});
   expect_error([] { (void)nn::cosine_schedule(-1, 10, 1); }, {"cosine_schedule", "step -1"});

@@ -1,6 +1,7 @@
 #include "koine/nn/optim.hpp"
 
 #include <cmath>
+#include <map>
 #include <numbers>
 
 #include "koine/base/error.hpp"
@@ -21,14 +22,31 @@ Tensor beside(const Tensor& scalar, const Tensor& p) {
   return scalar.to(p.device()).cast(p.dtype() == DType::Float64 ? DType::Float64 : DType::Float32);
 }
 
+void require_from_zero(std::string_view what, double value) {
+  KOINE_REQUIRE(value >= 0 && std::isfinite(value), Value,
+                "optimizer: the {} {} must be a finite number from 0 on", what, value);
+}
+void require_beta(std::string_view what, double value) {
+  KOINE_REQUIRE(value >= 0 && value < 1, Value, "optimizer: {} = {} must be in [0, 1)", what,
+                value);
+}
+
 }  // namespace
 
 Optimizer::Optimizer(std::vector<Tensor> parameters, double learning_rate)
     : parameters_(std::move(parameters)) {
   KOINE_REQUIRE(!parameters_.empty(), Value, "optimizer: no parameters");
+  std::map<const void*, size_t> seen;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto [first, fresh] = seen.emplace(parameters_[i].storage_id(), i);
+    KOINE_REQUIRE(fresh, Value,
+                  "optimizer: parameters {} and {}, of shape {}, are one tensor: name it once",
+                  first->second, i, shape_text(parameters_[i].uop()));
+  }
   set_learning_rate(learning_rate);
 }
 void Optimizer::set_learning_rate(double rate) {
+  require_from_zero("learning rate", rate);
   rate_ = rate;
   rate_tensor_ = Tensor::from<double>({rate});
 }
@@ -78,6 +96,10 @@ SGD::SGD(std::vector<Tensor> parameters, double learning_rate, double momentum, 
       momentum_(momentum),
       decay_(weight_decay),
       nesterov_(nesterov) {
+  require_from_zero("momentum", momentum);
+  require_from_zero("weight decay", weight_decay);
+  KOINE_REQUIRE(!nesterov || momentum > 0, Value,
+                "optimizer: Nesterov's form needs a momentum above 0");
   if (momentum_ != 0) velocity_ = zeros_for(parameters_);
 }
 Tensor SGD::update(size_t i, const Tensor& p, const Tensor& gradient, const Tensor& rate) {
@@ -99,7 +121,12 @@ Adam::Adam(std::vector<Tensor> parameters, double learning_rate, double beta1, d
       power1_(owned(Tensor::ones({1}, DType::Float64))),
       power2_(owned(Tensor::ones({1}, DType::Float64))),
       m_(zeros_for(parameters_)),
-      v_(zeros_for(parameters_)) {}
+      v_(zeros_for(parameters_)) {
+  require_beta("beta1", beta1);
+  require_beta("beta2", beta2);
+  require_from_zero("eps", eps);
+  require_from_zero("weight decay", weight_decay);
+}
 
 void Adam::begin_step() {
   next_power1_ = set(power1_, power1_ * Tensor(beta1_));
