@@ -222,4 +222,103 @@ TEST(numbers, float16_norm_var_and_layernorm) {
                    static_cast<double>(std::sqrt(20000.0f)));
 }
 
+// What a literal means does not depend on whether its partner's dtype holds it.
+TEST(numbers, comparisons_with_literals_beyond_the_dtype) {
+  auto is = [](const Tensor& got, const std::vector<int>& wanted) {
+    EXPECT_EQ(got.dtype(), DType::Bool);
+    EXPECT_EQ(got.tolist<int>(), wanted);
+  };
+  const Tensor u8 = Tensor::from<uint8_t>({0, 200, 255}), i8 = Tensor::from<int8_t>({-128, 0, 127});
+  is(u8 > -1, {1, 1, 1});
+  is(u8 < -1, {0, 0, 0});
+  is(u8 == -56, {0, 0, 0});  // 200 as int8
+  is(-1 <= u8, {1, 1, 1});
+  is(u8 <= 255, {1, 1, 1});
+  is(u8 < 256, {1, 1, 1});
+  is(u8 >= 256, {0, 0, 0});
+  is(i8 != 256, {1, 1, 1});
+  is(i8 == 256, {0, 0, 0});
+  is(i8 > -129, {1, 1, 1});
+  is(i8 < 0.5, {1, 1, 0});
+  is(i8 >= -0.5, {0, 1, 1});
+  is(i8 == 0.5, {0, 0, 0});
+  is(i8 != 0.5, {1, 1, 1});
+  is(i8 <= 127.5, {1, 1, 1});
+  is(i8 > -128.5, {1, 1, 1});
+  is(i8 < inf, {1, 1, 1});
+  is(i8 < -inf, {0, 0, 0});
+  is(i8 < NAN, {0, 0, 0});
+  is(i8 != NAN, {1, 1, 1});
+  const Tensor wide = Tensor::from<int64_t>({INT64_MIN, 9007199254740993, INT64_MAX});
+  is(wide == 9007199254740992.0, {0, 0, 0});
+  is(wide > 9007199254740992.0, {0, 1, 1});
+  is(wide < 0x1p63, {1, 1, 1});
+  is(wide < UINT64_MAX, {1, 1, 1});
+  is(Tensor::from<uint64_t>({0, UINT64_MAX}) > int64_t{-1}, {1, 1});
+  is(Tensor::from<uint64_t>({0, UINT64_MAX}) == UINT64_MAX, {0, 1});
+  is(Tensor::from<int32_t>({16777217}) > 16777216.0, {1});
+  const Tensor half = Tensor::from<float>({65504, INFINITY, -INFINITY, NAN}).cast(DType::Float16);
+  is(half < 1e6, {1, 0, 1, 0});
+  is(half == 1e6, {0, 0, 0, 0});
+  is(half > -1e6, {1, 1, 0, 0});
+  is(Tensor::from<float>({INFINITY, 1}) == 1e300, {0, 0});
+}
+
+TEST(numbers, arithmetic_with_literals_beyond_the_dtype) {
+  const Tensor u8 = Tensor::from<uint8_t>({0, 200}), i32 = Tensor::from<int32_t>({1, 2});
+  expect_error([&] { (void)(u8 + 300); }, {"+", "300", "uint8", "0 to 255"});
+  expect_error([&] { (void)(u8 - -1); }, {"-", "-1", "uint8"});
+  expect_error([&] { (void)(i32 + (int64_t{1} << 40)); }, {"1099511627776", "int32"});
+  expect_error([&] { (void)((int64_t{1} << 40) * i32); }, {"*", "1099511627776", "int32"});
+  expect_error([&] { (void)u8.maximum(256); }, {"maximum", "256", "uint8"});
+  expect_error([&] { (void)Tensor::where(u8 > 3, u8, -1); }, {"where", "-1", "uint8"});
+  EXPECT_EQ((u8 + 255).tolist<int>(), (std::vector<int>{255, 199})) << "integers wrap";
+  EXPECT_EQ((i32.cast(DType::Int64) + (int64_t{1} << 40)).tolist<int64_t>(),
+            (std::vector<int64_t>{1099511627777, 1099511627778}));
+  EXPECT_EQ((Tensor::from<bool>({true}) + 300).item<int>(), 301);
+}
+
+TEST(numbers, fills_keep_64_bit_integers) {
+  const int64_t odd = (int64_t{1} << 53) + 1;
+  for (const int64_t v : {INT64_MIN, odd, -odd, INT64_MAX, int64_t{0}}) {
+    EXPECT_EQ(Tensor::full({2}, v, DType::Int64).tolist<int64_t>(), (std::vector<int64_t>{v, v}));
+    const Tensor x = Tensor::from<int64_t>({INT64_MIN, 5, INT64_MAX});
+    EXPECT_EQ(x.full_like(v).tolist<int64_t>(), (std::vector<int64_t>{v, v, v}));
+    EXPECT_EQ(x.pad({{1, 1}}, v).tolist<int64_t>(),
+              (std::vector<int64_t>{v, INT64_MIN, 5, INT64_MAX, v}));
+    EXPECT_EQ(x.masked_fill(x == 5, v).tolist<int64_t>(),
+              (std::vector<int64_t>{INT64_MIN, v, INT64_MAX}));
+    EXPECT_EQ(x.clip(v, INT64_MAX).tolist<int64_t>(),
+              (std::vector<int64_t>{v, std::max<int64_t>(v, 5), INT64_MAX}));
+    EXPECT_EQ(x.clip(INT64_MIN, v).tolist<int64_t>(),
+              (std::vector<int64_t>{INT64_MIN, std::min<int64_t>(v, 5), v}));
+  }
+  EXPECT_EQ(Tensor::full({1}, UINT64_MAX, DType::UInt64).item<uint64_t>(), UINT64_MAX);
+  const Tensor u = Tensor::from<uint64_t>({0, UINT64_MAX - 1});
+  EXPECT_EQ(u.pad({{0, 1}}, UINT64_MAX).tolist<uint64_t>(),
+            (std::vector<uint64_t>{0, UINT64_MAX - 1, UINT64_MAX}));
+  EXPECT_EQ(u.clip(1u, UINT64_MAX).tolist<uint64_t>(), (std::vector<uint64_t>{1, UINT64_MAX - 1}));
+  EXPECT_EQ(u.masked_fill(u == 0, UINT64_MAX).tolist<uint64_t>(),
+            (std::vector<uint64_t>{UINT64_MAX, UINT64_MAX - 1}));
+}
+
+TEST(numbers, fills_that_do_not_fit_are_refused) {
+  const Tensor u8 = Tensor::from<uint8_t>({0, 200});
+  expect_error([&] { (void)Tensor::full({2}, 256, DType::UInt8); }, {"full", "256", "uint8"});
+  expect_error([&] { (void)Tensor::full({2}, INFINITY, DType::Int32); }, {"full", "inf", "int32"});
+  expect_error([&] { (void)Tensor::full({2}, NAN, DType::Int32); }, {"full", "nan", "int32"});
+  expect_error([&] { (void)u8.full_like(-1); }, {"full_like", "-1", "uint8"});
+  expect_error([&] { (void)u8.pad({{1, 0}}, -1); }, {"pad", "-1", "uint8"});
+  expect_error([&] { (void)u8.masked_fill(u8 > 3, 1e9); }, {"masked_fill", "1000000000", "uint8"});
+  expect_error([&] { (void)u8.clip(-1, 3); }, {"maximum", "-1", "uint8"});
+  expect_error([&] { (void)u8.clip(3, 1); }, {"clip", "3", "1"});
+  expect_error([&] { (void)Tensor::full({2}, u8, DType::UInt8); }, {"full", "scalar", "(2,)"});
+  EXPECT_EQ(Tensor::full({1}, -2.7, DType::Int32).item<int>(), -2) << "cut, as by a cast";
+  EXPECT_EQ(Tensor::full({1}, 3, DType::Bool).item<int>(), 1);
+  EXPECT_EQ(Tensor::full({2}, u8.max(), DType::Int32).tolist<int>(), (std::vector<int>{200, 200}));
+  const Tensor promoted = Tensor::from<int32_t>({1, 2, 5}).clip(1.5, 3.5);
+  EXPECT_EQ(promoted.dtype(), DType::Float32);
+  EXPECT_EQ(promoted.tolist<float>(), (std::vector<float>{1.5f, 2, 3.5f}));
+}
+
 }  // namespace koine::test

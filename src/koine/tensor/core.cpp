@@ -169,6 +169,7 @@ template double Tensor::item<double>() const;
 template float Tensor::item<float>() const;
 template int Tensor::item<int>() const;
 template int64_t Tensor::item<int64_t>() const;
+template uint64_t Tensor::item<uint64_t>() const;
 template bool Tensor::item<bool>() const;
 
 Tensor Tensor::to(const std::string& device) const {

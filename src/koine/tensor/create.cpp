@@ -11,14 +11,14 @@
 
 namespace koine {
 
-Tensor Tensor::full(const Shape& shape, double value, DType dtype) {
+Tensor Tensor::full(const Shape& shape, const Tensor& value, DType dtype) {
   for (const int64_t s : shape)
     KOINE_REQUIRE(s >= 0, Value, "full: shape {} has a negative size", tensor::text_of(shape));
-  const UOp filled = tensor::broadcast_scalar(constant(dtype, value), shape);
+  const UOp filled = tensor::broadcast_scalar(value.in_dtype("full", dtype), shape);
   return Tensor(is_float(dtype) ? History::leaf_of(filled) : filled);
 }
-Tensor Tensor::full_like(double value) const {
-  return Tensor(tensor::broadcast_scalar(constant(dtype(), value), shape()));
+Tensor Tensor::full_like(const Tensor& value) const {
+  return Tensor(tensor::broadcast_scalar(value.in_dtype("full_like", dtype()), shape()));
 }
 
 Tensor Tensor::arange(int64_t start, int64_t stop, int64_t step, DType dtype) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -25,9 +26,45 @@ Tensor apply(Op op, const Tensor& x) {
 
 namespace tensor {
 
-// A C++ literal takes its partner's dtype where the partner can hold its kind of number.
-std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, const UOp& literal_a,
-                         const UOp& literal_b) {
+// A number as written: its floor, and whether that is all of it. Beyond 2^100 any number will do.
+struct Written {
+  __int128 floor;
+  bool whole;
+};
+Written written(const UOp& literal) {
+  if (literal.dtype() == DType::UInt64) return {literal.as<ConstArg>().bits, true};
+  if (!is_float(literal.dtype())) return {const_int(literal), true};
+  const double v = const_double(literal), far = 0x1p100;
+  if (std::fabs(v) >= far) return {static_cast<__int128>(std::copysign(far, v)), true};
+  return {static_cast<__int128>(std::floor(v)), std::floor(v) == v};
+}
+long double number_of(const UOp& literal) {
+  return is_float(literal.dtype()) ? const_double(literal)
+                                   : static_cast<long double>(written(literal).floor);
+}
+bool holds(DType dtype, const __int128& v) {
+  const IntegerRange range = integer_range(dtype);
+  return range.low <= v && v <= range.high;
+}
+UOp integer_const(DType dtype, const __int128& v) {
+  return constant_bits(dtype, dtype == DType::UInt64 ? static_cast<Bits>(v)
+                                                     : int_to_bits(dtype, static_cast<int64_t>(v)));
+}
+std::string literal_text(const UOp& literal) {
+  if (literal.dtype() == DType::UInt64) return fmt::format("{}", literal.as<ConstArg>().bits);
+  if (is_float(literal.dtype())) return fmt::format("{}", const_double(literal));
+  return fmt::format("{}", const_int(literal));
+}
+[[noreturn]] void refuse_literal(std::string_view method, const UOp& literal, DType dtype) {
+  const IntegerRange range = integer_range(dtype);
+  raise(ErrorKind::Value, "{}: {} is not in {}, which holds {} to {}: cast to a wider dtype first",
+        method, literal_text(literal), dtype_name(dtype), range.low, range.high);
+}
+
+// A C++ literal takes its partner's dtype where the partner can hold its kind of number; an integer
+// beyond the partner's range is refused, as in NumPy.
+std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor& b,
+                         const UOp& literal_a, const UOp& literal_b) {
   const UOp x = a.uop(), y = b.uop();
   const bool weak_a = bool(literal_a), weak_b = bool(literal_b);
   auto fits = [](DType weak, DType strong) {
@@ -40,8 +77,11 @@ std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, const UOp& literal_a,
       x.dtype() != DType::Float64 && y.dtype() != DType::Float64)
     d = DType::Float32;  // an integer tensor with a float literal
   auto in_full = [&](const UOp& value, const UOp& literal) {
-    const bool number = literal && literal.dtype() == DType::Float64 && is_float(d);
-    return number ? constant(d, const_double(literal)) : koine::cast(value, d);
+    if (!literal || weak_a == weak_b) return koine::cast(value, d);
+    if (literal.dtype() == DType::Float64 && is_float(d)) return constant(d, const_double(literal));
+    if (is_integer(literal.dtype()) && is_integer(d) && !holds(d, written(literal).floor))
+      refuse_literal(method, literal, d);
+    return koine::cast(value, d);
   };
   return {in_full(x, literal_a), in_full(y, literal_b)};
 }
@@ -115,25 +155,26 @@ UOp combine(Op op, const UOp& x, const UOp& y) {
 
 }  // namespace
 
-// Friends see `impl_`; everything binary goes through these two.
-#define KOINE_MEET(a, b) const auto [x, y] = tensor::meet(a, b, (a).as_literal(), (b).as_literal())
+// Everything binary goes through this.
+#define KOINE_MEET(name, a, b) \
+  const auto [x, y] = tensor::meet(name, a, b, (a).as_literal(), (b).as_literal())
 
 Tensor operator+(const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
+  KOINE_MEET("+", a, b);
   return Tensor(combine(Op::Add, x, y));
 }
 Tensor operator-(const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
+  KOINE_MEET("-", a, b);
   KOINE_REQUIRE(x.dtype() != DType::Bool, Type,
                 "Sub: bool has no difference: use bitwise_xor or logical_not");
   return Tensor(sub(x, y));
 }
 Tensor operator*(const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
+  KOINE_MEET("*", a, b);
   return Tensor(combine(Op::Mul, x, y));
 }
 Tensor operator/(const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
+  KOINE_MEET("/", a, b);
   // Integers divide in float32 (float64 for 64-bit ones would surprise a GPU user; NumPy takes it).
   const DType d = is_float(x.dtype())         ? x.dtype()
                   : item_size(x.dtype()) == 8 ? DType::Float64
@@ -147,75 +188,120 @@ Tensor& Tensor::operator/=(const Tensor& b) {
                 dtype_name(dtype()), dtype_name(dtype()));
   return assign(*this / b);
 }
+
+enum class Tensor::Relation : uint8_t { Less, LessEqual, Greater, GreaterEqual, Equal, NotEqual };
+
+// Comparisons answer for the numbers as they are written, also where a literal is beyond what the
+// other operand's dtype holds.
+Tensor Tensor::compare(Relation relation, const Tensor& a, const Tensor& b) {
+  using enum Relation;
+  constexpr std::string_view names[] = {"<", "<=", ">", ">=", "==", "!="};
+  constexpr Relation mirrored[] = {Greater, GreaterEqual, Less, LessEqual, Equal, NotEqual};
+  const UOp literal_a = a.as_literal(), literal = b.as_literal();
+  if (literal_a && !literal) return compare(mirrored[static_cast<size_t>(relation)], b, a);
+  auto among = [&](std::initializer_list<Relation> list) {
+    return std::find(list.begin(), list.end(), relation) != list.end();
+  };
+  auto plain = [&](const UOp& x, const UOp& y) {
+    UOp (*const build[])(const UOp&, const UOp&) = {lt, le, gt, ge, eq, ne};
+    return Tensor(build[static_cast<size_t>(relation)](x, y));
+  };
+  const UOp x = a.uop();
+  const DType d = x.dtype();
+  if (!literal || literal_a || d == DType::Bool) {
+    const auto [left, right] =
+        tensor::meet(names[static_cast<size_t>(relation)], a, b, literal_a, literal);
+    return plain(left, right);
+  }
+  if (is_float(d)) {
+    const double v = literal.dtype() == DType::UInt64
+                         ? static_cast<double>(literal.as<ConstArg>().bits)
+                         : const_double(literal);
+    const UOp narrow = constant(d, v);
+    if (std::isfinite(v) && !std::isfinite(const_double(narrow)))
+      return plain(koine::cast(x, DType::Float64), constant(DType::Float64, v));
+    return plain(x, narrow);
+  }
+  auto always = [&](bool value) {
+    const Tensor differs(ne(x, x));  // false
+    return value ? differs.logical_not() : differs;
+  };
+  if (is_float(literal.dtype()) && std::isnan(const_double(literal)))
+    return always(relation == NotEqual);
+  const tensor::Written number = tensor::written(literal);
+  const IntegerRange range = integer_range(d);
+  if (number.floor < range.low) return always(among({Greater, GreaterEqual, NotEqual}));
+  if (number.floor > range.high) return always(among({Less, LessEqual, NotEqual}));
+  if (!number.whole) {  // of the numbers between two integers the lower one decides
+    if (among({Equal, NotEqual})) return always(relation == NotEqual);
+    relation = among({Less, LessEqual}) ? LessEqual : Greater;
+  }
+  return plain(x, tensor::integer_const(d, number.floor));
+}
+
 Tensor operator<(const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
-  return Tensor(lt(x, y));
+  return Tensor::compare(Tensor::Relation::Less, a, b);
 }
 Tensor operator>(const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
-  return Tensor(gt(x, y));
+  return Tensor::compare(Tensor::Relation::Greater, a, b);
 }
 Tensor operator<=(const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
-  return Tensor(le(x, y));
+  return Tensor::compare(Tensor::Relation::LessEqual, a, b);
 }
 Tensor operator>=(const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
-  return Tensor(ge(x, y));
+  return Tensor::compare(Tensor::Relation::GreaterEqual, a, b);
 }
 Tensor operator==(const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
-  return Tensor(eq(x, y));
+  return Tensor::compare(Tensor::Relation::Equal, a, b);
 }
 Tensor operator!=(const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
-  return Tensor(ne(x, y));
+  return Tensor::compare(Tensor::Relation::NotEqual, a, b);
 }
 Tensor Tensor::maximum(const Tensor& b) const {
-  KOINE_MEET(*this, b);
+  KOINE_MEET("maximum", *this, b);
   return Tensor(koine::maximum(x, y));
 }
 Tensor Tensor::minimum(const Tensor& b) const {
-  KOINE_MEET(*this, b);
+  KOINE_MEET("minimum", *this, b);
   return Tensor(koine::minimum(x, y));
 }
 Tensor Tensor::pow(const Tensor& b) const {
-  KOINE_MEET(*this, b);
+  KOINE_MEET("pow", *this, b);
   if (!is_float(x.dtype())) return tensor::integer_power(Tensor(x), Tensor(y));
   if (is_const(y, 2)) return Tensor(mul(x, x));
   return Tensor(binary(Op::Pow, x, y));
 }
 Tensor Tensor::idiv(const Tensor& b) const {
-  KOINE_MEET(*this, b);
+  KOINE_MEET("idiv", *this, b);
   if (is_float(x.dtype())) return tensor::float_floor_division(Tensor(x), Tensor(y));
   return Tensor(koine::idiv(x, y));
 }
 Tensor Tensor::mod(const Tensor& b) const {
-  KOINE_MEET(*this, b);
+  KOINE_MEET("mod", *this, b);
   return Tensor(koine::mod(x, y));
 }
 Tensor Tensor::bitwise_and(const Tensor& b) const {
-  KOINE_MEET(*this, b);
+  KOINE_MEET("bitwise_and", *this, b);
   return Tensor(bit_and(x, y));
 }
 Tensor Tensor::bitwise_or(const Tensor& b) const {
-  KOINE_MEET(*this, b);
+  KOINE_MEET("bitwise_or", *this, b);
   return Tensor(bit_or(x, y));
 }
 Tensor Tensor::bitwise_xor(const Tensor& b) const {
-  KOINE_MEET(*this, b);
+  KOINE_MEET("bitwise_xor", *this, b);
   return Tensor(bit_xor(x, y));
 }
 Tensor Tensor::lshift(const Tensor& b) const {
-  KOINE_MEET(*this, b);
+  KOINE_MEET("lshift", *this, b);
   return Tensor(binary(Op::Shl, x, y));
 }
 Tensor Tensor::rshift(const Tensor& b) const {
-  KOINE_MEET(*this, b);
+  KOINE_MEET("rshift", *this, b);
   return Tensor(binary(Op::Shr, x, y));
 }
 Tensor Tensor::where(const Tensor& condition, const Tensor& a, const Tensor& b) {
-  KOINE_MEET(a, b);
+  KOINE_MEET("where", a, b);
   return Tensor(koine::where(condition.cast(DType::Bool).uop(), x, y));
 }
 #undef KOINE_MEET
@@ -404,15 +490,36 @@ Tensor Tensor::elu(double alpha) const {
     return where(positive, x, y * (2 * alpha) / (1.0 - y));
   });
 }
-Tensor Tensor::clip(double low, double high) const {
-  KOINE_REQUIRE(low <= high, Value, "clip: the low bound {} is above the high bound {}", low, high);
-  return maximum(Tensor(constant(dtype(), low))).minimum(Tensor(constant(dtype(), high)));
+Tensor Tensor::clip(const Tensor& low, const Tensor& high) const {
+  if (const UOp l = low.as_literal(), h = high.as_literal(); l && h)
+    KOINE_REQUIRE(tensor::number_of(l) <= tensor::number_of(h), Value,
+                  "clip: the low bound {} is above the high bound {}", tensor::literal_text(l),
+                  tensor::literal_text(h));
+  return maximum(low).minimum(high);
 }
 Tensor Tensor::lerp(const Tensor& end, const Tensor& weight) const {
   return *this + (end - *this) * weight;
 }
-Tensor Tensor::masked_fill(const Tensor& mask, double value) const {
-  return where(mask, Tensor(constant(dtype(), value)), *this);
+Tensor Tensor::masked_fill(const Tensor& mask, const Tensor& value) const {
+  return where(mask, Tensor(value.in_dtype("masked_fill", dtype())), *this);
+}
+
+UOp Tensor::in_dtype(std::string_view method, DType dtype) const {
+  const UOp literal = as_literal(), value = uop();
+  KOINE_REQUIRE(value.is_scalar(), Value, "{}: the value must be a scalar, its shape is {}", method,
+                shape_text(value));
+  if (!literal || dtype == DType::Bool) return koine::cast(value, dtype);
+  if (!is_integer(dtype))
+    return is_float(literal.dtype()) ? constant(dtype, const_double(literal))
+                                     : koine::cast(value, dtype);
+  const bool number = !is_float(literal.dtype()) || std::isfinite(const_double(literal));
+  const __int128 towards_zero =
+      is_float(literal.dtype()) && number
+          ? tensor::written(constant(DType::Float64, std::trunc(const_double(literal)))).floor
+          : 0;
+  const __int128 whole = is_float(literal.dtype()) ? towards_zero : tensor::written(literal).floor;
+  if (!number || !tensor::holds(dtype, whole)) tensor::refuse_literal(method, literal, dtype);
+  return tensor::integer_const(dtype, whole);
 }
 
 }  // namespace koine

@@ -73,9 +73,10 @@ namespace tensor {
 /// Stands for the base of a view.
 UOp placeholder(const UOp& base);
 std::string text_of(const Shape& shape);
-/// Both operands in the dtype they meet in; the literals are null for what is no C++ literal.
-std::pair<UOp, UOp> meet(const Tensor& a, const Tensor& b, const UOp& literal_a,
-                         const UOp& literal_b);
+/// Both operands of `method` in the dtype they meet in; the literals are null for what is no C++
+/// literal.
+std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor& b,
+                         const UOp& literal_a, const UOp& literal_b);
 /// A user's positions along an axis of size n as int64: negative ones count from the end, and
 /// KOINE_INDEX says what becomes of those out of range (amendment C28). `method` is what the user
 /// called.

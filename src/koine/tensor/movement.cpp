@@ -120,9 +120,10 @@ std::pair<UOp, UOp> offset_and_size(const Shape& sizes,
 }
 }  // namespace
 
-Tensor Tensor::pad(const std::vector<std::pair<int64_t, int64_t>>& padding, double value) const {
+Tensor Tensor::pad(const std::vector<std::pair<int64_t, int64_t>>& padding,
+                   const Tensor& value) const {
   const auto [offset, size] = offset_and_size(shape(), padding);
-  return Tensor(koine::pad(uop(), offset, size, constant(dtype(), value)));
+  return Tensor(koine::pad(uop(), offset, size, value.in_dtype("pad", dtype())));
 }
 // For slices, which cut off what is padded: it stays a view.
 Tensor Tensor::padded_view(const std::vector<std::pair<int64_t, int64_t>>& padding) const {

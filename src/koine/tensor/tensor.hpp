@@ -73,14 +73,16 @@ class Tensor {
   static Tensor from_bytes(const void* data, const Shape& shape, DType dtype,
                            const std::string& device = "");
   /// Each call of full, zeros and ones gives a tensor of its own, with gradients of its own.
-  static Tensor full(const Shape& shape, double value, DType dtype = DType::Float32);
+  /// The value as exactly as the dtype holds it; an integer that it does not hold is an Error (also
+  /// in pad, clip and masked_fill).
+  static Tensor full(const Shape& shape, const Tensor& value, DType dtype = DType::Float32);
   static Tensor zeros(const Shape& shape, DType dtype = DType::Float32) {
     return full(shape, 0, dtype);
   }
   static Tensor ones(const Shape& shape, DType dtype = DType::Float32) {
     return full(shape, 1, dtype);
   }
-  Tensor full_like(double value) const;
+  Tensor full_like(const Tensor& value) const;
   Tensor zeros_like() const { return full_like(0); }
   Tensor ones_like() const { return full_like(1); }
   static Tensor arange(int64_t stop) { return arange(0, stop); }
@@ -175,7 +177,8 @@ class Tensor {
   Tensor T() const { return transpose(); }
   Tensor flip(const std::vector<int64_t>& axes) const;
   Tensor shrink(const std::vector<std::pair<int64_t, int64_t>>& bounds) const;
-  Tensor pad(const std::vector<std::pair<int64_t, int64_t>>& padding, double value = 0) const;
+  Tensor pad(const std::vector<std::pair<int64_t, int64_t>>& padding,
+             const Tensor& value = 0) const;
   Tensor squeeze(std::optional<int64_t> axis = {}) const;
   Tensor unsqueeze(int64_t axis) const;
   Tensor flatten(int64_t from = 0, int64_t to = -1) const;
@@ -209,7 +212,7 @@ class Tensor {
   Tensor one_hot(int64_t classes) const;
   Tensor tril(int64_t diagonal = 0) const;
   Tensor triu(int64_t diagonal = 0) const;
-  Tensor masked_fill(const Tensor& mask, double value) const;
+  Tensor masked_fill(const Tensor& mask, const Tensor& value) const;
 
   // --- elementwise ----------------------------------------------------------------------------
   Tensor cast(DType dtype) const;
@@ -247,7 +250,8 @@ class Tensor {
   Tensor softplus() const;
   Tensor elu(double alpha = 1) const;
   Tensor hardtanh(double low = -1, double high = 1) const { return clip(low, high); }
-  Tensor clip(double low, double high) const;
+  /// Between bounds, which promote as operands do.
+  Tensor clip(const Tensor& low, const Tensor& high) const;
   Tensor maximum(const Tensor& b) const;
   Tensor minimum(const Tensor& b) const;
   Tensor pow(const Tensor& b) const;
@@ -339,6 +343,10 @@ class Tensor {
   const Impl& self() const;
   /// Of what was written as a C++ literal its value in full; null otherwise.
   UOp as_literal() const;
+  /// This scalar in the dtype, for `method`.
+  UOp in_dtype(std::string_view method, DType dtype) const;
+  enum class Relation : uint8_t;
+  static Tensor compare(Relation relation, const Tensor& a, const Tensor& b);
   int64_t axis_of(int64_t axis, std::string_view method, int64_t extra = 0) const;
   Axes axes_of(const Axes& axes, std::string_view method) const;
   Tensor reduced(Op op, const Axes& axes, bool keepdim, std::string_view method) const;
