@@ -217,11 +217,11 @@ TEST(conversion, spec_D3_spec_amend_30_division_by_minus_1) {
     const std::vector<int64_t> zeros(a.size(), 0);
     for (const bool strict : {false, true}) {
       const OptionScope scope(strict ? strict_options() : options());
-      // Twice for lanes, and a divisor that only memory knows.
+      // Short and long for lanes; a divisor that only memory knows, a constant, one from -1 on.
       for (const int64_t copies : {1, 9}) {
         const Tensor x = Tensor::from(a, {8}).cast(d).repeat({copies}).realize();
         const Tensor y = x.full_like(-1).contiguous().realize();
-        for (const Tensor& divisor : {y, y.full_like(-1)}) {
+        for (const Tensor& divisor : {y, y.full_like(-1), y.maximum(-1)}) {
           const auto q = x.idiv(divisor).tolist<int64_t>(), r = x.mod(divisor).tolist<int64_t>();
           for (size_t i = 0; i < q.size(); ++i) {
             EXPECT_EQ(q[i], quotients[i % 8]) << dtype_name(d);
