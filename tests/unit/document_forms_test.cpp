@@ -303,6 +303,24 @@ TEST(document_forms, spec_amend_31_other_products_keep_ieee) {
   expect_same_everywhere(hot.matmul(rows));
 }
 
+// In the body of a Function, inlined or compiled for itself, and in a gradient.
+TEST(document_forms, spec_amend_31_spec_F4_inside_of_functions_and_gradients) {
+  const Tensor x = Tensor::from<float>({1, static_cast<float>(inf), 3, 4}),
+               at = Tensor::from<int32_t>({2, 0, 2});
+  for (const Resolve how : {Resolve::Substitute, Resolve::Precompile}) {
+    const auto gather = koine::function(
+        [](const Tensor& t, const Tensor& i) { return document_gather(t, i) * Tensor(2.0); }, how);
+    const Tensor y = gather(x, at);
+    EXPECT_EQ(y.tolist<float>(), (std::vector<float>{6, 2, 6}));
+    expect_same_everywhere(y);
+    Tensor w = Tensor::from<float>({1, 2, 3, 4}).requires_grad();
+    const Tensor seeds = Tensor::from<float>({1, static_cast<float>(inf), 5});
+    const Tensor grad = (gather(w, at) * seeds).sum().gradient({w})[0];
+    EXPECT_EQ(grad.tolist<float>(), (std::vector<float>{static_cast<float>(inf), 0, 12, 0}));
+    expect_same_everywhere(grad);
+  }
+}
+
 // A Stack of constants is one vector literal in every text, whatever it is an operand of.
 TEST(document_forms, spec_A6_a_stack_of_constants_is_one_literal) {
   const UOp x = leaf({4});
