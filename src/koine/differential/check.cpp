@@ -53,6 +53,10 @@ std::optional<Finding> compare(const StageCheck& check, const UOp& before, const
 
 // Memory is read by Loads, and written by Stores to an element or to a register.
 void require_accesses(const UOp& u) {
+  if (u.is(Op::Load) || u.is(Op::Store)) {
+    const UOp& to = strip_after(u.src(0));
+    KOINE_INVARIANT(is_address(to) || is_register(to), "no memory");
+  }
   for (size_t k = 0; k < u.src().size(); ++k) {
     const UOp& s = strip_after(u.src(k));
     const bool memory = s.is(Op::Buffer) || (s.is(Op::Param) && s.as<BufferArg>().name.empty());
