@@ -377,6 +377,18 @@ TEST(assignment, looking_does_not_cut_a_gradient) {
   Tensor target = Tensor::zeros({3});
   target[{Slice{0, 2}}].assign(x[{Slice{0, 2}}]);
   expect_error([&] { (void)target.sum().gradient({x}); }, {"target 0", "through a view"});
+  // What was written over counts with its latest value, not with one that was looked at before.
+  const Tensor b = Tensor::from<float>({1, 2, 3});
+  Tensor twice = x * Tensor(7.0);
+  EXPECT_EQ(values(twice), (std::vector<double>{7, 14, 21}));
+  twice.assign(b * Tensor(11.0));
+  twice[{Slice{0, 1}}].assign(Tensor(0.0));
+  expect_error([&] { (void)twice.sum().gradient({b}); }, {"target 0", "through a view"});
+  EXPECT_EQ(values(twice.sum().gradient({x})[0]), std::vector<double>(3, 0));
+  // A number in an expression is none that a tensor had before.
+  Tensor number(2.0);
+  number.assign(Tensor::from<float>({4}).sum());
+  EXPECT_EQ(values((x * Tensor(2.0)).sum().gradient({number})[0]), std::vector<double>{0});
   // A large graph too, of which not every node is remembered.
   Tensor large = x;
   for (int i = 0; i < 400; ++i) large = large * Tensor(1.0 + 1.0 / (i + 1));
@@ -494,6 +506,18 @@ TEST(optimisers, a_loss_from_before_a_step_is_refused_by_name) {
   const Tensor x = Tensor::from<float>({1});
   expect_error([&] { x.sum().backward(); },
                {"nothing here requires a gradient", "requires_grad()"});
+}
+
+TEST(optimisers, schedules_follow_their_formulas) {
+  EXPECT_EQ(nn::step_schedule(9, 10, 1, 0.5), 1);
+  EXPECT_EQ(nn::step_schedule(10, 10, 1, 0.5), 0.5);
+  EXPECT_EQ(nn::step_schedule(35, 10, 8, 0.5), 1);
+  EXPECT_EQ(nn::cosine_schedule(0, 10, 2, 1, 4), 0.5);
+  EXPECT_EQ(nn::cosine_schedule(3, 10, 2, 1, 4), 2);
+  EXPECT_EQ(nn::cosine_schedule(4, 10, 2, 1, 4), 2);
+  EXPECT_NEAR(nn::cosine_schedule(7, 10, 2, 1, 4), 1.5, 1e-15);
+  EXPECT_EQ(nn::cosine_schedule(10, 10, 2, 1, 4), 1);
+  EXPECT_EQ(nn::cosine_schedule(99, 10, 2, 1, 4), 1);
 }
 
 // What keeps leaves apart is no part of a program: equal work is compiled once.
