@@ -175,6 +175,17 @@ UOp identity_of(Op op, DType dtype) {
   return constant_int(dtype, static_cast<int64_t>(integer_range(dtype).low));
 }
 
+UOp fold_start(Op op, DType dtype, std::span<const UOp> ranges) {
+  const UOp identity = identity_of(op, dtype);
+  if (op != Op::Add || !is_float(dtype)) return identity;
+  UOp single = constant_bool(true);
+  for (const UOp& r : ranges) {
+    if (r.src(0).bounds().low > 1) return identity;
+    single = bit_and(single, eq(r.src(0), index_const(1)));
+  }
+  return where(single, constant(dtype, -0.0), identity);
+}
+
 UOp load(const UOp& buffer, const UOp& alt, const UOp& gate) {
   const LoadArg arg{{}, AddrSpace::Reg};
   if (gate) return UOp::make(Op::Load, {buffer, alt, gate}, arg);

@@ -374,7 +374,7 @@ const RangeSet* compute_ranges(const Node* node) {
   });
   if (all_there && node->op != Op::Range && (!ends || node->source_count == 1)) return largest;
   RangeSet out;
-  for (const UOp& source : open)
+  for (const UOp& source : node->src())  // a closed loop too has a length that may vary with others
     out.insert(out.end(), ranges_of(source)->begin(), ranges_of(source)->end());
   std::sort(out.begin(), out.end(), range_less);
   out.erase(std::unique(out.begin(), out.end()), out.end());

@@ -166,8 +166,9 @@ class Expander {
     const UOp folded = unrolled.empty() ? value : koine::reduce(op, value, unrolled);
     // Lanes that fold after the loop start from the identity each.
     const bool from_start = start_value && grouped.empty();
-    const UOp identity =
-        broadcast_to(from_start ? start_value : identity_of(op, value.dtype()), folded.shape());
+    const UOp identity = broadcast_to(
+        from_start ? start_value : fold_start(op, value.dtype(), node.src().subspan(1)),
+        folded.shape());
     UOp result;
     if (loops.empty()) {
       result = binary(op, identity, folded);
@@ -176,9 +177,13 @@ class Expander {
                                 BufferArg{next_accumulator_++, value.dtype(), {}, AddrSpace::Reg});
       std::vector<UOp> outer;
       const UOp both = from_start ? binary(op, folded, identity) : folded;
-      for (const Node* r : both.ranges())
-        if (std::none_of(loops.begin(), loops.end(), [&](const UOp& l) { return l.node() == r; }))
-          outer.push_back(UOp::share(r));
+      auto surround = [&](const std::vector<const Node*>& ranges) {
+        for (const Node* r : ranges)
+          if (std::none_of(loops.begin(), loops.end(), [&](const UOp& l) { return l.node() == r; }))
+            outer.push_back(UOp::share(r));
+      };
+      surround(both.ranges());
+      for (const UOp& l : loops) surround(l.src(0).ranges());
       const UOp start = store(outer.empty() ? acc : after(acc, outer), identity);
       std::vector<UOp> inside{start};
       inside.insert(inside.end(), loops.begin(), loops.end());
@@ -200,7 +205,7 @@ class Expander {
 
 UOp expand(const UOp& ast) { return Expander(ast).run(); }
 
-UOp block_reduces(const UOp& ast) {
+UOp block_reduces(const UOp& ast, bool in_order) {
   UOp reduction, stored, closing;
   for (const UOp& u : toposort(ast)) {
     if (u.is(Op::Reduce)) reduction = u;
@@ -229,7 +234,9 @@ UOp block_reduces(const UOp& ast) {
   const UOp partial =
       load(stored.src(0), identity_of(op, reduction.dtype()), gate ? bit_and(gate, later) : later);
   const UOp block = inner.empty() ? reduction.src(0) : reduce_ranges(op, reduction.src(0), inner);
-  const UOp total = UOp::make(op, {partial, block}, {}, inner.empty() ? 0 : starts_from);
+  // The block's sum first: the partial result is loaded after the loop, where registers are free.
+  const UOp total = in_order ? UOp::make(op, {partial, block}, {}, inner.empty() ? 0 : starts_from)
+                             : UOp::make(op, {block, partial});
   UOp value = substitute(stored.src(1), {{reduction, total}});
   if (!(stored.src(1) == reduction)) value = where(last, value, total);
   std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());

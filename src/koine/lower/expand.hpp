@@ -10,9 +10,10 @@ namespace koine {
 UOp expand(const UOp& ast);
 
 /// A REDUCE range that stands outside a LOOP range leaves its Reduce: each of its iterations folds
-/// one block into the partial result in the output buffer, the first starts from the identity, and
-/// the last applies the epilogue (amendment C24; the fold keeps its order, C32).
-UOp block_reduces(const UOp& ast);
+/// one block, the partial result stays in the output buffer, and the last applies the epilogue
+/// (amendment C24). `in_order`: each block's fold goes on from the partial result, so the order is
+/// that of one fold (C32); else it starts afresh, and the block's result is added.
+UOp block_reduces(const UOp& ast, bool in_order);
 
 /// The THREAD ranges of a kernel become parts of the Special "thread": their loops are run by a
 /// worker team.

@@ -191,6 +191,7 @@ void register_tile(Plan& plan, const Contraction& c) {
 // them. The outer part of the reduction then stands outside of the output loops, with partial sums.
 void block_reduction(Plan& plan, int64_t rows, int64_t columns) {
   constexpr int64_t block_elements = 1 << 16;  // 256 KiB of float32
+  constexpr int64_t most_blocks = 128;
   const std::vector<UOp> axes = plan.axes();
   int at = -1;
   for (size_t i = 0; i < axes.size(); ++i)
@@ -200,8 +201,10 @@ void block_reduction(Plan& plan, int64_t rows, int64_t columns) {
     }
   if (at < 0) return;
   const int64_t k = size_of(axes[static_cast<size_t>(at)]);
-  const int64_t block = divisor(k, std::max<int64_t>(block_elements / columns, 32));
-  if (rows < 64 || k * columns <= 2 * block_elements || block < 32 || block == k) return;
+  // The partial sums are added one by one: few long blocks are more exact than many short ones.
+  const int64_t least = std::max({int64_t{32}, std::min<int64_t>(k / 48, 400), k / most_blocks});
+  const int64_t block = divisor(k, std::max(block_elements / columns, least));
+  if (rows < 64 || k * columns <= 2 * block_elements || 3 * block < 2 * least || block == k) return;
   int first = 0;
   while (type_of(axes[static_cast<size_t>(first)]) == AxisType::Thread) ++first;
   const std::vector<Opt> before = plan.opts();

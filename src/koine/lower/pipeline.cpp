@@ -16,6 +16,7 @@
 #include "koine/lower/expand.hpp"
 #include "koine/lower/linearize.hpp"
 #include "koine/lower/select.hpp"
+#include "koine/lower/sum_tree.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 #include "koine/verify/verify.hpp"
@@ -155,12 +156,12 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
       k, observed);
   out.name = kernel_name(k);
   out.estimate = estimate_of(ast);
-  k = run_stage({"expand",
-                 VerifyLevel::Kernel,
-                 false,
-                 sums,
-                 {{"", [](const UOp& u) { return expand(threads_to_special(block_reduces(u))); }}}},
-                k, observed);
+  std::vector<StageStep> expansion{
+      {"block reduces", [&](const UOp& u) { return block_reduces(u, target.strict); }},
+      {"sum trees", sum_in_blocks},
+      {"lanes", [](const UOp& u) { return expand(threads_to_special(u)); }}};
+  if (target.strict) expansion.erase(expansion.begin() + 1);
+  k = run_stage({"expand", VerifyLevel::Kernel, false, sums, std::move(expansion)}, k, observed);
   k = run_stage({"select", VerifyLevel::Kernel, false, all, select_steps(target)}, k, observed);
   if (options().verify >= 3) out.selected = k;
   out.linear =

@@ -8,6 +8,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/base/hash.hpp"
+#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -16,6 +17,7 @@
 #include "koine/lower/fusion.hpp"
 #include "koine/lower/order.hpp"
 #include "koine/lower/scatter.hpp"
+#include "koine/lower/sum_tree.hpp"
 #include "koine/lower/validity.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/places.hpp"
@@ -254,6 +256,7 @@ class Scheduler {
         if (found) return make_kernel(Request(request));  // the fold has a kernel now: start again
       }
     }
+    if (!options().strict) current_.kernel.ast = fold_in_float32(current_.kernel.ast);
     return std::move(current_);
   }
 

@@ -22,6 +22,9 @@ constexpr int64_t lane_range_id = int64_t{1} << 50;
 // can: the lane number is a Range symbol in them until a vector is really needed.
 class Devectorizer {
  public:
+  /// `in_order`: UNROLL axes fold into their accumulator one by one.
+  explicit Devectorizer(bool in_order) : in_order_(in_order) {}
+
   UOp run(const UOp& ast) {
     const NodeList order = toposort(ast);
     // Buffers in memory are flat and shape operands are not values: neither has lanes.
@@ -190,7 +193,7 @@ class Devectorizer {
     const std::vector<int64_t> sizes = sizes_of(u);
     Pieces out;
     // acc op (fold of unrolled values): one value after the other into the accumulator.
-    const bool folds = u.src().size() == 2 && u.src(1).is(Op::Reduce) &&
+    const bool folds = in_order_ && u.src().size() == 2 && u.src(1).is(Op::Reduce) &&
                        u.src(1).as<ReduceArg>().op == u.op() && !reduces_lanes(u.src(1));
     for (size_t i = 0; i < lead_count(sizes); ++i) {
       if (folds) {
@@ -253,15 +256,28 @@ class Devectorizer {
     Pieces out;
     for (size_t i = 0; i < lead_count(sizes); ++i) {
       const std::vector<UOp> values = unrolled(u, sizes, i);
-      UOp acc = values[0];
-      for (size_t k = 1; k < values.size(); ++k) acc = combine(like, {acc, values[k]});
-      if (reduces_lanes(u)) acc = across_lanes(op, splat(materialize(acc)));
-      out.push_back(acc);
+      UOp total =
+          in_pairs(values, [&](const UOp& a, const UOp& b) { return combine(like, {a, b}); });
+      if (reduces_lanes(u)) total = across_lanes(op, splat(materialize(total)));
+      out.push_back(total);
     }
     return out;
   }
 
-  // A tree over the lanes, fixed by their number: halves until an odd count is left.
+  // Neighbours, then neighbours of those: each value is rounded once a level.
+  template <class Combine>
+  static UOp in_pairs(std::vector<UOp> values, Combine&& both) {
+    while (values.size() > 1) {
+      std::vector<UOp> next;
+      for (size_t k = 0; k + 1 < values.size(); k += 2)
+        next.push_back(both(values[k], values[k + 1]));
+      if (values.size() % 2 != 0) next.push_back(values.back());
+      values = std::move(next);
+    }
+    return values[0];
+  }
+
+  // A tree over the lanes, fixed by their number: halves until an odd count is left, then pairs.
   UOp across_lanes(Op op, UOp v) const {
     int64_t n = lanes_;
     while (n % 2 == 0 && n > 2) {
@@ -270,9 +286,9 @@ class Devectorizer {
                 high = shrink(v, shape_of({n}), shape_of({n}));
       v = binary(op, low, high);
     }
-    UOp acc = index(v, {index_const(0)});
-    for (int64_t i = 1; i < n; ++i) acc = binary(op, acc, index(v, {index_const(i)}));
-    return acc;
+    std::vector<UOp> values;
+    for (int64_t i = 0; i < n; ++i) values.push_back(index(v, {index_const(i)}));
+    return in_pairs(values, [&](const UOp& a, const UOp& b) { return binary(op, a, b); });
   }
 
   // --- memory ----------------------------------------------------------------------------------
@@ -383,6 +399,7 @@ class Devectorizer {
                               gate ? at_lane(gate, i) : UOp()));
   }
 
+  bool in_order_;
   size_t rank_ = 0;
   int64_t lanes_ = 1;
   UOp lane_;
@@ -443,7 +460,8 @@ std::vector<StageStep> select_steps(const Target& target) {
          return rewrite(u, decompositions, context);
        }},
       {"narrow floats", emulate_narrow_floats},
-      {"vectors", [](const UOp& u) { return rewrite(Devectorizer().run(u), vectors); }},
+      {"vectors", [in_order = target.strict](
+                      const UOp& u) { return rewrite(Devectorizer(in_order).run(u), vectors); }},
   };
   if (native[static_cast<size_t>(Op::Mulacc)])
     steps.push_back({"contraction", [](const UOp& u) { return rewrite(u, contraction_rules()); }});

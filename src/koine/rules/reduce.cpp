@@ -23,6 +23,23 @@ bool repeats_exactly(const UOp& value, const UOp& count) {
   return v == std::trunc(v) && largest < limit;
 }
 
+// Whether n times `value` is as near to the sum of n copies as the default mode promises: two
+// roundings, where the copies are finite or there is at least one.
+bool repeats_nearly(const UOp& value, const UOp& count) {
+  if (value.dtype() != DType::Float32 && value.dtype() != DType::Float64) return false;
+  if (!value.is(Op::Const)) return count.bounds().low >= 1;
+  const double v = const_double(value);
+  return count.bounds().low >= 1 ? v != 0 || !std::signbit(v) : std::isfinite(v) && v != 0;
+}
+
+// n copies of a value. No copies are 0, and not -0.
+UOp copies_of(const UOp& value, const UOp& count) {
+  const UOp product = mul(value, cast(count, value.dtype()));
+  const bool may_be_minus_zero = is_float(value.dtype()) && count.bounds().low < 1 &&
+                                 value.is(Op::Const) && const_double(value) < 0;
+  return may_be_minus_zero ? add(product, constant_int(value.dtype(), 0)) : product;
+}
+
 UOp without_range(const UOp& reduction, const UOp& value, size_t drop) {
   std::vector<UOp> ranges;
   for (size_t i = 1; i < reduction.src().size(); ++i)
@@ -31,8 +48,7 @@ UOp without_range(const UOp& reduction, const UOp& value, size_t drop) {
 }
 
 // The body does not look at a range.
-UOp drop_unused_range(const Match& m) {
-  const UOp& r = m.root();
+UOp drop_unused_range(const UOp& r, bool strict) {
   const Op op = r.as<ReduceArg>().op;
   const UOp& value = r.src(0);
   for (size_t i = 1; i < r.src().size(); ++i) {
@@ -40,8 +56,9 @@ UOp drop_unused_range(const Match& m) {
     if (depends_on(value, range)) continue;
     const UOp& bound = range.src(0);
     if (op == Op::Max && bound.bounds().low >= 1) return without_range(r, value, i);
-    if (op == Op::Add && repeats_exactly(value, bound))
-      return without_range(r, mul(value, cast(bound, value.dtype())), i);
+    if (op == Op::Add &&
+        (repeats_exactly(value, bound) || (!strict && repeats_nearly(value, bound))))
+      return without_range(r, copies_of(value, bound), i);
   }
   return {};
 }
@@ -74,8 +91,7 @@ UOp count_where(const UOp& condition, const UOp& range) {
 }
 
 // sum over j of (condition(j) ? v : 0), v free of j, is v times the count.
-UOp count_condition(const Match& m) {
-  const UOp& r = m.root();
+UOp count_condition(const UOp& r, bool strict) {
   if (r.as<ReduceArg>().op != Op::Add) return {};
   const UOp& w = r.src(0);
   UOp condition = w.src(0), value = w.src(1);
@@ -88,9 +104,10 @@ UOp count_condition(const Match& m) {
   for (size_t i = 1; i < r.src().size(); ++i) {
     const UOp& range = r.src(i);
     if (depends_on(value, range)) continue;
-    if (!repeats_exactly(value, range.src(0))) continue;
+    if (strict && !repeats_exactly(value, range.src(0))) continue;
     if (const UOp count = count_where(condition, range))
-      return without_range(r, mul(value, cast(count, value.dtype())), i);
+      if (repeats_exactly(value, range.src(0)) || repeats_nearly(value, count))
+        return without_range(r, copies_of(value, count), i);
   }
   return {};
 }
@@ -152,7 +169,8 @@ UOp select_one_hot(const UOp& r, bool strict) {
         const UOp valid = simplify(bit_and(in_range, select(others, range, at, in_range)));
         UOp value = select(c.value, range, at, valid);
         // The sum starts from 0, and 0 + -0 is 0; by default a selected -0 stays what it is.
-        if (strict && is_float(value.dtype())) value = add(value, constant_int(value.dtype(), 0));
+        if (strict && is_float(value.dtype()))
+          value = add(value, fold_start(Op::Add, value.dtype(), r.src().subspan(1)));
         return without_range(r, where(valid, value, constant_int(value.dtype(), 0)), i);
       }
     }
@@ -162,9 +180,11 @@ UOp select_one_hot(const UOp& r, bool strict) {
 
 RuleSet<> make_reduce(bool strict) {
   return {
-      rule("reduce-unused-range", node(Op::Reduce), drop_unused_range),
+      rule("reduce-unused-range", node(Op::Reduce),
+           [strict](const Match& m) { return drop_unused_range(m.root(), strict); }),
       rule("reduce-cast", node_with(Op::Reduce, {pat_cast(node(Op::Where))}), cast_both_sides),
-      rule("reduce-count", node_with(Op::Reduce, {node(Op::Where)}), count_condition),
+      rule("reduce-count", node_with(Op::Reduce, {node(Op::Where)}),
+           [strict](const Match& m) { return count_condition(m.root(), strict); }),
       rule("reduce-one-hot", node_with(Op::Reduce, {node(Op::Where)}),
            [strict](const Match& m) { return select_one_hot(m.root(), strict); }),
   };

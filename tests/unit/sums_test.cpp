@@ -1,0 +1,301 @@
+// How exact sums are in default mode: the bound of docs/switches.md against sums in a wider format.
+#include <cmath>
+#include <numeric>
+
+#include "check.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine::test {
+namespace {
+
+double unit_roundoff(DType d) { return d == DType::Float64 ? 0x1p-53 : 0x1p-24; }
+
+// What docs/switches.md allows for a sum of n values whose magnitudes add up to `size`.
+double allowed(DType d, int64_t n, double size) {
+  return 4 * unit_roundoff(d) * std::log2(static_cast<double>(std::max<int64_t>(n, 1))) * size;
+}
+
+// Values that make rounding errors add up (one sign, or all equal) or cancel.
+enum class Kind { Equal, Positive, Mixed, Growing };
+
+std::vector<double> values_of(Kind kind, int64_t n, DType d, std::mt19937_64& random) {
+  std::vector<double> out(static_cast<size_t>(n));
+  const double start = static_cast<double>(random() % 1000 + 1) / 997;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const double r = static_cast<double>(random() >> 11) * 0x1p-53;
+    out[i] = kind == Kind::Equal      ? start
+             : kind == Kind::Positive ? r
+             : kind == Kind::Mixed    ? r - 0.5
+                                      : r * static_cast<double>(i + 1);
+    if (d == DType::Float32) out[i] = static_cast<float>(out[i]);
+  }
+  return out;
+}
+
+Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType d) {
+  if (d == DType::Float64) return Tensor::from(values, shape);
+  return Tensor::from(std::vector<float>(values.begin(), values.end()), shape);
+}
+
+struct Sum {
+  long double value = 0, size = 0;
+};
+
+// Sums over axes, in long double.
+std::vector<Sum> wide_sums(const std::vector<double>& values, const Shape& shape,
+                           const std::vector<int64_t>& axes) {
+  std::vector<int64_t> strides(shape.size(), 0);
+  int64_t results = 1;
+  for (size_t k = shape.size(); k-- > 0;)
+    if (std::find(axes.begin(), axes.end(), static_cast<int64_t>(k)) == axes.end()) {
+      strides[k] = results;
+      results *= shape[k];
+    }
+  std::vector<Sum> out(static_cast<size_t>(results));
+  std::vector<int64_t> at(shape.size(), 0);
+  int64_t place = 0;
+  for (const double v : values) {
+    Sum& s = out[static_cast<size_t>(place)];
+    s.value += v;
+    s.size += std::fabs(v);
+    for (size_t k = shape.size(); k-- > 0;) {
+      place += strides[k];
+      if (++at[k] < shape[k]) break;
+      place -= strides[k] * at[k];
+      at[k] = 0;
+    }
+  }
+  return out;
+}
+
+// The largest error in units of the bound; fails where it is above 1.
+double check_sums(const Tensor& x, const std::vector<double>& values,
+                  const std::vector<int64_t>& axes, const std::string& what) {
+  int64_t n = 1;
+  for (const int64_t a : axes) n *= x.size(a);
+  const std::vector<Sum> expected = wide_sums(values, x.shape(), axes);
+  const std::vector<double> got = x.sum(axes).tolist<double>();
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double error =
+        std::fabs(static_cast<double>(static_cast<long double>(got[i]) - expected[i].value));
+    const double bound = allowed(x.dtype(), n, static_cast<double>(expected[i].size));
+    EXPECT_LE(error, bound) << what << ": result " << i << " is " << got[i];
+    if (error > bound) return worst;
+    if (bound > 0) worst = std::max(worst, error / bound);
+  }
+  return worst;
+}
+
+Options with_threads_and_cpu(std::mt19937_64& random) {
+  Options o = options();
+  const char* levels[] = {"", "x86-64-v2", "x86-64-v3"};
+  o.cpu = levels[random() % 3];
+  o.noopt = random() % 8 == 0;
+  o.threads = static_cast<int>(random() % 3);
+  return o;
+}
+
+}  // namespace
+
+TEST(sums, random_shapes_and_axes_stay_within_the_bound) {
+  const int64_t cases = test_cases(160);
+  double worst = 0;
+  for (int64_t i = 0; i < cases; ++i) {
+    const uint64_t seed = test_seed() + 101 * static_cast<uint64_t>(i);
+    std::mt19937_64 random(seed);
+    const DType d = random() % 4 == 0 ? DType::Float64 : DType::Float32;
+    const auto rank = 1 + random() % 3;
+    const double total = std::exp2(static_cast<double>(random() % 2000) / 100);  // up to 2^20
+    Shape shape;
+    int64_t n = 1;
+    for (size_t k = 0; k < rank; ++k) {
+      const double rest = total / static_cast<double>(n);
+      const double share =
+          k + 1 == rank ? rest : std::pow(rest, static_cast<double>(random() % 100) / 99);
+      shape.push_back(std::max<int64_t>(1, static_cast<int64_t>(share)));
+      n *= shape.back();
+    }
+    std::vector<int64_t> axes;
+    for (size_t k = 0; k < rank; ++k)
+      if (random() % 2 == 0) axes.push_back(static_cast<int64_t>(k));
+    if (axes.empty()) axes.push_back(static_cast<int64_t>(random() % rank));
+    const std::vector<double> values = values_of(static_cast<Kind>(random() % 4), n, d, random);
+    const OptionScope scope(with_threads_and_cpu(random));
+    worst = std::max(worst, check_sums(tensor_of(values, shape, d), values, axes,
+                                       fmt::format("KOINE_TEST_SEED={} KOINE_TEST_CASES=1 of {}",
+                                                   seed, fmt::join(shape, "x"))));
+    if (HasFailure()) break;
+  }
+  RecordProperty("largest_error_in_bounds", std::to_string(worst));
+  if (cases >= 100) {
+    EXPECT_GT(worst, 0.05) << "the bound says nothing";
+  }
+}
+
+TEST(sums, rows_columns_and_lanes_of_many) {
+  std::mt19937_64 random(test_seed());
+  struct Case {
+    Shape shape;
+    std::vector<int64_t> axes;
+  };
+  for (const Case& c : {Case{{3000000, 4}, {0}}, Case{{4, 1999993}, {1}}, Case{{1 << 22}, {0}},
+                        Case{{999983}, {0}}, Case{{99991, 7}, {0}}, Case{{7, 99991, 3}, {0, 1}}})
+    for (const Kind kind : {Kind::Equal, Kind::Positive}) {
+      const int64_t n =
+          std::accumulate(c.shape.begin(), c.shape.end(), int64_t{1}, std::multiplies<>());
+      const std::vector<double> values = values_of(kind, n, DType::Float32, random);
+      check_sums(tensor_of(values, c.shape, DType::Float32), values, c.axes,
+                 fmt::format("{}", fmt::join(c.shape, "x")));
+    }
+}
+
+// Nothing is read: what the sum is made of is computed as it is added.
+TEST(sums, lazy_values_do_not_drift) {
+  const double tenth = static_cast<double>(0.1F);
+  for (const int64_t n : {1, 2, 17, 1000, 999983, 100000000, 100000007}) {
+    const auto count = static_cast<double>(n);
+    EXPECT_NEAR(Tensor::full({n}, 0.1).sum().item(), tenth * count,
+                allowed(DType::Float32, n, tenth * count))
+        << n;
+    if (n > 20000000) continue;
+    // Not all equal: 0.1 or 0.2.
+    const Tensor alternating =
+        Tensor::where(Tensor::arange(n).mod(Tensor(2)) == Tensor(0), Tensor(0.1), Tensor(0.2));
+    const double sum =
+        tenth * std::ceil(count / 2) + static_cast<double>(0.2F) * std::floor(count / 2);
+    EXPECT_NEAR(alternating.sum().item(), sum, allowed(DType::Float32, n, sum)) << n;
+  }
+  for (const float v : Tensor::ones({25000000, 4}).sum({0}).tolist<float>()) EXPECT_EQ(v, 25e6F);
+  // A closed form: a tenth for each of the n (n + 1) / 2 places below the diagonal.
+  const Tensor rows = Tensor::full({10000, 10000}, 0.1).tril().sum({1});
+  const std::vector<float> below = rows.tolist<float>();
+  for (const size_t i : {0, 1, 99, 9999}) {
+    const double sum = tenth * static_cast<double>(i + 1);
+    EXPECT_NEAR(below[i], sum, allowed(DType::Float32, 10000, sum)) << i;
+  }
+}
+
+TEST(sums, closed_forms_keep_infinities_nan_and_empty_sums) {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const double v : {inf, -inf}) EXPECT_EQ(Tensor::full({1000}, v).sum().item(), v);
+  EXPECT_TRUE(std::isnan(Tensor::full({1000}, std::nan("")).sum().item()));
+  EXPECT_EQ(Tensor::full({0}, 0.1).sum().item(), 0);
+  const Tensor x = Tensor::from<float>({1.5F, static_cast<float>(inf), -0.0F});
+  EXPECT_EQ(x.reshape({3, 1}).expand({3, 1000}).sum({1}).tolist<float>(),
+            (std::vector<float>{1500, static_cast<float>(inf), 0}));
+  // No place above the diagonal in the last row: 0, and not -0.
+  for (const bool strict : {false, true}) {
+    const OptionScope scope(strict ? strict_options() : options());
+    for (const double v : {-1.0, -0.1}) {
+      const auto sums = Tensor::full({3, 3}, v).triu(1).sum({1}).tolist<float>();
+      EXPECT_EQ(sums[2], 0);
+      EXPECT_FALSE(std::signbit(sums[2])) << v << (strict ? " strict" : "");
+    }
+  }
+}
+
+TEST(sums, means_variances_norms_and_prefixes) {
+  std::mt19937_64 random(test_seed());
+  constexpr int64_t n = 1000003;
+  const std::vector<double> values = values_of(Kind::Positive, n, DType::Float32, random);
+  long double sum = 0, squares = 0, spread = 0;
+  for (const double v : values) sum += v, squares += v * v;
+  const long double mean = sum / n;
+  for (const double v : values) spread += (v - mean) * (v - mean);
+  const Tensor x = tensor_of(values, {n}, DType::Float32);
+  const double u = 0x1p-24, steps = 4 * std::log2(n);
+  auto near = [&](const Tensor& got, long double right, double roundings) {
+    const auto r = static_cast<double>(right);
+    EXPECT_NEAR(got.item(), r, roundings * u * std::fabs(r));
+  };
+  near(x.mean(), mean, steps + 3);
+  near(x.var(), spread / (n - 1), 2 * steps + 12);
+  near(x.norm(), std::sqrt(squares), steps / 2 + 3);
+  const Tensor ones = Tensor::full({3000}, 0.1).contiguous();
+  const std::vector<float> prefixes = ones.cumsum(0).tolist<float>();
+  for (size_t i = 0; i < prefixes.size(); ++i) {
+    const double right = static_cast<double>(0.1F) * static_cast<double>(i + 1);
+    ASSERT_NEAR(prefixes[i], right, allowed(DType::Float32, 3000, right)) << i;
+  }
+}
+
+TEST(sums, symbolic_sizes) {
+  std::mt19937_64 random(test_seed());
+  constexpr int64_t most = 300000;
+  const std::vector<double> values = values_of(Kind::Positive, most, DType::Float32, random);
+  const Tensor x = tensor_of(values, {most}, DType::Float32);
+  const UOp n = variable("n", 0, most);
+  const UOp sum = reduce(Op::Add, shrink(x.uop(), shape_of({0}), stack(std::vector<UOp>{n})), {0});
+  for (const int64_t size : {0, 1, 2, 15, 16, 17, 255, 257, 4097, 99991, 300000}) {
+    long double right = 0;
+    for (int64_t i = 0; i < size; ++i) right += values[static_cast<size_t>(i)];
+    const auto r = static_cast<double>(right);
+    const Array got = array_of(realize({sum}, {{"n", size}})[0]);
+    EXPECT_NEAR(bits_to_double(DType::Float32, got.data[0]), r, allowed(DType::Float32, size, r))
+        << size;
+  }
+}
+
+// A sum of one element is that element, also where only the binding says that it is one.
+TEST(sums, one_element_keeps_its_sign) {
+  const UOp n = variable("n", 0, 4), shape = stack(std::vector<UOp>{n});
+  const UOp x = buffer_from_host(shape_of({4}), DType::Float32, "CPU",
+                                 std::vector<float>{-0.0F, -0.0F, 1, 2}.data());
+  auto bits = [](const UOp& value, int64_t size) {
+    return array_of(realize({value}, {{"n", size}})[0]).data[0];
+  };
+  for (const bool strict : {true, false}) {
+    const OptionScope scope(strict ? strict_options() : options());
+    const UOp sum = reduce(Op::Add, shrink(x, shape_of({0}), shape), {0});
+    EXPECT_EQ(bits(sum, 1), 0x80000000) << "the element itself";
+    EXPECT_EQ(bits(sum, 2), 0u) << "two of them start from 0";
+    EXPECT_EQ(bits(sum, 0), 0u) << "nothing adds up to 0";
+  }
+}
+
+TEST(sums, narrow_floats_add_in_float32) {
+  for (const DType d : {DType::Float16, DType::BFloat16}) {
+    const UOp ones = buffer_from_host(
+        shape_of({8192}), d, "CPU",
+        std::vector<uint16_t>(8192, static_cast<uint16_t>(double_to_bits(d, 1))).data());
+    EXPECT_EQ(Tensor(reduce(Op::Add, ones, {0})).item(), 8192);
+    // What the gradient of a broadcast adds up.
+    const Tensor one = Tensor::ones({1}, d).contiguous();
+    EXPECT_EQ(one.expand({8192}).sum().gradient({one})[0].item(), 8192);
+  }
+}
+
+// The order of a sum follows from the shape: the same bits with any number of threads.
+TEST(sums, spec_amend_32_threads_never_change_a_bit) {
+  std::mt19937_64 random(test_seed());
+  const std::vector<double> values = values_of(Kind::Mixed, 1 << 20, DType::Float32, random);
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 8}) {
+    Options o = options();
+    o.threads = threads;
+    const OptionScope scope(o);
+    const Tensor x = tensor_of(values, {1 << 20}, DType::Float32);
+    std::vector<float> r = x.reshape({1 << 18, 4}).sum({0}).tolist<float>();
+    for (const Tensor& t : {x.sum(), x.reshape({256, 4096}).sum({1}), x.square().mean()})
+      for (const float v : t.tolist<float>()) r.push_back(v);
+    results.push_back(r);
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+TEST(sums, strict_mode_folds_from_left_to_right) {
+  const OptionScope scope(strict_options());
+  std::mt19937_64 random(test_seed());
+  const std::vector<double> values = values_of(Kind::Positive, 30000, DType::Float32, random);
+  float left = 0;
+  for (const double v : values) left += static_cast<float>(v);
+  const Tensor x = tensor_of(values, {30000}, DType::Float32);
+  EXPECT_EQ(x.sum().tolist<float>()[0], left);
+  EXPECT_EQ(x.reshape({30000, 1}).sum({0}).tolist<float>()[0], left);
+}
+
+}  // namespace koine::test
