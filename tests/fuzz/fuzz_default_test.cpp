@@ -3,6 +3,7 @@
 // analysis: beside each float32 graph stand its value and its error bound, both in float64.
 #include <cmath>
 
+#include "bounded.hpp"
 #include "check.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
@@ -83,7 +84,7 @@ class Generator {
     auto over = [&](Op op, const UOp& v) { return reduce(op, v, axes); };
     if (below(4) == 0)
       return {over(Op::Max, x.graph), over(Op::Max, x.value), over(Op::Max, x.error)};
-    const double gamma = static_cast<double>(n) * u / (1 - static_cast<double>(n) * u);
+    const double gamma = reorder_bound(Op::Add, DType::Float32, n, adds_products(x.graph));
     const UOp inherited = over(Op::Add, x.error),
               size = over(Op::Add, add(magnitude(x.value), x.error));
     return {over(Op::Add, x.graph), over(Op::Add, x.value),

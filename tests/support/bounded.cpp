@@ -474,6 +474,9 @@ class BoundedInterpreter {
         folds[to[i]].take(in.number(i), in.error.empty() ? 0 : in.error[i],
                           in.slack.empty() ? 0 : in.slack[i]);
     const bool masked = arg.op == Op::Add && is_masked_product(u.src(0));
+    const auto each = static_cast<int64_t>(to.size() / std::max<size_t>(folds.size(), 1));
+    const double bound =
+        is_float(u.dtype()) ? reorder_bound(arg.op, u.dtype(), each, adds_products(u.src(0))) : 0;
     out.error.assign(folds.size(), 0);
     out.slack.assign(folds.size(), 0);
     for (size_t k = 0; k < folds.size(); ++k) {
@@ -485,7 +488,7 @@ class BoundedInterpreter {
         out.error[k] = f.inherited - f.slack;
         out.slack[k] = f.slack;
       } else if (f.count > 1) {
-        out.error[k] = f.inherited == unknown ? unknown : of_fold(arg.op, f, v, u.dtype());
+        out.error[k] = f.inherited == unknown ? unknown : of_fold(arg.op, f, bound, v, u.dtype());
       }
       // By default, what a mask hides counts for nothing, infinities too (amendment C31).
       if (masked && !std::isfinite(v)) out.error[k] = unknown;
@@ -495,9 +498,9 @@ class BoundedInterpreter {
     }
   }
 
-  static double of_fold(Op op, const Fold& f, double v, DType dtype) {
+  // `bound`: of the reordering, relative.
+  static double of_fold(Op op, const Fold& f, double bound, double v, DType dtype) {
     const Precision p = precision_of(dtype);
-    const double bound = reorder_bound(op, dtype, f.count);
     if (op == Op::Max) return f.special && f.inherited > 0 ? unknown : f.largest;
     if (op == Op::Add) {
       if (!(f.magnitude < p.largest / 2)) return unknown;
@@ -518,10 +521,32 @@ class BoundedInterpreter {
 
 }  // namespace
 
-double reorder_bound(Op op, DType dtype, int64_t n) {
-  if (op == Op::Max) return 0;
-  const double nu = static_cast<double>(n) * precision_of(dtype).u;
-  return nu / (1 - nu);
+bool adds_products(const UOp& value) {
+  std::vector<UOp> pending{value};
+  while (!pending.empty()) {
+    const UOp v = pending.back();
+    pending.pop_back();
+    if (v.is(Op::Mul) || v.is(Op::Mulacc)) return true;
+    if (v.is(Op::Where) || v.is(Op::Stack))
+      for (size_t i = v.is(Op::Where) ? 1 : 0; i < v.src().size(); ++i) pending.push_back(v.src(i));
+    else if (v.is(Op::Cast) || v.is(Op::Contiguous) || v.is(Op::Detach) || is_movement(v.op()))
+      pending.push_back(v.src(0));
+  }
+  return false;
+}
+
+double reorder_bound(Op op, DType dtype, int64_t n, bool of_products) {
+  if (op == Op::Max || n < 2) return 0;
+  const bool narrow = is_small_float(dtype);  // folds in float32
+  const auto count = static_cast<double>(n);
+  if (op == Op::Mul) {
+    const double nu = count * precision_of(dtype).u;
+    return nu < 1 ? nu / (1 - nu) : unknown;
+  }
+  const double u = narrow ? precision_of(DType::Float32).u : precision_of(dtype).u;
+  const double rounded = narrow ? 3 * precision_of(dtype).u : 0;
+  const double depth = 4 * std::log2(count);
+  return (of_products ? std::min(count, 450 + depth) : depth) * u + rounded;
 }
 
 bool has_liberties(const UOp& root) {

@@ -16,8 +16,12 @@ struct BoundedArray {
 };
 
 /// How far the default order of a reduce of n float elements may be from the real result: for Add
-/// times the sum of magnitudes, for Mul times the product (docs/switches.md).
-double reorder_bound(Op op, DType dtype, int64_t n);
+/// times the sum of magnitudes, for Mul times the product (docs/switches.md). A sum of products may
+/// be a matrix product.
+double reorder_bound(Op op, DType dtype, int64_t n, bool of_products);
+
+/// Whether a value is a product, seen through movement, masks and casts.
+bool adds_products(const UOp& value);
 
 /// Whether default mode may change any bit of a graph's value.
 bool has_liberties(const UOp& root);

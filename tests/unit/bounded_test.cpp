@@ -60,8 +60,9 @@ TEST(bounded, sums_in_any_order_and_no_further) {
   EXPECT_TRUE(within(sum, {up}));
   EXPECT_TRUE(within(sum, {down}));
   EXPECT_FALSE(within(sum, {up * (1 + 1e-3f)}));
-  EXPECT_LE(error_at(bounded(sum), 0),
-            1.1 * (reorder_bound(Op::Add, DType::Float32, 1000) * size + std::abs(up - size)));
+  EXPECT_LE(
+      error_at(bounded(sum), 0),
+      1.1 * (reorder_bound(Op::Add, DType::Float32, 1000, false) * size + std::abs(up - size)));
   // Integers wrap in any order to the same; infinities stay.
   EXPECT_FALSE(has_liberties(reduce(Op::Add, leaf({50}, DType::Int8), {0})));
   const float inf = std::numeric_limits<float>::infinity();

@@ -156,11 +156,13 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
       k, observed);
   out.name = kernel_name(k);
   out.estimate = estimate_of(ast);
-  std::vector<StageStep> expansion{
-      {"block reduces", [&](const UOp& u) { return block_reduces(u, target.strict); }},
-      {"sum trees", sum_in_blocks},
-      {"lanes", [](const UOp& u) { return expand(threads_to_special(u)); }}};
-  if (target.strict) expansion.erase(expansion.begin() + 1);
+  auto lanes = [](const UOp& u) { return expand(threads_to_special(u)); };
+  std::vector<StageStep> expansion;
+  if (target.strict)
+    expansion = {{"", [&](const UOp& u) { return lanes(block_reduces(u, true)); }}};
+  else
+    expansion = {{"sum trees", [](const UOp& u) { return sum_in_blocks(block_reduces(u, false)); }},
+                 {"lanes", lanes}};
   k = run_stage({"expand", VerifyLevel::Kernel, false, sums, std::move(expansion)}, k, observed);
   k = run_stage({"select", VerifyLevel::Kernel, false, all, select_steps(target)}, k, observed);
   if (options().verify >= 3) out.selected = k;
