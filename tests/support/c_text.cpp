@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/render/c.hpp"
@@ -22,17 +23,19 @@ void CText::add(const UOp& value) {
   add(value, std::move(expected));
 }
 
-void CText::add(const UOp& value, Array expected) {
+void CText::add(const UOp& value, Array expected, const std::optional<KernelEdits>& edits) {
   if (value.numel() == 0) return;
   const OptionScope scope(strict_options());
-  Case c{value, std::move(expected), {}, {}, functions_};
+  Case c{value, std::move(expected), {}, {}, functions_, {}};
   const UOp root = value.is(Op::Buffer) ? UOp::make(Op::Contiguous, {value}, {}, 1) : value;
   c.program = callify({root}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
   c.kernels = rangeify(c.program.body);
   for (const Kernel& k : c.kernels) {
-    source_ += render_c(lower_kernel(k.ast, generic_target(true)).linear,
-                        fmt::format("k{}", functions_), functions_ == 0) +
-               "\n";
+    const bool edited = edits && edits->kernel == c.threads.size();
+    const UOp linear =
+        lower_kernel(k.ast, generic_target(true), {}, edited ? &edits->opts : nullptr).linear;
+    source_ += render_c(linear, fmt::format("k{}", functions_), functions_ == 0) + "\n";
+    c.threads.push_back(signature_of(linear).threads);
     ++functions_;
   }
   cases_.push_back(std::move(c));
@@ -55,7 +58,8 @@ void CText::run(const Case& c, void* library) {
     auto* function = reinterpret_cast<void (*)(void**, const int64_t*, int64_t)>(
         dlsym(library, fmt::format("k{}", c.first + k).c_str()));
     ASSERT_NE(function, nullptr) << dlerror();
-    function(buffers.data(), nullptr, 0);
+    for (int64_t thread = 0; thread < c.threads[k]; ++thread)
+      function(buffers.data(), nullptr, thread);
   }
   EXPECT_EQ(difference(c.expected, array_of(c.program.arguments[0])), "") << "as C text, of\n"
                                                                           << to_text(c.value);

@@ -1,8 +1,10 @@
 #pragma once
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "check.hpp"
+#include "kernels.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/rangeify.hpp"
 
@@ -14,7 +16,7 @@ class CText {
  public:
   /// Takes a value and what it must be; without the latter the interpreter says.
   void add(const UOp& value);
-  void add(const UOp& value, Array expected);
+  void add(const UOp& value, Array expected, const std::optional<KernelEdits>& edits = {});
   /// Compiles, runs and compares; `optimise` is the compiler's level.
   void check(int optimise = 0);
 
@@ -24,7 +26,8 @@ class CText {
     Array expected;
     Callified program;
     std::vector<Kernel> kernels;
-    size_t first;  ///< number of its first function
+    size_t first;                  ///< number of its first function
+    std::vector<int64_t> threads;  ///< of each
   };
   static void run(const Case& c, void* library);
   std::vector<Case> cases_;

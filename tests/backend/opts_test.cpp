@@ -1,0 +1,305 @@
+// Rows O1 to O3: every split and padding of a matrix product, a reduce and a softmax, on every
+// backend and in both modes; what is refused; when threads are worth it.
+#include <algorithm>
+#include <cmath>
+
+#include "bounded.hpp"
+#include "c_text.hpp"
+#include "check.hpp"
+#include "kernels.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/render/llvm.hpp"
+#include "koine/runtime/device.hpp"
+
+namespace koine::test {
+namespace {
+
+constexpr AxisType all_types[] = {AxisType::Global,      AxisType::Local,  AxisType::Warp,
+                                  AxisType::Thread,      AxisType::Loop,   AxisType::Reduce,
+                                  AxisType::GroupReduce, AxisType::Upcast, AxisType::Unroll};
+
+Tensor numbers(const Shape& shape, uint64_t salt) {
+  std::mt19937_64 random(test_seed() + salt);
+  int64_t n = 1;
+  for (const int64_t s : shape) n *= s;
+  std::vector<float> data;
+  for (int64_t i = 0; i < n; ++i) data.push_back(static_cast<float>(random() % 4001) / 1024 - 2);
+  return Tensor::from(data, shape);
+}
+
+// The kernels that the rows name, with this many elements along each axis.
+std::vector<std::pair<std::string, UOp>> subjects(int64_t rows, int64_t inner, int64_t columns) {
+  const Tensor x = numbers({rows, inner}, 1), y = numbers({inner, columns}, 2);
+  return {
+      {"gemm", x.matmul(y).uop()}, {"reduce", x.sum({1}).uop()}, {"softmax", x.softmax().uop()}};
+}
+
+// Whether a sum takes its elements in another order than before.
+bool reorders(const Opt& opt) {
+  return opt.op == OptOp::Split &&
+         (opt.target == AxisType::GroupReduce || (opt.target == AxisType::Unroll && opt.top));
+}
+
+std::vector<Opt> legal_splits(const UOp& ast) {
+  std::vector<Opt> out;
+  const auto axes = static_cast<int>(kernel_ranges(ast).size());
+  for (int axis = 0; axis < axes; ++axis)
+    for (const int64_t amount : {2, 8})
+      for (const AxisType target : all_types)
+        for (const bool top : {false, true}) {
+          const Opt opt{OptOp::Split, axis, amount, target, top};
+          try {
+            (void)apply_opt(ast, opt);
+            out.push_back(opt);
+          } catch (const Error&) {
+          }
+        }
+  return out;
+}
+
+// Runs a kernel with each list of edits in interpreted and compiled kernels and as C text. Strict
+// results have the graph's bits unless the sum is reordered; default ones lie within the bound.
+void check_edits(const std::string& name, const UOp& graph, const std::vector<KernelEdits>& all) {
+  const Bindings bindings = bindings_of(graph);
+  const BoundedArray exact{interpret(graph, bindings), {}},
+      bounded = interpret_bounded(graph, bindings);
+  CText text;
+  for (const bool strict : {true, false}) {
+    const OptionScope mode(strict ? strict_options() : options());
+    const Callified program =
+        callify({graph}, {buffer_from_host(graph.shape(), graph.dtype(), "CPU", nullptr)});
+    const std::vector<Kernel> kernels = rangeify(program.body);
+    for (const KernelEdits& edits : all) {
+      const bool same = strict && std::none_of(edits.opts.begin(), edits.opts.end(), reorders);
+      if (same) text.add(graph, exact.value, edits);
+      for (const char* device : {"INTERP", "CPU"}) {
+        Options o = options();
+        o.device = device;
+        const OptionScope scope(o);
+        std::string what = fmt::format("{} {} on {}", name, strict ? "strict" : "default", device);
+        for (const Opt& opt : edits.opts) what += " " + opt_text(opt);
+        EXPECT_EQ(difference(same ? exact : bounded, run_kernels(kernels, program, edits)), "")
+            << what;
+      }
+    }
+  }
+  text.check();
+}
+
+UOp kernel_of(const Tensor& value) { return schedule({value.uop()}).at(0).ast; }
+
+// A kernel whose only axis has this type.
+UOp kernel_with(AxisType type) {
+  const UOp axis = range(0, index_const(8), type), out = param(0, shape_of({8}), DType::Float32),
+            in = param(1, shape_of({8}), DType::Float32);
+  const bool folds =
+      type == AxisType::Reduce || type == AxisType::GroupReduce || type == AxisType::Unroll;
+  const UOp value = load(index(in, {axis}));
+  if (folds)
+    return sink(std::vector<UOp>{store(index(out, {index_const(0)}),
+                                       reduce_ranges(Op::Add, value, std::vector<UOp>{axis}))});
+  return sink(std::vector<UOp>{end(store(index(out, {axis}), value), std::vector<UOp>{axis})});
+}
+
+// The specification's table, widened by amendment C24 for CPUs.
+std::vector<AxisType> allowed_targets(AxisType from) {
+  switch (from) {
+    case AxisType::Global:
+      return {AxisType::Local, AxisType::Thread, AxisType::Upcast, AxisType::Loop};
+    case AxisType::Local:
+      return {AxisType::Upcast};
+    case AxisType::Thread:
+      return {AxisType::Loop, AxisType::Upcast};
+    case AxisType::Loop:
+      return {AxisType::Loop, AxisType::Upcast, AxisType::Thread, AxisType::Global,
+              AxisType::Local};
+    case AxisType::Reduce:
+      return {AxisType::Reduce, AxisType::GroupReduce, AxisType::Unroll};
+    case AxisType::GroupReduce:
+      return {AxisType::Unroll};
+    default:
+      return {};
+  }
+}
+
+bool has_thread(const LoweredKernel& k) {
+  return std::any_of(k.linear.src().begin(), k.linear.src().end(),
+                     [](const UOp& u) { return u.is(Op::Special); });
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+}  // namespace
+
+TEST(opts, spec_O2_every_split_of_gemm_reduce_and_softmax) {
+  for (const auto& [name, graph] : subjects(8, 24, 8)) {
+    std::vector<KernelEdits> all;
+    const std::vector<Kernel> kernels = schedule({graph});
+    for (size_t k = 0; k < kernels.size(); ++k)
+      for (const Opt& opt : legal_splits(kernels[k].ast)) all.push_back({k, {opt}});
+    EXPECT_GT(all.size(), 25u) << name;
+    check_edits(name, graph, all);
+  }
+}
+
+// Sizes that nothing divides: each axis alone, and padded axes as lanes.
+TEST(opts, spec_O3_padto_127_of_gemm_reduce_and_softmax) {
+  for (const auto& [name, graph] : subjects(5, 127, 7)) {
+    std::vector<KernelEdits> all;
+    const std::vector<Kernel> kernels = schedule({graph});
+    for (size_t k = 0; k < kernels.size(); ++k) {
+      const std::vector<UOp> axes = kernel_ranges(kernels[k].ast);
+      for (int axis = 0; axis < static_cast<int>(axes.size()); ++axis) {
+        const bool folds = axes[static_cast<size_t>(axis)].as<RangeArg>().type == AxisType::Reduce;
+        const AxisType lanes = folds ? AxisType::GroupReduce : AxisType::Upcast,
+                       parts = folds ? AxisType::Unroll : AxisType::Thread;
+        all.push_back({k, {{OptOp::Padto, axis, 128}}});
+        all.push_back({k, {{OptOp::Padto, axis, 8}, {OptOp::Split, axis, 8, lanes}}});
+        all.push_back({k, {{OptOp::Padto, axis, 8}, {OptOp::Split, axis, 4, parts, true}}});
+      }
+    }
+    check_edits(name, graph, all);
+  }
+}
+
+TEST(opts, spec_O1d_small_work_has_no_thread_and_large_work_has_one) {
+  const Target target = device_runtime("CPU").target();
+  auto lowered = [&](const Tensor& t) { return lower_kernel(kernel_of(t), target); };
+  const Tensor x = numbers({512, 512}, 1), small = numbers({32, 32}, 2);
+  for (const Tensor& t : {small + Tensor(1.0), small.sum({1}), small.matmul(small)})
+    EXPECT_FALSE(has_thread(lowered(t))) << lowered(t).name;
+  for (const Tensor& t : {x + Tensor(1.0), x.sum({1}), x.matmul(x)}) {
+    const LoweredKernel k = lowered(t);
+    EXPECT_TRUE(has_thread(k)) << k.name;
+    EXPECT_NE(k.name.find("_t"), std::string::npos) << k.name;
+    EXPECT_GT(signature_of(k.linear).threads, 1);
+  }
+}
+
+// 2^20 elements through 256 lanes, interpreted and compiled.
+TEST(opts, spec_O1f_group_reduce_of_2_to_the_20) {
+  constexpr int64_t n = 1 << 20;
+  const Tensor x = numbers({n}, 3);
+  const std::vector<float> values = x.tolist<float>();
+  double right = 0, size = 0;
+  for (const float v : values) right += v, size += std::fabs(v);
+  const UOp sum = reduce(Op::Add, x.uop(), {0});
+  const Callified program =
+      callify({sum}, {buffer_from_host(sum.shape(), sum.dtype(), "CPU", nullptr)});
+  const std::vector<Kernel> kernels = rangeify(program.body);  // not split in two
+  const std::vector<Opt> opts{{OptOp::Split, 0, 256, AxisType::GroupReduce, false}};
+  const LoweredKernel k =
+      lower_kernel(kernels.at(0).ast, device_runtime("CPU").target(), {}, &opts);
+  EXPECT_EQ(k.name, "r_R4096_G256");
+  size_t accumulators = 0;
+  for (const UOp& u : k.linear.src())
+    if (u.is(Op::Buffer)) {
+      ++accumulators;
+      EXPECT_EQ(lane_count(u), 256);
+    }
+  EXPECT_GE(accumulators, 2u) << "a tree of sums";
+  EXPECT_NE(
+      render_llvm_text(k.linear, "sum", device_runtime("CPU").target()).find("fadd <256 x float>"),
+      std::string::npos);
+  for (const char* device : {"INTERP", "CPU"}) {
+    Options o = options();
+    o.device = device;
+    const OptionScope scope(o);
+    const Array got = run_kernels(kernels, program, {0, opts});
+    EXPECT_NEAR(bits_to_double(DType::Float32, got.data[0]), right, 80 * 0x1p-24 * size) << device;
+  }
+}
+
+TEST(opts, spec_O1g_upcast_is_vectors_and_unroll_leaves_no_loop) {
+  const Target target = generic_target(false);
+  const UOp copy = kernel_of(numbers({4}, 1) * Tensor(2.0));
+  const std::vector<Opt> upcast{{OptOp::Split, 0, 4, AxisType::Upcast, false}};
+  const LoweredKernel vector = lower_kernel(copy, target, {}, &upcast);
+  EXPECT_EQ(vector.name, "e_u4");
+  const std::string text = render_llvm_text(vector.linear, "twice", target);
+  EXPECT_EQ(count_of(text, "load <4 x float>"), 1u) << text;
+  EXPECT_EQ(count_of(text, "store <4 x float>"), 1u) << text;
+  EXPECT_EQ(count_of(text, "load float"), 0u) << text;
+  EXPECT_EQ(count_of(text, "br "), 0u) << "no loop is left:\n" << text;
+
+  const UOp sum = kernel_of(numbers({6}, 1).sum());
+  const std::vector<Opt> unroll{{OptOp::Split, 0, 6, AxisType::Unroll, false}};
+  const LoweredKernel flat = lower_kernel(sum, target, {}, &unroll);
+  EXPECT_EQ(flat.name, "r_r6");
+  EXPECT_TRUE(std::none_of(flat.linear.src().begin(), flat.linear.src().end(),
+                           [](const UOp& u) { return u.is(Op::Range); }));
+  EXPECT_EQ(count_of(render_llvm_text(flat.linear, "sum", target), "load float"), 6u);
+}
+
+// Every split that the table does not list is refused, with the list of those that are legal.
+TEST(opts, spec_O1g_spec_amend_24_illegal_splits_name_the_legal_ones) {
+  for (const AxisType from : all_types) {
+    const UOp ast = kernel_with(from);
+    const std::vector<AxisType> allowed = allowed_targets(from);
+    std::string list;
+    for (const AxisType t : allowed) list += fmt::format(" {}", axis_type_name(t));
+    if (allowed.empty()) list = " nothing";
+    for (const AxisType to : all_types) {
+      const Opt opt{OptOp::Split, 0, 2, to, false};
+      if (std::find(allowed.begin(), allowed.end(), to) == allowed.end())
+        expect_error([&] { (void)apply_opt(ast, opt); },
+                     {fmt::format("axis 0 is {}, which may not become {}; it may become:{}",
+                                  axis_type_name(from), axis_type_name(to), list)});
+      else
+        EXPECT_NO_THROW((void)apply_opt(ast, opt)) << axis_type_name(from) << axis_type_name(to);
+    }
+  }
+}
+
+// Split(axis, k, target): (n/k, k) with the new type inside, or outside where `top` says so.
+TEST(opts, spec_O2_what_a_split_makes) {
+  for (const AxisType from : {AxisType::Loop, AxisType::Reduce}) {
+    const AxisType to = from == AxisType::Loop ? AxisType::Upcast : AxisType::GroupReduce;
+    for (const bool top : {false, true}) {
+      const std::vector<UOp> axes =
+          kernel_ranges(apply_opt(kernel_with(from), {OptOp::Split, 0, 2, to, top}));
+      ASSERT_EQ(axes.size(), 2u);
+      const UOp &made = axes[top ? 0 : 1], &rest = axes[top ? 1 : 0];
+      EXPECT_EQ(made.as<RangeArg>().type, to);
+      EXPECT_EQ(const_int(made.src(0)), 2);
+      EXPECT_EQ(rest.as<RangeArg>().type, from);
+      EXPECT_EQ(const_int(rest.src(0)), 4);
+    }
+  }
+}
+
+// Plain loops, numbered in nesting order: equal work is one kernel and one name.
+TEST(opts, spec_O1e_noopt_leaves_loops_and_reduces) {
+  Options o = options();
+  o.noopt = true;
+  const OptionScope scope(o);
+  const Target target = device_runtime("CPU").target();
+  for (const auto& [name, graph] : subjects(6, 24, 8)) {
+    const UOp ast = schedule({graph}).at(0).ast;
+    std::vector<Opt> applied;
+    const UOp plain = optimize(ast, target, &applied);
+    EXPECT_TRUE(applied.empty()) << name;
+    int64_t id = 0;
+    for (const UOp& r : kernel_ranges(plain)) {
+      EXPECT_EQ(r.as<RangeArg>().id, id++) << name;
+      const AxisType t = r.as<RangeArg>().type;
+      EXPECT_TRUE(t == AxisType::Loop || t == AxisType::Reduce) << name;
+    }
+    if (name != "softmax") {
+      EXPECT_EQ(lower_kernel(ast, target).name, name == "gemm" ? "r_L6_L8_R24" : "r_L6_R24");
+    }
+  }
+  // The ids of what is lowered do not depend on where the kernel came from.
+  const UOp spaced = kernel_with(AxisType::Loop);
+  const UOp axis = kernel_ranges(spaced)[0];
+  const UOp far = substitute(spaced, {{axis, range(7, axis.src(0), AxisType::Loop)}});
+  EXPECT_EQ(optimize(far, target), spaced);
+}
+
+}  // namespace koine::test
