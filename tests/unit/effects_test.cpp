@@ -7,6 +7,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/render/c.hpp"
 #include "koine/verify/verify.hpp"
 
 namespace koine::test {
@@ -134,6 +135,46 @@ TEST(effects, spec_B15_a_gated_load_on_tensors_gives_its_alt) {
   EXPECT_EQ(plain, 0);
   expect_error([&] { (void)load(b, floats({1, 2, 3, 4}), open); }, {"Load", "alt", "int32"});
   expect_error([&] { (void)load(b, fill(7, 3), open); }, {"Load", "alt", "(3,)", "(4,)"});
+}
+
+TEST(effects, spec_B15_a_load_into_local_memory_is_a_buffer_of_the_kernel_and_a_barrier) {
+  auto local = [](const UOp& x) { return UOp::make(Op::Load, {x}, LoadArg{{}, AddrSpace::Local}); };
+  const UOp b = numbers({1, 2, 3, 4, 5, 6});
+  const UOp square = reshape(local(mul(b, b)), shape_of({2, 3}));
+  // Each element is read in another place than it was written in, some of them twice.
+  const UOp value =
+      add(flip(square, {1, 1}), expand(reduce(Op::Add, square, {1}), shape_of({2, 3})));
+  expect_value(value, {36 + 14, 25 + 14, 16 + 14, 9 + 77, 4 + 77, 1 + 77});
+  const std::vector<Kernel> kernels = schedule({value});
+  ASSERT_EQ(kernels.size(), 1u);
+  const NodeList nodes = toposort(kernels[0].ast);
+  EXPECT_EQ(
+      std::count_if(nodes.begin(), nodes.end(), [](const UOp& u) { return u.is(Op::Barrier); }), 1);
+  EXPECT_EQ(std::count_if(nodes.begin(), nodes.end(),
+                          [](const UOp& u) {
+                            return u.is(Op::Buffer) && u.addrspace() == AddrSpace::Local &&
+                                   u.numel() == 6;
+                          }),
+            1);
+  const UOp linear = lower_kernel(kernels[0].ast, generic_target(true)).linear;
+  EXPECT_NE(render_c(linear, "reverse", false).find("int32_t local0[6];"), std::string::npos)
+      << render_c(linear, "reverse", false);
+  // Asked for itself, of a number, gated, padded, one read through another, in two kernels.
+  expect_value(local(b), {1, 2, 3, 4, 5, 6});
+  expect_value(add(local(reshape(reduce(Op::Add, b, {0}), shape_of({}))), number(1)), {22});
+  const UOp odd = flags({1, 0, 1, 0, 1, 0});
+  expect_value(flip(UOp::make(Op::Load, {b, number(7), odd}, LoadArg{{}, AddrSpace::Local}), {1}),
+               {7, 5, 7, 3, 7, 1});
+  const UOp padded = pad(part(b, 0, 2), shape_of({2}), shape_of({6}));
+  expect_value(reduce(Op::Max, neg(local(padded)), {0}), {0});
+  expect_value(flip(add(local(flip(local(b), {1})), b), {1}), {7, 7, 7, 7, 7, 7});
+  expect_value(pad(flip(local(b), {1}), shape_of({1}), shape_of({8}), number(-1)),
+               {-1, 6, 5, 4, 3, 2, 1, -1});
+  const UOp both = local(b);
+  expect_value(add(contiguous(flip(both, {1})), contiguous(both)), {7, 7, 7, 7, 7, 7});
+  const Tensor large = Tensor::zeros({1 << 17}, DType::Int32);
+  expect_error([&] { (void)realize({flip(local(large.uop()), {1})}); },
+               {"Load", "int32", "(131072,)", "LOCAL memory", "262144"});
 }
 
 TEST(effects, spec_B15_copies_between_devices_keep_every_bit) {

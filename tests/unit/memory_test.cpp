@@ -151,6 +151,7 @@ TEST(memory, spec_amend_28_a_kept_promise_is_about_memory_not_about_a_node) {
     const UOp idx = numbers({1, 2, 3});
     const Tensor t = Tensor::arange(1000).clone().realize(), i(idx);
     const Tensor held = t.index_select(0, i);
+    const UOp graph = held.uop();  // the checked node lives on
     EXPECT_EQ(held.tolist<int>(), (Numbers{1, 2, 3}));
     // The memory of the positions changes, from outside and by a Store; the node does not.
     const int32_t far[3] = {4, 500'000'000, 6}, near[3] = {999, 0, -1000};

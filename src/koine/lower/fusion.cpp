@@ -70,9 +70,13 @@ bool reads_memory(const UOp& node) {
 
 }  // namespace
 
+bool goes_to_local(const UOp& u) {
+  return u.is(Op::Load) && u.as<LoadArg>().space == AddrSpace::Local;
+}
+
 bool asks_for_buffer(const UOp& u) {
   if (u.is(Op::Contiguous)) return !is_leaf(u.src(0)) || u.tag() != 0;
-  return u.is(Op::Load);
+  return u.is(Op::Load) && !goes_to_local(u);
 }
 
 double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop) {

@@ -32,6 +32,8 @@ class Fusion {
   absl::flat_hash_set<const Node*> partly_invalid_;  // memory could not hold these: always fused
 };
 
+/// Whether a node is a Load into LOCAL memory: a buffer of each kernel that reads it.
+bool goes_to_local(const UOp& node);
 /// Whether a node is computed into a buffer of its own wherever it stands.
 bool asks_for_buffer(const UOp& node);
 

@@ -62,6 +62,8 @@ struct Request {
   UOp copies;             // the version of which this is the copy; null: none
 };
 
+constexpr int64_t most_local = 256 << 10;  // bytes of a LOCAL buffer
+
 class Scheduler {
  public:
   // `to_copy`: versions that are read from a copy, because they are overwritten too early.
@@ -123,8 +125,7 @@ class Scheduler {
     UOp value = effect.src(1);
     while (is_marker(value)) value = value.src(0);
     const UOp& target = effect.src(0);
-    queue_.push_back(
-        {{{target, value, {}}}, {}, "output", value.is(Op::Load) && !is_gated(value), {}});
+    queue_.push_back({{{target, value, {}}}, {}, "output", is_transfer(value), {}});
     // Memory holds 0 where an element is invalid: it stands for the value only behind a marker that
     // asked for memory.
     const UOp& held = fusion_.partly_invalid(value) ? effect.src(1) : value;
@@ -215,11 +216,7 @@ class Scheduler {
                                  BufferArg{next_buffer_++, held.dtype(), held.device()});
     it->second = buffer;
     kept_.push_back(held);
-    queue_.push_back({{{buffer, value, {}}},
-                      {},
-                      std::move(reason),
-                      value.is(Op::Load) && !is_gated(value),
-                      copies});
+    queue_.push_back({{{buffer, value, {}}}, {}, std::move(reason), is_transfer(value), copies});
     return buffer;
   }
 
@@ -231,6 +228,9 @@ class Scheduler {
   }
 
   static bool is_gated(const UOp& load) { return load.src().size() == 3; }
+  static bool is_transfer(const UOp& u) {
+    return u.is(Op::Load) && !is_gated(u) && !goes_to_local(u);
+  }
 
   // --- one kernel ----------------------------------------------------------------------------
 
@@ -242,6 +242,7 @@ class Scheduler {
     reduce_ranges_.clear();
     next_range_ = 0;
     slots_.clear();
+    locals_.clear();
     if (request.transfer) return make_transfer(request);
     const UOp ast = rewrite(sink(make_nests(request)), kernel_rules());
     current_.kernel.ast = rewrite(without_promises(ast), kernel_rules());
@@ -453,7 +454,7 @@ class Scheduler {
       case Op::Reduce:
         return reduction(place, context);
       case Op::Load:
-        return gated(place, context);
+        return goes_to_local(node) ? local(place) : gated(place, context);
       case Op::After:  // of a value that is not in memory
         require_effects(node);
         current_.reads.push_back(node);
@@ -656,10 +657,40 @@ class Scheduler {
         need({node.src(0), place.at, conjunction(place.guard, open.value)}, context);
     const Element outside = need({alt, aligned(alt, place.at), place.guard}, context);
     if (!missing_.empty()) return {};
-    auto resolved = [](const Element& e) {  // memory holds 0 for what is invalid
-      return is_true(e.valid) ? e.value : where(e.valid, e.value, constant_int(e.value.dtype(), 0));
-    };
     return {resolved({where(open.value, resolved(inside), resolved(outside)), open.valid}), {}};
+  }
+
+  // A Load into LOCAL memory: a buffer of this kernel, filled before anything reads it.
+  Element local(const Place& place) {
+    const UOp& node = place.node;
+    auto [it, fresh] = locals_.try_emplace(node.node());
+    if (fresh) {
+      KOINE_REQUIRE(
+          node.has_concrete_shape() && node.numel() * item_size(node.dtype()) <= most_local, Memory,
+          "Load: {} of shape {} does not fit into LOCAL memory of {} bytes",
+          dtype_name(node.dtype()), shape_text(node), most_local);
+      it->second.at = open_loops(node, it->second.ranges);
+      it->second.slot = static_cast<int64_t>(locals_.size()) - 1;
+    }
+    const Local known = it->second;  // need() may grow the map
+    if (!known.filled) {
+      const Element e = is_gated(node) ? gated({node, known.at, {}}, known.ranges)
+                                       : need({node.src(0), known.at, {}}, known.ranges);
+      if (!missing_.empty()) return {};
+      const UOp buffer = UOp::make(Op::Buffer, {shape_of({node.numel()})},
+                                   BufferArg{known.slot, node.dtype(), {}, AddrSpace::Local});
+      const UOp filled = end(
+          store(index(buffer, {flat_index(node.shape(), known.at)}), resolved(e)), known.ranges);
+      locals_[node.node()].filled = after(buffer, {UOp::make(Op::Barrier, {filled})});
+    }
+    const UOp address = index(locals_.at(node.node()).filled, {flat_index(node.shape(), place.at)});
+    if (is_true(place.guard)) return {load(address), {}};
+    return {load(address, constant_int(node.dtype(), 0), place.guard), {}};
+  }
+
+  // Memory holds 0 for what is invalid.
+  static UOp resolved(const Element& e) {
+    return is_true(e.valid) ? e.value : where(e.valid, e.value, constant_int(e.value.dtype(), 0));
   }
 
   // Index by values: each index is bounds-checked; out of range reads 0 (amendment C28).
@@ -699,8 +730,6 @@ class Scheduler {
     return at;
   }
 
-  // --- execution order -------------------------------------------------------------------------
-
   Footprint footprint_of(const Pending& pending) const {
     Footprint out{pending.reads, {}, pending.request.after};
     if (!out.makes) out.makes = pending.request.effects[0].target;
@@ -736,6 +765,13 @@ class Scheduler {
   absl::flat_hash_map<Place, Element> memo_;
   absl::flat_hash_map<Place, std::vector<UOp>> reduce_ranges_;
   absl::flat_hash_map<const Node*, int64_t> slots_;
+  struct Local {
+    Indices at;
+    std::vector<UOp> ranges;
+    int64_t slot = 0;
+    UOp filled;  // null: not yet
+  };
+  absl::flat_hash_map<const Node*, Local> locals_;
   std::vector<std::pair<Place, std::vector<UOp>>> missing_;
   int64_t next_range_ = 0;
 };

@@ -9,7 +9,7 @@ namespace {
 
 bool is_whole(const UOp& u) {
   return u.is(Op::Reduce) || u.is(Op::Param) || u.is(Op::Buffer) || u.is(Op::After) ||
-         u.dtype() == DType::Void || asks_for_buffer(u);
+         u.is(Op::Load) || u.dtype() == DType::Void || asks_for_buffer(u);
 }
 
 UOp broadcast_to(const UOp& value, const UOp& shape) {

@@ -181,6 +181,7 @@ class CRenderer {
       case Op::Reshape:
       case Op::Expand:
       case Op::Group:
+      case Op::Barrier:  // LOCAL memory is the thread's own
         return;
       case Op::Param: {
         const BufferArg& p = u.as<BufferArg>();

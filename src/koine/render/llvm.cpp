@@ -473,6 +473,7 @@ class LlvmRenderer {
     switch (u.op()) {
       case Op::Const:
       case Op::Group:
+      case Op::Barrier:  // LOCAL memory is the thread's own
         return;
       case Op::Buffer:
         if (!is_register(u)) values_[u] = scratch(u);
