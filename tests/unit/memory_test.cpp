@@ -177,7 +177,7 @@ TEST(memory, spec_amend_28_a_promise_on_a_variable_is_looked_at_each_time) {
     for (int round = 0; round < 2; ++round) {
       EXPECT_EQ(in_memory(realize({picked}, {{"n", 2}})[0]), (Numbers{30, 40}));
       expect_error([&] { (void)realize({picked}, {{"n", 3}}); },
-                   {"index", "position 4", "element 1", "size 4"});
+                   {"value 4", "element 1", "size 4"});
       EXPECT_EQ(in_memory(realize({picked}, {{"n", 0}})[0]), (Numbers{10, 20}));
     }
   });
@@ -188,8 +188,8 @@ TEST(memory, spec_amend_28_nothing_runs_before_the_promises_are_kept) {
   in_both_modes([] {
     const UOp b = numbers({1, 2, 3}), x = numbers({5, 6});
     const UOp bad = index(x, {UOp::make(Op::Assume, {numbers({0, 2, 1}), number(0), number(1)})});
-    expect_error([&] { (void)realize({after(b, {store(b, bad)})}); }, {"position 2", "element 1"});
-    expect_error([&] { (void)realize({after(b, {store(b, add(b, b))}), bad}); }, {"position 2"});
+    expect_error([&] { (void)realize({after(b, {store(b, bad)})}); }, {"value 2", "element 1"});
+    expect_error([&] { (void)realize({after(b, {store(b, add(b, b))}), bad}); }, {"value 2"});
     EXPECT_EQ(in_memory(b), (Numbers{1, 2, 3}));
   });
 }
