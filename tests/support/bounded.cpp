@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <limits>
-#include <unordered_map>
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -272,21 +271,24 @@ bool is_masked_product(const UOp& value) {
 
 class BoundedInterpreter {
  public:
-  explicit BoundedInterpreter(const Bindings& bindings) : bindings_(bindings) {}
+  explicit BoundedInterpreter(const BoundedBindings& bindings) {
+    for (const auto& [node, given] : bindings) {
+      bindings_.emplace(node, given.value);
+      entries_.emplace(node, Entry{given.value, given.error, {}});
+    }
+  }
 
   BoundedArray run(const UOp& root) {
     for (const UOp& u : toposort(root)) {
       if (u.dtype() == DType::Void || u.is(Op::Const) ||
           (u.is(Op::Stack) && u.dtype() == DType::Index))
         continue;
-      const bool given = bindings_.contains(u);
+      if (entries_.contains(u)) continue;
       Entry e{interpret(u, bindings_), {}, {}};
-      if (!given) {
-        bound(u, e);
-        drop_zeros(e.error);
-        drop_zeros(e.slack);
-        bindings_.emplace(u, e.value);
-      }
+      bound(u, e);
+      drop_zeros(e.error);
+      drop_zeros(e.slack);
+      bindings_.emplace(u, e.value);
       entries_.emplace(u, std::move(e));
     }
     const Entry e = entry(root);
@@ -558,9 +560,21 @@ bool has_liberties(const UOp& root) {
   return false;
 }
 
-BoundedArray interpret_bounded(const UOp& root, const Bindings& bindings) {
-  if (!has_liberties(root)) return {interpret(root, bindings), {}};
+BoundedArray interpret_bounded(const UOp& root, const BoundedBindings& bindings) {
+  bool exact = !has_liberties(root);
+  Bindings values;
+  for (const auto& [node, given] : bindings) {
+    exact = exact && given.error.empty();
+    values.emplace(node, given.value);
+  }
+  if (exact) return {interpret(root, values), {}};
   return BoundedInterpreter(bindings).run(inline_functions(rewrite(root, selection_rules())));
+}
+
+BoundedArray interpret_bounded(const UOp& root, const Bindings& bindings) {
+  BoundedBindings exact;
+  for (const auto& [node, value] : bindings) exact.emplace(node, BoundedArray{value, {}});
+  return interpret_bounded(root, exact);
 }
 
 std::string difference(const BoundedArray& expected, const Array& got) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "koine/interp/interp.hpp"
@@ -26,7 +27,11 @@ bool adds_products(const UOp& value);
 /// Whether default mode may change any bit of a graph's value.
 bool has_liberties(const UOp& root);
 
+/// What Buffers, Params and Variables stand for, and how far that may be off.
+using BoundedBindings = std::unordered_map<UOp, BoundedArray>;
+
 /// The strict value with its bound, through Functions, stores and all that a tensor graph may hold.
+BoundedArray interpret_bounded(const UOp& root, const BoundedBindings& bindings);
 BoundedArray interpret_bounded(const UOp& root, const Bindings& bindings);
 
 /// Empty when `got` lies within the bound (bit for bit where that is 0, NaNs equal as a class);

@@ -138,12 +138,9 @@ int64_t kernel_count(const std::vector<Tensor>& values) {
   return static_cast<int64_t>(schedule(nodes).size());
 }
 
-UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DType dtype) {
-  int64_t n = 1;
-  for (const int64_t s : sizes) n *= s;
-  const auto item = static_cast<size_t>(item_size(dtype));
-  std::vector<std::byte> data(static_cast<size_t>(n) * item + 8);
-  for (int64_t i = 0; i < n; ++i) {
+Array random_array(std::mt19937_64& random, const std::vector<int64_t>& sizes, DType dtype) {
+  Array out{dtype, sizes, {}, {}};
+  for (int64_t i = out.numel(); i > 0; --i) {
     Bits bits;
     const uint64_t kind = random() % 8;
     if (is_float(dtype)) {
@@ -162,8 +159,21 @@ UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DTyp
                          : int_to_bits(dtype, static_cast<int64_t>(random() % 21) -
                                                   (is_signed(dtype) ? 10 : 0));
     }
-    write_element(data.data(), dtype, i, bits);
+    out.data.push_back(bits);
   }
+  return out;
+}
+
+std::vector<std::byte> bytes_of(const Array& array) {
+  const auto item = static_cast<size_t>(item_size(array.dtype));
+  std::vector<std::byte> out(array.data.size() * item + 8);
+  for (size_t i = 0; i < array.data.size(); ++i)
+    write_element(out.data(), array.dtype, static_cast<int64_t>(i), array.data[i]);
+  return out;
+}
+
+UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DType dtype) {
+  const std::vector<std::byte> data = bytes_of(random_array(random, sizes, dtype));
   return buffer_from_host(shape_of(sizes), dtype, "CPU", data.data());
 }
 

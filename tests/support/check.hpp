@@ -49,7 +49,11 @@ void expect_error(const std::function<void()>& action, const std::vector<std::st
 /// Kernels that would run for a tensor.
 int64_t kernel_count(const std::vector<Tensor>& values);
 
-/// A leaf with random contents: ordinary numbers mixed with NaN, infinities, zeros and limits.
+/// Random contents: ordinary numbers mixed with NaN, infinities, zeros and limits.
+Array random_array(std::mt19937_64& random, const std::vector<int64_t>& sizes, DType dtype);
+/// As they lie in memory, with a few bytes to spare.
+std::vector<std::byte> bytes_of(const Array& array);
+/// A leaf with random contents.
 UOp random_leaf(std::mt19937_64& random, const std::vector<int64_t>& sizes, DType dtype);
 /// A leaf from test_seed() and `salt`: equal arguments give equal contents.
 UOp leaf(const std::vector<int64_t>& sizes, DType dtype = DType::Float32, uint64_t salt = 0);

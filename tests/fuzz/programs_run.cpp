@@ -1,0 +1,248 @@
+// Running programs beside an oracle that computes each step at once, on arrays of its own.
+#include <algorithm>
+#include <set>
+
+#include "check.hpp"
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "programs.hpp"
+
+namespace koine::test {
+namespace {
+
+// What each value is, known at once; views look at the storage of their base.
+class Oracle {
+ public:
+  Oracle(const Program& program, bool strict) : program_(program), strict_(strict) {}
+
+  BoundedArray value(int id) const {
+    const auto view = views_.find(id);
+    if (view == views_.end()) return storages_.at(id);
+    return moved(view->second.second, view->second.first);
+  }
+  BoundedArray evaluate(const UOp& graph,
+                        const std::map<std::string, int64_t>& variables = {}) const {
+    BoundedBindings bindings;
+    for (const auto& [id, place] : places_of(graph)) bindings.emplace(place, value(id));
+    for (const UOp& u : toposort(graph))
+      if (u.is(Op::Param) && variables.contains(u.as<BufferArg>().name))
+        bindings.emplace(
+            u, BoundedArray{{DType::Index,
+                             {},
+                             {int_to_bits(DType::Index, variables.at(u.as<BufferArg>().name))},
+                             {}},
+                            {}});
+    return cleared(interpret_bounded(graph, bindings));
+  }
+  void set(int id, BoundedArray a) {
+    // Memory holds 0 where an element is invalid.
+    for (size_t i = 0; i < a.value.valid.size(); ++i)
+      if (a.value.valid[i] == 0) a.value.data[i] = 0;
+    a.value.valid.clear();
+    storages_.insert_or_assign(id, std::move(a));
+  }
+  void set_view(int id, int of, const UOp& chain) {
+    views_.insert_or_assign(id, std::pair(of, chain));
+  }
+
+  // Through views to the base: where each element of the target lies there.
+  void assign(int id, const BoundedArray& a) {
+    int base = id;
+    UOp chain = program_.placeholders.at(id);
+    while (views_.contains(base)) {
+      const auto& [of, step] = views_.at(base);
+      chain = substitute(chain, {{program_.placeholders.at(base), step}});
+      base = of;
+    }
+    BoundedArray& storage = storages_.at(base);
+    const UOp places = param(0, program_.placeholders.at(base).shape(), DType::Int64);
+    Array numbers{DType::Int64, storage.value.sizes, {}, {}};
+    for (int64_t i = 0; i < numbers.numel(); ++i) numbers.data.push_back(static_cast<Bits>(i));
+    const Array at =
+        interpret(retyped(chain, program_.placeholders.at(base), places), {{places, numbers}});
+    if (storage.error.empty() && !a.error.empty())
+      storage.error.assign(storage.value.data.size(), 0);
+    for (size_t i = 0; i < at.data.size(); ++i) {
+      storage.value.data[at.data[i]] = a.value.data[i];
+      if (!storage.error.empty()) storage.error[at.data[i]] = a.error.empty() ? 0 : a.error[i];
+    }
+  }
+
+  std::map<int, UOp> places_of(const UOp& graph) const {
+    std::map<int, UOp> out;
+    std::set<uint64_t> below;
+    for (const UOp& u : toposort(graph)) below.insert(u.id());
+    for (const auto& [id, place] : program_.placeholders)
+      if (below.contains(place.id())) out.emplace(id, place);
+    return out;
+  }
+
+ private:
+  BoundedArray cleared(BoundedArray a) const {
+    if (strict_) a.error.clear();
+    return a;
+  }
+  BoundedArray moved(const UOp& chain, int of) const {
+    return interpret_bounded(chain, {{program_.placeholders.at(of), value(of)}});
+  }
+  // The same movement of another dtype.
+  static UOp retyped(const UOp& chain, const UOp& from, const UOp& to) {
+    return transform_graph(chain, [&](const UOp& original, const UOp& rebuilt) {
+      return original == from ? to : rebuilt;
+    });
+  }
+
+  const Program& program_;
+  bool strict_;
+  std::map<int, BoundedArray> storages_;
+  std::map<int, std::pair<int, UOp>> views_;
+};
+
+// A chain of movement as calls on a Tensor, which make views.
+Tensor view_on(const Tensor& base, const UOp& chain) {
+  std::vector<UOp> steps;
+  for (UOp u = chain; !u.is(Op::Buffer); u = UOp(u.src(0))) steps.push_back(u);
+  Tensor out = base;
+  for (; !steps.empty(); steps.pop_back()) {
+    const UOp& u = steps.back();
+    if (u.is(Op::Permute)) {
+      out = out.permute(u.as<Ints>());
+    } else if (u.is(Op::Flip)) {
+      std::vector<int64_t> axes;
+      for (size_t i = 0; i < u.rank(); ++i)
+        if (u.as<Ints>()[i] != 0) axes.push_back(static_cast<int64_t>(i));
+      if (!axes.empty()) out = out.flip(axes);
+    } else if (u.is(Op::Shrink)) {
+      std::vector<std::pair<int64_t, int64_t>> bounds;
+      for (size_t i = 0; i < u.rank(); ++i) {
+        const int64_t from = const_int(u.src(1).src(i));
+        bounds.emplace_back(from, from + const_int(u.src(2).src(i)));
+      }
+      out = out.shrink(bounds);
+    } else {
+      KOINE_INVARIANT(u.is(Op::Reshape), "a view by {}", op_name(u.op()));
+      out = out.reshape(u.sizes());
+    }
+  }
+  return out;
+}
+
+class Runner {
+ public:
+  Runner(const Program& program, const Settings& settings)
+      : program_(program), settings_(settings), oracle_(program, settings.strict) {}
+
+  std::string run() {
+    for (size_t i = 0; i < program_.steps.size(); ++i)
+      if (const std::string p = step(program_.steps[i]); !p.empty())
+        return fmt::format("step {}: {}", i, p);
+    return "";
+  }
+
+ private:
+  std::string step(const Step& s) {
+    switch (s.kind) {
+      case Step::Kind::Leaf:
+        oracle_.set(s.value, {s.data, {}});
+        held_[s.value] = Tensor::from_bytes(bytes_of(s.data).data(), s.data.sizes, s.data.dtype);
+        return "";
+      case Step::Kind::Make:
+        oracle_.set(s.value, oracle_.evaluate(s.graphs[0]));
+        held_[s.value] = Tensor(actual(s.graphs[0]));
+        return "";
+      case Step::Kind::View:
+        oracle_.set_view(s.value, s.values[0], s.graphs[0]);
+        held_[s.value] = view_on(held_.at(s.values[0]), s.graphs[0]);
+        return "";
+      case Step::Kind::Assign:
+        oracle_.assign(s.value, oracle_.evaluate(s.graphs[0]));
+        held_.at(s.value).assign(Tensor(actual(s.graphs[0])));
+        return "";
+      case Step::Kind::Realize:
+        Tensor::realize(tensors(s.values));
+        return "";
+      case Step::Kind::Drop:
+        for (const int id : s.values) held_.erase(id);
+        return "";
+      case Step::Kind::Look:
+        return look(s);
+      case Step::Kind::Run:
+        break;
+    }
+    for (const auto& variables : s.bindings)
+      if (const std::string p = run_graphs(s, variables); !p.empty()) return p;
+    return "";
+  }
+
+  std::vector<Tensor> tensors(const std::vector<int>& ids) const {
+    std::vector<Tensor> out;
+    for (const int id : ids) out.push_back(held_.at(id));
+    return out;
+  }
+
+  // A graph with what its placeholders are now.
+  UOp actual(const UOp& graph, const Substitution& others = {}) const {
+    Substitution known = others;
+    for (const auto& [id, place] : oracle_.places_of(graph))
+      if (!known.contains(place)) known.emplace(place, held_.at(id).uop());
+    return substitute(graph, known);
+  }
+
+  std::string look(const Step& s) {
+    Tensor::realize(tensors(s.values));
+    for (const int id : s.values) {
+      const Tensor& t = held_.at(id);
+      const std::vector<std::byte> bytes = t.bytes();
+      Array got{t.dtype(), t.shape(), {}, {}};
+      for (int64_t i = 0; i < t.numel(); ++i)
+        got.data.push_back(read_element(bytes.data(), t.dtype(), i));
+      if (const std::string d = difference(oracle_.value(id), got); !d.empty())
+        return fmt::format("value {}: {}", id, d);
+    }
+    return "";
+  }
+
+  // Stores go to fresh copies: the pool's own values change by assignment only.
+  std::string run_graphs(const Step& s, const std::map<std::string, int64_t>& variables) {
+    Substitution copies;
+    for (const UOp& u : toposort(sink(s.graphs)))
+      if (u.is(Op::Store)) {
+        UOp base = u.src(0);
+        while (!base.is(Op::Buffer)) base = UOp(base.src(0));
+        for (const auto& [id, place] : oracle_.places_of(base))
+          if (!copies.contains(place))
+            copies.emplace(place, buffer_from_host(place.shape(), place.dtype(), default_device(),
+                                                   held_.at(id).bytes().data()));
+      }
+    std::vector<UOp> graphs;
+    for (const UOp& g : s.graphs) graphs.push_back(actual(g, copies));
+    const std::vector<UOp> results = realize(graphs, variables);
+    for (size_t i = 0; i < results.size(); ++i) {
+      BoundedArray expected = oracle_.evaluate(s.graphs[i], variables);
+      if (const std::string d = difference(expected, array_of(results[i])); !d.empty())
+        return fmt::format("graph {}: {}", i, d);
+    }
+    return "";
+  }
+
+  const Program& program_;
+  const Settings& settings_;
+  Oracle oracle_;
+  std::map<int, Tensor> held_;
+};
+
+}  // namespace
+
+std::string problem_of(const Program& program, const Settings& settings) {
+  const OptionScope scope(options_of(settings));
+  if (!settings.warm) clear_compile_cache();
+  try {
+    if (settings.warm) (void)Runner(program, settings).run();
+    return Runner(program, settings).run();
+  } catch (const std::exception& e) {
+    return std::string("exception: ") + e.what();
+  }
+}
+
+}  // namespace koine::test
