@@ -62,8 +62,8 @@ UOp GraphGenerator::partner(const UOp& x) {
 
 UOp GraphGenerator::elementwise(const UOp& x) {
   const DType d = x.dtype();
-  std::vector<Op> ops{Op::Add,   Op::Mul,   Op::Max,    Op::CmpLt,
-                      Op::CmpNe, Op::Where, Op::Mulacc, Op::Trunc};
+  std::vector<Op> ops{Op::Add, Op::Mul, Op::Max, Op::CmpLt, Op::CmpNe, Op::Where};
+  if (is_float(d) || features_.whole_mulacc) ops.insert(ops.end(), {Op::Mulacc, Op::Trunc});
   if (is_float(d))
     ops.insert(ops.end(),
                {Op::Fdiv, Op::Sqrt, Op::Recip, Op::Exp2, Op::Log2, Op::Sin, Op::Pow, Op::Add});

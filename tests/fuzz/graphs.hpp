@@ -18,8 +18,9 @@ struct Features {
   bool resizing_bitcasts = false;
   bool markers = false;  ///< Detach, ContiguousBackward, Replicated
   bool threefry = false;
+  bool whole_mulacc = true;  ///< Mulacc and Trunc of integers and bools
 
-  static Features all() { return {true, true, true, true, true, true, true}; }
+  static Features all() { return {true, true, true, true, true, true, true, true}; }
 };
 
 /// Grows a random well-typed tensor graph from leaves that its maker gives. Small, so that the

@@ -45,7 +45,7 @@ class Maker {
 
   int new_value(const UOp& shape, DType dtype, int base = -1) {
     const int id = next_++;
-    program_.placeholders.emplace(id, new_buffer(shape, dtype, Device("CPU")));
+    program_.placeholders.emplace(id, new_buffer(shape, dtype, Device()));
     live_.emplace(id, Info{base < 0 ? id : base});
     return id;
   }
@@ -82,6 +82,7 @@ class Maker {
       case 1:
         return binary(Op::Max, flip(from, std::vector<int64_t>(from.rank(), 1)), other);
       case 2:
+        if (!is_float(like.dtype()) && !features_.graphs.whole_mulacc) return other;
         return mulacc(from, other, from);
       default:
         return where(lt(from, other), other, constant_int(like.dtype(), 1));
@@ -262,7 +263,9 @@ class Maker {
   // effects on another buffer, and values that read them.
   void effects() {
     const int64_t rows = 2 + below(5);
-    UOp version = place(new_leaf({rows, 1 + below(4)}, dtype_));
+    const int stored = new_leaf({rows, 1 + below(4)}, dtype_);
+    if (!features_.self_overlap) live_.erase(stored);  // nothing else reads it
+    UOp version = place(stored);
     Step s{Step::Kind::Run, -1, {}, {}, {}, {{}}};
     for (int64_t n = 1 + below(3); n > 0; --n) {
       const std::vector<int64_t> sizes = version.sizes();
@@ -302,7 +305,8 @@ class Maker {
 
 const std::vector<FeatureOff>& features_off() {
   static const std::vector<FeatureOff> off = {
-      {"functions", "bodies of nested Functions keep Params of outer ones"},
+      {"whole_mulacc", "default mode cannot select it"},
+      {"resizing_bitcasts", "what is invalid before one is valid behind it"},
       {"gated_loads", "Load of a tensor ignores its gate"},
       {"gated_stores", "Store of a tensor ignores its gate"},
       {"groups", "the stores of a Group are lost"},
@@ -321,6 +325,7 @@ ProgramFeatures features_on() {
                                                 {"resizing_bitcasts", &f.graphs.resizing_bitcasts},
                                                 {"markers", &f.graphs.markers},
                                                 {"threefry", &f.graphs.threefry},
+                                                {"whole_mulacc", &f.graphs.whole_mulacc},
                                                 {"gradients", &f.gradients},
                                                 {"symbolic", &f.symbolic},
                                                 {"stores", &f.stores},

@@ -6,7 +6,8 @@
 
 namespace koine::test {
 
-/// The settings that a program runs under, drawn after it: both modes, interpreted and compiled.
+/// The settings that a program runs under, drawn after it: in both modes, interpreted or
+/// compiled.
 std::vector<Settings> settings_of(std::mt19937_64& random);
 
 /// The kind of a problem, which reducing keeps: a crash by its signal, an exception by how its

@@ -108,6 +108,19 @@ TEST(ir, spec_A5_binary_is_raw_bytes) {
   expect_same_everywhere(sum);
 }
 
+TEST(ir, spec_A5_binary_on_any_device_and_in_functions) {
+  const UOp blob = UOp::make(Op::Binary, {}, std::string("\1\2\3", 3));
+  const std::vector<int> sum{2, 4, 6};
+  EXPECT_EQ(Tensor(add(blob, blob)).tolist<int>(), sum);
+  for (const char* device : {"INTERP", "CPU:1", "CPU"}) {
+    const Tensor x = Tensor::from<uint8_t>({1, 2, 3}, {3}, device);
+    EXPECT_EQ(Tensor(add(x.uop(), blob)).tolist<int>(), sum) << device;
+  }
+  const UOp p = param(0, shape_of({3}), DType::UInt8), x = leaf({3}, DType::UInt8);
+  const UOp call = function(tuple(std::vector<UOp>{add(p, blob)}), std::vector<UOp>{x});
+  expect_same_everywhere(get_tuple(call, 0));
+}
+
 TEST(ir, spec_A6_vector_constants_are_stacks) {
   const UOp v = stack(std::vector<UOp>{constant(DType::Float32, 1), constant(DType::Float32, 2),
                                        constant(DType::Float32, 3), constant(DType::Float32, 4)});

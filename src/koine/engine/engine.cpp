@@ -51,14 +51,23 @@ UOp make_buffer(const UOp& shape, DType dtype, const std::string& device) {
   return buffer;
 }
 
-// Nodes that were computed before become their Buffers, and so do raw bytes (row A5).
-UOp with_results(const UOp& graph) {
+bool holds(const UOp& graph, Op op) {
+  if ((graph.node()->ops_below & mask_of(op)) == 0) return false;
+  const NodeList below = toposort(graph);
+  return std::any_of(below.begin(), below.end(), [op](const UOp& u) { return u.is(op); });
+}
+
+// Nodes that were computed before become their Buffers, and so do raw bytes, also those in bodies
+// of Functions; they follow the device of what reads them (row A5).
+UOp with_results(const UOp& request) {
+  const bool hidden = holds(request, Op::Function) && holds(request, Op::Binary);
+  const UOp graph = hidden ? inline_functions(request) : request;
   Substitution known;
+  const std::string device = device_of(graph);
   toposort(graph, [&](const UOp& u) {
     UOp buffer = storage::result(u);
-    if (!buffer && u.is(Op::Binary)) {
-      buffer =
-          buffer_from_host(u.shape(), DType::UInt8, default_device(), u.as<std::string>().data());
+    if (u.is(Op::Binary) && !(buffer && buffer.device().name() == device)) {
+      buffer = buffer_from_host(u.shape(), DType::UInt8, device, u.as<std::string>().data());
       storage::set_result(u, buffer);
     }
     if (buffer) known.emplace(u, buffer);
