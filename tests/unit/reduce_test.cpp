@@ -20,7 +20,7 @@ bool holds(const UOp& graph, Op op, DType dtype) {
 // A failure that needs two ops, one below the other, is reduced to little more than these.
 TEST(reduce, a_random_graph_becomes_a_handful_of_nodes) {
   int reduced = 0;
-  for (uint64_t i = 0; i < 400; ++i) {
+  for (uint64_t i = 0; i < 1200; ++i) {
     std::mt19937_64 random(test_seed() + i);
     const UOp graph = random_graph(random);
     const Fails fails = [](const UOp& g) {
