@@ -163,8 +163,19 @@ class Maker {
   void assign() {
     const int target = any_live();
     if (target < 0) return make(expression());
+    const std::vector<int64_t> sizes = place(target).sizes();
+    if (!sizes.empty() && place(target).numel() > 0 && chance(3)) return set_rows(target);
     const UOp value = expression_like(place(target));
     add({Step::Kind::Assign, target, {}, {value}, {}, {}});
+  }
+
+  void set_rows(int target) {
+    std::vector<int64_t> sizes = place(target).sizes();
+    Array rows{DType::Int64, {1 + below(5)}, {}, {}};
+    for (int64_t i = 0; i < rows.sizes[0]; ++i)
+      rows.data.push_back(static_cast<Bits>(below(2 * sizes[0]) - sizes[0]));  // from the end too
+    sizes[0] = rows.sizes[0];
+    add({Step::Kind::SetRows, target, {}, {leaf(sizes, place(target).dtype())}, rows, {}});
   }
 
   void realize_or_drop() {

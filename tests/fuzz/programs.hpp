@@ -19,6 +19,7 @@ struct Step {
     Make,     ///< value := a lazy graph of others, as they are now
     View,     ///< value := movement of one other, which it aliases
     Assign,   ///< value.assign(graph)
+    SetRows,  ///< value[data] = graph: rows by position, of which the last one written stays
     Realize,  ///< `values` together
     Drop,     ///< nobody holds `values` any more
     Look,     ///< compares `values`, which are held on to

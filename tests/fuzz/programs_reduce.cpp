@@ -148,8 +148,8 @@ std::vector<Settings> settings_of(std::mt19937_64& random) {
 std::string kind_of(const std::string& problem) {
   if (problem.empty()) return "";
   if (problem.starts_with("crash: ")) return problem.substr(0, problem.find(':', 7));
-  if (problem.starts_with("exception: ")) return problem.substr(0, 40);
-  return "difference";
+  const size_t thrown = problem.find("exception: ");
+  return thrown == std::string::npos ? "difference" : problem.substr(thrown, 40);
 }
 
 Program reduce_program(const Program& program, const Settings& settings) {

@@ -159,6 +159,8 @@ class Runner {
         oracle_.assign(s.value, oracle_.evaluate(s.graphs[0]));
         held_.at(s.value).assign(Tensor(actual(s.graphs[0])));
         return "";
+      case Step::Kind::SetRows:
+        return set_rows(s);
       case Step::Kind::Realize:
         Tensor::realize(tensors(s.values));
         return "";
@@ -187,6 +189,26 @@ class Runner {
     for (const auto& [id, place] : oracle_.places_of(graph))
       if (!known.contains(place)) known.emplace(place, held_.at(id).uop());
     return substitute(graph, known);
+  }
+
+  std::string set_rows(const Step& s) {
+    BoundedArray now = oracle_.value(s.value);
+    const BoundedArray rows = oracle_.evaluate(s.graphs[0]);
+    const auto row = now.value.data.size() / static_cast<size_t>(now.value.sizes[0]);
+    if (!rows.error.empty() && now.error.empty()) now.error.assign(now.value.data.size(), 0);
+    for (size_t i = 0; i < s.data.data.size(); ++i) {
+      const auto asked = static_cast<int64_t>(s.data.data[i]);
+      const auto at = static_cast<size_t>(asked < 0 ? asked + now.value.sizes[0] : asked) * row;
+      for (size_t k = 0; k < row; ++k) {
+        now.value.data[at + k] = rows.value.data[i * row + k];
+        if (!now.error.empty())
+          now.error[at + k] = rows.error.empty() ? 0 : rows.error[i * row + k];
+      }
+    }
+    oracle_.assign(s.value, now);
+    const Tensor at = Tensor::from_bytes(bytes_of(s.data).data(), s.data.sizes, DType::Int64);
+    held_.at(s.value).setitem({at}, Tensor(actual(s.graphs[0])));
+    return "";
   }
 
   std::string look(const Step& s) {

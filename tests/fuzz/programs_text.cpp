@@ -22,7 +22,8 @@ std::string numbers_of(const Array& a) {
 }
 
 std::string kind_name(Step::Kind kind) {
-  static const char* names[] = {"Leaf", "Make", "View", "Assign", "Realize", "Drop", "Look", "Run"};
+  static const char* names[] = {"Leaf",    "Make", "View", "Assign", "SetRows",
+                                "Realize", "Drop", "Look", "Run"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -110,7 +111,8 @@ std::string text_of(const Program& program) {
       out += fmt::format(" t{} (slot {})", s.value,
                          program.placeholders.at(s.value).as<BufferArg>().slot);
     if (!s.values.empty()) out += fmt::format(" {}", list_cpp(s.values));
-    if (s.kind == Step::Kind::Leaf) out += " = " + numbers_of(s.data);
+    if (!s.data.data.empty())
+      out += (s.kind == Step::Kind::Leaf ? " = " : " at ") + numbers_of(s.data);
     for (const auto& variables : s.bindings)
       for (const auto& [name, value] : variables) out += fmt::format(" {}={}", name, value);
     out += "\n";
@@ -133,6 +135,10 @@ std::string cpp_of(const Program& program) {
         break;
       case Step::Kind::Assign:
         out += fmt::format("t{}.assign({});\n", s.value, tensor_cpp(program, s.graphs[0]));
+        break;
+      case Step::Kind::SetRows:
+        out += fmt::format("t{}.setitem({{Tensor::from<int64_t>({{{}}})}}, {});\n", s.value,
+                           numbers_of(s.data), tensor_cpp(program, s.graphs[0]));
         break;
       case Step::Kind::Realize:
       case Step::Kind::Look:

@@ -107,7 +107,7 @@ std::string difference_anywhere(const UOp& value, std::mt19937_64& random) {
       try {
         problem = difference(bounded, run_with(value, settings));
       } catch (const std::exception& e) {
-        problem = std::string(e.what()).substr(0, 600);
+        problem = "exception: " + std::string(e.what()).substr(0, 600);
       }
       if (!problem.empty()) return text_of(settings) + ": " + problem;
     }
