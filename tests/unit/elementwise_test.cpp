@@ -404,7 +404,9 @@ TEST(elementwise, spec_amend_3_native_and_decomposed) {
     ASSERT_EQ(root[i], std::sqrt(a[i]));
   }
   // Without native Sqrt; Fdiv becomes a product with a reciprocal, here itself native.
-  DecomposeContext target{ops({Op::Recip, Op::Trunc})};
+  Target machine;
+  machine.float_ops = ops({Op::Recip, Op::Trunc});
+  DecomposeContext target{machine};
   const UOp graph = stack(std::vector<UOp>{fdiv(x.uop(), y.uop()), unary(Op::Sqrt, x.uop())});
   const UOp plain = rewrite(graph, transcendental_rules() + fallback_rules(), target);
   for (const UOp& u : toposort(plain)) EXPECT_FALSE(u.is(Op::Fdiv) || u.is(Op::Sqrt));

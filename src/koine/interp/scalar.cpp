@@ -59,7 +59,7 @@ const Recipe& recipe_of(Op op, DType dtype, const Arg& arg) {
 }  // namespace
 
 Bits interpret_scalar(Op op, DType out, DType in, std::span<const Bits> operands, const Arg& arg) {
-  if (op == Op::Bitcast) return operands[0];
+  if (op == Op::Bitcast) return out == DType::Bool ? operands[0] != 0 : operands[0];
   if (can_evaluate(op, in)) return evaluate(op, out, in, operands);
   std::vector<Bits> values;
   for (const Step& s : recipe_of(op, in, arg).steps) {

@@ -89,8 +89,12 @@ Lanes ValueOp::compute(std::span<const Lanes* const> operands) const {
     case Op::Expand:
     case Op::Reshape:
     case Op::Shrink:
-    case Op::Bitcast:
       for (size_t i = 0; i < count_; ++i) out[i] = (*operands[0])[from(0, i)];
+      return out;
+    case Op::Bitcast:
+      for (size_t i = 0; i < count_; ++i)
+        out[i] = interpret_scalar(Op::Bitcast, node_.dtype(), node_.src(0).dtype(),
+                                  std::span<const Bits>(&(*operands[0])[i], 1));
       return out;
     case Op::Stack:
       out.clear();

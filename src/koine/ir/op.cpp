@@ -36,4 +36,10 @@ bool is_commutative(Op op) {
          op == Op::Or || op == Op::And;
 }
 
+OpSet ops(std::initializer_list<Op> list) {
+  OpSet set;
+  for (const Op op : list) set.set(static_cast<size_t>(op));
+  return set;
+}
+
 }  // namespace koine

@@ -1,5 +1,7 @@
 #pragma once
+#include <bitset>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 
@@ -55,6 +57,9 @@ bool is_elementwise(Op op);
 /// Changes only which element is read. Index, Stack and Bitcast included, as in the spec.
 bool is_movement(Op op);
 bool is_commutative(Op op);
+
+using OpSet = std::bitset<static_cast<size_t>(op_count)>;
+OpSet ops(std::initializer_list<Op> list);
 
 /// A set of ops, folded to 64 bits: a clear bit proves that an op is absent, a set one is a hint.
 using OpMask = uint64_t;

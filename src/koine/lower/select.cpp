@@ -5,6 +5,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rewrite/rewrite.hpp"
@@ -29,8 +30,7 @@ class Devectorizer {
     const NodeList order = toposort(ast);
     // Buffers in memory are flat and shape operands are not values: neither has lanes.
     auto is_value = [](const UOp& u) {
-      const bool memory = u.is(Op::Param) || (u.is(Op::Buffer) && u.addrspace() != AddrSpace::Reg);
-      return !u.is(Op::Stack) && !memory && u.dtype() != DType::Void;
+      return !u.is(Op::Stack) && !is_memory(u) && u.dtype() != DType::Void;
     };
     for (const UOp& u : order)
       if (is_value(u)) rank_ = std::max(rank_, u.rank());
@@ -406,20 +406,13 @@ class Devectorizer {
   NodeMap<Pieces> pieces_;
 };
 
-OpSet native_ops(const Target& target) {
-  OpSet set = ops({Op::Fdiv, Op::Sqrt, Op::Trunc});
-  if (target.has_fma && !target.strict) set.set(static_cast<size_t>(Op::Mulacc));
-  return set;
-}
-
-const RuleSet<>& contraction_rules() {
-  static const RuleSet<> rules = {
-      rule("mulacc", any(0) * any(1) + any(2),
-           [](const Match& m) {
-             const DType d = m.root().dtype();
-             if (d != DType::Float32 && d != DType::Float64) return UOp();
-             return mulacc(m[0], m[1], m[2]);
-           }),
+const RuleSet<DecomposeContext>& contraction_rules() {
+  static const RuleSet<DecomposeContext> rules = {
+      rule<DecomposeContext>("mulacc", any(0) * any(1) + any(2),
+                             [](const Match& m, DecomposeContext& c) {
+                               return c.lacks(Op::Mulacc, m.root()) ? UOp()
+                                                                    : mulacc(m[0], m[1], m[2]);
+                             }),
   };
   return rules;
 }
@@ -452,20 +445,19 @@ const RuleSet<>& vector_rules() {
 std::vector<StageStep> select_steps(const Target& target) {
   static const RuleSet<DecomposeContext> decompositions = transcendental_rules() + fallback_rules();
   static const RuleSet<> vectors = (symbolic_rules() + vector_rules()).remembered();
-  const OpSet native = native_ops(target);
-  std::vector<StageStep> steps{
-      {"decompositions",
-       [native](const UOp& u) {
-         DecomposeContext context{native};
-         return rewrite(u, decompositions, context);
-       }},
+  auto for_target = [&](const RuleSet<DecomposeContext>& rules) {
+    return [target, &rules](const UOp& u) {
+      DecomposeContext context{target};
+      return rewrite(u, rules, context);
+    };
+  };
+  return {
+      {"decompositions", for_target(decompositions)},
       {"narrow floats", emulate_narrow_floats},
       {"vectors", [in_order = target.strict](
                       const UOp& u) { return rewrite(Devectorizer(in_order).run(u), vectors); }},
+      {"contraction", for_target(contraction_rules())},
   };
-  if (native[static_cast<size_t>(Op::Mulacc)])
-    steps.push_back({"contraction", [](const UOp& u) { return rewrite(u, contraction_rules()); }});
-  return steps;
 }
 
 UOp select(const UOp& ast, const Target& target) {

@@ -399,6 +399,12 @@ class LlvmRenderer {
   }
 
   Value* compute(const UOp& u) {
+    // What LLVM cannot select would end the process.
+    const DType operands =
+        is_elementwise(u.op()) ? u.src(u.is(Op::Where) ? 1 : 0).dtype() : u.dtype();
+    KOINE_INVARIANT(!is_elementwise(u.op()) || is_native(target_, u.op(), operands),
+                    "render: {} has no {} of {}", target_.name, op_name(u.op()),
+                    dtype_name(operands));
     auto a = [&] { return value(u.src(0)); };
     auto b = [&] { return value(u.src(1)); };
     const bool real = is_float(u.dtype()), real_in = is_float(u.src(0).dtype());

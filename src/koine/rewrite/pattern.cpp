@@ -4,12 +4,6 @@
 
 namespace koine {
 
-OpSet ops(std::initializer_list<Op> list) {
-  OpSet set;
-  for (const Op op : list) set.set(static_cast<size_t>(op));
-  return set;
-}
-
 Pat::Pat(int64_t literal) {
   PatNode n;
   n.ops = koine::ops({Op::Const});

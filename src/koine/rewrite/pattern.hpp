@@ -1,6 +1,5 @@
 #pragma once
 #include <array>
-#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -15,9 +14,6 @@
 // A Pat is a value: an op set, sources, and an optional slot that captures the node it matched.
 // The same slot twice must capture the same node.
 namespace koine {
-
-using OpSet = std::bitset<static_cast<size_t>(op_count)>;
-OpSet ops(std::initializer_list<Op> list);
 
 inline constexpr int slot_count = 10;
 

@@ -1,14 +1,16 @@
 #pragma once
 #include "koine/ir/uop.hpp"
 #include "koine/rewrite/rules.hpp"
+#include "koine/target/target.hpp"
 
 // Ops in terms of simpler ones. Exp2, Log2, Sin, Pow and Threefry mean exactly these graphs on
 // every backend: the interpreter evaluates them too, so all agree bit for bit in strict mode.
 namespace koine {
 
-/// The ops a target runs natively; every other op that has a decomposition is replaced.
+/// The target that decides: an op that it lacks for its operands' dtype is replaced.
 struct DecomposeContext {
-  OpSet native;
+  const Target& target;
+  bool lacks(Op op, const UOp& operand) const { return !is_native(target, op, operand.dtype()); }
 };
 
 /// Exp2, Log2, Sin, Pow, Threefry as polynomials and integer arithmetic.

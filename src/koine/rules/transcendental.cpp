@@ -491,39 +491,41 @@ const RuleSet<DecomposeContext>& transcendental_rules() {
                              [](const Match& m, DecomposeContext&) {
                                return float_remainder(m.root().src(0), m.root().src(1));
                              }),
-      rule<DecomposeContext>("transcendental",
-                             node(ops({Op::Exp2, Op::Log2, Op::Sin, Op::Pow, Op::Threefry})),
-                             [](const Match& m, DecomposeContext& target) -> UOp {
-                               if (target.native[static_cast<size_t>(m.root().op())]) return {};
-                               return decompose(m.root().op(), m.root().src(), m.root().arg());
-                             }),
+      rule<DecomposeContext>(
+          "transcendental", node(ops({Op::Exp2, Op::Log2, Op::Sin, Op::Pow, Op::Threefry})),
+          [](const Match& m, DecomposeContext& c) {
+            const UOp& u = m.root();
+            return c.lacks(u.op(), u.src(0)) ? decompose(u.op(), u.src(), u.arg()) : UOp();
+          }),
   };
   return rules;
 }
 
 const RuleSet<DecomposeContext>& fallback_rules() {
   using Context = DecomposeContext;
-  auto lacks = [](const Context& target, Op op) { return !target.native[static_cast<size_t>(op)]; };
   static const RuleSet<Context> rules = {
       rule<Context>("recip", node(Op::Recip, {any(0)}),
-                    [lacks](const Match& m, Context& t) {
-                      return lacks(t, Op::Recip) && !lacks(t, Op::Fdiv) ? fdiv(like(m[0], 1), m[0])
-                                                                        : UOp();
+                    [](const Match& m, Context& c) {
+                      return c.lacks(Op::Recip, m[0]) && !c.lacks(Op::Fdiv, m[0])
+                                 ? fdiv(like(m[0], 1), m[0])
+                                 : UOp();
                     }),
       rule<Context>("fdiv", node(Op::Fdiv, {any(0), any(1)}),
-                    [lacks](const Match& m, Context& t) {
-                      return lacks(t, Op::Fdiv) ? mul(m[0], unary(Op::Recip, m[1])) : UOp();
+                    [](const Match& m, Context& c) {
+                      return c.lacks(Op::Fdiv, m[0]) ? mul(m[0], unary(Op::Recip, m[1])) : UOp();
                     }),
       rule<Context>("sqrt", node(Op::Sqrt, {any(0)}),
-                    [lacks](const Match& m, Context& t) {
-                      return lacks(t, Op::Sqrt)
+                    [](const Match& m, Context& c) {
+                      return c.lacks(Op::Sqrt, m[0])
                                  ? unary(Op::Exp2, mul(unary(Op::Log2, m[0]), like(m[0], 0.5)))
                                  : UOp();
                     }),
       rule<Context>("mulacc", node(Op::Mulacc, {any(0), any(1), any(2)}),
-                    [lacks](const Match& m, Context& t) {
-                      return lacks(t, Op::Mulacc) ? add(mul(m[0], m[1]), m[2]) : UOp();
+                    [](const Match& m, Context& c) {
+                      return c.lacks(Op::Mulacc, m[0]) ? add(mul(m[0], m[1]), m[2]) : UOp();
                     }),
+      rule<Context>("trunc of a whole number", node(Op::Trunc, {any(0)}),
+                    [](const Match& m, Context&) { return is_float(m[0].dtype()) ? UOp() : m[0]; }),
   };
   return rules;
 }

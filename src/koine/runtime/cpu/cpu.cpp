@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <thread>
 
@@ -105,32 +106,44 @@ class CpuDevice : public DeviceRuntime {
 
 }  // namespace
 
-Target cpu_target() {
+bool host_runs(std::string_view level) {
+  static const std::string host = host_cpu_features();
+  auto all = [](std::initializer_list<std::string_view> features) {
+    return std::all_of(features.begin(), features.end(),
+                       [](std::string_view f) { return has_feature(host, f); });
+  };
+  if (level == "x86-64-v4") return all({"avx512f", "avx512vl", "avx512bw", "avx512dq"});
+  return level != "x86-64-v3" || all({"avx2", "fma"});
+}
+
+Target cpu_target(std::string_view level, bool strict) {
   Target t;
-  const std::string host = host_cpu_features();
-  const std::string& level = options().cpu;
-  const bool v4_host = has_feature(host, "avx512f") && has_feature(host, "avx512vl") &&
-                       has_feature(host, "avx512bw") && has_feature(host, "avx512dq");
-  const bool v3_host = has_feature(host, "avx2") && has_feature(host, "fma");
-  if (level.empty()) {
-    t.cpu = host_cpu_name();
-    t.features = host;
-  } else {
-    KOINE_REQUIRE(level == "x86-64-v2" || level == "x86-64-v3" || level == "x86-64-v4", Value,
-                  "KOINE_CPU={}: expected x86-64-v2, x86-64-v3 or x86-64-v4", level);
-    KOINE_REQUIRE((level != "x86-64-v3" || v3_host) && (level != "x86-64-v4" || v4_host), Device,
-                  "KOINE_CPU={}: this host ({}) lacks its instructions", level, host_cpu_name());
-    t.cpu = level;
-  }
-  const bool v4 = level.empty() ? v4_host : level == "x86-64-v4";
-  const bool v3 = level.empty() ? v3_host : level != "x86-64-v2";
+  t.cpu = level.empty() ? host_cpu_name() : level;
+  if (level.empty()) t.features = host_cpu_features();
+  const bool v4 = level.empty() ? host_runs("x86-64-v4") : level == "x86-64-v4";
+  const bool v3 = level.empty() ? host_runs("x86-64-v3") : level != "x86-64-v2";
   t.vector_bytes = v4 ? 64 : v3 ? 32 : 16;
   t.vector_registers = v4 ? 32 : 16;
   t.has_fma = v3 || v4;
   t.has_threads = true;
-  t.strict = options().strict;
-  t.name = fmt::format("cpu-{}{}", level.empty() ? t.cpu : level, t.strict ? "-strict" : "");
+  t.strict = strict;
+  t.name = fmt::format("cpu-{}{}", t.cpu, t.strict ? "-strict" : "");
   return t;
+}
+
+Target cpu_target() {
+  const std::string& level = options().cpu;
+  const auto& levels = cpu_levels();
+  KOINE_REQUIRE(level.empty() || std::find(levels.begin(), levels.end(), level) != levels.end(),
+                Value, "KOINE_CPU={}: expected one of {}", level, fmt::join(levels, ", "));
+  KOINE_REQUIRE(level.empty() || host_runs(level), Device,
+                "KOINE_CPU={}: this host ({}) lacks its instructions", level, host_cpu_name());
+  return cpu_target(level, options().strict);
+}
+
+const std::vector<std::string_view>& cpu_levels() {
+  static const std::vector<std::string_view> levels = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
+  return levels;
 }
 
 std::unique_ptr<DeviceRuntime> make_cpu_device(const std::string& name) {

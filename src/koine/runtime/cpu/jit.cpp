@@ -6,6 +6,7 @@
 #include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Support/CommandLine.h>
+#include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/SmallVectorMemoryBuffer.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Target/TargetMachine.h>
@@ -39,6 +40,10 @@ void initialise() {
     // Our renderer emits strength-reduced addresses; these passes only cost time on them.
     const char* arguments[] = {"koine", "-disable-lsr", "-disable-cgp"};
     llvm::cl::ParseCommandLineOptions(3, arguments);
+    // LLVM would end the process. Its frames have no handlers to run on the way out: the compiler
+    // that was at work is given up (`Compiler::object`).
+    llvm::install_fatal_error_handler(
+        [](void*, const char* reason, bool) { internal_error("LLVM: {}", reason); });
   });
 }
 
@@ -71,7 +76,12 @@ class Compiler {
     render_llvm(linear, name, target, module);
     if (options().verify >= 2 && llvm::verifyModule(module, &llvm::errs()))
       internal_error("the LLVM renderer made an ill-formed module from\n{}", to_text(linear));
-    passes_->run(module);
+    try {
+      passes_->run(module);
+    } catch (...) {
+      abandon();
+      throw;
+    }
     return std::exchange(code_, {});
   }
 
@@ -86,6 +96,15 @@ class Compiler {
     if (machine_->addPassesToEmitFile(*passes_, stream_, nullptr, llvm::CodeGenFileType::ObjectFile,
                                       true))
       internal_error("LLVM cannot emit object files for this host");
+  }
+
+  // What LLVM left half done is neither used nor destroyed.
+  void abandon() {
+    (void)passes_.release();
+    (void)context_.release();
+    (void)machine_.release();
+    machine_key_ = "none yet";
+    code_.clear();
   }
 
   void make_machine(const Target& target) {

@@ -1,0 +1,36 @@
+#include "koine/target/target.hpp"
+
+namespace koine {
+
+bool is_native(const Target& target, Op op, DType operands) {
+  const bool real = is_float(operands), integer = is_integer(operands);
+  switch (op) {
+    case Op::Add:
+    case Op::Mul:
+    case Op::Max:
+    case Op::CmpLt:
+    case Op::CmpNe:
+    case Op::Where:
+    case Op::Cast:
+      return operands != DType::Void;
+    case Op::Xor:
+    case Op::Or:
+    case Op::And:
+      return integer || operands == DType::Bool;
+    case Op::Idiv:
+    case Op::Mod:
+    case Op::Shl:
+    case Op::Shr:
+      return integer;
+    case Op::Mulacc:
+      return real && target.has_fma && !target.strict;
+    default:
+      return real && target.float_ops[static_cast<size_t>(op)];
+  }
+}
+
+bool is_native(const Target&, DType dtype) {
+  return dtype != DType::Void && !is_small_float(dtype);
+}
+
+}  // namespace koine
