@@ -4,7 +4,7 @@
 namespace koine::app {
 
 struct DemoOptions {
-  std::string data = "data/digits.csv";
+  std::string data;  ///< empty: find_digits()
   std::string save = "digits.safetensors";
   int epochs = 14;
   uint64_t seed = 7;

@@ -1,8 +1,9 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <random>
 
@@ -10,6 +11,7 @@
 #include "digits.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/koine.hpp"
+#include "progress.hpp"
 
 namespace koine::app {
 namespace {
@@ -55,16 +57,24 @@ Batch gather_batch(const Digits& digits, const std::vector<int64_t>& order, int6
   return {Tensor::from(images, {count, 1, 8, 8}), Tensor::from(labels, {count})};
 }
 
-void progress(int epoch, int epochs, int64_t step, int64_t steps, double loss, double accuracy) {
-  constexpr int width = 24;
-  const auto filled = static_cast<int>(width * (step + 1) / steps);
-  std::string bar;
-  for (int i = 0; i < width; ++i) bar += i < filled ? "█" : "░";
-  const bool terminal = isatty(STDOUT_FILENO) != 0;
-  if (!terminal && step + 1 != steps) return;
-  fmt::print("{}epoch {:2}/{} {} loss {:.4f}  train accuracy {:5.1f} %{}", terminal ? "\r" : "",
-             epoch + 1, epochs, bar, loss, 100 * accuracy, step + 1 == steps ? "\n" : "");
+// A line that is drawn over where there is a terminal, and a line an epoch where there is none.
+void show(const Progress& p) {
+  const int columns = terminal_columns();
+  const bool last = p.step == p.steps;
+  if (columns == 0 && !last) return;
+  constexpr int wide = 200;
+  fmt::print("{}{}{}", columns > 0 ? "\r" : "", progress_line(p, columns > 0 ? columns - 1 : wide),
+             last ? "\n" : "");
   std::fflush(stdout);
+}
+
+// Training for nothing would be a pity.
+void require_writable(const std::string& path) {
+  const bool existed = std::filesystem::exists(path);
+  const bool opens = std::ofstream(path, std::ios::app).is_open();
+  KOINE_REQUIRE(opens, File, "--save={}: cannot be written: is the folder there and writable?",
+                path);
+  if (!existed) std::filesystem::remove(path);
 }
 
 }  // namespace
@@ -72,7 +82,8 @@ void progress(int epoch, int epochs, int64_t step, int64_t steps, double loss, d
 int run_demo(const DemoOptions& o) {
   const double start = now_seconds();
   Tensor::manual_seed(o.seed);
-  const Digits digits = read_digits(o.data);
+  require_writable(o.save);
+  const Digits digits = read_digits(o.data.empty() ? find_digits() : o.data);
   std::vector<int64_t> order(static_cast<size_t>(digits.count()));
   std::iota(order.begin(), order.end(), int64_t{0});
   std::mt19937_64 random(o.seed);
@@ -116,8 +127,9 @@ int run_demo(const DemoOptions& o) {
         warm_total += seconds;
         ++warm_steps;
       }
-      progress(epoch, o.epochs, step, steps, loss_sum / static_cast<double>(step + 1),
-               static_cast<double>(right) / static_cast<double>((step + 1) * batch));
+      const auto done = static_cast<double>(step + 1);
+      show({epoch, o.epochs, step + 1, steps, loss_sum / done,
+            static_cast<double>(right) / (done * static_cast<double>(batch))});
     }
   }
   const Batch t = gather_batch(digits, test, 0, held_out);

@@ -1,11 +1,24 @@
 #include "digits.hpp"
 
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 
 #include "koine/base/error.hpp"
 
 namespace koine::app {
+
+std::string find_digits() {
+  namespace fs = std::filesystem;
+  std::error_code code;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", code).parent_path();
+  const fs::path installed = (folder / KOINE_DATA_FROM_BIN / "digits.csv").lexically_normal();
+  for (const fs::path& path : {installed, fs::path("data/digits.csv")})
+    if (fs::exists(path, code)) return path.string();
+  raise(ErrorKind::File,
+        "digits.csv is neither {} nor data/digits.csv: pass --data with the path of it",
+        installed.string());
+}
 
 Digits read_digits(const std::string& path) {
   std::ifstream in(path);

@@ -12,7 +12,11 @@ struct Digits {
   int64_t count() const { return static_cast<int64_t>(labels.size()); }
 };
 
-/// Reads data/digits.csv. Throws Error (File) naming the line that is malformed.
+/// Where digits.csv is: beside the installed executable, else data/digits.csv of the folder that
+/// the command runs in. Throws Error (File) naming both.
+std::string find_digits();
+
+/// Reads digits.csv. Throws Error (File) naming the line that is malformed.
 Digits read_digits(const std::string& path);
 
 }  // namespace koine::app

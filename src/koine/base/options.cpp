@@ -1,5 +1,9 @@
 #include "koine/base/options.hpp"
 
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
@@ -22,7 +26,28 @@ void read(const char* name, auto apply) {
   if (const char* text = std::getenv(name); text != nullptr && *text != 0) apply(text);
 }
 
+// A misspelt switch would change nothing in silence. Those of tests and scripts are not of the
+// table.
+void refuse_unknown_variables() {
+  constexpr std::string_view prefix = "KOINE_";
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    std::string_view name = *entry;
+    name = name.substr(0, name.find('='));
+    if (!name.starts_with(prefix)) continue;
+    bool known =
+        name.starts_with("KOINE_TEST_") || name == "KOINE_BUILD" || name == "KOINE_STRESS_SECONDS";
+    std::string all;
+    for (const OptionRow& row : option_table()) {
+      known = known || name == row.name;
+      all += (all.empty() ? "" : ", ") + std::string(row.name);
+    }
+    KOINE_REQUIRE(known, Value, "the environment has {}, which Koine does not know: it knows {}",
+                  name, all);
+  }
+}
+
 Options from_environment() {
+  refuse_unknown_variables();
   Options o;
   auto number = [](const char* name, auto& field, int64_t low, int64_t high) {
     read(name, [&](const char* text) {
@@ -50,7 +75,12 @@ Options from_environment() {
   });
   read("KOINE_CPU", [&](const char* text) { o.cpu = text; });
   read("KOINE_DEVICE", [&](const char* text) { o.device = text; });
-  read("KOINE_DUMP", [&](const char* text) { o.dump = text; });
+  read("KOINE_DUMP", [&](const char* text) {
+    const auto& stages = stage_names();
+    KOINE_REQUIRE(std::find(stages.begin(), stages.end(), text) != stages.end(), Value,
+                  "KOINE_DUMP={}: the stages are {}", text, fmt::join(stages, ", "));
+    o.dump = text;
+  });
   return o;
 }
 
@@ -60,6 +90,12 @@ Options& mutable_options() {
 }
 
 }  // namespace
+
+const std::vector<std::string_view>& stage_names() {
+  static const std::vector<std::string_view> names = {"callify", "rangeify",  "optimize", "expand",
+                                                      "select",  "linearize", "plan",     "render"};
+  return names;
+}
 
 const Options& options() { return mutable_options(); }
 

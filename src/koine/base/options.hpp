@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace koine {
@@ -34,7 +35,11 @@ struct OptionRow {
   const char* meaning;  ///< one line
 };
 
-/// The process's options. Tests change them through `OptionScope`.
+/// The names of the eight stages, in order.
+const std::vector<std::string_view>& stage_names();
+
+/// The process's options. Throws Error (Value) for a value that a variable does not take and for a
+/// variable `KOINE_...` that nobody knows. Tests change them through `OptionScope`.
 const Options& options();
 const std::vector<OptionRow>& option_table();
 

@@ -332,6 +332,9 @@ const Node* memory_of_value(const UOp& value) {
 
 Derived memory(Op op, Sources src, const Arg& arg) {
   if (op == Op::Load) {
+    KOINE_REQUIRE(src.size() != 2, Type,
+                  "Load: takes a buffer, or a buffer, alt and gate; source 1 ({}) has no gate",
+                  op_name(src[1].op()));
     for (size_t i = 1; i < src.size(); ++i) {
       const DType wanted = i == 1 ? src[0].dtype() : DType::Bool;
       const char* name = i == 1 ? "alt" : "gate";

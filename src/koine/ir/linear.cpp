@@ -27,6 +27,11 @@ bool is_register(const UOp& buffer) {
   return buffer.is(Op::Buffer) && buffer.as<BufferArg>().space == AddrSpace::Reg;
 }
 
+bool is_memory(const UOp& u) {
+  const UOp& base = strip_after(u);
+  return base.is(Op::Param) || (base.is(Op::Buffer) && !is_register(base));
+}
+
 Contiguous contiguous_access(const UOp& address) {
   const UOp& index = address.src(1);
   if (index.is_scalar()) return {};

@@ -19,6 +19,9 @@ const UOp& accessed_buffer(const UOp& access);
 /// kernel are LOCAL memory, read and written by element.
 bool is_register(const UOp& buffer);
 
+/// A Param or Buffer of memory, or an After of one: flat, and not a value with lanes.
+bool is_memory(const UOp& u);
+
 /// For a vector access to consecutive elements: the scalar index of the first; null otherwise.
 /// A base of null with `at_zero` set means element 0.
 struct Contiguous {

@@ -271,9 +271,9 @@ class LineParser {
 
 }  // namespace
 
-UOp parse(std::string_view text) {
+UOp parse(std::string_view text, size_t lines_before) {
   std::vector<UOp> nodes;
-  size_t line = 0;
+  size_t line = lines_before;
   while (!text.empty()) {
     const size_t stop = text.find('\n');
     LineParser p(text.substr(0, stop), ++line);

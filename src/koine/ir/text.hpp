@@ -10,8 +10,9 @@
 namespace koine {
 
 std::string to_text(const UOp& root);
-/// The root (last line) of a text. Throws Error with the line number when it is malformed.
-UOp parse(std::string_view text);
+/// The root (last line) of a text. Throws Error with the line number when it is malformed; the
+/// text's first line has the number `lines_before` + 1.
+UOp parse(std::string_view text, size_t lines_before = 0);
 
 /// "(2, 3)" of a value; symbolic sizes by name.
 std::string shape_text(const UOp& value);

@@ -10,7 +10,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
-#include "koine/ir/text.hpp"
+#include "koine/verify/verify.hpp"
 
 namespace koine {
 namespace {
@@ -58,6 +58,10 @@ class Linearizer {
  private:
   Where& where(const Node* node) { return where_[position_.find(node)]; }
 
+  [[noreturn]] static void refuse(const UOp& node, const char* rule) {
+    report_violation("select", {node, -1, rule});
+  }
+
   static bool is_instruction(const UOp& u) {
     return !u.is(Op::Sink) && !u.is(Op::After) && !u.is(Op::Group) && !u.is(Op::End) &&
            !u.is(Op::Range);
@@ -92,7 +96,7 @@ class Linearizer {
       }
     }
     for (const Node* r : ranges) {
-      KOINE_INVARIANT(outer.contains(r), "a Range is never closed:\n{}", to_text(order_.back()));
+      if (!outer.contains(r)) refuse(UOp::share(r), "every Range is closed");
       loops_.push_back(std::make_unique<Loop>());
       Loop* loop = loops_.back().get();
       loop->range = r;
@@ -104,8 +108,7 @@ class Linearizer {
       loop->parent = &root_;
       for (const auto& [id, o] : outer.at(loop->range))
         if (Loop* l = where(o).scope; l->depth > loop->parent->depth) loop->parent = l;
-      KOINE_INVARIANT(loop->parent->depth == loop->depth - 1, "loops do not nest:\n{}",
-                      to_text(order_.back()));
+      if (loop->parent->depth != loop->depth - 1) refuse(UOp::share(loop->range), "loops nest");
       loop->item.loop = loop.get();
       loop->parent->inside.push_back(&loop->item);
     }
@@ -213,8 +216,8 @@ class Linearizer {
       for (Item* user : item->users)
         if (--user->waits == 0) ready.push(user);
     }
-    KOINE_INVARIANT(done == scope.inside.size(),
-                    "instructions wait for each other in a circle:\n{}", to_text(order_.back()));
+    if (done != scope.inside.size())
+      refuse(order_.back(), "instructions do not wait for each other in a circle");
   }
 
   NodeList order_;

@@ -11,6 +11,7 @@
 #include "koine/base/timer.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/expand.hpp"
@@ -50,7 +51,7 @@ KernelEstimate estimate_of(const UOp& ast) {
         !u.is(Op::Cast))
       out.operations += times;
     if (u.is(Op::Load) || u.is(Op::Store)) {
-      const UOp& buffer = u.src(0).is(Op::Index) ? u.src(0).src(0) : u.src(0);
+      const UOp& buffer = accessed_buffer(u);
       const auto bytes = static_cast<double>(item_size(buffer.dtype()));
       accessed[buffer] += times * bytes;
       whole[buffer] = buffer.src().empty() ? 0 : size_of(product(buffer.src(0))) * bytes;
@@ -62,8 +63,10 @@ KernelEstimate estimate_of(const UOp& ast) {
 
 // What the stages of one kernel share: how they are observed, and changed.
 struct Observed {
+  const Target& target;
   const StageSink& sink;
   const StageChange& change;
+  std::string_view given;  // the stage whose output came in; empty once it is passed
   SlotTypes types;
   CheckCounts checks;
 };
@@ -71,7 +74,6 @@ struct Observed {
 // A stage: what it is called, what its output is, what it may do to floats, and its parts.
 struct Stage {
   std::string_view name;
-  VerifyLevel level;
   bool edge;  // of the pipeline
   Liberties liberties;
   std::vector<StageStep> steps;
@@ -90,7 +92,7 @@ void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
     const std::string name = stage.steps.size() == 1
                                  ? std::string(stage.name)
                                  : fmt::format("{} ({})", stage.name, stage.steps[i].name);
-    const Level to = stage.level == VerifyLevel::Linear ? Level::Linear : Level::Kernel;
+    const Level to = level_after(stage.name) == VerifyLevel::Linear ? Level::Linear : Level::Kernel;
     if (!(after == before))
       count_check(observed.checks, name,
                   check_stage({name,
@@ -109,33 +111,39 @@ void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
 
 // Runs one stage: time, dump, verify. The only place that knows how stages are observed.
 UOp run_stage(const Stage& stage, const UOp& in, Observed& observed) {
+  const bool given = !observed.given.empty();
+  if (given && stage.name != observed.given) return in;
+  observed.given = {};
   const double start = now_seconds();
   UOp out = in;
-  for (const StageStep& step : stage.steps) out = step.apply(out);
+  if (!given)
+    for (const StageStep& step : stage.steps) out = step.apply(out);
   const double seconds = now_seconds() - start;
-  if (observed.change && !stage.steps.empty()) out = observed.change(stage.name, out);
+  if (observed.change && !given && !stage.steps.empty()) out = observed.change(stage.name, out);
   if (options().debug >= 7) fmt::print(stderr, "  {:10} {:8.3f} ms\n", stage.name, seconds * 1e3);
   if (options().dump == stage.name)
     fmt::print(stderr, "--- after {}\n{}", stage.name, to_text(out));
   if (observed.sink) observed.sink(stage.name, out);
   if (options().verify >= 2 || (options().verify == 1 && stage.edge))
-    verify(out, stage.level, stage.name);
-  if (options().verify >= 3) check_steps(stage, in, observed);
+    verify(out, level_after(stage.name), stage.name, &observed.target);
+  if (options().verify >= 3 && !given) check_steps(stage, in, observed);
   return out;
 }
 
 }  // namespace
 
-const std::vector<std::string_view>& stage_names() {
-  static const std::vector<std::string_view> names = {"callify", "rangeify",  "optimize", "expand",
-                                                      "select",  "linearize", "plan",     "render"};
-  return names;
+VerifyLevel level_after(std::string_view stage) {
+  if (stage == "callify") return VerifyLevel::Program;
+  if (stage == "expand") return VerifyLevel::Shaped;
+  if (stage == "select") return VerifyLevel::Selected;
+  return stage == "rangeify" || stage == "optimize" ? VerifyLevel::Kernel : VerifyLevel::Linear;
 }
 
 LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink& sink,
-                           const std::vector<Opt>* opts, const StageChange& change) {
+                           const std::vector<Opt>* opts, const StageChange& change,
+                           std::string_view given) {
   LoweredKernel out;
-  Observed observed{sink, change, {}, {}};
+  Observed observed{target, sink, change, given, {}, {}};
   if (options().verify >= 3) out.types = observed.types = slot_types_of(ast);
   const Liberties sums{!target.strict || opts != nullptr, false}, all{sums.reorder, !target.strict};
   auto optimized = [&](const UOp& u, std::vector<Opt>* applied) {
@@ -145,11 +153,10 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
     return edited;
   };
   if (opts != nullptr) out.opts = *opts;
-  UOp k = run_stage({"rangeify", VerifyLevel::Kernel, true, {}, {}}, ast, observed);
+  UOp k = run_stage({"rangeify", true, {}, {}}, ast, observed);
   std::vector<Opt>* applied = &out.opts;  // of the first run, not of those that look for mistakes
   k = run_stage(
       {"optimize",
-       VerifyLevel::Kernel,
        false,
        sums,
        {{"", [&](const UOp& u) { return optimized(u, std::exchange(applied, nullptr)); }}}},
@@ -163,11 +170,10 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
   else
     expansion = {{"sum trees", [](const UOp& u) { return sum_in_blocks(block_reduces(u, false)); }},
                  {"lanes", lanes}};
-  k = run_stage({"expand", VerifyLevel::Kernel, false, sums, std::move(expansion)}, k, observed);
-  k = run_stage({"select", VerifyLevel::Kernel, false, all, select_steps(target)}, k, observed);
+  k = run_stage({"expand", false, sums, std::move(expansion)}, k, observed);
+  k = run_stage({"select", true, all, select_steps(target)}, k, observed);
   if (options().verify >= 3) out.selected = k;
-  out.linear =
-      run_stage({"linearize", VerifyLevel::Linear, true, {}, {{"", linearize}}}, k, observed);
+  out.linear = run_stage({"linearize", true, {}, {{"", linearize}}}, k, observed);
   out.checks = observed.checks;
   return out;
 }

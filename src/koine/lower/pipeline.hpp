@@ -4,10 +4,12 @@
 #include <string_view>
 #include <vector>
 
+#include "koine/base/options.hpp"
 #include "koine/differential/check.hpp"
 #include "koine/ir/uop.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/target/target.hpp"
+#include "koine/verify/verify.hpp"
 
 namespace koine {
 
@@ -28,19 +30,21 @@ struct LoweredKernel {
   CheckCounts checks;  ///< of these stages
 };
 
-/// The names of the eight stages, in order.
-const std::vector<std::string_view>& stage_names();
-
 /// Called with (stage, graph) after each stage of a kernel.
 using StageSink = std::function<void(std::string_view stage, const UOp& graph)>;
 
 /// What becomes of the output of a stage before anybody looks at it: tests break stages so.
 using StageChange = std::function<UOp(std::string_view stage, const UOp& graph)>;
 
+/// What the output of a stage of a kernel is supposed to be.
+VerifyLevel level_after(std::string_view stage);
+
 /// Stages 3 to 6 for one kernel: optimize, expand, select, linearize, verified by KOINE_VERIFY; at
 /// level 3 the output of each runs beside its input. `opts` replaces the heuristic's choice.
+/// `given` is the stage whose output `ast` is: those up to it have run.
 LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink& sink = {},
-                           const std::vector<Opt>* opts = nullptr, const StageChange& change = {});
+                           const std::vector<Opt>* opts = nullptr, const StageChange& change = {},
+                           std::string_view given = "rangeify");
 
 /// Reports at KOINE_DEBUG=1 that a stage was too large for KOINE_VERIFY=3, and counts.
 void count_check(CheckCounts& counts, std::string_view stage, bool checked);

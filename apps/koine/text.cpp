@@ -1,0 +1,209 @@
+#include "text.hpp"
+
+#include <absl/container/flat_hash_set.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/koine.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/lower/rangeify.hpp"
+#include "koine/render/c.hpp"
+#include "koine/render/llvm.hpp"
+
+namespace koine::app {
+namespace {
+
+// A graph of the text and the stage whose output it is; empty: a value.
+struct Given {
+  UOp graph;
+  std::string stage;
+};
+
+size_t place_of(std::string_view stage) {
+  const auto& stages = stage_names();
+  return static_cast<size_t>(std::find(stages.begin(), stages.end(), stage) - stages.begin());
+}
+bool is_stage(std::string_view name) { return place_of(name) < stage_names().size(); }
+
+// "; kernel 0 after expand: output" names expand.
+std::string_view stage_in(std::string_view comment) {
+  constexpr std::string_view mark = " after ";
+  const size_t at = comment.find(mark);
+  if (at == comment.npos) return {};
+  std::string_view word = comment.substr(at + mark.size());
+  word = word.substr(0, word.find_first_of(": \t\r"));
+  return is_stage(word) ? word : std::string_view();
+}
+
+bool is_kernel(const UOp& sink) {
+  for (const UOp& u : toposort(sink)) {
+    if (u.is(Op::Range)) return true;
+    if (u.is(Op::Store) && u.src(1).is_scalar() && is_address(u.src(0))) return true;
+  }
+  return false;
+}
+
+std::string form_of(const UOp& graph, std::string_view said) {
+  if (graph.is(Op::Linear)) return "linearize";
+  if (!graph.is(Op::Sink)) return "";
+  if (!said.empty() && place_of(said) < place_of("linearize")) return std::string(said);
+  return is_kernel(graph) ? "rangeify" : "callify";
+}
+
+// A value is computed from Buffers: what only a call or a compiled program could give has no
+// meaning here.
+void require_closed(const UOp& value) {
+  std::vector<const Node*> stack{value.node()};
+  absl::flat_hash_set<const Node*> seen{value.node()};
+  while (!stack.empty()) {
+    const Node* node = stack.back();
+    stack.pop_back();
+    const UOp u = UOp::share(node);
+    KOINE_REQUIRE(!u.is(Op::Param) || !u.as<BufferArg>().name.empty(), Value,
+                  "the value reads the Param of slot {}, which has no value outside of a Function: "
+                  "use a Buffer",
+                  u.as<BufferArg>().slot);
+    for (size_t i = u.is(Op::Function) ? 1 : 0; i < u.src().size(); ++i)
+      if (seen.insert(u.src(i).node()).second) stack.push_back(u.src(i).node());
+  }
+}
+
+void require_valid(const Given& given, const Target& target) {
+  const VerifyLevel level = given.stage.empty() ? VerifyLevel::Tensor : level_after(given.stage);
+  if (const auto violation = find_violation(given.graph, level, &target))
+    raise(ErrorKind::Value, "this is no {}: {}",
+          given.stage.empty() ? "value" : "graph after " + given.stage, violation_text(*violation));
+  if (given.stage.empty()) require_closed(given.graph);
+}
+
+std::vector<Given> parse_all(std::string_view text, const Target& target) {
+  std::vector<Given> out;
+  std::string_view said;
+  size_t begin = 0, at = 0, first_line = 0, line = 0;
+  bool inside = false;
+  auto finish = [&](size_t end) {
+    if (!inside) return;
+    const UOp graph = parse(text.substr(begin, end - begin), first_line);
+    out.push_back({graph, form_of(graph, said)});
+    require_valid(out.back(), target);
+    inside = false;
+    said = {};
+  };
+  for (; at < text.size(); ++line) {
+    const size_t stop = std::min(text.find('\n', at), text.size());
+    std::string_view row = text.substr(at, stop - at);
+    row.remove_prefix(std::min(row.find_first_not_of(" \t\r"), row.size()));
+    const bool comment = row.starts_with(';');
+    const bool first = row.starts_with("%0") && (row.size() == 2 || row[2] < '0' || row[2] > '9');
+    if (first || (comment && !stage_in(row).empty())) finish(at);
+    if (comment && !inside) said = stage_in(row).empty() ? said : stage_in(row);
+    if (!comment && !row.empty() && !inside) {
+      inside = true;
+      begin = at;
+      first_line = line;
+    }
+    at = stop + 1;
+  }
+  finish(text.size());
+  KOINE_REQUIRE(!out.empty(), Value, "the text holds no graph");
+  return out;
+}
+
+// What is to be lowered of a graph: one kernel as it is given, or the kernels of a value.
+struct Work {
+  std::vector<Kernel> kernels;
+  std::string given = "rangeify";
+  bool by_hand = false;
+};
+
+Work work_of(const Given& g) {
+  if (g.stage.empty()) return {schedule({g.graph})};
+  if (g.stage == "callify") return {rangeify(split_large_reduces(g.graph))};
+  return {{{g.graph, {}, "given"}}, g.stage, true};
+}
+
+// A copy between devices is no kernel: the runtime does it.
+bool is_compiled(const Kernel& kernel) { return !kernel.ast.is(Op::CustomFunction); }
+
+LoweredKernel lower(const Kernel& kernel, const Work& work, const Target& target,
+                    const StageSink& sink = {}) {
+  try {
+    return lower_kernel(kernel.ast, target, sink, nullptr, {}, work.given);
+  } catch (const VerifyError& e) {
+    // What a stage finds wrong in a kernel written by hand is wrong in the text.
+    if (work.by_hand) raise(ErrorKind::Value, "the kernel cannot be lowered: {}", e.what());
+    throw;
+  }
+}
+
+std::string after_callify(const Given& g) {
+  if (!g.stage.empty()) return to_text(g.graph);
+  const UOp& value = g.graph;
+  const Device device = value.device() ? value.device() : Device(default_device());
+  const UOp to = value.is(Op::After)  // in memory already
+                     ? UOp()
+                     : new_buffer(value.shape(), value.dtype(), device);
+  return to_text(callify({value}, {to}).body);
+}
+
+const Target& target_here() { return device_runtime(default_device()).target(); }
+
+}  // namespace
+
+std::string text_after(std::string_view text, std::string_view until) {
+  KOINE_REQUIRE(is_stage(until), Value, "--until={}: the stages are {}", until,
+                fmt::join(stage_names(), ", "));
+  const Target& target = target_here();
+  std::string out;
+  size_t number = 0;
+  for (const Given& g : parse_all(text, target)) {
+    KOINE_REQUIRE(g.stage.empty() || place_of(until) >= place_of(g.stage), Value,
+                  "--until={}: the graph is past it, after {}", until, g.stage);
+    if (until == "callify") {
+      out += "; after callify\n" + after_callify(g);
+      continue;
+    }
+    const Work work = work_of(g);
+    const bool as_c = until == "plan" || until == "render";
+    for (const Kernel& kernel : work.kernels) {
+      out += fmt::format("; kernel {} after {}: {}\n", number++, until, kernel.reason);
+      if (!is_compiled(kernel)) continue;
+      const LoweredKernel lowered =
+          lower(kernel, work, target, [&](std::string_view stage, const UOp& after) {
+            if (stage == until) out += to_text(after);
+          });
+      if (as_c) out += render_c(lowered.linear, lowered.name, false);
+    }
+  }
+  return out;
+}
+
+std::string sources_of(std::string_view text, std::string_view language) {
+  KOINE_REQUIRE(language == "c" || language == "llvm", Value, "--target={}: expected c or llvm",
+                language);
+  const Target& target = target_here();
+  std::string out;
+  bool first = true;
+  for (const Given& g : parse_all(text, target)) {
+    const Work work = work_of(g);
+    for (const Kernel& kernel : work.kernels) {
+      if (!is_compiled(kernel)) {
+        out += fmt::format("{} {}\n", language == "c" ? "//" : ";", kernel.reason);
+        continue;
+      }
+      const LoweredKernel k = lower(kernel, work, target);
+      out += language == "c" ? render_c(k.linear, k.name, first)
+                             : render_llvm_text(k.linear, k.name, target);
+      first = false;
+    }
+  }
+  return out;
+}
+
+}  // namespace koine::app

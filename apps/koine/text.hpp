@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+// What `koine opt` and `koine render` print, as functions of the text of a file.
+namespace koine::app {
+
+/// A file holds graphs, each from its line %0 on: values, or what a stage of the compiler gave,
+/// down to linear programs. A comment "; ... after STAGE" above a graph says whose output it is, as
+/// the output of `koine opt` does; without one a Sink with loops or element stores is a kernel, and
+/// another Sink a program of whole values.
+
+/// Every kernel of the text after the stage `until`, as text that can be given again; after `plan`
+/// and `render` as C. Throws Error for a text that is malformed, or that is past the stage.
+std::string text_after(std::string_view text, std::string_view until);
+/// The source of every kernel of the text, in "c" or "llvm". Throws Error like text_after.
+std::string sources_of(std::string_view text, std::string_view language);
+
+}  // namespace koine::app

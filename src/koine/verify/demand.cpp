@@ -1,0 +1,46 @@
+#include "koine/verify/demand.hpp"
+
+#include <algorithm>
+
+#include "koine/ir/build.hpp"
+
+namespace koine {
+
+Demands::Demands(std::initializer_list<std::vector<Demand>> parts) {
+  for (const auto& part : parts)
+    for (const Demand& d : part) {
+      for (size_t op = 0; op < by_op_.size(); ++op)
+        if (d.ops[op]) by_op_[op].push_back(static_cast<uint32_t>(all_.size()));
+      all_.push_back(d);
+    }
+}
+
+std::optional<Violation> Demands::check(const UOp& node, const Facts& facts) const {
+  for (const uint32_t i : by_op_[static_cast<size_t>(node.op())])
+    if (const int at = all_[i].broken(node, facts); at != fine)
+      return Violation{node, at, all_[i].rule};
+  return std::nullopt;
+}
+
+bool is_variable(const UOp& param) {
+  const BufferArg& p = param.as<BufferArg>();
+  auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const bool name = !p.name.empty() && letter(p.name[0]) &&
+                    std::all_of(p.name.begin(), p.name.end(),
+                                [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
+  return name && p.dtype == DType::Index && param.is_scalar() && param.src().size() == 3 &&
+         param.src(1).is(Op::Const) && param.src(2).is(Op::Const) &&
+         const_int(param.src(1)) <= const_int(param.src(2));
+}
+
+OpSet all_ops() { return ~OpSet(); }
+
+OpSet group_ops(std::initializer_list<GroupOp> groups) {
+  OpSet set;
+  for (int i = 0; i < op_count; ++i)
+    for (const GroupOp g : groups)
+      if (op_info(static_cast<Op>(i)).group == g) set.set(static_cast<size_t>(i));
+  return set;
+}
+
+}  // namespace koine

@@ -1,0 +1,56 @@
+// The output of every stage is a text that the tool takes again, and goes on from there.
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "check.hpp"
+#include "corpus.hpp"
+#include "text.hpp"
+
+namespace koine::test {
+namespace {
+
+// Without comments, and without the names of kernels, which tell of axes that are shape by then.
+std::string bare(const std::string& text) {
+  static const std::regex comment("^;.*\n|^//.*\n", std::regex::multiline);
+  static const std::regex name(R"((void|@"?)\s*[A-Za-z_]\w*(?="?\())");
+  static const std::regex module_name(R"(; ModuleID.*\n|source_filename.*\n)");
+  return std::regex_replace(
+      std::regex_replace(std::regex_replace(text, module_name, ""), comment, ""), name,
+      "$1 kernel");
+}
+
+}  // namespace
+
+TEST(texts, the_output_of_every_stage_can_be_given_again) {
+  const std::vector<std::string> stages{"callify", "rangeify",  "optimize", "expand",
+                                        "select",  "linearize", "render"};
+  for (const std::string& value : value_texts()) {
+    std::vector<std::string> outputs;
+    for (const std::string& stage : stages) outputs.push_back(app::text_after(value, stage));
+    const std::string c = app::sources_of(value, "c"), llvm = app::sources_of(value, "llvm");
+    for (size_t given = 0; given + 1 < stages.size(); ++given) {
+      // A value that needs no kernel, or nothing but copies, has no graph to give.
+      if (outputs[given].find('%') == std::string::npos) continue;
+      for (size_t until = given; until < stages.size(); ++until)
+        ASSERT_EQ(bare(app::text_after(outputs[given], stages[until])), bare(outputs[until]))
+            << "from " << stages[given] << " to " << stages[until] << " of\n"
+            << value;
+      ASSERT_EQ(bare(app::sources_of(outputs[given], "c")), bare(c)) << stages[given] << "\n"
+                                                                     << value;
+      ASSERT_EQ(bare(app::sources_of(outputs[given], "llvm")), bare(llvm)) << stages[given] << "\n"
+                                                                           << value;
+    }
+  }
+}
+
+TEST(texts, a_graph_that_is_past_the_stage_is_refused) {
+  const std::string value = value_texts()[0];
+  expect_error([&] { (void)app::text_after(app::text_after(value, "select"), "optimize"); },
+               {"--until=optimize", "past", "select"});
+  expect_error([&] { (void)app::text_after(value, "seelct"); }, {"seelct", "callify", "linearize"});
+  expect_error([&] { (void)app::sources_of(value, "cuda"); }, {"cuda", "c or llvm"});
+  expect_error([&] { (void)app::sources_of("; nothing\n", "c"); }, {"holds no graph"});
+}
+
+}  // namespace koine::test

@@ -1,0 +1,357 @@
+// Every rule of the verifier: a graph that breaks it, and what is said: the op, the source, the
+// rule.
+#include "koine/verify/verify.hpp"
+
+#include <set>
+
+#include "check.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/runtime/cpu/cpu.hpp"
+#include "koine/verify/demand.hpp"
+
+namespace koine::test {
+namespace {
+
+using Nodes = std::vector<UOp>;
+
+UOp memory(int64_t slot, int64_t n = 8, DType dtype = DType::Float32) {
+  return param(slot, shape_of({n}), dtype);
+}
+UOp buffer(AddrSpace space, const UOp& shape, int64_t slot = 0) {
+  return UOp::make(Op::Buffer, {shape}, BufferArg{slot, DType::Float32, {}, space});
+}
+UOp loop(int64_t id = 0, int64_t n = 8, AxisType type = AxisType::Loop) {
+  return range(id, index_const(n), type);
+}
+UOp one() { return constant(DType::Float32, 1); }
+UOp element(const UOp& at, int64_t slot = 1) { return load(index(memory(slot), {at})); }
+// Sink(End(Store(out[r], value), r)).
+UOp kernel(const UOp& value, const UOp& r = loop()) {
+  return sink(Nodes{end(store(index(memory(0), {r}), value), Nodes{r})});
+}
+UOp numbers(int64_t n) {
+  Nodes list;
+  for (int64_t i = 0; i < n; ++i) list.push_back(index_const(i));
+  return stack(list);
+}
+UOp spread(const UOp& v, int64_t n) { return expand(reshape(v, shape_of({1})), shape_of({n})); }
+UOp four() { return load(index(memory(1), {numbers(4)})); }  // a vector of 4 lanes
+UOp selected(const UOp& value) {
+  return sink(Nodes{store(index(memory(0), {numbers(value.sizes()[0])}), value)});
+}
+UOp linear(const Nodes& instructions) { return UOp::make(Op::Linear, instructions); }
+UOp close(const UOp& r) { return end(UOp::make(Op::Group, {}), Nodes{r}); }
+
+struct Case {
+  VerifyLevel level;
+  UOp graph;
+  Op op;
+  int source;
+  std::string rule;
+};
+
+std::vector<Case> value_cases() {
+  const auto tensor = VerifyLevel::Tensor, program = VerifyLevel::Program;
+  const UOp x = leaf({4}), p = param(0, shape_of({4}), DType::Float32);
+  const UOp scalar = leaf({});
+  const UOp backwards = UOp::make(Op::Param, {shape_of({}), index_const(3), index_const(1)},
+                                  BufferArg{0, DType::Index, {}, AddrSpace::Global, "n"});
+  const UOp body = tuple(Nodes{add(p, p)});
+  const UOp r = loop();
+  return {
+      {tensor, UOp::make(Op::Barrier, {x}), Op::Barrier, -1, "no codegen op"},
+      {tensor, add(x, cast(r, DType::Float32)), Op::Range, -1, "belong to kernels"},
+      {tensor, reduce_ranges(Op::Add, x, Nodes{range(0, variable("n", 1, 4), AxisType::Reduce)}),
+       Op::Range, -1, "belong to kernels"},
+      {tensor, UOp::make(Op::Reduce, {x}, ReduceArg{Op::Add, {0, 0}}), Op::Reduce, -1, "distinct"},
+      {tensor, after(scalar, {store(scalar, invalid(DType::Float32))}), Op::Store, 1,
+       "not Invalid"},
+      {tensor, add(backwards, index_const(1)), Op::Param, -1, "between two constants"},
+      {tensor, expand(reshape(one(), shape_of({1})), shape_of({-4})), Op::Expand, 1, "at least 0"},
+      {tensor, UOp::make(Op::Buffer, {shape_of({-4})}, BufferArg{7, DType::Float32, Device("CPU")}),
+       Op::Buffer, 0, "at least 0"},
+      {tensor, group(Nodes{x}), Op::Group, 0, "holds effects"},
+      {tensor, after(add(x, x), {store(x, x)}), Op::After, 0, "passes a buffer through"},
+      {tensor, after(x, {x}), Op::After, 1, "passes a buffer through"},
+      {program, store(p, p), Op::Store, -1, "a program is a Sink"},
+      {program, sink(Nodes{store(p, x)}), Op::Buffer, -1, "in its Params"},
+      {program, sink(Nodes{store(p, get_tuple(function(body, Nodes{p}), 0))}), Op::Tuple, -1,
+       "inlined"},
+  };
+}
+
+std::vector<Case> kernel_cases() {
+  const auto k = VerifyLevel::Kernel;
+  const UOp r = loop(), at = index(memory(0), {r});
+  const UOp narrow = loop(1, 4, AxisType::Unroll);
+  const UOp unroll = loop(1, 16384, AxisType::Unroll), upcast = loop(2, 4, AxisType::Upcast);
+  auto named = [](const char* name, const Nodes& src) {
+    return UOp::make(Op::Param, src, BufferArg{0, DType::Index, {}, AddrSpace::Global, name});
+  };
+  auto with_variable = [&](const UOp& v) { return kernel(cast(v, DType::Float32)); };
+  auto with_range = [&](const UOp& s) {
+    return kernel(reduce_ranges(Op::Add, element(s), Nodes{s}));
+  };
+  const UOp special = UOp::make(Op::Special, {index_const(4)}, std::string("thread"));
+  return {
+      {k, close(r), Op::End, -1, "a program is a Sink"},
+      {k, kernel(load(index(permute(memory(1), {0}), {r}))), Op::Permute, -1, "no tensor-level op"},
+      {k, kernel(cast(special, DType::Float32)), Op::Special, -1, "no op of later stages"},
+      {k, sink(Nodes{store(index(memory(0), {numbers(4)}), load(index(memory(1), {numbers(4)})))}),
+       Op::Index, -1, "every value in a kernel is a scalar"},
+      {k, kernel(UOp::make(Op::Reduce, {element(r)}, ReduceArg{Op::Add, {}})), Op::Reduce, -1,
+       "a Reduce goes over Ranges"},
+      {k, kernel(reduce_ranges(Op::Add, element(loop(1)), Nodes{loop(1), loop(1)})), Op::Reduce, 1,
+       "a Reduce goes over Ranges"},
+      {k,
+       kernel(cast(reduce_ranges(Op::Add, load(index(memory(1, 8, DType::Float16), {narrow})),
+                                 Nodes{narrow}),
+                   DType::Float32)),
+       Op::Reduce, 1, "narrow floats over loops"},
+      {k, kernel(UOp::make(Op::Add, {one(), element(r)}, {}, 1)), Op::Add, -1, "has a tag"},
+      // Memory.
+      {k, kernel(load(index(memory(-1), {r}))), Op::Param, -1, "a Param is memory"},
+      {k, kernel(load(index(memory(1 << 16), {r}))), Op::Param, -1, "a Param is memory"},
+      {k, kernel(load(index(memory(INT64_MAX), {r}))), Op::Param, -1, "a Param is memory"},
+      {k, kernel(load(index(memory(1, -5), {r}))), Op::Param, 0, "a Param is memory"},
+      {k, with_variable(named("two words", {shape_of({}), index_const(0), index_const(3)})),
+       Op::Param, -1, "a named scalar"},
+      {k, with_variable(named("n", {shape_of({})})), Op::Param, -1, "a named scalar"},
+      {k, kernel(load(index(buffer(AddrSpace::Global, shape_of({8})), {r}))), Op::Buffer, -1,
+       "a Buffer of a kernel"},
+      {k, kernel(load(buffer(AddrSpace::Reg, shape_of({})))), Op::Buffer, -1, "registers come"},
+      {k, kernel(load(index(buffer(AddrSpace::Local, shape_of({1 << 20})), {r}))), Op::Buffer, 0,
+       "at most 256 KiB"},
+      {k, with_range(range(-1, index_const(8), AxisType::Reduce)), Op::Range, -1, "a Range goes"},
+      {k, with_range(loop(1, -2, AxisType::Reduce)), Op::Range, 0, "a bound of at least 0"},
+      {k, with_range(loop(1, 1000000000, AxisType::Unroll)), Op::Range, 0, "at most 16384"},
+      {k, with_range(range(1, variable("n", 1, 8), AxisType::Upcast)), Op::Range, 0, "a constant"},
+      {k, with_range(loop(1, 1 << 20, AxisType::Thread)), Op::Range, 0, "65536"},
+      {k, kernel(load(one())), Op::Load, 0, "a Load reads an element"},
+      {k,
+       kernel(UOp::make(Op::Load, {index(memory(1), {r})},
+                        LoadArg{Device("CPU:1"), AddrSpace::Global})),
+       Op::Load, -1, "a Load reads an element"},
+      {k, sink(Nodes{store(add(one(), one()), one())}), Op::Store, 0, "a Store writes"},
+      {k, sink(Nodes{end(store(at, invalid(DType::Float32)), Nodes{r})}), Op::Store, 1,
+       "a Store writes a value"},
+      {k, kernel(load(index(index(param(1, shape_of({2, 8}), DType::Float32), {r}), {r}))),
+       Op::Param, -1, "a Param is memory of one axis"},
+      {k, kernel(load(index(memory(1), {cast(r, DType::Int32)}))), Op::Index, 1,
+       "an Index is the place"},
+      {k, kernel(load(index(element(r), Nodes{}))), Op::Index, 0, "an Index is the place"},
+      {k, kernel(load(index(memory(1), {r}), one(), stack(Nodes{constant_bool(true)}))), Op::Load,
+       2, "a Stack is the shape"},
+      {k, kernel(add(element(r), index(memory(2), {r}))), Op::Add, 1, "are no values"},
+      {k, kernel(load(index(memory(1), {r}), index(memory(2), {r}), constant_bool(true))), Op::Load,
+       1, "are no values"},
+      // Effects.
+      {k, sink(Nodes{element(index_const(0))}), Op::Sink, 0, "holds Stores"},
+      {k, sink(Nodes{group(Nodes{element(index_const(0))})}), Op::Group, 0, "holds Stores"},
+      {k, sink(Nodes{end(element(r), Nodes{r})}), Op::End, 0, "an End closes"},
+      {k, sink(Nodes{end(store(at, one()), Nodes{r, r})}), Op::End, 1, "each once"},
+      {k, kernel(load(index(after(element(r), Nodes{r}), Nodes{}))), Op::After, 0,
+       "an After orders"},
+      {k, kernel(load(index(after(memory(1), Nodes{one()}), {r}))), Op::After, 1,
+       "an After orders"},
+      // The kernel as a whole.
+      {k, sink(Nodes{store(at, one())}), Op::Sink, -1, "every Range is closed"},
+      {k, sink(Nodes{sink(Nodes{})}), Op::Sink, 0, "holds Stores"},
+      {k, kernel(reduce_ranges(Op::Add, element(add(unroll, upcast)), Nodes{unroll, upcast})),
+       Op::Range, 0, "make at most 16384"},
+      {k, kernel(add(element(r), load(index(memory(1, 9), {r})))), Op::Param, -1,
+       "two nodes are slot 1"},
+      {k, kernel(reduce_ranges(Op::Add, element(loop(0, 3)), Nodes{loop(0, 3)})), Op::Range, -1,
+       "two nodes are Range 0"},
+      {k, kernel(cast(add(variable("n", 0, 3), variable("n", 0, 4)), DType::Float32)), Op::Param,
+       -1, "two nodes are Variable n"},
+  };
+}
+
+std::vector<Case> shaped_cases() {
+  const auto s = VerifyLevel::Shaped;
+  const UOp wide = load(index(memory(1), {reshape(numbers(4), shape_of({1, 4}))}));
+  auto stored = [&](const UOp& value) {
+    return sink(Nodes{store(
+        index(memory(0), {expand(reshape(numbers(4), shape_of({1, 4})), value.shape())}), value)});
+  };
+  const UOp pair = load(index(memory(1), {reshape(numbers(2), shape_of({1, 2}))}));
+  const UOp gate = load(index(memory(2, 8, DType::Bool), {index_const(0)}));
+  const UOp r = loop(1, 4, AxisType::Upcast);
+  return {
+      {s, stored(permute(wide, {0, 1})), Op::Permute, -1, "only ops of kernels"},
+      {s, kernel(reduce_ranges(Op::Add, element(r), Nodes{r})), Op::Range, -1,
+       "are shape or threads"},
+      {s,
+       sink(Nodes{store(index(memory(0), {numbers(4)}), four()),
+                  store(index(memory(0), {reshape(numbers(4), shape_of({1, 4}))}), wide)}),
+       Op::Index, -1, "has the axes that all have"},
+      {s, stored(expand(wide, shape_of({5000, 4}))), Op::Expand, -1, "at most 16384 elements"},
+      {s,
+       stored(load(index(memory(1), {reshape(stack(Nodes{index_const(0), index_const(2),
+                                                         index_const(1), index_const(3)}),
+                                             shape_of({1, 4}))}))),
+       Op::Reshape, 0, "a Reshape counts"},
+      {s,
+       sink(
+           Nodes{store(index(memory(0, 8, DType::Float64), {reshape(numbers(1), shape_of({1, 1}))}),
+                       bitcast(pair, DType::Float64))}),
+       Op::Bitcast, 0, "keeps the size"},
+      {s, stored(load(index(memory(1), {stack(Nodes{index_const(2)})}))), Op::Index, 1,
+       "a Stack is a shape"},
+      {s, stored(UOp::make(Op::Reduce, {wide}, ReduceArg{Op::Add, {}})), Op::Reduce, -1,
+       "goes over axes"},
+      {s,
+       stored(load(index(memory(1), {reshape(numbers(4), shape_of({1, 4}))}),
+                   expand(reshape(one(), shape_of({1, 1})), shape_of({3, 4})), gate)),
+       Op::Load, 1, "gate and alternative"},
+      {s,
+       kernel(cast(UOp::make(Op::Special, {index_const(1 << 20)}, std::string("thread")),
+                   DType::Float32)),
+       Op::Special, 0, "the number of a thread"},
+      {s,
+       kernel(cast(UOp::make(Op::Special, {index_const(4)}, std::string("group")), DType::Float32)),
+       Op::Special, -1, "the number of a thread"},
+  };
+}
+
+std::vector<Case> vector_cases() {
+  const auto v = VerifyLevel::Selected;
+  const UOp n = variable("n", 1, 4), r = loop();
+  const UOp skewed = stack(Nodes{index_const(0), index_const(2)});
+  const UOp whole = cast(r, DType::Int32), closed = constant_bool(false);
+  auto vector_load = [](const UOp& alt, const UOp& gate) {
+    return load(index(memory(1), {numbers(4)}), alt, gate);
+  };
+  return {
+      {v, selected(flip(four(), {1})), Op::Flip, -1, "only instructions and their order"},
+      {v, selected(load(index(memory(1, 512), {numbers(300)}))), Op::Stack, -1,
+       "at most 256 lanes"},
+      {v,
+       sink(Nodes{store(index(memory(0), {reshape(numbers(4), shape_of({2, 2}))}),
+                        reshape(four(), shape_of({2, 2})))}),
+       Op::Reshape, -1, "a scalar or a vector"},
+      {v, selected(add(four(), one())), Op::Add, 1, "as many lanes"},
+      {v, kernel(unary(Op::Exp2, element(r)), r), Op::Exp2, 0, "the target computes"},
+      {v, kernel(cast(mulacc(whole, whole, whole), DType::Float32), r), Op::Mulacc, 0,
+       "the target computes"},
+      {v, kernel(cast(load(index(memory(1, 8, DType::Float16), {r})), DType::Float32), r),
+       Op::Param, -1, "the target has the dtype"},
+      {v, selected(load(index(memory(1), {skewed}))), Op::Load, 0, "contiguous"},
+      {v, selected(vector_load(spread(one(), 4), spread(closed, 3))), Op::Load, 2, "as many lanes"},
+      {v, selected(vector_load(one(), closed)), Op::Load, 1, "as many lanes"},
+      {v, selected(expand(stack(Nodes{one()}), shape_of({4}))), Op::Expand, 0, "spreads a scalar"},
+      {v, kernel(reshape(stack(Nodes{one()}), shape_of({})), r), Op::Reshape, 0, "ready to spread"},
+      {v, kernel(index(four(), {index_const(9)}), r), Op::Index, 1, "takes one lane"},
+      {v, kernel(index(four(), {sub(n, index_const(1))}), r), Op::Index, 1, "takes one lane"},
+      {v, selected(shrink(four(), stack(Nodes{sub(n, index_const(1))}), shape_of({1}))), Op::Shrink,
+       1, "from a constant on"},
+  };
+}
+
+std::vector<Case> linear_cases() {
+  const auto l = VerifyLevel::Linear;
+  const UOp r = loop(0), s = loop(1), maybe = range(2, variable("n", 0, 8), AxisType::Loop);
+  const UOp out = memory(0), in = memory(1), to = index(out, {r}), from = index(in, {r});
+  const UOp value = load(from), written = store(to, value), v = maybe.src(0);
+  const UOp acc = buffer(AddrSpace::Reg, shape_of({})), start = store(acc, one()), kept = load(acc);
+  const UOp first = index(out, {index_const(0)});
+  return {
+      {l, sink(Nodes{}), Op::Sink, -1, "a linear program is a Linear"},
+      {l, linear({reduce_ranges(Op::Add, value, Nodes{r})}), Op::Reduce, -1, "only instructions"},
+      {l, linear({sink(Nodes{})}), Op::Sink, -1, "only instructions"},
+      {l, linear({detach(one())}), Op::Detach, -1, "only instructions"},
+      {l, linear({UOp::make(Op::If, {constant_bool(true)})}), Op::If, -1, "only instructions"},
+      {l, linear({add(spread(one(), 4), one())}), Op::Add, 1, "as many lanes"},
+      {l, linear({store(first, invalid(DType::Float32))}), Op::Store, 1, "a Store writes a value"},
+      // Order.
+      {l, linear({out, in, r, to, from, written, value, close(r)}), Op::Store, 1, "before uses"},
+      {l, linear({out, r, to, in, value, from, written, close(r)}), Op::Load, 0, "before uses"},
+      {l, linear({in, r, from, value, close(r), out, first, store(first, value)}), Op::Store, 1,
+       "in the same loop or one around it"},
+      {l, linear({out, out}), Op::Param, -1, "stands once"},
+      {l, linear({r, s, close(r), close(s)}), Op::End, -1, "loops nest"},
+      {l, linear({close(r)}), Op::End, -1, "loops nest"},
+      {l, linear({r, s, end(group(Nodes{}), Nodes{r, s})}), Op::End, -1, "loops nest"},
+      {l, linear({r}), Op::Range, -1, "every loop is closed"},
+      {l, linear({acc, kept, start}), Op::Load, 0, "stored before it is read"},
+      {l, linear({v, acc, maybe, start, close(maybe), kept}), Op::Load, 0,
+       "stored before it is read"},
+      {l, linear({memory(0), memory(0, 9)}), Op::Param, -1, "two nodes are slot 0"},
+  };
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> all;
+  for (const auto& part :
+       {value_cases(), kernel_cases(), shaped_cases(), vector_cases(), linear_cases()})
+    all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+}  // namespace
+
+TEST(verify, every_rule_names_op_source_and_what_is_demanded) {
+  const Target target = cpu_target("x86-64-v4", false);
+  std::set<std::string> broken;
+  int number = 0;
+  for (const Case& c : all_cases()) {
+    const auto violation = find_violation(c.graph, c.level, &target);
+    const std::string where = fmt::format("case {}: {} in\n", number++, c.rule);
+    ASSERT_TRUE(violation) << where << to_text(c.graph);
+    broken.insert(violation->rule);
+    EXPECT_EQ(op_name(violation->node.op()), op_name(c.op)) << where << violation_text(*violation);
+    EXPECT_EQ(violation->source, c.source) << where << violation_text(*violation);
+    EXPECT_NE(violation->rule.find(c.rule), std::string::npos)
+        << where << violation_text(*violation);
+    try {
+      verify(c.graph, c.level, "the test", &target);
+      ADD_FAILURE() << where << "was not refused";
+    } catch (const VerifyError& e) {
+      const std::string source = c.source < 0 ? ": " : fmt::format(", source {}: ", c.source);
+      const std::string said = fmt::format("after the test: {}{}", op_name(c.op), source);
+      EXPECT_NE(std::string(e.what()).find(said), std::string::npos) << e.what();
+    }
+  }
+  for (const Demands* table : {&tensor_demands(), &program_demands(), &kernel_demands(),
+                               &shaped_demands(), &selected_demands(), &linear_demands()})
+    for (const Demand& d : table->all())
+      EXPECT_TRUE(broken.contains(d.rule)) << "no case breaks the rule: " << d.rule;
+}
+
+// Wrong numbers of sources are refused when the node is made, from text too.
+TEST(verify, spec_H7_arity) {
+  const std::string access =
+      "%0 = Const[index 4]()\n%1 = Stack(%0)\n%2 = Param[0 float32 GLOBAL](%1)\n"
+      "%3 = Const[index 0]()\n%4 = Index(%2, %3)\n%5 = Const[float32 7]()\n";
+  expect_error([&] { (void)parse(access + "%6 = Load(%4, %5)\n"); }, {"Load", "alt and gate"});
+  expect_error([&] { (void)parse(access + "%6 = Add(%5)\n"); }, {"Add", "2 sources", "got 1"});
+  expect_error([&] { (void)parse(access + "%6 = Const()\n"); }, {"Const", "needs a value"});
+  expect_error([&] { (void)parse(access + "%6 = Range[0 LOOP](%5)\n"); },
+               {"Range", "bound", "index scalar", "float32"});
+}
+
+// And the graphs of which the cases are variations break none.
+TEST(verify, whole_programs_break_no_rule) {
+  const Target target = cpu_target("x86-64-v2", false);
+  for (const UOp& value : {Tensor(leaf({4, 64})).softmax().uop(), Tensor(leaf({64})).sum().uop(),
+                           Tensor(leaf({3, 5}, DType::Float16)).exp2().uop()}) {
+    EXPECT_FALSE(find_violation(value, VerifyLevel::Tensor));
+    for (const Kernel& k : schedule({value}))
+      (void)lower_kernel(k.ast, target, [&](std::string_view stage, const UOp& graph) {
+        const auto violation = find_violation(graph, level_after(stage), &target);
+        EXPECT_FALSE(violation) << stage << ": " << violation_text(*violation);
+      });
+  }
+}
+
+// A register that every turn of a loop stores is there after the loop; a loop that surely runs too.
+TEST(verify, registers_are_stored_in_loops_that_run) {
+  const UOp r = loop(0), acc = buffer(AddrSpace::Reg, shape_of({}));
+  const UOp start = store(acc, one());
+  EXPECT_FALSE(find_violation(linear({acc, r, start, close(r), load(acc)}), VerifyLevel::Linear));
+}
+
+}  // namespace koine::test
