@@ -110,7 +110,7 @@ std::vector<Case> kernel_cases() {
                                  Nodes{narrow}),
                    DType::Float32)),
        Op::Reduce, 1, "narrow floats over loops"},
-      {k, kernel(UOp::make(Op::Add, {one(), element(r)}, {}, 1)), Op::Add, -1, "has a tag"},
+      {k, kernel(UOp::make(Op::Add, {one(), element(r)}, {}, 1)), Op::Add, -1, "made by Expand"},
       // Memory.
       {k, kernel(load(index(memory(-1), {r}))), Op::Param, -1, "a Param is memory"},
       {k, kernel(load(index(memory(1 << 16), {r}))), Op::Param, -1, "a Param is memory"},

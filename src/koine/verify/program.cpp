@@ -248,7 +248,7 @@ const Demands& kernel_demands() {
         }},
        {ops({Op::Buffer}), "registers come with Expand",
         [](const UOp& u, const Facts&) { return unless(u.addrspace() != AddrSpace::Reg); }},
-       {all_ops(), "nothing but a fold of Expand has a tag",
+       {ops({Op::Add, Op::Mul, Op::Max}), "a fold that starts from a stored value is made by Expand",
         [](const UOp& u, const Facts&) { return unless(u.tag() == 0); }}},
       memory_part(),
       effect_part()};
