@@ -401,7 +401,8 @@ TEST(stages, verifier_names_stage_rule_and_node) {
            VerifyLevel::Kernel, "rangeify");
     ADD_FAILURE() << "a Permute in a kernel was accepted";
   } catch (const InternalError& e) {
-    EXPECT_NE(std::string(e.what()).find("after rangeify: Permute: no tensor-level op"), std::string::npos)
+    EXPECT_NE(std::string(e.what()).find("after rangeify: Permute: no tensor-level op"),
+              std::string::npos)
         << e.what();
   }
   const UOp r = range(0, index_const(4), AxisType::Loop);
