@@ -35,8 +35,6 @@ const std::vector<Demand>& value_part() {
                     ? fine
                     : shape;
        }},
-      {ops({Op::Reduce}), "a Reduce of values goes over axes, not over Ranges",
-       [](const UOp& u, const Facts&) { return u.src().size() > 1 ? 1 : fine; }},
       {ops({Op::Reduce}), "the axes of a Reduce are distinct",
        [](const UOp& u, const Facts&) {
          Ints axes = u.as<ReduceArg>().axes;
