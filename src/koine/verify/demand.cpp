@@ -22,7 +22,7 @@ std::optional<Violation> Demands::check(const UOp& node, const Facts& facts) con
   return std::nullopt;
 }
 
-bool is_variable(const UOp& param) {
+bool is_bounded_variable(const UOp& param) {
   const BufferArg& p = param.as<BufferArg>();
   auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
   const bool name = !p.name.empty() && letter(p.name[0]) &&

@@ -46,7 +46,7 @@ int first_source(const UOp& u, size_t from, F&& bad) {
 inline int unless(bool holds, int culprit = itself) { return holds ? fine : culprit; }
 
 /// A named scalar of index between two constants.
-bool is_variable(const UOp& param);
+bool is_bounded_variable(const UOp& param);
 
 OpSet all_ops();
 OpSet group_ops(std::initializer_list<GroupOp> groups);

@@ -50,7 +50,7 @@ int64_t most_steps(AxisType type) {
 int check_param(const UOp& u, const Facts&) {
   const BufferArg& p = u.as<BufferArg>();
   if (p.space != AddrSpace::Global) return itself;
-  if (!p.name.empty()) return unless(is_variable(u));
+  if (!p.name.empty()) return unless(is_bounded_variable(u));
   if (p.slot < 0 || p.slot >= most_slots) return itself;
   if (u.src().size() != 1 || u.rank() != 1) return itself;
   return unless(!u.has_concrete_shape() || is_concrete(u), 0);

@@ -22,7 +22,7 @@ const std::vector<Demand>& value_part() {
        [](const UOp&, const Facts&) { return itself; }},
       {ops({Op::Param}), "a named Param is a scalar of index between two constants",
        [](const UOp& u, const Facts&) {
-         return unless(u.as<BufferArg>().name.empty() || is_variable(u));
+         return unless(u.as<BufferArg>().name.empty() || is_bounded_variable(u));
        }},
       {ops({Op::Param, Op::Buffer, Op::Reshape, Op::Expand, Op::Pad, Op::Shrink}),
        "sizes are at least 0",
