@@ -268,8 +268,9 @@ TEST(effects, spec_B19_a_use_before_its_definition_is_refused) {
     check({x, at, address, sum, value, out});
     ADD_FAILURE() << "an Add before its Load was accepted";
   } catch (const InternalError& e) {
-    EXPECT_NE(std::string(e.what()).find("after test: definitions stand before uses"),
-              std::string::npos)
+    EXPECT_NE(
+        std::string(e.what()).find("after test: Add, source 0: definitions stand before uses"),
+        std::string::npos)
         << e.what();
   }
   EXPECT_THROW(check({x, at, address, sum, out}), InternalError) << "never defined";

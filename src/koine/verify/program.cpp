@@ -242,13 +242,10 @@ const Demands& kernel_demands() {
        {ops({Op::Reduce}),
         "a Reduce goes over Ranges, each once, and one of narrow floats over loops",
         check_kernel_reduce},
-       {~ops({Op::Param, Op::Buffer}), "a Stack is the shape of memory",
-        [](const UOp& u, const Facts&) {
-          return first_source(u, 0, [](const UOp& s) { return s.is(Op::Stack); });
-        }},
        {ops({Op::Buffer}), "registers come with Expand",
         [](const UOp& u, const Facts&) { return unless(u.addrspace() != AddrSpace::Reg); }},
-       {ops({Op::Add, Op::Mul, Op::Max}), "a fold that starts from a stored value is made by Expand",
+       {ops({Op::Add, Op::Mul, Op::Max}),
+        "a fold that starts from a stored value is made by Expand",
         [](const UOp& u, const Facts&) { return unless(u.tag() == 0); }}},
       memory_part(),
       effect_part()};

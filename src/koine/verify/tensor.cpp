@@ -8,12 +8,6 @@
 namespace koine {
 namespace {
 
-bool is_version(const UOp& u) {  // a buffer after some effects
-  const UOp* p = &u;
-  while (p->is(Op::After) || is_movement(p->op())) p = &p->src(0);
-  return p->is(Op::Buffer) || p->is(Op::Param) || p->is(Op::Contiguous);
-}
-
 const std::vector<Demand>& value_part() {
   static const std::vector<Demand> part = {
       {group_ops({GroupOp::Codegen}) & ~ops({Op::CustomFunction, Op::Program, Op::Source}),
@@ -46,13 +40,6 @@ const std::vector<Demand>& value_part() {
       {ops({Op::Sink, Op::Group}), "holds effects",
        [](const UOp& u, const Facts&) {
          return first_source(u, 0, [](const UOp& s) {
-           return !s.is(Op::Store) && !s.is(Op::After) && !s.is(Op::Group);
-         });
-       }},
-      {ops({Op::After}), "an After passes a buffer through once effects on it have run",
-       [](const UOp& u, const Facts&) {
-         if (!is_version(u.src(0))) return 0;
-         return first_source(u, 1, [](const UOp& s) {
            return !s.is(Op::Store) && !s.is(Op::After) && !s.is(Op::Group);
          });
        }},
