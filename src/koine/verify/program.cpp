@@ -17,7 +17,9 @@ constexpr int64_t most_threads = 1 << 16;
 constexpr int64_t most_local_bytes = 256 << 10;
 constexpr int64_t most_pieces = 1 << 14;  // elements of one shaped value
 
-bool is_effect(const UOp& u) { return u.is(Op::Store) || u.is(Op::End) || u.is(Op::Group); }
+bool is_effect(const UOp& u) {
+  return u.is(Op::Store) || u.is(Op::End) || u.is(Op::Group) || u.is(Op::Barrier);
+}
 
 bool is_concrete(const UOp& value) {
   if (!value.has_concrete_shape()) return false;
@@ -110,7 +112,7 @@ int check_special(const UOp& u, const Facts&) {
 OpSet kernel_ops() {
   return group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary, GroupOp::Memory}) |
          ops({Op::Const, Op::Param, Op::Buffer, Op::Stack, Op::Index, Op::Bitcast, Op::Reduce,
-              Op::Range, Op::End, Op::After, Op::Group, Op::Sink});
+              Op::Range, Op::End, Op::After, Op::Group, Op::Sink, Op::Barrier});
 }
 OpSet shaped_ops() { return kernel_ops() | ops({Op::Reshape, Op::Expand, Op::Special}); }
 
@@ -215,7 +217,7 @@ const std::vector<Demand>& memory_part() {
 
 const std::vector<Demand>& effect_part() {
   static const std::vector<Demand> part = {
-      {ops({Op::Sink, Op::Group}), "holds Stores, Ends and Groups",
+      {ops({Op::Sink, Op::Group, Op::Barrier}), "holds Stores, Ends, Groups and Barriers",
        [](const UOp& u, const Facts&) {
          return first_source(u, 0, [](const UOp& s) { return !is_effect(s); });
        }},

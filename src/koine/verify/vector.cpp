@@ -16,7 +16,7 @@ OpSet arithmetic() { return group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp:
 OpSet instruction_ops() {
   return arithmetic() | group_ops({GroupOp::Memory}) |
          ops({Op::Const, Op::Param, Op::Buffer, Op::Stack, Op::Index, Op::Bitcast, Op::Reshape,
-              Op::Expand, Op::Shrink, Op::Range, Op::End, Op::Group, Op::Special});
+              Op::Expand, Op::Shrink, Op::Range, Op::End, Op::Group, Op::Barrier, Op::Special});
 }
 
 int64_t width(const UOp& u) { return u.is_scalar() ? 1 : u.sizes()[0]; }
@@ -88,13 +88,13 @@ int check_part(const UOp& u, const Facts&) {
 
 const std::vector<Demand>& vector_part() {
   static const std::vector<Demand> part = {
-      {instruction_ops() & ~ops({Op::Param, Op::Group, Op::End, Op::Store}),
+      {instruction_ops() & ~ops({Op::Param, Op::Group, Op::Barrier, Op::End, Op::Store}),
        "a value is a scalar or a vector of at most 256 lanes", check_vector},
       {arithmetic() | ops({Op::Bitcast}), "operands have as many lanes as the result",
        check_operands},
       {arithmetic(), "the target computes the op of these operands", check_native},
-      {instruction_ops() & ~ops({Op::Group, Op::End, Op::Store}), "the target has the dtype",
-       check_dtype},
+      {instruction_ops() & ~ops({Op::Group, Op::Barrier, Op::End, Op::Store}),
+       "the target has the dtype", check_dtype},
       {ops({Op::Load, Op::Store}), "a vector access is contiguous", check_place},
       {ops({Op::Load, Op::Store}), "gate and alternative have as many lanes as the access",
        check_gate},
@@ -134,6 +134,7 @@ class Walk {
   std::optional<Violation> step(const UOp& u) {
     if (u.is(Op::End)) return close(u);
     if (!seen_.insert(u.node()).second) return Violation{u, -1, "an instruction stands once"};
+    if (u.is(Op::Barrier)) return std::nullopt;  // what it waits for is effects, no values
     if (auto violation = operands(u)) return violation;
     if (u.is(Op::Range)) open_.push_back({u, {}, {}});
     if (u.is(Op::Load) && is_register(accessed_buffer(u)) &&
