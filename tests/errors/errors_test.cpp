@@ -1,4 +1,6 @@
 // Every user error has a program that causes it; the process works on afterwards.
+#include <unistd.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -16,8 +18,9 @@ void still_works() {
 class Errors : public ::testing::Test {
  protected:
   void TearDown() override { still_works(); }
-  std::string path_ =
-      (std::filesystem::temp_directory_path() / "koine_errors_test.safetensors").string();
+  std::string path_ = (std::filesystem::temp_directory_path() /
+                       fmt::format("koine_errors_{}.safetensors", getpid()))
+                          .string();
   ~Errors() override { std::remove(path_.c_str()); }
   void write(const std::string& header, const std::string& data = "",
              uint64_t claimed = UINT64_MAX) {
@@ -132,8 +135,9 @@ TEST_F(Errors, einsum) {
 }
 
 TEST(safetensors, save_and_load) {
-  const std::string path =
-      (std::filesystem::temp_directory_path() / "koine_round_trip.safetensors").string();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            fmt::format("koine_round_trip_{}.safetensors", getpid()))
+                               .string();
   std::map<std::string, Tensor> state;
   for (const DType d : stored_dtypes())
     state.emplace(std::string(dtype_name(d)), Tensor::arange(6).cast(d).reshape({2, 3}));
