@@ -35,7 +35,7 @@ class Errors : public ::testing::Test {
 
 TEST_F(Errors, shape_mismatch) {
   expect_error([] { (void)(Tensor::ones({2, 3}) + Tensor::ones({4})); },
-               {"Add", "(2, 3)", "(4,)", "broadcast"});
+               {"+: shapes", "(2, 3)", "(4,)", "broadcast"});
   expect_error([] { (void)Tensor::ones({2, 3}).matmul(Tensor::ones({4, 5})); },
                {"matmul", "(2, 3)", "(4, 5)", "3", "4"});
   expect_error([] { (void)Tensor::ones({1, 3, 4, 4}).conv2d(Tensor::ones({2, 4, 3, 3})); },

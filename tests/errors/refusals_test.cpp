@@ -151,6 +151,15 @@ TEST(refusals, name_the_method_that_was_called) {
                {"linear of (2, 3), (5, 3), (4,)"});
   expect_error([&] { (void)a.scaled_dot_product_attention(Tensor::ones({2, 4}), a); },
                {"scaled_dot_product_attention of (2, 3), (2, 4), (2, 3)"});
+  expect_error([&] { (void)(a - b); }, {"-: shapes (2, 3) and (4,)", "axis -1"});
+  expect_error([&] { (void)(a < b); }, {"<: shapes (2, 3) and (4,)"});
+  expect_error([&] { (void)a.maximum(b); }, {"maximum: shapes (2, 3) and (4,)"});
+  expect_error([&] { (void)a.lerp(b, 0.5); }, {"lerp of (2, 3), (4,)"});
+  expect_error([&] { (void)Tensor::where(b != 0, a, 0.0); }, {"where: shapes (4,) and (2, 3)"});
+  expect_error([&] { (void)a.masked_fill(b != 0, 0.0); }, {"masked_fill of (2, 3), (4,)"});
+  expect_error([&] { (void)Tensor::where(a, a, 0.0); }, {"where: the condition", "float32"});
+  expect_error([&] { (void)a.masked_fill(a, 0.0); }, {"masked_fill: the condition", "float32"});
+  EXPECT_EQ(Tensor::where(Tensor::from<int>({2, 0}), 1, 3).tolist<int>(), (std::vector<int>{1, 3}));
   expect_error([&] { (void)a.softmax(2); }, {"softmax: axis 2", "(2, 3)"});
   expect_error([&] { (void)a.log_softmax(2); }, {"log_softmax: axis 2"});
   expect_error([&] { (void)a.logsumexp(2); }, {"logsumexp: axis 2"});

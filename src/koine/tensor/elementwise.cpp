@@ -61,11 +61,30 @@ std::string literal_text(const UOp& literal) {
         method, literal_text(literal), dtype_name(dtype), range.low, range.high);
 }
 
+// Any integer may say yes or no; whether a float does is seldom meant.
+void require_condition(std::string_view method, const Tensor& condition) {
+  KOINE_REQUIRE(!is_float(condition.dtype()), Type,
+                "{}: the condition must be bool, got {}: compare it, for example x != 0", method,
+                dtype_name(condition.dtype()));
+}
+
+// Shapes broadcast from the right: sizes are equal, or one is 1.
+void require_broadcast(std::string_view method, const UOp& x, const UOp& y) {
+  for (size_t i = 1; i <= std::min(x.rank(), y.rank()); ++i) {
+    const UOp a = x.dim(x.rank() - i), b = y.dim(y.rank() - i);
+    KOINE_REQUIRE(a == b || is_const(a, 1) || is_const(b, 1), Value,
+                  "{}: shapes {} and {} do not broadcast at axis {}: sizes must be equal or 1; "
+                  "reshape or expand one operand",
+                  method, shape_text(x), shape_text(y), -static_cast<int64_t>(i));
+  }
+}
+
 // A C++ literal takes its partner's dtype where the partner can hold its kind of number; an integer
 // beyond the partner's range is refused, as in NumPy.
 std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor& b,
                          const UOp& literal_a, const UOp& literal_b) {
   const UOp x = a.uop(), y = b.uop();
+  require_broadcast(method, x, y);
   const bool weak_a = bool(literal_a), weak_b = bool(literal_b);
   auto fits = [](DType weak, DType strong) {
     return is_float(strong) || (!is_float(weak) && is_integer(strong)) || weak == DType::Bool;
@@ -302,7 +321,11 @@ Tensor Tensor::rshift(const Tensor& b) const {
 }
 Tensor Tensor::where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   KOINE_MEET("where", a, b);
-  return Tensor(koine::where(condition.cast(DType::Bool).uop(), x, y));
+  tensor::require_condition("where", condition);
+  const Tensor chosen = condition.cast(DType::Bool);
+  tensor::require_broadcast("where", chosen.uop(), x);
+  tensor::require_broadcast("where", chosen.uop(), y);
+  return Tensor(koine::where(chosen.uop(), x, y));
 }
 #undef KOINE_MEET
 
@@ -498,10 +521,14 @@ Tensor Tensor::clip(const Tensor& low, const Tensor& high) const {
   return maximum(low).minimum(high);
 }
 Tensor Tensor::lerp(const Tensor& end, const Tensor& weight) const {
-  return *this + (end - *this) * weight;
+  return tensor::as_method("lerp", {*this, end, weight},
+                           [&] { return *this + (end - *this) * weight; });
 }
 Tensor Tensor::masked_fill(const Tensor& mask, const Tensor& value) const {
-  return where(mask, Tensor(value.in_dtype("masked_fill", dtype())), *this);
+  tensor::require_condition("masked_fill", mask);
+  const Tensor filling(value.in_dtype("masked_fill", dtype()));
+  return tensor::as_method("masked_fill", {*this, mask},
+                           [&] { return where(mask, filling, *this); });
 }
 
 UOp Tensor::in_dtype(std::string_view method, DType dtype) const {
