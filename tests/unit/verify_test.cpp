@@ -134,7 +134,7 @@ std::vector<Case> kernel_cases() {
        Op::Load, -1, "a Load reads an element"},
       {k, sink(Nodes{store(add(one(), one()), one())}), Op::Store, 0, "a Store writes"},
       {k, sink(Nodes{end(store(at, invalid(DType::Float32)), Nodes{r})}), Op::Store, 1,
-       "a Store writes a value"},
+       "no store writes Invalid"},
       {k, kernel(load(index(index(param(1, shape_of({2, 8}), DType::Float32), {r}), {r}))),
        Op::Param, -1, "a Param is memory of one axis"},
       {k, kernel(load(index(memory(1), {cast(r, DType::Int32)}))), Op::Index, 1,
@@ -262,7 +262,7 @@ std::vector<Case> linear_cases() {
       {l, linear({detach(one())}), Op::Detach, -1, "only instructions"},
       {l, linear({UOp::make(Op::If, {constant_bool(true)})}), Op::If, -1, "only instructions"},
       {l, linear({add(spread(one(), 4), one())}), Op::Add, 1, "as many lanes"},
-      {l, linear({store(first, invalid(DType::Float32))}), Op::Store, 1, "a Store writes a value"},
+      {l, linear({store(first, invalid(DType::Float32))}), Op::Store, 1, "no store writes Invalid"},
       // Order.
       {l, linear({out, in, r, to, from, written, value, close(r)}), Op::Store, 1, "before uses"},
       {l, linear({out, r, to, in, value, from, written, close(r)}), Op::Load, 0, "before uses"},

@@ -124,9 +124,9 @@ UOp run_stage(const Stage& stage, const UOp& in, Observed& observed) {
   if (options().dump == stage.name)
     fmt::print(stderr, "--- after {}\n{}", stage.name, to_text(out));
   if (observed.sink) observed.sink(stage.name, out);
+  if (options().verify >= 3 && !given) check_steps(stage, in, observed);
   if (options().verify >= 2 || (options().verify == 1 && stage.edge))
     verify(out, level_after(stage.name), stage.name, &observed.target);
-  if (options().verify >= 3 && !given) check_steps(stage, in, observed);
   return out;
 }
 

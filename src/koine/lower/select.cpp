@@ -85,7 +85,9 @@ class Devectorizer {
   }
   UOp lane_constants(int64_t step) const {
     std::vector<UOp> values;
-    for (int64_t i = 0; i < lanes_; ++i) values.push_back(index_const(i * step));
+    for (int64_t i = 0; i < lanes_; ++i)  // wraps where the integers that the lanes number do
+      values.push_back(index_const(
+          static_cast<int64_t>(static_cast<uint64_t>(i) * static_cast<uint64_t>(step))));
     return stack(values);
   }
   UOp at_lane(const UOp& u, int64_t lane) const {
@@ -451,13 +453,15 @@ std::vector<StageStep> select_steps(const Target& target) {
       return rewrite(u, rules, context);
     };
   };
-  return {
+  std::vector<StageStep> steps{
       {"decompositions", for_target(decompositions)},
       {"narrow floats", emulate_narrow_floats},
       {"vectors", [in_order = target.strict](
                       const UOp& u) { return rewrite(Devectorizer(in_order).run(u), vectors); }},
-      {"contraction", for_target(contraction_rules())},
   };
+  if (target.float_ops[static_cast<size_t>(Op::Mulacc)])
+    steps.push_back({"contraction", for_target(contraction_rules())});
+  return steps;
 }
 
 UOp select(const UOp& ast, const Target& target) {

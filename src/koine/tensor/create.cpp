@@ -38,7 +38,7 @@ Tensor Tensor::arange(int64_t start, int64_t stop, int64_t step, DType dtype) {
                   stop, step, dtype_name(dtype), start, static_cast<int64_t>(last));
   }
   // Positions are counted in integers and converted once, so that float sequences are exact.
-  const bool large = std::abs(start) > INT32_MAX || std::abs(stop) > INT32_MAX;
+  const bool large = std::max(start, stop) > INT32_MAX || std::min(start, stop) < -INT32_MAX;
   const DType counting = is_float(dtype) || large ? DType::Int64
                          : dtype == DType::Bool   ? DType::Int32
                                                   : dtype;

@@ -92,7 +92,6 @@ int check_load(const UOp& u, const Facts&) {
 
 int check_store(const UOp& u, const Facts&) {
   if (!is_place(u.src(0))) return 0;
-  if (is_invalid(u.src(1))) return 1;
   return unless(u.src().size() == 2 || u.src(0).is(Op::Index), 2);
 }
 
@@ -208,6 +207,8 @@ const std::vector<Demand>& memory_part() {
        check_special},
       {ops({Op::Load}),
        "a Load reads an element of memory or a register, with alt and gate or neither", check_load},
+      {ops({Op::Store}), "no store writes Invalid",
+       [](const UOp& u, const Facts&) { return unless(!is_invalid(u.src(1)), 1); }},
       {ops({Op::Store}),
        "a Store writes a value to an element of memory, with a gate, or to a register",
        check_store},
