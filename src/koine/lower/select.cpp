@@ -459,7 +459,7 @@ std::vector<StageStep> select_steps(const Target& target) {
       {"vectors", [in_order = target.strict](
                       const UOp& u) { return rewrite(Devectorizer(in_order).run(u), vectors); }},
   };
-  if (target.float_ops[static_cast<size_t>(Op::Mulacc)])
+  if (is_native(target, Op::Mulacc, DType::Float32))
     steps.push_back({"contraction", for_target(contraction_rules())});
   return steps;
 }
