@@ -38,6 +38,7 @@ std::vector<Values> programs() {
   std::vector<Values> out;
   out.push_back({add(mul(x, f32(2)), y)});
   out.push_back({maximum(x, f32(0)), where(lt(x, y), x, y)});
+  out.push_back({add(contiguous(mul(i, i)), contiguous(flip(i, {1})))});  // two temporaries
   out.push_back({maximum(x, y)});
   out.push_back({idiv(i, constant_int(DType::Int32, 3)), mod(i, constant_int(DType::Int32, 5))});
   out.push_back(
@@ -313,16 +314,12 @@ std::vector<Broken> broken_graphs() {
          return u.is(Op::Load) && u.src().size() == 3 ? with(u, 1, filled_like(u.src(1), 1))
                                                       : UOp();
        }},
-      {"vectors: the halves of a vector are the same",
-       "select",
+      {"vectors: the halves of a vector are the same", "select",
        [](const UOp& u) {
          return u.is(Op::Index) && !is_address(u) && !is_const(u.src(1), 0)
                     ? with(u, 1, index_const(0))
                     : UOp();
-       },
-       {},
-       {},
-       16},
+       }},
       {"contraction: the product's second factor is the summand", "select",
        [](const UOp& u) {
          return u.is(Op::Mulacc) ? mulacc(u.src(0), u.src(2), u.src(1)) : UOp();
@@ -479,7 +476,7 @@ TEST(differential, random_graphs_raise_no_alarm) {
 }
 
 // Every broken stage is found by some program, in the mode it belongs to, named, and shown on at
-// most ten nodes; where an accumulator is the point, these are up to sixteen.
+// most ten nodes; where an accumulator and its loop are the point, these are fourteen.
 TEST(differential, broken_stages_are_found_named_and_reduced) {
   const std::vector<Values> all = programs();
   const std::vector<Broken> broken = broken_graphs();
