@@ -316,13 +316,9 @@ class Maker {
 
 const std::vector<FeatureOff>& features_off() {
   static const std::vector<FeatureOff> off = {
-      {"whole_mulacc", "default mode cannot select it"},
-      {"resizing_bitcasts", "what is invalid before one is valid behind it"},
-      {"gated_loads", "Load of a tensor ignores its gate"},
-      {"gated_stores", "Store of a tensor ignores its gate"},
-      {"groups", "the stores of a Group are lost"},
-      {"nested_afters", "an After among the dependencies is lost"},
-      {"self_overlap", "a store reads what it has overwritten"},
+      {"groups", "overlapping stores of a Group read out of bounds"},
+      {"nested_afters", "a buffer asked for beside its own After"},
+      {"self_overlap", "the copy of an old state beside its After is not filled"},
   };
   return off;
 }
