@@ -55,6 +55,7 @@ struct Case {
 std::vector<Case> value_cases() {
   const auto tensor = VerifyLevel::Tensor, program = VerifyLevel::Program;
   const UOp x = leaf({4}), p = param(0, shape_of({4}), DType::Float32);
+  const UOp q = param(1, shape_of({4}), DType::Float32);
   const UOp scalar = leaf({});
   const UOp backwards = UOp::make(Op::Param, {shape_of({}), index_const(3), index_const(1)},
                                   BufferArg{0, DType::Index, {}, AddrSpace::Global, "n"});
@@ -77,6 +78,27 @@ std::vector<Case> value_cases() {
       {program, sink(Nodes{store(p, x)}), Op::Buffer, -1, "in its Params"},
       {program, sink(Nodes{store(p, get_tuple(function(body, Nodes{p}), 0))}), Op::Tuple, -1,
        "inlined"},
+      // Kernels that wait for each other, a fold in place, and stores without an order.
+      {program, sink(Nodes{store(p, mul(q, q)), store(q, add(p, p))}), Op::Mul, 0,
+       "nothing else uses a Param that the program fills"},
+      {program, sink(Nodes{store(p, flip(p, {1}))}), Op::Flip, 0,
+       "nothing else uses a Param that the program fills"},
+      {program, sink(Nodes{store(p, p)}), Op::Store, 1,
+       "nothing else uses a Param that the program fills"},
+      {program, sink(Nodes{store(p, q), after(q, {store(p, q)})}), Op::After, 1,
+       "nothing else uses a Param that the program fills"},
+      {program, sink(Nodes{store(p, q), store(p, add(q, q))}), Op::Store, 0, "fills a Param once"},
+      {program,
+       sink(Nodes{store(shrink(p, shape_of({1}), shape_of({2})),
+                        shrink(q, shape_of({0}), shape_of({2})))}),
+       Op::Store, 0, "fills a Param, without a gate"},
+      {program, sink(Nodes{UOp::make(Op::Store, {p, q, constant_bool(false)})}), Op::Store, 0,
+       "fills a Param, without a gate"},
+      {program, sink(Nodes{group(Nodes{store(p, q)})}), Op::Sink, 0, "holds Stores and Afters"},
+      {program,
+       sink(Nodes{store(q, p), store(param(2, shape_of({3}), DType::Float32),
+                                     param(0, shape_of({3}), DType::Float32))}),
+       Op::Param, -1, "two nodes are slot 0"},
   };
 }
 

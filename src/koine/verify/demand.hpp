@@ -60,7 +60,7 @@ const Demands& selected_demands();
 const Demands& linear_demands();
 
 // Demands on graphs as a whole.
-std::optional<Violation> check_values(const UOp& graph);  ///< Tensor and Program
+std::optional<Violation> check_program(const UOp& sink, std::span<const UOp> nodes);
 std::optional<Violation> check_kernel(const UOp& sink, std::span<const UOp> nodes,
                                       VerifyLevel level);
 std::optional<Violation> check_linear(const UOp& linear);

@@ -1,6 +1,8 @@
 // Graphs of values, as Tensors make them, and the programs that Callify makes of them.
 #include <absl/container/flat_hash_set.h>
 
+#include <algorithm>
+
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/verify/demand.hpp"
@@ -64,6 +66,32 @@ const Demands& program_demands() {
   return demands;
 }
 
-std::optional<Violation> check_values(const UOp&) { return std::nullopt; }
+// A program's Stores fill memory that it finds empty: what overwrites a state is an After, whose
+// order with the readers of that state follows from the graph.
+std::optional<Violation> check_program(const UOp& sink, std::span<const UOp> nodes) {
+  absl::flat_hash_set<const Node*> filled;
+  for (size_t i = 0; i < sink.src().size(); ++i) {
+    const UOp& effect = sink.src(i);
+    if (!effect.is(Op::Store)) {
+      if (!effect.is(Op::After))
+        return Violation{sink, static_cast<int>(i), "a program holds Stores and Afters"};
+      continue;
+    }
+    const UOp& target = effect.src(0);
+    if (!target.is(Op::Param) || !target.as<BufferArg>().name.empty() || effect.src().size() != 2)
+      return Violation{effect, 0, "a Store of a program fills a Param, without a gate"};
+    if (!filled.insert(target.node()).second)
+      return Violation{effect, 0, "a program fills a Param once"};
+    filled.insert(effect.node());  // nor does an After wait for that
+  }
+  for (const UOp& u : nodes) {
+    if (u == sink) continue;
+    const size_t first = filled.contains(u.node()) ? 1 : 0;
+    const int at = first_source(u, first, [&](const UOp& s) { return filled.contains(s.node()); });
+    if (at != fine) return Violation{u, at, "nothing else uses a Param that the program fills"};
+    if (u.is(Op::Sink)) return Violation{u, -1, "the Sink is the root"};
+  }
+  return check_names(nodes);
+}
 
 }  // namespace koine
