@@ -315,11 +315,7 @@ class Maker {
 }  // namespace
 
 const std::vector<FeatureOff>& features_off() {
-  static const std::vector<FeatureOff> off = {
-      {"groups", "overlapping stores of a Group read out of bounds"},
-      {"nested_afters", "a buffer asked for beside its own After"},
-      {"self_overlap", "the copy of an old state beside its After is not filled"},
-  };
+  static const std::vector<FeatureOff> off = {};
   return off;
 }
 

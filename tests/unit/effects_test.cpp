@@ -414,6 +414,39 @@ TEST(effects, spec_B18_old_states_outlive_their_memory) {
   });
 }
 
+// The copy that a Store makes of the state it writes over, the one that others read, and a clone
+// are one node: it is filled from memory whoever asks for it first.
+TEST(effects, spec_B18_the_copy_of_an_old_state_is_filled_from_memory) {
+  const UOp b = numbers({1, 2, 3, 4});
+  expect_value(add(b, after(b, {store(b, b)})), {2, 4, 6, 8});
+  const UOp turned = after(b, {store(flip(b, {1}), b)});
+  expect_value(binary(Op::Max, turned, b), {4, 3, 3, 4});
+  const UOp cloned = UOp::make(Op::Contiguous, {b}, {}, 1);
+  expect_value(add(cloned, add(b, after(b, {store(b, mul(b, number(3)))}))), {5, 10, 15, 20});
+  const UOp next = after(b, {store(b, add(b, number(1)))});
+  expect_value(add(next, after(next, {store(flip(next, {1}), next)})), {7, 7, 7, 7});
+}
+
+// Each state that one request names is what it was, also where another overwrites its memory.
+TEST(effects, spec_B18_a_state_asked_for_beside_the_next_is_a_copy) {
+  in_both_modes([] {
+    const UOp b = numbers({1, 2}), second = after(b, {store(b, add(b, number(10)))}),
+              third = after(second, {store(part(second, 0, 1), fill(7, 1))});
+    for (const std::vector<size_t>& order : {std::vector<size_t>{0, 1, 2, 0, 3}, {3, 2, 1, 0, 0}}) {
+      const UOp fresh = renewed(b);
+      std::vector<UOp> asked;
+      for (const size_t k : order)
+        asked.push_back(
+            substitute(std::vector<UOp>{b, second, third, mul(third, number(2))}[k], {{b, fresh}}));
+      const std::vector<UOp> got = realize(asked);
+      const Numbers expected[] = {{1, 2}, {11, 12}, {7, 12}, {14, 24}};
+      for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(in_memory(got[i]), expected[order[i]]);
+      EXPECT_EQ(in_memory(fresh), expected[2]) << "the last state is what memory holds";
+      EXPECT_EQ(realize({fresh})[0], fresh) << "and the buffer is itself again";
+    }
+  });
+}
+
 TEST(effects, spec_B5_spec_amend_27_a_padded_value_and_its_maximum_together) {
   for (const DType dtype : {DType::Float32, DType::Int32, DType::Float16}) {
     in_both_modes([&] {

@@ -13,6 +13,7 @@
 #include "koine/engine/promises.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/callify.hpp"
@@ -100,6 +101,20 @@ struct Prepared {
   std::vector<size_t> position;   // in the request
 };
 
+// Whether the state of memory that a value shows is stored over. Whoever names a state gets that
+// state, so a request for it beside what overwrites it gives a copy.
+bool is_overwritten(const Versions& versions, const UOp& value) {
+  const UOp version = versions.of(value);
+  return version && versions.overwritten_by(version);
+}
+void copy_old_states(const Versions& versions, std::vector<UOp>& out, Prepared& work) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (!out[i] || !is_overwritten(versions, out[i])) continue;
+    work.values.push_back(out[i]);
+    work.position.push_back(i);
+  }
+}
+
 // A forward cache of executables by program and target. Bounded: the oldest half goes.
 class ExecutableCache {
  public:
@@ -161,11 +176,11 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
     require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
   std::unordered_map<UOp, size_t> seen;
   for (size_t i = 0; i < values.size(); ++i) {
+    if (!seen.emplace(values[i], i).second) continue;  // filled below from the first
     if (const UOp done = realized_buffer(values[i])) {
       out[i] = done;
       continue;
     }
-    if (!seen.emplace(values[i], i).second) continue;  // filled below from the first
     const UOp value = with_results(values[i]);
     if (const UOp done = realized_buffer(value)) {
       out[i] = done;
@@ -175,12 +190,15 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
     work.values.push_back(value);
     work.position.push_back(i);
   }
+  const Versions versions(sink(work.values));
+  copy_old_states(versions, out, work);
   check_promises(work.values, variables);  // before anything is made or written
   for (size_t k = 0; k < work.values.size(); ++k) {
     const UOp& value = work.values[k];
     UOp& result = out[work.position[k]];
     const UOp base = base_of(value);
-    const bool assigned = value.is(Op::After) && base.is(Op::Buffer);
+    const bool assigned =
+        value.is(Op::After) && base.is(Op::Buffer) && !is_overwritten(versions, value);
     result = assigned ? base : make_buffer(value.shape(), value.dtype(), device_of(value));
     work.destinations.push_back(assigned ? UOp() : result);
   }
@@ -207,7 +225,7 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
   }
   for (size_t i = 0; i < values.size(); ++i) {
     if (!out[i]) out[i] = out[seen.at(values[i])];
-    if (!(out[i] == values[i]) && worth_remembering(values[i]))
+    if (!(out[i] == values[i]) && !values[i].is(Op::Buffer) && worth_remembering(values[i]))
       storage::set_result(values[i], out[i]);
   }
   return out;

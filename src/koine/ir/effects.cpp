@@ -40,8 +40,8 @@ bool has_effects(const UOp& root) { return (root.node()->ops_below & mask_of(Op:
 
 Versions::Versions(const UOp& root) {
   if (!has_effects(root)) return;
-  const NodeList order =
-      toposort(root, [](const UOp& u) { return !u.is(Op::Function) && !u.is(Op::Tuple); });
+  const NodeList order = toposort(
+      root, [](const UOp& u) { return has_effects(u) && !u.is(Op::Function) && !u.is(Op::Tuple); });
   for (const UOp& u : order)
     if (u.is(Op::After)) add(u);
 }

@@ -59,7 +59,6 @@ struct Request {
   UOp after;  // whose Stores these are; null for a plain result
   std::string reason;
   bool transfer = false;  // a copy between devices
-  UOp copies;             // the version of which this is the copy; null: none
 };
 
 constexpr int64_t most_local = 256 << 10;  // bytes of a LOCAL buffer
@@ -125,7 +124,7 @@ class Scheduler {
     UOp value = effect.src(1);
     while (is_marker(value)) value = value.src(0);
     const UOp& target = effect.src(0);
-    queue_.push_back({{{target, value, {}}}, {}, "output", is_transfer(value), {}});
+    queue_.push_back({{{target, value, {}}}, {}, "output", is_transfer(value)});
     // Memory holds 0 where an element is invalid: it stands for the value only behind a marker that
     // asked for memory.
     const UOp& held = fusion_.partly_invalid(value) ? effect.src(1) : value;
@@ -158,7 +157,7 @@ class Scheduler {
         return r.effects[0].target.device() == s.src(0).device();
       });
       if (same == requests.end())
-        same = requests.insert(same, Request{{}, after, "assignment", false, {}});
+        same = requests.insert(same, Request{{}, after, "assignment", false});
       same->effects.push_back(before_writing(s, written));
     }
     for (Request& r : requests) queue_.push_back(std::move(r));
@@ -204,19 +203,19 @@ class Scheduler {
   // The value as it is before this program writes what it reads.
   UOp snapshot(const UOp& value) {
     const UOp copy = UOp::make(Op::Contiguous, {value}, {}, 1);  // tagged: it really copies
-    (void)make_buffer(copy, value, "computed before it is overwritten", {});
+    (void)make_buffer(copy, value, "computed before it is overwritten");
     return copy;
   }
 
   // A buffer for `held`, whose elements are those of `value`.
-  UOp make_buffer(const UOp& held, const UOp& value, std::string reason, const UOp& copies) {
+  UOp make_buffer(const UOp& held, const UOp& value, std::string reason) {
     auto [it, fresh] = realized_.try_emplace(held.node());
     if (!fresh) return it->second;
     const UOp buffer = UOp::make(Op::Buffer, {held.shape()},
                                  BufferArg{next_buffer_++, held.dtype(), held.device()});
     it->second = buffer;
     kept_.push_back(held);
-    queue_.push_back({{{buffer, value, {}}}, {}, std::move(reason), is_transfer(value), copies});
+    queue_.push_back({{{buffer, value, {}}}, {}, std::move(reason), is_transfer(value)});
     return buffer;
   }
 
@@ -224,7 +223,7 @@ class Scheduler {
     if (const UOp known = storage_of(node)) return known;
     // Memory does not hold what may be invalid: it stands for a copy of the value.
     return make_buffer(fusion_.partly_invalid(node) ? contiguous(node) : node, node,
-                       std::move(reason), {});
+                       std::move(reason));
   }
 
   static bool is_gated(const UOp& load) { return load.src().size() == 3; }
@@ -508,12 +507,15 @@ class Scheduler {
     }
     const UOp state = UOp::share(n), version = versions_.of(state);
     require_effects(state);
-    // What is overwritten before all its readers have run is read from a copy.
-    if (to_copy_.contains(version.node()) && !(current_.request.copies == version)) {
+    // What is overwritten before all its readers have run is read from a copy, but by the kernel
+    // that fills it.
+    if (to_copy_.contains(version.node())) {
       const UOp copy = make_buffer(UOp::make(Op::Contiguous, {version}, {}, 1), version,
-                                   "old state of an assigned buffer", version);
-      current_.reads.push_back(copy);
-      return copy;
+                                   "old state of an assigned buffer");
+      if (!(copy == current_.request.effects[0].target)) {
+        current_.reads.push_back(copy);
+        return copy;
+      }
     }
     current_.reads.push_back(state);
     return storage_of(state);
