@@ -12,6 +12,7 @@
 #include "koine/lower/plan.hpp"
 #include "koine/render/c.hpp"
 #include "koine/render/llvm.hpp"
+#include "koine/runtime/cpu/cpu.hpp"
 #include "koine/transform/gradient.hpp"
 #include "koine/verify/verify.hpp"
 
@@ -529,6 +530,13 @@ TEST(opts, spec_O2_split_errors_name_axis_and_reason) {
                {"Split", "axis 0", "size 6", "Padto"});
   expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 0, 2, AxisType::Unroll, false}); },
                {"axis 0 is LOOP", "UNROLL", "it may become"});
+  const UOp r = range(0, index_const(INT64_MAX - 3), AxisType::Loop);
+  const UOp at = index(param(0, shape_of({INT64_MAX}), DType::Float32), {r});
+  const UOp endless =
+      sink(std::vector<UOp>{end(store(at, constant(DType::Float32, 1)), std::vector<UOp>{r})});
+  expect_error([&] { (void)apply_opt(endless, {OptOp::Padto, 0, 8}); },
+               {"Padto", "axis 0", "9223372036854775804", "no multiple of 8"});
+  EXPECT_TRUE(choose_opts(endless, cpu_target()).opts.empty()) << "what nobody waits for";
   expect_error([&] { (void)apply_opt(ast, {OptOp::Split, 5, 2, AxisType::Loop, false}); },
                {"axis 5", "2 axes"});
 }

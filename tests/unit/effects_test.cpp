@@ -390,6 +390,13 @@ TEST(effects, spec_B18_spec_amend_29_two_afters_on_one_state_are_refused) {
 }
 
 // Old states that are read after they are overwritten are copied: no order would do without.
+TEST(effects, spec_B18_a_variable_is_no_memory) {
+  const UOp n = variable("n", 1, 8), x = numbers({1, 2, 3});
+  const UOp changed = after(n, {store(n, index_const(2))});
+  expect_error([&] { realize({add(x, cast(changed, DType::Int32))}, {{"n", 3}}); },
+               {"Store", "view of a buffer", "Param"});
+}
+
 TEST(effects, spec_B18_old_states_outlive_their_memory) {
   const UOp b = numbers({1, 2, 3, 4}), c = numbers({10, 20, 30, 40});
   const UOp next = after(b, {store(b, mul(b, number(2)))});

@@ -6,6 +6,7 @@
 
 #include "check.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
@@ -59,6 +60,9 @@ std::vector<Case> value_cases() {
   const UOp scalar = leaf({});
   const UOp backwards = UOp::make(Op::Param, {shape_of({}), index_const(3), index_const(1)},
                                   BufferArg{0, DType::Index, {}, AddrSpace::Global, "n"});
+  const UOp local_variable = UOp::make(Op::Param, {shape_of({}), index_const(1), index_const(3)},
+                                       BufferArg{0, DType::Index, {}, AddrSpace::Local, "n"});
+  const UOp other = param(2, shape_of({4}), DType::Float32);
   const UOp body = tuple(Nodes{add(p, p)});
   const UOp r = loop();
   return {
@@ -74,6 +78,7 @@ std::vector<Case> value_cases() {
       {tensor, UOp::make(Op::Buffer, {shape_of({-4})}, BufferArg{7, DType::Float32, Device("CPU")}),
        Op::Buffer, 0, "at least 0"},
       {tensor, group(Nodes{x}), Op::Group, 0, "holds effects"},
+      {tensor, add(local_variable, index_const(1)), Op::Param, -1, "between two constants"},
       {program, store(p, p), Op::Store, -1, "a program is a Sink"},
       {program, sink(Nodes{store(p, x)}), Op::Buffer, -1, "in its Params"},
       {program, sink(Nodes{store(p, get_tuple(function(body, Nodes{p}), 0))}), Op::Tuple, -1,
@@ -94,6 +99,9 @@ std::vector<Case> value_cases() {
        Op::Store, 0, "fills a Param, without a gate"},
       {program, sink(Nodes{UOp::make(Op::Store, {p, q, constant_bool(false)})}), Op::Store, 0,
        "fills a Param, without a gate"},
+      // A reader that waits for a Store which nobody asked for.
+      {program, sink(Nodes{store(q, after(p, {store(after(p, {store(p, other)}), other)}))}),
+       Op::After, -1, "names every After"},
       {program, sink(Nodes{group(Nodes{store(p, q)})}), Op::Sink, 0, "holds Stores and Afters"},
       {program,
        sink(Nodes{store(q, p), store(param(2, shape_of({3}), DType::Float32),
@@ -295,6 +303,7 @@ std::vector<Case> linear_cases() {
       {l, linear({close(r)}), Op::End, -1, "loops nest"},
       {l, linear({r, s, end(group(Nodes{}), Nodes{r, s})}), Op::End, -1, "loops nest"},
       {l, linear({r}), Op::Range, -1, "every loop is closed"},
+      {l, linear({in, index(in, {})}), Op::Index, 1, "one place in memory"},
       {l, linear({acc, kept, start}), Op::Load, 0, "stored before it is read"},
       {l, linear({v, acc, maybe, start, close(maybe), kept}), Op::Load, 0,
        "stored before it is read"},
@@ -367,6 +376,14 @@ TEST(verify, whole_programs_break_no_rule) {
 }
 
 // A register that every turn of a loop stores is there after the loop; a loop that surely runs too.
+// Only the sum of a spread scalar and the numbers of the lanes is a vector access.
+TEST(verify, a_place_of_lanes_that_are_no_spread_scalar_is_not_contiguous) {
+  const UOp start = stack(Nodes{index_const(5)});
+  const UOp one = expand(start, shape_of({4})), known = spread(index_const(5), 4);
+  EXPECT_FALSE(contiguous_access(index(memory(1), {add(one, numbers(4))})).yes);
+  EXPECT_EQ(contiguous_access(index(memory(1), {add(known, numbers(4))})).base, index_const(5));
+}
+
 TEST(verify, registers_are_stored_in_loops_that_run) {
   const UOp r = loop(0), acc = buffer(AddrSpace::Reg, shape_of({}));
   const UOp start = store(acc, one());

@@ -1,6 +1,7 @@
 #include "koine/ir/effects.hpp"
 
 #include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 
@@ -75,7 +76,8 @@ UOp Versions::of(const UOp& view) const {
     if (!moves && n->op != Op::After && n->op != Op::Detach) return {};
     n = n->sources()[0].node();
   }
-  return UOp::share(n);
+  const UOp memory = UOp::share(n);
+  return is_variable(memory) ? UOp() : memory;
 }
 
 UOp Versions::overwritten_by(const UOp& version) const {

@@ -42,8 +42,9 @@ Contiguous contiguous_access(const UOp& address) {
     return true;
   };
   if (counts_up(index)) return {true, {}};
-  if (index.is(Op::Add) && counts_up(index.src(1)) && index.src(0).is(Op::Expand))
-    return {true, index.src(0).src(0).src(0)};
+  if (!index.is(Op::Add) || !counts_up(index.src(1)) || !index.src(0).is(Op::Expand)) return {};
+  const UOp& one = index.src(0).src(0);
+  if (one.is(Op::Reshape) && one.src(0).is_scalar()) return {true, one.src(0)};
   return {};
 }
 

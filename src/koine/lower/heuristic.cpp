@@ -13,8 +13,12 @@
 namespace koine {
 namespace {
 
+// 0: not planned for, because it is symbolic, or because nobody waits for so many steps; products
+// of two sizes fit into 63 bits.
 int64_t size_of(const UOp& range) {
-  return range.src(0).is(Op::Const) ? const_int(range.src(0)) : 0;
+  constexpr int64_t most_planned = int64_t{1} << 31;
+  const UOp& bound = range.src(0);
+  return bound.is(Op::Const) && const_int(bound) < most_planned ? const_int(bound) : 0;
 }
 AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
 

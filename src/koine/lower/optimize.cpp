@@ -151,7 +151,11 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
   const UOp& bound = axis.src(0);
   KOINE_REQUIRE(bound.is(Op::Const), Value, "Padto: axis {} has the symbolic size {}", position,
                 dim_text(bound));
-  const int64_t size = const_int(bound), padded = (size + multiple - 1) / multiple * multiple;
+  const int64_t size = const_int(bound);
+  KOINE_REQUIRE(size <= INT64_MAX - multiple, Value,
+                "Padto: axis {} of size {} has no multiple of {} in 63 bits above it", position,
+                size, multiple);
+  const int64_t padded = (size + multiple - 1) / multiple * multiple;
   if (padded == size) return ast;
   const UOp wide = range(axis.as<RangeArg>().id, index_const(padded), type_of(axis));
   const UOp inside = lt(wide, bound);

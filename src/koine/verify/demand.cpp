@@ -28,8 +28,8 @@ bool is_bounded_variable(const UOp& param) {
   const bool name = !p.name.empty() && letter(p.name[0]) &&
                     std::all_of(p.name.begin(), p.name.end(),
                                 [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
-  return name && p.dtype == DType::Index && param.is_scalar() && param.src().size() == 3 &&
-         param.src(1).is(Op::Const) && param.src(2).is(Op::Const) &&
+  return name && p.dtype == DType::Index && p.space == AddrSpace::Global && param.is_scalar() &&
+         param.src().size() == 3 && param.src(1).is(Op::Const) && param.src(2).is(Op::Const) &&
          const_int(param.src(1)) <= const_int(param.src(2));
 }
 

@@ -77,12 +77,6 @@ int check_range(const UOp& u, const Facts&) {
                 0);
 }
 
-int check_index(const UOp& u, const Facts&) {
-  if (!is_address(u)) return 0;
-  if (strip_after(u.src(0)).rank() != 1 || is_register(strip_after(u.src(0)))) return 0;
-  return unless(u.src().size() == 2 && u.src(1).dtype() == DType::Index, 1);
-}
-
 int check_load(const UOp& u, const Facts&) {
   if (!is_place(u.src(0))) return 0;
   if (u.src().size() == 2) return 1;
@@ -180,6 +174,11 @@ int check_gates(const UOp& u, const Facts&) {
 
 }  // namespace
 
+int check_address(const UOp& u) {
+  if (strip_after(u.src(0)).rank() != 1 || is_register(strip_after(u.src(0)))) return 0;
+  return unless(u.src().size() == 2 && u.src(1).dtype() == DType::Index, 1);
+}
+
 bool is_place(const UOp& u) {
   return u.is(Op::Index) ? is_address(u) : is_register(strip_after(u));
 }
@@ -232,7 +231,8 @@ const std::vector<Demand>& effect_part() {
          return first_source(u, 1, [](const UOp& s) { return !is_effect(s) && !s.is(Op::Range); });
        }},
       {ops({Op::Index}),
-       "an Index is the place of one element in LOCAL memory or a Param: one index", check_index},
+       "an Index is the place of one element in LOCAL memory or a Param: one index",
+       [](const UOp& u, const Facts&) { return is_address(u) ? check_address(u) : 0; }},
   };
   return part;
 }

@@ -7,6 +7,9 @@ namespace koine {
 /// Something that a Load reads or a Store writes: an element of memory, or a register.
 bool is_place(const UOp& u);
 
+/// Which source of an Index into memory is not the one place of an element.
+int check_address(const UOp& index);
+
 /// Params, Buffers, Ranges, Specials and accesses.
 const std::vector<Demand>& memory_part();
 /// Effects, their order, addresses.

@@ -69,14 +69,15 @@ const Demands& program_demands() {
 // A program's Stores fill memory that it finds empty: what overwrites a state is an After, whose
 // order with the readers of that state follows from the graph.
 std::optional<Violation> check_program(const UOp& sink, std::span<const UOp> nodes) {
-  absl::flat_hash_set<const Node*> filled;
+  absl::flat_hash_set<const Node*> filled, overwriting;
   for (size_t i = 0; i < sink.src().size(); ++i) {
     const UOp& effect = sink.src(i);
-    if (!effect.is(Op::Store)) {
-      if (!effect.is(Op::After))
-        return Violation{sink, static_cast<int>(i), "a program holds Stores and Afters"};
+    if (effect.is(Op::After)) {
+      overwriting.insert(effect.node());
       continue;
     }
+    if (!effect.is(Op::Store))
+      return Violation{sink, static_cast<int>(i), "a program holds Stores and Afters"};
     const UOp& target = effect.src(0);
     if (!target.is(Op::Param) || !target.as<BufferArg>().name.empty() || effect.src().size() != 2)
       return Violation{effect, 0, "a Store of a program fills a Param, without a gate"};
@@ -89,6 +90,8 @@ std::optional<Violation> check_program(const UOp& sink, std::span<const UOp> nod
     const size_t first = filled.contains(u.node()) ? 1 : 0;
     const int at = first_source(u, first, [&](const UOp& s) { return filled.contains(s.node()); });
     if (at != fine) return Violation{u, at, "nothing else uses a Param that the program fills"};
+    if (u.is(Op::After) && !overwriting.contains(u.node()))
+      return Violation{u, -1, "a program names every After below it: their Stores all run"};
     if (u.is(Op::Sink)) return Violation{u, -1, "the Sink is the root"};
   }
   return check_names(nodes);

@@ -75,7 +75,7 @@ int check_spread(const UOp& u, const Facts&) {
 }
 
 int check_lane(const UOp& u, const Facts&) {
-  if (is_address(u)) return fine;
+  if (is_address(u)) return check_address(u);
   if (u.src().size() != 2 || !is_vector(u.src(0)) || width(u.src(0)) < 2) return 0;
   const UOp& lane = u.src(1);
   return unless(lane.is(Op::Const) && const_int(lane) >= 0 && const_int(lane) < width(u.src(0)), 1);
@@ -101,7 +101,8 @@ const std::vector<Demand>& vector_part() {
       {ops({Op::Expand}), "an Expand spreads a scalar over lanes", check_spread},
       {ops({Op::Reshape}), "a Reshape makes a scalar ready to spread",
        [](const UOp& u, const Facts&) { return unless(u.src(0).is_scalar() && width(u) == 1, 0); }},
-      {ops({Op::Index}), "an Index of a vector takes one lane of it", check_lane},
+      {ops({Op::Index}), "an Index is one place in memory, or takes one lane of a vector",
+       check_lane},
       {ops({Op::Shrink}), "a Shrink takes lanes of a vector from a constant on", check_part},
   };
   return part;
