@@ -355,6 +355,7 @@ TEST(verify, spec_H7_arity) {
       "%0 = Const[index 4]()\n%1 = Stack(%0)\n%2 = Param[0 float32 GLOBAL](%1)\n"
       "%3 = Const[index 0]()\n%4 = Index(%2, %3)\n%5 = Const[float32 7]()\n";
   expect_error([&] { (void)parse(access + "%6 = Load(%4, %5)\n"); }, {"Load", "alt and gate"});
+  expect_error([&] { (void)parse(access + "%6 = Load(%4)\n"); }, {"Load", "address space"});
   expect_error([&] { (void)parse(access + "%6 = Add(%5)\n"); }, {"Add", "2 sources", "got 1"});
   expect_error([&] { (void)parse(access + "%6 = Const()\n"); }, {"Const", "needs a value"});
   expect_error([&] { (void)parse(access + "%6 = Range[0 LOOP](%5)\n"); },

@@ -85,22 +85,22 @@ Options from_environment() {
 }
 
 Options& mutable_options() {
-  static Options instance = from_environment();
+  static auto& instance = *new Options(from_environment());
   return instance;
 }
 
 }  // namespace
 
 const std::vector<std::string_view>& stage_names() {
-  static const std::vector<std::string_view> names = {"callify", "rangeify",  "optimize", "expand",
-                                                      "select",  "linearize", "plan",     "render"};
+  static const auto& names = *new const std::vector<std::string_view>{
+      "callify", "rangeify", "optimize", "expand", "select", "linearize", "plan", "render"};
   return names;
 }
 
 const Options& options() { return mutable_options(); }
 
 const std::vector<OptionRow>& option_table() {
-  static const std::vector<OptionRow> rows = {
+  static const auto& rows = *new const std::vector<OptionRow>{
       {"KOINE_DEBUG", "0..7",
        "1 kernels as they run, 2 schedule, 3 kernel trees, 4 applied "
        "optimisations, 5 source text, 6 linear programs, 7 stage times"},

@@ -29,7 +29,7 @@ struct CounterState {
   Counters counters;
 };
 CounterState& counter_state() {
-  static CounterState state;
+  static auto& state = *new CounterState;
   return state;
 }
 

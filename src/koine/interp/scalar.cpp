@@ -47,7 +47,7 @@ Recipe make_recipe(Op op, DType dtype, const Arg& arg) {
 
 const Recipe& recipe_of(Op op, DType dtype, const Arg& arg) {
   static std::mutex mutex;
-  static std::unordered_map<int, std::unique_ptr<Recipe>> recipes;
+  static auto& recipes = *new std::unordered_map<int, std::unique_ptr<Recipe>>;
   const std::lock_guard lock(mutex);
   const int64_t* variant = std::get_if<int64_t>(&arg);  // 0 to 3: quarter turns, bases
   auto& slot = recipes[(static_cast<int>(op) * dtype_count + static_cast<int>(dtype)) * 4 +

@@ -44,7 +44,7 @@ Device::Device(std::string_view name) {
 }
 
 const std::string& Device::name() const {
-  static const std::string none;
+  static const auto& none = *new const std::string;
   return entry_ == nullptr ? none : entry_->name;
 }
 size_t Device::count() const {

@@ -20,10 +20,10 @@ UOp constant_bool(bool value) { return constant_bits(DType::Bool, value); }
 UOp index_const(int64_t value) {
   // Most are small, and wanted all the time.
   constexpr int64_t low = -16, high = 256;
-  static const auto small = [] {
-    std::vector<UOp> made;
+  static const auto& small = *[] {
+    auto* made = new std::vector<UOp>;
     for (int64_t i = low; i < high; ++i)
-      made.push_back(constant_bits(DType::Index, static_cast<Bits>(i)));
+      made->push_back(constant_bits(DType::Index, static_cast<Bits>(i)));
     return made;
   }();
   if (value >= low && value < high) return small[static_cast<size_t>(value - low)];

@@ -342,6 +342,8 @@ Derived memory(Op op, Sources src, const Arg& arg) {
                     dtype_name(src[i].dtype()), dtype_name(wanted));
       require_broadcast(op, name, src[i], src[0]);
     }
+    KOINE_REQUIRE(std::holds_alternative<LoadArg>(arg), Type,
+                  "Load: needs the address space that it loads into");
     return {src[0].dtype(), stored_shape(src[0]), false};
   }
   KOINE_REQUIRE(src[0].dtype() == src[1].dtype(), Type,

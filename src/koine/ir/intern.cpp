@@ -9,6 +9,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/base/hash.hpp"
+#include "koine/base/of_thread.hpp"
 #include "koine/base/spin_lock.hpp"
 #include "koine/ir/derive.hpp"
 #include "koine/ir/uop.hpp"
@@ -73,24 +74,10 @@ struct BlockCache {
       for (void* block : list) std::free(block);
   }
 };
-// Null once the thread's cache is gone: nodes may still die in later static destructors.
-thread_local bool cache_alive = false;
-BlockCache* block_cache() {
-  struct Holder {
-    BlockCache cache;
-    Holder() { cache_alive = true; }
-    ~Holder() { cache_alive = false; }
-  };
-  static thread_local bool created = false;
-  if (created && !cache_alive) return nullptr;
-  static thread_local Holder holder;
-  created = true;
-  return &holder.cache;
-}
 
 void* allocate(size_t sources) {
   if (sources < cached_sources)
-    if (BlockCache* cache = block_cache(); cache != nullptr && !cache->free[sources].empty()) {
+    if (auto* cache = of_thread<BlockCache>(); cache != nullptr && !cache->free[sources].empty()) {
       void* block = cache->free[sources].back();
       cache->free[sources].pop_back();
       return block;
@@ -102,7 +89,7 @@ void* allocate(size_t sources) {
 
 void deallocate(void* block, size_t sources) {
   if (sources < cached_sources)
-    if (BlockCache* cache = block_cache();
+    if (auto* cache = of_thread<BlockCache>();
         cache != nullptr && cache->free[sources].size() < cached_blocks) {
       cache->free[sources].push_back(block);
       return;

@@ -1,5 +1,7 @@
 #include "koine/ir/node_map.hpp"
 
+#include "koine/base/of_thread.hpp"
+
 namespace koine {
 namespace detail {
 namespace {
@@ -9,22 +11,12 @@ constexpr size_t most_pooled_slots = size_t{1} << 16;  // 1 MiB; a longer walk f
 struct Pool {
   std::vector<std::unique_ptr<NodeTable>> free;
 };
-// Trivially destroyed flag: a walk in a later static destructor must not touch the pool.
-thread_local bool pool_is_gone = false;
-Pool* pool() {
-  struct Holder {
-    Pool pool;
-    ~Holder() { pool_is_gone = true; }
-  };
-  static thread_local Holder holder;
-  return pool_is_gone ? nullptr : &holder.pool;
-}
 
 }  // namespace
 
 std::unique_ptr<NodeTable> borrow_table() {
   std::unique_ptr<NodeTable> table;
-  if (Pool* p = pool(); p != nullptr && !p->free.empty()) {
+  if (auto* p = of_thread<Pool>(); p != nullptr && !p->free.empty()) {
     table = std::move(p->free.back());
     p->free.pop_back();
   } else {
@@ -38,7 +30,7 @@ std::unique_ptr<NodeTable> borrow_table() {
 }
 
 void give_back(std::unique_ptr<NodeTable> table) {
-  Pool* p = pool();
+  auto* p = of_thread<Pool>();
   if (p != nullptr && table->slots.size() <= most_pooled_slots) p->free.push_back(std::move(table));
 }
 

@@ -52,7 +52,8 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
     params.emplace(node, param(slot, node.shape(), b.dtype, b.device));
     out.arguments.push_back(node);
   }
-  static const RuleSet<> rules = (forward_rules() + movement_rules()).remembered();
+  static const auto& rules =
+      *new const RuleSet<>((forward_rules() + movement_rules()).remembered());
   UOp body = substitute(program, params);
   if (clones)
     body = transform_graph(body, [](const UOp&, const UOp& node) {

@@ -31,7 +31,7 @@ class Ordering {
   using Numbers = std::vector<size_t>;
 
   const Numbers& makers(const UOp& node) const {
-    static const Numbers none;
+    static const auto& none = *new const Numbers;
     const auto it = makers_.find(node.node());
     return it == makers_.end() ? none : it->second;
   }

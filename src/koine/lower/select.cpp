@@ -409,7 +409,7 @@ class Devectorizer {
 };
 
 const RuleSet<DecomposeContext>& contraction_rules() {
-  static const RuleSet<DecomposeContext> rules = {
+  static const auto& rules = *new const RuleSet<DecomposeContext>{
       rule<DecomposeContext>("mulacc", any(0) * any(1) + any(2),
                              [](const Match& m, DecomposeContext& c) {
                                return c.lacks(Op::Mulacc, m.root()) ? UOp()
@@ -421,7 +421,7 @@ const RuleSet<DecomposeContext>& contraction_rules() {
 
 // One element of something known: keeps lane arithmetic from leaving traces.
 const RuleSet<>& vector_rules() {
-  static const RuleSet<> rules = {
+  static const auto& rules = *new const RuleSet<>{
       rule("lane of stack", node(Op::Index, {node(Op::Stack).as(0), any_const(1)}),
            [](const Match& m) { return m[0].src(static_cast<size_t>(const_int(m[1]))); }),
       rule("lane of splat", node(Op::Index, {node_with(Op::Expand, {any(0)}), any_const(1)}),
@@ -445,8 +445,10 @@ const RuleSet<>& vector_rules() {
 }  // namespace
 
 std::vector<StageStep> select_steps(const Target& target) {
-  static const RuleSet<DecomposeContext> decompositions = transcendental_rules() + fallback_rules();
-  static const RuleSet<> vectors = (symbolic_rules() + vector_rules()).remembered();
+  static const auto& decompositions =
+      *new const RuleSet<DecomposeContext>(transcendental_rules() + fallback_rules());
+  static const auto& vectors =
+      *new const RuleSet<>((symbolic_rules() + vector_rules()).remembered());
   auto for_target = [&](const RuleSet<DecomposeContext>& rules) {
     return [target, &rules](const UOp& u) {
       DecomposeContext context{target};

@@ -3,6 +3,7 @@
 #include <absl/container/inlined_vector.h>
 
 #include "koine/base/error.hpp"
+#include "koine/base/of_thread.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/node_map.hpp"
@@ -10,19 +11,15 @@
 
 namespace koine {
 
-namespace {
-TraceSink& trace_sink() {
-  static thread_local TraceSink sink;
-  return sink;
+void set_trace_sink(TraceSink sink) {
+  if (auto* own = of_thread<TraceSink>()) *own = std::move(sink);
 }
-}  // namespace
-
-void set_trace_sink(TraceSink sink) { trace_sink() = std::move(sink); }
 
 namespace detail {
 
 void trace(std::string_view rule, const UOp& before, const UOp& after) {
-  if (trace_sink()) trace_sink()(rule, before, after);
+  if (const auto* sink = of_thread<TraceSink>(); sink != nullptr && *sink)
+    (*sink)(rule, before, after);
 }
 
 namespace {

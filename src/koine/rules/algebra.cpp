@@ -248,7 +248,7 @@ RuleSet<> make_algebra() {
 }  // namespace
 
 const RuleSet<>& fold_rules() {
-  static const RuleSet<> rules = {
+  static const auto& rules = *new const RuleSet<>{
       rule("fold", node(elementwise_ops()), fold_constants),
       rule("fold-bitcast", node(Op::Bitcast, {any_const(0)}), fold_bitcast),
       rule(
@@ -261,13 +261,13 @@ const RuleSet<>& fold_rules() {
 }
 
 const RuleSet<>& algebra_rules() {
-  static const RuleSet<> rules = make_algebra();
+  static const auto& rules = *new const RuleSet<>(make_algebra());
   return rules;
 }
 
 const RuleSet<>& forward_rules() {
   const Pat x = any(0), c = any_const(1);
-  static const RuleSet<> rules = {
+  static const auto& rules = *new const RuleSet<>{
       rule("detach", node(Op::Detach, {x}), [](const Match& m) { return m[0]; }),
       rule("relu", pat_where(c < x, x, pat_max(x, c).as(2)), [](const Match& m) { return m[2]; }),
       rule("abs", pat_where(c < x, x, (x + any_const(3)).as(2)),

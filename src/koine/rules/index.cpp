@@ -93,7 +93,7 @@ UOp normal_unequal(const Match& m) {
 }  // namespace
 
 const RuleSet<>& index_rules() {
-  static const RuleSet<> rules = {
+  static const auto& rules = *new const RuleSet<>{
       rule("index-normal-form",
            node(ops({Op::Add, Op::Mul, Op::Idiv, Op::Mod, Op::Max})).of(DTypeClass::Index),
            [](const Match& m) { return simplify_index_node(m.root()); }),

@@ -74,7 +74,7 @@ RuleSet<> make_movement() {
 }  // namespace
 
 const RuleSet<>& movement_rules() {
-  static const RuleSet<> rules = make_movement().remembered();
+  static const auto& rules = *new const RuleSet<>(make_movement().remembered());
   return rules;
 }
 

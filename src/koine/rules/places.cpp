@@ -58,7 +58,7 @@ Indices aligned(const UOp& source, const Indices& at) {
 }
 
 UOp without_promises(const UOp& value) {
-  static const RuleSet<> rules = {
+  static const auto& rules = *new const RuleSet<>{
       rule("keep promise", node(Op::Assume), [](const Match& m) { return m.root().src(0); })};
   return rewrite(value, rules);
 }

@@ -193,18 +193,21 @@ RuleSet<> make_reduce(bool strict) {
 }  // namespace
 
 const RuleSet<>& reduce_rules() {
-  static const RuleSet<> rules = make_reduce(false), strict = make_reduce(true);
+  static const auto& rules = *new const RuleSet<>(make_reduce(false));
+  static const auto& strict = *new const RuleSet<>(make_reduce(true));
   return options().strict ? strict : rules;
 }
 
 const RuleSet<>& symbolic_rules() {
-  static const RuleSet<> rules = (fold_rules() + algebra_rules() + index_rules()).remembered();
+  static const auto& rules =
+      *new const RuleSet<>((fold_rules() + algebra_rules() + index_rules()).remembered());
   return rules;
 }
 
 const RuleSet<>& kernel_rules() {
-  static const RuleSet<> rules = (symbolic_rules() + make_reduce(false)).remembered(),
-                         strict = (symbolic_rules() + make_reduce(true)).remembered();
+  auto with = [](const RuleSet<>& reduce) { return (symbolic_rules() + reduce).remembered(); };
+  static const auto& rules = *new const RuleSet<>(with(make_reduce(false)));
+  static const auto& strict = *new const RuleSet<>(with(make_reduce(true)));
   return options().strict ? strict : rules;
 }
 

@@ -147,7 +147,7 @@ UOp one_hot_selection(const UOp& reduce) {
 }
 
 const RuleSet<>& selection_rules() {
-  static const RuleSet<> rules = {
+  static const auto& rules = *new const RuleSet<>{
       rule("one-hot product", node(Op::Reduce),
            [](const Match& m) { return one_hot_selection(m.root()); }),
   };

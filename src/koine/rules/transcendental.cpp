@@ -486,7 +486,7 @@ UOp decompose(Op op, std::span<const UOp> operands, const Arg& arg) {
 }
 
 const RuleSet<DecomposeContext>& transcendental_rules() {
-  static const RuleSet<DecomposeContext> rules = {
+  static const auto& rules = *new const RuleSet<DecomposeContext>{
       rule<DecomposeContext>("float-remainder", node(Op::Mod).of(DTypeClass::Float),
                              [](const Match& m, DecomposeContext&) {
                                return float_remainder(m.root().src(0), m.root().src(1));
@@ -503,7 +503,7 @@ const RuleSet<DecomposeContext>& transcendental_rules() {
 
 const RuleSet<DecomposeContext>& fallback_rules() {
   using Context = DecomposeContext;
-  static const RuleSet<Context> rules = {
+  static const auto& rules = *new const RuleSet<Context>{
       rule<Context>("recip", node(Op::Recip, {any(0)}),
                     [](const Match& m, Context& c) {
                       return c.lacks(Op::Recip, m[0]) && !c.lacks(Op::Fdiv, m[0])

@@ -70,7 +70,7 @@ struct RandomState {
   uint64_t seed = 0, counter = 0;
 };
 RandomState& random_state() {
-  static RandomState state;
+  static auto& state = *new RandomState;
   return state;
 }
 

@@ -18,7 +18,7 @@ struct PrintState {
   PrintOptions options;
 };
 PrintState& print_state() {
-  static PrintState state;
+  static auto& state = *new PrintState;
   return state;
 }
 

@@ -184,7 +184,7 @@ bool is_place(const UOp& u) {
 }
 
 const std::vector<Demand>& memory_part() {
-  static const std::vector<Demand> part = {
+  static const auto& part = *new const std::vector<Demand>{
       {all_ops() & ~ops({Op::Linear}), "memory and places in it are accessed, and are no values",
        [](const UOp& u, const Facts&) {
          const bool accesses =
@@ -216,7 +216,7 @@ const std::vector<Demand>& memory_part() {
 }
 
 const std::vector<Demand>& effect_part() {
-  static const std::vector<Demand> part = {
+  static const auto& part = *new const std::vector<Demand>{
       {ops({Op::Sink, Op::Group, Op::Barrier}), "holds Stores, Ends, Groups and Barriers",
        [](const UOp& u, const Facts&) {
          return first_source(u, 0, [](const UOp& s) { return !is_effect(s); });
@@ -238,7 +238,7 @@ const std::vector<Demand>& effect_part() {
 }
 
 const Demands& kernel_demands() {
-  static const Demands demands{
+  static const auto& demands = *new const Demands{
       {{~kernel_ops(), "no tensor-level op and no op of later stages is left in a kernel", refuse},
        {value_ops(), "every value in a kernel is a scalar",
         [](const UOp& u, const Facts&) { return unless(u.is_scalar()); }},
@@ -256,7 +256,7 @@ const Demands& kernel_demands() {
 }
 
 const Demands& shaped_demands() {
-  static const Demands demands{
+  static const auto& demands = *new const Demands{
       {{~shaped_ops(), "only ops of kernels, Reshape, Expand and Special are left", refuse},
        {ops({Op::Range}), "UPCAST, UNROLL, GROUP_REDUCE and THREAD ranges are shape or threads",
         [](const UOp& u, const Facts&) {

@@ -11,7 +11,7 @@ namespace koine {
 namespace {
 
 const std::vector<Demand>& value_part() {
-  static const std::vector<Demand> part = {
+  static const auto& part = *new const std::vector<Demand>{
       {group_ops({GroupOp::Codegen}) & ~ops({Op::CustomFunction, Op::Program, Op::Source}),
        "no codegen op stands in a tensor graph", [](const UOp&, const Facts&) { return itself; }},
       {ops({Op::Linear, Op::Range, Op::End}), "Linear, Range and End belong to kernels",
@@ -52,17 +52,17 @@ const std::vector<Demand>& value_part() {
 }  // namespace
 
 const Demands& tensor_demands() {
-  static const Demands demands{value_part()};
+  static const auto& demands = *new const Demands{value_part()};
   return demands;
 }
 
 const Demands& program_demands() {
-  static const Demands demands{
-      value_part(),
-      {{ops({Op::Buffer}), "a program's memory is in its Params",
-        [](const UOp&, const Facts&) { return itself; }},
-       {ops({Op::Function, Op::Tuple, Op::GetTuple}), "Functions are inlined",
-        [](const UOp&, const Facts&) { return itself; }}}};
+  static const auto& demands =
+      *new const Demands{value_part(),
+                         {{ops({Op::Buffer}), "a program's memory is in its Params",
+                           [](const UOp&, const Facts&) { return itself; }},
+                          {ops({Op::Function, Op::Tuple, Op::GetTuple}), "Functions are inlined",
+                           [](const UOp&, const Facts&) { return itself; }}}};
   return demands;
 }
 

@@ -87,7 +87,7 @@ int check_part(const UOp& u, const Facts&) {
 }
 
 const std::vector<Demand>& vector_part() {
-  static const std::vector<Demand> part = {
+  static const auto& part = *new const std::vector<Demand>{
       {instruction_ops() & ~ops({Op::Param, Op::Group, Op::Barrier, Op::End, Op::Store}),
        "a value is a scalar or a vector of at most 256 lanes", check_vector},
       {arithmetic() | ops({Op::Bitcast}), "operands have as many lanes as the result",
@@ -188,16 +188,17 @@ class Walk {
 }  // namespace
 
 const Demands& selected_demands() {
-  static const Demands demands{{{~(instruction_ops() | ops({Op::After, Op::Sink})),
-                                 "only instructions and their order are left", refuse}},
-                               memory_part(),
-                               without_index(effect_part()),
-                               vector_part()};
+  static const auto& demands =
+      *new const Demands{{{~(instruction_ops() | ops({Op::After, Op::Sink})),
+                           "only instructions and their order are left", refuse}},
+                         memory_part(),
+                         without_index(effect_part()),
+                         vector_part()};
   return demands;
 }
 
 const Demands& linear_demands() {
-  static const Demands demands{
+  static const auto& demands = *new const Demands{
       {{~instruction_ops(), "only instructions stand in a linear program", refuse}},
       memory_part(),
       vector_part()};

@@ -30,7 +30,7 @@ int worker_count() {
 // The team is made for the current number of threads; tests change it.
 Team& team() {
   static std::mutex mutex;
-  static std::unique_ptr<Team> instance;
+  static auto& instance = *new std::unique_ptr<Team>;
   static int size = -1;
   static pid_t owner = 0;
   const std::lock_guard lock(mutex);
@@ -107,7 +107,7 @@ class CpuDevice : public DeviceRuntime {
 }  // namespace
 
 bool host_runs(std::string_view level) {
-  static const std::string host = host_cpu_features();
+  static const auto& host = *new const std::string(host_cpu_features());
   auto all = [](std::initializer_list<std::string_view> features) {
     return std::all_of(features.begin(), features.end(),
                        [](std::string_view f) { return has_feature(host, f); });
@@ -142,7 +142,8 @@ Target cpu_target() {
 }
 
 const std::vector<std::string_view>& cpu_levels() {
-  static const std::vector<std::string_view> levels = {"x86-64-v2", "x86-64-v3", "x86-64-v4"};
+  static const auto& levels =
+      *new const std::vector<std::string_view>{"x86-64-v2", "x86-64-v3", "x86-64-v4"};
   return levels;
 }
 

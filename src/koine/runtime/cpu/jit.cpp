@@ -14,8 +14,10 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 
 #include "koine/base/error.hpp"
+#include "koine/base/of_thread.hpp"
 #include "koine/base/options.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/render/llvm.hpp"
@@ -147,10 +149,12 @@ class Code : public JitCode {
 }  // namespace
 
 std::shared_ptr<JitCode> jit_compile(const UOp& linear, const Target& target) {
-  static thread_local Compiler compiler;
+  Compiler* compiler = of_thread<Compiler>();
+  std::optional<Compiler> last;  // of a thread that has destroyed its own
+  if (compiler == nullptr) compiler = &last.emplace();
   static std::atomic<uint64_t> next{0};
   const std::string name = fmt::format("kernel{}", next.fetch_add(1));
-  llvm::SmallVector<char, 0> object = compiler.object(linear, name, target);
+  llvm::SmallVector<char, 0> object = compiler->object(linear, name, target);
   auto made = jit().createJITDylib(name);
   if (!made) internal_error("LLVM: make a library: {}", llvm::toString(made.takeError()));
   llvm::orc::JITDylib& library = *made;
