@@ -13,7 +13,7 @@ TEST(fuzz, programs_agree_with_the_oracle) {
   const uint64_t seed = test_seed();
   int64_t failures = 0;
   check_isolated(
-      test_cases(2500), 500,
+      test_cases(12500), 500,
       [&](int64_t i) {
         std::mt19937_64 random(seed + static_cast<uint64_t>(i));
         const Program program = random_program(random, features);
