@@ -101,7 +101,7 @@ class Maker {
   }
 
   void step() {
-    switch (below(10)) {
+    switch (below(12)) {
       case 0:
       case 1:
       case 2:
@@ -117,6 +117,10 @@ class Maker {
         return features_.gradients ? gradients() : make(expression());
       case 8:
         return features_.symbolic ? symbolic() : make(expression());
+      case 9:
+        return features_.positions ? picked() : make(expression());
+      case 10:
+        return features_.backward ? backward() : make(expression());
       default:
         return features_.stores ? effects() : make(expression());
     }
@@ -169,13 +173,49 @@ class Maker {
     add({Step::Kind::Assign, target, {}, {value}, {}, {}});
   }
 
+  // Positions along an axis of n, counted from the end too; where `any`, out of range as well.
+  Array positions(int64_t n, DType dtype, bool any) {
+    Array out{dtype, {1 + below(5)}, {}, {}};
+    const int64_t low = is_unsigned(dtype) ? 0 : -n, more = any ? 2 : 0;
+    for (int64_t i = 0; i < out.sizes[0]; ++i)
+      out.data.push_back(int_to_bits(
+          dtype, low - (low < 0 ? more : 0) + below(n - low + (low < 0 ? 2 * more : more))));
+    return out;
+  }
+  IndexMode index_mode() {
+    return features_.positions
+               ? pick<IndexMode>({IndexMode::Raise, IndexMode::Clamp, IndexMode::Fill})
+               : IndexMode::Raise;
+  }
+
   void set_rows(int target) {
     std::vector<int64_t> sizes = place(target).sizes();
-    Array rows{DType::Int64, {1 + below(5)}, {}, {}};
-    for (int64_t i = 0; i < rows.sizes[0]; ++i)
-      rows.data.push_back(static_cast<Bits>(below(2 * sizes[0]) - sizes[0]));  // from the end too
-    sizes[0] = rows.sizes[0];
-    add({Step::Kind::SetRows, target, {}, {leaf(sizes, place(target).dtype())}, rows, {}});
+    Step s{Step::Kind::SetRows, target, {}, {}, {}, {}, index_mode()};
+    s.data = positions(sizes[0], DType::Int64, features_.positions && chance(3));
+    sizes[0] = s.data.sizes[0];
+    s.graphs = {leaf(sizes, place(target).dtype())};
+    add(std::move(s));
+  }
+
+  // Along any axis, by given positions or by computed ones.
+  void picked() {
+    const int of = any_live();
+    if (of < 0 || place(of).rank() == 0 || place(of).numel() == 0) return make(expression());
+    std::vector<int64_t> sizes = place(of).sizes();
+    const int64_t axis = below(static_cast<int64_t>(sizes.size()));
+    int64_t& n = sizes[static_cast<size_t>(axis)];
+    const DType dtype =
+        pick<DType>({DType::Int8, DType::Int32, DType::Int64, DType::UInt8, DType::UInt64});
+    const int at = new_value(shape_of({1}), dtype);
+    live_.erase(at);
+    Array given = positions(n, dtype, chance(3));
+    program_.placeholders[at] = new_buffer(shape_of(given.sizes), dtype, Device());
+    add({Step::Kind::Leaf, at, {}, {}, given, {}});
+    UOp graph = place(at);
+    if (chance(3)) graph = mod(leaf({1 + below(5)}, dtype), constant_int(dtype, n));
+    n = graph.sizes()[0];
+    const int id = new_value(shape_of(sizes), place(of).dtype());
+    add({Step::Kind::Pick, id, {of}, {graph}, {}, {}, index_mode(), axis});
   }
 
   void realize_or_drop() {
@@ -201,19 +241,35 @@ class Maker {
     for (const UOp& u : toposort(y))
       if (u.is(Op::Buffer) && is_float(u.dtype())) targets.push_back(u);
     if (targets.empty()) return make(y);
-    targets = {pick(targets)};
-    const UOp one = constant(y.dtype(), 1);
-    const UOp seed =
-        y.rank() == 0
-            ? one
-            : expand(reshape(one, shape_of(std::vector<int64_t>(y.rank(), 1))), y.shape());
-    try {
-      const std::vector<UOp> outputs{y}, seeds{seed};
-      const std::vector<UOp> found = gradient(outputs, seeds, targets);
-      if (found[0] && found[0].numel() < 3000) return make(found[0]);
-    } catch (const Error&) {  // an op below has no gradient
-    }
-    make(y);
+    const UOp found = gradient_of(y, pick(targets));
+    make(found && found.numel() < 3000 ? found : y);
+  }
+
+  // backward() to a value of the pool, through another one that may be looked at before.
+  void backward() {
+    const DType was = std::exchange(dtype_, chance(4) ? DType::Float64 : DType::Float32);
+    const UOp between = generator().graph(dtype_, 4);
+    dtype_ = was;
+    const int inner = new_value(between.shape(), between.dtype());
+    live_.erase(inner);
+    const UOp end = contiguous(generator().grow(place(inner), 1 + below(4)));
+    std::vector<int> targets;
+    for (const UOp& u : toposort(between))
+      for (const auto& [id, info] : live_)
+        if (place(id) == u && is_float(u.dtype())) targets.push_back(id);
+    if (targets.empty() || !is_float(end.dtype()) || is_small_float(end.dtype()))
+      return make(between);
+    const int target = pick(targets);
+    const UOp found = gradient_of(substitute(end, {{place(inner), between}}), place(target));
+    if (!found || found.numel() > 3000) return make(between);
+    Step s{Step::Kind::Backward,
+           new_value(found.shape(), found.dtype()),
+           {target, inner},
+           {between, end},
+           {},
+           {}};
+    s.looked = chance(2);
+    add(std::move(s));
   }
 
   // Values whose sizes, offsets or numbers are Variables, bound several times.
@@ -227,9 +283,15 @@ class Maker {
     const UOp rows = sized ? n : index_const(1 + below(high));
     UOp part = shrink(x, from, stack(std::vector<UOp>{rows, index_const(width)}));
     if (chance(2)) part = binary(pick<Op>({Op::Add, Op::Mul, Op::Max}), part, leaf({1, width}, d));
+    std::vector<UOp> graphs;
+    if (features_.symbolic_stores && chance(3)) {  // and stores of that size, at that offset
+      const UOp base = place(new_leaf({high + 3, width}, d));
+      const UOp target = shrink(base, from, stack(std::vector<UOp>{rows, index_const(width)}));
+      graphs.push_back(after(base, {store(target, part)}));
+      if (chance(2)) graphs.push_back(binary(Op::Max, graphs.back(), base));
+    }
     if (chance(3)) part = permute(flip(part, {1, 0}), {1, 0});
     if (chance(3) && d != DType::Bool) part = binary(Op::Add, part, cast(chance(2) ? n : k, d));
-    std::vector<UOp> graphs;
     if (part.has_concrete_shape() && chance(2)) {
       graphs.push_back(generator().grow(part, below(3)));
       graphs.back() = contiguous(graphs.back());
@@ -250,6 +312,9 @@ class Maker {
     Step s{Step::Kind::Run, -1, {}, graphs, {}, {}};
     for (int64_t i = 1 + below(3); i > 0; --i)
       s.bindings.push_back({{"n", 1 + below(high)}, {"k", below(4)}});
+    if (chance(2))  // what was larger before leaves its memory to what is smaller
+      std::sort(s.bindings.begin(), s.bindings.end(),
+                [](const auto& a, const auto& b) { return a.at("n") > b.at("n"); });
     add(std::move(s));
   }
 
@@ -336,9 +401,25 @@ ProgramFeatures features_on() {
                                                 {"groups", &f.groups},
                                                 {"nested_afters", &f.nested_afters},
                                                 {"self_overlap", &f.self_overlap},
-                                                {"assignments", &f.assignments}};
+                                                {"assignments", &f.assignments},
+                                                {"positions", &f.positions},
+                                                {"backward", &f.backward},
+                                                {"symbolic_stores", &f.symbolic_stores}};
   for (const FeatureOff& off : features_off()) *by_name.at(off.name) = false;
   return f;
+}
+
+UOp gradient_of(const UOp& y, const UOp& target) {
+  const UOp one = constant(y.dtype(), 1);
+  const UOp seed =
+      y.rank() == 0 ? one
+                    : expand(reshape(one, shape_of(std::vector<int64_t>(y.rank(), 1))), y.shape());
+  const std::vector<UOp> outputs{y}, seeds{seed}, targets{target};
+  try {
+    return gradient(outputs, seeds, targets)[0];
+  } catch (const Error&) {  // an op below has no gradient
+    return {};
+  }
 }
 
 Program random_program(std::mt19937_64& random, const ProgramFeatures& features) {

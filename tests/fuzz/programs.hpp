@@ -6,6 +6,7 @@
 
 #include "bounded.hpp"
 #include "graphs.hpp"
+#include "koine/base/options.hpp"
 #include "settings.hpp"
 
 // Random programs: steps over a pool of values, as a user's code is. The oracle computes every step
@@ -15,14 +16,17 @@ namespace koine::test {
 /// One step. Graphs speak of earlier values by placeholders: Buffers without memory.
 struct Step {
   enum class Kind : uint8_t {
-    Leaf,     ///< value := data
-    Make,     ///< value := a lazy graph of others, as they are now
-    View,     ///< value := movement of one other, which it aliases
-    Assign,   ///< value.assign(graph)
-    SetRows,  ///< value[data] = graph: rows by position, of which the last one written stays
-    Realize,  ///< `values` together
-    Drop,     ///< nobody holds `values` any more
-    Look,     ///< compares `values`, which are held on to
+    Leaf,      ///< value := data
+    Make,      ///< value := a lazy graph of others, as they are now
+    View,      ///< value := movement of one other, which it aliases
+    Assign,    ///< value.assign(graph)
+    SetRows,   ///< value[data] = graph: rows by position, of which the last one written stays
+    Pick,      ///< value := values[0].index_select(axis, graph), computed positions too
+    Backward,  ///< value := gradient of the sum of graphs[1], which is computed from graphs[0], the
+               ///< value values[1]; with respect to values[0]
+    Realize,   ///< `values` together
+    Drop,      ///< nobody holds `values` any more
+    Look,      ///< compares `values`, which are held on to
     Run,  ///< realizes `graphs` together, once for each of `bindings`, on fresh copies of what they
           ///< store to, and compares all results
   };
@@ -32,6 +36,9 @@ struct Step {
   std::vector<UOp> graphs;
   Array data;
   std::vector<std::map<std::string, int64_t>> bindings;
+  IndexMode index = IndexMode::Raise;  ///< KOINE_INDEX while positions are given
+  int64_t axis = 0;
+  bool looked = false;  ///< somebody looks at what lies between before backward() runs
 };
 
 struct Program {
@@ -44,7 +51,8 @@ struct Program {
 struct ProgramFeatures {
   Features graphs = Features::all();
   bool gradients = true, symbolic = true, stores = true, gated_stores = true, groups = true,
-       nested_afters = true, self_overlap = true, assignments = true;
+       nested_afters = true, self_overlap = true, assignments = true, positions = true,
+       backward = true, symbolic_stores = true;
 };
 struct FeatureOff {
   std::string name, reason;
@@ -53,6 +61,9 @@ const std::vector<FeatureOff>& features_off();
 ProgramFeatures features_on();
 
 Program random_program(std::mt19937_64& random, const ProgramFeatures& features);
+
+/// The gradient of the sum of y with respect to a node below; null where there is none.
+UOp gradient_of(const UOp& y, const UOp& target);
 
 /// Runs a program under settings against the oracle: empty, or what differs. In default mode
 /// results lie within their bounds.

@@ -1,6 +1,9 @@
 // Running programs beside an oracle that computes each step at once, on arrays of its own.
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "check.hpp"
 #include "koine/base/error.hpp"
@@ -128,6 +131,61 @@ Tensor view_on(const Tensor& base, const UOp& chain) {
   return out;
 }
 
+// Where a user's position along an axis of n lies; null: nowhere, in Raise mode an error.
+std::optional<size_t> place_of(int64_t asked, int64_t n, IndexMode mode) {
+  const int64_t at = asked < 0 ? asked + n : asked;
+  if (at >= 0 && at < n) return static_cast<size_t>(at);
+  if (mode != IndexMode::Clamp) return {};
+  return static_cast<size_t>(std::clamp<int64_t>(at, 0, n - 1));
+}
+
+// A position as a number; what is larger than int64 is the largest.
+int64_t position_of(const Array& positions, size_t i) {
+  const Bits bits = positions.data[i];
+  if (positions.dtype == DType::UInt64 && static_cast<int64_t>(bits) < 0) return INT64_MAX;
+  return bits_to_int(positions.dtype, bits);
+}
+
+bool all_exist(const Array& positions, int64_t n) {
+  for (size_t i = 0; i < positions.data.size(); ++i)
+    if (!place_of(position_of(positions, i), n, IndexMode::Raise)) return false;
+  return true;
+}
+
+// What stands along an axis at each position; 0 where nothing does.
+BoundedArray rows_of(const BoundedArray& x, int64_t axis, const Array& positions, IndexMode mode) {
+  std::vector<int64_t> sizes = x.value.sizes;
+  int64_t inner = 1;
+  for (auto k = static_cast<size_t>(axis) + 1; k < sizes.size(); ++k) inner *= sizes[k];
+  const int64_t n = std::exchange(sizes[static_cast<size_t>(axis)], positions.numel());
+  BoundedArray out{{x.value.dtype, sizes, {}, {}}, {}};
+  for (int64_t i = 0; i < out.value.numel(); ++i) {
+    const int64_t row = i / inner % positions.numel(), before = i / inner / positions.numel();
+    const auto at = place_of(position_of(positions, static_cast<size_t>(row)), n, mode);
+    const auto from = static_cast<size_t>(
+        (before * n + static_cast<int64_t>(at.value_or(0))) * inner + i % inner);
+    out.value.data.push_back(at ? x.value.data[from] : 0);
+    if (!x.error.empty()) out.error.push_back(at ? x.error[from] : 0);
+  }
+  return out;
+}
+
+Options with_index(IndexMode mode) {
+  Options o = options();
+  o.index = mode;
+  return o;
+}
+
+// Empty where an Index error is thrown.
+std::string refused(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    return e.kind() == ErrorKind::Index ? "" : std::string("another error: ") + e.what();
+  }
+  return "a position out of range is no error";
+}
+
 class Runner {
  public:
   Runner(const Program& program, const Settings& settings)
@@ -161,6 +219,11 @@ class Runner {
         return "";
       case Step::Kind::SetRows:
         return set_rows(s);
+      case Step::Kind::Pick:
+        return pick(s);
+      case Step::Kind::Backward:
+        backward(s);
+        return "";
       case Step::Kind::Realize:
         Tensor::realize(tensors(s.values));
         return "";
@@ -193,22 +256,67 @@ class Runner {
 
   std::string set_rows(const Step& s) {
     BoundedArray now = oracle_.value(s.value);
+    Tensor& held = held_.at(s.value);
+    const Tensor at = Tensor::from_bytes(bytes_of(s.data).data(), s.data.sizes, DType::Int64);
+    const Tensor value(actual(s.graphs[0]));
+    const OptionScope scope(with_index(s.index));
+    if (s.index == IndexMode::Raise && !all_exist(s.data, now.value.sizes[0])) {
+      Tensor::realize({held});  // the value that stays
+      return refused([&] {
+        held.setitem({at}, value);
+        Tensor::realize({held});
+      });
+    }
     const BoundedArray rows = oracle_.evaluate(s.graphs[0]);
     const auto row = now.value.data.size() / static_cast<size_t>(now.value.sizes[0]);
     if (!rows.error.empty() && now.error.empty()) now.error.assign(now.value.data.size(), 0);
     for (size_t i = 0; i < s.data.data.size(); ++i) {
-      const auto asked = static_cast<int64_t>(s.data.data[i]);
-      const auto at = static_cast<size_t>(asked < 0 ? asked + now.value.sizes[0] : asked) * row;
-      for (size_t k = 0; k < row; ++k) {
-        now.value.data[at + k] = rows.value.data[i * row + k];
+      const auto place = place_of(position_of(s.data, i), now.value.sizes[0], s.index);
+      for (size_t k = 0; place && k < row; ++k) {
+        now.value.data[*place * row + k] = rows.value.data[i * row + k];
         if (!now.error.empty())
-          now.error[at + k] = rows.error.empty() ? 0 : rows.error[i * row + k];
+          now.error[*place * row + k] = rows.error.empty() ? 0 : rows.error[i * row + k];
       }
     }
     oracle_.assign(s.value, now);
-    const Tensor at = Tensor::from_bytes(bytes_of(s.data).data(), s.data.sizes, DType::Int64);
-    held_.at(s.value).setitem({at}, Tensor(actual(s.graphs[0])));
+    held.setitem({at}, value);
     return "";
+  }
+
+  std::string pick(const Step& s) {
+    const BoundedArray x = oracle_.value(s.values[0]), at = oracle_.evaluate(s.graphs[0]);
+    const bool sure =
+        std::all_of(at.error.begin(), at.error.end(), [](double e) { return e == 0; });
+    const Tensor positions =
+        sure ? Tensor(actual(s.graphs[0]))
+             : Tensor::from_bytes(bytes_of(at.value).data(), at.value.sizes, at.value.dtype);
+    const auto picked = [&](IndexMode mode) {
+      const OptionScope scope(with_index(mode));
+      return held_.at(s.values[0]).index_select(s.axis, positions);
+    };
+    IndexMode mode = s.index;
+    if (mode == IndexMode::Raise &&
+        !all_exist(at.value, x.value.sizes[static_cast<size_t>(s.axis)])) {
+      const Tensor bad = picked(mode);
+      if (const std::string p = refused([&] { Tensor::realize({bad}); }); !p.empty()) return p;
+      mode = IndexMode::Clamp;
+    }
+    held_[s.value] = picked(mode);
+    oracle_.set(s.value, rows_of(x, s.axis, at.value, mode));
+    return "";
+  }
+
+  void backward(const Step& s) {
+    const UOp &target = program_.placeholders.at(s.values[0]),
+              &inner = program_.placeholders.at(s.values[1]);
+    const UOp whole = substitute(s.graphs[1], {{inner, s.graphs[0]}});
+    oracle_.set(s.value, oracle_.evaluate(gradient_of(whole, target)));
+    Tensor leaf = held_.at(s.values[0]).clone();
+    leaf.requires_grad();
+    const Tensor between(actual(s.graphs[0], {{target, leaf.uop()}}));
+    if (s.looked) (void)between.bytes();
+    Tensor(actual(s.graphs[1], {{target, leaf.uop()}, {inner, between.uop()}})).sum().backward();
+    held_[s.value] = leaf.grad();
   }
 
   std::string look(const Step& s) {

@@ -22,8 +22,8 @@ std::string numbers_of(const Array& a) {
 }
 
 std::string kind_name(Step::Kind kind) {
-  static const char* names[] = {"Leaf",    "Make", "View", "Assign", "SetRows",
-                                "Realize", "Drop", "Look", "Run"};
+  static const char* names[] = {"Leaf",     "Make",    "View", "Assign", "SetRows", "Pick",
+                                "Backward", "Realize", "Drop", "Look",   "Run"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -94,6 +94,20 @@ std::string run_cpp(const Program& program, const Step& s) {
   return out + "}\n";
 }
 
+std::string backward_cpp(const Program& program, const Step& s) {
+  const int to = s.values[0], between = s.values[1];
+  return fmt::format(
+      "const Tensor t{} = [t{} = t{}.clone()]() mutable {{\nt{}.requires_grad();\n"
+      "const Tensor t{} = {};\n{}{}.sum().backward();\nreturn t{}.grad();\n}}();\n",
+      s.value, to, to, to, between, tensor_cpp(program, s.graphs[0]),
+      s.looked ? fmt::format("(void)t{}.bytes();\n", between) : "",
+      tensor_cpp(program, s.graphs[1]), to);
+}
+
+const char* index_name(IndexMode mode) {
+  return mode == IndexMode::Raise ? "raise" : mode == IndexMode::Clamp ? "clamp" : "fill";
+}
+
 std::string list_cpp(const std::vector<int>& ids) {
   std::string out;
   for (const int id : ids) out += fmt::format("{}t{}", out.empty() ? "" : ", ", id);
@@ -113,6 +127,9 @@ std::string text_of(const Program& program) {
     if (!s.values.empty()) out += fmt::format(" {}", list_cpp(s.values));
     if (!s.data.data.empty())
       out += (s.kind == Step::Kind::Leaf ? " = " : " at ") + numbers_of(s.data);
+    if (s.kind == Step::Kind::SetRows || s.kind == Step::Kind::Pick)
+      out += fmt::format(" axis {} KOINE_INDEX={}", s.axis, index_name(s.index));
+    if (s.looked) out += " looked at between";
     for (const auto& variables : s.bindings)
       for (const auto& [name, value] : variables) out += fmt::format(" {}={}", name, value);
     out += "\n";
@@ -137,8 +154,17 @@ std::string cpp_of(const Program& program) {
         out += fmt::format("t{}.assign({});\n", s.value, tensor_cpp(program, s.graphs[0]));
         break;
       case Step::Kind::SetRows:
-        out += fmt::format("t{}.setitem({{Tensor::from<int64_t>({{{}}})}}, {});\n", s.value,
-                           numbers_of(s.data), tensor_cpp(program, s.graphs[0]));
+        out += fmt::format(
+            "t{}.setitem({{Tensor::from<int64_t>({{{}}})}}, {});  // KOINE_INDEX={}\n", s.value,
+            numbers_of(s.data), tensor_cpp(program, s.graphs[0]), index_name(s.index));
+        break;
+      case Step::Kind::Pick:
+        out +=
+            fmt::format("Tensor t{} = t{}.index_select({}, {});  // KOINE_INDEX={}\n", s.value,
+                        s.values[0], s.axis, tensor_cpp(program, s.graphs[0]), index_name(s.index));
+        break;
+      case Step::Kind::Backward:
+        out += backward_cpp(program, s);
         break;
       case Step::Kind::Realize:
       case Step::Kind::Look:

@@ -195,6 +195,25 @@ TEST(compositions, spec_C_scat_the_last_write_wins_in_linear_work) {
   }
 }
 
+// Each element folds once more, whether its place and value depend on all of the fold's ranges or
+// not: strict sums of equal floats stay loops.
+TEST(compositions, spec_C_scat_equal_values_fold_as_often_as_they_stand) {
+  const Tensor values = Tensor::from<float>({1, 2, 4, 8}), at = Tensor::from<int32_t>({2, 0, 2, 1});
+  const Tensor hits =
+      (Tensor::arange(3).reshape({3, 1, 1}) == at.reshape({1, 4, 1})).expand({3, 4, 5});
+  const Tensor sums = Tensor::where(hits, values.reshape({1, 4, 1}), Tensor::zeros({})).sum({1, 2});
+  const std::vector<float> expected{10, 40, 25};
+  EXPECT_EQ(sums.tolist<float>(), expected);
+  {
+    const OptionScope scope(strict_options());
+    EXPECT_EQ(Tensor::where(hits, values.reshape({1, 4, 1}), Tensor::zeros({}))
+                  .sum({1, 2})
+                  .tolist<float>(),
+              expected);
+  }
+  expect_same_everywhere(sums);
+}
+
 // Folds by index of every kind: those that misses change keep their loops.
 TEST(compositions, spec_C_scat_random_folds_by_index) {
   std::mt19937_64 random(test_seed());

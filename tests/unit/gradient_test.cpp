@@ -205,6 +205,33 @@ TEST(functions, spec_F4_a_precompiled_result_is_memory) {
   EXPECT_EQ(kernels(Resolve::Precompile), 2);
 }
 
+// Memory cannot hold an invalid element, so what has some goes into a precompiled body as it is,
+// and comes out of it: a maximum skips them, also through two calls.
+TEST(functions, spec_F4_spec_amend_27_invalid_elements_pass_a_precompiled_body) {
+  const Tensor x = Tensor::from<int32_t>({-3, -2}), y = Tensor::from<int32_t>({5, 6, 7, 8});
+  const auto largest = [](const UOp& v) { return reduce(Op::Max, v, {0}); };
+  const UOp padded = pad(x.uop(), shape_of({1}), shape_of({4}));
+  for (const Resolve outer : {Resolve::Substitute, Resolve::Precompile})
+    for (const Resolve inner : {Resolve::Substitute, Resolve::Precompile}) {
+      const UOp in = make_function(
+          [&](const std::vector<UOp>& p) {
+            const UOp call = make_function(
+                [&](const std::vector<UOp>& q) {
+                  return std::vector<UOp>{largest(q[0]), mulacc(q[0], q[1], q[1])};
+                },
+                p, inner);
+            return std::vector<UOp>{get_tuple(call, 0), get_tuple(call, 1)};
+          },
+          {padded, y.uop()}, outer);
+      const OptionScope scope(strict_options());
+      EXPECT_EQ(Tensor(get_tuple(in, 0)).tolist<int>(), (std::vector<int>{-2}));
+      EXPECT_EQ(Tensor(contiguous(get_tuple(in, 1))).tolist<int>(),
+                (std::vector<int>{0, -3 * 6 + 6, -2 * 7 + 7, 0}));
+      EXPECT_EQ(Tensor(largest(get_tuple(in, 1))).tolist<int>(), (std::vector<int>{-7}));
+      expect_same_everywhere(largest(get_tuple(in, 1)));
+    }
+}
+
 // Sizes of the arguments replace the Variables in the shapes of Params, in results and bodies.
 TEST(functions, spec_P2_variables_in_shapes_of_params) {
   const OptionScope scope(strict_options());

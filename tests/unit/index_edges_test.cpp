@@ -47,6 +47,32 @@ TEST(index_edges, spec_P5_an_index_of_uint64_may_be_negative) {
   EXPECT_EQ(static_cast<int64_t>(cast(small, DType::Index).bounds().high), 7);
 }
 
+// KOINE_INDEX says what becomes of a position that is out of range, on either side: nothing is
+// written, the nearest place is, or an error leaves all as it was.
+TEST(index_edges, spec_amend_28_a_store_out_of_range_follows_the_mode) {
+  const Tensor at = Tensor::from<int64_t>({4, -5, 1, 9}),
+               rows = Tensor::from<float>({10, 20, 30, 40});
+  auto written = [&](IndexMode mode, bool strict) {
+    Options o = strict ? strict_options() : options();
+    o.index = mode;
+    const OptionScope scope(o);
+    Tensor x = Tensor::from<float>({1, 2, 3, 4});
+    x.setitem({at}, rows);
+    return x.tolist<float>();
+  };
+  for (const bool strict : {false, true}) {
+    EXPECT_EQ(written(IndexMode::Fill, strict), (std::vector<float>{1, 30, 3, 4}));
+    EXPECT_EQ(written(IndexMode::Clamp, strict), (std::vector<float>{20, 30, 3, 40}));
+    expect_error([&] { (void)written(IndexMode::Raise, strict); }, {"position 4", "size 4"});
+    Options o = strict ? strict_options() : options();
+    o.index = IndexMode::Fill;
+    const OptionScope scope(o);
+    Tensor m = Tensor::from<float>({1, 2, 3, 4}, {2, 2});
+    m.setitem({Tensor::from<int64_t>({2, 0, -3}), Tensor::from<int64_t>({0, 1, 1})}, Tensor(9.0));
+    EXPECT_EQ(m.tolist<float>(), (std::vector<float>{1, 9, 3, 4}));
+  }
+}
+
 TEST(index_edges, spec_amend_28_positions_of_uint64_lie_beyond_the_end) {
   const Tensor x = Tensor::from<float>({1, 2, 3, 4}),
                at = Tensor::from<uint64_t>({~uint64_t{0}, uint64_t{1} << 63, 3, 0, 4});

@@ -16,8 +16,8 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/ir/validity.hpp"
 #include "koine/lower/callify.hpp"
-#include "koine/lower/validity.hpp"
 #include "koine/transform/function.hpp"
 #include "koine/verify/verify.hpp"
 

@@ -5,7 +5,6 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/lower/validity.hpp"
 
 namespace koine {
 namespace {
@@ -70,15 +69,6 @@ bool reads_memory(const UOp& node) {
 
 }  // namespace
 
-bool goes_to_local(const UOp& u) {
-  return u.is(Op::Load) && u.as<LoadArg>().space == AddrSpace::Local;
-}
-
-bool asks_for_buffer(const UOp& u) {
-  if (u.is(Op::Contiguous)) return !is_leaf(u.src(0)) || u.tag() != 0;
-  return u.is(Op::Load) && !goes_to_local(u);
-}
-
 double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop) {
   double total = 0;
   size_t seen = 0;
@@ -114,7 +104,7 @@ double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop
 
 Fusion::Fusion(const UOp& program) {
   const NodeList order = toposort(program);
-  partly_invalid_ = find_partly_invalid(order);
+  for (const UOp& u : order) partly_invalid_.visit(u);
   // Which kernels want a node: none yet (null), one (its root), or several (shared).
   absl::flat_hash_map<const Node*, const Node*> wanted_by;
   absl::flat_hash_set<const Node*> by_many;
@@ -147,7 +137,7 @@ Fusion::Fusion(const UOp& program) {
     if (by_many.contains(u.node())) {
       const bool worth =
           u.is(Op::Reduce) || (is_elementwise(u.op()) && element_cost(u, nullptr) >= 4);
-      if (worth && reads_memory(u) && !partly_invalid_.contains(u.node())) {
+      if (worth && reads_memory(u) && !partly_invalid_.contains(u)) {
         shared_.insert(u.node());
         own_kernel = true;
       }
@@ -172,7 +162,7 @@ const char* Fusion::repeats_work(const UOp& node, const std::vector<UOp>& at, co
                                  const std::vector<UOp>& context,
                                  const std::function<bool(const UOp&)>& realized) const {
   if (!is_elementwise(node.op()) && !node.is(Op::Reduce)) return nullptr;
-  if (context.empty() || partly_invalid_.contains(node.node())) return nullptr;
+  if (context.empty() || partly_invalid_.contains(node)) return nullptr;
   absl::flat_hash_set<const Node*> used;
   for (const UOp& place : at)
     for (const Node* r : place.ranges()) used.insert(r);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "koine/ir/uop.hpp"
+#include "koine/ir/validity.hpp"
 
 namespace koine {
 
@@ -25,17 +26,12 @@ class Fusion {
                            const std::function<bool(const UOp&)>& realized) const;
 
   /// Whether some elements of this node of the program may be invalid: memory could not hold it.
-  bool partly_invalid(const UOp& node) const { return partly_invalid_.contains(node.node()); }
+  bool partly_invalid(const UOp& node) const { return partly_invalid_.contains(node); }
 
  private:
   absl::flat_hash_set<const Node*> shared_;
-  absl::flat_hash_set<const Node*> partly_invalid_;  // memory could not hold these: always fused
+  PartlyInvalid partly_invalid_;  // memory could not hold these: always fused
 };
-
-/// Whether a node is a Load into LOCAL memory: a buffer of each kernel that reads it.
-bool goes_to_local(const UOp& node);
-/// Whether a node is computed into a buffer of its own wherever it stands.
-bool asks_for_buffer(const UOp& node);
 
 /// Scalar operations to compute one element, following sources until `stop`; saturates.
 double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop);

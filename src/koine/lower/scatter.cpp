@@ -97,7 +97,10 @@ UOp scatter_kernel(const UOp& ast, const Scatter& scatter) {
   Substitution place = fresh;
   place.emplace(scatter.axis, at);
   const UOp index_of_fold = substitute(stored.src(0).src(1), place);
-  const UOp address = index(after(stored.src(0).src(0), {filled}), {index_of_fold});
+  // Each d folds once more, also where the place and the value are those of the last one.
+  std::vector<UOp> earlier{filled};
+  earlier.insert(earlier.end(), nest.begin(), nest.end());
+  const UOp address = index(after(stored.src(0).src(0), earlier), {index_of_fold});
   const UOp value = substitute(scatter.value, fresh);
   const UOp before = load(address, scatter.miss, gate);
   const UOp folded =

@@ -2,15 +2,11 @@
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/lower/fusion.hpp"
+#include "koine/ir/node_map.hpp"
+#include "koine/ir/validity.hpp"
 
 namespace koine {
 namespace {
-
-bool is_whole(const UOp& u) {
-  return u.is(Op::Reduce) || u.is(Op::Param) || u.is(Op::Buffer) || u.is(Op::After) ||
-         u.is(Op::Load) || u.dtype() == DType::Void || asks_for_buffer(u);
-}
 
 UOp broadcast_to(const UOp& value, const UOp& shape) {
   std::vector<UOp> sizes(shape.src().size() - value.rank(), index_const(1));
@@ -106,21 +102,6 @@ class InvalidElements {
 };
 
 }  // namespace
-
-absl::flat_hash_set<const Node*> find_partly_invalid(const NodeList& order) {
-  absl::flat_hash_set<const Node*> out;
-  for (const UOp& u : order) {
-    if (is_whole(u)) continue;
-    bool partly = (u.is(Op::Pad) && u.src().size() == 3) || (u.is(Op::Const) && is_invalid(u));
-    for (const UOp& s : u.src()) partly = partly || out.contains(s.node());
-    if (partly) out.insert(u.node());
-  }
-  return out;
-}
-
-bool may_be_invalid(const UOp& value) {
-  return find_partly_invalid(toposort(value)).contains(value.node());
-}
 
 UOp invalid_elements(const UOp& value) {
   InvalidElements elements;

@@ -187,9 +187,10 @@ void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
     view.assign(value);
     return;
   }
-  // Counted from 1: an index out of range that reads 0 (IndexMode::Fill) names no place.
+  // Counted from the end: an index out of range that reads 0 (IndexMode::Fill) names the place
+  // behind the last, which is none.
   const Tensor places =
-      arange(1, numel() + 1, 1, DType::Int64).reshape(shape())[items] - Tensor(int64_t{1});
+      arange(-numel(), 0, 1, DType::Int64).reshape(shape())[items] + Tensor(numel());
   const Tensor values = value.expand(places.shape());
   assign(flatten().scatter(0, places.flatten(), values.flatten()).reshape(shape()));
 }

@@ -7,6 +7,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/validity.hpp"
 
 namespace koine {
 namespace {
@@ -36,11 +37,28 @@ class TraceScope {
   const std::source_location* outer_;
 };
 
-// Memory, for a body that is compiled by itself. What only repeats elements stays outside of it.
-UOp in_memory(const UOp& value) {
-  if (value.is(Op::Expand)) return expand(in_memory(value.src(0)), value.src(1));
+// A Contiguous around the body of a precompiled call: memory, unless the value has invalid
+// elements, which memory could not hold. Whether it has is known once the calls around it are
+// inlined too.
+constexpr int64_t unless_invalid = -1;
+UOp settled(const UOp& graph) {
+  PartlyInvalid invalid;
+  return transform_graph(graph, [&](const UOp&, const UOp& node) {
+    const bool asks = node.is(Op::Contiguous) && node.tag() == unless_invalid;
+    const UOp& value = asks ? node.src(0) : node;
+    const UOp out = asks && !invalid.contains(value) ? contiguous(value) : value;
+    invalid.visit(out);
+    return out;
+  });
+}
+
+UOp in_memory(const UOp& value) { return UOp::make(Op::Contiguous, {value}, {}, unless_invalid); }
+
+// What only repeats elements stays outside of the memory.
+UOp argument_in_memory(const UOp& value) {
+  if (value.is(Op::Expand)) return expand(argument_in_memory(value.src(0)), value.src(1));
   const OpMask memory = mask_of(Op::Buffer) | mask_of(Op::Param);
-  return (value.node()->ops_below & memory) == 0 ? value : contiguous(value);
+  return (value.node()->ops_below & memory) == 0 ? value : in_memory(value);
 }
 
 UOp body_of(const UOp& call, int64_t index) {
@@ -52,11 +70,12 @@ UOp body_of(const UOp& call, int64_t index) {
   Substitution bind;
   for (const auto& [slot, param] : params_of(body)) {
     const UOp& argument = arguments[static_cast<size_t>(slot)];
-    bind.emplace(with_variables(param, variables), precompile ? in_memory(argument) : argument);
+    bind.emplace(with_variables(param, variables),
+                 precompile ? argument_in_memory(argument) : argument);
   }
   const UOp value =
       substitute(with_variables(body.src(static_cast<size_t>(index)), variables), bind);
-  return precompile ? contiguous(value) : value;
+  return precompile ? in_memory(value) : value;
 }
 
 // Whether a node stands for something outside of a body that is being traced: memory, a Param of a
@@ -146,13 +165,17 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
 }
 
 UOp inline_functions(const UOp& graph) {
+  bool precompiled = false;
   // Bodies and arguments come before their call, so those of nested calls are inlined by then.
-  return transform_graph(graph, [](const UOp&, const UOp& node) -> UOp {
+  const UOp out = transform_graph(graph, [&](const UOp&, const UOp& node) -> UOp {
     if (!node.is(Op::GetTuple)) return node;
     const UOp& source = node.src(0);
     if (source.is(Op::Tuple)) return source.src(static_cast<size_t>(node.as<int64_t>()));
-    return source.is(Op::Function) ? body_of(source, node.as<int64_t>()) : node;
+    if (!source.is(Op::Function)) return node;
+    precompiled = precompiled || resolve_of(source) == Resolve::Precompile;
+    return body_of(source, node.as<int64_t>());
   });
+  return precompiled ? settled(out) : out;
 }
 
 }  // namespace koine

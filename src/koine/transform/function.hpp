@@ -22,8 +22,8 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
 void require_no_trace(std::string_view action);
 
 /// Replaces each GetTuple of a Function by its body with Params substituted (row F4); arguments and
-/// results of a precompiled one are memory. Substitution is simultaneous and never enters a nested
-/// body.
+/// results of a precompiled one are memory, unless some of their elements are invalid. Substitution
+/// is simultaneous and never enters a nested body.
 UOp inline_functions(const UOp& graph);
 
 }  // namespace koine

@@ -1,0 +1,31 @@
+#pragma once
+#include <absl/container/flat_hash_set.h>
+
+#include "koine/ir/uop.hpp"
+
+// Which nodes may hold invalid elements: the surroundings of a Pad without fill and what is
+// computed from them (amendment C27). Reduces skip them, and memory, which has no validity bit,
+// resolves them.
+namespace koine {
+
+/// Whether a node is a Load into LOCAL memory: a buffer of each kernel that reads it.
+bool goes_to_local(const UOp& node);
+/// Whether a node is computed into a buffer of its own wherever it stands.
+bool asks_for_buffer(const UOp& node);
+/// Whether all elements of a node are valid whatever those of its sources are.
+bool is_whole(const UOp& node);
+
+/// The nodes of which some elements may be invalid, among those that were visited.
+class PartlyInvalid {
+ public:
+  /// In topological order.
+  void visit(const UOp& node);
+  bool contains(const UOp& node) const { return nodes_.contains(node.node()); }
+
+ private:
+  absl::flat_hash_set<const Node*> nodes_;
+};
+
+bool may_be_invalid(const UOp& value);
+
+}  // namespace koine
