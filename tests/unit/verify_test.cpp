@@ -376,6 +376,25 @@ TEST(verify, whole_programs_break_no_rule) {
   }
 }
 
+// Many reduces stand side by side in one kernel: their GROUP_REDUCE axes are not one value's, and
+// their registers are numbered one after the other.
+TEST(verify, many_reduces_of_one_kernel_break_no_rule) {
+  const UOp narrow = leaf({31}, DType::UInt64), wide = leaf({1, 4096});
+  std::vector<UOp> sums, products;
+  for (int64_t k = 0; k < 9; ++k)
+    sums.push_back(reduce(Op::Add, add(narrow, constant_int(DType::UInt64, k)), {0}));
+  for (int64_t k = 0; k < 20; ++k)
+    products.push_back(reduce(Op::Mul, add(wide, constant(DType::Float32, 0.25 * k)), {1}));
+  Options o = options();
+  o.verify = 2;
+  for (const bool strict : {false, true}) {
+    o.strict = strict;
+    const OptionScope scope(o);
+    expect_same_everywhere(stack(sums));
+    expect_same_everywhere(stack(products));
+  }
+}
+
 // A register that every turn of a loop stores is there after the loop; a loop that surely runs too.
 // Only the sum of a spread scalar and the numbers of the lanes is a vector access.
 TEST(verify, a_place_of_lanes_that_are_no_spread_scalar_is_not_contiguous) {

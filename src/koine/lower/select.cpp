@@ -305,9 +305,9 @@ class Devectorizer {
     const std::vector<int64_t> sizes = sizes_of(u);
     const UOp shape = sizes.back() == 1 ? shape_of({}) : lane_shape();
     Pieces out;
-    for (size_t i = 0; i < lead_count(sizes); ++i) {
+    for (size_t i = lead_count(sizes); i > 0; --i) {
       BufferArg one = arg;
-      one.slot = arg.slot * 4096 + static_cast<int64_t>(i);
+      one.slot = next_register_++;
       out.push_back(UOp::make(Op::Buffer, {shape}, one));
     }
     return out;
@@ -406,6 +406,7 @@ class Devectorizer {
   int64_t lanes_ = 1;
   UOp lane_;
   NodeMap<Pieces> pieces_;
+  int64_t next_register_ = 0;
 };
 
 const RuleSet<DecomposeContext>& contraction_rules() {

@@ -282,6 +282,22 @@ const Demands& shaped_demands() {
   return demands;
 }
 
+namespace {
+
+// The range that makes the shape of a value too large: those that it depends on become its axes.
+UOp too_many_elements(const UOp& value) {
+  int64_t elements = 1;
+  for (const Node* n : value.ranges()) {
+    const UOp r = UOp::share(n);
+    const AxisType type = r.as<RangeArg>().type;
+    if (type != AxisType::Thread && most_steps(type) != INT64_MAX) elements *= const_int(r.src(0));
+    if (elements > most_pieces) return r;
+  }
+  return {};
+}
+
+}  // namespace
+
 std::optional<Violation> check_names(std::span<const UOp> nodes) {
   absl::flat_hash_map<std::string, const Node*> taken;
   for (const UOp& u : nodes) {
@@ -311,14 +327,12 @@ std::optional<Violation> check_kernel(const UOp& sink, std::span<const UOp> node
     return Violation{sink, -1,
                      fmt::format("every Range is closed, {} is not",
                                  std::get<RangeArg>(sink.ranges()[0]->arg).id)};
-  int64_t elements = 1;
   for (const UOp& u : nodes) {
     if (u.is(Op::Sink) && !(u == sink)) return Violation{u, -1, "the Sink is the root"};
-    if (level != VerifyLevel::Kernel || !u.is(Op::Range)) continue;
-    const AxisType type = u.as<RangeArg>().type;
-    if (type != AxisType::Thread && most_steps(type) != INT64_MAX) elements *= const_int(u.src(0));
-    if (elements > most_pieces)
-      return Violation{u, 0, "UPCAST, UNROLL and GROUP_REDUCE make at most 16384 elements"};
+    if (level != VerifyLevel::Kernel) continue;
+    if (const UOp r = too_many_elements(u))
+      return Violation{
+          r, 0, "the UPCAST, UNROLL and GROUP_REDUCE of a value make at most 16384 elements"};
   }
   return check_names(nodes);
 }
