@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   }
   CLI11_PARSE(app, argc, argv);
   try {
+    (void)koine::options();  // a variable that is unknown or wrong is an error of every command
     if (*demo_command) return run_demo(demo);
     if (*opt_command) return run_opt(opt);
     if (*render_command) return run_render(opt);

@@ -17,10 +17,10 @@ TEST(refusals, class_targets) {
     return [&logits, target] { (void)logits.cross_entropy(target).item(); };
   };
   expect_error(loss(Tensor::from<int>({1, -1})),
-               {"sparse_categorical_crossentropy: class -1", "element 1", "use 0 to 2"});
+               {"cross_entropy: class -1", "element 1", "use 0 to 2"});
   expect_error(loss(Tensor::from<int>({3, 1})), {"class 3", "element 0", "use 0 to 2"});
   expect_error(loss(Tensor::from<float>({1, 2})),
-               {"sparse_categorical_crossentropy", "class targets must be integers", "float32"});
+               {"cross_entropy: class targets must be integers", "float32"});
   expect_error(loss(Tensor::from<int>({1, 2, 0})), {"(2, 3)", "(3,)"});
   expect_error([&] { (void)logits.nll_loss(Tensor::from<int>({0, -2})).item(); },
                {"nll_loss: class -2"});
@@ -28,7 +28,7 @@ TEST(refusals, class_targets) {
                {"nll_loss: class"});
   expect_error(
       [&] { (void)logits.sparse_categorical_crossentropy(Tensor::from<int>({0, 1}), 1.5); },
-      {"label smoothing 1.5"});
+      {"sparse_categorical_crossentropy: the label smoothing 1.5"});
 }
 
 TEST(refusals, an_ignored_class_does_not_count) {
@@ -62,6 +62,50 @@ TEST(refusals, creation) {
             (std::vector<int64_t>{INT64_MAX, -1}));
   EXPECT_EQ(Tensor::arange(0, 256, 255, DType::UInt8).tolist<int>(), (std::vector<int>{0, 255}));
   EXPECT_EQ(Tensor::arange(5, 5, 1, DType::Int8).numel(), 0);
+  expect_error([] { (void)Tensor::arange(65000, 70000, 1000, DType::Float16); },
+               {"arange", "float16", "69000"});
+  expect_error([] { (void)Tensor::arange(-500, 0, 1, DType::Float8E4M3); }, {"float8", "-500"});
+  expect_error([] { (void)Tensor::arange(0, 3, 1, DType::Bool); }, {"bool", "0 to 2"});
+  EXPECT_EQ(Tensor::arange(65500, 65505, 4, DType::Float16).tolist<int>(),
+            (std::vector<int>{65504, 65504}));
+  EXPECT_EQ(Tensor::arange(0, 2, 1, DType::Bool).tolist<int>(), (std::vector<int>{0, 1}));
+  // Sizes whose product leaves 64 bits.
+  const int64_t big = int64_t{1} << 32;
+  expect_error([&] { (void)Tensor::from<float>({1, 2}, {big, big}); },
+               {"from: 2 elements", "(4294967296, 4294967296)"});
+  expect_error([] { (void)Tensor::from<bool>({true}, {2}); }, {"from: 1 elements", "(2,)"});
+  expect_error([&] { (void)Tensor::ones(2).reshape({big, big}); }, {"reshape", "4294967296"});
+  expect_error([&] { (void)Tensor::rand({big, big}); }, {"too large"});
+  expect_error([] { (void)Tensor::ones(2).pad({{INT64_MAX, INT64_MAX}}); }, {"pad", "too large"});
+}
+
+TEST(refusals, movement) {
+  const Tensor x = Tensor::arange(6).reshape({2, 3}), s(1.0);
+  expect_error([&] { (void)Tensor::ones(2).expand({-2, 2}); }, {"expand", "(-2, 2)", "negative"});
+  EXPECT_EQ(Tensor::ones(2).expand({3, -1}).shape(), (Shape{3, 2}));
+  expect_error([&] { (void)x.flatten(1, 0); }, {"flatten", "axis 1", "axis 0", "(2, 3)"});
+  expect_error([&] { (void)s.softmax(); }, {"softmax", "a scalar has no axis -1"});
+  expect_error([&] { (void)s.T(); }, {"a scalar has no axis"});
+  // Steps beyond the axis take one element, whatever their size.
+  auto every = [&](int64_t step) { return x[Slice{1, 2}].flatten()[Slice{{}, {}, step}]; };
+  for (const int64_t step : {int64_t{3}, int64_t{4}, INT64_MAX}) {
+    EXPECT_EQ(every(step).tolist<int>(), std::vector<int>{3}) << step;
+    EXPECT_EQ(every(-step).tolist<int>(), std::vector<int>{5}) << step;
+  }
+  EXPECT_EQ(every(INT64_MIN).tolist<int>(), std::vector<int>{5});
+  const Slice far_apart{{}, {}, INT64_MAX};
+  EXPECT_EQ(Tensor::zeros({0})[far_apart].numel(), 0);
+  // Diagonals outside of the matrix keep all or nothing, also those beyond 32 bits.
+  const std::vector<int> all{0, 1, 2, 3, 4, 5}, none(6, 0);
+  for (const int64_t far : {int64_t{3}, int64_t{1} << 32, INT64_MAX}) {
+    EXPECT_EQ(x.tril(far).tolist<int>(), all) << far;
+    EXPECT_EQ(x.triu(far).tolist<int>(), none) << far;
+    EXPECT_EQ(x.tril(-far).tolist<int>(), none) << far;
+    EXPECT_EQ(x.triu(-far).tolist<int>(), all) << far;
+  }
+  EXPECT_EQ(x.triu(INT64_MIN).tolist<int>(), all);
+  EXPECT_EQ(x.tril(-1).tolist<int>(), (std::vector<int>{0, 0, 0, 3, 0, 0}));
+  EXPECT_EQ(x.triu(1).tolist<int>(), (std::vector<int>{0, 1, 2, 0, 0, 5}));
 }
 
 TEST(refusals, pools_and_convolutions) {
@@ -78,6 +122,10 @@ TEST(refusals, pools_and_convolutions) {
                {"conv2d", "0 groups"});
   expect_error([] { (void)image().conv2d(Tensor::ones({4, 2, 2, 2}), Tensor::ones(3)); },
                {"conv2d", "bias", "(3,)", "(4,)"});
+  expect_error([] { (void)image().conv2d(Tensor::ones({4, 2, 2, 2}), {}, {1, 0, INT64_MAX}); },
+               {"conv2d", "dilation", "2^31"});
+  expect_error([] { (void)image().conv2d(Tensor::ones({4, 2, 2, 2}), {}, {1, INT64_MAX, 1}); },
+               {"conv2d", "padding", "2^31"});
   expect_error([] { nn::Conv2d(4, 4, 3, {}, 0); }, {"Conv2d", "0 groups"});
   expect_error([] { nn::Conv2d(4, 6, 3, {}, 4); }, {"Conv2d", "4 groups do not divide", "6"});
   expect_error(
@@ -129,6 +177,7 @@ TEST(refusals, optimisers) {
   expect_error([&] { nn::SGD({w, Tensor::ones(2), w}, 0.1); },
                {"parameters 0 and 2", "(2, 3)", "one tensor"});
   expect_error([&] { nn::SGD({w, w.reshape(6)}, 0.1); }, {"parameters 0 and 1"});
+  expect_error([&] { nn::SGD({w, Tensor::arange(3)}, 0.1); }, {"parameter 1", "(3,)", "int32"});
   nn::SGD zero({w}, 0, 0.0);  // a rate of 0 is a legal schedule
   w.sum().backward();
   zero.step();
@@ -168,6 +217,37 @@ TEST(refusals, name_the_method_that_was_called) {
   expect_error([&] { (void)a.all(2); }, {"all: axis 2"});
   expect_error([&] { (void)a.argmin(2); }, {"argmin: axis 2"});
   expect_error([&] { (void)a.mean(2); }, {"mean: axis 2"});
+  expect_error([&] { (void)a.norm(2); }, {"norm: axis 2"});
+  expect_error([&] { (void)a.cross_entropy(Tensor::arange(3)); }, {"cross_entropy: needs"});
+  const Tensor flag = a != 0, i = Tensor::arange(3);
+  expect_error([&] { (void)(flag - flag); }, {"-: bool has no difference"});
+  expect_error([&] { (void)a.bitwise_and(a); }, {"bitwise_and of (2, 3), (2, 3)", "float32"});
+  expect_error([&] { (void)a.bitwise_or(a); }, {"bitwise_or of (2, 3), (2, 3)"});
+  expect_error([&] { (void)a.bitwise_xor(a); }, {"bitwise_xor of (2, 3), (2, 3)"});
+  expect_error([&] { (void)a.bitwise_not(); }, {"bitwise_not of (2, 3)"});
+  expect_error([&] { (void)a.lshift(1); }, {"lshift of (2, 3), ()"});
+  expect_error([&] { (void)flag.rshift(flag); }, {"rshift of (2, 3), (2, 3)", "bool"});
+  expect_error([&] { (void)flag.idiv(flag); }, {"idiv of (2, 3), (2, 3)", "bool"});
+  expect_error([&] { (void)flag.mod(flag); }, {"mod of (2, 3), (2, 3)", "bool"});
+  expect_error([&] { (void)flag.neg(); }, {"neg of (2, 3)", "bool"});
+  expect_error([&] { (void)a.bitcast(DType::Float64); }, {"bitcast of (2, 3)", "12 bytes"});
+  expect_error([&] { (void)a.clip(b, 1); }, {"clip of (2, 3), (4,), ()"});
+  expect_error([&] { (void)a.permute({0, 0}); }, {"permute of (2, 3)", "(0, 0)"});
+  expect_error([&] { (void)Tensor::ones({2, 2, 3}).matmul(Tensor::ones({3, 3, 3})); },
+               {"matmul: shapes (2, 2, 3) and (3, 3, 3)", "axis -3", "2 and 3"});
+  expect_error([&] { (void)a[{i, Tensor::arange(2)}]; }, {"index of (3,), (2,)"});
+  for (const bool add : {false, true})
+    expect_error(
+        [&] {
+          const Tensor wide = Tensor::zeros({2, 4}, DType::Int32), from = Tensor::zeros({2, 4});
+          (void)(add ? a.scatter_add(0, wide, from) : a.scatter(0, wide, from));
+        },
+        {add ? "scatter_add: index (2, 4)" : "scatter: index (2, 4)", "(2, 3)", "axis 1"});
+  Tensor x = Tensor::zeros({2, 3}).clone();
+  expect_error([&] { x.assign(b); }, {"assign: shape (4,)", "(2, 3)"});
+  expect_error([&] { x.setitem({0}, b); }, {"setitem of (2, 3), (4,)"});
+  expect_error([&] { x.setitem({5}, b); }, {"setitem of (2, 3), (4,)", "position 5"});
+  expect_error([&] { x.setitem({i}, b); }, {"setitem of (2, 3), (4,)"});
 }
 
 // --- positions out of range: KOINE_INDEX decides, for every method (amendment C28) -------------
@@ -191,6 +271,14 @@ std::vector<Positions> uses() {
        [=](const Tensor& i) { return x.scatter_add(0, i, src); },
        {11, 22, 33},
        {1, 22, 3}},
+      {"index",
+       [=](const Tensor& i) {
+         Tensor y = x.clone();
+         y.setitem({i}, src);
+         return y;
+       },
+       {10, 20, 30},
+       {1, 20, 3}},
   };
 }
 
@@ -228,6 +316,27 @@ TEST(refusals, spec_amend_28_every_index_method_obeys_the_switch) {
         EXPECT_EQ(p.use(outside).tolist<float>(), p.filled) << p.name;
       }
     }
+}
+
+// Classes are no positions: none counts from the end.
+TEST(refusals, spec_amend_28_one_hot_obeys_the_switch) {
+  for (const int outside : {-1, 3}) {
+    const Tensor classes = Tensor::from<int>({outside, 1});
+    const int nearest = outside < 0 ? 0 : 2;
+    for (const IndexMode mode : {IndexMode::Raise, IndexMode::Clamp, IndexMode::Fill}) {
+      Options o = options();
+      o.index = mode;
+      const OptionScope scope(o);
+      if (mode == IndexMode::Raise) {
+        expect_error([&] { (void)classes.one_hot(3).realize(); },
+                     {fmt::format("one_hot: class {}", outside), "element 0", "use 0 to 2"});
+        continue;
+      }
+      std::vector<int> want{0, 0, 0, 0, 1, 0};
+      if (mode == IndexMode::Clamp) want[static_cast<size_t>(nearest)] = 1;
+      EXPECT_EQ(classes.one_hot(3).tolist<int>(), want) << outside;
+    }
+  }
 }
 
 TEST(refusals, scatter_counts_its_axis_from_the_end) {

@@ -222,7 +222,7 @@ TEST(assignment, what_cannot_be_computed_changes_nothing) {
   x += Tensor(1.0);
   expect_error([&] { (void)values(view); }, {"7", "out of range"});
   EXPECT_EQ(values(x), old);
-  expect_error([&] { x.assign(Tensor::ones({2})); }, {"expand", "(2,)", "(3,)"});
+  expect_error([&] { x.assign(Tensor::ones({2})); }, {"assign", "(2,)", "(3,)"});
   expect_error([&] { x.setitem({5}, Tensor(1.0)); }, {"5", "out of range"});
   EXPECT_EQ(values(x), old);
   // What can be computed stays, whatever fails beside it.
@@ -506,6 +506,49 @@ TEST(optimisers, a_loss_from_before_a_step_is_refused_by_name) {
   const Tensor x = Tensor::from<float>({1});
   expect_error([&] { x.sum().backward(); },
                {"nothing here requires a gradient", "requires_grad()"});
+}
+
+// As PyTorch refuses what was changed in place: a step of some leaves makes the loss a former one
+// for all, or a part of the model would train and the rest would not.
+TEST(optimisers, a_loss_of_which_one_leaf_has_changed_is_refused) {
+  auto leaf = [](float v) { return Tensor::from<float>({v}).requires_grad(); };
+  Tensor a = leaf(2), b = leaf(3);
+  const Tensor loss = (a * b * b).sum(), constant = (a.detach() * b).sum();
+  const Tensor rounded = (a.cast(DType::Int32).cast(DType::Float32) * b).sum();
+  nn::SGD sgd({a}, 0.5);
+  (a * a).sum().backward();
+  sgd.step();  // a is 2 - 0.5 * 4 now
+  expect_error([&] { loss.backward(); }, {"backward", "(1,)", "new value", "compute this again"});
+  EXPECT_FALSE(b.has_grad());
+  // The value of then is a constant to the others, where they are named.
+  EXPECT_EQ(loss.gradient({b})[0].item(), 2 * 2 * 3);
+  expect_error([&] { (void)loss.gradient({a}); }, {"target 0", "another value"});
+  // Where no gradient would have come through, nothing is missing.
+  constant.backward();
+  EXPECT_EQ(b.grad().item(), 2);
+  rounded.backward();
+  EXPECT_EQ(b.grad().item(), 2 + 2);
+  (a * b * b).sum().backward();
+  EXPECT_EQ(b.grad().item(), 2 + 2 + 0);
+  // A value that is carried on from before a step, and one that was let go.
+  Tensor state = (a + b).exp();
+  b.assign(1);
+  expect_error([&] { (state * a).sum().backward(); }, {"new value", "detach()"});
+  (state.detach() * a).sum().backward();
+  {
+    Tensor c = leaf(5);
+    state = c * a;
+    c.assign(6);
+    expect_error([&] { state.sum().backward(); }, {"new value"});
+    c.requires_grad(false);
+    state.sum().backward();
+  }
+  state.sum().backward();
+  // A lazy assignment is a leaf of its own; the value below it is none.
+  b.assign(b * Tensor(2.0));
+  b.zero_grad();
+  (b * b).sum().backward();
+  EXPECT_EQ(b.grad().item(), 4);
 }
 
 TEST(optimisers, schedules_follow_their_formulas) {

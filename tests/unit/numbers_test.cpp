@@ -223,6 +223,49 @@ TEST(numbers, float16_norm_var_and_layernorm) {
 }
 
 // What a literal means does not depend on whether its partner's dtype holds it.
+// What squares or multiplies on the way, in float16 and in integers.
+TEST(numbers, narrow_losses_norms_and_scores) {
+  for (const bool strict : {false, true}) {
+    Options o = options();
+    o.strict = strict;
+    const OptionScope scope(o);
+    auto half = [](std::vector<float> v) {
+      return Tensor::from<float>(v, {static_cast<int64_t>(v.size())}).cast(DType::Float16);
+    };
+    // (-400)^2 / 4 is a float16, (-400)^2 is none.
+    const Tensor loss = half({-300, 100, 100, 100}).mse_loss(half({100, 100, 100, 100}));
+    EXPECT_EQ(loss.dtype(), DType::Float16);
+    EXPECT_EQ(loss.item(), 40000);
+    EXPECT_EQ(half({-300, 100, 100, 100}).mse_loss(100.0).item(), 40000);
+    // 0 - 20 wraps in uint8, and so does its square.
+    EXPECT_EQ(Tensor::from<uint8_t>({0, 5}).mse_loss(Tensor::from<uint8_t>({20, 5})).item(), 200);
+    EXPECT_EQ(Tensor::from<int8_t>({-100}).mse_loss(Tensor::from<int8_t>({100})).item(), 40000);
+    // 2 * 200 * 200 / sqrt(2) is a float16, 2 * 200 * 200 is none.
+    const Tensor q = half({200, 200, 200, 200}).reshape({2, 2}), k = half({1, -1, 1, -1});
+    const Tensor mixed = q.scaled_dot_product_attention(q, k.reshape({2, 2}));
+    EXPECT_EQ(mixed.dtype(), DType::Float16);
+    for (const double v : mixed.tolist<double>()) EXPECT_NEAR(std::fabs(v), 1, 0.01);
+    // Statistics of a batch in which (x - mean)^2 is 10^6.
+    nn::BatchNorm norm(1);
+    const Tensor out = norm(half({-1000, 1000}).reshape({2, 1}), true);
+    EXPECT_EQ(out.dtype(), DType::Float16);
+    EXPECT_EQ(out.tolist<double>(), (std::vector<double>{-1, 1}));
+    EXPECT_EQ(norm.running_var.item(), static_cast<double>(0.9F + 2e6F * 0.1F));
+    // A joint norm of 500 whose squares leave float16.
+    Tensor p = half({1, 1}).requires_grad();
+    p.set_grad(half({300, 400}));
+    nn::SGD sgd({p}, 0.1);
+    sgd.clip_grad_norm(5);
+    EXPECT_EQ(p.grad().dtype(), DType::Float16);
+    EXPECT_EQ(p.grad().tolist<double>(), (std::vector<double>{3, 4}));
+    // Beyond the edge there is less than every integer.
+    const Tensor image = Tensor::from<int>({-1, -2, -3, -4}, {1, 1, 2, 2});
+    EXPECT_EQ(image.max_pool2d(2, 2, 1).tolist<int>(), (std::vector<int>{-1, -2, -3, -4}));
+    EXPECT_EQ(image.cast(DType::Int8).max_pool2d(2, 2, 1).tolist<int>(),
+              (std::vector<int>{-1, -2, -3, -4}));
+  }
+}
+
 TEST(numbers, comparisons_with_literals_beyond_the_dtype) {
   auto is = [](const Tensor& got, const std::vector<int>& wanted) {
     EXPECT_EQ(got.dtype(), DType::Bool);

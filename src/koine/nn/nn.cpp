@@ -57,6 +57,8 @@ Tensor BatchNorm::operator()(const Tensor& x, bool training) {
   KOINE_REQUIRE(x.ndim() >= 2 && x.size(1) == weight.size(0), Value,
                 "BatchNorm: axis 1 of shape {} should have {} features", shape_text(x.uop()),
                 weight.size(0));
+  if (is_small_float(x.dtype()))  // squares would leave the range
+    return (*this)(x.cast(DType::Float32), training).cast(x.dtype());
   Shape wide(static_cast<size_t>(x.ndim()), 1);
   wide[1] = x.size(1);
   Tensor::Axes others;

@@ -38,6 +38,9 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double learning_rate)
   KOINE_REQUIRE(!parameters_.empty(), Value, "optimizer: no parameters");
   std::map<const void*, size_t> seen;
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    KOINE_REQUIRE(is_float(parameters_[i].dtype()), Type,
+                  "optimizer: parameter {} of shape {} is {}, which has no gradient", i,
+                  shape_text(parameters_[i].uop()), dtype_name(parameters_[i].dtype()));
     const auto [first, fresh] = seen.emplace(parameters_[i].storage_id(), i);
     KOINE_REQUIRE(fresh, Value,
                   "optimizer: parameters {} and {}, of shape {}, are one tensor: name it once",
@@ -59,7 +62,8 @@ void Optimizer::clip_grad_norm(double norm) {
   Tensor total;
   for (Tensor& p : parameters_) {
     if (!p.has_grad()) continue;
-    const Tensor part = p.grad().square().sum();
+    const Tensor g = p.grad();  // narrow floats do not hold the squares
+    const Tensor part = (is_small_float(g.dtype()) ? g.to_float() : g).square().sum();
     total = total.defined() ? total + part.to(total.device()) : part;
   }
   if (!total.defined()) return;
@@ -67,7 +71,7 @@ void Optimizer::clip_grad_norm(double norm) {
   for (Tensor& p : parameters_) {
     if (!p.has_grad()) continue;
     const Tensor clipped = p.grad() * scale.to(p.device());
-    p.set_grad(clipped);
+    p.set_grad(clipped.cast(p.dtype()));
   }
 }
 

@@ -70,8 +70,12 @@ UOp written(const UOp& view, const UOp& base, const UOp& value) {
 // A value as an assignment to `target` takes it: its dtype, shape and device.
 UOp fit(const UOp& target, const Tensor& value, const UOp& literal) {
   UOp v = value.uop();
-  KOINE_REQUIRE(v.rank() <= target.rank(), Value, "assign: shape {} does not broadcast to {}",
-                shape_text(v), shape_text(target));
+  bool broadcasts = v.rank() <= target.rank();
+  for (size_t i = 1; broadcasts && i <= v.rank(); ++i)
+    broadcasts =
+        is_const(v.dim(v.rank() - i), 1) || v.dim(v.rank() - i) == target.dim(target.rank() - i);
+  KOINE_REQUIRE(broadcasts, Value, "assign: shape {} does not broadcast to {}", shape_text(v),
+                shape_text(target));
   if (literal && is_float(literal.dtype()) && is_float(target.dtype()))
     v = constant(target.dtype(), const_double(literal));
   if (v.dtype() != target.dtype()) v = koine::cast(v, target.dtype());
@@ -182,17 +186,19 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
 // A view is assigned; else the places that the index names are scattered into (the last value for
 // a place stays, as in NumPy).
 void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
-  Tensor view = (*this)[items];
-  if (view.storage_id() == storage_id()) {
-    view.assign(value);
-    return;
-  }
-  // Counted from the end: an index out of range that reads 0 (IndexMode::Fill) names the place
-  // behind the last, which is none.
-  const Tensor places =
-      arange(-numel(), 0, 1, DType::Int64).reshape(shape())[items] + Tensor(numel());
-  const Tensor values = value.expand(places.shape());
-  assign(flatten().scatter(0, places.flatten(), values.flatten()).reshape(shape()));
+  tensor::as_method("setitem", {*this, value}, [&] {
+    Tensor view = (*this)[items];
+    if (view.storage_id() == storage_id()) {
+      view.assign(value);
+      return;
+    }
+    // Counted from the end: an index out of range that reads 0 (IndexMode::Fill) names the place
+    // behind the last, which is none.
+    const Tensor places =
+        arange(-numel(), 0, 1, DType::Int64).reshape(shape())[items] + Tensor(numel());
+    const Tensor values = value.expand(places.shape());
+    assign(flatten().scatter(0, places.flatten(), values.flatten()).reshape(shape()));
+  });
 }
 
 }  // namespace koine

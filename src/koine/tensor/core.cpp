@@ -108,6 +108,8 @@ std::string Tensor::device() const {
 
 int64_t Tensor::axis_of(int64_t axis, std::string_view method, int64_t extra) const {
   const int64_t n = ndim() + extra;
+  KOINE_REQUIRE(n > 0, Index, "{}: a scalar has no axis {}: reshape it to (1,) first", method,
+                axis);
   KOINE_REQUIRE(axis >= -n && axis < n, Index,
                 "{}: axis {} is out of range for shape {}: use {} to {}", method, axis,
                 shape_text(uop()), -n, n - 1);
@@ -129,6 +131,14 @@ Tensor::Axes Tensor::axes_of(const Axes& axes, std::string_view method) const {
 
 // --- creation from data --------------------------------------------------------------------------
 
+void Tensor::require_count(int64_t count, const Shape& shape) {
+  int64_t wanted = 1;
+  bool fits = true;
+  for (const int64_t s : shape)
+    fits = fits && s >= 0 && !__builtin_mul_overflow(wanted, s, &wanted);
+  KOINE_REQUIRE(fits && wanted == count, Value, "from: {} elements do not fill shape {}", count,
+                tensor::text_of(shape));
+}
 Tensor Tensor::from_bytes(const void* data, const Shape& shape, DType dtype,
                           const std::string& device) {
   for (const int64_t s : shape)

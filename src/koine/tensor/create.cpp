@@ -21,7 +21,18 @@ Tensor Tensor::full_like(const Tensor& value) const {
   return Tensor(tensor::broadcast_scalar(value.in_dtype("full_like", dtype()), shape()));
 }
 
+namespace {
+// Whether a number is in the range of a dtype; floats may round it.
+bool holds(DType dtype, const __int128& v) {
+  if (is_float(dtype)) return std::isfinite(const_double(constant(dtype, static_cast<double>(v))));
+  const IntegerRange range = integer_range(dtype);
+  return range.low <= v && v <= range.high;
+}
+}  // namespace
+
 Tensor Tensor::arange(int64_t start, int64_t stop, int64_t step, DType dtype) {
+  KOINE_REQUIRE(is_float(dtype) || is_integer(dtype) || dtype == DType::Bool, Type,
+                "arange: {} is not a dtype of tensors", dtype_name(dtype));
   KOINE_REQUIRE(step != 0, Value, "arange: the step must not be 0");
   // In 128 bits: stop - start may need 65.
   const __int128 from = start, span = step > 0 ? stop - from : from - stop,
@@ -31,12 +42,10 @@ Tensor Tensor::arange(int64_t start, int64_t stop, int64_t step, DType dtype) {
   KOINE_REQUIRE(count <= INT64_MAX, Value, "arange({}, {}, {}): more elements than memory can hold",
                 start, stop, step);
   const auto n = static_cast<int64_t>(count);
-  if (is_integer(dtype) && n > 0) {
-    const IntegerRange held = integer_range(dtype);
-    KOINE_REQUIRE(std::min(from, last) >= held.low && std::max(from, last) <= held.high, Value,
-                  "arange({}, {}, {}): {} does not hold {} to {}: ask for a wider dtype", start,
-                  stop, step, dtype_name(dtype), start, static_cast<int64_t>(last));
-  }
+  KOINE_REQUIRE(
+      n == 0 || (holds(dtype, std::min(from, last)) && holds(dtype, std::max(from, last))), Value,
+      "arange({}, {}, {}): {} does not hold {} to {}: ask for a wider dtype", start, stop, step,
+      dtype_name(dtype), start, static_cast<int64_t>(last));
   // Positions are counted in integers and converted once, so that float sequences are exact.
   const bool large = std::max(start, stop) > INT32_MAX || std::min(start, stop) < -INT32_MAX;
   const DType counting = is_float(dtype) || large ? DType::Int64
@@ -77,10 +86,9 @@ RandomState& random_state() {
 // One uint64 of threefry output an element.
 Tensor random_bits(const Shape& shape, const std::string& device) {
   int64_t n = 1;
-  for (const int64_t s : shape) {
-    KOINE_REQUIRE(s >= 0, Value, "random: shape {} has a negative size", tensor::text_of(shape));
-    n *= s;
-  }
+  for (const int64_t s : shape)
+    KOINE_REQUIRE(s >= 0 && !__builtin_mul_overflow(n, s, &n), Value,
+                  "random: shape {} has a negative size or is too large", tensor::text_of(shape));
   uint64_t draw[2];
   {
     RandomState& state = random_state();
@@ -131,8 +139,8 @@ Tensor Tensor::uniform(const Shape& shape, double low, double high, const std::s
   return rand(shape, device) * Tensor(high - low) + Tensor(low);
 }
 namespace {
-int64_t fan_in(const Shape& shape) {
-  KOINE_REQUIRE(!shape.empty(), Value, "this initialisation needs a shape with at least one axis");
+int64_t fan_in(std::string_view method, const Shape& shape) {
+  KOINE_REQUIRE(!shape.empty(), Value, "{}: needs a shape with at least one axis", method);
   int64_t n = 1;
   for (size_t i = 1; i < shape.size(); ++i) n *= shape[i];
   return shape.size() == 1 ? shape[0] : n;
@@ -140,12 +148,12 @@ int64_t fan_in(const Shape& shape) {
 }  // namespace
 Tensor Tensor::kaiming_uniform(const Shape& shape, const std::string& device) {
   const double bound = std::sqrt(3.0) * std::sqrt(2.0 / (1 + 0.01 * 0.01)) /
-                       std::sqrt(static_cast<double>(fan_in(shape)));
+                       std::sqrt(static_cast<double>(fan_in("kaiming_uniform", shape)));
   return uniform(shape, -bound, bound, device);
 }
 Tensor Tensor::glorot_uniform(const Shape& shape, const std::string& device) {
-  const double fans =
-      static_cast<double>(shape.empty() ? 1 : shape[0]) + static_cast<double>(fan_in(shape));
+  const double fans = static_cast<double>(shape.empty() ? 1 : shape[0]) +
+                      static_cast<double>(fan_in("glorot_uniform", shape));
   const double bound = std::sqrt(6.0 / fans);
   return uniform(shape, -bound, bound, device);
 }

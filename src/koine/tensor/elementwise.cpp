@@ -161,44 +161,34 @@ Tensor float_floor_division(const Tensor& x, const Tensor& y) {
 }  // namespace
 }  // namespace tensor
 
-namespace {
-
-UOp combine(Op op, const UOp& x, const UOp& y) {
-  switch (op) {
-    case Op::CmpLt:
-      return lt(x, y);
-    default:
-      return binary(op, x, y);
-  }
+// Everything binary goes through this: both operands in one dtype; what the op refuses is refused
+// in the method's name.
+template <class Build>
+Tensor Tensor::met(std::string_view method, const Tensor& b, Build&& build) const {
+  return tensor::as_method(method, {*this, b}, [&] {
+    const auto [x, y] = tensor::meet(method, *this, b, as_literal(), b.as_literal());
+    return Tensor(build(x, y));
+  });
 }
 
-}  // namespace
-
-// Everything binary goes through this.
-#define KOINE_MEET(name, a, b) \
-  const auto [x, y] = tensor::meet(name, a, b, (a).as_literal(), (b).as_literal())
-
-Tensor operator+(const Tensor& a, const Tensor& b) {
-  KOINE_MEET("+", a, b);
-  return Tensor(combine(Op::Add, x, y));
-}
+Tensor operator+(const Tensor& a, const Tensor& b) { return a.met("+", b, add); }
 Tensor operator-(const Tensor& a, const Tensor& b) {
-  KOINE_MEET("-", a, b);
-  KOINE_REQUIRE(x.dtype() != DType::Bool, Type,
-                "Sub: bool has no difference: use bitwise_xor or logical_not");
-  return Tensor(sub(x, y));
+  return a.met("-", b, [](const UOp& x, const UOp& y) {
+    KOINE_REQUIRE(x.dtype() != DType::Bool, Type,
+                  "-: bool has no difference: use bitwise_xor or logical_not");
+    return sub(x, y);
+  });
 }
-Tensor operator*(const Tensor& a, const Tensor& b) {
-  KOINE_MEET("*", a, b);
-  return Tensor(combine(Op::Mul, x, y));
-}
+Tensor operator*(const Tensor& a, const Tensor& b) { return a.met("*", b, mul); }
 Tensor operator/(const Tensor& a, const Tensor& b) {
-  KOINE_MEET("/", a, b);
-  // Integers divide in float32 (float64 for 64-bit ones would surprise a GPU user; NumPy takes it).
-  const DType d = is_float(x.dtype())         ? x.dtype()
-                  : item_size(x.dtype()) == 8 ? DType::Float64
-                                              : DType::Float32;
-  return Tensor(fdiv(koine::cast(x, d), koine::cast(y, d)));
+  return a.met("/", b, [](const UOp& x, const UOp& y) {
+    // Integers divide in float32 (float64 for 64-bit ones would surprise a GPU user; NumPy takes
+    // it).
+    const DType d = is_float(x.dtype())         ? x.dtype()
+                    : item_size(x.dtype()) == 8 ? DType::Float64
+                                                : DType::Float32;
+    return fdiv(koine::cast(x, d), koine::cast(y, d));
+  });
 }
 Tensor& Tensor::operator/=(const Tensor& b) {
   KOINE_REQUIRE(is_float(dtype()), Type,
@@ -276,70 +266,57 @@ Tensor operator==(const Tensor& a, const Tensor& b) {
 Tensor operator!=(const Tensor& a, const Tensor& b) {
   return Tensor::compare(Tensor::Relation::NotEqual, a, b);
 }
-Tensor Tensor::maximum(const Tensor& b) const {
-  KOINE_MEET("maximum", *this, b);
-  return Tensor(koine::maximum(x, y));
-}
-Tensor Tensor::minimum(const Tensor& b) const {
-  KOINE_MEET("minimum", *this, b);
-  return Tensor(koine::minimum(x, y));
-}
+Tensor Tensor::maximum(const Tensor& b) const { return met("maximum", b, koine::maximum); }
+Tensor Tensor::minimum(const Tensor& b) const { return met("minimum", b, koine::minimum); }
 Tensor Tensor::pow(const Tensor& b) const {
-  KOINE_MEET("pow", *this, b);
-  if (!is_float(x.dtype())) return tensor::integer_power(Tensor(x), Tensor(y));
-  if (is_const(y, 2)) return Tensor(mul(x, x));
-  return Tensor(binary(Op::Pow, x, y));
+  return met("pow", b, [](const UOp& x, const UOp& y) {
+    if (!is_float(x.dtype())) return tensor::integer_power(Tensor(x), Tensor(y)).uop();
+    return is_const(y, 2) ? mul(x, x) : binary(Op::Pow, x, y);
+  });
 }
 Tensor Tensor::idiv(const Tensor& b) const {
-  KOINE_MEET("idiv", *this, b);
-  if (is_float(x.dtype())) return tensor::float_floor_division(Tensor(x), Tensor(y));
-  return Tensor(koine::idiv(x, y));
+  return met("idiv", b, [](const UOp& x, const UOp& y) {
+    if (is_float(x.dtype())) return tensor::float_floor_division(Tensor(x), Tensor(y)).uop();
+    return koine::idiv(x, y);
+  });
 }
-Tensor Tensor::mod(const Tensor& b) const {
-  KOINE_MEET("mod", *this, b);
-  return Tensor(koine::mod(x, y));
-}
-Tensor Tensor::bitwise_and(const Tensor& b) const {
-  KOINE_MEET("bitwise_and", *this, b);
-  return Tensor(bit_and(x, y));
-}
-Tensor Tensor::bitwise_or(const Tensor& b) const {
-  KOINE_MEET("bitwise_or", *this, b);
-  return Tensor(bit_or(x, y));
-}
-Tensor Tensor::bitwise_xor(const Tensor& b) const {
-  KOINE_MEET("bitwise_xor", *this, b);
-  return Tensor(bit_xor(x, y));
-}
+Tensor Tensor::mod(const Tensor& b) const { return met("mod", b, koine::mod); }
+Tensor Tensor::bitwise_and(const Tensor& b) const { return met("bitwise_and", b, bit_and); }
+Tensor Tensor::bitwise_or(const Tensor& b) const { return met("bitwise_or", b, bit_or); }
+Tensor Tensor::bitwise_xor(const Tensor& b) const { return met("bitwise_xor", b, bit_xor); }
 Tensor Tensor::lshift(const Tensor& b) const {
-  KOINE_MEET("lshift", *this, b);
-  return Tensor(binary(Op::Shl, x, y));
+  return met("lshift", b, [](const UOp& x, const UOp& y) { return binary(Op::Shl, x, y); });
 }
 Tensor Tensor::rshift(const Tensor& b) const {
-  KOINE_MEET("rshift", *this, b);
-  return Tensor(binary(Op::Shr, x, y));
+  return met("rshift", b, [](const UOp& x, const UOp& y) { return binary(Op::Shr, x, y); });
 }
 Tensor Tensor::where(const Tensor& condition, const Tensor& a, const Tensor& b) {
-  KOINE_MEET("where", a, b);
-  tensor::require_condition("where", condition);
-  const Tensor chosen = condition.cast(DType::Bool);
-  tensor::require_broadcast("where", chosen.uop(), x);
-  tensor::require_broadcast("where", chosen.uop(), y);
-  return Tensor(koine::where(chosen.uop(), x, y));
+  return a.met("where", b, [&](const UOp& x, const UOp& y) {
+    tensor::require_condition("where", condition);
+    const Tensor chosen = condition.cast(DType::Bool);
+    tensor::require_broadcast("where", chosen.uop(), x);
+    tensor::require_broadcast("where", chosen.uop(), y);
+    return koine::where(chosen.uop(), x, y);
+  });
 }
-#undef KOINE_MEET
 
 Tensor Tensor::cast(DType dtype) const {
   KOINE_REQUIRE(dtype != DType::Void && dtype != DType::Index, Type,
                 "cast: {} is not a dtype of tensors", dtype_name(dtype));
   return this->dtype() == dtype ? *this : Tensor(koine::cast(uop(), dtype));
 }
-Tensor Tensor::bitcast(DType dtype) const { return Tensor(koine::bitcast(uop(), dtype)); }
-Tensor Tensor::neg() const { return Tensor(koine::neg(uop())); }
+Tensor Tensor::bitcast(DType dtype) const {
+  return tensor::as_method("bitcast", {*this},
+                           [&] { return Tensor(koine::bitcast(uop(), dtype)); });
+}
+Tensor Tensor::neg() const {
+  return tensor::as_method("neg", {*this}, [&] { return Tensor(koine::neg(uop())); });
+}
 Tensor Tensor::logical_not() const { return Tensor(koine::logical_not(cast(DType::Bool).uop())); }
 Tensor Tensor::bitwise_not() const {
   if (dtype() == DType::Bool) return logical_not();
-  return Tensor(bit_xor(uop(), constant_int(dtype(), -1)));
+  return tensor::as_method("bitwise_not", {*this},
+                           [&] { return Tensor(bit_xor(uop(), constant_int(dtype(), -1))); });
 }
 Tensor Tensor::reciprocal() const { return Tensor(1.0) / *this; }
 Tensor Tensor::sqrt() const { return apply(Op::Sqrt, *this); }
@@ -518,7 +495,7 @@ Tensor Tensor::clip(const Tensor& low, const Tensor& high) const {
     KOINE_REQUIRE(tensor::number_of(l) <= tensor::number_of(h), Value,
                   "clip: the low bound {} is above the high bound {}", tensor::literal_text(l),
                   tensor::literal_text(h));
-  return maximum(low).minimum(high);
+  return tensor::as_method("clip", {*this, low, high}, [&] { return maximum(low).minimum(high); });
 }
 Tensor Tensor::lerp(const Tensor& end, const Tensor& weight) const {
   return tensor::as_method("lerp", {*this, end, weight},

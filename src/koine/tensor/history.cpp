@@ -307,6 +307,22 @@ void Tensor::History::require_known(const Tensor& target, size_t position,
   }
 }
 
+void Tensor::History::require_current(const UOp& root, const std::unordered_set<UOp>& nodes) {
+  toposort(root, [&](const UOp& u) {
+    if (!may_pass(u) || u.is(Op::Tuple)) return false;
+    if (const auto past = storage::past(u); past && past->was_leaf) {
+      const auto now = std::static_pointer_cast<Storage>(past->successor.lock());
+      KOINE_REQUIRE(!now || !now->requires_grad, Value,
+                    "backward: a tensor of shape {} that requires a gradient has got a new value "
+                    "since this was computed from it (by an optimiser's step or an assignment): "
+                    "compute this again, detach() what shall be a constant, or ask for the "
+                    "gradient() of the others",
+                    shape_text(u));
+    }
+    return !nodes.contains(u) && !u.is(Op::Detach);
+  });
+}
+
 namespace {
 
 UOp ones_for(const UOp& root) {
@@ -364,6 +380,7 @@ void Tensor::backward() const {
     if (leaves.contains(u)) targets.push_back(u);
   }
   if (targets.empty()) no_leaf({order.begin(), order.end()});
+  History::require_current(root, nodes);
   const std::vector<UOp> outputs{root}, seeds{ones_for(root)};
   const std::vector<UOp> grads = koine::gradient(outputs, seeds, targets);
   for (size_t k = 0; k < targets.size(); ++k)

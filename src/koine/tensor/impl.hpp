@@ -64,6 +64,9 @@ struct Tensor::History {
   static UOp with_graphs(const UOp& value, const std::unordered_set<UOp>& targets);
   /// The nodes below a value that are a target's: its value now, and what that was computed from.
   static std::vector<UOp> nodes_of(const Tensor& target, std::span<const UOp> order);
+  /// Throws where `root` depends on a former value of a leaf: a gradient to the leaves that have
+  /// kept theirs, `nodes`, would train a part of a model and be silent about the rest.
+  static void require_current(const UOp& root, const std::unordered_set<UOp>& nodes);
   /// Throws where a target that was not found may lie in what was let go below.
   static void require_known(const Tensor& target, size_t position, std::span<const UOp> order);
 };

@@ -21,6 +21,13 @@ Tensor Tensor::matmul(const Tensor& b) const {
                 "the second ({})",
                 tensor::text_of(x), tensor::text_of(y), x.back(),
                 y.size() == 1 ? "only axis" : "second-last axis", inner);
+  for (size_t i = 3; i <= std::min(x.size(), y.size()); ++i) {
+    const int64_t p = x[x.size() - i], q = y[y.size() - i];
+    KOINE_REQUIRE(p == q || p == 1 || q == 1, Value,
+                  "matmul: shapes {} and {} do not broadcast at axis -{}: {} and {} must be equal "
+                  "or 1",
+                  tensor::text_of(x), tensor::text_of(y), i, p, q);
+  }
   // (..., m, 1, k) * (..., 1, n, k) summed over k
   Shape xs = x, ys = y;
   if (x.size() == 1) xs = {1, x[0]};
@@ -152,6 +159,9 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, Window w, int64_
   KOINE_REQUIRE(w.stride >= 1 && w.dilation >= 1 && w.padding >= 0, Value,
                 "conv2d: stride {} and dilation {} must be positive, padding {} not negative",
                 w.stride, w.dilation, w.padding);
+  KOINE_REQUIRE(std::max({w.stride, w.dilation, w.padding}) <= INT32_MAX, Value,
+                "conv2d: stride {}, dilation {} and padding {} must be below 2^31", w.stride,
+                w.dilation, w.padding);
   const int64_t reach = w.dilation * (std::max(k[2], k[3]) - 1) + 1;
   KOINE_REQUIRE(x[2] + 2 * w.padding >= w.dilation * (k[2] - 1) + 1 &&
                     x[3] + 2 * w.padding >= w.dilation * (k[3] - 1) + 1,
@@ -192,9 +202,9 @@ void require_pool(std::string_view method, const Tensor& x, int64_t kernel, int6
 
 Tensor Tensor::max_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t padding) const {
   require_pool("max_pool2d", *this, kernel, stride.value_or(kernel), padding);
-  const Tensor x = padding == 0 ? *this
-                                : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}},
-                                      -std::numeric_limits<double>::infinity());
+  const Tensor lowest(identity_of(Op::Max, dtype()));
+  const Tensor x =
+      padding == 0 ? *this : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}}, lowest);
   if (stride.value_or(kernel) == kernel && x.size(2) % kernel == 0 && x.size(3) % kernel == 0) {
     const Shape s = x.shape();
     return x.reshape({s[0], s[1], s[2] / kernel, kernel, s[3] / kernel, kernel}).max({3, 5});
@@ -211,6 +221,11 @@ Tensor Tensor::avg_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t
 Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& value,
                                             const Tensor& mask) const {
   return tensor::as_method("scaled_dot_product_attention", {*this, key, value, mask}, [&] {
+    const DType out = promote(promote(dtype(), key.dtype()), value.dtype());
+    if (is_small_float(out))  // scores would leave the range
+      return cast(DType::Float32)
+          .scaled_dot_product_attention(key.cast(DType::Float32), value.cast(DType::Float32), mask)
+          .cast(out);
     Tensor scores =
         matmul(key.transpose(-1, -2)) * Tensor(1 / std::sqrt(static_cast<double>(size(-1))));
     if (mask.defined())
@@ -235,12 +250,20 @@ Tensor hits(const Tensor& index, int64_t n) {
              .reshape(wide) == index.unsqueeze(-1);
 }
 
+// Off the axis an index is no larger than what it looks into.
+void require_inside(std::string_view method, const Shape& index, const Shape& shape, size_t axis) {
+  for (size_t i = 0; i < shape.size(); ++i)
+    KOINE_REQUIRE(i == axis || index[i] <= shape[i], Value,
+                  "{}: index {} is larger than shape {} at axis {}", method, tensor::text_of(index),
+                  tensor::text_of(shape), i);
+}
+
 }  // namespace
 
 Tensor Tensor::one_hot(int64_t classes) const {
   KOINE_REQUIRE(is_integer(dtype()), Type, "one_hot: needs integers, got {}", dtype_name(dtype()));
   KOINE_REQUIRE(classes >= 0, Value, "one_hot: {} classes", classes);
-  return hits(*this, classes).cast(DType::Float32);
+  return hits(tensor::class_numbers("one_hot", *this, classes), classes).cast(DType::Float32);
 }
 
 // out[i][j] = this[index[i][j]][j] for axis 0: one-hot along the axis, selected and summed.
@@ -249,13 +272,10 @@ Tensor Tensor::gather(int64_t axis, const Tensor& index) const {
   const Shape s = shape(), t = index.shape();
   KOINE_REQUIRE(s.size() == t.size(), Value, "gather: shape {} and index {} must have as many axes",
                 tensor::text_of(s), tensor::text_of(t));
+  require_inside("gather", t, s, static_cast<size_t>(a));
   std::vector<std::pair<int64_t, int64_t>> bounds;
-  for (size_t i = 0; i < s.size(); ++i) {
-    KOINE_REQUIRE(static_cast<int64_t>(i) == a || t[i] <= s[i], Value,
-                  "gather: index {} is larger than shape {} at axis {}", tensor::text_of(t),
-                  tensor::text_of(s), i);
+  for (size_t i = 0; i < s.size(); ++i)
     bounds.emplace_back(0, static_cast<int64_t>(i) == a ? s[i] : t[i]);
-  }
   const int64_t n = s[static_cast<size_t>(a)];
   const Tensor at = tensor::positions("gather", index, n);
   const Tensor x = shrink(bounds).unsqueeze(-1).transpose(a, -1);  // the axis goes last
@@ -269,6 +289,7 @@ Tensor Tensor::scatter_add(int64_t axis, const Tensor& index, const Tensor& src)
   KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value,
                 "scatter_add: index {} and src {} must have one shape, with as many axes as {}",
                 tensor::text_of(t), tensor::text_of(src.shape()), tensor::text_of(s));
+  require_inside("scatter_add", t, s, static_cast<size_t>(a));
   const int64_t n = s[static_cast<size_t>(a)];
   const Tensor values = src.cast(dtype()).unsqueeze(-1);
   const Tensor at = tensor::positions("scatter_add", index, n);
@@ -288,6 +309,7 @@ Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) con
   KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value,
                 "scatter: index {} and src {} must have one shape, with as many axes as {}",
                 tensor::text_of(t), tensor::text_of(src.shape()), tensor::text_of(s));
+  require_inside("scatter", t, s, a);
   const Tensor at = tensor::positions("scatter", index, s[a]);
   if (index.numel() == 0) return *this;
   Shape wide(s.size() + 1, 1);
@@ -310,19 +332,24 @@ Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) con
   return where((last != none).pad(padding), value.pad(padding), *this);
 }
 
+namespace {
+
+// The diagonal of a matrix at which triangles are cut; those outside keep all or nothing.
+Tensor diagonal_of(std::string_view method, const Tensor& x, int64_t diagonal) {
+  KOINE_REQUIRE(x.ndim() >= 2, Value, "{}: shape {} has no matrix", method, shape_text(x.uop()));
+  const int64_t r = x.size(-2), c = x.size(-1);
+  return Tensor::arange(r).reshape({r, 1}) + Tensor(std::clamp(diagonal, -r, c));
+}
+
+}  // namespace
+
 Tensor Tensor::tril(int64_t diagonal) const {
-  KOINE_REQUIRE(ndim() >= 2, Value, "tril: shape {} has no matrix", shape_text(uop()));
-  const int64_t r = size(-2), c = size(-1);
-  const Tensor keep =
-      arange(c).reshape({1, c}) <= arange(r).reshape({r, 1}) + Tensor(static_cast<int>(diagonal));
-  return where(keep, *this, zeros_like());
+  const Tensor cut = diagonal_of("tril", *this, diagonal);
+  return where(arange(size(-1)).reshape({1, -1}) <= cut, *this, zeros_like());
 }
 Tensor Tensor::triu(int64_t diagonal) const {
-  KOINE_REQUIRE(ndim() >= 2, Value, "triu: shape {} has no matrix", shape_text(uop()));
-  const int64_t r = size(-2), c = size(-1);
-  const Tensor keep =
-      arange(c).reshape({1, c}) >= arange(r).reshape({r, 1}) + Tensor(static_cast<int>(diagonal));
-  return where(keep, *this, zeros_like());
+  const Tensor cut = diagonal_of("triu", *this, diagonal);
+  return where(arange(size(-1)).reshape({1, -1}) >= cut, *this, zeros_like());
 }
 
 // --- losses
@@ -353,6 +380,18 @@ Tensor picked_classes(std::string_view method, const Tensor& x, const Tensor& ta
   return x.gather(1, at.unsqueeze(1)).squeeze(1).neg();
 }
 
+Tensor class_loss(std::string_view method, const Tensor& x, const Tensor& target, double smoothing,
+                  std::optional<int64_t> ignored) {
+  KOINE_REQUIRE(smoothing >= 0 && smoothing <= 1, Value,
+                "{}: the label smoothing {} is not from 0 to 1", method, smoothing);
+  require_classes(method, x, target);
+  const Tensor logs = x.log_softmax(-1);
+  const Tensor hard = picked_classes(method, logs, target, ignored);
+  if (smoothing == 0) return mean_of_counted(hard, target, ignored);
+  const Tensor rows = hard * Tensor(1 - smoothing) - logs.mean(1) * Tensor(smoothing);
+  return mean_of_counted(rows, target, ignored);
+}
+
 }  // namespace
 
 Tensor Tensor::nll_loss(const Tensor& target, std::optional<int64_t> ignore_index) const {
@@ -361,23 +400,25 @@ Tensor Tensor::nll_loss(const Tensor& target, std::optional<int64_t> ignore_inde
 }
 Tensor Tensor::sparse_categorical_crossentropy(const Tensor& target, double label_smoothing,
                                                std::optional<int64_t> ignore_index) const {
-  constexpr std::string_view method = "sparse_categorical_crossentropy";
-  KOINE_REQUIRE(label_smoothing >= 0 && label_smoothing <= 1, Value,
-                "{}: the label smoothing {} is not from 0 to 1", method, label_smoothing);
-  require_classes(method, *this, target);
-  const Tensor logs = log_softmax(-1);
-  const Tensor hard = picked_classes(method, logs, target, ignore_index);
-  if (label_smoothing == 0) return mean_of_counted(hard, target, ignore_index);
-  const Tensor rows = hard * Tensor(1 - label_smoothing) - logs.mean(1) * Tensor(label_smoothing);
-  return mean_of_counted(rows, target, ignore_index);
+  return class_loss("sparse_categorical_crossentropy", *this, target, label_smoothing,
+                    ignore_index);
+}
+Tensor Tensor::cross_entropy(const Tensor& target, std::optional<int64_t> ignore_index) const {
+  return class_loss("cross_entropy", *this, target, 0, ignore_index);
 }
 Tensor Tensor::binary_crossentropy_logits(const Tensor& target) const {
   return tensor::as_method("binary_crossentropy_logits", {*this, target},
                            [&] { return (softplus() - *this * target).mean(); });
 }
 Tensor Tensor::mse_loss(const Tensor& target) const {
-  return tensor::as_method("mse_loss", {*this, target},
-                           [&] { return (*this - target).square().mean(); });
+  return tensor::as_method("mse_loss", {*this, target}, [&] {
+    const Tensor difference = *this - target;
+    const DType d = difference.dtype();
+    if (d == DType::Float32 || d == DType::Float64) return difference.square().mean();
+    // Squares would leave the range, and differences of unsigned integers wrap.
+    const Tensor wide = cast(DType::Float32) - target.cast(DType::Float32);
+    return is_float(d) ? wide.square().mean().cast(d) : wide.square().mean();
+  });
 }
 
 }  // namespace koine

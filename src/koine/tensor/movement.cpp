@@ -32,7 +32,9 @@ Tensor Tensor::reshape(const Shape& requested) const {
     } else {
       KOINE_REQUIRE(sizes[i] >= 0, Value, "reshape: {} has a negative size",
                     tensor::text_of(requested));
-      known *= sizes[i];
+      KOINE_REQUIRE(!__builtin_mul_overflow(known, sizes[i], &known), Value,
+                    "reshape: {} has more elements than memory can hold",
+                    tensor::text_of(requested));
     }
   }
   if (unknown >= 0) {
@@ -58,6 +60,8 @@ Tensor Tensor::expand(const Shape& requested) const {
   Shape target = requested;
   for (size_t i = 0; i < target.size(); ++i) {
     if (target[i] == -1) target[i] = own[i];
+    KOINE_REQUIRE(target[i] >= 0, Value, "expand: {} has a negative size: only -1 keeps a size",
+                  tensor::text_of(requested));
     KOINE_REQUIRE(
         own[i] == target[i] || own[i] == 1, Value,
         "expand: shape {} does not expand to {}: axis {} has size {}, only size 1 expands",
@@ -71,7 +75,9 @@ Tensor Tensor::expand(const Shape& requested) const {
 Tensor Tensor::permute(const std::vector<int64_t>& order) const {
   std::vector<int64_t> axes;
   for (const int64_t a : order) axes.push_back(axis_of(a, "permute"));
-  return moved([&](const UOp& u) { return koine::permute(u, axes); });
+  return tensor::as_method("permute", {*this}, [&] {
+    return moved([&](const UOp& u) { return koine::permute(u, axes); });
+  });
 }
 
 Tensor Tensor::transpose(int64_t a, int64_t b) const {
@@ -114,7 +120,12 @@ std::pair<UOp, UOp> offset_and_size(const Shape& sizes,
     KOINE_REQUIRE(padding[i].first >= 0 && padding[i].second >= 0, Value,
                   "pad: axis {} has a negative padding; use shrink", i);
     offset.push_back(padding[i].first);
-    size.push_back(sizes[i] + padding[i].first + padding[i].second);
+    int64_t padded = sizes[i];
+    KOINE_REQUIRE(!__builtin_add_overflow(padded, padding[i].first, &padded) &&
+                      !__builtin_add_overflow(padded, padding[i].second, &padded),
+                  Value, "pad: {} and {} around axis {} of shape {} are too large",
+                  padding[i].first, padding[i].second, i, tensor::text_of(sizes));
+    size.push_back(padded);
   }
   return {shape_of(offset), shape_of(size)};
 }
@@ -150,6 +161,8 @@ Tensor Tensor::flatten(int64_t from, int64_t to) const {
   if (sizes.empty()) return reshape({1});
   const auto a = static_cast<size_t>(axis_of(from, "flatten")),
              b = static_cast<size_t>(axis_of(to, "flatten"));
+  KOINE_REQUIRE(a <= b, Value, "flatten: axis {} of shape {} stands behind axis {}", from,
+                tensor::text_of(sizes), to);
   Shape out(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(a));
   int64_t merged = 1;
   for (size_t i = a; i <= b; ++i) merged *= sizes[i];
@@ -358,8 +371,10 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
       }
       case IndexItem::Kind::Slice: {
         const Slice& s = item.slice();
-        const int64_t n = sizes[axis], step = s.step;
-        KOINE_REQUIRE(step != 0, Value, "index: a slice has step 0");
+        KOINE_REQUIRE(s.step != 0, Value, "index: a slice has step 0");
+        // A step as long as the axis takes one element, like every longer one.
+        const int64_t n = sizes[axis], most = std::max<int64_t>(n, 1);
+        const int64_t step = std::clamp(s.step, -most, most);
         auto clamp = [&](int64_t v, int64_t low, int64_t high) {
           return std::clamp(v < 0 ? v + n : v, low, high);
         };
@@ -434,8 +449,8 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
   for (const auto& [axis, index] : tensors) {
     const int64_t n = t.shape()[static_cast<size_t>(axis)];
     const Tensor at = tensor::positions("index", index, n);
+    flat = tensor::as_method("index", {flat, at}, [&] { return flat * Tensor(n) + at; });
     if (fill) valid = valid.bitwise_and((at >= Tensor(int64_t{0})).bitwise_and(at < Tensor(n)));
-    flat = flat * Tensor(n) + at;
     count *= n;
     rest.erase(rest.begin());
   }

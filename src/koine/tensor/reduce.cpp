@@ -157,7 +157,7 @@ Tensor Tensor::logsumexp(const Axes& axes, bool keepdim) const {
 Tensor Tensor::norm(const Axes& axes, bool keepdim) const {
   if (is_small_float(dtype())) return cast(DType::Float32).norm(axes, keepdim).cast(dtype());
   if (!is_float(dtype())) return cast(DType::Float32).norm(axes, keepdim);  // squares would wrap
-  return root_of_squares(square().sum(axes, keepdim));
+  return root_of_squares(square().reduced(Op::Add, axes, keepdim, "norm"));
 }
 Tensor Tensor::layernorm(int64_t last_axes, double eps) const {
   KOINE_REQUIRE(last_axes >= 1 && last_axes <= ndim(), Value,

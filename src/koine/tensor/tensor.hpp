@@ -161,7 +161,7 @@ class Tensor {
   void zero_grad();
   void set_grad(const Tensor& gradient);
   /// Adds to grad() of every tensor that requires one and that this scalar depends on. An Error if
-  /// there is none, or if they have other values since.
+  /// there is none, or if one of them has another value since.
   void backward() const;
   /// Gradients of this scalar; zeros where it does not depend on a target. What was looked at keeps
   /// how it was computed for as long as its tensor lives; a gradient through what realize() made
@@ -209,6 +209,7 @@ class Tensor {
   /// Rows along an axis by positions; negative ones count from the end. KOINE_INDEX says what
   /// becomes of those out of range: by default an Error at realize.
   Tensor index_select(int64_t axis, const Tensor& index) const;
+  /// float32 of shape (..., classes). KOINE_INDEX says what becomes of a class out of range.
   Tensor one_hot(int64_t classes) const;
   Tensor tril(int64_t diagonal = 0) const;
   Tensor triu(int64_t diagonal = 0) const;
@@ -320,9 +321,7 @@ class Tensor {
   /// integers from 0 to classes - 1. Rows whose target is `ignore_index` do not count.
   Tensor sparse_categorical_crossentropy(const Tensor& target, double label_smoothing = 0,
                                          std::optional<int64_t> ignore_index = {}) const;
-  Tensor cross_entropy(const Tensor& target, std::optional<int64_t> ignore_index = {}) const {
-    return sparse_categorical_crossentropy(target, 0, ignore_index);
-  }
+  Tensor cross_entropy(const Tensor& target, std::optional<int64_t> ignore_index = {}) const;
   Tensor binary_crossentropy_logits(const Tensor& target) const;
   Tensor mse_loss(const Tensor& target) const;
   /// Mean of -this at the target class: this holds log-probabilities.
@@ -337,6 +336,8 @@ class Tensor {
   struct History;
   explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   Tensor picked(int64_t axis, const Tensor& at) const;
+  /// Throws unless a shape has `count` elements.
+  static void require_count(int64_t count, const Shape& shape);
   static Tensor integer_scalar(bool narrow, bool is_signed, uint64_t bits);
   template <class F>
   Tensor moved(F&& move) const;
@@ -347,6 +348,8 @@ class Tensor {
   UOp in_dtype(std::string_view method, DType dtype) const;
   enum class Relation : uint8_t;
   static Tensor compare(Relation relation, const Tensor& a, const Tensor& b);
+  template <class Build>
+  Tensor met(std::string_view method, const Tensor& b, Build&& build) const;
   int64_t axis_of(int64_t axis, std::string_view method, int64_t extra = 0) const;
   Axes axes_of(const Axes& axes, std::string_view method) const;
   Tensor reduced(Op op, const Axes& axes, bool keepdim, std::string_view method) const;
@@ -468,14 +471,11 @@ template <class Element>
 Tensor Tensor::from(const std::vector<Element>& data, const Shape& shape,
                     const std::string& device) {
   if constexpr (std::is_same_v<Element, bool>) {
+    require_count(static_cast<int64_t>(data.size()), shape);
     const std::vector<uint8_t> bytes(data.begin(), data.end());
     return from_bytes(bytes.data(), shape, DType::Bool, device);
   } else {
-    int64_t n = 1;
-    for (const int64_t s : shape) n *= s;
-    if (n != static_cast<int64_t>(data.size()))
-      return from_bytes(nullptr, {static_cast<int64_t>(data.size())}, dtype_of<Element>(), device)
-          .reshape(shape);
+    require_count(static_cast<int64_t>(data.size()), shape);
     return from_bytes(data.data(), shape, dtype_of<Element>(), device);
   }
 }
