@@ -178,6 +178,9 @@ TEST(refusals, optimisers) {
                {"parameters 0 and 2", "(2, 3)", "one tensor"});
   expect_error([&] { nn::SGD({w, w.reshape(6)}, 0.1); }, {"parameters 0 and 1"});
   expect_error([&] { nn::SGD({w, Tensor::arange(3)}, 0.1); }, {"parameter 1", "(3,)", "int32"});
+  nn::SGD changed({w}, 0.1);
+  changed.set_learning_rate(0.25);
+  EXPECT_EQ(changed.learning_rate(), 0.25);
   nn::SGD zero({w}, 0, 0.0);  // a rate of 0 is a legal schedule
   w.sum().backward();
   zero.step();

@@ -295,6 +295,9 @@ TEST(stages, spec_L2_kernel_counts) {
   std::vector<Tensor> all = loss.gradient({w1, w2});
   all.push_back(loss);
   EXPECT_LE(kernel_count(all) - kernel_count({loss}), 3);
+  // A reduce of reduces is one kernel up to 4096 elements.
+  EXPECT_EQ(kernel_count({small({64, 64}).max(1).sum()}), 1);
+  EXPECT_EQ(kernel_count({small({64, 65}).max(1).sum()}), 2);
   for (const UOp& u : toposort(schedule({x.softmax().uop()})[0].ast))
     if (u.is(Op::Load) || is_elementwise(u.op())) {
       EXPECT_TRUE(u.is_scalar()) << "every value of a kernel is a scalar";

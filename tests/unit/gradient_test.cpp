@@ -308,6 +308,17 @@ TEST(gradients, rows_of_unary_ops) {
     expect(
         sine(x, turns), [&](double v) { return std::cos(v + turns * std::acos(-1) / 2); }, "sin ");
   expect(unary(Op::Trunc, x), [](double) { return 0.0; }, "trunc ");
+  // Whole numbers and bits have no slope: the factor beside them has one.
+  for (const DType whole : {DType::Int64, DType::Int8, DType::Bool})
+    expect(
+        mul(cast(cast(x, whole), DType::Float64), x),
+        [&](double v) { return whole == DType::Bool ? 1.0 : std::trunc(v); }, "cast ");
+  expect(
+      mul(bitcast(bitcast(x, DType::UInt64), DType::Float64), x), [](double v) { return v; },
+      "bits ");
+  expect(
+      cast(cast(mul(x, x), DType::Float32), DType::Float64), [](double v) { return 2 * v; },
+      "float32 ");
   const UOp positive = mul(x, x);
   expect(unary(Op::Sqrt, positive), [](double v) { return v < 0 ? -1 : 1; }, "sqrt x^2 ");
   expect(unary(Op::Log2, positive), [](double v) { return 2 / v / std::log(2); }, "log2 x^2 ");
