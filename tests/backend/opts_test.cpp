@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bounded.hpp"
 #include "c_text.hpp"
 #include "check.hpp"
 #include "kernels.hpp"
+#include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"

@@ -3,8 +3,8 @@
 // analysis: beside each float32 graph stand its value and its error bound, both in float64.
 #include <cmath>
 
-#include "bounded.hpp"
 #include "check.hpp"
+#include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 

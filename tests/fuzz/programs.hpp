@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "bounded.hpp"
 #include "graphs.hpp"
 #include "koine/base/options.hpp"
+#include "koine/interp/bounded.hpp"
 #include "settings.hpp"
 
 // Random programs: steps over a pool of values, as a user's code is. The oracle computes every step

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "bounded.hpp"
 #include "koine/engine/engine.hpp"
+#include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"

@@ -1,5 +1,5 @@
 // The oracle of default mode: what it lets pass, and what it does not.
-#include "bounded.hpp"
+#include "koine/interp/bounded.hpp"
 
 #include <cmath>
 #include <set>

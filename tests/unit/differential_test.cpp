@@ -57,6 +57,12 @@ std::vector<Values> programs() {
   out.push_back({unary(Op::Exp2, leaf({9})), unary(Op::Log2, leaf({9})), sine(leaf({9}))});
   out.push_back({add(half, half), mul(half, leaf({16}, DType::BFloat16, 5))});
   out.push_back({add(quarter, quarter)});
+  // Sums of narrow floats and of equal numbers, and what a mask hides.
+  out.push_back({reduce(Op::Add, half, {0}), reduce(Op::Mul, quarter, {0}),
+                 reduce(Op::Add, leaf({3, 40}, DType::Float16), {1})});
+  out.push_back({reduce(Op::Add, expand(reshape(f32(0.1), shape_of({1})), shape_of({7})), {0}),
+                 reduce(Op::Add, expand(leaf({1}, DType::BFloat16), shape_of({14})), {0})});
+  out.push_back({reduce(Op::Add, mul(x, cast(lt(y, f32(0)), DType::Float32)), {1})});
   const std::vector<int32_t> at{0, 2, 5, 1};
   const UOp where_to = buffer_from_host(shape_of({4}), DType::Int32, "CPU", at.data());
   out.push_back({index(x, {where_to})});
@@ -80,6 +86,12 @@ std::vector<Values> programs() {
   const UOp old = leaf({6, 8}, DType::Float32, 6);
   out.push_back({after(old, {store(old, add(flip(old, {1, 0}), y))}), mul(y, f32(2))});
   out.push_back({mul(leaf({128, 128}), f32(3))});
+  // Two buffers that one After stores into, and LOCAL memory.
+  const UOp one = leaf({5}, DType::Int32, 7), other = leaf({5}, DType::Int32, 8);
+  out.push_back({after(one, {group(Values{store(one, other), store(other, one)})})});
+  out.push_back(
+      {reshape(UOp::make(Op::Load, {leaf({6}, DType::Int32)}, LoadArg{{}, AddrSpace::Local}),
+               shape_of({2, 3}))});
   return out;
 }
 

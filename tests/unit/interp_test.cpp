@@ -1,6 +1,9 @@
 // The reference interpreter of linear programs: bounds, Barriers, threads and groups (row X1).
 #include "check.hpp"
+#include "koine/interp/kernel.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/verify/verify.hpp"
 
 namespace koine::test {
 namespace {
@@ -191,6 +194,45 @@ TEST(interp, vector_accesses_are_checked_lane_by_lane) {
   };
   EXPECT_EQ(stores_from(2), (std::vector<float>{0, 0, 7, 7, 7, 7}));
   expect_internal_error([&] { stores_from(3); }, "Store at element 6 of a buffer with 6");
+}
+
+// A gate or an alternative has the axes it needs: a row's gate is one for all of its columns.
+TEST(interp, gates_and_alternatives_broadcast_to_the_access) {
+  auto counted_along = [](int64_t n, const std::vector<int64_t>& sizes) {
+    std::vector<UOp> numbers;
+    for (int64_t i = 0; i < n; ++i) numbers.push_back(number(i));
+    return reshape(stack(numbers), shape_of(sizes));
+  };
+  const UOp row = counted_along(3, {3, 1}), column = counted_along(4, {1, 4});
+  const UOp at = add(mul(row, number(4)), column);
+  const UOp in = param(1, shape_of({12}), DType::Float32),
+            out = param(0, shape_of({12}), DType::Float32);
+  const UOp by_row = load(index(in, {at}), cast(column, DType::Float32), ne(row, number(1)));
+  const UOp kernel = sink(std::vector<UOp>{store(index(out, {at}), by_row, lt(column, number(3)))});
+  verify(kernel, VerifyLevel::Shaped, "test");
+  const std::vector<float> expected{0, 1, 2, -1, 0, 1, 2, -1, 8, 9, 10, -1};
+  auto run_kernel = [&](const auto& interpreted) {
+    std::vector<float> from = counted(12), to(12, -1);
+    KernelArguments arguments;
+    for (std::vector<float>* b : {&to, &from}) {
+      arguments.buffers.push_back(reinterpret_cast<std::byte*>(b->data()));
+      arguments.buffer_bytes.push_back(48);
+    }
+    interpreted(arguments);
+    return to;
+  };
+  EXPECT_EQ(run_kernel([&](const KernelArguments& a) { interpret_kernel(kernel, a); }), expected);
+  // What Select makes of it.
+  for (const bool strict : {false, true}) {
+    Options o = strict ? strict_options() : options();
+    o.verify = 3;
+    const OptionScope scope(o);
+    const LoweredKernel lowered =
+        lower_kernel(kernel, generic_target(strict), {}, nullptr, {}, "expand");
+    EXPECT_EQ(run_kernel([&](const KernelArguments& a) { interpret_linear(lowered.linear, a); }),
+              expected);
+    EXPECT_EQ(lowered.checks.unchecked, 0);
+  }
 }
 
 TEST(interp, use_before_definition_is_an_internal_error) {

@@ -571,6 +571,7 @@ TEST(memory, fresh_and_freed_blocks_are_poisoned_when_asked) {
     EXPECT_TRUE(all(data, 0xA5));
   }
   // Without the switch nothing is written.
+  const OptionScope scope(with([](Options& o) { o.poison = false; }));
   auto block = allocator.allocate(512);
   std::memset(block->data(), 7, 512);
   const std::byte* data = block->data();

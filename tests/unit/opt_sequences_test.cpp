@@ -2,9 +2,9 @@
 // bit while no lanes fold, in default mode within the stated bound, interpreted and compiled.
 #include <algorithm>
 
-#include "bounded.hpp"
 #include "check.hpp"
 #include "graphs.hpp"
+#include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"

@@ -204,7 +204,6 @@ std::vector<Case> shaped_cases() {
         index(memory(0), {expand(reshape(numbers(4), shape_of({1, 4})), value.shape())}), value)});
   };
   const UOp pair = load(index(memory(1), {reshape(numbers(2), shape_of({1, 2}))}));
-  const UOp gate = load(index(memory(2, 8, DType::Bool), {index_const(0)}));
   const UOp r = loop(1, 4, AxisType::Upcast);
   return {
       {s, stored(permute(wide, {0, 1})), Op::Permute, -1, "only ops of kernels"},
@@ -231,10 +230,6 @@ std::vector<Case> shaped_cases() {
        Op::Index, 1, "a Stack is a shape"},
       {s, stored(UOp::make(Op::Reduce, {wide}, ReduceArg{Op::Add, {}})), Op::Reduce, -1,
        "goes over axes"},
-      {s,
-       stored(load(index(memory(1), {reshape(numbers(4), shape_of({1, 4}))}),
-                   reshape(one(), shape_of({1, 1})), gate)),
-       Op::Load, 1, "gate and alternative"},
       {s,
        kernel(cast(UOp::make(Op::Special, {index_const(1 << 20)}, std::string("thread")),
                    DType::Float32)),

@@ -21,9 +21,6 @@ struct StageCheck {
   SlotTypes types = {};  ///< of a kernel's slots
   /// What the stage may do to floats; {} in strict mode: outcomes are then equal bit for bit.
   Liberties liberties = {};
-  double scale = 1;          ///< of deviations, where `before` has none
-  bool zeros_equal = false;  ///< the sign of zero is not promised
-  bool finite = false;       ///< inputs hold no NaN and no infinity
 };
 
 /// How many interpreted operations a stage is checked with; larger graphs are not checked.

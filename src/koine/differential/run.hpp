@@ -44,9 +44,9 @@ double operations_of(const UOp& graph, Level level,
 
 /// Several inputs for a graph of at most `most_operations`: numbers whose sums are exact, ordinary
 /// ones, and limits, NaN, infinities and signs of zero; each with the smallest, the largest and a
-/// middle value of its Variables. Equal graphs get equal inputs. `finite` leaves out what a product
-/// with 0 does not swallow. Empty where the graph is too large.
-std::vector<Setting> settings_of(const UOp& graph, Level level, double most_operations, bool finite,
+/// middle value of its Variables. Equal graphs get equal inputs. Empty where the graph is too
+/// large.
+std::vector<Setting> settings_of(const UOp& graph, Level level, double most_operations,
                                  const SlotTypes& types = {});
 
 /// Elements of a shape operand, or one index scalar, with Variables bound.
@@ -75,10 +75,8 @@ Outcome run_graph(const UOp& graph, Level level, const Setting& setting, const L
 Outcome run_compiled(const CompiledKernel& kernel, const Setting& setting);
 
 /// How two outcomes of the same setting differ, in words; empty where they do not. An element may
-/// deviate by `scale` times what either outcome says; without deviation the bits are equal, NaNs as
-/// a class (and zeros, where `zeros_equal`).
-std::string difference_of(const Outcome& expected, const Outcome& got, double scale,
-                          bool zeros_equal);
+/// deviate by what either outcome says; without deviation the bits are equal, NaNs as a class.
+std::string difference_of(const Outcome& expected, const Outcome& got);
 
 /// The setting as text: one line a leaf and a Variable.
 std::string setting_text(const Setting& setting);

@@ -8,34 +8,11 @@
 namespace koine {
 namespace {
 
-struct Format {
-  int digits;  // of the significand
-  double largest, tiny;
-  double unit() const { return std::ldexp(1.0, -digits); }
-};
-
-Format format_of(DType dtype) {
-  switch (dtype) {
-    case DType::Float64:
-      return {53, 0x1.fffffffffffffp1023, 0x1p-1074};
-    case DType::Float16:
-      return {11, 65504, 0x1p-24};
-    case DType::BFloat16:
-      return {8, 0x1.fep127, 0x1p-133};
-    case DType::Float8E4M3:
-      return {4, 448, 0x1p-9};
-    case DType::Float8E5M2:
-      return {3, 57344, 0x1p-16};
-    default:
-      return {24, 0x1.fffffep127, 0x1p-149};
-  }
-}
-
 // What a further rounding of a result that deviates by `deviation` adds; nothing is promised past
 // the largest number.
 double rounded(DType dtype, double result, double deviation, double units = 2) {
   if (deviation == 0) return 0;
-  const Format f = format_of(dtype);
+  const Precision f = precision_of(dtype);
   const double reach = std::abs(result) + deviation;
   if (!(reach <= f.largest)) return undetermined;
   return deviation + units * f.unit() * reach + f.tiny;
@@ -55,9 +32,7 @@ double function(Op op, double x) {
   return op == Op::Exp2 ? std::exp2(x) : op == Op::Log2 ? std::log2(x) : std::sqrt(x);
 }
 
-bool decomposed(Op op) {
-  return op == Op::Exp2 || op == Op::Log2 || op == Op::Sin || op == Op::Pow;
-}
+bool decomposed(Op op) { return stated_ulps(op, DType::Float32) > 0; }
 
 // The deviation that operands hand down to a float result, before it is rounded.
 double inherited(Op op, double r, const double* x, const double* d) {
@@ -154,7 +129,7 @@ Deviating deviate(Op op, DType out, DType in, Bits result, std::span<const Devia
     made.deviation = exact ? 0 : determined ? discrete_deviation(op, out, in, x, d) : undetermined;
     return made;
   }
-  const bool fusable = liberties.contract && (out == DType::Float32 || out == DType::Float64);
+  const bool fusable = liberties.contract && may_contract(out);
   double fused = 0;
   if (fusable && op == Op::Mul) made.residual = lost_by_rounding(out, x);
   if (fusable && op == Op::Mulacc) fused = lost_by_rounding(out, x);
@@ -166,7 +141,7 @@ Deviating deviate(Op op, DType out, DType in, Bits result, std::span<const Devia
   }
   made.deviation = rounded(out, r, fused + (exact ? 0 : inherited(op, r, x, d)));
   if (liberties.contract && decomposed(op))
-    made.deviation += 16 * format_of(out).unit() * std::abs(r) + format_of(out).tiny;
+    made.deviation += 16 * precision_of(out).unit() * std::abs(r) + precision_of(out).tiny;
   return made;
 }
 
@@ -218,7 +193,7 @@ void Fold::add_float(const Deviating& value, double x) {
 }
 
 double Fold::sum_deviation(double result) const {
-  const Format f = format_of(dtype_);
+  const Precision f = precision_of(dtype_);
   const bool determined = std::isfinite(deviations_) && std::isfinite(residuals_);
   if (nan_ || (positive_infinity_ && negative_infinity_)) return determined ? 0 : undetermined;
   if (positive_infinity_ || negative_infinity_)
@@ -233,7 +208,7 @@ double Fold::sum_deviation(double result) const {
 }
 
 double Fold::product_deviation(double result) const {
-  const Format f = format_of(dtype_);
+  const Precision f = precision_of(dtype_);
   if (nan_) return std::isfinite(deviations_) ? 0 : undetermined;
   if (positive_infinity_ || negative_infinity_ || deviations_ == undetermined) return undetermined;
   const double top = std::log2(f.largest) - 1, bottom = std::log2(f.tiny) + f.digits;
@@ -261,7 +236,7 @@ Deviating Fold::result(bool from_identity) const {
   const double result = bits_to_double(dtype_, out.bits);
   if (op_ == Op::Max) {
     out.deviation = largest_deviation_;
-    if (result == 0) out.deviation = std::max(out.deviation, format_of(dtype_).tiny);
+    if (result == 0) out.deviation = std::max(out.deviation, precision_of(dtype_).tiny);
   } else {
     out.deviation = op_ == Op::Add ? sum_deviation(result) : product_deviation(result);
   }

@@ -1,7 +1,7 @@
 #pragma once
-#include <limits>
 #include <span>
 
+#include "koine/interp/liberties.hpp"
 #include "koine/interp/value.hpp"
 
 // How far the default mode's liberties (docs/switches.md) may take a value from what the
@@ -9,15 +9,6 @@
 // legal evaluation gives the same bits, infinity that nothing is promised (an integer that was
 // rounded from such a float, a sum that overflows in one order and not in another).
 namespace koine {
-
-/// What a stage may do to floats in default mode. None of it: all deviations are 0.
-struct Liberties {
-  bool reorder = false;   ///< the elements of a Reduce, in any order
-  bool contract = false;  ///< a product that is added to something stays unrounded
-  bool any() const { return reorder || contract; }
-};
-
-constexpr double undetermined = std::numeric_limits<double>::infinity();
 
 /// A scalar with its deviation, and what its rounding took from it if it is a product.
 struct Deviating {

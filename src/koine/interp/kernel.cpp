@@ -77,7 +77,7 @@ class KernelInterpreter {
       for (const UOp& s : u.src()) need(s);
     }
     if (continues_a_fold(u)) item.needs[1] = number_.at(u.src(1).src(0).node());
-    if (computes(u)) item.value = ValueOp(u);
+    if (computes(u) || u.is(Op::Load) || u.is(Op::Store)) item.value = ValueOp(u);
     items_.push_back(std::move(item));
   }
 
@@ -186,6 +186,7 @@ class KernelInterpreter {
       case Op::Index:
       case Op::After:
       case Op::Group:
+      case Op::Barrier:  // threads run one after the other, and share no memory that it guards
       case Op::Sink:
         break;
       default:
@@ -311,17 +312,17 @@ class KernelInterpreter {
     if (item.needs.size() < 3) return true;
     const Item& gate = items_[item.needs[2]];
     require_determined(gate, "a gate");
-    return (gate.lane(i).bits & 1) != 0;
+    return (gate.lane(item.value.from(2, i)).bits & 1) != 0;
   }
 
   void load(Item& item) {
     const UOp& u = item.node;
     const Access a = access_of(u);
-    clear(item, static_cast<size_t>(lane_count(u)));
+    clear(item, item.value.count());
     const std::vector<double>* known = deviations_behind(a.buffer);
     for (size_t i = 0; i < item.bits.size(); ++i) {
       if (!open(item, i)) {
-        set(item, i, items_[item.needs[1]].lane(i));
+        set(item, i, items_[item.needs[1]].lane(item.value.from(1, i)));
         continue;
       }
       const int64_t at = element(a, i);
@@ -335,9 +336,8 @@ class KernelInterpreter {
     const UOp& u = item.node;
     const Access a = access_of(u);
     const Item& value = items_[item.needs[1]];
-    const auto count = static_cast<size_t>(lane_count(u.src(0)));
     std::vector<double>* known = deviations_behind(a.buffer);
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < item.value.count(); ++i) {
       if (!open(item, i)) continue;
       const Deviating v = value.lane(i);
       const int64_t at = element(a, i);

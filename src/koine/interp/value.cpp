@@ -26,20 +26,23 @@ size_t ValueOp::value_sources(const UOp& node) {
 }
 
 ValueOp::ValueOp(const UOp& node) : node_(node), elementwise_(is_elementwise(node.op())) {
-  count_ = product_of(sizes_of(node));
+  const bool accesses = node.is(Op::Load) || node.is(Op::Store);
+  count_ = product_of(sizes_of(accesses ? node.src(0) : node));
   if (elementwise_) {
     in_ = node.src(node.is(Op::Where) ? 1 : 0).dtype();
-    for (size_t k = 0; k < node.src().size(); ++k) broadcast(k, node.src(k));
+    for (size_t k = 0; k < node.src().size(); ++k) broadcast(k, node.src(k), node);
+  } else if (accesses) {
+    for (size_t k = 1; k < node.src().size(); ++k) broadcast(k, node.src(k), node.src(0));
   } else if (node.is(Op::Expand)) {
-    broadcast(0, node.src(0));
+    broadcast(0, node.src(0), node);
   } else if (node.is(Op::Shrink)) {
     movement();
   }
 }
 
 // Sizes align at the right; a size of 1 stands for any.
-void ValueOp::broadcast(size_t operand, const UOp& source) {
-  const std::vector<int64_t> to = sizes_of(node_), own = sizes_of(source);
+void ValueOp::broadcast(size_t operand, const UOp& source, const UOp& whole) {
+  const std::vector<int64_t> to = sizes_of(whole), own = sizes_of(source);
   maps_.resize(std::max(maps_.size(), operand + 1));
   if (to == own) return;
   std::vector<uint32_t>& map = maps_[operand];

@@ -13,8 +13,9 @@ namespace koine {
 using Lanes = absl::InlinedVector<Bits, 2>;
 
 /// How an op computes a value from values: elementwise with broadcasting, Stack, Expand, Reshape,
-/// Shrink, Bitcast, and an Index with constant or computed positions. What depends on shapes alone
-/// is worked out once. Shapes are concrete.
+/// Shrink, Bitcast, and an Index with constant or computed positions; and what belongs together in
+/// a Load or Store of several elements. What depends on shapes alone is worked out once. Shapes are
+/// concrete.
 class ValueOp {
  public:
   ValueOp() = default;
@@ -22,6 +23,7 @@ class ValueOp {
 
   /// The sources whose values are read: shape operands are not.
   static size_t value_sources(const UOp& node);
+  /// Elements of the result, or that are accessed.
   size_t count() const { return count_; }
   /// Which element of operand `k` the result's element `i` is made of.
   size_t from(size_t k, size_t i) const {
@@ -30,7 +32,7 @@ class ValueOp {
   Lanes compute(std::span<const Lanes* const> operands) const;
 
  private:
-  void broadcast(size_t operand, const UOp& source);
+  void broadcast(size_t operand, const UOp& source, const UOp& whole);
   void movement();
 
   UOp node_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "koine/interp/liberties.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
@@ -162,10 +163,10 @@ UOp sum_in_blocks(const UOp& ast) {
 
 UOp fold_in_float32(const UOp& ast) {
   return transform_graph(ast, [](const UOp&, const UOp& node) {
-    if (!node.is(Op::Reduce) || !is_small_float(node.dtype())) return node;
+    if (!node.is(Op::Reduce) || fold_dtype(node.dtype()) == node.dtype()) return node;
     const Op op = node.as<ReduceArg>().op;
     if (op == Op::Max) return node;
-    const UOp wide = cast(node.src(0), DType::Float32);
+    const UOp wide = cast(node.src(0), fold_dtype(node.dtype()));
     return cast(reduce_ranges(op, wide, node.src().subspan(1)), node.dtype());
   });
 }

@@ -165,13 +165,6 @@ int check_kernel_reduce(const UOp& u, const Facts&) {
   });
 }
 
-// The gate and the alternative of an access fit its address: scalars, or of its shape.
-int check_gates(const UOp& u, const Facts&) {
-  const size_t first = u.is(Op::Load) ? 1 : 2;
-  return first_source(
-      u, first, [&](const UOp& s) { return !s.is_scalar() && !(s.shape() == u.src(0).shape()); });
-}
-
 }  // namespace
 
 int check_address(const UOp& u) {
@@ -275,9 +268,7 @@ const Demands& shaped_demands() {
           return u.is(Op::Expand) && at == 1 ? fine : at;
         }},
        {ops({Op::Reduce}), "a Reduce goes over axes, each once, and holds no narrow floats",
-        check_shaped_reduce},
-       {ops({Op::Load, Op::Store}),
-        "gate and alternative are scalars or have the shape of the access", check_gates}},
+        check_shaped_reduce}},
       effect_part()};
   return demands;
 }

@@ -1,9 +1,8 @@
-#include "bounded.hpp"
+#include "koine/interp/bounded.hpp"
 
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -11,50 +10,12 @@
 #include "koine/rules/selection.hpp"
 #include "koine/transform/function.hpp"
 
-namespace koine::test {
+namespace koine {
 namespace {
 
-constexpr double unknown = std::numeric_limits<double>::infinity();
+constexpr double unknown = undetermined;
 
-// Unit roundoff, the smallest subnormal and the largest number of a float dtype.
-struct Precision {
-  double u, tiny, largest;
-};
-Precision precision_of(DType dtype) {
-  switch (dtype) {
-    case DType::Float64:
-      return {0x1p-53, 0x1p-1074, std::numeric_limits<double>::max()};
-    case DType::Float32:
-      return {0x1p-24, 0x1p-149, std::numeric_limits<float>::max()};
-    case DType::Float16:
-      return {0x1p-11, 0x1p-24, 65504};
-    case DType::BFloat16:
-      return {0x1p-8, 0x1p-133, 0x1.fep127};
-    case DType::Float8E4M3:
-      return {0x1p-4, 0x1p-9, 448};
-    default:
-      return {0x1p-3, 0x1p-16, 57344};
-  }
-}
-
-// Units in the last place that the functions of docs/switches.md may err by.
-double stated_ulps(Op op, DType dtype) {
-  const bool wide = dtype == DType::Float64;
-  switch (op) {
-    case Op::Exp2:
-      return 2;
-    case Op::Log2:
-      return wide ? 2 : 3;
-    case Op::Sin:
-    case Op::Pow:
-      return wide ? 4 : 1;
-    default:
-      return 0;
-  }
-}
 bool is_function(Op op) { return stated_ulps(op, DType::Float32) > 0; }
-// Narrow floats round after every op, so no product of theirs stays unrounded.
-bool may_contract(DType dtype) { return dtype == DType::Float32 || dtype == DType::Float64; }
 
 // What is known of a node: `error` bounds how far its value may be off; `slack` how much further it
 // may be inside of a sum that takes a product before its rounding. Empty: all 0.
@@ -82,7 +43,7 @@ Outcome rounded(double v, double t, DType dtype) {
   if (t == 0) return {};
   const Precision p = precision_of(dtype);
   if (!std::isfinite(v) || !(std::abs(v) + t < p.largest)) return {unknown};
-  return {t + 2 * p.u * (std::abs(v) + t) + p.tiny};
+  return {t + 2 * p.unit() * (std::abs(v) + t) + p.tiny};
 }
 
 Outcome of_add(double v, const Operand& a, const Operand& b, DType dtype) {
@@ -125,7 +86,7 @@ Outcome of_mulacc(double v, const Operand& a, const Operand& b, const Operand& c
     const double stored = dtype == DType::Float32 ? static_cast<float>(product) : product;
     t += residue(stored, a, b, dtype);
   } else if (t > 0) {
-    t += 2 * precision_of(dtype).u * (std::abs(product) + t) + precision_of(dtype).tiny;
+    t += 2 * precision_of(dtype).unit() * (std::abs(product) + t) + precision_of(dtype).tiny;
   }
   for (const Operand* o : {&a, &b, &c})
     if (o->is_exact_nan()) return {};
@@ -177,7 +138,7 @@ Outcome of_function(Op op, double v, std::span<const Operand> in, DType dtype) {
   }
   if (!std::isfinite(v) || !(std::abs(v) + t < p.largest / 2)) return {unknown};
   const double ulps = may_contract(dtype) ? 2 * stated_ulps(op, dtype) : 1;
-  return {t + 2 * ulps * (p.u * (std::abs(v) + t) + p.tiny)};
+  return {t + 2 * ulps * (p.unit() * (std::abs(v) + t) + p.tiny)};
 }
 
 Outcome of_comparison(Op op, const Operand& a, const Operand& b) {
@@ -397,6 +358,15 @@ class BoundedInterpreter {
     }
   }
 
+  // What a node is computed from: its sources, and the Variables of shapes.
+  Bindings operands_of(const UOp& u) const {
+    Bindings out;
+    for (const UOp& below :
+         toposort(u, [&](const UOp& b) { return b == u || !bindings_.contains(b); }))
+      if (const auto it = bindings_.find(below); it != bindings_.end()) out.emplace(*it);
+    return out;
+  }
+
   // The errors move as the values do.
   void moved(const UOp& u, const std::vector<Entry>& in, Entry& out) {
     for (size_t i = 1; u.is(Op::Index) && i < in.size(); ++i)
@@ -406,7 +376,7 @@ class BoundedInterpreter {
       }
     for (const bool slack : {false, true}) {
       std::vector<UOp> src(u.src().begin(), u.src().end());
-      Bindings bindings = bindings_;
+      Bindings bindings = operands_of(u);
       for (size_t i = 0; i < src.size(); ++i) {
         const bool carries = i == 0 || u.is(Op::Stack) || (u.is(Op::Pad) && i == 3);
         if (!carries) continue;
@@ -430,7 +400,7 @@ class BoundedInterpreter {
     Array flag{bits, in.value.sizes, {}, {}};
     for (size_t k = 0; k < in.value.data.size(); ++k)
       flag.data.push_back(!in.error.empty() && in.error[k] != 0 ? int_to_bits(bits, -1) : 0);
-    Bindings bindings = bindings_;
+    Bindings bindings = operands_of(u);
     bindings.insert_or_assign(flags, std::move(flag));
     const UOp moved = flags.dtype() == storage_uint(u.dtype())
                           ? flags
@@ -511,7 +481,8 @@ class BoundedInterpreter {
       return real + f.inherited + bound * f.magnitude + std::abs(v) * 0x1p-60;
     }
     // Any part of a product may leave the range before the rest brings it back.
-    if (f.up > std::log2(p.largest) - 2 || f.down > -std::log2(p.tiny / p.u) - 4) return unknown;
+    if (f.up > std::log2(p.largest) - 2 || f.down > -std::log2(p.tiny / p.unit()) - 4)
+      return unknown;
     if (f.special) return f.inherited > 0 ? unknown : 0;
     if (f.zero) return f.inherited > 0 ? unknown : 0;
     return std::abs(v) * (2 * bound + f.relative * (1 + f.relative) * (1 + 2 * bound)) + p.tiny;
@@ -535,20 +506,6 @@ bool adds_products(const UOp& value) {
       pending.push_back(v.src(0));
   }
   return false;
-}
-
-double reorder_bound(Op op, DType dtype, int64_t n, bool of_products) {
-  if (op == Op::Max || n < 2) return 0;
-  const bool narrow = is_small_float(dtype);  // folds in float32
-  const auto count = static_cast<double>(n);
-  if (op == Op::Mul) {
-    const double nu = count * precision_of(dtype).u;
-    return nu < 1 ? nu / (1 - nu) : unknown;
-  }
-  const double u = narrow ? precision_of(DType::Float32).u : precision_of(dtype).u;
-  const double rounded = narrow ? 3 * precision_of(dtype).u : 0;
-  const double depth = 4 * std::log2(count);
-  return (of_products ? std::min(count, 450 + depth) : depth) * u + rounded;
 }
 
 bool has_liberties(const UOp& root) {
@@ -596,4 +553,4 @@ std::string difference(const BoundedArray& expected, const Array& got) {
   return "";
 }
 
-}  // namespace koine::test
+}  // namespace koine

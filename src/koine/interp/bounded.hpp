@@ -4,22 +4,18 @@
 #include <vector>
 
 #include "koine/interp/interp.hpp"
+#include "koine/interp/liberties.hpp"
 
 // What default mode may make of a tensor graph. Beside the strict value of each element stands how
 // far another execution may be from it: 0 where no liberty was taken, so that most results are
 // still compared bit for bit; infinity where the liberties decide a comparison, a position or a
 // class.
-namespace koine::test {
+namespace koine {
 
 struct BoundedArray {
   Array value;                ///< the strict one
   std::vector<double> error;  ///< one an element; empty: all 0
 };
-
-/// How far the default order of a reduce of n float elements may be from the real result: for Add
-/// times the sum of magnitudes, for Mul times the product (docs/switches.md). A sum of products may
-/// be a matrix product.
-double reorder_bound(Op op, DType dtype, int64_t n, bool of_products);
 
 /// Whether a value is a product, seen through movement, masks and casts.
 bool adds_products(const UOp& value);
@@ -38,4 +34,4 @@ BoundedArray interpret_bounded(const UOp& root, const Bindings& bindings);
 /// else the first difference in words.
 std::string difference(const BoundedArray& expected, const Array& got);
 
-}  // namespace koine::test
+}  // namespace koine
