@@ -7,7 +7,10 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/render/llvm.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/runtime/device.hpp"
 
 namespace koine::test {
 namespace {
@@ -254,6 +257,79 @@ TEST(bounds, spec_P5_random_int8_expressions_on_all_pairs) {
         ASSERT_TRUE(holds(tight, e.dtype(), v)) << to_text(s) << " at " << i << " " << j;
       }
   }
+}
+
+// --- what they decide ----------------------------------------------------------------------------
+
+// A kernel of one value for each of sixteen indices, twice eight lanes.
+LoweredKernel eight_lanes(const std::function<UOp(const UOp& at)>& value, const Target& target) {
+  const UOp at = range(0, index_const(16), AxisType::Loop);
+  const UOp made = value(at);
+  const UOp out = index(param(0, shape_of({16}), made.dtype()), {at});
+  const std::vector<Opt> lanes{{OptOp::Split, 0, 8, AxisType::Upcast, false}};
+  return lower_kernel(sink(std::vector<UOp>{end(store(out, made), std::vector<UOp>{at})}), target,
+                      {}, &lanes);
+}
+
+template <class T>
+void run_into(std::vector<T>& out, Program& program, const std::vector<int64_t>& variables) {
+  const std::vector<std::byte*> buffers{reinterpret_cast<std::byte*>(out.data())};
+  const std::vector<int64_t> bytes{static_cast<int64_t>(out.size() * sizeof(T))};
+  program.run({buffers, bytes, variables});
+}
+
+// Lanes of indices, and divisions of them, are computed in 32 bits where their bounds prove that
+// they fit, and in 64 elsewhere.
+TEST(bounds, spec_P5_picks_the_bits_of_index_arithmetic) {
+  const int64_t largest = INT32_MAX, smallest = INT32_MIN;
+  struct Case {
+    int64_t first;
+    bool narrow;
+  };
+  DeviceRuntime& device = device_runtime("CPU");
+  for (const auto& [first, narrow] :
+       {Case{0, true}, Case{1000, true}, Case{largest - 15, true}, Case{largest - 14, false},
+        Case{largest + 1, false}, Case{int64_t{1} << 40, false}, Case{smallest, true},
+        Case{smallest - 1, false}, Case{-(int64_t{1} << 40), false}}) {
+    auto numbers = [from = first](const UOp& at) {
+      return cast(add(at, index_const(from)), DType::Float64);
+    };
+    const LoweredKernel k = eight_lanes(numbers, device.target());
+    const std::string text = render_llvm_text(k.linear, "k", device.target());
+    EXPECT_EQ(text.find("sitofp <8 x i32>") != std::string::npos, narrow) << first << "\n" << text;
+    EXPECT_EQ(text.find("sitofp <8 x i64>") != std::string::npos, !narrow) << first << "\n" << text;
+    std::vector<double> got(16);
+    run_into(got, *device.compile(k), {});
+    for (int64_t i = 0; i < 16; ++i)
+      EXPECT_EQ(got[static_cast<size_t>(i)], static_cast<double>(first + i));
+  }
+}
+
+// By a size that is known at run time alone.
+TEST(bounds, spec_P5_picks_the_bits_of_index_divisions) {
+  DeviceRuntime& device = device_runtime("CPU");
+  for (const int64_t most : {int64_t{1000}, int64_t{1} << 40})
+    for (const int64_t size : {int64_t{1}, int64_t{7}, most}) {
+      const UOp by = variable("by", 1, most);
+      auto both = [&](const UOp& at) {
+        const UOp from = add(at, sub(by, index_const(4)));  // of either sign
+        return cast(add(mul(idiv(from, by), index_const(10)), mod(from, by)), DType::Int64);
+      };
+      const UOp at = range(0, index_const(8), AxisType::Loop);
+      const UOp out = index(param(0, shape_of({8}), DType::Int64), {at});
+      const UOp kernel = sink(std::vector<UOp>{end(store(out, both(at)), std::vector<UOp>{at})});
+      const std::vector<Opt> none;
+      const LoweredKernel k = lower_kernel(kernel, device.target(), {}, &none);
+      const std::string text = render_llvm_text(k.linear, "k", device.target());
+      EXPECT_EQ(text.find("div i32") != std::string::npos, most == 1000) << text;
+      EXPECT_EQ(text.find("div i64") != std::string::npos, most != 1000) << text;
+      std::vector<int64_t> got(8);
+      run_into(got, *device.compile(k), {size});
+      for (int64_t i = 0; i < 8; ++i) {
+        const int64_t from = i + size - 4, rest = (from % size + size) % size;
+        EXPECT_EQ(got[static_cast<size_t>(i)], (from - rest) / size * 10 + rest) << size;
+      }
+    }
 }
 
 }  // namespace koine::test

@@ -5,6 +5,14 @@
 #include "koine/ir/build.hpp"
 
 namespace koine {
+namespace {
+
+bool fits_32_bits(const UOp& value) {
+  const Interval& b = value.bounds();
+  return b.low >= INT32_MIN && b.high <= INT32_MAX;
+}
+
+}  // namespace
 
 const UOp& strip_after(const UOp& u) {
   const UOp* p = &u;
@@ -64,6 +72,21 @@ void for_each_operand(const UOp& u, const std::function<void(const UOp&)>& visit
 }
 
 int64_t lane_count(const UOp& u) { return u.is_scalar() ? 1 : u.numel(); }
+
+int index_bits(const UOp& value) {
+  return lane_count(value) > 1 && !value.is(Op::Load) && fits_32_bits(value) ? 32 : 64;
+}
+
+int computing_bits(const UOp& op) {
+  const bool divides = op.is(Op::Idiv) || op.is(Op::Mod);
+  auto bits = [&](const UOp& u) {
+    if (u.dtype() != DType::Index) return 32;
+    return divides || u.is(Op::Const) ? (fits_32_bits(u) ? 32 : 64) : index_bits(u);
+  };
+  int most = bits(op);
+  for (const UOp& s : op.src()) most = std::max(most, bits(s));
+  return most;
+}
 
 Signature signature_of(const UOp& linear) {
   Signature out;

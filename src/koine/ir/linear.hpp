@@ -37,6 +37,13 @@ void for_each_operand(const UOp& u, const std::function<void(const UOp&)>& visit
 /// Lanes of a value: 1 for a scalar.
 int64_t lane_count(const UOp& u);
 
+/// Bits that a machine keeps an index value in: 32 for lanes that fit by their bounds, twice as
+/// many to a register; 64 for a scalar, which becomes part of an address.
+int index_bits(const UOp& value);
+/// Bits that an elementwise op computes its indices in: enough for its result and all operands; 32
+/// also for a division of scalars that fit, which is much faster than one in 64.
+int computing_bits(const UOp& op);
+
 /// Parameters of a kernel: how many buffer slots, and the names of Variables in slot order.
 struct Signature {
   int64_t buffers = 0;

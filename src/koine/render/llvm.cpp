@@ -70,7 +70,13 @@ class LlvmRenderer {
         return b_.getIntNTy(static_cast<unsigned>(dtype_info(d).bits));
     }
   }
-  llvm::Type* type_of(const UOp& u) { return vector_of(scalar_type(u.dtype()), lane_count(u)); }
+  llvm::Type* type_of(const UOp& u) {
+    if (u.dtype() == DType::Index) return index_type(index_bits(u), lane_count(u));
+    return vector_of(scalar_type(u.dtype()), lane_count(u));
+  }
+  llvm::Type* index_type(int bits, int64_t lanes) {
+    return vector_of(b_.getIntNTy(static_cast<unsigned>(bits)), lanes);
+  }
   llvm::Type* vector_of(llvm::Type* t, int64_t lanes) {
     return lanes == 1 ? t : llvm::FixedVectorType::get(t, static_cast<unsigned>(lanes));
   }
@@ -87,6 +93,13 @@ class LlvmRenderer {
           context_, llvm::APFloat(semantics, llvm::APInt(d == DType::Float32 ? 32 : 64, bits)));
     }
     return llvm::ConstantInt::get(scalar_type(d), bits);
+  }
+
+  // A source as an op computes on it: indices in the bits that all operands and the result fit.
+  Value* operand(const UOp& u, size_t k) {
+    Value* v = value(u.src(k));
+    if (u.src(k).dtype() != DType::Index || !is_elementwise(u.op())) return v;
+    return b_.CreateSExtOrTrunc(v, index_type(computing_bits(u), lane_count(u.src(k))));
   }
 
   Value* value(const UOp& raw) {
@@ -250,12 +263,13 @@ class LlvmRenderer {
   void store_value(const UOp& u) {
     const UOp& buffer = accessed_buffer(u);
     Value* v = value(u.src(1));
+    const DType d = u.src(1).dtype();
     if (is_register(buffer)) {
-      registers_[buffer] = v;
+      const bool index = d == DType::Index;
+      registers_[buffer] = index ? b_.CreateSExt(v, index_type(64, lane_count(u.src(1)))) : v;
       return;
     }
     const UOp& address = strip_after(u.src(0));
-    const DType d = u.src(1).dtype();
     v = to_memory(v, d);
     const bool gated = u.src().size() == 3;
     if (lane_count(address.src(1)) == 1) {
@@ -276,20 +290,20 @@ class LlvmRenderer {
   }
 
   // --- arithmetic ------------------------------------------------------------------------------
-  Value* integer(const UOp& like, int64_t v) {
-    return llvm::ConstantInt::getSigned(type_of(like), v);
+  static Value* integer(Value* like, int64_t v) {
+    return llvm::ConstantInt::getSigned(like->getType(), v);
   }
 
   // Floor division and its remainder; 0 where the divisor is 0, no trap at the smallest integer.
   Value* divide(const UOp& u, bool remainder) {
-    Value *a = value(u.src(0)), *b = value(u.src(1));
+    Value *a = operand(u, 0), *b = operand(u, 1);
     const Interval &x = u.src(0).bounds(), &y = u.src(1).bounds();
     const bool zero_free = y.low > 0 || y.high < 0;
-    Value* zero = integer(u, 0);
+    Value* zero = integer(a, 0);
     Value* is_zero = nullptr;
     if (!zero_free) {
       is_zero = b_.CreateICmpEQ(b, zero);
-      b = b_.CreateSelect(is_zero, integer(u, 1), b);
+      b = b_.CreateSelect(is_zero, integer(a, 1), b);
     }
     Value* result;
     if (!is_signed(u.dtype()) || (x.low >= 0 && y.low >= 0)) {
@@ -297,15 +311,15 @@ class LlvmRenderer {
     } else {
       Value* minus = nullptr;  // divisor -1 would overflow at the smallest integer
       if (y.low <= -1) {
-        minus = b_.CreateICmpEQ(b, integer(u, -1));
-        b = b_.CreateSelect(minus, integer(u, 1), b);
+        minus = b_.CreateICmpEQ(b, integer(a, -1));
+        b = b_.CreateSelect(minus, integer(a, 1), b);
       }
       Value *q = b_.CreateSDiv(a, b), *r = b_.CreateSRem(a, b);
       Value* uneven = b_.CreateICmpNE(r, zero);
       Value* differ = b_.CreateICmpSLT(b_.CreateXor(a, b), zero);
       Value* fix = b_.CreateAnd(uneven, differ);
       result = remainder ? b_.CreateSelect(fix, b_.CreateAdd(r, b), r)
-                         : b_.CreateSelect(fix, b_.CreateSub(q, integer(u, 1)), q);
+                         : b_.CreateSelect(fix, b_.CreateSub(q, integer(a, 1)), q);
       if (minus != nullptr)
         result = b_.CreateSelect(minus, remainder ? zero : b_.CreateNeg(a), result);
     }
@@ -313,24 +327,24 @@ class LlvmRenderer {
   }
 
   Value* shift(const UOp& u) {
-    Value *a = value(u.src(0)), *n = value(u.src(1));
-    const int64_t width = dtype_info(u.dtype()).bits;
+    Value *a = operand(u, 0), *n = operand(u, 1);
+    const int64_t width = a->getType()->getScalarSizeInBits();
     const Interval& amount = u.src(1).bounds();
     const bool left = u.is(Op::Shl), arithmetic = !left && is_signed(u.dtype());
     const bool safe = amount.low >= 0 && amount.high < width;
     Value* large = nullptr;
     if (!safe) {
-      large = b_.CreateICmpUGE(n, integer(u, width));
-      n = b_.CreateSelect(large, integer(u, arithmetic ? width - 1 : 0), n);
+      large = b_.CreateICmpUGE(n, integer(a, width));
+      n = b_.CreateSelect(large, integer(a, arithmetic ? width - 1 : 0), n);
     }
     Value* result = left         ? b_.CreateShl(a, n)
                     : arithmetic ? b_.CreateAShr(a, n)
                                  : b_.CreateLShr(a, n);
-    return safe || arithmetic ? result : b_.CreateSelect(large, integer(u, 0), result);
+    return safe || arithmetic ? result : b_.CreateSelect(large, integer(a, 0), result);
   }
 
   Value* maximum_of(const UOp& u) {
-    Value *a = value(u.src(0)), *b = value(u.src(1));
+    Value *a = operand(u, 0), *b = operand(u, 1);
     if (u.dtype() == DType::Bool) return b_.CreateOr(a, b);
     if (!is_float(u.dtype())) {
       Value* larger = is_signed(u.dtype()) ? b_.CreateICmpSGT(b, a) : b_.CreateICmpUGT(b, a);
@@ -343,7 +357,7 @@ class LlvmRenderer {
   }
 
   Value* cast_value(const UOp& u) {
-    Value* v = value(u.src(0));
+    Value* v = operand(u, 0);
     const DType from = u.src(0).dtype(), to = u.dtype();
     llvm::Type* type = type_of(u);
     if (to == DType::Bool)
@@ -364,7 +378,7 @@ class LlvmRenderer {
     for (const UOp& s : u.src())
       if (s.is(Op::Const)) constants.push_back(constant_of(s));
     if (constants.size() == u.src().size()) return llvm::ConstantVector::get(constants);
-    Value* v = llvm::PoisonValue::get(type_of(u));
+    Value* v = llvm::PoisonValue::get(vector_of(scalar_type(u.dtype()), lane_count(u)));
     for (size_t i = 0; i < u.src().size(); ++i) v = b_.CreateInsertElement(v, value(u.src(i)), i);
     return v;
   }
@@ -388,7 +402,7 @@ class LlvmRenderer {
   }
 
   Value* select_value(const UOp& u) {
-    Value *condition = value(u.src(0)), *yes = value(u.src(1)), *no = value(u.src(2));
+    Value *condition = value(u.src(0)), *yes = operand(u, 1), *no = operand(u, 2);
     // With a constant mask LLVM 19 takes lanes of 0/x for zero even where x is zero; freeze stops
     // it.
     if (llvm::isa<llvm::Constant>(condition) && condition->getType()->isVectorTy()) {
@@ -405,8 +419,8 @@ class LlvmRenderer {
     KOINE_INVARIANT(!is_elementwise(u.op()) || is_native(target_, u.op(), operands),
                     "render: {} has no {} of {}", target_.name, op_name(u.op()),
                     dtype_name(operands));
-    auto a = [&] { return value(u.src(0)); };
-    auto b = [&] { return value(u.src(1)); };
+    auto a = [&] { return operand(u, 0); };
+    auto b = [&] { return operand(u, 1); };
     const bool real = is_float(u.dtype()), real_in = is_float(u.src(0).dtype());
     const bool boolean = u.dtype() == DType::Bool;
     switch (u.op()) {
@@ -521,7 +535,9 @@ class LlvmRenderer {
       default:
         break;
     }
-    values_[u] = compute(u);
+    Value* computed = compute(u);
+    if (u.dtype() == DType::Index) computed = b_.CreateSExtOrTrunc(computed, type_of(u));
+    values_[u] = computed;
   }
 
   const UOp& linear_;
