@@ -379,20 +379,22 @@ bool divide(const Polynomial& p, const Polynomial& b, DivMod& out) {
   });
   const Term lead = *most;
   out = {{}, p};
-  for (bool again = true; again;) {
-    again = false;
+  auto proven = [&] {
+    const Polynomial room = sum(b, scale_up(out.remainder, -1));
+    return span_of(out.remainder).low >= 0 && span_of(room).low >= 1;
+  };
+  for (size_t step = 0; !proven(); ++step) {
+    Term q{0, {}};
     for (const Term& term : out.remainder) {
-      Term q{term.coefficient / lead.coefficient, term.factors};
-      if (q.coefficient == 0 || !without_factors(q.factors, lead.factors)) continue;
-      Polynomial product = scale_up(multiply(b, {q}), -1);
-      out.quotient = sum(std::move(out.quotient), {q});
-      out.remainder = sum(std::move(out.remainder), product);
-      again = out.quotient.size() <= most_terms;
-      break;
+      q = {term.coefficient / lead.coefficient, term.factors};
+      if (q.coefficient != 0 && without_factors(q.factors, lead.factors)) break;
+      q.coefficient = 0;
     }
+    if (q.coefficient == 0 || step == most_terms) return false;  // steps may go in a circle
+    out.remainder = sum(std::move(out.remainder), scale_up(multiply(b, {q}), -1));
+    out.quotient = sum(std::move(out.quotient), {q});
   }
-  const Polynomial room = sum(b, scale_up(out.remainder, -1));
-  return span_of(out.remainder).low >= 0 && span_of(room).low >= 1;
+  return true;
 }
 
 // k (a mod c) + k c (a // c) = k a
