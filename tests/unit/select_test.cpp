@@ -176,6 +176,47 @@ TEST(select, spec_L5_every_op_dtype_and_lane_count_compiles_and_runs) {
   }
 }
 
+// Loads and Stores behind a gate of each lane, and a Load that all lanes share.
+TEST(select, spec_L5_gated_memory_of_every_dtype_and_lane_count) {
+  for (const DType d : stored_dtypes())
+    for (const Machine& machine : machines())
+      for (const int64_t lanes : {1, 2, 3, 4, 8, 16, 31, 32}) {
+        const int64_t size = rounds * lanes;
+        const UOp r = range(0, index_const(rounds), AxisType::Loop),
+                  u = range(1, index_const(lanes), AxisType::Upcast);
+        const UOp at = add(mul(r, index_const(lanes)), u);
+        auto place = [&](int64_t slot, DType dtype, const UOp& where_) {
+          return index(param(slot, shape_of({size}), dtype), {where_});
+        };
+        const UOp gate = load(place(3, DType::Bool, at)), x = load(place(2, d, at));
+        const UOp shared = load(place(2, d, r)),
+                  behind = load(place(2, d, at), constant_int(d, 1), gate);
+        const std::vector<UOp> stores{store(place(0, d, at), where(gate, shared, behind)),
+                                      store(place(1, d, at), x, gate)};
+        const UOp ast = sink(std::vector<UOp>{end(group(stores), std::vector<UOp>{r, u})});
+        const Target target = cpu_target(machine.level, machine.strict);
+        SCOPED_TRACE(fmt::format("{} lanes of {} on {}", lanes, dtype_name(d), target.name));
+        const std::vector<Opt> none;
+        const auto code = jit_compile(lower_kernel(ast, target, {}, &none).linear, target);
+        if (!host_runs(machine.level)) continue;
+        const Array in = array_of(leaf({size}, d, 41)), open = array_of(leaf({size}, DType::Bool));
+        std::vector<std::vector<std::byte>> data(2, std::vector<std::byte>(in.data.size() * 8));
+        data.push_back(bytes_of(in));
+        data.push_back(bytes_of(open));
+        std::vector<std::byte*> buffers;
+        for (auto& bytes : data) buffers.push_back(bytes.data());
+        code->function()(buffers.data(), nullptr, 0);
+        const Bits one = constant_int(d, 1).as<ConstArg>().bits;
+        for (int64_t i = 0; i < size; ++i) {
+          const auto k = static_cast<size_t>(i);
+          const Bits taken = open.data[k] != 0 ? in.data[static_cast<size_t>(i / lanes)] : one;
+          ASSERT_EQ(read_element(data[0].data(), d, i), taken) << "loaded " << i;
+          ASSERT_EQ(read_element(data[1].data(), d, i), open.data[k] != 0 ? in.data[k] : 0)
+              << "stored " << i;
+        }
+      }
+}
+
 // LLVM ends the process where it cannot go on; here it is an exception, and the next kernel
 // compiles.
 TEST(select, what_llvm_refuses_is_an_error) {
