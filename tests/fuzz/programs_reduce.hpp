@@ -7,7 +7,7 @@
 namespace koine::test {
 
 /// The settings that a program runs under, drawn after it: interpreted kernels in both modes, and
-/// for one program in three compiled ones in either mode, which cost seven times as much.
+/// for one program in four compiled ones in either mode, which cost seven times as much.
 std::vector<Settings> settings_of(std::mt19937_64& random);
 
 /// The kind of a problem, which reducing keeps: a crash by its signal, an exception by how its

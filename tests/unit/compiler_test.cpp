@@ -571,6 +571,23 @@ TEST(render, masks_of_uniform_and_constant_conditions) {
   expect_same_everywhere(add(y, padded));
 }
 
+// Lanes that are 0/0 where the mask is closed: NaN that nobody picks, on every instruction set.
+TEST(render, quotients_of_zeros_under_a_mask_stay_out_of_sight) {
+  const std::vector<float> ones(8, 1);
+  for (const std::string_view level : {"", "x86-64-v2", "x86-64-v3", "x86-64-v4"}) {
+    if (!host_runs(level)) continue;
+    Options o = options();
+    o.cpu = level;
+    const OptionScope scope(o);
+    const Tensor zeros = Tensor::zeros({3, 1}).clone().realize(),
+                 some = Tensor::from(ones, {4, 2}).shrink({{1, 4}, {0, 1}});
+    const Tensor padded = (some / (zeros * Tensor(2.0))).pad({{2, 0}, {1, 2}});
+    std::vector<float> expected(20, 0);
+    for (const size_t i : {9, 13, 17}) expected[i] = std::numeric_limits<float>::infinity();
+    EXPECT_EQ(padded.tolist<float>(), expected) << level;
+  }
+}
+
 // Found by random sequences: each is a wrong value or an access out of bounds when it breaks.
 TEST(opts, sequences_that_once_went_wrong) {
   const OptionScope scope(strict_options());

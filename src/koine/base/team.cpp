@@ -54,7 +54,9 @@ void Team::run(void (*chunk)(void*, int64_t), void* context, int64_t count) {
   generation_.store(generation, std::memory_order_release);
   futex_wake_all(generation_);
   work(generation);
-  while (finished_.load(std::memory_order_acquire) != count) pause_cpu();
+  // On a busy machine a worker may be waiting for this very core.
+  for (int spins = 0; finished_.load(std::memory_order_acquire) != count; ++spins)
+    spins < spins_before_sleep ? pause_cpu() : std::this_thread::yield();
 }
 
 // Claims and runs chunks of one job. A stale worker fails its claim, because the generation is part

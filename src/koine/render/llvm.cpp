@@ -401,15 +401,10 @@ class LlvmRenderer {
     return b_.CreateShuffleVector(pair, pick);
   }
 
-  Value* select_value(const UOp& u) {
-    Value *condition = value(u.src(0)), *yes = operand(u, 1), *no = operand(u, 2);
-    // With a constant mask LLVM 19 takes lanes of 0/x for zero even where x is zero; freeze stops
-    // it.
-    if (llvm::isa<llvm::Constant>(condition) && condition->getType()->isVectorTy()) {
-      yes = b_.CreateFreeze(yes);
-      no = b_.CreateFreeze(no);
-    }
-    return b_.CreateSelect(condition, yes, no);
+  // LLVM 19 takes the lanes of a vector where it knows both operands to be 0 for 0, which is NaN;
+  // freeze stops it.
+  Value* quotient(Value* value) {
+    return value->getType()->isVectorTy() ? b_.CreateFreeze(value) : value;
   }
 
   Value* compute(const UOp& u) {
@@ -433,7 +428,7 @@ class LlvmRenderer {
                : boolean ? conjunction(a(), b())
                          : b_.CreateMul(a(), b());
       case Op::Fdiv:
-        return b_.CreateFDiv(a(), b());
+        return quotient(b_.CreateFDiv(a(), b()));
       case Op::Max:
         return maximum_of(u);
       case Op::Idiv:
@@ -456,7 +451,7 @@ class LlvmRenderer {
       case Op::CmpNe:
         return real_in ? b_.CreateFCmpUNE(a(), b()) : b_.CreateICmpNE(a(), b());
       case Op::Where:
-        return select_value(u);
+        return b_.CreateSelect(value(u.src(0)), operand(u, 1), operand(u, 2));
       case Op::Mulacc:
         return b_.CreateIntrinsic(llvm::Intrinsic::fma, {type_of(u)}, {a(), b(), value(u.src(2))});
       case Op::Sqrt:
