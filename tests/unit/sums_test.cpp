@@ -296,6 +296,18 @@ TEST(sums, strict_mode_folds_from_left_to_right) {
   const Tensor x = tensor_of(values, {30000}, DType::Float32);
   EXPECT_EQ(x.sum().tolist<float>()[0], left);
   EXPECT_EQ(x.reshape({30000, 1}).sum({0}).tolist<float>()[0], left);
+  // Equal values over several axes are one fold: 8 + 1 is 8 where a step is 2, so the ones after
+  // the eighth are lost. A closed form of one axis, exact by itself, would add threes or fours.
+  const UOp ones =
+      expand(reshape(constant(DType::Float8E5M2, 1), shape_of({1, 1, 1})), shape_of({3, 2, 4}));
+  const UOp folded = reduce(Op::Add, ones, {0, 2});
+  EXPECT_EQ(Tensor(folded).cast(DType::Float32).tolist<float>(), (std::vector<float>{8, 8}));
+  expect_same_everywhere(folded);
+  const UOp some = where(
+      lt(reshape(Tensor::arange(3).uop(), shape_of({3, 1, 1})), constant_int(DType::Int32, 3)),
+      ones, constant(DType::Float8E5M2, 0));
+  EXPECT_EQ(Tensor(reduce(Op::Add, some, {0, 2})).cast(DType::Float32).tolist<float>(),
+            (std::vector<float>{8, 8}));
 }
 
 // Errors of OpenBLAS 0.3.31 (NumPy 2.4, one thread) on the same numbers: of 16 rows of the product,

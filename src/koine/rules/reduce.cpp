@@ -12,14 +12,18 @@
 namespace koine {
 namespace {
 
-// Whether n times `value` equals the fold of n copies: wrapping integers always; floats only while
-// every partial sum is a small whole number, and not -0, as 0 + -0 is 0.
-bool repeats_exactly(const UOp& value, const UOp& count) {
+// Whether n times `value` equals the fold of n copies, as many as the reduction takes: wrapping
+// integers always; floats only while every partial sum is a small whole number, and not -0, as
+// 0 + -0 is 0. One fold goes over all ranges: what is exact for some of them may round in another
+// order.
+bool repeats_exactly(const UOp& value, const UOp& reduction) {
   if (!is_float(value.dtype())) return true;
   if (!value.is(Op::Const)) return false;
   const double v = const_double(value), limit = std::ldexp(1, significant_bits(value.dtype()));
   if (v == 0 && std::signbit(v)) return false;
-  const double largest = std::max(std::fabs(v), 1.0) * static_cast<double>(count.bounds().high);
+  double largest = std::max(std::fabs(v), 1.0);
+  for (const UOp& range : reduction.src().subspan(1))
+    largest *= std::max(1.0, static_cast<double>(range.src(0).bounds().high));
   return v == std::trunc(v) && largest < limit;
 }
 
@@ -56,8 +60,7 @@ UOp drop_unused_range(const UOp& r, bool strict) {
     if (depends_on(value, range)) continue;
     const UOp& bound = range.src(0);
     if (op == Op::Max && bound.bounds().low >= 1) return without_range(r, value, i);
-    if (op == Op::Add &&
-        (repeats_exactly(value, bound) || (!strict && repeats_nearly(value, bound))))
+    if (op == Op::Add && (repeats_exactly(value, r) || (!strict && repeats_nearly(value, bound))))
       return without_range(r, copies_of(value, bound), i);
   }
   return {};
@@ -104,9 +107,10 @@ UOp count_condition(const UOp& r, bool strict) {
   for (size_t i = 1; i < r.src().size(); ++i) {
     const UOp& range = r.src(i);
     if (depends_on(value, range)) continue;
-    if (strict && !repeats_exactly(value, range.src(0))) continue;
+    const bool exact = repeats_exactly(value, r);
+    if (strict && !exact) continue;
     if (const UOp count = count_where(condition, range))
-      if (repeats_exactly(value, range.src(0)) || repeats_nearly(value, count))
+      if (exact || repeats_nearly(value, count))
         return without_range(r, copies_of(value, count), i);
   }
   return {};
