@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "check.hpp"
+#include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/lower/pipeline.hpp"
 #include "koine/render/c.hpp"
 
 namespace koine::test {
@@ -83,6 +85,40 @@ TEST(numbers, spec_D3_remainders_of_floats_are_exact) {
   }
   for (const DType d : stored_dtypes())
     if (is_float(d)) expect_same_everywhere(mod(leaf({500}, d), leaf({500}, d, 1)));
+}
+
+// Every distance of exponents between float64 numbers, with digits at both ends of their range, and
+// next to multiples.
+TEST(numbers, spec_D3_remainders_at_every_distance) {
+  std::mt19937_64 random(test_seed());
+  std::vector<double> a, b;
+  for (int distance = 0; distance <= 2097; ++distance)
+    for (const double step : {1.0, 1 + 0x1p-52, 1.5, 2 - 0x1p-52,
+                              1 + std::ldexp(static_cast<double>(random() >> 12), -52)})
+      for (const double size :
+           {1.0, 2 - 0x1p-52, 1 + std::ldexp(static_cast<double>(random() >> 12), -52)}) {
+        const int low = std::max(-1074, 1000 - distance);
+        b.push_back(std::ldexp(step, low));
+        a.push_back(std::ldexp(size, low + distance));
+        // A multiple, where there is one, and its neighbours.
+        const double multiple = a.back() - std::fmod(a.back(), b.back());
+        for (const double near :
+             {multiple, std::nextafter(multiple, 0), std::nextafter(multiple, inf)}) {
+          a.push_back(near);
+          b.push_back(b.back());
+        }
+      }
+  for (const bool strict : {false, true}) {
+    const OptionScope scope(strict ? strict_options() : options());
+    expect_remainders(a, b);
+  }
+  // Long division of 2000 bits without a loop over them.
+  const LoweredKernel k = lower_kernel(
+      schedule({mod(leaf({64}, DType::Float64), leaf({64}, DType::Float64, 1))})[0].ast,
+      generic_target(false));
+  double operations = 0;
+  for (const UOp& u : k.linear.src()) operations += is_elementwise(u.op()) ? 1 : 0;
+  EXPECT_LT(operations, 400) << "for a vector, with what surrounds the remainder";
 }
 
 // Every pair of 8-bit floats; float16 by every pattern with some divisors.

@@ -45,48 +45,66 @@ UOp remainder_of_narrow(const UOp& size, const UOp& step, int bits) {
   return rest;
 }
 
-// a b mod m of whole numbers below 2^53, b < m: the quotient is estimated in float64, at most four
-// off, and the difference of the two products fits 64 bits even where they wrap.
-UOp product_modulo(const UOp& a, const UOp& b, const UOp& m, const UOp& inverse) {
-  const UOp estimate = mul(mul(cast(a, DType::Float64), cast(b, DType::Float64)), inverse);
-  UOp rest = sub(mul(a, b), mul(cast(estimate, DType::Int64), m));
-  const UOp twice = add(m, m), four_times = add(twice, twice);
-  rest = where(lt(rest, whole(0)), add(rest, four_times), rest);
-  for (const UOp& multiple : {four_times, twice, m})
-    rest = where(lt(rest, multiple), rest, sub(rest, multiple));
-  return rest;
+// Whole numbers modulo m, 2^52 <= m < 2^53, as residues of either sign and at most m/2.
+class Residues {
+ public:
+  explicit Residues(const UOp& m)
+      : m_(m), half_(shift_right(m, 1)), inverse_(fdiv(real(1), cast(m, DType::Float64))) {}
+
+  /// Of a number that is at most 3/2 m in magnitude.
+  UOp nearest(const UOp& v) const {
+    return where(lt(half_, v), sub(v, m_), where(lt(v, neg(half_)), add(v, m_), v));
+  }
+  /// a b, where its magnitude is at most 2^50 m: the quotient is estimated in float64, less than
+  /// one off, and the difference of the two products fits 64 bits even where they wrap.
+  UOp product(const UOp& a, const UOp& b) const {
+    constexpr double magic = 0x1.8p52;  // adding it rounds to an integer in the low bits
+    const UOp estimate = mul(mul(cast(a, DType::Float64), cast(b, DType::Float64)), inverse_);
+    const UOp quotient = sub(bitcast(add(estimate, real(magic)), DType::Int64),
+                             constant_bits(DType::Int64, double_to_bits(DType::Float64, magic)));
+    return nearest(sub(mul(a, b), mul(quotient, m_)));
+  }
+
+ private:
+  UOp m_, half_, inverse_;
+};
+
+// A positive finite float64 as digits 2^(exponent - 1075), digits of 53 bits, also where it is
+// subnormal: the exponent is then below 1.
+struct Scaled {
+  UOp digits, exponent;
+};
+Scaled scaled_digits(const UOp& x) {
+  constexpr int64_t hidden = int64_t{1} << 52;
+  const UOp subnormal = lt(x, real(0x1p-1022));
+  const UOp bits = bitcast(where(subnormal, mul(x, real(0x1p54)), x), DType::Int64);
+  return {bit_or(bit_and(bits, whole(hidden - 1)), whole(hidden)),
+          sub(shift_right(bits, 52), where(subnormal, whole(54), whole(0)))};
 }
 
-// size mod step of positive finite float64: with size = s 2^i and step = t 2^k in whole numbers,
-// (s 2^(i-k) mod t) 2^k, the power by squaring modulo t.
+// size mod step of positive finite float64. With size = s 2^i and step = m 2^k in whole numbers and
+// i - k = 64 h + l it is s 2^l (2^h)^64 mod m, times 2^k.
 UOp remainder_of_wide(const UOp& size, const UOp& step) {
-  constexpr int64_t hidden = int64_t{1} << 52;
-  auto exponent_of = [](const UOp& x) {  // 1 for subnormals
-    const UOp field = shift_right(bitcast(x, DType::Int64), 52);
-    return where(lt(whole(0), field), field, whole(1));
-  };
-  auto digits_of = [](const UOp& x) {
-    const UOp bits = bitcast(x, DType::Int64);
-    const UOp digits = bit_and(bits, whole(hidden - 1));
-    return where(lt(bits, whole(hidden)), digits, bit_or(digits, whole(hidden)));
-  };
-  const UOp m = digits_of(step), low = exponent_of(step);
-  const UOp inverse = fdiv(real(1), cast(m, DType::Float64));
-  const UOp distance = sub(exponent_of(size), low);
-  UOp power = where(eq(m, whole(1)), whole(0), whole(1));
-  for (int64_t bit = 10; bit >= 0; --bit) {
-    power = product_modulo(power, power, m, inverse);
-    const UOp twice = add(power, power);
-    const UOp doubled = where(lt(twice, m), twice, sub(twice, m));
-    power = where(ne(bit_and(shift_right(distance, bit), whole(1)), whole(0)), doubled, power);
-  }
-  const UOp rest = product_modulo(digits_of(size), power, m, inverse);
+  const auto [s, high] = scaled_digits(size);
+  const auto [m, low] = scaled_digits(step);
+  const UOp distance = sub(high, low);
+  const UOp steps = where(lt(distance, whole(0)), whole(0), distance);  // size < step: any
+  const Residues modulo(m);
+  auto two_to = [](const UOp& n) { return binary(Op::Shl, whole(1), n); };
+  UOp power = two_to(shift_right(steps, 6));  // h <= 32
+  for (int k = 0; k < 6; ++k) power = modulo.product(power, power);
+  // 2^l in two factors of at most 2^32.
+  const UOp rest = bit_and(steps, whole(63)), first = shift_right(rest, 1);
+  UOp out = modulo.nearest(modulo.nearest(s));
+  out = modulo.product(modulo.product(out, two_to(first)), two_to(sub(rest, first)));
+  out = modulo.product(out, power);
+  out = where(lt(out, whole(0)), add(out, m), out);
   // Times 2^(low - 1075), in two factors that are normal.
   auto power_of_two = [](const UOp& n) {
     return bitcast(binary(Op::Shl, add(n, whole(1023)), whole(52)), DType::Float64);
   };
   const UOp half = shift_right(low, 1);
-  const UOp scaled = mul(mul(cast(rest, DType::Float64), power_of_two(sub(half, whole(537)))),
+  const UOp scaled = mul(mul(cast(out, DType::Float64), power_of_two(sub(half, whole(537)))),
                          power_of_two(sub(sub(low, half), whole(538))));
   return where(lt(size, step), size, scaled);
 }
