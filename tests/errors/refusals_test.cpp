@@ -134,6 +134,11 @@ TEST(refusals, pools_and_convolutions) {
         (void)norm(image(), true);
       },
       {"BatchNorm", "(1, 2, 4, 4)", "3"});
+  nn::BatchNorm norm(2);
+  expect_error([&] { (void)norm(Tensor::zeros({0, 2, 4, 4}), true); },
+               {"BatchNorm", "(0, 2, 4, 4)", "no elements"});
+  EXPECT_EQ(norm(Tensor::zeros({0, 2, 4, 4}), false).numel(), 0);
+  EXPECT_EQ(norm.running_mean.tolist<float>(), std::vector<float>(2, 0));
 }
 
 TEST(refusals, reductions_of_nothing) {
@@ -339,6 +344,22 @@ TEST(refusals, spec_amend_28_one_hot_obeys_the_switch) {
       if (mode == IndexMode::Clamp) want[static_cast<size_t>(nearest)] = 1;
       EXPECT_EQ(classes.one_hot(3).tolist<int>(), want) << outside;
     }
+  }
+}
+
+// Of an axis without elements: an Error, or what the switch says, and nothing is read.
+TEST(refusals, spec_amend_28_positions_on_an_empty_axis) {
+  const Tensor none = Tensor::zeros({0, 2}), first = Tensor::from<int>({0});
+  expect_error([&] { (void)none.index_select(0, first).realize(); },
+               {"index_select: position 0", "size 0, which has none"});
+  expect_error([&] { (void)first.one_hot(0).realize(); }, {"one_hot: class 0", "size 0"});
+  for (const IndexMode mode : {IndexMode::Clamp, IndexMode::Fill}) {
+    Options o = options();
+    o.index = mode;
+    const OptionScope scope(o);
+    EXPECT_EQ(none.index_select(0, first).tolist<int>(), (std::vector<int>{0, 0}));
+    EXPECT_EQ(Tensor::zeros({0}).scatter(0, first, Tensor::ones({1})).numel(), 0);
+    EXPECT_EQ(first.one_hot(0).shape(), (Shape{1, 0}));
   }
 }
 

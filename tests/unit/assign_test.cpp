@@ -544,6 +544,15 @@ TEST(optimisers, a_loss_of_which_one_leaf_has_changed_is_refused) {
     state.sum().backward();
   }
   state.sum().backward();
+  // A copy of a leaf passes gradients to it, one of its detached value does not.
+  Tensor target = Tensor::zeros({1}), apart = Tensor::zeros({1});
+  target.assign(a);
+  apart.assign(a.detach());
+  a.assign(3);
+  expect_error([&] { (a - target).square().sum().backward(); }, {"new value", "detach()"});
+  a.zero_grad();
+  (a - apart).square().sum().backward();
+  EXPECT_EQ(a.grad().item(), 2 * 3);
   // A lazy assignment is a leaf of its own; the value below it is none.
   b.assign(b * Tensor(2.0));
   b.zero_grad();

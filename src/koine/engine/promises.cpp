@@ -51,6 +51,9 @@ std::vector<Element> elements(const UOp& buffer) {
   const auto at =
       std::find_if(values.begin(), values.end(), [&](int64_t v) { return v < first || v > high; });
   KOINE_INVARIANT(at != values.end(), "a broken promise has no position out of range");
+  KOINE_REQUIRE(high >= first, Index,
+                "{} {} (element {} of shape {}) is asked of size 0, which has none", what, *at,
+                at - values.begin(), shape_text(asked));
   raise(ErrorKind::Index,
         "{} {} (element {} of shape {}) is out of range for size {}: use {} to {}, or "
         "KOINE_INDEX=clamp or fill",
