@@ -125,4 +125,13 @@ TEST(bounded, settings_are_drawn_from_the_seed_and_the_graph) {
   EXPECT_GE(drawn.size(), 8u);
 }
 
+// n u reaches 1: nothing is promised, which is not the same as nothing allowed.
+TEST(bounded, long_products_of_narrow_floats_have_no_bound) {
+  const UOp x = leaf({8}, DType::Float8E5M2);
+  const BoundedArray b = bounded(
+      reduce(Op::Mul, cast(add(x, constant(DType::Float8E5M2, 9)), DType::Float8E5M2), {0}));
+  EXPECT_EQ(reorder_bound(Op::Mul, DType::Float8E5M2, 8, false), undetermined);
+  EXPECT_EQ(error_at(b, 0), undetermined);
+}
+
 }  // namespace koine::test

@@ -57,6 +57,12 @@ std::vector<Values> programs() {
   out.push_back({unary(Op::Exp2, leaf({9})), unary(Op::Log2, leaf({9})), sine(leaf({9}))});
   out.push_back({add(half, half), mul(half, leaf({16}, DType::BFloat16, 5))});
   out.push_back({add(quarter, quarter)});
+  // Loops that may not run at all.
+  const UOp few = variable("few", 0, 4);
+  const UOp none = shrink(leaf({4}), stack(Values{index_const(0)}), stack(Values{few}));
+  out.push_back({reduce(Op::Max, none, {0}), reduce(Op::Add, mul(none, none), {0})});
+  // Products of narrow floats that no bound holds for.
+  out.push_back({reduce(Op::Mul, leaf({2, 3, 2}, DType::Float8E5M2), {0, 1})});
   // Sums of narrow floats and of equal numbers, and what a mask hides.
   out.push_back({reduce(Op::Add, half, {0}), reduce(Op::Mul, quarter, {0}),
                  reduce(Op::Add, leaf({3, 40}, DType::Float16), {1})});

@@ -485,6 +485,7 @@ class BoundedInterpreter {
       return unknown;
     if (f.special) return f.inherited > 0 ? unknown : 0;
     if (f.zero) return f.inherited > 0 ? unknown : 0;
+    if (bound == unknown) return unknown;
     return std::abs(v) * (2 * bound + f.relative * (1 + f.relative) * (1 + 2 * bound)) + p.tiny;
   }
 

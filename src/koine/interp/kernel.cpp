@@ -71,6 +71,8 @@ class KernelInterpreter {
         item.loops.push_back(number_.at(r.node()));
         need(r.src(0));
       }
+      if (u.is(Op::End))
+        for (const UOp& effect : outside_of(u)) need(effect);
     } else if (u.is(Op::Reduce) || u.is(Op::Shrink) || u.is(Op::Expand) || u.is(Op::Reshape)) {
       need(u.src(0));
     } else if (!u.is(Op::Range) && !u.is(Op::Param) && !u.is(Op::Buffer) && !u.is(Op::Special)) {
@@ -79,6 +81,20 @@ class KernelInterpreter {
     if (continues_a_fold(u)) item.needs[1] = number_.at(u.src(1).src(0).node());
     if (computes(u) || u.is(Op::Load) || u.is(Op::Store)) item.value = ValueOp(u);
     items_.push_back(std::move(item));
+  }
+
+  // Effects below an End that depend on no more than it does: they run also where its loops do not.
+  static std::vector<UOp> outside_of(const UOp& loops) {
+    std::vector<UOp> out;
+    const auto around = loops.ranges();
+    for (const UOp& u : toposort(loops.src(0))) {
+      const auto ranges = u.ranges();
+      const bool outside = std::all_of(ranges.begin(), ranges.end(), [&](const Node* r) {
+        return std::find(around.begin(), around.end(), r) != around.end();
+      });
+      if ((u.is(Op::Store) || u.is(Op::End)) && outside) out.push_back(u);
+    }
+    return out;
   }
 
   static bool computes(const UOp& u) {
