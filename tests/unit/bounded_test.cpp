@@ -44,6 +44,28 @@ TEST(bounded, a_product_in_a_sum_may_stay_unrounded_and_nothing_else) {
   EXPECT_TRUE(within(far, {std::fma(a, b, c)}));
 }
 
+// Bounds move as values do: to positions that lie in memory, and within sizes that are Variables.
+TEST(bounded, errors_follow_positions_in_memory_and_variables) {
+  const UOp x = floats({3, 5, 7}), inexact = unary(Op::Log2, x);
+  const double error = bounded(inexact).error.at(2);
+  ASSERT_GT(error, 0);
+  const std::vector<int32_t> at{2, 9, 0};
+  const UOp places = buffer_from_host(shape_of({3}), DType::Int32, "CPU", at.data());
+  const BoundedArray picked = bounded(index(inexact, {places}));
+  EXPECT_EQ(picked.error.at(0), error);
+  EXPECT_EQ(picked.error.at(1), 0) << "out of range: 0";
+  const UOp none = buffer_from_host(shape_of({0}), DType::Int32, "CPU", nullptr);
+  EXPECT_TRUE(bounded(index(inexact, {none})).error.empty());
+  const UOp n = variable("n", 1, 3);
+  const UOp part = shrink(inexact, shape_of({0}), stack(std::vector<UOp>{n})),
+            wide = pad(part, shape_of({1}), shape_of({5}), constant(DType::Float32, 0));
+  Bindings bindings = bindings_of(wide);
+  bindings.emplace(n, Array{DType::Index, {}, {int_to_bits(DType::Index, 3)}, {}});
+  const BoundedArray padded = interpret_bounded(wide, bindings);
+  EXPECT_EQ(padded.error.at(3), error);
+  EXPECT_EQ(padded.error.at(4), 0);
+}
+
 TEST(bounded, sums_in_any_order_and_no_further) {
   std::vector<float> values;
   for (int i = 0; i < 1000; ++i)

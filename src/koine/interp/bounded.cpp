@@ -361,9 +361,11 @@ class BoundedInterpreter {
   // What a node is computed from: its sources, and the Variables of shapes.
   Bindings operands_of(const UOp& u) const {
     Bindings out;
-    for (const UOp& below :
-         toposort(u, [&](const UOp& b) { return b == u || !bindings_.contains(b); }))
-      if (const auto it = bindings_.find(below); it != bindings_.end()) out.emplace(*it);
+    toposort(u, [&](const UOp& below) {
+      const auto it = below == u ? bindings_.end() : bindings_.find(below);
+      if (it != bindings_.end()) out.emplace(*it);
+      return it == bindings_.end();
+    });
     return out;
   }
 
