@@ -64,6 +64,9 @@ TEST(bounded, errors_follow_positions_in_memory_and_variables) {
   const BoundedArray padded = interpret_bounded(wide, bindings);
   EXPECT_EQ(padded.error.at(3), error);
   EXPECT_EQ(padded.error.at(4), 0);
+  const UOp turned =
+      permute(mul(reshape(part, stack(std::vector<UOp>{n, index_const(1)})), x), {1, 0});
+  EXPECT_FALSE(interpret_bounded(reduce(Op::Max, turned, {1}), bindings).error.empty());
 }
 
 TEST(bounded, sums_in_any_order_and_no_further) {

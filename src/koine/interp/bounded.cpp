@@ -236,6 +236,7 @@ class BoundedInterpreter {
     for (const auto& [node, given] : bindings) {
       bindings_.emplace(node, given.value);
       entries_.emplace(node, Entry{given.value, given.error, {}});
+      if (is_variable(node)) variables_.emplace(node, given.value);
     }
   }
 
@@ -360,7 +361,7 @@ class BoundedInterpreter {
 
   // What a node is computed from: its sources, and the Variables of shapes.
   Bindings operands_of(const UOp& u) const {
-    Bindings out;
+    Bindings out = variables_;
     toposort(u, [&](const UOp& below) {
       const auto it = below == u ? bindings_.end() : bindings_.find(below);
       if (it != bindings_.end()) out.emplace(*it);
@@ -492,6 +493,7 @@ class BoundedInterpreter {
   }
 
   Bindings bindings_;
+  Bindings variables_;  // those of them that shapes are made of
   std::unordered_map<UOp, Entry> entries_;
 };
 
