@@ -101,47 +101,43 @@ void use(const std::string& text, std::mt19937_64& random, Outcome& outcome) {
 
 namespace {
 
-// A header with another number, dtype, or order of both; or with any edit at all.
+using Words = std::vector<std::string>;
+
+// Replaces one occurrence of a word of some list by another word of it.
+bool exchange(std::string& text, const Words& words, std::mt19937_64& random) {
+  const size_t from = random() % text.size();
+  for (size_t n = 0; n < text.size(); ++n) {
+    const size_t at = (from + n) % text.size();
+    for (const std::string& word : words)
+      if (text.compare(at, word.size(), word) == 0) {
+        text.replace(at, word.size(), words[random() % words.size()]);
+        return true;
+      }
+  }
+  return false;
+}
+
+// A header with another dtype of the same size, another shape of as many elements, other names; or
+// with another number or word, whatever comes of it; or with any edit at all.
 std::string edited_header(const std::string& header, std::mt19937_64& random) {
-  if (random() % 3 == 0) return wild_edits(header, {header}, random);
-  static const std::vector<std::string> codes{
-      "BOOL",  "I8",    "I16",          "I32",          "I64", "U8",      "U16",     "U32",
-      "U64",   "F16",   "BF16",         "F32",          "F64", "F8_E4M3", "F8_E5M2", "F128",
-      "shape", "dtype", "data_offsets", "__metadata__", "a",   "b"};
-  static const std::vector<std::string> numbers{"0",
-                                                "1",
-                                                "2",
-                                                "3",
-                                                "4",
-                                                "6",
-                                                "8",
-                                                "12",
-                                                "24",
-                                                "40",
-                                                "0,0",
-                                                "1,1",
-                                                "2,3",
-                                                "-1",
-                                                "1.5",
-                                                "1e3",
-                                                "9223372036854775807",
-                                                "18446744073709551615",
-                                                "4611686018427387904",
-                                                "null",
-                                                "[]",
-                                                "{}"};
-  auto is_number = [](char c) { return c >= '0' && c <= '9'; };
-  auto is_quoted = [](char c) { return c != '"' && c != ',' && c != ':'; };
+  static const std::vector<Words> alike{
+      {"\"F32\"", "\"I32\"", "\"U32\""},
+      {"\"BF16\"", "\"F16\"", "\"I16\"", "\"U16\""},
+      {"[3,2]", "[2,3]", "[6]", "[1,6]", "[3,2,1]", "[1,1,1,6]"},
+      {"[0,4]", "[0]", "[4,0]", "[0,0]", "[7,0,9]"},
+      {"\"a\"", "\"b\"", "\"c\"", "\"a.b\"", "\"__metadata__\"", "\"\\u00e9\"", "\"\""}};
+  static const std::vector<Words> unlike{
+      {"BOOL", "I8", "I16", "I32", "I64", "U8", "U64", "F16", "BF16", "F32", "F64", "F8_E4M3",
+       "F8_E5M2", "F128"},
+      {"shape", "dtype", "data_offsets"},
+      {"0", "1", "2", "3", "4", "6", "8", "12", "24", "40", "-1", "1.5", "1e3", "null", "[]", "{}",
+       "9223372036854775807", "18446744073709551615", "4611686018427387904"}};
+  const uint64_t kind = random() % 4;
+  if (kind == 0) return wild_edits(header, {header}, random);
   std::string text = header;
   for (uint64_t left = 1 + random() % 3; left > 0; --left) {
-    size_t begin = random() % text.size();
-    const bool number = random() % 4 != 0;
-    if (!number) begin = text.find('"', begin) + 1;  // the start of the header where none follows
-    while (number && begin < text.size() && !is_number(text[begin])) ++begin;
-    size_t end = begin;
-    while (end < text.size() && (number ? is_number(text[end]) : is_quoted(text[end]))) ++end;
-    const auto& list = number ? numbers : codes;
-    text.replace(begin, end - begin, list[random() % list.size()]);
+    const auto& lists = kind == 1 ? unlike : alike;
+    exchange(text, lists[random() % lists.size()], random);
   }
   return text;
 }

@@ -265,6 +265,43 @@ TEST(document_forms, spec_C_scat_spec_C_gather_grow_in_line) {
   }
 }
 
+// A count of indices, and a sum of one of two constants, is a fold by index too.
+TEST(document_forms, spec_C_scat_sums_of_constants_are_linear) {
+  constexpr int64_t k = 90, d = 700;
+  std::vector<int32_t> at;
+  for (int64_t i = 0; i < d; ++i) at.push_back(static_cast<int32_t>(i * i % 97) - 3);
+  std::vector<int> hits(k);
+  for (const int32_t i : at)
+    if (i >= 0 && i < k) ++hits[static_cast<size_t>(i)];
+  const Tensor idx = Tensor::from(at, {1, d}), x(leaf({1, d}, DType::Int32));
+  const Tensor same = Tensor::arange(k).reshape({k, 1}) == idx;
+  auto check = [&](const char* what, const Tensor& out, auto&& want) {
+    SCOPED_TRACE(what);
+    EXPECT_LE(cost_of(out).operations, 12.0 * (k + d)) << "work is linear, not k * d";
+    const auto got = out.tolist<double>();
+    for (size_t i = 0; i < hits.size(); ++i) ASSERT_EQ(got[i], want(hits[i])) << i;
+    expect_same_everywhere(out);
+  };
+  auto choice = [&](DType t, double hit, double miss) {
+    return Tensor::where(same, Tensor::full({k, d}, hit, t), Tensor::full({k, d}, miss, t));
+  };
+  for (const DType t : {DType::Float32, DType::Int32, DType::Float64})
+    check("count", same.cast(t).sum({1}), [](int n) { return n; });
+  for (const DType t : {DType::Int32, DType::Float32}) {
+    check("3 or 5", choice(t, 3, 5).sum({1}), [](int n) { return 3 * n + 5 * (d - n); });
+    check("-4 or 4", choice(t, -4, 4).sum({1}), [](int n) { return 4 * (d - 2 * n); });
+  }
+  check("any", same.max({1}).cast(DType::Int32), [](int n) { return n > 0; });
+  // A sum of bools has no differences to add.
+  expect_same_everywhere(Tensor(reduce(Op::Add, choice(DType::Bool, 0, 1).uop(), {1})));
+  // Sums that round are no such thing: each order of them has another result.
+  EXPECT_GE(cost_of(choice(DType::Float32, 0.1, 0.3).sum({1})).operations, 1.0 * k * d);
+  // Integers wrap.
+  const Tensor mixed = Tensor::where(same, x, Tensor::full({k, d}, 7, DType::Int32)).sum({1});
+  EXPECT_LE(cost_of(mixed).operations, 12.0 * (k + d));
+  expect_same_everywhere(mixed);
+}
+
 // Everywhere else, and everywhere in strict mode, a product with a mask is a product.
 TEST(document_forms, spec_amend_31_other_products_keep_ieee) {
   const Tensor x = Tensor::from<float>({1, static_cast<float>(inf), 3, 4}),

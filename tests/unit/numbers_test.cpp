@@ -357,6 +357,45 @@ TEST(numbers, arithmetic_with_literals_beyond_the_dtype) {
   EXPECT_EQ((Tensor::from<bool>({true}) + 300).item<int>(), 301);
 }
 
+// As in a fill: what the dtype of the tensor does not hold is refused, a fraction loses its rest.
+TEST(numbers, assigned_literals_beyond_the_dtype) {
+  Tensor i8 = Tensor::from<int8_t>({1, 2, 3}), u8 = Tensor::from<uint8_t>({1, 2}),
+         i32 = Tensor::from<int32_t>({1, 2});
+  const Tensor places = Tensor::from<int32_t>({0, 2});
+  expect_error([&] { i8.assign(300); }, {"assign", "300", "int8", "-128 to 127"});
+  expect_error([&] { i8[0].assign(-129); }, {"assign", "-129", "int8"});
+  expect_error([&] { i8.setitem({0}, 300); }, {"setitem", "300", "int8", "-128 to 127"});
+  expect_error([&] { i8.setitem({places}, 128); }, {"setitem", "128", "int8"});
+  expect_error([&] { u8.assign(-1); }, {"assign", "-1", "uint8", "0 to 255"});
+  expect_error([&] { u8.setitem({0}, 256); }, {"setitem", "256", "uint8"});
+  expect_error([&] { i32.setitem({0}, int64_t{1} << 31); }, {"2147483648", "int32"});
+  for (const double v : {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL, 3e9}) {
+    expect_error([&] { i32.assign(v); }, {"assign", "int32", "-2147483648 to 2147483647"});
+    expect_error([&] { i32.setitem({places}, v); }, {"setitem", "int32"});
+  }
+  expect_error([&] { Tensor::assign_all({i8, u8}, {Tensor(1), Tensor(-1)}); },
+               {"assign_all", "-1", "uint8"});
+  EXPECT_EQ(i8.tolist<int>(), (std::vector<int>{1, 2, 3})) << "nothing was assigned";
+  EXPECT_EQ(u8.tolist<int>(), (std::vector<int>{1, 2}));
+  i8.setitem({places}, -128);
+  i8[1].assign(127);
+  EXPECT_EQ(i8.tolist<int>(), (std::vector<int>{-128, 127, -128}));
+  i32.setitem({0}, -2.75);
+  i32[1].assign(2147483647.5);
+  EXPECT_EQ(i32.tolist<int>(), (std::vector<int>{-2, INT32_MAX}));
+  Tensor odd = Tensor::from<int64_t>({0, 0}),
+         half = Tensor::from<float>({0, 0}).cast(DType::Float16);
+  odd.setitem({1}, (int64_t{1} << 53) + 1);
+  EXPECT_EQ(odd.tolist<int64_t>(), (std::vector<int64_t>{0, (int64_t{1} << 53) + 1}));
+  half.setitem({0}, 1e6);
+  half.setitem({1}, static_cast<double>(NAN));
+  EXPECT_EQ(half[0].item<double>(), HUGE_VAL) << "as its cast does";
+  EXPECT_TRUE(std::isnan(half[1].item<double>()));
+  // What is no literal is cast, and wraps.
+  i8.assign(Tensor::from<int32_t>({300, 2, 3}));
+  EXPECT_EQ(i8.tolist<int>(), (std::vector<int>{44, 2, 3}));
+}
+
 TEST(numbers, fills_keep_64_bit_integers) {
   const int64_t odd = (int64_t{1} << 53) + 1;
   for (const int64_t v : {INT64_MIN, odd, -odd, INT64_MAX, int64_t{0}}) {

@@ -20,25 +20,60 @@ bool is_neutral(Op op, const UOp& miss, const UOp& value) {
   return value.bounds().low >= low && (is_signed(miss.dtype()) || low >= 0);
 }
 
-std::optional<Scatter> match_scatter(const UOp& reduce, const UOp& k) {
+// The body of a fold as a value where a condition holds, beside what the other places hold in the
+// end.
+struct Choice {
+  UOp condition, value, miss;
+};
+
+// How many values are folded into one place; null: not known yet.
+UOp folded_count(const UOp& reduce) {
+  UOp count = index_const(1);
+  for (const UOp& d : reduce.src().subspan(1)) count = simplify(mul(count, d.src(0)));
+  return count.is(Op::Const) ? count : UOp();
+}
+
+// A miss m that counts: n of them are there before, and each hit v adds v - m. Exact, or nothing.
+std::optional<Choice> over_misses(const UOp& reduce, const UOp& condition, const UOp& hit,
+                                  const UOp& miss) {
+  const UOp count = folded_count(reduce);
+  if (reduce.as<ReduceArg>().op != Op::Add || !count || !miss.is(Op::Const)) return std::nullopt;
+  if (miss.dtype() == DType::Bool) return std::nullopt;  // has no differences
+  if (!repeats_exactly(hit, reduce) || !repeats_exactly(miss, reduce)) return std::nullopt;
+  return Choice{condition, simplify(sub(hit, miss)),
+                simplify(mul(miss, cast(count, miss.dtype())))};
+}
+
+std::vector<Choice> choices_of(const UOp& reduce) {
   const UOp& body = reduce.src(0);
   const Op op = reduce.as<ReduceArg>().op;
-  UOp condition, value, miss = constant_int(body.dtype(), 0);
-  if (body.is(Op::Where) && is_neutral(op, body.src(2), body.src(1))) {
-    condition = body.src(0);
-    value = body.src(1);
-    miss = body.src(2);
-  } else if (body.is(Op::Where) && is_neutral(op, body.src(1), body.src(2))) {
-    condition = logical_not(body.src(0));
-    value = body.src(2);
-    miss = body.src(1);
+  if (body.dtype() == DType::Bool && op == Op::Max)
+    return {{body, constant_bool(true), constant_bool(false)}};
+  if (body.is(Op::Cast) && body.src(0).dtype() == DType::Bool) {
+    const UOp one = constant_int(body.dtype(), 1);
+    if (op != Op::Add || !repeats_exactly(one, reduce)) return {};
+    return {{body.src(0), one, constant_int(body.dtype(), 0)}};
   }
-  if (!condition || depends_on(value, k)) return std::nullopt;
+  if (!body.is(Op::Where)) return {};
+  std::vector<Choice> out;
+  for (const size_t hit : {size_t{1}, size_t{2}}) {
+    const UOp condition = hit == 1 ? body.src(0) : logical_not(body.src(0));
+    const UOp &value = body.src(hit), &miss = body.src(3 - hit);
+    if (is_neutral(op, miss, value))
+      out.push_back({condition, value, miss});
+    else if (const auto shifted = over_misses(reduce, condition, value, miss))
+      out.push_back(*shifted);
+  }
+  return out;
+}
+
+std::optional<Scatter> match_scatter(const UOp& reduce, const UOp& k, const Choice& choice) {
+  if (depends_on(choice.value, k)) return std::nullopt;
   // The maximum of nothing is not the miss.
   for (const UOp& d : reduce.src().subspan(1))
-    if (op == Op::Max && d.src(0).bounds().low < 1) return std::nullopt;
-  Scatter out{reduce, k, {}, {}, value, miss};
-  for (const UOp& part : conjuncts(condition)) {
+    if (reduce.as<ReduceArg>().op == Op::Max && d.src(0).bounds().low < 1) return std::nullopt;
+  Scatter out{reduce, k, {}, {}, choice.value, choice.miss};
+  for (const UOp& part : conjuncts(choice.condition)) {
     const UOp at = out.at ? UOp() : equal_to(part, k);
     const bool moves = at && std::any_of(reduce.src().begin() + 1, reduce.src().end(),
                                          [&](const UOp& d) { return depends_on(at, d); });
@@ -61,9 +96,10 @@ std::optional<Scatter> find_scatter(const UOp& ast) {
     if (u.is(Op::End)) loops.assign(u.src().begin() + 1, u.src().end());
   for (const UOp& u : order) {
     if (!u.is(Op::Reduce)) continue;
-    for (const UOp& k : loops)
-      if (depends_on(u.src(0), k))
-        if (auto scatter = match_scatter(u, k)) return scatter;
+    for (const Choice& choice : choices_of(u))
+      for (const UOp& k : loops)
+        if (depends_on(u.src(0), k))
+          if (auto scatter = match_scatter(u, k, choice)) return scatter;
   }
   return std::nullopt;
 }

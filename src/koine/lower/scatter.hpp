@@ -5,15 +5,16 @@
 
 namespace koine {
 
-/// A fold over d of (k == e(d) ? v(d) : miss) that a kernel computes for every k of one of its
-/// loops, where misses change nothing: a sum with misses of 0, or a maximum of values >= miss.
+/// A fold over d of (k == e(d) ? v(d) : m) that a kernel computes for every k of one of its loops:
+/// a maximum of values >= m, or a sum that misses of 0 do not change. A sum with other misses that
+/// repeats exactly (integers, small whole floats) is one of v(d) - m over what the misses sum to.
 struct Scatter {
   UOp reduce;  ///< the Reduce
   UOp axis;    ///< the loop k
   UOp at;      ///< e(d)
   UOp gate;    ///< further conditions on d; null: none
-  UOp value;   ///< v(d)
-  UOp miss;    ///< a constant
+  UOp value;   ///< what is folded in: v(d), or v(d) - m
+  UOp miss;    ///< a constant: what stands in a place before
 };
 
 /// The first such fold in a kernel; it costs (size of k) * (size of d) as it stands.

@@ -10,12 +10,10 @@
 // Reduces over Ranges that need no loop. These make arange an index expression (row C-arange) and
 // the one-hot gather a load (row C-gather); they work on kernels, where every value is a scalar.
 namespace koine {
-namespace {
 
-// Whether n times `value` equals the fold of n copies, as many as the reduction takes: wrapping
-// integers always; floats only while every partial sum is a small whole number, and not -0, as
-// 0 + -0 is 0. One fold goes over all ranges: what is exact for some of them may round in another
-// order.
+// Wrapping integers always; floats only while every partial sum is a small whole number, and not
+// -0, as 0 + -0 is 0. One fold goes over all ranges: what is exact for some of them may round in
+// another order.
 bool repeats_exactly(const UOp& value, const UOp& reduction) {
   if (!is_float(value.dtype())) return true;
   if (!value.is(Op::Const)) return false;
@@ -26,6 +24,8 @@ bool repeats_exactly(const UOp& value, const UOp& reduction) {
     largest *= std::max(1.0, static_cast<double>(range.src(0).bounds().high));
   return v == std::trunc(v) && largest < limit;
 }
+
+namespace {
 
 // Whether n times `value` is as near to the sum of n copies as the default mode promises: two
 // roundings, where the copies are finite or there is at least one.

@@ -26,4 +26,8 @@ const RuleSet<>& kernel_rules();
 
 UOp simplify(const UOp& graph);
 
+/// Whether a value times their number equals the sum of as many copies of it as a reduction takes,
+/// in any order and to the bit.
+bool repeats_exactly(const UOp& value, const UOp& reduction);
+
 }  // namespace koine

@@ -68,16 +68,13 @@ UOp written(const UOp& view, const UOp& base, const UOp& value) {
 }
 
 // A value as an assignment to `target` takes it: its dtype, shape and device.
-UOp fit(const UOp& target, const Tensor& value, const UOp& literal) {
-  UOp v = value.uop();
+UOp fit(const UOp& target, UOp v) {
   bool broadcasts = v.rank() <= target.rank();
   for (size_t i = 1; broadcasts && i <= v.rank(); ++i)
     broadcasts =
         is_const(v.dim(v.rank() - i), 1) || v.dim(v.rank() - i) == target.dim(target.rank() - i);
   KOINE_REQUIRE(broadcasts, Value, "assign: shape {} does not broadcast to {}", shape_text(v),
                 shape_text(target));
-  if (literal && is_float(literal.dtype()) && is_float(target.dtype()))
-    v = constant(target.dtype(), const_double(literal));
   if (v.dtype() != target.dtype()) v = koine::cast(v, target.dtype());
   if (!(v.shape() == target.shape())) v = Tensor(v).expand(target.sizes()).uop();
   if (target.device() && v.device() && !(v.device() == target.device()))
@@ -87,9 +84,13 @@ UOp fit(const UOp& target, const Tensor& value, const UOp& literal) {
 
 }  // namespace
 
+UOp Tensor::stored_as(std::string_view method, DType dtype) const {
+  return as_literal() ? in_dtype(method, dtype) : uop();
+}
+
 Tensor& Tensor::assign(const Tensor& value) {
   const Impl& i = self();
-  const UOp v = fit(uop(), value, value.as_literal());
+  const UOp v = fit(uop(), value.stored_as("assign", dtype()));
   if (!i.view) {
     const std::lock_guard lock(i.storage->mutex);
     History::replace(i.storage, i.storage->requires_grad ? History::leaf_of(v) : v);
@@ -162,7 +163,9 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
   for (size_t k = 0; k < targets.size(); ++k) {
     KOINE_REQUIRE(!targets[k].self().view, Value, "assign_all: target {} of shape {} is a view", k,
                   tensor::text_of(targets[k].shape()));
-    requests.push_back(History::leaf_of(fit(targets[k].uop(), values[k], values[k].as_literal())));
+    const Tensor& target = targets[k];
+    requests.push_back(
+        History::leaf_of(fit(target.uop(), values[k].stored_as("assign_all", target.dtype()))));
   }
   History::Storages storages;
   std::vector<UOp> also_values;
@@ -186,17 +189,18 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
 // A view is assigned; else the places that the index names are scattered into (the last value for
 // a place stays, as in NumPy).
 void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
+  const Tensor fitting(value.stored_as("setitem", dtype()));
   tensor::as_method("setitem", {*this, value}, [&] {
     Tensor view = (*this)[items];
     if (view.storage_id() == storage_id()) {
-      view.assign(value);
+      view.assign(fitting);
       return;
     }
     // Counted from the end: an index out of range that reads 0 (IndexMode::Fill) names the place
     // behind the last, which is none.
     const Tensor places =
         arange(-numel(), 0, 1, DType::Int64).reshape(shape())[items] + Tensor(numel());
-    const Tensor values = value.expand(places.shape());
+    const Tensor values = fitting.expand(places.shape());
     assign(flatten().scatter(0, places.flatten(), values.flatten()).reshape(shape()));
   });
 }

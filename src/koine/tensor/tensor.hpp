@@ -346,6 +346,8 @@ class Tensor {
   UOp as_literal() const;
   /// This scalar in the dtype, for `method`.
   UOp in_dtype(std::string_view method, DType dtype) const;
+  /// The value, a C++ literal in the dtype of what it is stored into.
+  UOp stored_as(std::string_view method, DType dtype) const;
   enum class Relation : uint8_t;
   static Tensor compare(Relation relation, const Tensor& a, const Tensor& b);
   template <class Build>
