@@ -1,5 +1,7 @@
 // What is refused in words, and named after what the user called.
 #include "check.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
 
 namespace koine::test {
 namespace {
@@ -370,6 +372,21 @@ TEST(refusals, scatter_counts_its_axis_from_the_end) {
   EXPECT_EQ(x.scatter(1, index, src).tolist<float>(), (std::vector<float>{2, 0, 1, 0, 4, 0}));
   EXPECT_EQ(x.scatter(-2, index.minimum(1), src).tolist<float>(),
             x.scatter(0, index.minimum(1), src).tolist<float>());
+}
+
+TEST(refusals, results_of_symbolic_shape_say_what_to_do) {
+  const UOp n = variable("n", 1, 8), line = leaf({8});
+  const UOp part = shrink(line, shape_of({0}), stack(std::vector<UOp>{n}));
+  expect_error([&] { (void)realize({part}, {{"n", 3}}); },
+               {"realize", "symbolic shape (n,)", "pad()", "(8,)", "reduce"});
+  expect_error([&] { (void)realize({add(part, part)}, {{"n", 3}}); }, {"symbolic shape (n,)"});
+  expect_error([&] { (void)Tensor(part).sum(); },
+               {"shape (n,)", "symbolic", "Tensors have known sizes", "bind them in realize()"});
+  // As it says: padded to its largest shape, or reduced.
+  const UOp padded = pad(part, shape_of({0}), shape_of({8}), constant(DType::Float32, 0));
+  EXPECT_EQ(realize({padded}, {{"n", 3}})[0].sizes(), (std::vector<int64_t>{8}));
+  EXPECT_EQ(realize({reduce(Op::Add, part, {0})}, {{"n", 3}})[0].sizes(),
+            (std::vector<int64_t>{1}));
 }
 
 }  // namespace koine::test

@@ -460,6 +460,25 @@ TEST(gradients, spec_B12_of_a_call_is_a_call_of_the_same_kind) {
   }
 }
 
+// A tensor made like another is one of its own, as by full(): no other has its gradient.
+TEST(gradients, targets_made_like_another_tensor) {
+  const Tensor x = Tensor::from<double>({1, 2, 3});
+  const Tensor a = x.zeros_like(), b = x.zeros_like(), c = x.ones_like(), d = x.full_like(2);
+  const std::vector<Tensor> g =
+      ((x * a) + b.exp() + c * c * x + d * d).sum().gradient({a, b, c, d, x});
+  EXPECT_EQ(g[0].tolist<double>(), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(g[1].tolist<double>(), (std::vector<double>{1, 1, 1})) << "of exp at 0";
+  EXPECT_EQ(g[2].tolist<double>(), (std::vector<double>{2, 4, 6}));
+  EXPECT_EQ(g[3].tolist<double>(), (std::vector<double>{4, 4, 4}));
+  EXPECT_EQ(g[4].tolist<double>(), (std::vector<double>{1, 1, 1})) << "a is 0, c is 1";
+  // Integers have no gradient and need no node of their own.
+  const Tensor i = Tensor::from<int32_t>({1, 2});
+  EXPECT_TRUE(i.zeros_like().uop() == i.zeros_like().uop());
+  const Tensor number(3.0);
+  expect_error([&] { (void)(x * number).sum().gradient({number}); },
+               {"target 0", "the number 3", "shares"});
+}
+
 TEST(gradients, of_what_has_none_are_refused) {
   const UOp i = leaf({2}, DType::Int32), x = leaf({2});
   const std::vector<UOp> outputs{i}, seeds{i}, targets{x};

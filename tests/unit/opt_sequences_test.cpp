@@ -4,13 +4,11 @@
 
 #include "check.hpp"
 #include "graphs.hpp"
+#include "kernels.hpp"
 #include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
-#include "koine/lower/callify.hpp"
-#include "koine/lower/pipeline.hpp"
-#include "koine/runtime/device.hpp"
 
 namespace koine::test {
 namespace {
@@ -61,21 +59,6 @@ bool folds_floats(const UOp& graph) {
                      [](const UOp& u) { return u.is(Op::Reduce) && is_float(u.dtype()); });
 }
 
-// What the kernel makes of its arguments on the device of the options, with these edits.
-Array run_kernel(const Kernel& kernel, const Callified& program, const std::vector<Opt>& opts) {
-  DeviceRuntime& device = device_runtime(default_device());
-  const auto compiled = device.compile(lower_kernel(kernel.ast, device.target(), {}, &opts));
-  std::vector<std::byte*> pointers;
-  std::vector<int64_t> sizes;
-  for (const UOp& b : kernel.buffers) {
-    const auto memory = memory_of(program.arguments[static_cast<size_t>(b.as<BufferArg>().slot)]);
-    pointers.push_back(memory->data());
-    sizes.push_back(memory->bytes());
-  }
-  compiled->run({pointers, sizes, {}});
-  return array_of(program.arguments[static_cast<size_t>(kernel.buffers[0].as<BufferArg>().slot)]);
-}
-
 // One random sequence under one mode: empty, or what went wrong.
 std::string problem_of(const UOp& graph, const BoundedArray& expected, bool strict,
                        std::mt19937_64& random) {
@@ -91,7 +74,7 @@ std::string problem_of(const UOp& graph, const BoundedArray& expected, bool stri
     const OptionScope scope(options_of(settings));
     std::string problem;
     try {
-      problem = difference(expected, run_kernel(kernels[0], program, edits.list));
+      problem = difference(expected, run_kernels(kernels, program, {0, edits.list}));
     } catch (const std::exception& e) {
       problem = e.what();
     }

@@ -8,6 +8,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/optimize.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
 #include "koine/verify/demand.hpp"
@@ -391,6 +392,22 @@ TEST(verify, many_reduces_of_one_kernel_break_no_rule) {
 }
 
 // A register that every turn of a loop stores is there after the loop; a loop that surely runs too.
+// The verifier refuses them; whoever asks for a plan before gets one.
+TEST(verify, loads_of_no_memory_have_no_plan) {
+  const UOp r = loop(0, 127), vector = numbers(8);
+  for (const UOp& address :
+       {index(vector, {r}), one(), r, add(cast(r, DType::Float32), one()), element(r)}) {
+    const UOp graph = kernel(
+        cast(UOp::make(Op::Load, {address}, LoadArg{{}, AddrSpace::Reg}), DType::Float32), r);
+    const auto violation = find_violation(graph, VerifyLevel::Kernel);
+    ASSERT_TRUE(violation) << to_text(graph);
+    EXPECT_NE(violation->rule, "") << to_text(graph);
+    (void)choose_opts(graph, cpu_target());
+    EXPECT_THROW((void)lower_kernel(graph, cpu_target()), VerifyError);
+    (void)apply_opt(graph, {OptOp::Padto, 0, 8});
+  }
+}
+
 // Only the sum of a spread scalar and the numbers of the lanes is a vector access.
 TEST(verify, a_place_of_lanes_that_are_no_spread_scalar_is_not_contiguous) {
   const UOp start = stack(Nodes{index_const(5)});

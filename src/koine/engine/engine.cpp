@@ -89,6 +89,18 @@ bool worth_remembering(const UOp& value) {
   return reads && !may_be_invalid(value);
 }
 
+// Memory is made once for all bindings of the Variables.
+void require_known_size(const UOp& value) {
+  if (value.has_concrete_shape()) return;
+  std::string most;
+  for (size_t axis = 0; axis < value.rank(); ++axis)
+    most += fmt::format("{}{}", axis > 0 ? ", " : "", value.dim(axis).bounds().high);
+  raise(ErrorKind::Value,
+        "realize: the result has the symbolic shape {}, and its memory needs known sizes: pad() it "
+        "to its largest shape, ({}{}), reduce it, or store it into a view of a buffer",
+        shape_text(value), most, value.rank() == 1 ? "," : "");
+}
+
 UOp base_of(const UOp& after) {
   UOp u = after;
   while (u.is(Op::After)) u = u.src(0);
@@ -187,6 +199,7 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
       continue;
     }
     if (options().verify >= 1) verify(value, VerifyLevel::Tensor, "the request");
+    require_known_size(value);
     work.values.push_back(value);
     work.position.push_back(i);
   }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/float_layout.hpp"
 
 namespace koine {
 namespace {
@@ -29,29 +30,6 @@ constexpr std::array<DTypeInfo, dtype_count> infos = {{
     {"float64", 64, DTypeKind::Float, "double"},
     {"index", 64, DTypeKind::Signed, "int64_t"},
 }};
-
-// Layout of a narrow float: sign, exponent bits with a bias, mantissa bits.
-struct FloatLayout {
-  int mantissa;
-  int bias;
-  int exponent_mask;
-  bool has_infinity;
-};
-
-FloatLayout layout_of(DType dtype) {
-  switch (dtype) {
-    case DType::Float16:
-      return {10, 15, 31, true};
-    case DType::BFloat16:
-      return {7, 127, 255, true};
-    case DType::Float8E5M2:
-      return {2, 15, 31, true};
-    case DType::Float8E4M3:
-      return {3, 7, 15, false};
-    default:
-      internal_error("no narrow layout for {}", dtype_name(dtype));
-  }
-}
 
 // Encodes a finite or special double with one rounding; `value` may be any double.
 uint32_t encode_narrow(DType dtype, double value) {
@@ -79,9 +57,8 @@ uint32_t encode_narrow(DType dtype, double value) {
     digits /= 2;
     biased += 1;
   }
-  const int64_t largest = f.has_infinity ? f.exponent_mask - 1 : f.exponent_mask;
-  const bool overflow = std::isinf(value) || biased > largest ||
-                        (!f.has_infinity && biased == largest && digits >= limit - 1);
+  const bool overflow = std::isinf(value) || biased > f.exponent_max() ||
+                        (!f.has_infinity && biased == f.exponent_max() && digits >= limit - 1);
   if (overflow) return sign | (f.has_infinity ? infinity : quiet_nan);
   const auto mantissa = static_cast<uint32_t>(digits);
   const uint32_t hidden = 1u << f.mantissa;
@@ -140,6 +117,26 @@ DType promote(DType a, DType b) {
     default:
       return DType::Float64;
   }
+}
+
+FloatLayout layout_of(DType narrow) {
+  switch (narrow) {
+    case DType::Float16:
+      return {10, 15, 31, true};
+    case DType::BFloat16:
+      return {7, 127, 255, true};
+    case DType::Float8E5M2:
+      return {2, 15, 31, true};
+    case DType::Float8E4M3:
+      return {3, 7, 15, false};
+    default:
+      internal_error("{} is not a narrow float", dtype_name(narrow));
+  }
+}
+
+double FloatLayout::largest() const {
+  const int last = has_infinity ? 1 : 2;  // units below a power of 2: one mantissa is the NaN
+  return std::ldexp(2 - last * std::ldexp(1.0, -mantissa), exponent_max() - bias);
 }
 
 int significant_bits(DType real) {

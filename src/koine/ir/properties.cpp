@@ -32,8 +32,11 @@ std::vector<int64_t> UOp::sizes() const {
   std::vector<int64_t> out;
   for (size_t i = 0; i < rank(); ++i) {
     const UOp d = dim(i);
-    KOINE_REQUIRE(d.is(Op::Const), Value, "{}: shape {} is symbolic where sizes must be known",
-                  op_name(op()), shape_text(*this));
+    KOINE_REQUIRE(
+        d.is(Op::Const), Value,
+        "{}: shape {} is symbolic where sizes must be known: Tensors have known sizes; compute "
+        "with Variables on graphs (koine/ir/build.hpp) and bind them in realize()",
+        op_name(op()), shape_text(*this));
     out.push_back(const_int(d));
   }
   return out;

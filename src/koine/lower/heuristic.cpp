@@ -24,7 +24,7 @@ AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
 
 // Elements that a step of `range` moves an access; nullopt where it is not linear.
 std::optional<int64_t> stride(const UOp& address, const UOp& range) {
-  if (!address.is(Op::Index)) return std::nullopt;
+  if (!is_address(address) || address.src().size() != 2) return std::nullopt;
   int64_t coefficient = 0;
   UOp rest;
   if (!linear_coefficient(address.src(1), range, coefficient, rest)) return std::nullopt;

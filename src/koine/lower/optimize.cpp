@@ -7,6 +7,7 @@
 #include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rewrite/rewrite.hpp"
@@ -169,12 +170,13 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
     if (node.is(Op::Load) && depends_on(node, wide)) {
       int64_t step = 0;
       UOp rest;
-      const UOp& place = node.src(0).src(1);
-      if (linear_coefficient(place, wide, step, rest) && step != 1) {
+      const UOp& address = node.src(0);
+      const bool is_place = is_address(address) && address.src().size() == 2;
+      if (is_place && linear_coefficient(address.src(1), wide, step, rest) && step != 1) {
         // The gate too: it speaks of the place that is read.
         const Substitution nearest{{wide, minimum(wide, index_const(size - 1))}};
-        const UOp again = simplify_index(substitute(place, nearest));
-        src[0] = with_sources(node.src(0), std::vector<UOp>{out.src(0).src(0), again});
+        const UOp again = simplify_index(substitute(address.src(1), nearest));
+        src[0] = with_sources(address, std::vector<UOp>{out.src(0).src(0), again});
         if (src.size() == 3) src[2] = substitute(node.src(2), nearest);
         out = with_sources(node, src);
       } else {

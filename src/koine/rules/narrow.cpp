@@ -5,32 +5,12 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/float_layout.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
 namespace {
-
-struct Format {
-  int mantissa, bias, exponent_max;  // largest exponent field of a finite value
-  bool has_infinity;
-  double largest;
-};
-
-Format format_of(DType dtype) {
-  switch (dtype) {
-    case DType::Float16:
-      return {10, 15, 30, true, 65504};
-    case DType::BFloat16:
-      return {7, 127, 254, true, 0x1.fep127};
-    case DType::Float8E5M2:
-      return {2, 15, 30, true, 57344};
-    case DType::Float8E4M3:
-      return {3, 7, 15, false, 448};
-    default:
-      internal_error("{} is not a narrow float", dtype_name(dtype));
-  }
-}
 
 UOp u32(int64_t v) { return constant_int(DType::UInt32, v); }
 UOp f32(double v) { return constant(DType::Float32, v); }
@@ -41,7 +21,7 @@ UOp shl(const UOp& a, int n) { return binary(Op::Shl, a, u32(n)); }
 
 // The nearest value of the format, ties to even, as a float32.
 UOp round_to(DType dtype, const UOp& x) {
-  const Format f = format_of(dtype);
+  const FloatLayout f = layout_of(dtype);
   const int drop = 23 - f.mantissa;
   const UOp bits = raw(x);
   const UOp sign = bit_and(bits, u32(0x80000000)), magnitude = bit_and(bits, u32(0x7fffffff));
@@ -56,7 +36,7 @@ UOp round_to(DType dtype, const UOp& x) {
     const UOp smallest_normal = raw(f32(std::ldexp(1.0, 1 - f.bias)));
     rounded = where(lt(magnitude, smallest_normal), small, rounded);
   }
-  const UOp largest = raw(f32(f.largest)), infinity = u32(0x7f800000), nan = u32(0x7fc00000);
+  const UOp largest = raw(f32(f.largest())), infinity = u32(0x7f800000), nan = u32(0x7fc00000);
   rounded = where(lt(largest, rounded), f.has_infinity ? infinity : nan, rounded);
   rounded = where(lt(infinity, magnitude), nan, rounded);
   return real(bit_or(rounded, sign));
@@ -64,7 +44,7 @@ UOp round_to(DType dtype, const UOp& x) {
 
 // Bits of a float32 that is already a value of the format.
 UOp encode(DType dtype, const UOp& x) {
-  const Format f = format_of(dtype);
+  const FloatLayout f = layout_of(dtype);
   const int drop = 23 - f.mantissa, width = dtype_info(dtype).bits;
   const UOp bits = raw(x);
   const UOp magnitude = bit_and(bits, u32(0x7fffffff));
@@ -80,15 +60,15 @@ UOp encode(DType dtype, const UOp& x) {
     // Infinity and NaN, with what the format has of its payload: computed NaNs are quiet.
     const int64_t fraction = (int64_t{1} << f.mantissa) - 1;
     const UOp special = f.has_infinity ? bit_or(bit_and(shr(magnitude, drop), u32(fraction)),
-                                                u32(int64_t{f.exponent_max + 1} << f.mantissa))
-                                       : u32((int64_t{f.exponent_max} << f.mantissa) | fraction);
+                                                u32(int64_t{f.exponent_max() + 1} << f.mantissa))
+                                       : u32((int64_t{f.exponent_max()} << f.mantissa) | fraction);
     code = where(lt(magnitude, u32(0x7f800000)), code, special);
   }
   return cast(bit_or(code, sign), storage_uint(dtype));
 }
 
 UOp decode(DType dtype, const UOp& stored) {
-  const Format f = format_of(dtype);
+  const FloatLayout f = layout_of(dtype);
   const int drop = 23 - f.mantissa, width = dtype_info(dtype).bits;
   const UOp bits = cast(stored, DType::UInt32);
   const UOp magnitude = bit_and(bits, u32((int64_t{1} << (width - 1)) - 1));
@@ -100,7 +80,7 @@ UOp decode(DType dtype, const UOp& stored) {
   wide = where(lt(magnitude, u32(int64_t{1} << f.mantissa)), subnormal, wide);
   if (f.has_infinity) {
     const UOp special = bit_or(shl(magnitude, drop), u32(0x7f800000));
-    wide = where(lt(magnitude, u32(int64_t{f.exponent_max + 1} << f.mantissa)), wide, special);
+    wide = where(lt(magnitude, u32(int64_t{f.exponent_max() + 1} << f.mantissa)), wide, special);
   } else {
     wide = where(eq(magnitude, u32((int64_t{1} << (width - 1)) - 1)), u32(0x7fc00000), wide);
   }

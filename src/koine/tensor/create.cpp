@@ -17,8 +17,12 @@ Tensor Tensor::full(const Shape& shape, const Tensor& value, DType dtype) {
   const UOp filled = tensor::broadcast_scalar(value.in_dtype("full", dtype), shape);
   return Tensor(is_float(dtype) ? History::leaf_of(filled) : filled);
 }
+Tensor tensor::like(const Tensor& x, double value) {
+  return Tensor(broadcast_scalar(constant(x.dtype(), value), x.shape()));
+}
 Tensor Tensor::full_like(const Tensor& value) const {
-  return Tensor(tensor::broadcast_scalar(value.in_dtype("full_like", dtype()), shape()));
+  const UOp filled = tensor::broadcast_scalar(value.in_dtype("full_like", dtype()), shape());
+  return Tensor(is_float(dtype()) ? History::leaf_of(filled) : filled);
 }
 
 namespace {
@@ -169,9 +173,9 @@ Tensor Tensor::randperm(int64_t n, const std::string& device) {
 Tensor Tensor::dropout(double p, bool training) const {
   KOINE_REQUIRE(p >= 0 && p <= 1, Value, "dropout: p = {} is not a probability", p);
   if (!training || p == 0) return *this;
-  if (p == 1) return zeros_like();
+  if (p == 1) return tensor::like(*this, 0);
   const Tensor keep = rand(shape(), device()) >= Tensor(p);
-  return where(keep, *this * Tensor(1 / (1 - p)), zeros_like());
+  return where(keep, *this * Tensor(1 / (1 - p)), tensor::like(*this, 0));
 }
 
 }  // namespace koine

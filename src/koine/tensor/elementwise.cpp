@@ -108,7 +108,7 @@ std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor&
 namespace {
 
 // |x|, whose slope at 0 is 1.
-Tensor magnitude(const Tensor& x) { return Tensor::where(x < x.zeros_like(), x.neg(), x); }
+Tensor magnitude(const Tensor& x) { return Tensor::where(x < tensor::like(x, 0), x.neg(), x); }
 
 // By squaring, with the wrap of the dtype. A negative exponent gives the whole part of the result,
 // which is 0 but for bases 1 and -1.
@@ -150,12 +150,12 @@ Tensor float_floor_division(const Tensor& x, const Tensor& y) {
   const Tensor endless = b.isinf().bitwise_and(a.isfinite());
   const Tensor near = (a - remainder) / b;
   const Tensor other_side =
-      (a != a.zeros_like()).bitwise_and((a < a.zeros_like()) != (b < b.zeros_like()));
+      (a != tensor::like(a, 0)).bitwise_and((a < tensor::like(a, 0)) != (b < tensor::like(b, 0)));
   const Tensor quotient =
       Tensor::where(endless, Tensor::where(other_side, Tensor(-1.0), ratio), near.round());
   const Tensor signed_quotient =
-      Tensor::where(quotient == Tensor(0.0), ratio * b.zeros_like(), quotient);
-  return Tensor::where(b == b.zeros_like(), ratio, signed_quotient);
+      Tensor::where(quotient == Tensor(0.0), ratio * tensor::like(b, 0), quotient);
+  return Tensor::where(b == tensor::like(b, 0), ratio, signed_quotient);
 }
 
 }  // namespace
@@ -357,18 +357,19 @@ Tensor Tensor::round() const {
   const Tensor even = (down * Tensor(0.5)).floor() * Tensor(2.0);
   const Tensor nearest =
       where(half < Tensor(0.5), down, where(half > Tensor(0.5), up, where(down == even, down, up)));
-  return where(nearest == zeros_like(), *this * zeros_like(), nearest);  // the sign of 0
+  return where(nearest == tensor::like(*this, 0), *this * tensor::like(*this, 0),
+               nearest);  // the sign of 0
 }
 // What detach() marks below has no part in a gradient: it gives the corners of amendment C40. It
 // costs nothing: see forward_rules.
 Tensor Tensor::abs() const {
   if (!is_signed(dtype()) && !is_float(dtype())) return *this;
-  const Tensor zero = zeros_like();
+  const Tensor zero = tensor::like(*this, 0);
   const Tensor rest = is_float(dtype()) ? where(*this > zero, *this, detach() + zero) : *this;
   return where(*this < zero, neg(), rest);
 }
 Tensor Tensor::sign() const {
-  const Tensor one = ones_like(), zero = zeros_like();
+  const Tensor one = tensor::like(*this, 1), zero = tensor::like(*this, 0);
   if (!is_signed(dtype()) && !is_float(dtype())) return where(*this != zero, one, zero);
   const Tensor rest = is_float(dtype()) ? detach() + zero : zero;  // NaN stays, -0 becomes 0
   return where(*this > zero, one, where(*this < zero, one.neg(), rest));
@@ -376,7 +377,7 @@ Tensor Tensor::sign() const {
 Tensor Tensor::square() const { return *this * *this; }
 Tensor Tensor::isnan() const { return *this != *this; }
 Tensor Tensor::isinf() const {
-  if (!is_float(dtype())) return zeros_like().cast(DType::Bool);
+  if (!is_float(dtype())) return tensor::like(*this, 0).cast(DType::Bool);
   const double inf = std::numeric_limits<double>::infinity();
   return (*this == Tensor(inf)).bitwise_or(*this == Tensor(-inf));
 }
@@ -401,7 +402,7 @@ Decay decay(const Tensor& z) {
   const double step = z.dtype() == DType::Float64 ? 512 : 64;
   const Tensor deep = z < -step;
   return {Tensor::where(deep, z + step, z).exp(),
-          Tensor::where(deep, z.full_like(std::exp(-step)), 1.0)};
+          Tensor::where(deep, tensor::like(z, std::exp(-step)), 1.0)};
 }
 
 // x / (1 + exp(-y)) for y = high + low, low a small correction. y has the sign of x, and x is not
@@ -449,7 +450,7 @@ Tensor Tensor::sigmoid() const {
 Tensor Tensor::tanh() const {
   if (!is_float(dtype()) || is_small_float(dtype()))
     return in_floats(*this, [](const Tensor& x) { return x.tanh(); });
-  const Tensor zero = zeros_like(), one(1.0), negative = *this < zero;
+  const Tensor zero = tensor::like(*this, 0), one(1.0), negative = *this < zero;
   const Tensor size = tensor::magnitude(*this), is_near = size < Tensor(0.625);
   const Tensor near = where(is_near, *this, zero), z = near * near;
   const Tensor p = (z * Tensor(-9.64399179425052238628e-1) - Tensor(9.92877231001918586564e1)) * z -

@@ -87,6 +87,8 @@ Tensor positions(std::string_view method, const Tensor& index, int64_t n);
 /// The same for class numbers, 0 to n - 1.
 Tensor class_numbers(std::string_view method, const Tensor& target, int64_t n);
 UOp broadcast_scalar(const UOp& value, const Shape& shape);
+/// A number in the shape and dtype of x: a constant, where full_like() gives a tensor of its own.
+Tensor like(const Tensor& x, double value);
 
 [[noreturn]] void refuse_as(std::string_view method, std::span<const Tensor> operands,
                             const Error& reason);

@@ -104,7 +104,7 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
       if (again == std::string::npos) continue;
       Shape mask(term.size(), 1);
       mask[i] = mask[again] = sizes[term[i]];
-      t = where(eye(sizes[term[i]], DType::Bool).reshape(mask), t, t.zeros_like())
+      t = where(eye(sizes[term[i]], DType::Bool).reshape(mask), t, tensor::like(t, 0))
               .sum({static_cast<int64_t>(again)});
       term.erase(again, 1);
       --i;
@@ -345,11 +345,11 @@ Tensor diagonal_of(std::string_view method, const Tensor& x, int64_t diagonal) {
 
 Tensor Tensor::tril(int64_t diagonal) const {
   const Tensor cut = diagonal_of("tril", *this, diagonal);
-  return where(arange(size(-1)).reshape({1, -1}) <= cut, *this, zeros_like());
+  return where(arange(size(-1)).reshape({1, -1}) <= cut, *this, tensor::like(*this, 0));
 }
 Tensor Tensor::triu(int64_t diagonal) const {
   const Tensor cut = diagonal_of("triu", *this, diagonal);
-  return where(arange(size(-1)).reshape({1, -1}) >= cut, *this, zeros_like());
+  return where(arange(size(-1)).reshape({1, -1}) >= cut, *this, tensor::like(*this, 0));
 }
 
 // --- losses
@@ -361,7 +361,7 @@ namespace {
 Tensor mean_of_counted(const Tensor& rows, const Tensor& target, std::optional<int64_t> ignored) {
   if (!ignored) return rows.mean();
   const Tensor counts = target != Tensor(*ignored);
-  return Tensor::where(counts, rows, rows.zeros_like()).sum() / counts.cast(rows.dtype()).sum();
+  return Tensor::where(counts, rows, tensor::like(rows, 0)).sum() / counts.cast(rows.dtype()).sum();
 }
 
 void require_classes(std::string_view method, const Tensor& x, const Tensor& target) {
@@ -375,7 +375,7 @@ Tensor picked_classes(std::string_view method, const Tensor& x, const Tensor& ta
                       std::optional<int64_t> ignored) {
   require_classes(method, x, target);
   const Tensor wanted =
-      ignored ? Tensor::where(target == Tensor(*ignored), target.zeros_like(), target) : target;
+      ignored ? Tensor::where(target == Tensor(*ignored), tensor::like(target, 0), target) : target;
   const Tensor at = tensor::class_numbers(method, wanted, x.size(1));
   return x.gather(1, at.unsqueeze(1)).squeeze(1).neg();
 }

@@ -69,7 +69,7 @@ Tensor Tensor::mean(const Axes& axes, bool keepdim) const {
 namespace {
 // The root of a sum of squares, whose slope at 0 is 0 by convention (that of the root is infinite).
 Tensor root_of_squares(const Tensor& sum) {
-  return Tensor::where(sum == sum.zeros_like(), sum.detach(), sum).sqrt();
+  return Tensor::where(sum == tensor::like(sum, 0), sum.detach(), sum).sqrt();
 }
 }  // namespace
 
@@ -150,7 +150,7 @@ Tensor Tensor::log_softmax(int64_t axis) const {
 Tensor Tensor::logsumexp(const Axes& axes, bool keepdim) const {
   const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
   const Tensor top = x.largest(axes, true, "logsumexp").detach();
-  const Tensor shift = where(top.isinf(), top.zeros_like(), top);  // inf - inf would be NaN
+  const Tensor shift = where(top.isinf(), tensor::like(top, 0), top);  // inf - inf would be NaN
   const Tensor total = (x - shift).exp().sum(axes, keepdim).log();
   return total + shift.reshape(total.shape());
 }
