@@ -1,5 +1,6 @@
 // Compositions and the stages: rows C, L and O of the specification.
 #include <cmath>
+#include <ctime>
 
 #include "check.hpp"
 #include "graphs.hpp"
@@ -545,6 +546,25 @@ TEST(stages, spec_B17_ranges) {
 }
 
 // --- optimisations -------------------------------------------------------------------------------
+
+// Thousands of accumulators in one kernel: each waits for one joint, not for every store.
+TEST(linearize, many_registers_cost_in_line) {
+  constexpr int64_t n = 4096;
+  const UOp i = range(0, index_const(n), AxisType::Unroll),
+            k = range(1, index_const(7), AxisType::Reduce);
+  const UOp in = param(1, shape_of({n * 7}), DType::Float32),
+            out = param(0, shape_of({n}), DType::Float32);
+  const UOp sum = reduce_ranges(Op::Add, load(index(in, {add(i, mul(k, index_const(n)))})),
+                                std::vector<UOp>{k});
+  const UOp kernel = sink(std::vector<UOp>{end(store(index(out, {i}), sum), std::vector<UOp>{i})});
+  const std::clock_t start = std::clock();
+  const LoweredKernel lowered = lower_kernel(kernel, cpu_target());
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  EXPECT_GT(lowered.linear.src().size(), 500u);
+#ifndef __SANITIZE_ADDRESS__
+  EXPECT_LT(seconds, 2) << "5 where every load waits for every store";
+#endif
+}
 
 TEST(opts, spec_O2_split_errors_name_axis_and_reason) {
   const UOp ast = schedule({(small({6, 8}) + Tensor(1.0)).uop()})[0].ast;

@@ -17,9 +17,10 @@ namespace {
 
 struct Loop;
 
-// An instruction or an inner loop of a scope, to be ordered by what it needs from its neighbours.
+// An instruction or an inner loop of a scope, to be ordered by what it needs from its neighbours;
+// or a joint, which gathers what many wait for: an After, a Group or an End.
 struct Item {
-  const Node* node = nullptr;
+  const Node* node = nullptr;  // null for a loop and a joint
   Loop* loop = nullptr;
   size_t key = SIZE_MAX;     // earliest position of what it holds, for a stable order
   std::vector<Item*> users;  // one entry a need
@@ -35,7 +36,7 @@ struct Loop {
   std::vector<Item*> inside;
 };
 
-// Where an instruction or a Range is: nodes that are neither have no scope.
+// Where an instruction, a joint or a Range is: nodes that are none of them have no scope.
 struct Where {
   Loop* scope = nullptr;
   Item* item = nullptr;  // null for a Range, which opens its scope
@@ -62,10 +63,7 @@ class Linearizer {
     report_violation("select", {node, -1, rule});
   }
 
-  static bool is_instruction(const UOp& u) {
-    return !u.is(Op::Sink) && !u.is(Op::After) && !u.is(Op::Group) && !u.is(Op::End) &&
-           !u.is(Op::Range);
-  }
+  static bool is_joint(const UOp& u) { return u.is(Op::After) || u.is(Op::Group) || u.is(Op::End); }
 
   void build_loops() {
     std::vector<const Node*> ranges;
@@ -131,52 +129,34 @@ class Linearizer {
     return used;
   }
 
-  // An instruction runs in the innermost of the loops it depends on.
+  // An instruction runs in the innermost of the loops it depends on; so does what waits for a
+  // joint.
   void place_instructions() {
     const std::vector<bool> used = used_as_value();
     items_.resize(order_.size());
     for (size_t i = 0; i < order_.size(); ++i) {
       const UOp& u = order_[i];
-      if (!used[i] || !is_instruction(u)) continue;
+      if (!used[i] || u.is(Op::Sink) || u.is(Op::Range)) continue;
       Loop* scope = &root_;
       for (const Node* r : u.ranges())
         if (Loop* l = where(r).scope; l->depth > scope->depth) scope = l;
       Item& item = items_[i];
-      item.node = u.node();
       item.key = i;
       scope->inside.push_back(&item);
       where_[i] = {scope, &item};
+      if (is_joint(u)) continue;
+      item.node = u.node();
       touch(scope, i);
-    }
-  }
-
-  // What node `i` waits for, seen through After, Group and End.
-  void requirements(size_t i, std::vector<size_t>& out) {
-    out.clear();
-    stack_.clear();
-    NodeNumbers seen;
-    auto push = [&](const UOp& s) {
-      if (seen.add(s.node()).second) stack_.push_back(s.node());
-    };
-    for_each_operand(order_[i], push);
-    while (!stack_.empty()) {
-      const Node* s = stack_.back();
-      stack_.pop_back();
-      if (s->op == Op::After || s->op == Op::Group || s->op == Op::End) {
-        for (const UOp& below : s->src()) push(below);
-      } else if (const size_t at = position_.find(s); where_[at].scope != nullptr) {
-        out.push_back(at);
-      }
     }
   }
 
   // A need orders the two items that hold both ends in the innermost scope around both.
   void connect() {
-    std::vector<size_t> needed;
     for (size_t i = 0; i < order_.size(); ++i) {
       if (where_[i].scope == nullptr) continue;
-      requirements(i, needed);
-      for (const size_t r : needed) {
+      for_each_operand(order_[i], [&](const UOp& operand) {
+        const size_t r = position_.find(operand.node());
+        if (where_[r].scope == nullptr) return;
         Loop *user = where_[i].scope, *source = where_[r].scope;
         Item *user_item = where_[i].item, *source_item = where_[r].item;
         while (user != source) {
@@ -188,10 +168,10 @@ class Linearizer {
             source = source->parent;
           }
         }
-        if (user_item == nullptr || source_item == nullptr || user_item == source_item) continue;
+        if (user_item == nullptr || source_item == nullptr || user_item == source_item) return;
         source_item->users.push_back(user_item);
         ++user_item->waits;
-      }
+      });
     }
   }
 
@@ -210,7 +190,7 @@ class Linearizer {
         out_.push_back(r);
         emit(*item->loop);  // depth of the loop nest, not of the graph
         out_.push_back(end(UOp::make(Op::Group, {}), std::vector<UOp>{r}));
-      } else {
+      } else if (item->node != nullptr) {
         out_.push_back(UOp::share(item->node));
       }
       for (Item* user : item->users)
@@ -226,7 +206,6 @@ class Linearizer {
   std::vector<Item> items_;
   std::vector<std::unique_ptr<Loop>> loops_;
   Loop root_;
-  std::vector<const Node*> stack_;
   std::vector<UOp> out_;
 };
 
