@@ -300,6 +300,7 @@ std::vector<Case> linear_cases() {
       {l, linear({r, s, end(group(Nodes{}), Nodes{r, s})}), Op::End, -1, "loops nest"},
       {l, linear({r}), Op::Range, -1, "every loop is closed"},
       {l, linear({in, index(in, {})}), Op::Index, 1, "one place in memory"},
+      {l, linear({in, load(index(in, {})), index(in, {})}), Op::Load, 0, "is contiguous"},
       {l, linear({acc, kept, start}), Op::Load, 0, "stored before it is read"},
       {l, linear({v, acc, maybe, start, close(maybe), kept}), Op::Load, 0,
        "stored before it is read"},

@@ -55,6 +55,7 @@ int check_dtype(const UOp& u, const Facts& facts) {
 int check_place(const UOp& u, const Facts&) {
   const UOp& place = strip_after(u.src(0));
   if (!place.is(Op::Index)) return unless(is_vector(place), 0);
+  if (place.src().size() != 2) return 0;
   const UOp& at = place.src(1);
   if (!is_vector(at)) return 0;
   return unless(at.is_scalar() || (width(at) > 1 && contiguous_access(place).yes), 0);
