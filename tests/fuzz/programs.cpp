@@ -231,6 +231,16 @@ class Maker {
     }
   }
 
+  // Whether no part of a gradient takes long: that of a product of many is a scan of all of them.
+  static bool is_small(const UOp& found) {
+    constexpr int64_t most_elements = 3000;
+    if (!found) return false;
+    const NodeList below = toposort(found);
+    return std::none_of(below.begin(), below.end(), [](const UOp& u) {
+      return u.dtype() != DType::Void && u.has_concrete_shape() && u.numel() > most_elements;
+    });
+  }
+
   // The gradient of a sum with respect to a value below it; where some op has none there is none.
   void gradients() {
     const DType was = std::exchange(dtype_, chance(4) ? DType::Float64 : DType::Float32);
@@ -242,7 +252,7 @@ class Maker {
       if (u.is(Op::Buffer) && is_float(u.dtype())) targets.push_back(u);
     if (targets.empty()) return make(y);
     const UOp found = gradient_of(y, pick(targets));
-    make(found && found.numel() < 3000 ? found : y);
+    make(is_small(found) ? found : y);
   }
 
   // backward() to a value of the pool, through another one that may be looked at before.
@@ -261,7 +271,7 @@ class Maker {
       return make(between);
     const int target = pick(targets);
     const UOp found = gradient_of(substitute(end, {{place(inner), between}}), place(target));
-    if (!found || found.numel() > 3000) return make(between);
+    if (!is_small(found)) return make(between);
     Step s{Step::Kind::Backward,
            new_value(found.shape(), found.dtype()),
            {target, inner},
