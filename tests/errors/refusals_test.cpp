@@ -256,7 +256,7 @@ TEST(refusals, name_the_method_that_was_called) {
   Tensor x = Tensor::zeros({2, 3}).clone();
   expect_error([&] { x.assign(b); }, {"assign: shape (4,)", "(2, 3)"});
   expect_error([&] { x.setitem({0}, b); }, {"setitem of (2, 3), (4,)"});
-  expect_error([&] { x.setitem({5}, b); }, {"setitem of (2, 3), (4,)", "position 5"});
+  expect_error([&] { x.setitem({5}, b); }, {"setitem: position 5", "(2, 3)"});
   expect_error([&] { x.setitem({i}, b); }, {"setitem of (2, 3), (4,)"});
 }
 
@@ -281,7 +281,7 @@ std::vector<Positions> uses() {
        [=](const Tensor& i) { return x.scatter_add(0, i, src); },
        {11, 22, 33},
        {1, 22, 3}},
-      {"index",
+      {"setitem",
        [=](const Tensor& i) {
          Tensor y = x.clone();
          y.setitem({i}, src);

@@ -230,6 +230,28 @@ TEST(numbers, functions_of_floats_on_integers) {
 }
 
 // Squares of float16 leave its range at 256: they are formed and added in float32.
+// Deviations of integers from a mean that is no float32.
+TEST(numbers, variances_of_integers) {
+  for (const bool strict : {false, true}) {
+    Options o = options();
+    o.strict = strict;
+    const OptionScope scope(o);
+    for (const DType d : {DType::Int32, DType::Int64, DType::UInt32, DType::Int8, DType::UInt8}) {
+      const int64_t offset = item_size(d) < 4 ? 100 : (int64_t{1} << 30) + 1;
+      const Tensor x = Tensor::from<int64_t>({offset, offset + 2, offset + 4}).cast(d);
+      for (const Tensor& t : {x.var(), x.std(), x.layernorm()})
+        EXPECT_EQ(t.dtype(), DType::Float32) << dtype_name(d);
+      EXPECT_EQ(x.var().item(), 4) << dtype_name(d);
+      EXPECT_EQ(x.std().item(), 2) << dtype_name(d);
+      EXPECT_EQ(x.var({0}, true, 0).tolist<float>(), std::vector<float>{8 / 3.0F});
+      const auto normal = x.layernorm(1, 0).tolist<double>();
+      EXPECT_NEAR(normal[0], -std::sqrt(1.5), 1e-7) << dtype_name(d);
+      EXPECT_EQ(normal[1], 0) << dtype_name(d);
+      EXPECT_TRUE(std::isnan(x[Slice{0, 1}].var().item())) << "one of them has no variance";
+    }
+  }
+}
+
 TEST(numbers, float16_norm_var_and_layernorm) {
   std::vector<float> data;
   for (int i = 0; i < 512; ++i) data.push_back(static_cast<float>(i % 2 ? 3000 + i : -3000 + i));

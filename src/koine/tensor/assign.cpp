@@ -191,7 +191,7 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
 void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
   const Tensor fitting(value.stored_as("setitem", dtype()));
   tensor::as_method("setitem", {*this, value}, [&] {
-    Tensor view = (*this)[items];
+    Tensor view = indexed("setitem", items);
     if (view.storage_id() == storage_id()) {
       view.assign(fitting);
       return;
@@ -199,7 +199,8 @@ void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
     // Counted from the end: an index out of range that reads 0 (IndexMode::Fill) names the place
     // behind the last, which is none.
     const Tensor places =
-        arange(-numel(), 0, 1, DType::Int64).reshape(shape())[items] + Tensor(numel());
+        arange(-numel(), 0, 1, DType::Int64).reshape(shape()).indexed("setitem", items) +
+        Tensor(numel());
     const Tensor values = fitting.expand(places.shape());
     assign(flatten().scatter(0, places.flatten(), values.flatten()).reshape(shape()));
   });

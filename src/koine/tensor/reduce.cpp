@@ -76,6 +76,8 @@ Tensor root_of_squares(const Tensor& sum) {
 Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
   if (is_small_float(dtype()))  // squares would leave the range
     return cast(DType::Float32).var(axes, keepdim, correction).cast(dtype());
+  if (!is_float(dtype()))  // float32 may not hold their mean
+    return cast(DType::Float64).var(axes, keepdim, correction).cast(DType::Float32);
   int64_t count = 1;
   for (const int64_t a : axes_of(axes, "var")) count *= size(a);
   const Tensor centred = *this - mean(axes, true);
@@ -85,6 +87,8 @@ Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
 Tensor Tensor::std(const Axes& axes, bool keepdim, int64_t correction) const {
   if (is_small_float(dtype()))
     return cast(DType::Float32).std(axes, keepdim, correction).cast(dtype());
+  if (!is_float(dtype()))
+    return cast(DType::Float64).std(axes, keepdim, correction).cast(DType::Float32);
   return root_of_squares(var(axes_of(axes, "std"), keepdim, correction));
 }
 Tensor Tensor::any(const Axes& axes, bool keepdim) const {
@@ -164,6 +168,8 @@ Tensor Tensor::layernorm(int64_t last_axes, double eps) const {
                 "layernorm: over the last {} axes of shape {}: use 1 to {}", last_axes,
                 shape_text(uop()), ndim());
   if (is_small_float(dtype())) return cast(DType::Float32).layernorm(last_axes, eps).cast(dtype());
+  if (!is_float(dtype()))
+    return cast(DType::Float64).layernorm(last_axes, eps).cast(DType::Float32);
   Axes axes;
   for (int64_t i = 1; i <= last_axes; ++i) axes.push_back(-i);
   const Tensor centred = *this - mean(axes, true);

@@ -335,6 +335,11 @@ class Tensor {
   struct Impl;
   struct History;
   explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  /// this[items] for `method`.
+  Tensor indexed(std::string_view method, const std::vector<IndexItem>& items) const;
+  Tensor every(int64_t step, size_t axis) const;
+  Tensor points(std::string_view method,
+                const std::vector<std::pair<int64_t, Tensor>>& tensors) const;
   Tensor picked(int64_t axis, const Tensor& at) const;
   /// Throws unless a shape has `count` elements.
   static void require_count(int64_t count, const Shape& shape);
