@@ -75,8 +75,6 @@ std::vector<Case> value_cases() {
       {tensor, after(scalar, {store(scalar, invalid(DType::Float32))}), Op::Store, 1,
        "not Invalid"},
       {tensor, add(backwards, index_const(1)), Op::Param, -1, "between two constants"},
-      {tensor, add(UOp::make(Op::After, {variable("n", 1, 3)}), index_const(1)), Op::After, 0,
-       "a Variable is none"},
       {tensor, expand(reshape(one(), shape_of({1})), shape_of({-4})), Op::Expand, 1, "at least 0"},
       {tensor, UOp::make(Op::Buffer, {shape_of({-4})}, BufferArg{7, DType::Float32, Device("CPU")}),
        Op::Buffer, 0, "at least 0"},

@@ -434,6 +434,10 @@ Derived derive(Op op, Sources src, const Arg& arg) {
                     Type, "Function: the arg is \"precompile\" or none");
       return {};
     case Op::After:
+      KOINE_REQUIRE(!is_variable(src[0]), Type,
+                    "After: {} is a Variable, a number for each run: only memory is stored into "
+                    "and read after that",
+                    src[0].as<BufferArg>().name);
       return {src[0].dtype(), stored_shape(src[0]), false};
     case Op::Range:
       KOINE_REQUIRE(src[0].dtype() == DType::Index && src[0].is_scalar(), Type,

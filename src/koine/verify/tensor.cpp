@@ -5,7 +5,6 @@
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/ir/linear.hpp"
 #include "koine/verify/demand.hpp"
 
 namespace koine {
@@ -20,11 +19,6 @@ const std::vector<Demand>& value_part() {
       {ops({Op::Param}), "a named Param is a scalar of index between two constants",
        [](const UOp& u, const Facts&) {
          return unless(u.as<BufferArg>().name.empty() || is_bounded_variable(u));
-       }},
-      {ops({Op::After}), "an After orders accesses of memory; a Variable is none",
-       [](const UOp& u, const Facts&) {
-         const UOp& passed = strip_after(u);
-         return unless(!passed.is(Op::Param) || passed.as<BufferArg>().name.empty(), 0);
        }},
       {ops({Op::Param, Op::Buffer, Op::Reshape, Op::Expand, Op::Pad, Op::Shrink}),
        "sizes are at least 0",
