@@ -394,7 +394,8 @@ TEST(effects, spec_B18_a_variable_is_no_memory) {
   const UOp n = variable("n", 1, 8), x = numbers({1, 2, 3});
   expect_error([&] { (void)after(n, {store(n, index_const(2))}); }, {"After", "n is a Variable"});
   expect_error([&] { (void)UOp::make(Op::After, {n}); }, {"After", "n is a Variable"});
-  const UOp changed = after(x, {store(reshape(n, shape_of({1})), numbers({2}))});
+  const UOp changed =
+      after(x, {store(reshape(n, shape_of({1})), reshape(index_const(2), shape_of({1})))});
   expect_error([&] { realize({changed}, {{"n", 3}}); }, {"Store", "view of a buffer", "Reshape"});
 }
 
