@@ -547,9 +547,8 @@ TEST(stages, spec_B17_ranges) {
 
 // --- optimisations -------------------------------------------------------------------------------
 
-// Thousands of accumulators in one kernel: each waits for one joint, not for every store.
-TEST(linearize, many_registers_cost_in_line) {
-  constexpr int64_t n = 4096;
+// A kernel of n accumulators, lowered: processor seconds.
+static double seconds_for_registers(int64_t n) {
   const UOp i = range(0, index_const(n), AxisType::Unroll),
             k = range(1, index_const(7), AxisType::Reduce);
   const UOp in = param(1, shape_of({n * 7}), DType::Float32),
@@ -559,11 +558,19 @@ TEST(linearize, many_registers_cost_in_line) {
   const UOp kernel = sink(std::vector<UOp>{end(store(index(out, {i}), sum), std::vector<UOp>{i})});
   const std::clock_t start = std::clock();
   const LoweredKernel lowered = lower_kernel(kernel, cpu_target());
-  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-  EXPECT_GT(lowered.linear.src().size(), 500u);
-#ifndef __SANITIZE_ADDRESS__
-  EXPECT_LT(seconds, 2) << "5 where every load waits for every store";
-#endif
+  EXPECT_GT(lowered.linear.src().size(), static_cast<size_t>(n / 8));
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+}
+
+// Thousands of accumulators in one kernel: each waits for one joint, not for every store. Four
+// times as many cost four times as much; 16 times where every load waits for every store.
+TEST(linearize, many_registers_cost_in_line) {
+  double few = 1e9, many = 1e9;
+  for (int run = 0; run < 3; ++run) {
+    few = std::min(few, seconds_for_registers(1024));
+    many = std::min(many, seconds_for_registers(4096));
+  }
+  EXPECT_LT(many, 9 * few);
 }
 
 TEST(opts, spec_O2_split_errors_name_axis_and_reason) {
