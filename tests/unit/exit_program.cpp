@@ -1,6 +1,6 @@
 // Computes in the destructor of a static object that is older than all of Koine's, so that it is
 // destroyed after theirs: on worker threads and through every part that keeps something for later.
-// With an argument, for the first time then.
+// With an argument, for the first time then: it computes, or says that the compiler is gone.
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -39,10 +39,18 @@ bool compute(const Tensor& t) {
   return right && !text.str().empty();
 }
 
+bool first_use = false;
+
 struct Late {
   Tensor t;
   ~Late() {
-    if (!compute(t)) std::_Exit(1);
+    try {
+      if (!compute(t)) std::_Exit(1);
+    } catch (const koine::Error& e) {
+      const bool says_why =
+          std::string(e.what()).find("the process is exiting") != std::string::npos;
+      if (!first_use || !says_why) std::_Exit(1);
+    }
   }
 };
 Late late;
@@ -51,6 +59,7 @@ Late late;
 
 int main(int arguments, char**) {
   late.t = Tensor::ones({64, 64}).contiguous();
-  if (arguments > 1) return 0;
+  first_use = arguments > 1;
+  if (first_use) return 0;
   return compute(late.t) ? 0 : 1;
 }

@@ -34,6 +34,17 @@ void require(llvm::Error error, const char* what) {
   if (error) internal_error("LLVM: {}: {}", what, llvm::toString(std::move(error)));
 }
 
+#ifndef KOINE_LLVM_SHARED
+// LLVM in the program itself goes with the program's other static objects; a compiler that works
+// on what they have left behind may hang.
+bool llvm_is_gone = false;
+const struct Farewell {
+  ~Farewell() { llvm_is_gone = true; }
+} farewell;
+#else
+constexpr bool llvm_is_gone = false;  // it outlives the program's static objects
+#endif
+
 void initialise() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -149,6 +160,9 @@ class Code : public JitCode {
 }  // namespace
 
 std::shared_ptr<JitCode> jit_compile(const UOp& linear, const Target& target) {
+  KOINE_REQUIRE(!llvm_is_gone, Device,
+                "compile: the process is exiting and its compiler is gone: a static object whose "
+                "destructor computes must have computed the same before main returns");
   Compiler* compiler = of_thread<Compiler>();
   std::optional<Compiler> last;  // of a thread that has destroyed its own
   if (compiler == nullptr) compiler = &last.emplace();
