@@ -75,8 +75,7 @@ void require_accesses(const UOp& u) {
 bool is_before_expand(const UOp& graph) {
   const NodeList order = toposort(graph);
   return std::none_of(order.begin(), order.end(), [](const UOp& u) {
-    const bool is_register = u.is(Op::Buffer) && u.addrspace() == AddrSpace::Reg;
-    return is_register || u.is(Op::Special) || (is_elementwise(u.op()) && !u.is_scalar());
+    return is_register(u) || u.is(Op::Special) || (is_elementwise(u.op()) && !u.is_scalar());
   });
 }
 

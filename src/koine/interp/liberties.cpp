@@ -3,25 +3,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "koine/ir/float_layout.hpp"
+
 namespace koine {
 
 double Precision::unit() const { return std::ldexp(1.0, -digits); }
 
 Precision precision_of(DType dtype) {
-  switch (dtype) {
-    case DType::Float64:
-      return {53, 0x1.fffffffffffffp1023, 0x1p-1074};
-    case DType::Float16:
-      return {11, 65504, 0x1p-24};
-    case DType::BFloat16:
-      return {8, 0x1.fep127, 0x1p-133};
-    case DType::Float8E4M3:
-      return {4, 448, 0x1p-9};
-    case DType::Float8E5M2:
-      return {3, 57344, 0x1p-16};
-    default:
-      return {24, 0x1.fffffep127, 0x1p-149};
-  }
+  if (dtype == DType::Float64) return {53, 0x1.fffffffffffffp1023, 0x1p-1074};
+  if (!is_small_float(dtype)) return {24, 0x1.fffffep127, 0x1p-149};
+  const FloatLayout f = layout_of(dtype);
+  return {f.mantissa + 1, f.largest(), std::ldexp(1.0, 1 - f.bias - f.mantissa)};
 }
 
 bool may_contract(DType dtype) { return dtype == DType::Float32 || dtype == DType::Float64; }

@@ -26,10 +26,11 @@ bool is_address(const UOp& u) {
   return base.is(Op::Buffer) || (base.is(Op::Param) && base.as<BufferArg>().name.empty());
 }
 
-const UOp& accessed_buffer(const UOp& access) {
-  const UOp& address = strip_after(access.src(0));
-  return address.is(Op::Index) ? strip_after(address.src(0)) : address;
+const UOp& buffer_at(const UOp& address) {
+  const UOp& at = strip_after(address);
+  return at.is(Op::Index) ? strip_after(at.src(0)) : at;
 }
+const UOp& accessed_buffer(const UOp& access) { return buffer_at(access.src(0)); }
 
 bool is_register(const UOp& buffer) {
   return buffer.is(Op::Buffer) && buffer.as<BufferArg>().space == AddrSpace::Reg;

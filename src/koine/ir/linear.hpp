@@ -12,6 +12,8 @@ namespace koine {
 const UOp& strip_after(const UOp& u);
 /// An Index into a buffer (an address), as opposed to one into a vector value.
 bool is_address(const UOp& u);
+/// The memory that an address lies in: the address itself where it is no Index.
+const UOp& buffer_at(const UOp& address);
 /// The Param or Buffer that an access goes to.
 const UOp& accessed_buffer(const UOp& access);
 

@@ -336,12 +336,9 @@ void threads(Plan& plan, double work) {
 // What runs in the written order only: loops after one another, a kernel that reads what it
 // stores, and stores that may meet in one place, where the last one stays.
 bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
-  auto memory = [](const UOp& address) {
-    return strip_after(address.is(Op::Index) ? address.src(0) : address);
-  };
   for (const UOp& load : accesses.loads)
     for (const UOp& st : accesses.stores)
-      if (memory(load) == memory(st)) return true;
+      if (buffer_at(load) == buffer_at(st)) return true;
   int nests = 0;
   for (const UOp& u : toposort(ast))
     if (u.is(Op::End) && (u.tag() == runs_in_order || ++nests > 1)) return true;

@@ -131,13 +131,15 @@ Tensor::Axes Tensor::axes_of(const Axes& axes, std::string_view method) const {
 
 // --- creation from data --------------------------------------------------------------------------
 
-void Tensor::require_count(int64_t count, const Shape& shape) {
-  int64_t wanted = 1;
-  bool fits = true;
+std::optional<int64_t> tensor::count_of(const Shape& shape) {
+  int64_t count = 1;
   for (const int64_t s : shape)
-    fits = fits && s >= 0 && !__builtin_mul_overflow(wanted, s, &wanted);
-  KOINE_REQUIRE(fits && wanted == count, Value, "from: {} elements do not fill shape {}", count,
-                tensor::text_of(shape));
+    if (s < 0 || __builtin_mul_overflow(count, s, &count)) return std::nullopt;
+  return count;
+}
+void Tensor::require_count(int64_t count, const Shape& shape) {
+  KOINE_REQUIRE(tensor::count_of(shape) == count, Value, "from: {} elements do not fill shape {}",
+                count, tensor::text_of(shape));
 }
 Tensor Tensor::from_bytes(const void* data, const Shape& shape, DType dtype,
                           const std::string& device) {

@@ -89,10 +89,10 @@ RandomState& random_state() {
 
 // One uint64 of threefry output an element.
 Tensor random_bits(const Shape& shape, const std::string& device) {
-  int64_t n = 1;
-  for (const int64_t s : shape)
-    KOINE_REQUIRE(s >= 0 && !__builtin_mul_overflow(n, s, &n), Value,
-                  "random: shape {} has a negative size or is too large", tensor::text_of(shape));
+  const auto count = tensor::count_of(shape);
+  KOINE_REQUIRE(count, Value, "random: shape {} has a negative size or is too large",
+                tensor::text_of(shape));
+  const int64_t n = *count;
   uint64_t draw[2];
   {
     RandomState& state = random_state();

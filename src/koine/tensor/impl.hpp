@@ -76,6 +76,8 @@ namespace tensor {
 /// Stands for the base of a view.
 UOp placeholder(const UOp& base);
 std::string text_of(const Shape& shape);
+/// Elements of a shape; null where a size is negative or the product leaves 63 bits.
+std::optional<int64_t> count_of(const Shape& shape);
 /// Both operands of `method` in the dtype they meet in; the literals are null for what is no C++
 /// literal.
 std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor& b,

@@ -67,6 +67,13 @@ Tensor Tensor::mean(const Axes& axes, bool keepdim) const {
   return (wide.sum(axes, keepdim) * Tensor(1.0 / static_cast<double>(count))).cast(out);
 }
 namespace {
+// What the squares of deviations from a mean are computed in: they would leave the range of narrow
+// floats, and float32 may not hold the mean of integers.
+DType squares_in(DType d) {
+  return is_small_float(d) ? DType::Float32 : is_float(d) ? d : DType::Float64;
+}
+DType result_of(DType d) { return is_float(d) ? d : DType::Float32; }
+
 // The root of a sum of squares, whose slope at 0 is 0 by convention (that of the root is infinite).
 Tensor root_of_squares(const Tensor& sum) {
   return Tensor::where(sum == tensor::like(sum, 0), sum.detach(), sum).sqrt();
@@ -74,10 +81,8 @@ Tensor root_of_squares(const Tensor& sum) {
 }  // namespace
 
 Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
-  if (is_small_float(dtype()))  // squares would leave the range
-    return cast(DType::Float32).var(axes, keepdim, correction).cast(dtype());
-  if (!is_float(dtype()))  // float32 may not hold their mean
-    return cast(DType::Float64).var(axes, keepdim, correction).cast(DType::Float32);
+  if (const DType wide = squares_in(dtype()); wide != dtype())
+    return cast(wide).var(axes, keepdim, correction).cast(result_of(dtype()));
   int64_t count = 1;
   for (const int64_t a : axes_of(axes, "var")) count *= size(a);
   const Tensor centred = *this - mean(axes, true);
@@ -85,10 +90,8 @@ Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
   return centred.square().sum(axes, keepdim) / Tensor(degrees);
 }
 Tensor Tensor::std(const Axes& axes, bool keepdim, int64_t correction) const {
-  if (is_small_float(dtype()))
-    return cast(DType::Float32).std(axes, keepdim, correction).cast(dtype());
-  if (!is_float(dtype()))
-    return cast(DType::Float64).std(axes, keepdim, correction).cast(DType::Float32);
+  if (const DType wide = squares_in(dtype()); wide != dtype())
+    return cast(wide).std(axes, keepdim, correction).cast(result_of(dtype()));
   return root_of_squares(var(axes_of(axes, "std"), keepdim, correction));
 }
 Tensor Tensor::any(const Axes& axes, bool keepdim) const {
@@ -167,9 +170,8 @@ Tensor Tensor::layernorm(int64_t last_axes, double eps) const {
   KOINE_REQUIRE(last_axes >= 1 && last_axes <= ndim(), Value,
                 "layernorm: over the last {} axes of shape {}: use 1 to {}", last_axes,
                 shape_text(uop()), ndim());
-  if (is_small_float(dtype())) return cast(DType::Float32).layernorm(last_axes, eps).cast(dtype());
-  if (!is_float(dtype()))
-    return cast(DType::Float64).layernorm(last_axes, eps).cast(DType::Float32);
+  if (const DType wide = squares_in(dtype()); wide != dtype())
+    return cast(wide).layernorm(last_axes, eps).cast(result_of(dtype()));
   Axes axes;
   for (int64_t i = 1; i <= last_axes; ++i) axes.push_back(-i);
   const Tensor centred = *this - mean(axes, true);
