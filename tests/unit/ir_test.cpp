@@ -140,6 +140,14 @@ TEST(ir, spec_A5_binary_on_any_device_and_in_functions) {
   const UOp p = param(0, shape_of({3}), DType::UInt8), x = leaf({3}, DType::UInt8);
   const UOp call = function(tuple(std::vector<UOp>{add(p, blob)}), std::vector<UOp>{x});
   expect_same_everywhere(get_tuple(call, 0));
+  for (const char* device : {"INTERP", "CPU"}) {  // read by nothing: the default device of the time
+    Options o = options();
+    o.device = device;
+    const OptionScope scope(o);
+    Tensor alone(blob);
+    EXPECT_EQ(alone.tolist<int>(), (std::vector<int>{1, 2, 3}));
+    EXPECT_EQ(alone.device(), device);
+  }
 }
 
 TEST(ir, spec_A6_vector_constants_are_stacks) {

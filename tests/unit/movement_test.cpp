@@ -185,6 +185,11 @@ TEST(movement, spec_B9_spec_amend_9_bitcast) {
   EXPECT_EQ(bytes.bitcast(DType::Float32).tolist<float>(), values);
   expect_same_everywhere(bytes.bitcast(DType::Float32));
   expect_same_everywhere(bitcast(x, DType::UInt8));
+  const UOp wide = leaf({2}, DType::UInt64);  // one kernel reads it with two dtypes
+  expect_same_everywhere(
+      index(bitcast(wide, DType::Int32), {bit_and(wide, constant_int(DType::UInt64, 3))}));
+  expect_same_everywhere(add(bitcast(wide, DType::Float32),
+                             pad(cast(wide, DType::Float32), shape_of({1}), shape_of({4}))));
   expect_error([&] { (void)bitcast(leaf({3}, DType::UInt8), DType::Float32); },
                {"Bitcast", "3 bytes"});
 }

@@ -178,7 +178,9 @@ UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, c
 std::shared_ptr<Memory> memory_of(const UOp& buffer) { return storage::memory(buffer); }
 UOp realized_buffer(const UOp& value) {
   if (value.is(Op::Buffer) && storage::memory(value)) return value;
-  return storage::result(value);
+  const UOp buffer = storage::result(value);
+  // What lies on no device follows the default one, which may have changed since.
+  return buffer && buffer.device().name() == device_of(value) ? buffer : UOp();
 }
 
 std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables) {

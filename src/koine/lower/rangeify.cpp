@@ -362,13 +362,15 @@ class Scheduler {
     return std::move(current_);
   }
 
-  // Index(Param slot of this kernel, flat place).
+  // Index(Param slot of this kernel, flat place). A buffer that is read with two dtypes (a Bitcast
+  // to another item size) has a slot for each: a Param says one dtype.
   UOp kernel_address(const UOp& storage, DType dtype, const Indices& at, const UOp& shape) {
     return index(kernel_param(storage, dtype, product(shape)), {flat_index(shape, at)});
   }
 
   UOp kernel_param(const UOp& storage, DType dtype, const UOp& elements) {
-    auto [it, fresh] = slots_.try_emplace(storage.node(), static_cast<int64_t>(slots_.size()));
+    auto [it, fresh] =
+        slots_.try_emplace({storage.node(), dtype}, static_cast<int64_t>(slots_.size()));
     if (fresh) current_.kernel.buffers.push_back(storage);
     return param(it->second, stack(std::vector<UOp>{elements}), dtype);
   }
@@ -766,7 +768,7 @@ class Scheduler {
   Pending current_;
   absl::flat_hash_map<Place, Element> memo_;
   absl::flat_hash_map<Place, std::vector<UOp>> reduce_ranges_;
-  absl::flat_hash_map<const Node*, int64_t> slots_;
+  absl::flat_hash_map<std::pair<const Node*, DType>, int64_t> slots_;
   struct Local {
     Indices at;
     std::vector<UOp> ranges;
