@@ -150,6 +150,13 @@ TEST(safetensors, save_and_load) {
     EXPECT_EQ(loaded.at(name).shape(), t.shape());
     EXPECT_EQ(loaded.at(name).bytes(), t.bytes()) << name;
   }
+  const Tensor one = Tensor::ones({1});
+  expect_error([&] { safe_save({{"a\xff", one}}, path); }, {"safe_save", "a\xef\xbf\xbd", "UTF-8"});
+  expect_error([&] { safe_save({{"__metadata__", one}}, path); }, {"safe_save", "__metadata__"});
+  EXPECT_EQ(safe_load(path).size(), state.size());  // the file stays as it was
+  const std::string name = "\xc3\xa9 \"\\\n";
+  safe_save({{name, one}}, path);
+  EXPECT_EQ(safe_load(path).at(name).tolist<float>(), one.tolist<float>());
   std::remove(path.c_str());
 }
 

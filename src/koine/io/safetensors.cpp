@@ -12,6 +12,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::string_view metadata_key = "__metadata__";  // of the header: about no tensor
+
 constexpr std::pair<std::string_view, DType> dtype_codes[] = {
     {"BOOL", DType::Bool},         {"I8", DType::Int8},
     {"I16", DType::Int16},         {"I32", DType::Int32},
@@ -27,6 +29,15 @@ int64_t natural(const Json& j, const std::string& path, std::string_view what) {
   KOINE_REQUIRE(j.is_number_unsigned() && j.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX),
                 File, "{}: {} is not a non-negative integer", path, what);
   return static_cast<int64_t>(j.get<uint64_t>());
+}
+
+void require_name(const std::string& name) {
+  KOINE_REQUIRE(name != metadata_key, Value,
+                "safe_save: no tensor can be named '{}': the format keeps its notes there", name);
+  const Json text = name;
+  const std::string shown = text.dump(-1, ' ', false, Json::error_handler_t::replace);
+  KOINE_REQUIRE(Json::parse(shown) == text, Value,
+                "safe_save: the name {} is not UTF-8, which the format asks for", shown);
 }
 
 struct Entry {
@@ -93,7 +104,7 @@ std::map<std::string, Tensor> safe_load(const std::string& path, const std::stri
   std::map<std::string, Tensor> out;
   std::vector<char> data;
   for (const auto& [name, j] : json.items()) {
-    if (name == "__metadata__") continue;
+    if (name == metadata_key) continue;
     const Entry e = parse_entry(name, j, path, data_bytes);
     data.resize(static_cast<size_t>(e.end - e.begin));
     in.seekg(static_cast<std::streamoff>(8 + static_cast<int64_t>(header_bytes) + e.begin));
@@ -109,6 +120,7 @@ void safe_save(const std::map<std::string, Tensor>& tensors, const std::string& 
   std::vector<std::vector<std::byte>> data;
   int64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
+    require_name(name);
     data.push_back(tensor.bytes());
     std::string_view code;
     for (const auto& [c, dtype] : dtype_codes)
