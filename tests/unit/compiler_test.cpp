@@ -371,9 +371,16 @@ TEST(stages, spec_L8_render_c_and_llvm) {
   const UOp ast = schedule({(small({16}) * Tensor(2.0)).uop()})[0].ast;
   const LoweredKernel k = lower_kernel(ast, generic_target(true));
   EXPECT_NE(render_c(k.linear, "twice").find("void twice(void** buffers"), std::string::npos);
-  EXPECT_NE(render_llvm_text(k.linear, "twice", generic_target(true)).find("fmul <16 x float>"),
-            std::string::npos)
-      << "LLVM sees vectors";
+  Target target = generic_target(true);
+  target.cpu = "x86-64-v3";
+  target.features = "+avx2";
+  target.vector_bytes = 32;
+  const std::string text = render_llvm_text(k.linear, "twice", target);
+  // Vectors, and what the code generator must know of the processor to keep them whole.
+  for (const char* part : {"fmul <16 x float>", "nounwind", "\"no-trapping-math\"=\"true\"",
+                           "\"target-cpu\"=\"x86-64-v3\"", "\"target-features\"=\"+avx2\"",
+                           "\"prefer-vector-width\"=\"256\"", "\"min-legal-vector-width\"=\"256\""})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
 TEST(stages, debug_levels_print_what_the_docs_say) {

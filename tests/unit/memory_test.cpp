@@ -1,7 +1,10 @@
 // Memory and what stands for it: Params, Variables, devices, LOCAL memory, the arena, the
 // allocator, caches (rows A2, B15, B17, B18, B20, L1, L7, P4, amendment C28). In both modes.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 
 #include "check.hpp"
@@ -610,6 +613,24 @@ TEST(memory, the_limit_is_on_all_blocks_together) {
   // Tensors obey it, and everything is as before once the switch is back.
   expect_error([] { (void)Tensor::zeros({1 << 20}).clone().realize(); },
                {"out of memory", "4194304"});
+}
+
+TEST(memory, what_is_too_much_to_keep_goes_back_to_the_system) {
+  const int64_t gib = int64_t{1} << 30;
+  const OptionScope scope(with([&](Options& o) {
+    o.poison = false;
+    o.memory_limit = 8 * gib;
+  }));
+  auto mapped = [] {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    return pages * sysconf(_SC_PAGESIZE);
+  };
+  CachingAllocator allocator("CPU:9");
+  const int64_t before = mapped();
+  for (int i = 0; i < 3; ++i) allocator.allocate(3 * gib).reset();  // never touched
+  EXPECT_EQ(allocator.bytes_cached(), 0);
+  EXPECT_LT(mapped() - before, gib);
 }
 
 }  // namespace koine::test

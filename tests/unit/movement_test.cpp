@@ -652,6 +652,34 @@ TEST(functions, spec_F3_bodies_are_closed_and_equal) {
   expect_same_everywhere(get_tuple(f, 0));
 }
 
+// An effect and an index are no arguments: they stay in the body, what they read comes from
+// outside.
+TEST(functions, spec_F3_effects_and_indices_of_captured_memory_stay_in_the_body) {
+  const Tensor memory = Tensor::zeros({2}).clone().realize(), x = Tensor::from<float>({3, 4}),
+               other = Tensor::zeros({3}).clone().realize(), seven = Tensor(7.0).clone().realize();
+  const UOp call = make_function(
+      [&](const std::vector<UOp>& in) {
+        const UOp view = shrink(other.uop(), shape_of({1}), shape_of({2}));
+        return std::vector<UOp>{
+            after(memory.uop(),
+                  {store(memory.uop(), in[0]),
+                   store(view, expand(reshape(seven.uop(), shape_of({1})), shape_of({2})))})};
+      },
+      {x.uop()});
+  EXPECT_EQ(Tensor(get_tuple(call, 0)).tolist<float>(), (std::vector<float>{3, 4}));
+  EXPECT_EQ(other.tolist<float>(), (std::vector<float>{0, 7, 7}));
+
+  const UOp places = Tensor::from<int>({1, -1, 0}).uop();
+  const UOp picked = make_function(
+      [&](const std::vector<UOp>& in) {
+        return std::vector<UOp>{
+            index(in[0], {mul(cast(places, DType::Index), cast(places, DType::Index))})};
+      },
+      {x.uop()});
+  EXPECT_EQ(Tensor(get_tuple(picked, 0)).tolist<float>(), (std::vector<float>{4, 4, 3}));
+  expect_same_everywhere(get_tuple(picked, 0));
+}
+
 TEST(functions, spec_amend_33_hygiene) {
   // f(x) = x + 1 traced at 1: the literal is not the input.
   const UOp one = constant(DType::Float32, 1);

@@ -176,7 +176,6 @@ double operations_of(const UOp& graph, Level level, const Variables& variables) 
     const UOp& inside = u.is(Op::Reduce) ? u.src(0) : u;
     double times = 1;
     if (level == Level::Program) {
-      if (u.is(Op::Stack) && u.dtype() == DType::Index) continue;
       if (u.dtype() != DType::Void) times = size_of(inside.shape(), variables);
     } else {
       if (u.is(Op::Special)) threads = static_cast<double>(const_int(u.src(0)));
