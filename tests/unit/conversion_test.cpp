@@ -233,6 +233,23 @@ TEST(conversion, spec_D3_spec_amend_30_division_by_minus_1) {
   }
 }
 
+// Bounds that end at 0 do not prove that a divisor is none (C30: 0 divides to 0).
+TEST(conversion, spec_D3_spec_amend_30_a_divisor_of_one_sign_may_be_0) {
+  for (const DType d : {DType::Int8, DType::Int32, DType::Int64, DType::UInt32}) {
+    const Tensor x = Tensor::from<int>({7, 7, 8, 9, 0}).cast(d).repeat({9}).realize();
+    const Tensor y = Tensor::from<int>({0, 3, 0, 2, 0}).cast(d).repeat({9}).realize();
+    for (const Tensor& divisor : {y.minimum(0), y.maximum(0), -(y.maximum(0))}) {
+      if (!is_signed(d) && !(divisor.uop() == y.maximum(0).uop())) continue;
+      expect_same_everywhere(x.idiv(divisor));
+      expect_same_everywhere(x.mod(divisor));
+      const auto q = x.idiv(divisor).tolist<int64_t>(), r = x.mod(divisor).tolist<int64_t>();
+      EXPECT_EQ(q[0], 0);
+      EXPECT_EQ(r[0], 0);
+    }
+    if (is_signed(d)) expect_same_everywhere(x.idiv((-y).minimum(0)));
+  }
+}
+
 // A target that has an op keeps it; one that has not gets the decomposition, which the interpreter
 // evaluates to the same bits.
 TEST(conversion, spec_D9_native_and_decomposed) {

@@ -240,6 +240,14 @@ TEST(effects, spec_B19_the_stores_of_a_group_are_one_kernel) {
     (void)realize({after(p, {group(std::vector<UOp>{store(p, q), store(q, p)})})});
     EXPECT_EQ(in_memory(p), (Numbers{4, 5, 6}));
     EXPECT_EQ(in_memory(q), (Numbers{1, 2, 3}));
+    // What both need is part of that kernel, however dear it is.
+    const UOp dear = Tensor(numbers({1, 2, 3})).cast(DType::Float32).sin().exp().log().cos().uop();
+    const UOp u = leaf({3}), v = leaf({3}, DType::Float32, 1);
+    EXPECT_EQ(
+        schedule({after(u, {group(std::vector<UOp>{store(u, dear), store(v, neg(dear))})})}).size(),
+        1u);
+    EXPECT_EQ(schedule({after(u, {store(u, dear)}), after(v, {store(v, neg(dear))})}).size(), 3u)
+        << "two kernels share it through memory";
   });
   // Large enough for threads and lanes.
   const int64_t n = 1 << 18;

@@ -24,22 +24,14 @@ Tables& tables() {
 }
 
 void on_death(uint64_t id) {
-  std::shared_ptr<Memory> memory;  // both are released outside the lock
-  UOp buffer;
-  Past past;
-  const std::lock_guard lock(tables().mutex);
-  if (const auto it = tables().memory.find(id); it != tables().memory.end()) {
-    memory = std::move(it->second);
-    tables().memory.erase(it);
-  }
-  if (const auto it = tables().results.find(id); it != tables().results.end()) {
-    buffer = std::move(it->second);
-    tables().results.erase(it);
-  }
-  if (const auto it = tables().pasts.find(id); it != tables().pasts.end()) {
-    past = std::move(it->second);
-    tables().pasts.erase(it);
-  }
+  Tables& t = tables();
+  decltype(t.memory)::node_type memory;  // what goes is released outside the lock
+  decltype(t.results)::node_type buffer;
+  decltype(t.pasts)::node_type past;
+  const std::lock_guard lock(t.mutex);
+  memory = t.memory.extract(id);
+  buffer = t.results.extract(id);
+  past = t.pasts.extract(id);
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ class TensorInterpreter {
       masked |= !a.valid.empty();
       strides.push_back(broadcast_strides(a, out.sizes.size()));
     }
-    if (masked) out.valid.assign(out.data.size(), 1);
+    if (masked) out.valid.resize(out.data.size());
     const DType dtype = in[u.is(Op::Where) ? 1 : 0]->dtype;
     Coordinates c(out.sizes);
     Bits operands[3] = {};
@@ -216,7 +216,7 @@ class TensorInterpreter {
     const Array& in = of(u.src(0));
     const auto axis = static_cast<size_t>(u.as<int64_t>());
     const Sizes strides = strides_of(in.sizes);
-    if (!in.valid.empty()) out.valid.assign(out.data.size(), 1);
+    if (!in.valid.empty()) out.valid.resize(out.data.size());
     Coordinates c(out.sizes);
     for (size_t i = 0; i < out.data.size(); ++i, c.next()) {
       Sizes at = c.at();

@@ -109,9 +109,7 @@ std::string literal(const UOp& u) {
   const DType d = u.dtype();
   if (d == DType::Float32 || d == DType::Float64) {
     const double v = const_double(u);
-    if (!std::isfinite(v))
-      return fmt::format("from_{}({:#x}u{})", suffix(d), u.as<ConstArg>().bits,
-                         d == DType::Float64 ? "ll" : "");
+    if (!std::isfinite(v)) return fmt::format("from_{}({:#x}u)", suffix(d), u.as<ConstArg>().bits);
     if (v == std::trunc(v) && std::fabs(v) < 1e6 && !(v == 0 && std::signbit(v)))
       return fmt::format("{:.1f}{}", v, d == DType::Float32 ? "f" : "");
     return fmt::format("{:a}{}", v, d == DType::Float32 ? "f" : "");
