@@ -168,7 +168,7 @@ std::shared_ptr<JitCode> jit_compile(const UOp& linear, const Target& target) {
   if (compiler == nullptr) compiler = &last.emplace();
   static std::atomic<uint64_t> next{0};
   const std::string name = fmt::format("kernel{}", next.fetch_add(1));
-  llvm::SmallVector<char, 0> object = compiler->object(linear, name, target);
+  auto object = compiler->object(linear, name, target);
   auto made = jit().createJITDylib(name);
   if (!made) internal_error("LLVM: make a library: {}", llvm::toString(made.takeError()));
   llvm::orc::JITDylib& library = *made;
