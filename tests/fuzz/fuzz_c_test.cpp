@@ -5,7 +5,7 @@
 namespace koine::test {
 
 TEST(fuzz, c_text_agrees_with_the_interpreter) {
-  const int64_t cases = test_cases(4000);
+  const int64_t cases = test_cases(2000);
   CText text;
   for (int64_t i = 0; i < cases; ++i) {
     std::mt19937_64 random(test_seed() + 77 + static_cast<uint64_t>(i));

@@ -5,25 +5,28 @@
 
 #include "check.hpp"
 #include "kernels.hpp"
+#include "koine/interp/bounded.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/rangeify.hpp"
 
 namespace koine::test {
 
 /// Values whose kernels, as C text, go through the system's compiler: all of them at once, when
-/// `check` is called, as starting a compiler is what costs. Strict mode; sizes must be known.
+/// `check` is called, as starting a compiler is what costs. Sizes must be known.
 class CText {
  public:
-  /// Takes a value and what it must be; without the latter the interpreter says.
+  /// Takes a value in strict mode, and in default mode where that may differ; the interpreter says
+  /// what it must be.
   void add(const UOp& value);
-  void add(const UOp& value, Array expected, const std::optional<KernelEdits>& edits = {});
+  /// In the mode of the options.
+  void add(const UOp& value, BoundedArray expected, const std::optional<KernelEdits>& edits = {});
   /// Compiles, runs and compares; `optimise` is the compiler's level.
   void check(int optimise = 0);
 
  private:
   struct Case {
     UOp value;
-    Array expected;
+    BoundedArray expected;
     Callified program;
     std::vector<Kernel> kernels;
     size_t first;                  ///< number of its first function
