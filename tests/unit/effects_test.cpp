@@ -512,6 +512,10 @@ TEST(effects, spec_amend_27_validity_survives_every_way_through_a_program) {
   const UOp wide = bitcast(pad(small, shape_of({0}), shape_of({8})), DType::Int32);
   expect_value(top(wide), {static_cast<int>(0xfcfdfeffu)});
   EXPECT_EQ(interpret(wide, bindings_of(wide)).valid, (std::vector<uint8_t>{1, 0}));
+  const UOp square = pad(numbers({-1, -2, -3, -4, -5, -6}), shape_of({0}), shape_of({8})),
+            table = bitcast(reshape(square, shape_of({2, 4})), DType::Int64);
+  expect_same_everywhere(top(table));
+  expect_same_everywhere(top(bitcast(reshape(square, shape_of({2, 2, 2})), DType::Int16)));
   // Costly, padded, and wanted by two kernels: memory could not hold it.
   const UOp costly =
       pad(bitcast(reduce(Op::Add, expand(reshape(x, shape_of({2, 1})), shape_of({2, 9})), {1}),

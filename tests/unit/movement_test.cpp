@@ -532,6 +532,91 @@ TEST(movement, spec_B20_spec_amend_29_assignment) {
   EXPECT_EQ(base.tolist<float>(), (std::vector<float>{1, 1, 6, 1}));
 }
 
+// x[a, b, c] against plain loops, as NumPy defines it: every mix of slices and tensors on each
+// axis.
+TEST(movement, spec_B7_every_mix_of_slices_and_tensors) {
+  using Positions = std::vector<int64_t>;
+  const Shape sizes{3, 4, 5};
+  const Tensor x = Tensor::arange(60).reshape(sizes);
+  struct Item {
+    IndexItem item;
+    bool tensor;
+    Positions at;  // of a tensor: broadcast to (2, 2), row by row
+  };
+  const Tensor row = Tensor::from<int32_t>({2, 0}), column = Tensor::from<int64_t>({-1, 1}, {2, 1});
+  auto items_of = [&](int64_t n) {
+    Positions all, back;
+    for (int64_t i = 0; i < n; ++i) all.push_back(i);
+    for (int64_t i = n - 1; i >= 0; i -= 2) back.push_back(i);
+    return std::vector<Item>{{Slice{}, false, all},
+                             {Slice{1, 3}, false, {1, 2}},
+                             {Slice{{}, {}, -2}, false, back},
+                             {row, true, {2, 0, 2, 0}},
+                             {column, true, {n - 1, n - 1, 1, 1}}};
+  };
+  const std::vector<Item> kinds[3] = {items_of(3), items_of(4), items_of(5)};
+  for (size_t code = 0; code < 125; ++code) {
+    const Item* items[3] = {&kinds[0][code / 25], &kinds[1][code / 5 % 5], &kinds[2][code % 5]};
+    std::vector<size_t> tensors, slices, order;
+    bool rows = false, columns = false;
+    for (size_t axis = 0; axis < 3; ++axis) {
+      (items[axis]->tensor ? tensors : slices).push_back(axis);
+      rows = rows || items[axis] == &kinds[axis][3];
+      columns = columns || items[axis] == &kinds[axis][4];
+    }
+    // The points stand where the first tensor stands if tensors are neighbours, else in front.
+    const bool together = tensors.empty() || tensors.back() - tensors[0] + 1 == tensors.size();
+    const size_t place = together && !tensors.empty() ? tensors[0] : 0;
+    const int64_t height = columns ? 2 : 1, width = rows ? 2 : 1;
+    Shape shape;
+    for (size_t k = 0; k < slices.size(); ++k)
+      shape.push_back(static_cast<int64_t>(items[slices[k]]->at.size()));
+    Shape points;
+    if (columns) points.push_back(2);
+    if (rows || columns) points.push_back(width);
+    shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(place), points.begin(), points.end());
+    Positions expected;
+    const Positions none{0};
+    auto count = [&](size_t k) { return k < slices.size() ? items[slices[k]]->at : none; };
+    const Positions first = count(0), second = count(1), third = count(2);
+    auto visit = [&](int64_t p, int64_t q, int64_t a, int64_t b, int64_t c) {
+      const int64_t at_slices[3] = {a, b, c};
+      int64_t flat = 0;
+      for (size_t axis = 0, k = 0; axis < 3; ++axis)
+        flat = flat * sizes[axis] + (items[axis]->tensor
+                                         ? items[axis]->at[static_cast<size_t>(2 * p + q)]
+                                         : at_slices[k++]);
+      expected.push_back(flat);
+    };
+    // Loops over the slices before the points, the points, and the slices after them.
+    auto over_points = [&](auto&& body) {
+      for (int64_t p = 0; p < height; ++p)
+        for (int64_t q = 0; q < width; ++q) body(p, q);
+    };
+    if (place == 0)
+      over_points([&](int64_t p, int64_t q) {
+        for (const int64_t a : first)
+          for (const int64_t b : second)
+            for (const int64_t c : third) visit(p, q, a, b, c);
+      });
+    else if (place == 1)
+      for (const int64_t a : first)
+        over_points([&](int64_t p, int64_t q) {
+          for (const int64_t b : second) visit(p, q, a, b, 0);
+        });
+    else
+      for (const int64_t a : first)
+        for (const int64_t b : second)
+          over_points([&](int64_t p, int64_t q) { visit(p, q, a, b, 0); });
+    const Tensor got = x[{items[0]->item, items[1]->item, items[2]->item}];
+    EXPECT_EQ(got.shape(), shape) << code;
+    EXPECT_EQ(got.tolist<int64_t>(), expected) << code;
+    Tensor copy = x.clone();
+    copy.setitem({items[0]->item, items[1]->item, items[2]->item}, got);
+    EXPECT_EQ(copy.tolist<int64_t>(), x.tolist<int64_t>()) << code;
+  }
+}
+
 // x[index] = value against plain loops: every kind of index, duplicates, negative positions.
 TEST(movement, spec_B20_spec_amend_28_setitem_by_any_index) {
   const Tensor x = Tensor::arange(24).reshape({4, 6});

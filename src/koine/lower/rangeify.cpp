@@ -58,7 +58,7 @@ struct Request {
   std::vector<Effect> effects;
   UOp after;  // whose Stores these are; null for a plain result
   std::string reason;
-  bool transfer = false;  // a copy between devices
+  bool transfer;  // a copy between devices
 };
 
 constexpr int64_t most_local = 256 << 10;  // bytes of a LOCAL buffer
