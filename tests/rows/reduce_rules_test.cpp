@@ -26,7 +26,9 @@ double at_size(const UOp& value, const UOp& n, int64_t size, const std::string& 
   o.device = device;
   const OptionScope scope(o);
   const Array got = array_of(realize({value}, {{n.as<BufferArg>().name, size}})[0]);
-  const Array meant = interpret(value, {{n, {DType::Index, {}, {static_cast<Bits>(size)}, {}}}});
+  Bindings bindings = bindings_of(value);
+  bindings.emplace(n, Array{DType::Index, {}, {static_cast<Bits>(size)}, {}});
+  const Array meant = interpret(value, bindings);
   EXPECT_EQ(difference(meant, got), "") << device << " n=" << size << "\n" << to_text(value);
   return bits_to_double(value.dtype(), got.data[0]);
 }
@@ -50,6 +52,20 @@ TEST(reduce_rules, folds_of_a_constant_over_symbolic_and_empty_ranges) {
           EXPECT_EQ(at_size(fold(Op::Mul), n, size, device), std::pow(3, size));
         }
     }
+}
+
+// The sum of one element has its sign, also where only the Variable knows that there is one.
+TEST(reduce_rules, a_sum_over_a_symbolic_range_keeps_the_sign_of_one_zero) {
+  const OptionScope scope(strict_options());
+  const UOp x = Tensor::full({6}, -0.0).clone().realize().uop();
+  for (const int64_t least : {0, 1, 2}) {
+    const UOp n = variable("n", least, 6);
+    const UOp sum = reshape(
+        reduce(Op::Add, shrink(x, shape_of({0}), stack(std::vector<UOp>{n})), {0}), shape_of({}));
+    for (const char* device : {"CPU", "INTERP"})
+      for (int64_t size = least; size <= 3; ++size)
+        EXPECT_EQ(std::signbit(at_size(sum, n, size, device)), size == 1) << size;
+  }
 }
 
 // sum over j of (condition on i and j), as tril, triu and arange have it: each diagonal, each side.

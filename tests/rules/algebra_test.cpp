@@ -20,7 +20,7 @@ struct Tables {
   const UOp u = leaf({}, DType::UInt64, 7), b = leaf({}, DType::UInt8, 8);
   const UOp row = leaf({3}, DType::Int32, 9), mask = leaf({3}, DType::Bool, 10);
   const UOp n = variable("n", 0, 9), m = variable("m", 0, 9), wide = variable("w", 0, 300),
-            k = variable("k", -5, 5);
+            bytes = variable("bytes", 0, 255), k = variable("k", -5, 5);
   const UOp yes = constant_bool(true), no = constant_bool(false);
 
   std::vector<RuleRow> algebra() const {
@@ -154,6 +154,11 @@ struct Tables {
         {"cast(cast(index))", cast(cast(n, DType::Int8), DType::Index), n},
         {"cast(cast(index))", cast(cast(n, DType::Int8), DType::Float32), cast(n, DType::Float32)},
         {nullptr, cast(cast(wide, DType::UInt8), DType::Index), {}},
+        {"cast(cast(index))", cast(cast(bytes, DType::UInt8), DType::Index), bytes},
+        {nullptr, cast(cast(add(bytes, index_const(1)), DType::UInt8), DType::Index), {}},
+        {nullptr, cast(cast(add(bytes, index_const(-1)), DType::UInt8), DType::Index), {}},
+        {"cast(cast(index))", cast(cast(add(bytes, index_const(-128)), DType::Int8), DType::Index),
+         add(bytes, index_const(-128))},
         {nullptr, cast(cast(n, DType::Bool), DType::Int32), {}},
     };
   }

@@ -80,6 +80,11 @@ bool commutes(const UOp& u) {
   return !u.is(Op::Max) || !is_float(u.dtype());
 }
 
+// Whether every value of an index is one of the integer dtype.
+bool holds(DType dtype, const UOp& index) {
+  const IntegerRange r = integer_range(dtype);
+  return index.bounds().low >= r.low && index.bounds().high <= r.high;
+}
 bool exact_integer(const UOp& u) { return !is_float(u.dtype()) && u.dtype() != DType::Index; }
 
 RuleSet<> make_algebra() {
@@ -199,10 +204,8 @@ RuleSet<> make_algebra() {
                  m.root().dtype() == DType::UInt64)
                return UOp();
              const UOp exact = binary(m.root().op(), m[0], index_const(const_int(m[3])));
-             const IntegerRange r = integer_range(m.root().dtype());
-             const bool fits = m[0].bounds().low >= r.low && m[0].bounds().high <= r.high &&
-                               exact.bounds().low >= r.low && exact.bounds().high <= r.high;
-             return fits ? cast(exact, m.root().dtype()) : UOp();
+             const DType d = m.root().dtype();
+             return holds(d, m[0]) && holds(d, exact) ? cast(exact, d) : UOp();
            }),
       rule("cast(index)*cast(index)", node(ops({Op::Add, Op::Mul}), {pat_cast(x), pat_cast(y)}),
            [](const Match& m) {
@@ -210,19 +213,15 @@ RuleSet<> make_algebra() {
                  is_float(m.root().dtype()) || m.root().dtype() == DType::UInt64)
                return UOp();
              const UOp exact = binary(m.root().op(), m[0], m[1]);
-             const IntegerRange r = integer_range(m.root().dtype());
-             auto fits = [&](const UOp& u) {
-               return u.bounds().low >= r.low && u.bounds().high <= r.high;
-             };
-             return fits(m[0]) && fits(m[1]) && fits(exact) ? cast(exact, m.root().dtype()) : UOp();
+             const DType d = m.root().dtype();
+             return holds(d, m[0]) && holds(d, m[1]) && holds(d, exact) ? cast(exact, d) : UOp();
            }),
       rule("cast(index) < y", node(ops({Op::CmpLt, Op::CmpNe}), {pat_cast(x), y}),
            [](const Match& m) {
              const DType dtype = m[1].dtype();
              if (m[0].dtype() != DType::Index || is_float(dtype) || dtype == DType::UInt64)
                return UOp();
-             const IntegerRange r = integer_range(dtype);
-             if (m[0].bounds().low < r.low || m[0].bounds().high > r.high) return UOp();
+             if (!holds(dtype, m[0])) return UOp();
              return binary(m.root().op(), m[0], cast(m[1], DType::Index));
            }),
       rule("y < cast(index)", node(Op::CmpLt, {y, pat_cast(x)}),
@@ -230,8 +229,7 @@ RuleSet<> make_algebra() {
              const DType dtype = m[1].dtype();
              if (m[0].dtype() != DType::Index || is_float(dtype) || dtype == DType::UInt64)
                return UOp();
-             const IntegerRange r = integer_range(dtype);
-             if (m[0].bounds().low < r.low || m[0].bounds().high > r.high) return UOp();
+             if (!holds(dtype, m[0])) return UOp();
              return lt(cast(m[1], DType::Index), m[0]);
            }),
       rule("cast(cast(index))", pat_cast(pat_cast(x).as(1)),
@@ -239,9 +237,7 @@ RuleSet<> make_algebra() {
              if (m[0].dtype() != DType::Index || is_float(m[1].dtype()) ||
                  m[1].dtype() == DType::Bool)
                return UOp();
-             const IntegerRange r = integer_range(m[1].dtype());
-             if (m[0].bounds().low < r.low || m[0].bounds().high > r.high) return UOp();
-             return cast(m[0], m.root().dtype());
+             return holds(m[1].dtype(), m[0]) ? cast(m[0], m.root().dtype()) : UOp();
            }),
   };
 }
