@@ -1,8 +1,13 @@
 // The language that rules are written in: what a pattern matches, which rule of a set fires, and
 // what the driver makes of it.
 #include "koine/rewrite/rewrite.hpp"
+
+#include <chrono>
+#include <thread>
+
 #include "check.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine::test {
@@ -129,6 +134,24 @@ TEST(rule_sets, a_rule_of_any_op_sees_every_op) {
   const UOp x = leaf({}, DType::Int32);
   EXPECT_EQ(rewrite(where(lt(x, number(3)), x, number(0)), all),
             UOp::make(Op::Where, {constant_bool(true), x, number(0)}));
+}
+
+TEST(rewriting, time_counts_once_where_drivers_nest) {
+  RewriteCounters& counters = rewrite_counters();
+  ASSERT_EQ(counters.depth, 0);
+  const double before = counters.seconds;
+  const auto start = std::chrono::steady_clock::now();
+  {
+    const RewriteClock outer;
+    for (int i = 0; i < 100; ++i) {
+      const RewriteClock inner, innermost;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(counters.seconds - before, 0.005);
+  EXPECT_LE(counters.seconds - before, passed.count());
+  EXPECT_EQ(counters.depth, 0);
 }
 
 TEST(rewriting, results_are_rewritten_again_and_every_node_once) {

@@ -354,9 +354,57 @@ TEST(verify, spec_H7_arity) {
   expect_error([&] { (void)parse(access + "%6 = Load(%4, %5)\n"); }, {"Load", "alt and gate"});
   expect_error([&] { (void)parse(access + "%6 = Load(%4)\n"); }, {"Load", "address space"});
   expect_error([&] { (void)parse(access + "%6 = Add(%5)\n"); }, {"Add", "2 sources", "got 1"});
+  expect_error([&] { (void)parse(access + "%6 = Add(%5, %5, %5)\n"); },
+               {"Add: takes 2 sources, got 3"});
+  expect_error([&] { (void)parse(access + "%6 = Const[float32 1](%5)\n"); },
+               {"Const: takes 0 sources, got 1"});
+  expect_error([&] { (void)parse(access + "%6 = Store(%4)\n"); },
+               {"Store: takes 2 to 3 sources, got 1"});
+  expect_error([&] { (void)parse(access + "%6 = After()\n"); },
+               {"After: takes 1 or more sources, got 0"});
   expect_error([&] { (void)parse(access + "%6 = Const()\n"); }, {"Const", "needs a value"});
   expect_error([&] { (void)parse(access + "%6 = Range[0 LOOP](%5)\n"); },
                {"Range", "bound", "index scalar", "float32"});
+}
+
+// What a number may be at most holds, and one more does not.
+TEST(verify, limits_hold_at_their_number_and_no_further) {
+  auto with_slot = [](int64_t slot) { return kernel(element(loop(), slot)); };
+  auto unrolled = [](int64_t n) {
+    const UOp r = loop(1, n, AxisType::Unroll);
+    return kernel(reduce_ranges(Op::Add, element(r), Nodes{r}));
+  };
+  auto threaded = [](int64_t n) {
+    const UOp r = loop(0, n, AxisType::Thread);
+    return kernel(one(), r);
+  };
+  auto of_threads = [](int64_t n) {
+    return kernel(
+        cast(UOp::make(Op::Special, {index_const(n)}, std::string("thread")), DType::Float32));
+  };
+  auto with_local = [](int64_t n) {
+    const UOp local = buffer(AddrSpace::Local, shape_of({n}));
+    return kernel(load(index(local, {loop()})));
+  };
+  auto numbered = [](int64_t id) { return kernel(element(loop(id)), loop(id)); };
+  struct Limit {
+    const char* what;
+    VerifyLevel level;
+    std::function<UOp(int64_t)> make;
+    int64_t most;
+  };
+  const auto k = VerifyLevel::Kernel, s = VerifyLevel::Shaped;
+  for (const Limit& limit :
+       std::vector<Limit>{{"slots", k, with_slot, (1 << 16) - 1},
+                          {"UNROLL steps", k, unrolled, 1 << 14},
+                          {"THREAD steps", k, threaded, 1 << 16},
+                          {"numbers of threads", s, of_threads, 1 << 16},
+                          {"elements of a LOCAL Buffer", k, with_local, 64 << 10},
+                          {"ids of Ranges", k, numbered, (int64_t{1} << 40) - 1}}) {
+    const auto at = find_violation(limit.make(limit.most), limit.level);
+    EXPECT_FALSE(at) << limit.what << ": " << violation_text(*at);
+    EXPECT_TRUE(find_violation(limit.make(limit.most + 1), limit.level)) << limit.what;
+  }
 }
 
 // And the graphs of which the cases are variations break none.
