@@ -233,6 +233,21 @@ TEST(conversion, spec_D3_spec_amend_30_division_by_minus_1) {
   }
 }
 
+// By 0, which only LLVM sees, and late.
+TEST(conversion, spec_D5_bytes_shifted_by_what_turns_out_to_be_0) {
+  for (const DType d : {DType::Int8, DType::UInt8, DType::Int16, DType::Int32})
+    for (const int64_t n : {1, 6, 16, 64, 200}) {
+      const UOp x = leaf({n}, d), eight = constant_int(d, 8 * item_size(d));
+      const UOp none = binary(Op::Shl, x, bit_or(x, eight));  // all of it is shifted out
+      for (const UOp& shifted : {binary(Op::Shr, x, none), binary(Op::Shl, x, none),
+                                 binary(Op::Shr, x, binary(Op::Shl, x, constant_int(d, -1)))}) {
+        EXPECT_EQ(difference(array_of(x), run_on(shifted, "CPU")), "")
+            << dtype_name(d);  // this host's instructions
+        expect_same_everywhere(shifted);
+      }
+    }
+}
+
 // Bounds that end at 0 do not prove that a divisor is none (C30: 0 divides to 0).
 TEST(conversion, spec_D3_spec_amend_30_a_divisor_of_one_sign_may_be_0) {
   for (const DType d : {DType::Int8, DType::Int32, DType::Int64, DType::UInt32}) {

@@ -148,6 +148,14 @@ RuleSet<> make_algebra() {
            [](const Match& m) { return m[0].is_scalar() ? constant_like(m[0], 0) : UOp(); }),
       rule("shift 0", node(ops({Op::Shl, Op::Shr}), {x, Pat(0)}),
            [](const Match& m) { return m[0]; }),
+      rule("shift all out", node(ops({Op::Shl, Op::Shr}), {x, any_const(1)}),
+           [](const Match& m) {
+             const int64_t width = 8 * item_size(m[0].dtype());
+             const auto by = static_cast<uint64_t>(const_int(m[1]));
+             if (by < static_cast<uint64_t>(width) || !m[0].is_scalar()) return UOp();
+             if (m.root().is(Op::Shl) || !is_signed(m[0].dtype())) return constant_like(m[0], 0);
+             return binary(Op::Shr, m[0], constant_like(m[1], width - 1));
+           }),
       // --- comparisons
       rule("x!=x", x != x,
            [](const Match& m) {
