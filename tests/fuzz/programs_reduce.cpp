@@ -6,6 +6,7 @@
 #include "isolate.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/validity.hpp"
 #include "reduce.hpp"
 
 namespace koine::test {
@@ -85,8 +86,15 @@ class ProgramReduction {
         const UOp before = best_.steps[i].graphs[k];
         Reducer how;
         how.most_tries = tries_;
-        const UOp after =
-            reduce_graph(before, [&](const UOp& g) { return fails(with_graph(i, k, g)); }, how);
+        auto still_fails = [&](const UOp& g) {
+          if (may_be_invalid(g) && !may_be_invalid(before)) return false;  // no tensor is that
+          try {
+            return fails(with_graph(i, k, g));
+          } catch (const Error&) {  // other graphs read it, and cannot with this dtype or shape
+            return false;
+          }
+        };
+        const UOp after = reduce_graph(before, still_fails, how);
         if (after == before) continue;
         best_ = with_graph(i, k, after);
         any = true;
