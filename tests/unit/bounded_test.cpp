@@ -94,6 +94,20 @@ TEST(bounded, sums_in_any_order_and_no_further) {
   EXPECT_FALSE(within(reduce(Op::Add, floats({1, inf, 2}), {0}), {5}));
 }
 
+// 0 or -0, by the order of the sum: also what is made of it, however small the factor.
+TEST(bounded, the_sign_of_a_zero_sum_stays_open) {
+  const UOp zeros = Tensor::full({4}, -0.0, DType::Float64).clone().realize().uop();
+  const UOp sum = reduce(Op::Add, zeros, {0});
+  for (const double by : {1.0, 1e-5, -1e-300, 0.0}) {
+    const UOp scaled = mul(sum, constant(DType::Float64, by));
+    EXPECT_GT(error_at(bounded(scaled), 0), 0) << by;
+    EXPECT_LT(error_at(bounded(scaled), 0), 1e-300) << by;
+    const UOp quotient = fdiv(sum, constant(DType::Float64, by == 0 ? 1 : 1 / by));
+    EXPECT_GT(error_at(bounded(quotient), 0), 0) << by;
+  }
+  expect_same_everywhere(mul(sum, leaf({}, DType::Float64)));
+}
+
 TEST(bounded, what_liberties_decide_is_unknown) {
   const UOp x = floats({0.1f, 0.2f, 0.3f}), y = floats({0.7f, 0.9f, -0.3f});
   const UOp sum = add(mul(x, y), y), strict = floats({0.1f * 0.7f + 0.7f, 5, -0.4f});

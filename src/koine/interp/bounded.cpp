@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -62,9 +63,16 @@ double residue(double v, const Operand& a, const Operand& b, DType dtype) {
   return std::abs(exact);
 }
 
+// What gets smaller than the smallest number is an error still: the sign of a zero.
+constexpr double least_error = std::numeric_limits<double>::denorm_min();
+
+double scaled_error(double error, double by) {
+  return error == 0 ? 0 : std::max(error * std::abs(by), least_error);
+}
+
 double product_error(const Operand& a, const Operand& b) {
-  auto times = [](double x, double e) { return e == 0 ? 0 : std::abs(x) * e; };
-  return times(a.v, b.error) + times(b.v, a.error) + (a.error == 0 ? 0 : times(a.error, b.error));
+  return scaled_error(b.error, a.v) + scaled_error(a.error, b.v) +
+         (a.error == 0 ? 0 : scaled_error(b.error, a.error));
 }
 
 Outcome of_mul(double v, const Operand& a, const Operand& b, DType dtype) {
@@ -101,7 +109,7 @@ Outcome of_quotient(double v, const Operand& a, const Operand& b, DType dtype) {
   if (a.error + b.error == 0 || a.is_exact_nan() || b.is_exact_nan()) return {};
   const double low = std::abs(b.v) - b.error;
   if (!(low > 0) || !std::isfinite(b.v)) return {unknown};
-  return rounded(v, (a.error + std::abs(v) * b.error) / low, dtype);
+  return rounded(v, std::max((a.error + std::abs(v) * b.error) / low, least_error), dtype);
 }
 
 // Exp2, Log2, Sin, Pow: off by what the operands are, and by what both executions may err.
