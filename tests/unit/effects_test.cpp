@@ -264,6 +264,16 @@ TEST(effects, spec_B19_the_stores_of_a_group_are_one_kernel) {
   });
 }
 
+TEST(effects, spec_B20_old_states_of_two_buffers_in_one_chain) {
+  in_both_modes([] {
+    const UOp a = numbers({1, 2, 3, 4, 5, 6, 7, 8}), b = numbers({9});
+    const UOp n0 = part(a, 0, 6), n3 = after(b, {store(b, b)}), n4 = after(a, {store(n0, n0), n3});
+    const UOp n9 = after(n4, {store(flip(n4, {1}), n4)});
+    const UOp n13 = after(n9, {store(part(n9, 7, 1), b)});
+    expect_value(UOp::make(Op::Max, {n13, a}), {8, 7, 6, 5, 5, 6, 7, 9});
+  });
+}
+
 TEST(effects, spec_B19_a_use_before_its_definition_is_refused) {
   const UOp x = param(0, shape_of({4}), DType::Int32), at = index_const(1);
   const UOp address = index(x, {at}), value = load(address), sum = add(value, value),
