@@ -248,6 +248,15 @@ TEST(effects, spec_B19_the_stores_of_a_group_are_one_kernel) {
         1u);
     EXPECT_EQ(schedule({after(u, {store(u, dear)}), after(v, {store(v, neg(dear))})}).size(), 3u)
         << "two kernels share it through memory";
+    // So do a store to places that are sums, and who reads these sums.
+    const UOp table = numbers({0, 1, 1, 1, 1, 0});
+    const UOp places =
+        reshape(reduce(Op::Add, reshape(table, shape_of({3, 2})), {1}), shape_of({3}));
+    const UOp to = numbers({0, 0, 0});
+    EXPECT_EQ(schedule({after(to, {store(index(to, {cast(places, DType::Index)}), fill(5, 3))}),
+                        neg(places)})
+                  .size(),
+              3u);
   });
   // Large enough for threads and lanes.
   const int64_t n = 1 << 18;
@@ -509,6 +518,9 @@ TEST(effects, spec_amend_27_validity_survives_every_way_through_a_program) {
   expect_value(top(stack(std::vector<UOp>{whole, p})), {-5});
   expect_value(top(flip(stack(std::vector<UOp>{p, p, whole}), {1, 1})), {-5});
   expect_value(top(permute(stack(std::vector<UOp>{whole, p}), {1, 0})), {-5});
+  // A fill is valid, whatever it lies around.
+  expect_value(top(pad(p, shape_of({1}), shape_of({6}), number(-3))), {-3});
+  expect_value(reduce(Op::Add, pad(p, shape_of({1}), shape_of({6}), number(-3)), {0}), {-18});
   // Bytes of invalid elements are invalid, and so is what is made of one such byte.
   const UOp bytes = bitcast(p, DType::Int8);  // -5 is fb ff ff ff, -7 is f9 ff ff ff
   EXPECT_EQ(bytes.numel(), 16);

@@ -119,6 +119,9 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"softmax", f32({64, 100}).softmax(), machine,
        "r_L64_L20_u5_R20_G5_R20_G5: Split(1, 5, UPCAST) Split(3, 5, GROUP_REDUCE) Split(5, 5, "
        "GROUP_REDUCE)"},
+      {"products of a last axis",
+       Tensor::einsum("mkb,knb->mnb", {f32({32, 40, 64}), f32({40, 16, 64}, 1)}), machine,
+       "r_t16_L2_L16_L2_u32_R40: Split(2, 32, UPCAST) Split(0, 16, THREAD, top)"},
       {"batch gemm", f32({4, 64, 64}).matmul(f32({4, 64, 64}, 1)), machine,
        "r_t4_L11_u6_L4_u16_R64: Split(2, 16, UPCAST) Padto(1, 6) Split(1, 6, UPCAST) Split(0, 4, "
        "THREAD, top)"},

@@ -10,7 +10,7 @@ namespace koine {
 struct Lifetime {
   UOp buffer;
   int64_t bytes = 0;
-  int64_t first = 0, last = 0;  ///< steps, inclusive
+  int64_t first, last;  ///< steps, inclusive
 };
 
 struct MemoryPlan {
