@@ -3,6 +3,7 @@
 #include "koine/interp/kernel.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/lower/pipeline.hpp"
+#include "koine/runtime/device.hpp"
 #include "koine/verify/verify.hpp"
 
 namespace koine::test {
@@ -243,6 +244,26 @@ TEST(interp, use_before_definition_is_an_internal_error) {
   w(store(index(p, {number(1)}), sum));
   w(sum);
   expect_internal_error([&] { run(w.linear(), {{1, 2, 3, 4}}); }, "use before definition");
+}
+
+// The device knows how large each buffer is, so a kernel that leaves one is caught.
+TEST(interp, the_device_reports_accesses_out_of_bounds) {
+  const UOp ast = schedule({(Tensor(leaf({8})) + Tensor(1.0)).uop()})[0].ast;
+  DeviceRuntime& device = device_runtime("INTERP");
+  const auto program = device.compile(lower_kernel(ast, device.target()));
+  std::vector<float> out(8), in = {0, 1, 2, 3, 4, 5, 6, 7};
+  std::byte* const buffers[] = {reinterpret_cast<std::byte*>(out.data()),
+                                reinterpret_cast<std::byte*>(in.data())};
+  for (const int64_t bytes : {32, 28}) {
+    const int64_t sizes[] = {32, bytes};
+    auto run = [&] { program->run({buffers, sizes, {}}); };
+    if (bytes == 32) {
+      run();
+      EXPECT_EQ(out, (std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}));
+    } else {
+      EXPECT_THROW(run(), InternalError);
+    }
+  }
 }
 
 }  // namespace koine::test

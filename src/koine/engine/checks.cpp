@@ -57,11 +57,10 @@ Temporaries place_temporaries(const std::vector<Kernel>& kernels,
       if (b.is(Op::Param)) continue;
       const auto [it, fresh] = out.number.try_emplace(b, out.lifetimes.size());
       if (fresh) {
-        Lifetime l{b, 0, static_cast<int64_t>(k), static_cast<int64_t>(k)};
         // Symbolic sizes take their largest value.
-        const Interval& elements = product(b.shape()).bounds();
-        l.bytes = static_cast<int64_t>(elements.high) * item_size(b.dtype());
-        out.lifetimes.push_back(l);
+        const auto elements = static_cast<int64_t>(product(b.shape()).bounds().high);
+        const auto step = static_cast<int64_t>(k);
+        out.lifetimes.push_back({b, elements * item_size(b.dtype()), step, step});
       }
       out.lifetimes[it->second].last = static_cast<int64_t>(k);
     }
