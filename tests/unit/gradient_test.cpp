@@ -41,6 +41,33 @@ TEST(gradients, spec_B5_spec_amend_40_of_a_fill) {
       fill);
 }
 
+// What is invalid around a Pad without fill counts for nothing, so nothing there has a slope.
+TEST(gradients, spec_amend_27_of_invalid_elements) {
+  const UOp x = doubles({2}, 4).uop(), y = doubles({4}, 5).uop();
+  const auto at = Tensor(x).tolist<double>(), low = Tensor(y).tolist<double>();
+  const UOp p = pad(x, shape_of({1}), shape_of({4})), least = constant(DType::Float64, -99);
+  using List = std::vector<double>;
+  auto of = [&](const UOp& value, const UOp& by) {
+    // Whoever computes with a gradient finds every element of it valid.
+    return (Tensor(derivative(value, by)) + Tensor(1.0) - Tensor(1.0)).tolist<double>();
+  };
+  auto near = [](const List& got, const List& wanted) {
+    ASSERT_EQ(got.size(), wanted.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-12) << i;
+  };
+  near(of(add(p, y), y), {0, 1, 1, 0});
+  near(of(mul(p, y), y), {0, at[0], at[1], 0});
+  near(of(mul(p, y), x), {low[1], low[2]});
+  near(of(UOp::make(Op::Max, {p, mul(y, least)}), y),
+       {0, low[1] * -99 > at[0] ? -99.0 : 0, low[2] * -99 > at[1] ? -99.0 : 0, 0});
+  near(of(where(lt(p, least), y, mul(y, y)), y), {0, 2 * low[1], 2 * low[2], 0});
+  near(of(contiguous(add(p, y)), y), {0, 1, 1, 0});
+  const List largest = at[0] > at[1] ? List{1, 0} : List{0, 1};
+  near(of(reduce(Op::Max, p, {0}), x), largest);
+  near(of(reduce(Op::Mul, p, {0}), x), {at[1], at[0]});
+  near(of(reshape(add(p, y), shape_of({2, 2})), y), {0, 1, 1, 0});
+}
+
 TEST(gradients, spec_amend_40_of_a_product_with_zeros) {
   const std::vector<std::vector<double>> rows = {
       {2, 3, 5}, {0, 3, 5},         {0, 0, 5}, {0, 0, 0}, {-0.0, 2, -1.5, 4, 0.25},

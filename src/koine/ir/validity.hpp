@@ -1,6 +1,7 @@
 #pragma once
 #include <absl/container/flat_hash_set.h>
 
+#include "koine/ir/node_map.hpp"
 #include "koine/ir/uop.hpp"
 
 // Which nodes may hold invalid elements: the surroundings of a Pad without fill and what is
@@ -27,5 +28,20 @@ class PartlyInvalid {
 };
 
 bool may_be_invalid(const UOp& value);
+
+/// Which elements of the nodes that were visited are invalid, as graphs.
+class InvalidElements {
+ public:
+  /// In topological order.
+  void visit(const UOp& node);
+  /// A bool for each element of a node: whether it is invalid; null where none is.
+  UOp of(const UOp& node) const;
+
+ private:
+  NodeMap<UOp> known_;
+};
+
+/// The same of one value.
+UOp invalid_elements(const UOp& value);
 
 }  // namespace koine

@@ -13,6 +13,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/ir/validity.hpp"
 
 namespace koine {
 
@@ -360,6 +361,13 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
     for (const UOp& s : u.src()) on_path = on_path || leads.contains(s);
     if (on_path) leads.insert(u);
   }
+  // What is invalid counts for nothing: its cotangent is 0 (amendment C27).
+  InvalidElements invalid;
+  for (const UOp& u : order) invalid.visit(u);
+  auto of_valid = [&](const UOp& node, const UOp& g) {
+    const UOp bad = invalid.of(node);
+    return bad && g ? where(bad, zeros_like(g), g) : g;
+  };
   std::unordered_map<UOp, UOp> total;
   std::unordered_map<UOp, std::vector<UOp>> call_cotangents;
   auto accumulate = [&](const UOp& node, const UOp& g) {
@@ -387,7 +395,7 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
     }
     const auto found = total.find(node);
     if (found == total.end()) continue;
-    const UOp g = found->second;
+    const UOp g = found->second = of_valid(node, found->second);
     if (node.is(Op::GetTuple) && node.src(0).is(Op::Function)) {
       auto& list = call_cotangents[node.src(0)];
       list.resize(node.src(0).src(0).src().size());
@@ -406,8 +414,9 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
     const Cotangents parts = row->second(node, g);
     for (size_t k = 0; k < parts.size(); ++k)
       if (parts[k] && leads.contains(node.src(k)))
-        accumulate(node.src(k),
-                   is_elementwise(node.op()) ? sum_to(parts[k], node.src(k).shape()) : parts[k]);
+        accumulate(node.src(k), is_elementwise(node.op())
+                                    ? sum_to(of_valid(node, parts[k]), node.src(k).shape())
+                                    : parts[k]);
   }
   std::vector<UOp> out;
   for (const UOp& t : bare) {
