@@ -41,6 +41,25 @@ TEST(gradients, spec_B5_spec_amend_40_of_a_fill) {
       fill);
 }
 
+TEST(gradients, every_op_of_values_has_a_row) {
+  for (int i = 0; i < op_count; ++i) {
+    const Op op = static_cast<Op>(i);
+    switch (op_info(op).group) {
+      case GroupOp::Unary:
+      case GroupOp::Binary:
+      case GroupOp::Ternary:
+      case GroupOp::Movement:
+      case GroupOp::Reduce:
+      case GroupOp::Marker:
+        // Copies on many devices have none yet, and say so.
+        EXPECT_EQ(has_gradient_rule(op), op != Op::Replicated) << op_name(op);
+        break;
+      default:
+        EXPECT_EQ(has_gradient_rule(op), op == Op::Load) << op_name(op);
+    }
+  }
+}
+
 // What is invalid around a Pad without fill counts for nothing, so nothing there has a slope.
 TEST(gradients, spec_amend_27_of_invalid_elements) {
   const UOp x = doubles({2}, 4).uop(), y = doubles({4}, 5).uop();

@@ -348,6 +348,8 @@ void refuse_constants_of_bodies(const UOp& root, const std::vector<UOp>& targets
 
 }  // namespace
 
+bool has_gradient_rule(Op op) { return table().contains(op); }
+
 std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cotangents,
                           std::span<const UOp> targets) {
   const UOp root = without_tuples(sink(outputs));

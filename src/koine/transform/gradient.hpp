@@ -12,6 +12,9 @@ namespace koine {
 std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cotangents,
                           std::span<const UOp> targets);
 
+/// Whether an op has a row in that table.
+bool has_gradient_rule(Op op);
+
 /// 0, 1, ..., n-1 of a dtype: the spec's prefix sum of ones, less one. The compiler folds it to an
 /// index expression.
 UOp iota(int64_t n, DType dtype);
