@@ -633,4 +633,18 @@ TEST(memory, what_is_too_much_to_keep_goes_back_to_the_system) {
   EXPECT_LT(mapped() - before, gib);
 }
 
+TEST(memory, what_was_computed_is_not_computed_again) {
+  const UOp x = numbers({1, 2, 3}), sum = add(x, number(1));
+  EXPECT_FALSE(realized_buffer(sum));
+  const UOp first = realize({sum})[0];
+  const int64_t kernels = counters().kernels;
+  EXPECT_EQ(realize({sum})[0], first);
+  EXPECT_EQ(realized_buffer(sum), first);
+  EXPECT_EQ(counters().kernels, kernels);
+  const std::vector<Kernel> next = schedule({mul(sum, number(2))});
+  ASSERT_EQ(next.size(), 1u) << "what uses it reads its memory";
+  for (const UOp& u : toposort(next[0].ast)) EXPECT_FALSE(u.is(Op::Add)) << to_text(next[0].ast);
+  EXPECT_EQ(in_memory(realize({mul(sum, number(2))})[0]), (Numbers{4, 6, 8}));
+}
+
 }  // namespace koine::test
