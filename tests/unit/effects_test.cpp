@@ -283,6 +283,13 @@ TEST(effects, spec_B20_old_states_of_two_buffers_in_one_chain) {
   });
 }
 
+TEST(effects, spec_B20_an_after_holds_memory_and_no_view_of_it) {
+  const UOp b = numbers({1, 2, 3, 4}), all = store(b, fill(7, 4));
+  expect_error([&] { (void)after(part(b, 1, 2), {all}); }, {"After", "Shrink", "(2,)", "view"});
+  expect_error([&] { (void)after(flip(after(b, {all}), {1}), {all}); }, {"After", "Flip", "view"});
+  expect_value(part(after(b, {all}), 1, 2), {7, 7});
+}
+
 TEST(effects, spec_B19_a_use_before_its_definition_is_refused) {
   const UOp x = param(0, shape_of({4}), DType::Int32), at = index_const(1);
   const UOp address = index(x, {at}), value = load(address), sum = add(value, value),

@@ -8,6 +8,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/linearize.hpp"
+#include "koine/transform/function.hpp"
 
 namespace koine {
 namespace {
@@ -37,6 +38,14 @@ CompiledKernel launcher(std::shared_ptr<Program> program) {
       variables.push_back(arguments.variables.at(name));
     program->run({arguments.buffers, arguments.buffer_bytes, variables});
   };
+}
+
+// Whether a Function below stores into memory that it was given.
+bool bodies_store(const UOp& value) {
+  const NodeList below = toposort(value);
+  return std::any_of(below.begin(), below.end(), [](const UOp& u) {
+    return u.is(Op::Function) && (u.src(0).node()->ops_below & mask_of(Op::Store)) != 0;
+  });
 }
 
 }  // namespace
@@ -72,8 +81,11 @@ Temporaries place_temporaries(const std::vector<Kernel>& kernels,
 CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UOp>& destinations,
                             const Callified& made, const StageChange& change) {
   std::vector<UOp> effects;
-  for (size_t i = 0; i < values.size(); ++i)
-    effects.push_back(destinations[i] ? store(destinations[i], values[i]) : values[i]);
+  for (size_t i = 0; i < values.size(); ++i) {
+    // The interpreter gives a body values: what it stores reaches memory where the body is inlined.
+    const UOp value = bodies_store(values[i]) ? inline_functions(values[i]) : values[i];
+    effects.push_back(destinations[i] ? store(destinations[i], value) : value);
+  }
   // What it makes, over the buffers again.
   auto over_buffers = [&change](const Callified& c) {
     Substitution buffers;

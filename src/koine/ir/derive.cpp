@@ -438,6 +438,11 @@ Derived derive(Op op, Sources src, const Arg& arg) {
                     "After: {} is a Variable, a number for each run: only memory is stored into "
                     "and read after that",
                     src[0].as<BufferArg>().name);
+      KOINE_REQUIRE(
+          !is_movement(src[0].op()) || memory_of_value(src[0]) == nullptr, Value,
+          "After: {} of shape {} is a view of memory, of which no state is named: let the "
+          "After hold the memory, and view that",
+          op_name(src[0].op()), shape_text(src[0]));
       return {src[0].dtype(), stored_shape(src[0]), false};
     case Op::Range:
       KOINE_REQUIRE(src[0].dtype() == DType::Index && src[0].is_scalar(), Type,
