@@ -1,7 +1,6 @@
 // Movement, reduce, call, load and store: rows B of the specification.
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <random>
 #include "check.hpp"
 
@@ -14,7 +13,6 @@
 #include "koine/transform/gradient.hpp"
 
 namespace koine::test {
-namespace {}  // namespace
 
 TEST(movement, spec_B1_permute) {
   const UOp x = leaf({2, 3, 4, 5});
@@ -557,57 +555,45 @@ TEST(movement, spec_B7_every_mix_of_slices_and_tensors) {
   const std::vector<Item> kinds[3] = {items_of(3), items_of(4), items_of(5)};
   for (size_t code = 0; code < 125; ++code) {
     const Item* items[3] = {&kinds[0][code / 25], &kinds[1][code / 5 % 5], &kinds[2][code % 5]};
-    std::vector<size_t> tensors, slices, order;
+    std::vector<size_t> tensors;
+    Shape shape, points;
     bool rows = false, columns = false;
     for (size_t axis = 0; axis < 3; ++axis) {
-      (items[axis]->tensor ? tensors : slices).push_back(axis);
+      if (items[axis]->tensor)
+        tensors.push_back(axis);
+      else
+        shape.push_back(static_cast<int64_t>(items[axis]->at.size()));
       rows = rows || items[axis] == &kinds[axis][3];
       columns = columns || items[axis] == &kinds[axis][4];
     }
     // The points stand where the first tensor stands if tensors are neighbours, else in front.
     const bool together = tensors.empty() || tensors.back() - tensors[0] + 1 == tensors.size();
     const size_t place = together && !tensors.empty() ? tensors[0] : 0;
-    const int64_t height = columns ? 2 : 1, width = rows ? 2 : 1;
-    Shape shape;
-    for (size_t k = 0; k < slices.size(); ++k)
-      shape.push_back(static_cast<int64_t>(items[slices[k]]->at.size()));
-    Shape points;
     if (columns) points.push_back(2);
-    if (rows || columns) points.push_back(width);
+    if (rows || columns) points.push_back(rows ? 2 : 1);
     shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(place), points.begin(), points.end());
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
     Positions expected;
-    const Positions none{0};
-    auto count = [&](size_t k) { return k < slices.size() ? items[slices[k]]->at : none; };
-    const Positions first = count(0), second = count(1), third = count(2);
-    auto visit = [&](int64_t p, int64_t q, int64_t a, int64_t b, int64_t c) {
-      const int64_t at_slices[3] = {a, b, c};
+    for (int64_t i = 0; i < count; ++i) {
+      Positions at(shape.size());  // of this element in the result
+      for (size_t k = shape.size(), rest = static_cast<size_t>(i); k-- > 0;) {
+        at[k] = static_cast<int64_t>(rest) % shape[k];
+        rest /= static_cast<size_t>(shape[k]);
+      }
+      const int64_t p = columns ? at[place] : 0;
+      const int64_t q = points.empty() ? 0 : at[place + points.size() - 1];
       int64_t flat = 0;
-      for (size_t axis = 0, k = 0; axis < 3; ++axis)
-        flat = flat * sizes[axis] + (items[axis]->tensor
-                                         ? items[axis]->at[static_cast<size_t>(2 * p + q)]
-                                         : at_slices[k++]);
+      for (size_t axis = 0, k = 0; axis < 3; ++axis) {
+        auto which = static_cast<size_t>(2 * p + q);
+        if (!items[axis]->tensor) {
+          which = static_cast<size_t>(at[k < place ? k : k + points.size()]);
+          ++k;
+        }
+        flat = flat * sizes[axis] + items[axis]->at[which];
+      }
       expected.push_back(flat);
-    };
-    // Loops over the slices before the points, the points, and the slices after them.
-    auto over_points = [&](auto&& body) {
-      for (int64_t p = 0; p < height; ++p)
-        for (int64_t q = 0; q < width; ++q) body(p, q);
-    };
-    if (place == 0)
-      over_points([&](int64_t p, int64_t q) {
-        for (const int64_t a : first)
-          for (const int64_t b : second)
-            for (const int64_t c : third) visit(p, q, a, b, c);
-      });
-    else if (place == 1)
-      for (const int64_t a : first)
-        over_points([&](int64_t p, int64_t q) {
-          for (const int64_t b : second) visit(p, q, a, b, 0);
-        });
-    else
-      for (const int64_t a : first)
-        for (const int64_t b : second)
-          over_points([&](int64_t p, int64_t q) { visit(p, q, a, b, 0); });
+    }
     const Tensor got = x[{items[0]->item, items[1]->item, items[2]->item}];
     EXPECT_EQ(got.shape(), shape) << code;
     EXPECT_EQ(got.tolist<int64_t>(), expected) << code;
@@ -655,181 +641,6 @@ TEST(movement, spec_B20_spec_amend_28_setitem_by_any_index) {
   expect_error([&] { written({rows}, Tensor::arange(5)); }, {"expand", "(5,)", "(3, 6)"});
   expect_error([&] { written({Tensor::from<int32_t>({4})}, Tensor(1)); },
                {"4 is out of range", "0 to 3"});
-}
-
-TEST(functions, spec_F1_inputs_are_deduplicated) {
-  const UOp x = leaf({2});
-  const UOp f = make_function(
-      [](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], in[1])}; }, {x, x});
-  EXPECT_EQ(f.src().size(), 2u) << "one body, one argument";
-}
-
-namespace {
-struct Layer {
-  Tensor weight;
-  std::map<std::string, std::vector<Tensor>> extras;
-  int power = 1;
-  template <class V>
-  void tensors(V&& visit) {
-    visit(weight);
-    visit(extras);
-  }
-};
-}  // namespace
-
-TEST(functions, spec_F1_tensors_are_found_in_nested_arguments) {
-  const auto square_sum = koine::function([](const Tensor& x, const Layer& layer) {
-    Tensor y = x * layer.weight + layer.extras.at("bias")[1];
-    for (int i = 1; i < layer.power; ++i) y = y * y;
-    return std::make_pair(y, std::vector<Tensor>{y.sum(), x});
-  });
-  Tensor x = Tensor::from<float>({1, 2, 3}).requires_grad();
-  const Tensor b = Tensor::from<float>({1, 1, 1}), w = Tensor::from<float>({2, 2, 2});
-  const Layer layer{w, {{"bias", {w, b}}}, 2};
-  const auto [y, parts] = square_sum(x, layer);
-  EXPECT_EQ(y.tolist<int>(), (std::vector<int>{9, 25, 49}));
-  EXPECT_EQ(parts[0].item(), 83);
-  EXPECT_EQ(parts[1].tolist<int>(), (std::vector<int>{1, 2, 3}));
-  const UOp call = y.uop().src(0);
-  EXPECT_TRUE(call.is(Op::Function));
-  EXPECT_EQ(call.src().size(), 4u) << "w is found twice and is one argument: body, x, w, b";
-  parts[0].backward();
-  EXPECT_EQ(x.grad().tolist<int>(), (std::vector<int>{12, 20, 28}));
-  // The same body over other tensors is the same node, and is not compiled again.
-  const auto [z, other] = square_sum(Tensor::from<float>({1, 1, 1}), layer);
-  EXPECT_EQ(z.uop().src(0).src(0), call.src(0));
-  EXPECT_EQ(z.tolist<int>(), (std::vector<int>{9, 9, 9}));
-}
-
-TEST(functions, spec_F2_a_trace_runs_nothing) {
-  const Tensor x = Tensor::arange(4).cast(DType::Float32).realize();
-  auto tracing = [&](const std::function<void(const Tensor&)>& body) {
-    return [&x, body] {
-      (void)make_function(
-          [&](const std::vector<UOp>& in) {
-            body(Tensor(in[0]));
-            return std::vector<UOp>{in[0]};
-          },
-          {x.uop()});
-    };
-  };
-  expect_error(tracing([](const Tensor& t) { (void)(t + t).item(); }), {"item", "(4,)"});
-  expect_error(tracing([](const Tensor& t) { (void)(t + t).realize(); }),
-               {"realizing", "(4,)", "movement_test.cpp:", "argument"});
-  expect_error(tracing([](const Tensor&) { (void)Tensor::from<float>({1, 2}); }),
-               {"allocating", "movement_test.cpp:"});
-  // Nothing ran while tracing, and afterwards all is as before.
-  const int64_t before = counters().kernels;
-  const UOp call = make_function(
-      [](const std::vector<UOp>& in) { return std::vector<UOp>{mul(in[0], in[0])}; }, {x.uop()});
-  EXPECT_EQ(counters().kernels, before);
-  EXPECT_EQ(Tensor(get_tuple(call, 0)).tolist<int>(), (std::vector<int>{0, 1, 4, 9}));
-}
-
-TEST(functions, spec_F3_bodies_are_closed_and_equal) {
-  const UOp x = leaf({2}), y = leaf({2}, DType::Float32, 1),
-            captured = leaf({2}, DType::Float32, 2);
-  auto trace = [&](const std::vector<UOp>& in) { return std::vector<UOp>{mul(in[0], captured)}; };
-  const UOp f = make_function(trace, {x}), g = make_function(trace, {y});
-  EXPECT_EQ(f.src(0), g.src(0)) << "the same body twice is one node";
-  for (const UOp& u : toposort(f.src(0))) EXPECT_FALSE(u.is(Op::Buffer));
-  EXPECT_EQ(f.src().size(), 3u) << "the captured buffer became an argument";
-  expect_same_everywhere(get_tuple(f, 0));
-}
-
-// An effect and an index are no arguments: they stay in the body, what they read comes from
-// outside.
-TEST(functions, spec_F3_effects_and_indices_of_captured_memory_stay_in_the_body) {
-  const Tensor memory = Tensor::zeros({2}).clone().realize(), x = Tensor::from<float>({3, 4}),
-               other = Tensor::zeros({3}).clone().realize(), seven = Tensor(7.0).clone().realize();
-  const UOp call = make_function(
-      [&](const std::vector<UOp>& in) {
-        const UOp view = shrink(other.uop(), shape_of({1}), shape_of({2}));
-        return std::vector<UOp>{
-            after(memory.uop(),
-                  {store(memory.uop(), in[0]),
-                   store(view, expand(reshape(seven.uop(), shape_of({1})), shape_of({2})))})};
-      },
-      {x.uop()});
-  EXPECT_EQ(Tensor(get_tuple(call, 0)).tolist<float>(), (std::vector<float>{3, 4}));
-  EXPECT_EQ(other.tolist<float>(), (std::vector<float>{0, 7, 7}));
-
-  const UOp places = Tensor::from<int>({1, -1, 0}).uop();
-  const UOp picked = make_function(
-      [&](const std::vector<UOp>& in) {
-        return std::vector<UOp>{
-            index(in[0], {mul(cast(places, DType::Index), cast(places, DType::Index))})};
-      },
-      {x.uop()});
-  EXPECT_EQ(Tensor(get_tuple(picked, 0)).tolist<float>(), (std::vector<float>{4, 4, 3}));
-  expect_same_everywhere(get_tuple(picked, 0));
-}
-
-TEST(functions, spec_amend_33_hygiene) {
-  // f(x) = x + 1 traced at 1: the literal is not the input.
-  const UOp one = constant(DType::Float32, 1);
-  const UOp f = make_function(
-      [&](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], one)}; }, {one});
-  const UOp at_two =
-      get_tuple(function(f.src(0), std::vector<UOp>{constant(DType::Float32, 2)}), 0);
-  EXPECT_EQ(Tensor(at_two).item(), 3);
-  const UOp x = Tensor(2.0).clone().realize().uop();
-  const UOp call = get_tuple(
-      make_function([&](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], one)}; },
-                    {x}),
-      0);
-  const std::vector<UOp> outputs{call}, seeds{one}, targets{x};
-  EXPECT_EQ(Tensor(gradient(outputs, seeds, targets)[0]).item(), 1);
-}
-
-TEST(functions, spec_F4_calls_are_inlined) {
-  const UOp x = leaf({4});
-  const UOp inner = get_tuple(
-      make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{mul(in[0], in[0])}; },
-                    {x}),
-      0);
-  const UOp outer = get_tuple(
-      make_function([](const std::vector<UOp>& in) { return std::vector<UOp>{add(in[0], in[0])}; },
-                    {inner}),
-      0);
-  expect_same_everywhere(outer);
-  EXPECT_EQ(inline_functions(outer), add(mul(x, x), mul(x, x)));
-}
-
-TEST(functions, spec_F4_a_precompiled_body_is_compiled_once_for_twelve_layers) {
-  const OptionScope scope(strict_options());
-  std::vector<Tensor> weights;
-  for (uint64_t i = 0; i < 12; ++i)
-    weights.push_back(Tensor(leaf({24, 24}, DType::Float32, 100 + i)).realize());
-  const Tensor x(leaf({8, 24}));
-  auto run = [&](Resolve how, size_t layers) {
-    const auto layer = koine::function(
-        [](const Tensor& h, const Tensor& w) { return (h + Tensor(1.0)).matmul(w).relu().exp2(); },
-        how);
-    Tensor h = x;
-    for (size_t i = 0; i < layers; ++i) h = layer(h, weights[i]);
-    clear_compile_cache();
-    reset_counters();
-    const Array out = array_of(h.realize().uop());
-    return std::pair(out, counters().compiled);
-  };
-  const auto [inlined, inlined_kernels] = run(Resolve::Substitute, 12);
-  const auto [once, one_kernel] = run(Resolve::Precompile, 1);
-  const auto [called, kernels] = run(Resolve::Precompile, 12);
-  EXPECT_EQ(difference(inlined, called), "");
-  EXPECT_EQ(kernels, one_kernel) << "eleven layers more, no program more";
-  // Its gradient is precompiled too.
-  const auto square =
-      koine::function([](const Tensor& v) { return v * v * v; }, Resolve::Precompile);
-  Tensor v = Tensor::from<float>({1, 2, 3}).requires_grad();
-  const Tensor g = square(v).sum().gradient({v})[0];
-  EXPECT_EQ(g.tolist<float>(), (std::vector<float>{3, 12, 27}));
-  const UOp call =
-      get_tuple(function(tuple(std::vector<UOp>{param(0, shape_of({3}), DType::Float32)}),
-                         std::vector<UOp>{v.uop()}, Resolve::Precompile),
-                0);
-  EXPECT_EQ(parse(to_text(call)), call);
-  expect_same_everywhere(add(call, call));
 }
 
 }  // namespace koine::test

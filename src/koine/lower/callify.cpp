@@ -38,7 +38,9 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   const UOp program = with_all_effects(inline_functions(rewrite(sink(effects), selection_rules())));
   Callified out;
   Substitution params;
+  bool clones = false;
   for (const UOp& node : toposort(program)) {
+    clones = clones || is_numbered_copy(node);
     KOINE_REQUIRE(!node.is(Op::Param) || is_variable(node), Key,
                   "realize: the Param of slot {} ({} of shape {}) has no value: it stands for an "
                   "argument of a Function; call that Function with a value for slot {}",
@@ -53,7 +55,7 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   static const auto& rules =
       *new const RuleSet<>((forward_rules() + movement_rules()).remembered());
   UOp body = substitute(program, params);
-  if ((body.node()->ops_below & mask_of(Op::Contiguous)) != 0)
+  if (clones)
     body = transform_graph(body, [](const UOp&, const UOp& node) {
       return is_numbered_copy(node) ? UOp::make(Op::Contiguous, node.src(), {}, 1) : node;
     });
