@@ -13,28 +13,45 @@ namespace {
 class Expressions {
  public:
   explicit Expressions(std::mt19937_64& random) : random_(random) {
-    for (int64_t i = 0; i < 3; ++i)
-      variables_.push_back(variable(std::string(1, static_cast<char>('i' + i)), 0, 1 + below(6)));
+    for (int64_t i = 0; i < 3; ++i) {
+      const int64_t low = below(2) == 0 ? 0 : below(7) - 3;
+      const std::string name(1, static_cast<char>('i' + i));
+      variables_.push_back(variable(name, low, low + 1 + below(6)));
+    }
   }
   const std::vector<UOp>& variables() const { return variables_; }
 
   UOp index(int depth) {
-    if (depth == 0 || below(5) == 0)
+    if (depth <= 0 || below(5) == 0)
       return below(3) == 0 ? index_const(below(13) - 4) : variables_[static_cast<size_t>(below(3))];
     const UOp a = index(depth - 1);
     switch (below(7)) {
       case 0:
-        return mul(a, index_const(below(9) - 2));
+        return mul(a, below(4) == 0 ? index(depth - 2) : index_const(below(9) - 2));
       case 1:
-        return idiv(a, index_const(1 + below(8)));
+        return idiv(a, divisor(depth));
       case 2:
-        return mod(a, index_const(1 + below(8)));
+        return mod(a, divisor(depth));
       case 3:
         return maximum(a, index(depth - 1));
       case 4:
         return where(condition(depth - 1), a, index(depth - 1));
       default:
         return add(a, index(depth - 1));
+    }
+  }
+  // Mostly a small constant, else of either sign, a size, or what may be 0 (C30: the quotient is
+  // 0).
+  UOp divisor(int depth) {
+    switch (below(6)) {
+      case 0:
+        return index_const(-1 - below(5));
+      case 1:
+        return variables_[static_cast<size_t>(below(3))];
+      case 2:
+        return index(depth - 2);
+      default:
+        return index_const(1 + below(8));
     }
   }
   UOp condition(int depth) {
@@ -71,9 +88,10 @@ TEST(rules, random_index_expressions_keep_their_values_and_bounds) {
                                       << dim_text(simplify(after));
     const Interval bounds = before.bounds(), tight = after.bounds();
     const auto& v = make.variables();
-    for (int64_t i = 0; i <= static_cast<int64_t>(v[0].bounds().high); ++i)
-      for (int64_t j = 0; j <= static_cast<int64_t>(v[1].bounds().high); ++j)
-        for (int64_t k = 0; k <= static_cast<int64_t>(v[2].bounds().high); ++k) {
+    const Interval is = v[0].bounds(), js = v[1].bounds(), ks = v[2].bounds();
+    for (int64_t i = is.low; i <= is.high; ++i)
+      for (int64_t j = js.low; j <= js.high; ++j)
+        for (int64_t k = ks.low; k <= ks.high; ++k) {
           const Bindings at{{v[0], {DType::Index, {}, {static_cast<Bits>(i)}, {}}},
                             {v[1], {DType::Index, {}, {static_cast<Bits>(j)}, {}}},
                             {v[2], {DType::Index, {}, {static_cast<Bits>(k)}, {}}}};
