@@ -374,6 +374,13 @@ TEST(refusals, scatter_counts_its_axis_from_the_end) {
             x.scatter(0, index.minimum(1), src).tolist<float>());
 }
 
+TEST(refusals, a_variable_has_a_name_that_every_text_can_carry) {
+  for (const char* name : {"", "a b", "2n", "n+1", "n\n", "\u00e9"})
+    expect_error([&] { (void)variable(name, 0, 8); }, {"Variable('", "letters, digits and _"});
+  expect_error([] { (void)variable("n", 8, 0); }, {"Variable('n', 8, 0)", "min <= max"});
+  EXPECT_EQ(variable("_n2", 3, 3).bounds().low, 3);
+}
+
 TEST(refusals, results_of_symbolic_shape_say_what_to_do) {
   const UOp n = variable("n", 1, 8), line = leaf({8});
   const UOp part = shrink(line, shape_of({0}), stack(std::vector<UOp>{n}));

@@ -66,12 +66,14 @@ UOp GraphGenerator::elementwise(const UOp& x) {
   if (is_float(d) || features_.whole_mulacc) ops.insert(ops.end(), {Op::Mulacc, Op::Trunc});
   if (is_float(d))
     ops.insert(ops.end(),
-               {Op::Fdiv, Op::Sqrt, Op::Recip, Op::Exp2, Op::Log2, Op::Sin, Op::Pow, Op::Add});
+               {Op::Fdiv, Op::Mod, Op::Sqrt, Op::Recip, Op::Exp2, Op::Log2, Op::Sin, Op::Pow});
   if (is_integer(d))
     ops.insert(ops.end(), {Op::Idiv, Op::Mod, Op::Xor, Op::Or, Op::And, Op::Shl, Op::Shr});
   if (d == DType::Bool) ops.insert(ops.end(), {Op::Xor, Op::Or, Op::And});
   const Op op = pick(ops);
   if (op == Op::Sin) return sine(x, below(4));
+  const bool natural = (op == Op::Exp2 || op == Op::Log2) && chance(2);  // base e
+  if (natural) return UOp::make(op, {x}, int64_t{1});
   if (op_info(op).fewest == 1) return unary(op, x);
   if (op == Op::Where) {
     const UOp condition = chance(2) ? lt(x, partner(x)) : ne(x, constant_int(d, 0));
@@ -204,8 +206,8 @@ UOp GraphGenerator::bitcasted(const UOp& x) {
 
 UOp GraphGenerator::reduced(const UOp& x) {
   if (x.rank() == 0) return {};
-  // Floats narrower than 32 bits are summed in float32 by Tensor; kernels refuse them.
-  const UOp wide = is_small_float(x.dtype()) ? cast(x, DType::Float32) : x;
+  // Tensor sums narrow floats as float32.
+  const UOp wide = is_small_float(x.dtype()) && chance(2) ? cast(x, DType::Float32) : x;
   std::vector<int64_t> axes;
   for (int64_t i = 0; i < static_cast<int64_t>(x.rank()); ++i)
     if (chance(2)) axes.push_back(i);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
@@ -49,7 +50,7 @@ void CText::add(const UOp& value, BoundedArray expected, const std::optional<Ker
   cases_.push_back(std::move(c));
 }
 
-void CText::run(const Case& c, void* library) {
+void CText::run(const Case& c, const CLibrary& library) {
   std::map<int64_t, std::vector<std::byte>> temporaries;
   for (size_t k = 0; k < c.kernels.size(); ++k) {
     std::vector<void*> buffers;
@@ -63,9 +64,7 @@ void CText::run(const Case& c, void* library) {
         buffers.push_back(t.data());
       }
     }
-    auto* function = reinterpret_cast<void (*)(void**, const int64_t*, int64_t)>(
-        dlsym(library, fmt::format("k{}", c.first + k).c_str()));
-    ASSERT_NE(function, nullptr) << dlerror();
+    const CLibrary::Function function = library.function(fmt::format("k{}", c.first + k));
     for (int64_t thread = 0; thread < c.threads[k]; ++thread)
       function(buffers.data(), nullptr, thread);
   }
@@ -75,23 +74,37 @@ void CText::run(const Case& c, void* library) {
 
 void CText::check(int optimise) {
   if (functions_ == 0) return;
-  static int batches = 0;
-  const auto folder =
-      std::filesystem::temp_directory_path() / fmt::format("koine_c_{}_{}", getpid(), batches++);
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder / "kernels.c") << source_;
-  const std::string command = fmt::format(
-      "cc -std=gnu11 -O{1} -w -ffp-contract=off -shared -fPIC -o {0}/kernels.so {0}/kernels.c",
-      folder.string(), optimise);
-  ASSERT_EQ(std::system(command.c_str()), 0) << command;
-  void* library = dlopen((folder / "kernels.so").c_str(), RTLD_NOW);
-  ASSERT_NE(library, nullptr) << dlerror();
+  const CLibrary library(source_, optimise);
   for (const Case& c : cases_) run(c, library);
-  dlclose(library);
-  std::filesystem::remove_all(folder);
   cases_.clear();
   source_.clear();
   functions_ = 0;
+}
+
+CLibrary::CLibrary(const std::string& source, int optimise) {
+  static int libraries = 0;
+  const auto folder =
+      std::filesystem::temp_directory_path() / fmt::format("koine_c_{}_{}", getpid(), libraries++);
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "kernels.c") << source;
+  const std::string command = fmt::format(
+      "cc -std=gnu11 -O{1} -w -ffp-contract=off -shared -fPIC -o {0}/kernels.so {0}/kernels.c",
+      folder.string(), optimise);
+  if (std::system(command.c_str()) != 0)
+    throw std::runtime_error("the C compiler refuses:\n" + source);
+  library_ = dlopen((folder / "kernels.so").c_str(), RTLD_NOW);
+  if (library_ == nullptr) throw std::runtime_error(dlerror());
+  std::filesystem::remove_all(folder);
+}
+
+CLibrary::~CLibrary() {
+  if (library_ != nullptr) dlclose(library_);
+}
+
+CLibrary::Function CLibrary::function(const std::string& name) const {
+  auto* found = reinterpret_cast<Function>(dlsym(library_, name.c_str()));
+  if (found == nullptr) throw std::runtime_error(dlerror());
+  return found;
 }
 
 }  // namespace koine::test

@@ -11,6 +11,21 @@
 
 namespace koine::test {
 
+/// C text that went through the system's compiler and is loaded while this lives.
+class CLibrary {
+ public:
+  using Function = void (*)(void** buffers, const int64_t* variables, int64_t thread);
+  /// `optimise` is the compiler's level.
+  explicit CLibrary(const std::string& source, int optimise = 0);
+  CLibrary(const CLibrary&) = delete;
+  CLibrary& operator=(const CLibrary&) = delete;
+  ~CLibrary();
+  Function function(const std::string& name) const;
+
+ private:
+  void* library_ = nullptr;
+};
+
 /// Values whose kernels, as C text, go through the system's compiler: all of them at once, when
 /// `check` is called, as starting a compiler is what costs. Sizes must be known.
 class CText {
@@ -32,7 +47,7 @@ class CText {
     size_t first;                  ///< number of its first function
     std::vector<int64_t> threads;  ///< of each
   };
-  static void run(const Case& c, void* library);
+  static void run(const Case& c, const CLibrary& library);
   std::vector<Case> cases_;
   std::string source_;
   size_t functions_ = 0;

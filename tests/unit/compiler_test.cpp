@@ -2,6 +2,7 @@
 #include <cmath>
 #include <ctime>
 
+#include "c_text.hpp"
 #include "check.hpp"
 #include "graphs.hpp"
 #include "koine/ir/build.hpp"
@@ -442,14 +443,11 @@ TEST(stages, verifier_names_stage_rule_and_node) {
                InternalError);
 }
 
-// Runs a kernel written by hand on the reference interpreter and on the CPU, over copies of the
-// given buffers, and returns the first buffer of each; the two must agree.
+// Runs a kernel written by hand on the reference interpreter, on the CPU and as C text, over copies
+// of the given buffers, and returns what all of them leave in the first buffer.
 std::vector<float> run_kernel(const UOp& ast, const std::vector<std::vector<float>>& buffers,
                               const std::vector<int64_t>& variables = {}) {
-  std::vector<float> results[2];
-  const char* devices[] = {"INTERP", "CPU"};
-  for (size_t d = 0; d < 2; ++d) {
-    DeviceRuntime& device = device_runtime(devices[d]);
+  auto run = [&](const auto& kernel) {
     std::vector<std::vector<float>> data = buffers;
     std::vector<std::byte*> pointers;
     std::vector<int64_t> bytes;
@@ -457,11 +455,25 @@ std::vector<float> run_kernel(const UOp& ast, const std::vector<std::vector<floa
       pointers.push_back(reinterpret_cast<std::byte*>(b.data()));
       bytes.push_back(static_cast<int64_t>(b.size() * sizeof(float)));
     }
-    device.compile(lower_kernel(ast, device.target()))->run({pointers, bytes, variables});
-    results[d] = data[0];
-  }
-  EXPECT_EQ(results[0], results[1]);
-  return results[1];
+    kernel(Launch{pointers, bytes, variables});
+    return data[0];
+  };
+  auto on = [&](const char* name) {
+    DeviceRuntime& device = device_runtime(name);
+    return run(
+        [&](const Launch& l) { device.compile(lower_kernel(ast, device.target()))->run(l); });
+  };
+  const UOp linear = lower_kernel(ast, generic_target(false)).linear;
+  const CLibrary text(render_c(linear, "kernel", true));
+  const std::vector<float> compiled = on("CPU");
+  EXPECT_EQ(compiled, on("INTERP"));
+  EXPECT_EQ(compiled, run([&](const Launch& l) {
+              std::vector<void*> pointers(l.buffers.begin(), l.buffers.end());
+              for (int64_t thread = 0; thread < signature_of(linear).threads; ++thread)
+                text.function("kernel")(pointers.data(), l.variables.data(), thread);
+            }))
+      << render_c(linear, "kernel", false);
+  return compiled;
 }
 
 UOp flat_param(int64_t slot, int64_t n) { return param(slot, shape_of({n}), DType::Float32); }
@@ -533,6 +545,27 @@ TEST(stages, spec_B17_nested_symbolic_and_empty_ranges) {
     std::vector<float> expected(12, 2);
     for (int64_t k = 0; k < rows * 3; ++k) expected[static_cast<size_t>(k)] = 3;
     EXPECT_EQ(run_kernel(ast, {std::vector<float>(12, 2)}, {rows}), expected) << rows;
+  }
+}
+
+// Names that a kernel in C has for itself, or C has; and each finds its own value.
+TEST(stages, spec_B6_spec_B17_variables_of_any_name) {
+  const UOp out = flat_param(0, 6), in = flat_param(1, 40);
+  std::vector<float> data(40);
+  for (size_t i = 0; i < 40; ++i) data[i] = static_cast<float>(i * i);
+  for (const char* name :
+       {"n", "l", "thread", "v0", "data0", "buffers", "int", "idx0", "n_a", "b"}) {
+    const UOp first = variable(name, 0, 8), second = variable("a", 1, 6);
+    const UOp i = range(0, second, AxisType::Loop);
+    const UOp value = load(index(in, {add(mul(i, index_const(2)), first)}));
+    const UOp ast = sink(std::vector<UOp>{end(store(index(out, {i}), value), std::vector<UOp>{i})});
+    std::map<std::string, int64_t> bound{{name, 3}, {"a", 4}};
+    std::vector<int64_t> variables;
+    for (const std::string& v : signature_of(lower_kernel(ast, cpu_target()).linear).variables)
+      variables.push_back(bound.at(v));
+    EXPECT_EQ(run_kernel(ast, {std::vector<float>(6, -1), data}, variables),
+              (std::vector<float>{9, 25, 49, 81, -1, -1}))
+        << name;
   }
 }
 

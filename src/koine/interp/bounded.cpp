@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -113,7 +114,9 @@ Outcome of_quotient(double v, const Operand& a, const Operand& b, DType dtype) {
 }
 
 // Exp2, Log2, Sin, Pow: off by what the operands are, and by what both executions may err.
-Outcome of_function(Op op, double v, std::span<const Operand> in, DType dtype) {
+Outcome of_function(const UOp& node, double v, std::span<const Operand> in, DType dtype) {
+  const Op op = node.op();
+  const double logarithm = std::log(exponential_base(node));
   const Operand& a = in[0];
   const bool power = op == Op::Pow;
   const double input = a.error + (power ? in[1].error : 0);
@@ -124,13 +127,13 @@ Outcome of_function(Op op, double v, std::span<const Operand> in, DType dtype) {
     if (a.is_exact_nan() && !power) return {};
     const double low = a.v - a.error, high = a.v + a.error;
     if (op == Op::Exp2)
-      t = std::abs(v) * (std::exp2(a.error) - 1);
+      t = std::abs(v) * std::expm1(a.error * logarithm);
     else if (op == Op::Sin)
       t = std::min(a.error, 2.0);
     else if (!(low > 0))
       return {unknown};
     else if (op == Op::Log2)
-      t = std::log2(high / low);
+      t = std::log(high / low) / logarithm;
     else
       for (const double base : {low, high})
         for (const double e : {in[1].v - in[1].error, in[1].v + in[1].error})
@@ -139,9 +142,10 @@ Outcome of_function(Op op, double v, std::span<const Operand> in, DType dtype) {
   const Precision p = precision_of(dtype);
   if (input == 0 && (v == 0 || std::isinf(v))) {
     // The very end of the range may be on the other side of it.
-    const bool far = op == Op::Exp2
-                         ? !(a.v > std::log2(p.tiny) - 2 && a.v < std::log2(p.largest) + 1)
-                         : !power || a.v == 0 || !std::isfinite(a.v) || !std::isfinite(in[1].v);
+    const double exponent = a.v * logarithm / std::numbers::ln2;
+    const bool far =
+        op == Op::Exp2 ? !(exponent > std::log2(p.tiny) - 2 && exponent < std::log2(p.largest) + 1)
+                       : !power || a.v == 0 || !std::isfinite(a.v) || !std::isfinite(in[1].v);
     return {far ? 0 : unknown};
   }
   if (!std::isfinite(v) || !(std::abs(v) + t < p.largest / 2)) return {unknown};
@@ -174,9 +178,9 @@ Outcome of_cast(double v, const Operand& a, DType from, DType to) {
   return {same && (to != DType::Bool || low > 0 || high < 0) ? 0 : unknown};
 }
 
-Outcome of_floats(Op op, double v, std::span<const Operand> in, DType dtype) {
+Outcome of_floats(const UOp& node, double v, std::span<const Operand> in, DType dtype) {
   const Operand& a = in[0];
-  switch (op) {
+  switch (node.op()) {
     case Op::Add:
       return of_add(v, a, in[1], dtype);
     case Op::Mul:
@@ -205,7 +209,7 @@ Outcome of_floats(Op op, double v, std::span<const Operand> in, DType dtype) {
       return {high > low ? high - low : v == 0 ? precision_of(dtype).tiny : 0};
     }
     default:
-      return is_function(op) ? of_function(op, v, in, dtype) : Outcome{unknown};
+      return is_function(node.op()) ? of_function(node, v, in, dtype) : Outcome{unknown};
   }
 }
 
@@ -360,7 +364,7 @@ class BoundedInterpreter {
       const Outcome o = compares          ? of_comparison(u.op(), list[0], list[1])
                         : u.is(Op::Where) ? of_where(list[0], list[1], list[2], to)
                         : u.is(Op::Cast)  ? of_cast(v, list[0], from, to)
-                        : is_float(from)  ? of_floats(u.op(), v, list, from)
+                        : is_float(from)  ? of_floats(u, v, list, from)
                                           : of_integers(u.op(), list, from);
       out.error[i] = std::isnan(o.error) ? unknown : o.error;
       out.slack[i] = o.slack;

@@ -28,15 +28,17 @@ std::pair<int, int> significant(double x) {
   return {exponent - 53 + zeros, 53 - zeros};
 }
 
-double function(Op op, double x) {
-  return op == Op::Exp2 ? std::exp2(x) : op == Op::Log2 ? std::log2(x) : std::sqrt(x);
+double function(const UOp& node, double x) {
+  if (node.is(Op::Sqrt)) return std::sqrt(x);
+  const double base = exponential_base(node);
+  return node.is(Op::Exp2) ? std::pow(base, x) : std::log(x) / std::log(base);
 }
 
 bool decomposed(Op op) { return stated_ulps(op, DType::Float32) > 0; }
 
 // The deviation that operands hand down to a float result, before it is rounded.
-double inherited(Op op, double r, const double* x, const double* d) {
-  switch (op) {
+double inherited(const UOp& node, double r, const double* x, const double* d) {
+  switch (node.op()) {
     case Op::Add:
       return d[0] + d[1];
     case Op::Mul:
@@ -59,7 +61,7 @@ double inherited(Op op, double r, const double* x, const double* d) {
     case Op::Exp2:
     case Op::Log2:
     case Op::Sqrt: {  // monotonic
-      const double low = function(op, x[0] - d[0]), high = function(op, x[0] + d[0]);
+      const double low = function(node, x[0] - d[0]), high = function(node, x[0] + d[0]);
       const double spread = std::max(r - low, high - r);
       return std::isfinite(low) && std::isfinite(high) ? std::max(spread, 0.0) : undetermined;
     }
@@ -108,8 +110,10 @@ double lost_by_rounding(DType dtype, const double* x) {
 
 }  // namespace
 
-Deviating deviate(Op op, DType out, DType in, Bits result, std::span<const Deviating> operands,
+Deviating deviate(const UOp& node, Bits result, std::span<const Deviating> operands,
                   const Liberties& liberties) {
+  const Op op = node.op();
+  const DType out = node.dtype(), in = node.src(op == Op::Where ? 1 : 0).dtype();
   Deviating made{result, 0, 0};
   if (op == Op::Where) {
     made.deviation = chosen_deviation(operands);
@@ -139,7 +143,7 @@ Deviating deviate(Op op, DType out, DType in, Bits result, std::span<const Devia
     made.deviation = exact && fused != undetermined ? 0 : undetermined;
     return made;
   }
-  made.deviation = rounded(out, r, fused + (exact ? 0 : inherited(op, r, x, d)));
+  made.deviation = rounded(out, r, fused + (exact ? 0 : inherited(node, r, x, d)));
   if (liberties.contract && decomposed(op))
     made.deviation += 16 * precision_of(out).unit() * std::abs(r) + precision_of(out).tiny;
   return made;

@@ -17,8 +17,9 @@ struct Deviating {
   double residual = 0;
 };
 
-/// The deviation (and residual) of `op` on operands, whose result on their bits is `result`.
-Deviating deviate(Op op, DType out, DType in, Bits result, std::span<const Deviating> operands,
+/// The deviation (and residual) of an elementwise op on operands, whose result on their bits is
+/// `result`.
+Deviating deviate(const UOp& node, Bits result, std::span<const Deviating> operands,
                   const Liberties& liberties);
 
 /// An ascending left fold that keeps what it needs for the bound on any other order.

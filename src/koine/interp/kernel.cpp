@@ -239,14 +239,13 @@ class KernelInterpreter {
     item.bits = std::move(made);
     if (!liberties_.any()) return;
     if (is_elementwise(u.op())) {
-      const DType in = u.src(u.is(Op::Where) ? 1 : 0).dtype();
       Deviating operands[3];
       for (size_t i = 0; i < item.bits.size(); ++i) {
         for (size_t k = 0; k < item.needs.size(); ++k)
           operands[k] = items_[item.needs[k]].lane(item.value.from(k, i));
         set(item, i,
-            deviate(u.op(), u.dtype(), in, item.bits[i],
-                    std::span<const Deviating>(operands, item.needs.size()), liberties_));
+            deviate(u, item.bits[i], std::span<const Deviating>(operands, item.needs.size()),
+                    liberties_));
       }
     } else if (u.is(Op::Stack)) {
       for (size_t i = 0; i < item.bits.size(); ++i) set(item, i, items_[item.needs[i]].lane(0));

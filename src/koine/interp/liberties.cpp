@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "koine/ir/float_layout.hpp"
 
@@ -33,6 +34,10 @@ double stated_ulps(Op op, DType dtype) {
     default:
       return 0;
   }
+}
+
+double exponential_base(const UOp& function) {
+  return std::holds_alternative<int64_t>(function.arg()) ? std::numbers::e : 2;
 }
 
 double reorder_bound(Op op, DType dtype, int64_t n, bool of_products) {

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "koine/ir/dtype.hpp"
-#include "koine/ir/op.hpp"
+#include "koine/ir/uop.hpp"
 
 // What default mode may do to floats, in numbers: the one statement of it in code, and
 // docs/switches.md in words. Bounds of whole graphs (interp/bounded) and of kernels
@@ -37,6 +37,9 @@ DType fold_dtype(DType dtype);
 
 /// Units in the last place that the functions of docs/switches.md may err by; 0: no such function.
 double stated_ulps(Op op, DType dtype);
+
+/// Of an Exp2 or Log2: 2, or e where its arg says so.
+double exponential_base(const UOp& function);
 
 /// How far the default order of a reduce of n float elements may be from the real result: for Add
 /// times the sum of magnitudes, for Mul times the product. A sum of products may be a matrix

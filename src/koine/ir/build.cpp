@@ -1,5 +1,6 @@
 #include "koine/ir/build.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 
@@ -42,9 +43,16 @@ UOp shape_of(std::initializer_list<int64_t> sizes) {
 }
 UOp stack(std::span<const UOp> values) { return UOp::make(Op::Stack, values); }
 
+bool is_variable_name(std::string_view name) {
+  auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  return !name.empty() && letter(name[0]) &&
+         std::ranges::all_of(name, [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
+}
 UOp variable(std::string_view name, int64_t low, int64_t high) {
-  KOINE_REQUIRE(!name.empty() && low <= high, Value,
-                "Variable('{}', {}, {}): needs a name and min <= max", name, low, high);
+  KOINE_REQUIRE(is_variable_name(name) && low <= high, Value,
+                "Variable('{}', {}, {}): needs a name (letters, digits and _, no digit first) and "
+                "min <= max",
+                name, low, high);
   return UOp::make(Op::Param, {shape_of({}), index_const(low), index_const(high)},
                    BufferArg{-1, DType::Index, {}, AddrSpace::Global, std::string(name)});
 }

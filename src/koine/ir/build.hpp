@@ -24,7 +24,10 @@ UOp shape_of(std::initializer_list<int64_t> sizes);
 UOp stack(std::span<const UOp> values);
 
 /// A symbolic integer low..high, usable in shapes (amendment C37). Equal arguments are one node.
+/// Throws Error (Value) where the name is none or low > high.
 UOp variable(std::string_view name, int64_t low, int64_t high);
+/// Letters, digits and _, no digit first.
+bool is_variable_name(std::string_view name);
 bool is_variable(const UOp& node);
 /// Throws Error (Value) naming the Variable and its range where it may not take this value.
 void require_in_range(const UOp& variable, int64_t value);

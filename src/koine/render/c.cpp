@@ -186,9 +186,9 @@ class CRenderer {
         if (!p.name.empty()) {
           const auto at =
               std::find(signature_.variables.begin(), signature_.variables.end(), p.name);
-          names_[u] = p.name;
-          line(fmt::format("const int64_t {} = variables[{}];", p.name,
-                           at - signature_.variables.begin()));
+          const auto k = at - signature_.variables.begin();
+          names_[u] = "n_" + p.name;  // no word of C, and no other name of this text
+          line(fmt::format("const int64_t {} = variables[{}];", names_[u], k));
         } else {
           names_[u] = fmt::format("data{}", p.slot);
           line(fmt::format("{}* data{} = buffers[{}];", dtype_info(u.dtype()).c_name, p.slot,

@@ -24,13 +24,9 @@ std::optional<Violation> Demands::check(const UOp& node, const Facts& facts) con
 
 bool is_bounded_variable(const UOp& param) {
   const BufferArg& p = param.as<BufferArg>();
-  auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
-  const bool name = !p.name.empty() && letter(p.name[0]) &&
-                    std::all_of(p.name.begin(), p.name.end(),
-                                [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
-  return name && p.dtype == DType::Index && p.space == AddrSpace::Global && param.is_scalar() &&
-         param.src().size() == 3 && param.src(1).is(Op::Const) && param.src(2).is(Op::Const) &&
-         const_int(param.src(1)) <= const_int(param.src(2));
+  return is_variable_name(p.name) && p.dtype == DType::Index && p.space == AddrSpace::Global &&
+         param.is_scalar() && param.src().size() == 3 && param.src(1).is(Op::Const) &&
+         param.src(2).is(Op::Const) && const_int(param.src(1)) <= const_int(param.src(2));
 }
 
 OpSet all_ops() { return ~OpSet(); }
