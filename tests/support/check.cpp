@@ -24,6 +24,16 @@ Options strict_options() {
   return o;
 }
 
+void in_both_modes(const std::function<void()>& action) {
+  for (const bool strict : {true, false}) {
+    Options o = options();
+    o.strict = strict;
+    const OptionScope scope(o);
+    SCOPED_TRACE(strict ? "strict" : "default");
+    action();
+  }
+}
+
 Array array_of(const UOp& buffer) {
   const auto memory = memory_of(buffer);
   Array a{buffer.dtype(), buffer.sizes(), {}, {}};

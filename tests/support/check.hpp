@@ -16,6 +16,8 @@ namespace koine::test {
 
 /// Options with strict floating point, for bit-for-bit comparisons.
 Options strict_options();
+/// Runs `action` in strict mode, then in default mode, whatever the environment says.
+void in_both_modes(const std::function<void()>& action);
 
 /// Memory of a realized Buffer as an Array.
 Array array_of(const UOp& buffer);

@@ -62,18 +62,6 @@ std::vector<double> counting(int64_t n) {
 
 }  // namespace
 
-// Both modes, one after the other.
-template <class Body>
-void in_both_modes(const Body& body) {
-  for (const bool strict : {true, false}) {
-    Options o = options();
-    o.strict = strict;
-    const OptionScope scope(o);
-    SCOPED_TRACE(strict ? "strict" : "default");
-    body();
-  }
-}
-
 Array bound(int64_t n) { return {DType::Index, {}, {static_cast<Bits>(n)}, {}}; }
 
 TEST(document_forms, spec_C_arange_folds_in_every_dtype) {
@@ -97,29 +85,31 @@ TEST(document_forms, spec_C_arange_folds_in_every_dtype) {
 }
 
 TEST(document_forms, spec_C_arange_folds_with_symbolic_sizes) {
-  const UOp n = variable("n", 1, 100);
-  for (const DType d :
-       {DType::Int8, DType::UInt8, DType::Int32, DType::Int64, DType::Float16, DType::Float32}) {
-    const UOp a = document_arange(n, d);
-    const auto kernels = schedule({a});
-    EXPECT_EQ(kernels.size(), 1u);
-    EXPECT_EQ(count_ops(kernels, Op::Reduce), 0) << dtype_name(d) << to_text(kernels[0].ast);
-    // Read at positions from 0 to beyond the end, where an Index reads 0.
-    const UOp at = variable("at", 0, 120), element = index(a, {at});
-    for (const int64_t size : {1, 2, 9, 100})
-      for (const int64_t k : {0, 1, 5, 8, 99, 120}) {
-        const double want = k < size ? static_cast<double>(k) : 0;
-        const Array meant = interpret(element, {{n, bound(size)}, {at, bound(k)}});
-        ASSERT_EQ(bits_to_double(d, meant.data[0]), want);
-        for (const char* device : {"CPU", "INTERP"}) {
-          Options o = options();
-          o.device = device;
-          const OptionScope scope(o);
-          const Array got = array_of(realize({element}, {{"n", size}, {"at", k}})[0]);
-          ASSERT_EQ(bits_to_double(d, got.data[0]), want) << device << " n=" << size << " " << k;
+  in_both_modes([] {
+    const UOp n = variable("n", 1, 100);
+    for (const DType d :
+         {DType::Int8, DType::UInt8, DType::Int32, DType::Int64, DType::Float16, DType::Float32}) {
+      const UOp a = document_arange(n, d);
+      const auto kernels = schedule({a});
+      EXPECT_EQ(kernels.size(), 1u);
+      EXPECT_EQ(count_ops(kernels, Op::Reduce), 0) << dtype_name(d) << to_text(kernels[0].ast);
+      // Read at positions from 0 to beyond the end, where an Index reads 0.
+      const UOp at = variable("at", 0, 120), element = index(a, {at});
+      for (const int64_t size : {1, 2, 9, 100})
+        for (const int64_t k : {0, 1, 5, 8, 99, 120}) {
+          const double want = k < size ? static_cast<double>(k) : 0;
+          const Array meant = interpret(element, {{n, bound(size)}, {at, bound(k)}});
+          ASSERT_EQ(bits_to_double(d, meant.data[0]), want);
+          for (const char* device : {"CPU", "INTERP"}) {
+            Options o = options();
+            o.device = device;
+            const OptionScope scope(o);
+            const Array got = array_of(realize({element}, {{"n", size}, {"at", k}})[0]);
+            ASSERT_EQ(bits_to_double(d, got.data[0]), want) << device << " n=" << size << " " << k;
+          }
         }
-      }
-  }
+    }
+  });
 }
 
 // A left fold of float16 ones stays at 2048, where 2049 is no float16: no product may replace it.

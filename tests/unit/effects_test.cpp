@@ -50,12 +50,6 @@ Numbers interpreted(const UOp& value) {
 }
 
 // Runs `action` in the default mode and in strict mode.
-void in_both_modes(const std::function<void()>& action) {
-  action();
-  const OptionScope scope(strict_options());
-  action();
-}
-
 // The graph over fresh copies of its buffers, which it may write.
 UOp renewed(const UOp& graph) {
   Substitution fresh;

@@ -129,44 +129,45 @@ TEST(gradients, spec_amend_40_norm_and_deviation_at_zero) {
 
 // A body may use the values around it: each is an argument, whatever it is made of (C33).
 TEST(functions, spec_F3_spec_amend_33_bodies_use_what_is_around_them) {
-  const OptionScope scope(strict_options());
-  const Tensor x = Tensor::from<float>({1, 2, 3}), y = Tensor::from<float>({10, 20, 30});
-  for (const Resolve how : {Resolve::Substitute, Resolve::Precompile}) {
-    const auto outer = koine::function(
-        [&](const Tensor& a, const Tensor& b) {
-          const auto inner = koine::function([&](const Tensor& c) { return a + c; }, how);
-          return inner(b);
-        },
-        how);
-    const Tensor sum = outer(x, y);
-    EXPECT_EQ(slopes(sum, x), (std::vector<double>{1, 1, 1}));
-    EXPECT_EQ(slopes(sum, y), (std::vector<double>{1, 1, 1}));
-    EXPECT_EQ(sum.tolist<int>(), (std::vector<int>{11, 22, 33}));
-    expect_same_everywhere(outer(x, y));
-    // A constant for the inner one: the outer parameter keeps its gradient.
-    const auto scaled = koine::function(
-        [&](const Tensor& a) {
-          const auto inner = koine::function([&](const Tensor& c) { return a * c; }, how);
-          return inner(Tensor(2.0)) + a;
-        },
-        how);
-    EXPECT_EQ(slopes(scaled(x), x), (std::vector<double>{3, 3, 3}));
-    // Three deep, each using all that is outside of it.
-    const auto deep = koine::function(
-        [&](const Tensor& a) {
-          const auto middle = koine::function(
-              [&](const Tensor& b) {
-                const auto inner =
-                    koine::function([&](const Tensor& c) { return a * b * c * y; }, how);
-                return inner(a + b);
-              },
-              how);
-          return middle(a * Tensor(2.0));
-        },
-        how);
-    EXPECT_EQ(deep(x).tolist<int>(), (std::vector<int>{60, 960, 4860})) << "6 a^3 y";
-    EXPECT_EQ(slopes(deep(x), x), (std::vector<double>{180, 1440, 4860}));
-  }
+  in_both_modes([] {
+    const Tensor x = Tensor::from<float>({1, 2, 3}), y = Tensor::from<float>({10, 20, 30});
+    for (const Resolve how : {Resolve::Substitute, Resolve::Precompile}) {
+      const auto outer = koine::function(
+          [&](const Tensor& a, const Tensor& b) {
+            const auto inner = koine::function([&](const Tensor& c) { return a + c; }, how);
+            return inner(b);
+          },
+          how);
+      const Tensor sum = outer(x, y);
+      EXPECT_EQ(slopes(sum, x), (std::vector<double>{1, 1, 1}));
+      EXPECT_EQ(slopes(sum, y), (std::vector<double>{1, 1, 1}));
+      EXPECT_EQ(sum.tolist<int>(), (std::vector<int>{11, 22, 33}));
+      expect_same_everywhere(outer(x, y));
+      // A constant for the inner one: the outer parameter keeps its gradient.
+      const auto scaled = koine::function(
+          [&](const Tensor& a) {
+            const auto inner = koine::function([&](const Tensor& c) { return a * c; }, how);
+            return inner(Tensor(2.0)) + a;
+          },
+          how);
+      EXPECT_EQ(slopes(scaled(x), x), (std::vector<double>{3, 3, 3}));
+      // Three deep, each using all that is outside of it.
+      const auto deep = koine::function(
+          [&](const Tensor& a) {
+            const auto middle = koine::function(
+                [&](const Tensor& b) {
+                  const auto inner =
+                      koine::function([&](const Tensor& c) { return a * b * c * y; }, how);
+                  return inner(a + b);
+                },
+                how);
+            return middle(a * Tensor(2.0));
+          },
+          how);
+      EXPECT_EQ(deep(x).tolist<int>(), (std::vector<int>{60, 960, 4860})) << "6 a^3 y";
+      EXPECT_EQ(slopes(deep(x), x), (std::vector<double>{180, 1440, 4860}));
+    }
+  });
 }
 
 // grad(x -> x grad(y -> x + y)(2))(1) is 1: what is differentiated inside is another variable.

@@ -33,11 +33,6 @@ Numbers in_memory(const UOp& buffer) {
     out.push_back(static_cast<int>(bits_to_int(buffer.dtype(), b)));
   return out;
 }
-void in_both_modes(const std::function<void()>& action) {
-  action();
-  const OptionScope scope(strict_options());
-  action();
-}
 Options with(const std::function<void(Options&)>& change) {
   Options o = options();
   change(o);

@@ -123,62 +123,67 @@ TEST(numbers, spec_D3_remainders_at_every_distance) {
 
 // Every pair of 8-bit floats; float16 by every pattern with some divisors.
 TEST(numbers, spec_D3_remainders_of_narrow_floats) {
-  for (const DType d : {DType::Float8E4M3, DType::Float8E5M2, DType::Float16, DType::BFloat16}) {
-    const int64_t n = item_size(d) == 1 ? 256 : 65536;
-    std::vector<uint16_t> patterns(static_cast<size_t>(n));
-    for (size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<uint16_t>(i);
-    const Tensor all = Tensor::from(patterns, {n}).cast(storage_uint(d)).bitcast(d);
-    const int64_t divisors = n == 256 ? 256 : 16;
-    const Tensor some = all.reshape({divisors, n / divisors}).shrink({{0, divisors}, {0, 1}});
-    const auto got = all.reshape({1, n}).mod(some).cast(DType::Float32).tolist<float>();
-    const auto x = all.cast(DType::Float32).tolist<float>(),
-               y = some.cast(DType::Float32).tolist<float>();
-    int64_t bad = 0;
-    for (size_t i = 0; i < got.size(); ++i) {
-      const float a = x[i % static_cast<size_t>(n)], b = y[i / static_cast<size_t>(n)];
-      const float part = std::fmod(a, b);
-      const bool other_side = part != 0 && (part < 0) != (b < 0);
-      const double sum = static_cast<double>(part) + b;
-      float want = python_remainder(a, b);
-      if (other_side && std::isfinite(b)) {  // rounds to the dtype, but not to b
-        want = static_cast<float>(bits_to_double(d, double_to_bits(d, static_cast<float>(sum))));
-        if (want == b) want = static_cast<float>(bits_to_double(d, double_to_bits(d, b) - 1));
+  in_both_modes([] {
+    for (const DType d : {DType::Float8E4M3, DType::Float8E5M2, DType::Float16, DType::BFloat16}) {
+      const int64_t n = item_size(d) == 1 ? 256 : 65536;
+      std::vector<uint16_t> patterns(static_cast<size_t>(n));
+      for (size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<uint16_t>(i);
+      const Tensor all = Tensor::from(patterns, {n}).cast(storage_uint(d)).bitcast(d);
+      const int64_t divisors = n == 256 ? 256 : 16;
+      const Tensor some = all.reshape({divisors, n / divisors}).shrink({{0, divisors}, {0, 1}});
+      const auto got = all.reshape({1, n}).mod(some).cast(DType::Float32).tolist<float>();
+      const auto x = all.cast(DType::Float32).tolist<float>(),
+                 y = some.cast(DType::Float32).tolist<float>();
+      int64_t bad = 0;
+      for (size_t i = 0; i < got.size(); ++i) {
+        const float a = x[i % static_cast<size_t>(n)], b = y[i / static_cast<size_t>(n)];
+        const float part = std::fmod(a, b);
+        const bool other_side = part != 0 && (part < 0) != (b < 0);
+        const double sum = static_cast<double>(part) + b;
+        float want = python_remainder(a, b);
+        if (other_side && std::isfinite(b)) {  // rounds to the dtype, but not to b
+          want = static_cast<float>(bits_to_double(d, double_to_bits(d, static_cast<float>(sum))));
+          if (want == b) want = static_cast<float>(bits_to_double(d, double_to_bits(d, b) - 1));
+        }
+        bad += std::isnan(want) ? !std::isnan(got[i]) : got[i] != want;
       }
-      bad += std::isnan(want) ? !std::isnan(got[i]) : got[i] != want;
+      EXPECT_EQ(bad, 0) << dtype_name(d);
     }
-    EXPECT_EQ(bad, 0) << dtype_name(d);
-  }
+  });
 }
 
 TEST(numbers, spec_D3_floor_division_of_floats) {
-  auto same = [](const Tensor& got, const std::vector<double>& wanted) {
-    const auto values = got.tolist<double>();
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      if (std::isnan(wanted[i])) {
-        EXPECT_TRUE(std::isnan(values[i])) << i;
-        continue;
+  in_both_modes([] {
+    auto same = [](const Tensor& got, const std::vector<double>& wanted) {
+      const auto values = got.tolist<double>();
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        if (std::isnan(wanted[i])) {
+          EXPECT_TRUE(std::isnan(values[i])) << i;
+          continue;
+        }
+        EXPECT_EQ(values[i], wanted[i]) << i;
+        EXPECT_EQ(std::signbit(values[i]), std::signbit(wanted[i])) << i;
       }
-      EXPECT_EQ(values[i], wanted[i]) << i;
-      EXPECT_EQ(std::signbit(values[i]), std::signbit(wanted[i])) << i;
+    };
+    // numpy.floor_divide in float64.
+    const Tensor a =
+        Tensor::from<double>({1e17, 1, 1, -1, 0.3, -0.3, 7, -7, 3, -3, 3, inf, NAN, 1e300, -0.0});
+    const Tensor b = Tensor::from<double>(
+        {3, 0.1, 1e-320, inf, 0.1, 0.1, -2, -2, inf, -inf, 0, 2, 1, 1e-300, 2});
+    same(a.idiv(b),
+         {33333333333333333.0, 9, inf, -1, 2, -3, -4, 3, 0, 0, inf, NAN, NAN, inf, -0.0});
+    // Against whole-number arithmetic.
+    std::mt19937_64 random(test_seed());
+    std::vector<double> x, y, wanted;
+    for (int i = 0; i < 20000; ++i) {
+      const auto p = static_cast<int64_t>(random() >> 11) - (int64_t{1} << 52);
+      const auto q = static_cast<int64_t>(random() % (i % 2 ? 1000 : uint64_t{1} << 40)) + 1;
+      x.push_back(static_cast<double>(p));
+      y.push_back(static_cast<double>(q));
+      wanted.push_back(static_cast<double>(p / q - (p % q < 0 ? 1 : 0)));
     }
-  };
-  // numpy.floor_divide in float64.
-  const Tensor a =
-      Tensor::from<double>({1e17, 1, 1, -1, 0.3, -0.3, 7, -7, 3, -3, 3, inf, NAN, 1e300, -0.0});
-  const Tensor b =
-      Tensor::from<double>({3, 0.1, 1e-320, inf, 0.1, 0.1, -2, -2, inf, -inf, 0, 2, 1, 1e-300, 2});
-  same(a.idiv(b), {33333333333333333.0, 9, inf, -1, 2, -3, -4, 3, 0, 0, inf, NAN, NAN, inf, -0.0});
-  // Against whole-number arithmetic.
-  std::mt19937_64 random(test_seed());
-  std::vector<double> x, y, wanted;
-  for (int i = 0; i < 20000; ++i) {
-    const auto p = static_cast<int64_t>(random() >> 11) - (int64_t{1} << 52);
-    const auto q = static_cast<int64_t>(random() % (i % 2 ? 1000 : uint64_t{1} << 40)) + 1;
-    x.push_back(static_cast<double>(p));
-    y.push_back(static_cast<double>(q));
-    wanted.push_back(static_cast<double>(p / q - (p % q < 0 ? 1 : 0)));
-  }
-  EXPECT_EQ(Tensor::from(x, {20000}).idiv(Tensor::from(y, {20000})).tolist<double>(), wanted);
+    EXPECT_EQ(Tensor::from(x, {20000}).idiv(Tensor::from(y, {20000})).tolist<double>(), wanted);
+  });
 }
 
 TEST(numbers, gradient_of_a_remainder) {
@@ -229,7 +234,6 @@ TEST(numbers, functions_of_floats_on_integers) {
   EXPECT_FLOAT_EQ(Tensor::from<int32_t>({-1}).elu().item<float>(), -0.63212056f);
 }
 
-// Squares of float16 leave its range at 256: they are formed and added in float32.
 // Deviations of integers from a mean that is no float32.
 TEST(numbers, variances_of_integers) {
   for (const bool strict : {false, true}) {
@@ -252,35 +256,37 @@ TEST(numbers, variances_of_integers) {
   }
 }
 
+// Squares of float16 leave its range at 256: they are formed and added in float32.
 TEST(numbers, float16_norm_var_and_layernorm) {
-  std::vector<float> data;
-  for (int i = 0; i < 512; ++i) data.push_back(static_cast<float>(i % 2 ? 3000 + i : -3000 + i));
-  double mean = 0, squares = 0, spread = 0;
-  for (const float v : data) mean += v / 512.0;
-  for (const float v : data) {
-    squares += static_cast<double>(v) * v;
-    spread += (v - mean) * (v - mean);
-  }
-  for (const DType d : {DType::Float16, DType::BFloat16}) {
-    const double u = d == DType::Float16 ? 0x1p-11 : 0x1p-8;
-    const Tensor x = Tensor::from(data, {512}).cast(d), small = x * Tensor(1 / 32.0);
-    auto expect_near = [&](const Tensor& got, double want) {
-      EXPECT_EQ(got.dtype(), d);
-      EXPECT_NEAR(got.item(), want, 2 * u * want);
-    };
-    // 68,000 is beyond float16; the norm of the first 256 is not.
-    expect_near(small.norm(), std::sqrt(squares) / 32);
-    expect_near(small.var(), spread / 511 / 1024);
-    expect_near(x.std(), std::sqrt(spread / 511));
-    const auto normal = x.layernorm().tolist<double>();
-    for (size_t i = 0; i < data.size(); ++i)
-      EXPECT_NEAR(normal[i], (data[i] - mean) / std::sqrt(spread / 512), 4 * u) << i;
-  }
-  EXPECT_DOUBLE_EQ(Tensor::from<int8_t>({100, 100}).norm().item<float>(),
-                   static_cast<double>(std::sqrt(20000.0f)));
+  in_both_modes([] {
+    std::vector<float> data;
+    for (int i = 0; i < 512; ++i) data.push_back(static_cast<float>(i % 2 ? 3000 + i : -3000 + i));
+    double mean = 0, squares = 0, spread = 0;
+    for (const float v : data) mean += v / 512.0;
+    for (const float v : data) {
+      squares += static_cast<double>(v) * v;
+      spread += (v - mean) * (v - mean);
+    }
+    for (const DType d : {DType::Float16, DType::BFloat16}) {
+      const double u = d == DType::Float16 ? 0x1p-11 : 0x1p-8;
+      const Tensor x = Tensor::from(data, {512}).cast(d), small = x * Tensor(1 / 32.0);
+      auto expect_near = [&](const Tensor& got, double want) {
+        EXPECT_EQ(got.dtype(), d);
+        EXPECT_NEAR(got.item(), want, 2 * u * want);
+      };
+      // 68,000 is beyond float16; the norm of the first 256 is not.
+      expect_near(small.norm(), std::sqrt(squares) / 32);
+      expect_near(small.var(), spread / 511 / 1024);
+      expect_near(x.std(), std::sqrt(spread / 511));
+      const auto normal = x.layernorm().tolist<double>();
+      for (size_t i = 0; i < data.size(); ++i)
+        EXPECT_NEAR(normal[i], (data[i] - mean) / std::sqrt(spread / 512), 4 * u) << i;
+    }
+    EXPECT_DOUBLE_EQ(Tensor::from<int8_t>({100, 100}).norm().item<float>(),
+                     static_cast<double>(std::sqrt(20000.0f)));
+  });
 }
 
-// What a literal means does not depend on whether its partner's dtype holds it.
 // What squares or multiplies on the way, in float16 and in integers.
 TEST(numbers, narrow_losses_norms_and_scores) {
   for (const bool strict : {false, true}) {
@@ -324,6 +330,7 @@ TEST(numbers, narrow_losses_norms_and_scores) {
   }
 }
 
+// What a literal means does not depend on whether its partner's dtype holds it.
 TEST(numbers, comparisons_with_literals_beyond_the_dtype) {
   auto is = [](const Tensor& got, const std::vector<int>& wanted) {
     EXPECT_EQ(got.dtype(), DType::Bool);

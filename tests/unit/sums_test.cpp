@@ -98,7 +98,113 @@ Options with_threads_and_cpu(std::mt19937_64& random) {
   return o;
 }
 
+// The numbers that NumPy's figures below were taken on, in Python:
+//   RandomState(7).randint(0, 2**32, n, dtype=uint32) / 2**32 - offset, as float32
+std::vector<float> twister_values(size_t n, double offset) {
+  std::mt19937 random(7);
+  std::vector<float> out(n);
+  for (float& v : out)
+    v = static_cast<float>(static_cast<double>(random()) / 4294967296.0 - offset);
+  return out;
+}
+
+// The largest |got - sum x| / sum |x| over all results, in units of 2^-24.
+double error_in_roundings(const std::vector<float>& got, const std::vector<Sum>& expected) {
+  EXPECT_EQ(got.size(), expected.size());
+  long double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i)
+    worst = std::max(worst, std::fabs(got[i] - expected[i].value) / expected[i].size);
+  return static_cast<double>(worst) / unit_roundoff(DType::Float32);
+}
+
+// Ours may be 1.25 times NumPy's, and two roundings where NumPy errs less.
+void expect_as_exact_as_numpy(const std::string& what, const std::vector<float>& got,
+                              const std::vector<Sum>& expected, double numpy) {
+  const double error = error_in_roundings(got, expected);
+  testing::Test::RecordProperty(what, std::to_string(error));
+  EXPECT_LE(error, std::max(2.0, 1.25 * numpy)) << what;
+}
+
+// For this machine's and for those with fewer lanes, which add in another order.
+void on_every_instruction_set(const std::function<void(const std::string&)>& action) {
+  for (const char* level : {"", "x86-64-v2", "x86-64-v3"}) {
+    Options o = options();
+    o.cpu = level;
+    const OptionScope scope(o);
+    SCOPED_TRACE(level);
+    action(level);
+  }
+}
+
 }  // namespace
+
+// Errors of NumPy 2.4.6 (x.sum, and dot of OpenBLAS 0.3.31 with one thread) on the same float32
+// numbers, in units of 2^-24 times the sum of abs(x), against sums in long double.
+TEST(sums, numpy_is_the_floor) {
+  struct Case {
+    Shape shape;
+    std::vector<int64_t> axes;
+    double offset;  // the numbers lie in [-offset, 1 - offset)
+    double numpy;
+  };
+  for (const Case& c : {Case{{10000000}, {0}, 0, 0.9557}, Case{{10000000}, {0}, 0.5, 0.001266},
+                        Case{{4, 2500000}, {1}, 0, 1.649}, Case{{4, 2500000}, {1}, 0.5, 0.002602},
+                        Case{{2500000, 4}, {0}, 0, 321.1}, Case{{2500000, 4}, {0}, 0.5, 0.7588},
+                        Case{{8, 3, 512, 256}, {0, 2, 3}, 0, 0.9987},
+                        Case{{8, 3, 512, 256}, {0, 2, 3}, 0.5, 0.007548}}) {
+    const int64_t n =
+        std::accumulate(c.shape.begin(), c.shape.end(), int64_t{1}, std::multiplies<>());
+    const std::vector<float> values = twister_values(static_cast<size_t>(n), c.offset);
+    const std::vector<Sum> expected = wide_sums({values.begin(), values.end()}, c.shape, c.axes);
+    on_every_instruction_set([&](const std::string& level) {
+      const Tensor x = Tensor::from(values, c.shape);
+      const std::string what =
+          fmt::format("sum of {} from {} {}", fmt::join(c.shape, "x"), -c.offset, level);
+      expect_as_exact_as_numpy(what, x.sum(c.axes).tolist<float>(), expected, c.numpy);
+      if (c.shape.size() != 4) return;
+      nn::BatchNorm norm(3, 1e-5, 1);  // the running mean is the mean
+      norm(x, true).realize();
+      std::vector<Sum> means = expected;
+      for (Sum& s : means) s.value /= n / 3, s.size /= n / 3;
+      expect_as_exact_as_numpy("mean of a batch, " + what, norm.running_mean.tolist<float>(), means,
+                               c.numpy);
+    });
+  }
+}
+
+// Of equal numbers all nodes of a level of the tree err alike, so levels add up: with two lanes
+// (x86-64-v2) that is 6 roundings, where NumPy's pairs err 1.847.
+TEST(sums, numpy_is_the_floor_of_equal_numbers_but_for_two_lanes) {
+  const std::vector<float> tenths(10000000, 0.1F);
+  const Sum expected{1e7L * 0.1F, 1e7L * 0.1F};
+  on_every_instruction_set([&](const std::string& level) {
+    const Tensor x = Tensor::from(tenths, {10000000});
+    const double error = error_in_roundings(x.sum().tolist<float>(), {expected});
+    RecordProperty("tenths " + level, std::to_string(error));
+    EXPECT_LE(error, std::max(2.0, 1.25 * 1.847) * (level == "x86-64-v2" ? 3 : 1));
+  });
+}
+
+TEST(sums, numpy_is_the_floor_of_dot_products) {
+  constexpr size_t n = 10000000;
+  for (const auto& [offset, numpy] : {std::pair{0.0, 83.63}, {0.5, 0.03463}}) {
+    const std::vector<float> both = twister_values(2 * n, offset);
+    Sum expected;
+    for (size_t i = 0; i < n; ++i) {
+      const long double product = static_cast<long double>(both[i]) * both[n + i];
+      expected.value += product;
+      expected.size += std::fabs(product);
+    }
+    on_every_instruction_set([&, offset, numpy](const std::string& level) {
+      const Tensor x = Tensor::from(both, {2, n}), a = x[0], b = x[1];
+      expect_as_exact_as_numpy("dot " + level, a.dot(b).tolist<float>(), {expected}, numpy);
+      expect_as_exact_as_numpy("sum of products " + level, (a * b).sum().tolist<float>(),
+                               {expected}, numpy);
+      expect_as_exact_as_numpy("einsum " + level, Tensor::einsum("i,i->", {a, b}).tolist<float>(),
+                               {expected}, numpy);
+    });
+  }
+}
 
 TEST(sums, random_shapes_and_axes_stay_within_the_bound) {
   const int64_t cases = test_cases(160);
@@ -310,47 +416,164 @@ TEST(sums, strict_mode_folds_from_left_to_right) {
             (std::vector<float>{8, 8}));
 }
 
-// Errors of OpenBLAS 0.3.31 (NumPy 2.4, one thread) on the same numbers: of 16 rows of the product,
-// relative to their norm. Ours may be 1.25 times as large.
-TEST(sums, matrix_products_are_as_exact_as_openblas) {
-  struct Case {
-    int64_t rows, inner, columns;
-    double offset;  // the numbers lie in [-offset, 1 - offset)
-    double openblas;
-  };
-  for (const Case& c : {Case{512, 512, 512, 0.5, 2.891e-7}, Case{512, 512, 512, 0, 1.605e-7},
-                        Case{1024, 1024, 1024, 0, 1.681e-7}, Case{128, 100000, 16, 0.5, 4.473e-7},
-                        Case{128, 100000, 16, 0, 2.209e-7}, Case{256, 20000, 256, 0, 1.145e-7},
-                        Case{64, 4096, 4096, 0, 1.072e-7}}) {
-    std::mt19937 random(7);
-    auto matrix = [&](int64_t rows, int64_t columns) {
-      std::vector<float> out(static_cast<size_t>(rows * columns));
-      for (float& v : out)
-        v = static_cast<float>(static_cast<double>(random()) / 4294967296.0 - c.offset);
-      return out;
-    };
-    const std::vector<float> a = matrix(c.rows, c.inner), b = matrix(c.inner, c.columns);
-    const std::vector<float> got = Tensor::from(a, {c.rows, c.inner})
-                                       .matmul(Tensor::from(b, {c.inner, c.columns}))
-                                       .tolist<float>();
-    double error = 0, norm = 0;
-    std::vector<double> right(static_cast<size_t>(c.columns));
-    for (int64_t i = 0; i < c.rows; i += c.rows / 16) {
-      std::fill(right.begin(), right.end(), 0.0);
-      for (int64_t k = 0; k < c.inner; ++k) {
-        const double x = a[static_cast<size_t>(i * c.inner + k)];
-        const float* row = &b[static_cast<size_t>(k * c.columns)];
-        for (size_t j = 0; j < right.size(); ++j) right[j] += x * static_cast<double>(row[j]);
-      }
-      for (size_t j = 0; j < right.size(); ++j) {
-        const double off =
-            static_cast<double>(got[static_cast<size_t>(i * c.columns) + j]) - right[j];
-        error += off * off;
-        norm += right[j] * right[j];
-      }
+// --- matrix products against OpenBLAS
+// -------------------------------------------------------------- Errors of OpenBLAS 0.3.31
+// (NumPy 2.4, one thread) on the same numbers, relative to the norm of the product. Ours may
+// be 1.25 times as large.
+namespace {
+
+struct Product {
+  int64_t rows, inner, columns;
+  double offset;  // the numbers lie in [-offset, 1 - offset)
+  double openblas;
+  std::string text() const {
+    return fmt::format("{}x{}x{} from {}", rows, inner, columns, -offset);
+  }
+};
+
+struct Factors {
+  explicit Factors(const Product& p) : a(numbers(p.rows * p.inner, p)) {
+    b = numbers(p.inner * p.columns, p);
+  }
+  std::vector<float> numbers(int64_t n, const Product& p) {
+    std::vector<float> out(static_cast<size_t>(n));
+    for (float& v : out)
+      v = static_cast<float>(static_cast<double>(random()) / 4294967296.0 - p.offset);
+    return out;
+  }
+  std::mt19937 random{7};
+  std::vector<float> a, b;
+};
+
+// Of 16 rows, or of all where they are short.
+double product_error(const Product& p, const Factors& f, const std::vector<float>& got) {
+  double error = 0, norm = 0;
+  std::vector<double> right(static_cast<size_t>(p.columns));
+  const int64_t step = p.columns < 16 ? 1 : std::max<int64_t>(p.rows / 16, 1);
+  for (int64_t i = 0; i < p.rows; i += step) {
+    std::fill(right.begin(), right.end(), 0.0);
+    for (int64_t k = 0; k < p.inner; ++k) {
+      const double x = f.a[static_cast<size_t>(i * p.inner + k)];
+      const float* row = &f.b[static_cast<size_t>(k * p.columns)];
+      for (size_t j = 0; j < right.size(); ++j) right[j] += x * static_cast<double>(row[j]);
     }
-    EXPECT_LE(std::sqrt(error / norm), 1.25 * c.openblas)
-        << c.rows << "x" << c.inner << "x" << c.columns << " from " << -c.offset;
+    for (size_t j = 0; j < right.size(); ++j) {
+      const double off =
+          static_cast<double>(got[static_cast<size_t>(i * p.columns) + j]) - right[j];
+      error += off * off;
+      norm += right[j] * right[j];
+    }
+  }
+  return std::sqrt(error / norm);
+}
+
+void expect_as_exact_as_openblas(const std::string& form, const Product& p, const Factors& f,
+                                 const Tensor& product) {
+  const double error = product_error(p, f, product.tolist<float>());
+  testing::Test::RecordProperty(form + " " + p.text(), fmt::format("{:.3e}", error));
+  EXPECT_LE(error, 1.25 * p.openblas) << form << " of " << p.text();
+}
+
+// The same matrix with its columns one after the other in memory.
+Tensor by_columns(const Tensor& x) {
+  return x.transpose(0, 1).contiguous().realize().transpose(0, 1);
+}
+
+}  // namespace
+
+TEST(sums, matrix_products_are_as_exact_as_openblas) {
+  for (const Product& p :
+       {Product{512, 512, 512, 0.5, 2.891e-7}, Product{512, 512, 512, 0, 1.605e-7},
+        Product{1024, 1024, 1024, 0, 1.681e-7}, Product{128, 100000, 16, 0.5, 4.473e-7},
+        Product{128, 100000, 16, 0, 2.209e-7}, Product{256, 20000, 256, 0, 1.145e-7},
+        Product{64, 4096, 4096, 0, 1.072e-7}}) {
+    const Factors f(p);
+    const Tensor a = Tensor::from(f.a, {p.rows, p.inner}),
+                 b = Tensor::from(f.b, {p.inner, p.columns});
+    expect_as_exact_as_openblas("A B", p, f, a.matmul(b));
+  }
+}
+
+// OpenBLAS adds along k in one order however the factors lie: its errors are those of A B, to all
+// digits given here, for each of these forms.
+TEST(sums, matrix_products_of_all_forms_are_as_exact_as_openblas) {
+  for (const Product& p :
+       {Product{512, 512, 512, 0.5, 2.891e-7}, Product{512, 512, 512, 0, 1.605e-7},
+        Product{128, 20000, 64, 0.5, 3.897e-7}, Product{128, 20000, 64, 0, 1.147e-7}}) {
+    const Factors f(p);
+    const Tensor a = Tensor::from(f.a, {p.rows, p.inner}),
+                 b = Tensor::from(f.b, {p.inner, p.columns});
+    const Tensor at = by_columns(a), bt = by_columns(b);
+    const Tensor rows = a.reshape({4, p.rows / 4, p.inner});
+    const Tensor four = b.expand({4, p.inner, p.columns}).contiguous().realize();
+    const std::pair<const char*, Tensor> forms[] = {
+        {"A^T B", at.matmul(b)},
+        {"A B^T", a.matmul(bt)},
+        {"A^T B^T", at.matmul(bt)},
+        {"batched", rows.matmul(four)},
+        {"batched with one B", rows.matmul(b)},
+        {"einsum ik,kj", Tensor::einsum("ik,kj->ij", {a, b})},
+        {"einsum ki,jk", Tensor::einsum("ki,jk->ij", {at.transpose(0, 1), bt.transpose(0, 1)})},
+        {"einsum aik,akj", Tensor::einsum("aik,akj->aij", {rows, four})},
+    };
+    for (const auto& [form, product] : forms) expect_as_exact_as_openblas(form, p, f, product);
+  }
+}
+
+// Rows or columns, whichever OpenBLAS is more exact with: it adds rows in lanes, columns in turn.
+TEST(sums, products_with_a_vector_are_as_exact_as_openblas) {
+  for (const Product& p :
+       {Product{512, 512, 1, 0.5, 1.639e-7}, Product{512, 512, 1, 0, 6.129e-8},
+        Product{4096, 1000, 1, 0.5, 2.02e-7}, Product{4096, 1000, 1, 0, 6.58e-8},
+        Product{64, 100000, 1, 0, 8.41e-8}, Product{1, 512, 512, 0.5, 1.566e-7},
+        Product{1, 512, 512, 0, 5.667e-8}, Product{1, 1000, 4096, 0.5, 2.07e-7},
+        Product{1, 1000, 4096, 0, 6.526e-8}, Product{1, 100000, 64, 0, 7.944e-8}}) {
+    const Factors f(p);
+    const Tensor a = Tensor::from(f.a, {p.rows, p.inner}),
+                 b = Tensor::from(f.b, {p.inner, p.columns});
+    if (p.columns == 1) {
+      expect_as_exact_as_openblas("A v", p, f, a.matmul(b.squeeze(1)));
+      expect_as_exact_as_openblas("A^T v", p, f, by_columns(a).matmul(b.squeeze(1)));
+    } else {
+      expect_as_exact_as_openblas("v A", p, f, a.squeeze(0).matmul(b));
+      expect_as_exact_as_openblas("v A^T", p, f, a.squeeze(0).matmul(by_columns(b)));
+    }
+  }
+}
+
+// The same contraction as the product of the image's windows, one a row, and the weights.
+TEST(sums, convolutions_are_as_exact_as_openblas) {
+  struct Convolution {
+    int64_t images, channels, size, outputs, window;
+    double offset, openblas;
+  };
+  for (const Convolution& c :
+       {Convolution{8, 32, 14, 64, 3, 0.5, 3.066e-7}, Convolution{8, 32, 14, 64, 3, 0, 2.538e-7},
+        Convolution{4, 256, 8, 64, 3, 0.5, 3.634e-7}, Convolution{4, 256, 8, 64, 3, 0, 1.312e-7}}) {
+    const int64_t places = c.size - c.window + 1, inner = c.channels * c.window * c.window;
+    const Product p{c.images * places * places, inner, c.outputs, c.offset, c.openblas};
+    // Drawn as image and weights; the factors of the product are made of them.
+    Product drawn = p;
+    drawn.rows = 1, drawn.inner = c.images * c.channels * c.size * c.size, drawn.columns = 1;
+    Factors f(drawn);
+    f.random.seed(7);
+    const std::vector<float> image = f.numbers(drawn.inner, p),
+                             weight = f.numbers(inner * c.outputs, p);
+    const Tensor x = Tensor::from(image, {c.images, c.channels, c.size, c.size});
+    const Tensor w = Tensor::from(weight, {c.outputs, c.channels, c.window, c.window});
+    f.a.clear(), f.b.assign(weight.size(), 0);
+    for (int64_t row = 0; row < p.rows; ++row)
+      for (int64_t k = 0; k < inner; ++k) {
+        const int64_t n = row / (places * places), y = row / places % places, z = row % places;
+        const int64_t channel = k / (c.window * c.window), dy = k / c.window % c.window;
+        f.a.push_back(image[static_cast<size_t>(
+            ((n * c.channels + channel) * c.size + y + dy) * c.size + z + k % c.window)]);
+      }
+    for (int64_t k = 0; k < inner; ++k)
+      for (int64_t o = 0; o < c.outputs; ++o)
+        f.b[static_cast<size_t>(k * c.outputs + o)] = weight[static_cast<size_t>(o * inner + k)];
+    expect_as_exact_as_openblas("conv2d", p, f,
+                                x.conv2d(w).permute({0, 2, 3, 1}).reshape({p.rows, p.columns}));
   }
 }
 
