@@ -75,6 +75,7 @@ class Real {
   KOINE_REAL_BINARY(operator/, div)
   KOINE_REAL_BINARY(pow, pow)
 #undef KOINE_REAL_BINARY
+  friend bool isnan(const Real& x) { return mpfr_nan_p(x.value_); }
   friend bool operator<(const Real& a, const Real& b) { return mpfr_less_p(a.value_, b.value_); }
 
  private:
