@@ -186,6 +186,151 @@ TEST(numbers, spec_D3_floor_division_of_floats) {
   });
 }
 
+namespace {
+
+// Every pattern of the narrow floats; of the wide ones a sample, with each kind of number in it.
+std::vector<uint64_t> patterns_of(DType d) {
+  std::vector<uint64_t> out;
+  if (item_size(d) <= 2) {
+    for (uint64_t i = 0; i < uint64_t{1} << (8 * item_size(d)); ++i) out.push_back(i);
+    return out;
+  }
+  const bool single = d == DType::Float32;
+  const uint64_t sign = single ? 0x80000000 : uint64_t{1} << 63;
+  const uint64_t infinity = single ? 0x7f800000 : 0x7ff0000000000000;
+  const uint64_t digit = single ? 0x00800000 : 0x0010000000000000;  // the smallest normal number
+  // Zero, subnormals, normals, one below infinity, infinity, NaNs, signaling and quiet.
+  for (const uint64_t v :
+       {uint64_t{0}, uint64_t{1}, digit / 2, digit - 1, digit, infinity / 2, infinity - 1, infinity,
+        infinity + 1, infinity + digit / 2, infinity + digit - 1})
+    out.push_back(v), out.push_back(v | sign);
+  std::mt19937_64 random(test_seed());
+  while (out.size() < 4096) {
+    const uint64_t v = random();
+    // One in four with all bits of the exponent.
+    out.push_back((single ? v >> 32 : v) | (v % 4 == 0 ? infinity : 0));
+  }
+  return out;
+}
+
+enum class Class { Finite, Infinite, Nan };
+
+// By the layout of the format: IEEE 754, or float8_e4m3fn, which has one NaN and no infinity.
+Class class_of(DType d, uint64_t bits) {
+  const uint64_t size = bits & ((uint64_t{1} << (8 * item_size(d) - 1)) - 1);
+  if (d == DType::Float8E4M3) return size == 0x7f ? Class::Nan : Class::Finite;
+  const uint64_t infinity = d == DType::Float8E5M2 ? 0x7c
+                            : d == DType::Float16  ? 0x7c00
+                            : d == DType::BFloat16 ? 0x7f80
+                            : d == DType::Float32  ? 0x7f800000
+                                                   : 0x7ff0000000000000;
+  return size < infinity ? Class::Finite : size == infinity ? Class::Infinite : Class::Nan;
+}
+
+}  // namespace
+
+TEST(numbers, isnan_isinf_and_isfinite_of_every_pattern) {
+  in_both_modes([] {
+    for (const DType d : stored_dtypes()) {
+      if (!is_float(d)) continue;
+      const std::vector<uint64_t> bits = patterns_of(d);
+      const Tensor x = Tensor::from(bits, {static_cast<int64_t>(bits.size())})
+                           .cast(storage_uint(d))
+                           .bitcast(d)
+                           .contiguous();
+      const auto is_nan = x.isnan().tolist<int>(), is_inf = x.isinf().tolist<int>(),
+                 is_finite = x.isfinite().tolist<int>();
+      // Where NaN is made on the way, not read.
+      const auto made = (x - x).isnan().tolist<int>();
+      int bad = 0;
+      for (size_t i = 0; i < bits.size(); ++i) {
+        const Class c = class_of(d, bits[i]);
+        bad += is_nan[i] != (c == Class::Nan);
+        bad += is_inf[i] != (c == Class::Infinite);
+        bad += is_finite[i] != (c == Class::Finite);
+        bad += made[i] != (c != Class::Finite);
+      }
+      EXPECT_EQ(bad, 0) << dtype_name(d);
+      for (const Tensor& t : {x.isnan(), x.isinf(), x.isfinite()})
+        EXPECT_EQ(t.dtype(), DType::Bool);
+    }
+    for (const DType d : {DType::Bool, DType::Int8, DType::UInt64}) {
+      const Tensor x = Tensor::from<int>({0, 1}).cast(d);
+      EXPECT_EQ(x.isnan().tolist<int>(), (std::vector<int>{0, 0})) << dtype_name(d);
+      EXPECT_EQ(x.isinf().tolist<int>(), (std::vector<int>{0, 0})) << dtype_name(d);
+      EXPECT_EQ(x.isfinite().tolist<int>(), (std::vector<int>{1, 1})) << dtype_name(d);
+    }
+    EXPECT_EQ(Tensor(NAN).isnan().item(), 1);
+    EXPECT_EQ(Tensor(-inf).isinf().item(), 1);
+    EXPECT_EQ(Tensor::zeros({0}).isfinite().tolist<int>(), std::vector<int>());
+  });
+}
+
+namespace {
+
+// How many values of a.lerp(b, w) are neither rounded after each operation nor, where the product
+// may stay unrounded, after all but that. Float32 rounds what narrow floats are made of.
+template <class F>
+int wrong_lerps(DType d, const std::vector<F>& a, const std::vector<F>& b,
+                const std::vector<F>& w) {
+  const auto n = static_cast<int64_t>(a.size());
+  auto tensor = [&](const std::vector<F>& v) { return Tensor::from(v, {n}).cast(d).contiguous(); };
+  const auto got = tensor(a).lerp(tensor(b), tensor(w)).template tolist<F>();
+  auto rounded = [&](F v) {
+    return item_size(d) < 4 ? static_cast<F>(bits_to_double(d, double_to_bits(d, v))) : v;
+  };
+  int bad = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const F way = rounded(b[i] - a[i]), each = rounded(a[i] + rounded(way * w[i])),
+            fused = rounded(std::fma(way, w[i], a[i]));
+    auto is = [&](F v) {
+      return std::isnan(v) ? std::isnan(got[i]) != 0
+                           : got[i] == v && std::signbit(got[i]) == std::signbit(v);
+    };
+    bad += !is(each) && (options().strict || !is(fused));
+  }
+  return bad;
+}
+
+template <class F>
+void check_lerps(DType d) {
+  std::mt19937_64 random(test_seed());
+  auto draw = [&](size_t n) {
+    std::vector<F> out = any_floats<F>(random, n);
+    std::shuffle(out.begin(), out.end(), random);
+    for (F& v : out) v = static_cast<F>(bits_to_double(d, double_to_bits(d, v)));
+    return out;
+  };
+  const std::vector<F> a = draw(20000), b = draw(20000);
+  EXPECT_EQ(wrong_lerps(d, a, b, draw(20000)), 0) << dtype_name(d) << ", any numbers";
+  // Between the ends and at them, and where b - a or a sum cancels.
+  std::vector<F> near, weights;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const F part = static_cast<F>(static_cast<double>(random() % 257) / 256);
+    weights.push_back(static_cast<F>(bits_to_double(d, double_to_bits(d, part))));
+    near.push_back(static_cast<F>(
+        bits_to_double(d, double_to_bits(d, a[i] * (1 - static_cast<double>(i % 7) / 64)))));
+  }
+  EXPECT_EQ(wrong_lerps(d, a, b, weights), 0) << dtype_name(d) << ", between";
+  EXPECT_EQ(wrong_lerps(d, a, near, weights), 0) << dtype_name(d) << ", close";
+}
+
+}  // namespace
+
+// Strict: a + (b - a) * w with each operation rounded. Default: the product may stay unrounded.
+TEST(numbers, lerp_rounds_each_operation_or_all_but_the_product) {
+  in_both_modes([] {
+    check_lerps<float>(DType::Float32);
+    check_lerps<double>(DType::Float64);
+    for (const DType d : {DType::Float16, DType::BFloat16, DType::Float8E4M3, DType::Float8E5M2})
+      check_lerps<float>(d);
+    const Tensor a = Tensor::from<float>({1, -2, 3}), b = Tensor::from<float>({5, 6, -1});
+    EXPECT_EQ(a.lerp(b, Tensor(0.25)).tolist<float>(), (std::vector<float>{2, 0, 2}));
+    EXPECT_EQ(a.lerp(b, Tensor(0.0)).tolist<float>(), a.tolist<float>());
+    EXPECT_EQ(a.lerp(b, Tensor(1.0)).tolist<float>(), b.tolist<float>());
+  });
+}
+
 TEST(numbers, gradient_of_a_remainder) {
   const Tensor a = Tensor::from<double>({7, -7, 6, 0.5, -6}),
                b = Tensor::from<double>({2, 2, 3, 2, 4});
