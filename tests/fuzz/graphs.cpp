@@ -315,12 +315,19 @@ UOp GraphGenerator::step(const UOp& x) {
   }
 }
 
-UOp random_graph(std::mt19937_64& random) {
+UOp random_graph(std::mt19937_64& random, Features features) {
   const std::vector<DType> dtypes = stored_dtypes();
   const DType dtype = dtypes[random() % dtypes.size()];
-  return GraphGenerator(random, [&](const std::vector<int64_t>& sizes,
-                                    DType d) { return random_leaf(random, sizes, d); })
-      .graph(dtype);
+  // Leaves get their memory at the end: nothing is allocated while a Function is traced.
+  std::vector<UOp> leaves;
+  auto make_leaf = [&](const std::vector<int64_t>& sizes, DType d) {
+    leaves.push_back(new_buffer(shape_of(sizes), d, Device("CPU")));
+    return leaves.back();
+  };
+  const UOp graph = GraphGenerator(random, make_leaf, features).graph(dtype);
+  Substitution filled;
+  for (const UOp& l : leaves) filled.emplace(l, random_leaf(random, l.sizes(), l.dtype()));
+  return substitute(graph, filled);
 }
 
 }  // namespace koine::test

@@ -70,7 +70,7 @@ class GraphGenerator {
   int depth_ = 0;  // of Functions
 };
 
-/// A graph of the plain features over fresh leaves with memory.
-UOp random_graph(std::mt19937_64& random);
+/// A graph over fresh leaves with memory; of the plain features if none are named.
+UOp random_graph(std::mt19937_64& random, Features features = {});
 
 }  // namespace koine::test

@@ -156,6 +156,7 @@ TEST(bounds, spec_P5_casts_of_floats) {
   EXPECT_TRUE(cast(any, DType::Int8).bounds().low <= -128);
   const UOp high = maximum(any, constant(DType::Float16, 5));
   EXPECT_TRUE(cast(high, DType::Int8).bounds().low <= 0) << "max(NaN, 5) is NaN, and NaN gives 0";
+  EXPECT_TRUE(cast(neg(high), DType::Int8).bounds().high >= 0) << "and so is -max(NaN, 5)";
   EXPECT_EQ(static_cast<int>(cast(high, DType::Bool).bounds().low), 1)
       << "NaN is true like all above 5";
 }

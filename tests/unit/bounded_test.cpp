@@ -108,6 +108,91 @@ TEST(bounded, the_sign_of_a_zero_sum_stays_open) {
   expect_same_everywhere(mul(sum, leaf({}, DType::Float64)));
 }
 
+// What an op makes of operands that are off by a given amount, against the ends of what it may be
+// off by: no less, and not much more.
+TEST(bounded, errors_pass_through_each_op_as_calculus_says) {
+  using Of = std::function<double(const std::vector<double>&)>;
+  struct Row {
+    const char* name;
+    size_t operands;
+    std::function<UOp(const std::vector<UOp>&)> build;
+    Of of;
+  };
+  auto natural = [](Op op) {
+    return [op](const std::vector<UOp>& x) { return UOp::make(op, {x[0]}, int64_t{1}); };
+  };
+  auto of = [](Op op) { return [op](const std::vector<UOp>& x) { return UOp::make(op, x); }; };
+  const std::vector<Row> rows{
+      {"exp2", 1, of(Op::Exp2), [](auto& x) { return std::exp2(x[0]); }},
+      {"exp", 1, natural(Op::Exp2), [](auto& x) { return std::exp(x[0]); }},
+      {"log2", 1, of(Op::Log2), [](auto& x) { return std::log2(x[0]); }},
+      {"log", 1, natural(Op::Log2), [](auto& x) { return std::log(x[0]); }},
+      {"sqrt", 1, of(Op::Sqrt), [](auto& x) { return std::sqrt(x[0]); }},
+      {"recip", 1, of(Op::Recip), [](auto& x) { return 1 / x[0]; }},
+      {"add", 2, of(Op::Add), [](auto& x) { return x[0] + x[1]; }},
+      {"mul", 2, of(Op::Mul), [](auto& x) { return x[0] * x[1]; }},
+      {"div", 2, of(Op::Fdiv), [](auto& x) { return x[0] / x[1]; }},
+      {"max", 2, of(Op::Max), [](auto& x) { return std::max(x[0], x[1]); }},
+      {"pow", 2, of(Op::Pow), [](auto& x) { return std::pow(x[0], x[1]); }},
+      {"mulacc", 3, of(Op::Mulacc), [](auto& x) { return x[0] * x[1] + x[2]; }},
+      {"where", 2, [](auto& x) { return where(lt(x[0], x[1]), x[0], x[1]); },
+       [](auto& x) { return std::min(x[0], x[1]); }},
+      {"half", 1, [](auto& x) { return cast(cast(x[0], DType::Float16), DType::Float32); },
+       [](auto& x) { return x[0]; }},
+      {"double", 1, [](auto& x) { return cast(cast(x[0], DType::Float64), DType::Float32); },
+       [](auto& x) { return x[0]; }},
+  };
+  std::mt19937_64 random(test_seed());
+  auto uniform = [&](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random);
+  };
+  for (const Row& row : rows)
+    for (int round = 0; round < 200; ++round) {
+      std::vector<UOp> operands;
+      std::vector<double> x, e;
+      BoundedBindings given;
+      for (size_t k = 0; k < row.operands; ++k) {
+        operands.push_back(param(static_cast<int64_t>(k), shape_of({}), DType::Float32));
+        const auto value = static_cast<float>(uniform(0.5, 6));
+        x.push_back(value);
+        e.push_back(value * std::ldexp(uniform(0.5, 1), -5 - static_cast<int>(random() % 4)));
+        const Bits bits = double_to_bits(DType::Float32, value);
+        given.emplace(operands.back(), BoundedArray{{DType::Float32, {}, {bits}, {}}, {e.back()}});
+      }
+      const UOp value = row.build(operands);
+      const BoundedArray got = interpret_bounded(value, given);
+      const double middle = row.of(x);
+      double spread = 0;
+      for (size_t corner = 0; corner < (size_t{1} << row.operands); ++corner) {
+        std::vector<double> at;
+        for (size_t k = 0; k < row.operands; ++k)
+          at.push_back(x[k] + ((corner >> k & 1) != 0 ? e[k] : -e[k]));
+        spread = std::max(spread, std::abs(row.of(at) - middle));
+      }
+      const double error = error_at(got, 0);
+      EXPECT_GE(error, spread * (1 - 1e-5)) << row.name << " at " << x[0] << " +- " << e[0];
+      const bool chooses = row.name == std::string("where") || row.name == std::string("max");
+      if (!chooses) {
+        EXPECT_LE(error, spread * 1.5 + 2e-3 * std::abs(middle)) << row.name << " at " << x[0];
+      }
+    }
+}
+
+// A value that lost nothing hands on nothing.
+TEST(bounded, what_is_exact_stays_exact) {
+  std::vector<float> values;
+  for (int i = 1; i <= 50; ++i) values.push_back(0.1f * static_cast<float>(i));
+  const UOp x = leaf({50}, DType::Float64, 3), y = floats(values), column = shape_of({50, 1});
+  EXPECT_TRUE(bounded(add(cast(x, DType::Float32), y)).error.empty());
+  // The sum of one product is a product, which a sum may take unrounded.
+  const UOp product = mul(y, y);
+  const BoundedArray plain = bounded(add(product, y)),
+                     summed = bounded(
+                         add(reduce(Op::Add, reshape(product, column), {1}), reshape(y, column)));
+  EXPECT_FALSE(plain.error.empty());
+  for (size_t i = 0; i < 50; ++i) EXPECT_EQ(error_at(plain, i), error_at(summed, i)) << i;
+}
+
 TEST(bounded, what_liberties_decide_is_unknown) {
   const UOp x = floats({0.1f, 0.2f, 0.3f}), y = floats({0.7f, 0.9f, -0.3f});
   const UOp sum = add(mul(x, y), y), strict = floats({0.1f * 0.7f + 0.7f, 5, -0.4f});
@@ -118,6 +203,11 @@ TEST(bounded, what_liberties_decide_is_unknown) {
   EXPECT_NEAR(error_at(chosen, 0), 0.6, 1e-6) << "either side";
   EXPECT_EQ(error_at(chosen, 1), 0);
   EXPECT_FALSE(std::isinf(error_at(bounded(ne(sum, sum)), 0)));
+  // Whether a product of halves meets its 0 before it overflows, or after, and is NaN.
+  const UOp halves = cast(floats({300, 300, 0}), DType::Float16);
+  const UOp product = reduce(Op::Mul, contiguous(halves), {0});
+  EXPECT_TRUE(std::isinf(error_at(bounded(ne(product, product)), 0)));
+  EXPECT_EQ(error_at(bounded(lt(product, product)), 0), 0);
   const BoundedArray whole =
       bounded(cast(mul(sum, constant(DType::Float32, 101.37)), DType::Int32));
   EXPECT_EQ(error_at(whole, 1), 0);

@@ -519,6 +519,23 @@ TEST(effects, spec_amend_27_validity_survives_every_way_through_a_program) {
   expect_value(top(stack(std::vector<UOp>{whole, p})), {-5});
   expect_value(top(flip(stack(std::vector<UOp>{p, p, whole}), {1, 1})), {-5});
   expect_value(top(permute(stack(std::vector<UOp>{whole, p}), {1, 0})), {-5});
+  expect_value(reshape(reduce(Op::Add, stack(std::vector<UOp>{whole, p}), {0, 1}), shape_of({})),
+               {-44});
+  expect_value(reshape(reduce(Op::Add, stack(std::vector<UOp>{p, whole}), {0, 1}), shape_of({})),
+               {-44});
+  // Dear enough to be kept for two kernels, or for the rows of one; but memory knows no validity.
+  const UOp dear = idiv(idiv(p, number(2)), number(1));
+  in_both_modes([&] {
+    const std::vector<UOp> out = realize({top(dear), reduce(Op::Add, dear, {0})});
+    EXPECT_EQ(in_memory(out[0]), (Numbers{-3}));
+    EXPECT_EQ(in_memory(out[1]), (Numbers{-7}));
+  });
+  Numbers steps(1000), highest(1000);
+  std::iota(steps.begin(), steps.end(), 0);
+  std::iota(highest.begin(), highest.end(), -3);
+  const UOp spread = expand(reshape(dear, shape_of({1, 4})), shape_of({1000, 4}));
+  expect_value(reduce(Op::Max, add(spread, reshape(numbers(steps), shape_of({1000, 1}))), {1}),
+               highest);
   // A fill is valid, whatever it lies around.
   expect_value(top(pad(p, shape_of({1}), shape_of({6}), number(-3))), {-3});
   expect_value(reduce(Op::Add, pad(p, shape_of({1}), shape_of({6}), number(-3)), {0}), {-18});

@@ -171,8 +171,12 @@ TEST(memory, spec_amend_28_a_promise_on_a_variable_is_looked_at_each_time) {
   const UOp x = numbers({10, 20, 30, 40}), idx = numbers({0, 1}), n = variable("n", 0, 20);
   const UOp at = add(idx, cast(n, DType::Int32));
   const UOp picked = index(x, {UOp::make(Op::Assume, {at, number(0), number(3)})});
+  const UOp alone = reshape(cast(n, DType::Int32), shape_of({1}));  // no memory below
+  const UOp one = index(x, {UOp::make(Op::Assume, {alone, number(0), number(3)})});
   in_both_modes([&] {
     for (int round = 0; round < 2; ++round) {
+      EXPECT_EQ(in_memory(realize({one}, {{"n", 2}})[0]), (Numbers{30}));
+      expect_error([&] { (void)realize({one}, {{"n", 4}}); }, {"value 4", "size 4"});
       EXPECT_EQ(in_memory(realize({picked}, {{"n", 2}})[0]), (Numbers{30, 40}));
       expect_error([&] { (void)realize({picked}, {{"n", 3}}); },
                    {"value 4", "element 1", "size 4"});

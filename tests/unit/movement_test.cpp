@@ -188,6 +188,9 @@ TEST(movement, spec_B9_spec_amend_9_bitcast) {
       index(bitcast(wide, DType::Int32), {bit_and(wide, constant_int(DType::UInt64, 3))}));
   expect_same_everywhere(add(bitcast(wide, DType::Float32),
                              pad(cast(wide, DType::Float32), shape_of({1}), shape_of({4}))));
+  expect_same_everywhere(  // what a Pad does not show is not read
+      pad(bitcast(wide, DType::Int32), shape_of({3}), shape_of({9}),
+          constant_int(DType::Int32, 5)));
   expect_error([&] { (void)bitcast(leaf({3}, DType::UInt8), DType::Float32); },
                {"Bitcast", "3 bytes"});
 }

@@ -1,14 +1,20 @@
 // Instruction selection: everything that a kernel may hold is compiled for every feature level, in
 // both modes, and what this host can run gives what the interpreter's scalar says.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "check.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
 #include "koine/runtime/cpu/jit.hpp"
+#include "koine/verify/verify.hpp"
 
 namespace koine::test {
 namespace {
@@ -51,6 +57,7 @@ std::vector<Case> cases_of(DType in) {
     if (!is_elementwise(op) && op != Op::Bitcast) continue;
     std::vector<Arg> args{{}};
     if (op == Op::Sin) args = {Arg{}, Arg{int64_t{1}}, Arg{int64_t{2}}, Arg{int64_t{3}}};
+    if (op == Op::Exp2 || op == Op::Log2) args = {Arg{}, Arg{int64_t{1}}};
     if (op == Op::Cast || op == Op::Bitcast) {
       args.clear();
       for (const DType to : stored_dtypes())
@@ -170,8 +177,9 @@ TEST(select, spec_L5_every_op_dtype_and_lane_count_compiles_and_runs) {
       const bool odd_too = machine.strict == (static_cast<int>(in) % 2 == 0);
       for (const int64_t lanes : {3, 5, 7, 17, 31})
         if (odd_too) check_lanes(simple, in, lanes, machine);
-      for (const int64_t lanes : {1, 3, 8})
-        if (!hard.empty()) check_lanes(hard, in, lanes, machine);
+      for (const int64_t lanes : {1, 2, 3, 4, 8, 16, 32})
+        if (!hard.empty() && (lanes == 1 || lanes == 8 || odd_too))
+          check_lanes(hard, in, lanes, machine);
     }
   }
 }
@@ -215,6 +223,54 @@ TEST(select, spec_L5_gated_memory_of_every_dtype_and_lane_count) {
               << "stored " << i;
         }
       }
+}
+
+// A page that nobody may read begins in the middle of the lanes: those whose gate is closed.
+TEST(select, spec_B15_spec_B16_closed_lanes_touch_no_memory) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* mapped =
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* edge = static_cast<std::byte*>(mapped) + page;
+  ASSERT_EQ(mprotect(edge, page, PROT_NONE), 0);
+  for (const DType d : stored_dtypes())
+    for (const Machine& machine : machines()) {
+      if (!host_runs(machine.level)) continue;
+      const Target target = cpu_target(machine.level, machine.strict);
+      for (const int64_t lanes : {1, 4, 8, 16, 32})
+        for (const int64_t open : {lanes / 2, int64_t{0}}) {
+          SCOPED_TRACE(
+              fmt::format("{} of {} lanes of {} on {}", open, lanes, dtype_name(d), target.name));
+          const UOp u = range(0, index_const(lanes), AxisType::Upcast);
+          auto place = [&](int64_t slot, DType dtype, const UOp& at) {
+            return index(param(slot, shape_of({lanes}), dtype), {at});
+          };
+          // Gates of each lane, from its number or from memory.
+          for (const bool from_memory : {false, true}) {
+            const UOp gate =
+                from_memory ? load(place(2, DType::Bool, u)) : lt(u, index_const(open));
+            const UOp seen = load(place(1, d, u), constant_int(d, 1), gate);
+            const UOp ast = sink(std::vector<UOp>{
+                end(group(std::vector<UOp>{store(place(0, d, u), seen),
+                                           store(place(1, d, u), constant_int(d, 1), gate)}),
+                    std::vector<UOp>{u})});
+            const std::vector<Opt> none;
+            const auto code = jit_compile(lower_kernel(ast, target, {}, &none).linear, target);
+            std::vector<std::byte> out(static_cast<size_t>(lanes) * 8);
+            std::vector<std::byte> gates(static_cast<size_t>(lanes));
+            for (int64_t i = 0; i < open; ++i) gates[static_cast<size_t>(i)] = std::byte{1};
+            std::byte* memory = edge - open * item_size(d);
+            std::memset(memory, 0, static_cast<size_t>(open * item_size(d)));
+            std::byte* buffers[] = {out.data(), memory, gates.data()};
+            code->function()(buffers, nullptr, 0);
+            const Bits one = constant_int(d, 1).as<ConstArg>().bits;
+            for (int64_t i = 0; i < lanes; ++i)
+              ASSERT_EQ(read_element(out.data(), d, i), i < open ? 0 : one) << i;
+            for (int64_t i = 0; i < open; ++i) ASSERT_EQ(read_element(memory, d, i), one) << i;
+          }
+        }
+    }
+  munmap(mapped, 2 * page);
 }
 
 // LLVM ends the process where it cannot go on; here it is an exception, and the next kernel
@@ -262,6 +318,21 @@ TEST(select, spec_L5_an_op_that_the_target_lacks_is_refused) {
   for (const UOp& u : linear.src()) fused += u.is(Op::Mulacc) ? 1 : 0;
   ASSERT_EQ(fused, 1);
   EXPECT_THROW((void)jit_compile(linear, poor), InternalError);
+  // A stage that leaves one behind is named, in every build and at the default level.
+  const StageChange illegal = [](std::string_view stage, const UOp& graph) {
+    if (stage != "select") return graph;
+    return transform_graph(graph, [](const UOp&, const UOp& u) {
+      const bool product = u.is(Op::Mul) && u.dtype() == DType::Float32;
+      return product ? unary(Op::Exp2, UOp(u.src(0))) : u;
+    });
+  };
+  const std::vector<Case> products{{Op::Mul, DType::Float32, {}, DType::Float32}};
+  try {
+    (void)lower_kernel(kernel_of(products, DType::Float32, 4), poor, {}, &none, illegal);
+    ADD_FAILURE() << "nobody saw it";
+  } catch (const VerifyError& e) {
+    EXPECT_NE(std::string(e.what()).find("after select: Exp2"), std::string::npos) << e.what();
+  }
 }
 
 // --- masks: what LLVM 19 gets wrong below AVX-512 unless the renderer avoids it

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "check.hpp"
+#include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
@@ -408,6 +409,21 @@ TEST(verify, limits_hold_at_their_number_and_no_further) {
 }
 
 // And the graphs of which the cases are variations break none.
+// What nobody checked while it was built is checked when it is asked for.
+TEST(verify, a_request_is_verified) {
+  const UOp x = leaf({4});
+  const UOp loop = range(0, index_const(4), AxisType::Loop);
+  for (const UOp& bad : {add(x, cast(loop, DType::Float32)),
+                         UOp::make(Op::Reduce, {x}, ReduceArg{Op::Add, {0, 0}})}) {
+    try {
+      (void)realize({bad});
+      ADD_FAILURE() << to_text(bad);
+    } catch (const VerifyError& e) {
+      EXPECT_NE(std::string(e.what()).find("the request"), std::string::npos) << e.what();
+    }
+  }
+}
+
 TEST(verify, whole_programs_break_no_rule) {
   const Target target = cpu_target("x86-64-v2", false);
   for (const UOp& value : {Tensor(leaf({4, 64})).softmax().uop(), Tensor(leaf({64})).sum().uop(),

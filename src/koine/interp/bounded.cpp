@@ -133,7 +133,7 @@ Outcome of_function(const UOp& node, double v, std::span<const Operand> in, DTyp
     else if (!(low > 0))
       return {unknown};
     else if (op == Op::Log2)
-      t = std::log(high / low) / logarithm;
+      t = std::log(a.v / low) / logarithm;  // steepest below
     else
       for (const double base : {low, high})
         for (const double e : {in[1].v - in[1].error, in[1].v + in[1].error})
@@ -200,7 +200,7 @@ Outcome of_floats(const UOp& node, double v, std::span<const Operand> in, DType 
     case Op::Sqrt: {
       if (a.error == 0 || a.is_exact_nan()) return {};
       if (!(a.v - a.error >= 0)) return {unknown};
-      return rounded(v, std::sqrt(a.v + a.error) - std::sqrt(a.v - a.error), dtype);
+      return rounded(v, std::sqrt(a.v) - std::sqrt(a.v - a.error), dtype);  // steepest below
     }
     case Op::Trunc: {
       if (a.error == 0) return {};
@@ -345,9 +345,10 @@ class BoundedInterpreter {
     const DType from = in[u.is(Op::Where) ? 1 : 0].value.dtype, to = u.dtype();
     const bool takes = u.is(Op::Mul) || u.is(Op::Mulacc) || is_function(u.op());
     if (exact && !(takes && is_float(to))) return;
-    // A value beside itself: whatever it is, it is so twice.
+    // A value beside itself, whatever it is, is so twice: it is not less, and it differs if NaN.
     const bool compares = u.is(Op::CmpLt) || u.is(Op::CmpNe);
-    if (compares && u.src(0) == u.src(1)) return;
+    const bool itself = compares && u.src(0) == u.src(1);
+    if (itself && (u.is(Op::CmpLt) || !is_float(from))) return;
     std::vector<std::vector<size_t>> at;
     for (const Entry& e : in) at.push_back(positions(e.value, out.value));
     out.error.assign(out.value.data.size(), 0);
@@ -361,7 +362,8 @@ class BoundedInterpreter {
       }
       const std::span<const Operand> list(operands, in.size());
       const double v = out.number(i);
-      const Outcome o = compares          ? of_comparison(u.op(), list[0], list[1])
+      const Outcome o = itself            ? Outcome{list[0].error == unknown ? unknown : 0}
+                        : compares        ? of_comparison(u.op(), list[0], list[1])
                         : u.is(Op::Where) ? of_where(list[0], list[1], list[2], to)
                         : u.is(Op::Cast)  ? of_cast(v, list[0], from, to)
                         : is_float(from)  ? of_floats(u, v, list, from)

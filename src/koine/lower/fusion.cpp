@@ -168,7 +168,7 @@ const char* Fusion::repeats_work(const UOp& node, const std::vector<UOp>& at, co
     for (const Node* r : place.ranges()) used.insert(r);
   if (guard)
     for (const Node* r : guard.ranges()) used.insert(r);
-  int64_t innermost = -1;
+  int64_t innermost = 0;
   double iterations = 1, distinct = 1, outer_repeats = 1;
   bool in_reduce = false, any_missing = false;
   for (const UOp& r : context)

@@ -248,7 +248,7 @@ int64_t vectors_at_once(const UOp& ast) {
 UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
               const std::function<bool(const UOp&)>& allowed) {
   UOp best;
-  int best_score = 0;
+  int best_score = 1;
   for (const UOp& axis : axes) {
     if (!allowed(axis) || size_of(axis) < 2) continue;
     int score = 0;
@@ -256,7 +256,7 @@ UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
       if (const auto s = stride(address, axis)) score += *s == 1 ? 2 : *s == 0 ? 0 : -1;
     for (const UOp& address : accesses.stores)
       if (const auto s = stride(address, axis)) score += *s == 1 ? 3 : *s == 0 ? 0 : -1;
-    if (score > 0 && score >= best_score) {
+    if (score >= best_score) {
       best_score = score;
       best = axis;
     }

@@ -88,7 +88,7 @@ UOp remainder_of_wide(const UOp& size, const UOp& step) {
   const auto [s, high] = scaled_digits(size);
   const auto [m, low] = scaled_digits(step);
   const UOp distance = sub(high, low);
-  const UOp steps = where(lt(distance, whole(0)), whole(0), distance);  // size < step: any
+  const UOp steps = maximum(distance, whole(0));  // size < step: any
   const Residues modulo(m);
   auto two_to = [](const UOp& n) { return binary(Op::Shl, whole(1), n); };
   UOp power = two_to(shift_right(steps, 6));  // h <= 32
