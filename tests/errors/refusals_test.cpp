@@ -242,6 +242,23 @@ TEST(refusals, name_the_method_that_was_called) {
   expect_error([&] { (void)flag.neg(); }, {"neg of (2, 3)", "bool"});
   expect_error([&] { (void)a.bitcast(DType::Float64); }, {"bitcast of (2, 3)", "12 bytes"});
   expect_error([&] { (void)a.clip(b, 1); }, {"clip of (2, 3), (4,), ()"});
+  expect_error([&] { (void)a.hardtanh(2, 1); }, {"hardtanh of (2, 3)", "2", "1"});
+  expect_error([&] { (void)a.dot(Tensor::ones({4, 5})); }, {"dot of (2, 3), (4, 5)"});
+  expect_error([&] { (void)b.T(); }, {"T of (4,)"});
+  expect_error([&] { (void)a.view({4, 2}); }, {"view of (2, 3)", "(4, 2)"});
+  expect_error([&] { (void)a.repeat({1, -1}); }, {"repeat", "-1", "axis 1", "(2, 3)"});
+  expect_error([&] { (void)a.pad({{0, 0}, {-1, 0}}); }, {"pad: -1 and 0", "axis 1", "(2, 3)"});
+  expect_error([&] { (void)a.split(0); }, {"split of (2, 3)", "0"});
+  for (const Shape& shape : {Shape{2, -1}, Shape{int64_t{1} << 40, int64_t{1} << 40}}) {
+    const std::string why = "has a negative size or is too large";
+    expect_error([&] { (void)Tensor::zeros(shape); }, {"zeros: shape", why});
+    expect_error([&] { (void)Tensor::ones(shape); }, {"ones: shape", why});
+    expect_error([&] { (void)Tensor::full(shape, 2); }, {"full: shape", why});
+    expect_error([&] { (void)Tensor::rand(shape); }, {"rand: shape", why});
+    expect_error([&] { (void)Tensor::randn(shape); }, {"randn: shape", why});
+    expect_error([&] { (void)Tensor::randint(shape, 0, 2); }, {"randint: shape", why});
+    expect_error([&] { (void)Tensor::uniform(shape, 0, 2); }, {"uniform: shape", why});
+  }
   expect_error([&] { (void)a.permute({0, 0}); }, {"permute of (2, 3)", "(0, 0)"});
   expect_error([&] { (void)Tensor::ones({2, 2, 3}).matmul(Tensor::ones({3, 3, 3})); },
                {"matmul: shapes (2, 2, 3) and (3, 3, 3)", "axis -3", "2 and 3"});

@@ -569,6 +569,27 @@ TEST(stages, spec_B6_spec_B17_variables_of_any_name) {
   }
 }
 
+// Of several axes in vectors, the last is the lanes: what lies side by side is loaded at once.
+TEST(stages, the_last_upcast_axis_is_the_lanes) {
+  const UOp out = flat_param(0, 32), in = flat_param(1, 32);
+  const UOp i = range(0, index_const(4), AxisType::Upcast),
+            j = range(1, index_const(8), AxisType::Upcast);
+  const UOp at = add(mul(i, index_const(8)), j);
+  const UOp ast = sink(std::vector<UOp>{end(
+      store(index(out, {at}), unary(Op::Sqrt, load(index(in, {at})))), std::vector<UOp>{i, j})});
+  const std::vector<Opt> none;
+  const UOp linear = lower_kernel(ast, cpu_target("x86-64-v3", false), {}, &none).linear;
+  int loads = 0, stores = 0;
+  for (const UOp& u : linear.src()) {
+    if (!u.is(Op::Load) && !u.is(Op::Store)) continue;
+    EXPECT_EQ(lane_count(strip_after(u.src(0)).src(1)), 8) << to_text(linear);
+    EXPECT_TRUE(contiguous_access(strip_after(u.src(0))).yes);
+    ++(u.is(Op::Load) ? loads : stores);
+  }
+  EXPECT_EQ(loads, 4);
+  EXPECT_EQ(stores, 4);
+}
+
 TEST(stages, spec_B17_ranges) {
   // A bound of 0 runs no body; loops nest.
   const UOp out = Tensor::from<int32_t>({7, 7, 7, 7}).uop();

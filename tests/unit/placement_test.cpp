@@ -198,6 +198,9 @@ TEST(placement, spec_amend_8_replicated_drops_the_axis_of_equal_copies) {
   // On one device it is the axis of size 1 that goes.
   const UOp x = leaf({1, 5}, DType::Float32);
   expect_same_everywhere(replicated(add(x, x), 0));
+  EXPECT_TRUE(interpret(everywhere, {{y, values}}).valid.empty());
+  const UOp padded = pad(x, shape_of({0, 2}), shape_of({1, 9}));  // what is invalid stays so
+  expect_same_everywhere(reduce(Op::Mul, replicated(padded, 0), {0}));
   const UOp unequal = split_leaf({2, 3});
   expect_error(
       [&] {

@@ -11,11 +11,28 @@
 
 namespace koine {
 
+namespace {
+// How many elements a shape has; refused in the name of `method` where it is none.
+int64_t count_for(std::string_view method, const Shape& shape) {
+  const auto count = tensor::count_of(shape);
+  KOINE_REQUIRE(count, Value, "{}: shape {} has a negative size or is too large", method,
+                tensor::text_of(shape));
+  return *count;
+}
+}  // namespace
+
 Tensor Tensor::full(const Shape& shape, const Tensor& value, DType dtype) {
-  for (const int64_t s : shape)
-    KOINE_REQUIRE(s >= 0, Value, "full: shape {} has a negative size", tensor::text_of(shape));
+  (void)count_for("full", shape);
   const UOp filled = tensor::broadcast_scalar(value.in_dtype("full", dtype), shape);
   return Tensor(is_float(dtype) ? History::leaf_of(filled) : filled);
+}
+Tensor Tensor::zeros(const Shape& shape, DType dtype) {
+  (void)count_for("zeros", shape);
+  return full(shape, 0, dtype);
+}
+Tensor Tensor::ones(const Shape& shape, DType dtype) {
+  (void)count_for("ones", shape);
+  return full(shape, 1, dtype);
 }
 Tensor tensor::like(const Tensor& x, double value) {
   return Tensor(broadcast_scalar(constant(x.dtype(), value), x.shape()));
@@ -88,11 +105,8 @@ RandomState& random_state() {
 }
 
 // One uint64 of threefry output an element.
-Tensor random_bits(const Shape& shape, const std::string& device) {
-  const auto count = tensor::count_of(shape);
-  KOINE_REQUIRE(count, Value, "random: shape {} has a negative size or is too large",
-                tensor::text_of(shape));
-  const int64_t n = *count;
+Tensor random_bits(std::string_view method, const Shape& shape, const std::string& device) {
+  const int64_t n = count_for(method, shape);
   uint64_t draw[2];
   {
     RandomState& state = random_state();
@@ -107,6 +121,14 @@ Tensor random_bits(const Shape& shape, const std::string& device) {
   return Tensor(binary(Op::Threefry, counters, key.uop())).reshape(shape);
 }
 
+// 24 random bits: every float32 multiple of 2^-24 in [0, 1) is equally likely.
+Tensor random_floats(std::string_view method, const Shape& shape, const std::string& device) {
+  const Tensor bits = random_bits(method, shape, device)
+                          .cast(DType::UInt32)
+                          .rshift(Tensor(constant_int(DType::UInt32, 8)));
+  return bits.cast(DType::Float32) * Tensor(0x1p-24);
+}
+
 }  // namespace
 
 void Tensor::manual_seed(uint64_t seed) {
@@ -116,22 +138,20 @@ void Tensor::manual_seed(uint64_t seed) {
   state.counter = 0;
 }
 
-// 24 random bits: every float32 multiple of 2^-24 in [0, 1) is equally likely.
 Tensor Tensor::rand(const Shape& shape, const std::string& device) {
-  const Tensor bits =
-      random_bits(shape, device).cast(DType::UInt32).rshift(Tensor(constant_int(DType::UInt32, 8)));
-  return bits.cast(DType::Float32) * Tensor(0x1p-24);
+  return random_floats("rand", shape, device);
 }
 // Box and Muller's transform; 1 - u keeps the logarithm's argument above 0.
 Tensor Tensor::randn(const Shape& shape, const std::string& device) {
-  const Tensor radius = ((Tensor(1.0) - rand(shape, device)).log() * Tensor(-2.0)).sqrt();
-  return radius * (rand(shape, device) * Tensor(2 * std::numbers::pi)).cos();
+  auto uniform = [&] { return random_floats("randn", shape, device); };
+  const Tensor radius = ((Tensor(1.0) - uniform()).log() * Tensor(-2.0)).sqrt();
+  return radius * (uniform() * Tensor(2 * std::numbers::pi)).cos();
 }
 Tensor Tensor::randint(const Shape& shape, int64_t low, int64_t high, const std::string& device) {
   KOINE_REQUIRE(low < high && low >= INT32_MIN && high - 1 <= INT32_MAX, Value,
                 "randint: the range [{}, {}) is empty or leaves int32", low, high);
   // 64 random bits modulo the range: the bias is below 2^-32.
-  const Tensor bits = random_bits(shape, device);
+  const Tensor bits = random_bits("randint", shape, device);
   const Tensor offset =
       bits.mod(Tensor(constant_int(DType::UInt64, high - low))).cast(DType::Int64);
   return (offset + Tensor(low)).cast(DType::Int32);
@@ -140,7 +160,7 @@ Tensor Tensor::uniform(const Shape& shape, double low, double high, const std::s
   KOINE_REQUIRE(low <= high && std::isfinite(low) && std::isfinite(high), Value,
                 "uniform: from {} to {}: both must be finite, and the first not above the second",
                 low, high);
-  return rand(shape, device) * Tensor(high - low) + Tensor(low);
+  return random_floats("uniform", shape, device) * Tensor(high - low) + Tensor(low);
 }
 namespace {
 int64_t fan_in(std::string_view method, const Shape& shape) {
@@ -164,7 +184,7 @@ Tensor Tensor::glorot_uniform(const Shape& shape, const std::string& device) {
 // Ranks of random keys: position i goes to the number of smaller keys. n^2 comparisons.
 Tensor Tensor::randperm(int64_t n, const std::string& device) {
   KOINE_REQUIRE(n >= 0 && n <= 1 << 16, Value, "randperm: {} is not in 0..65536", n);
-  const Tensor keys = random_bits({n}, device).contiguous();
+  const Tensor keys = random_bits("randperm", {n}, device).contiguous();
   const Tensor mine = keys.reshape({n, 1}), other = keys.reshape({1, n});
   const Tensor tie =
       (mine == other).bitwise_and(arange(n).reshape({1, n}) < arange(n).reshape({n, 1}));

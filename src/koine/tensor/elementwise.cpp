@@ -498,6 +498,9 @@ Tensor Tensor::clip(const Tensor& low, const Tensor& high) const {
                   tensor::literal_text(h));
   return tensor::as_method("clip", {*this, low, high}, [&] { return maximum(low).minimum(high); });
 }
+Tensor Tensor::hardtanh(double low, double high) const {
+  return tensor::as_method("hardtanh", {*this}, [&] { return clip(low, high); });
+}
 Tensor Tensor::lerp(const Tensor& end, const Tensor& weight) const {
   return tensor::as_method("lerp", {*this, end, weight},
                            [&] { return *this + (end - *this) * weight; });

@@ -40,6 +40,10 @@ Tensor Tensor::matmul(const Tensor& b) const {
   return out;
 }
 
+Tensor Tensor::dot(const Tensor& b) const {
+  return tensor::as_method("dot", {*this, b}, [&] { return matmul(b); });
+}
+
 Tensor Tensor::linear(const Tensor& weight, const Tensor& bias) const {
   return tensor::as_method("linear", {*this, weight, bias}, [&] {
     const Tensor out = weight.ndim() == 1 ? *this * weight : matmul(weight.transpose());

@@ -87,6 +87,13 @@ Tensor Tensor::transpose(int64_t a, int64_t b) const {
   return permute(order);
 }
 
+Tensor Tensor::T() const {
+  return tensor::as_method("T", {*this}, [&] { return transpose(); });
+}
+Tensor Tensor::view(const Shape& shape) const {
+  return tensor::as_method("view", {*this}, [&] { return reshape(shape); });
+}
+
 Tensor Tensor::flip(const std::vector<int64_t>& axes) const {
   std::vector<int64_t> flags(static_cast<size_t>(ndim()), 0);
   for (const int64_t a : axes) flags[static_cast<size_t>(axis_of(a, "flip"))] = 1;
@@ -117,7 +124,8 @@ std::pair<UOp, UOp> offset_and_size(const Shape& sizes,
   Shape offset, size;
   for (size_t i = 0; i < padding.size(); ++i) {
     KOINE_REQUIRE(padding[i].first >= 0 && padding[i].second >= 0, Value,
-                  "pad: axis {} has a negative padding; use shrink", i);
+                  "pad: {} and {} around axis {} of shape {}: to cut off, use shrink",
+                  padding[i].first, padding[i].second, i, tensor::text_of(sizes));
     offset.push_back(padding[i].first);
     int64_t padded = sizes[i];
     KOINE_REQUIRE(!__builtin_add_overflow(padded, padding[i].first, &padded) &&
@@ -177,7 +185,8 @@ Tensor Tensor::repeat(const Shape& times) const {
   own.insert(own.begin(), times.size() - own.size(), 1);
   Shape split, wide, out;
   for (size_t i = 0; i < own.size(); ++i) {
-    KOINE_REQUIRE(times[i] >= 0, Value, "repeat: a count is negative");
+    KOINE_REQUIRE(times[i] >= 0, Value, "repeat: count {} of axis {} of shape {} is negative",
+                  times[i], i, tensor::text_of(own));
     split.insert(split.end(), {1, own[i]});
     wide.insert(wide.end(), {times[i], own[i]});
     out.push_back(times[i] * own[i]);
@@ -261,7 +270,8 @@ Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
 
 // Of an axis without elements there is one part, without elements.
 std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
-  KOINE_REQUIRE(size > 0, Value, "split: the size {} must be positive", size);
+  KOINE_REQUIRE(size > 0, Value, "split of {}: the size {} must be positive",
+                tensor::text_of(shape()), size);
   const int64_t a = axis_of(axis, "split"), n = this->size(a);
   if (n == 0) return {*this};
   std::vector<Tensor> out;

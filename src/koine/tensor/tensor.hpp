@@ -76,12 +76,8 @@ class Tensor {
   /// The value as exactly as the dtype holds it; an integer that it does not hold is an Error (also
   /// in pad, clip and masked_fill).
   static Tensor full(const Shape& shape, const Tensor& value, DType dtype = DType::Float32);
-  static Tensor zeros(const Shape& shape, DType dtype = DType::Float32) {
-    return full(shape, 0, dtype);
-  }
-  static Tensor ones(const Shape& shape, DType dtype = DType::Float32) {
-    return full(shape, 1, dtype);
-  }
+  static Tensor zeros(const Shape& shape, DType dtype = DType::Float32);
+  static Tensor ones(const Shape& shape, DType dtype = DType::Float32);
   Tensor full_like(const Tensor& value) const;
   Tensor zeros_like() const { return full_like(0); }
   Tensor ones_like() const { return full_like(1); }
@@ -170,11 +166,11 @@ class Tensor {
 
   // --- movement -------------------------------------------------------------------------------
   Tensor reshape(const Shape& shape) const;  ///< one size may be -1
-  Tensor view(const Shape& shape) const { return reshape(shape); }
+  Tensor view(const Shape& shape) const;
   Tensor expand(const Shape& shape) const;  ///< -1 keeps a size
   Tensor permute(const std::vector<int64_t>& order) const;
   Tensor transpose(int64_t a = 0, int64_t b = 1) const;
-  Tensor T() const { return transpose(); }
+  Tensor T() const;
   Tensor flip(const std::vector<int64_t>& axes) const;
   Tensor shrink(const std::vector<std::pair<int64_t, int64_t>>& bounds) const;
   Tensor pad(const std::vector<std::pair<int64_t, int64_t>>& padding,
@@ -250,7 +246,7 @@ class Tensor {
   Tensor silu() const;
   Tensor softplus() const;
   Tensor elu(double alpha = 1) const;
-  Tensor hardtanh(double low = -1, double high = 1) const { return clip(low, high); }
+  Tensor hardtanh(double low = -1, double high = 1) const;
   /// Between bounds, which promote as operands do.
   Tensor clip(const Tensor& low, const Tensor& high) const;
   Tensor maximum(const Tensor& b) const;
@@ -299,7 +295,7 @@ class Tensor {
   Tensor layernorm(int64_t last_axes = 1, double eps = 1e-5) const;
 
   // --- linear algebra and neural nets -----------------------------------------------------------
-  Tensor dot(const Tensor& b) const { return matmul(b); }
+  Tensor dot(const Tensor& b) const;
   Tensor matmul(const Tensor& b) const;
   static Tensor einsum(const std::string& formula, const std::vector<Tensor>& operands);
   Tensor linear(const Tensor& weight, const Tensor& bias = {}) const;  ///< weight: (out, in)
