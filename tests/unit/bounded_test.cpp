@@ -184,8 +184,14 @@ TEST(bounded, what_is_exact_stays_exact) {
   for (int i = 1; i <= 50; ++i) values.push_back(0.1f * static_cast<float>(i));
   const UOp x = leaf({50}, DType::Float64, 3), y = floats(values), column = shape_of({50, 1});
   EXPECT_TRUE(bounded(add(cast(x, DType::Float32), y)).error.empty());
+  const UOp logarithm = unary(Op::Log2, cast(y, DType::Float64));
+  const UOp some = stack(std::vector<UOp>{x, logarithm});  // of two, one is exact
+  const BoundedArray mixed = bounded(add(cast(some, DType::Float32), y));
+  EXPECT_EQ(error_at(mixed, 0), 0);
+  EXPECT_GT(error_at(mixed, 50), 0);
   // The sum of one product is a product, which a sum may take unrounded.
   const UOp product = mul(y, y);
+  EXPECT_TRUE(bounded(reduce(Op::Add, reshape(product, column), {1})).error.empty());
   const BoundedArray plain = bounded(add(product, y)),
                      summed = bounded(
                          add(reduce(Op::Add, reshape(product, column), {1}), reshape(y, column)));
