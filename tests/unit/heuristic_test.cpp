@@ -125,6 +125,92 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"batch gemm", f32({4, 64, 64}).matmul(f32({4, 64, 64}, 1)), machine,
        "r_t4_L11_u6_L4_u16_R64: Split(2, 16, UPCAST) Padto(1, 6) Split(1, 6, UPCAST) Split(0, 4, "
        "THREAD, top)"},
+      {"gemm 63 rows", f32({63, 4096}).matmul(f32({4096, 64}, 1)), machine,
+       "r_t16_u4_L4_u16_R4096: Split(1, 16, UPCAST) Padto(0, 4) Split(0, 4, UPCAST) Split(0, 16, "
+       "THREAD, top)"},
+      {"gemm 64 rows", f32({64, 4096}).matmul(f32({4096, 64}, 1)), machine,
+       "r_t11_R4_u6_L4_u16_R1024: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
+       "11, THREAD, top) Split(4, 1024, REDUCE) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+      {"gemm k 2048", f32({128, 2048}).matmul(f32({2048, 64}, 1)), machine,
+       "r_t11_L2_u6_L4_u16_R2048: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
+       "11, THREAD, top)"},
+      {"gemm k 2049", f32({128, 2049}).matmul(f32({2049, 64}, 1)), machine,
+       "r_t11_R3_L2_u6_L4_u16_R683: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
+       "11, THREAD, top) Split(5, 683, REDUCE) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+      {"gemm k 2064", f32({128, 2064}).matmul(f32({2064, 64}, 1)), machine,
+       "r_t11_R3_L2_u6_L4_u16_R688: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
+       "11, THREAD, top) Split(5, 688, REDUCE) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+      {"gemm k 100000", f32({64, 100000}).matmul(f32({100000, 16}, 1)), machine,
+       "r_t11_R25_u6_u16_R4000: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
+       "THREAD, top) Split(3, 4000, REDUCE) Swap(3, 2) Swap(2, 1)"},
+      {"gemm k prime", f32({256, 4099}).matmul(f32({4099, 256}, 1)), machine,
+       "r_t16_L43_u6_u16_R4099: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(2, 16, "
+       "THREAD, top) Swap(2, 1) Swap(1, 0)"},
+      {"gemm 5 columns", f32({64, 64}).matmul(f32({64, 5}, 1)), machine,
+       "r_L6_u11_u5_R64: Split(1, 5, UPCAST) Padto(0, 11) Split(0, 11, UPCAST)"},
+      {"gemm 4 columns", f32({64, 64}).matmul(f32({64, 4}, 1)), machine,
+       "r_L6_u11_u4_R64: Split(1, 4, UPCAST) Padto(0, 11) Split(0, 11, UPCAST)"},
+      {"gemm 22 columns", f32({64, 64}).matmul(f32({64, 22}, 1)), machine,
+       "r_t6_u11_L2_u11_R64: Split(1, 11, UPCAST) Padto(0, 11) Split(0, 11, UPCAST) Split(0, 6, "
+       "THREAD, top)"},
+      {"gemm 13 rows", f32({13, 64}).matmul(f32({64, 64}, 1)), machine,
+       "r_L13_L2_u32_R64: Split(1, 32, UPCAST)"},
+      {"gemm 2 rows", f32({2, 64}).matmul(f32({64, 64}, 1)), machine,
+       "r_u2_L2_u32_R64: Split(1, 32, UPCAST) Split(0, 2, UPCAST)"},
+      {"gemm f64", of(DType::Float64, {64, 64}).matmul(of(DType::Float64, {64, 64})), machine,
+       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
+       "THREAD, top)"},
+      {"gemm f16", of(DType::Float16, {64, 64}).matmul(of(DType::Float16, {64, 64})), machine,
+       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
+       "THREAD, top)"},
+      {"gemm masked",
+       Tensor::where(f32({64, 64}) > 0.0, f32({64, 64}), 0.0).matmul(f32({64, 64}, 1)), machine,
+       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
+       "THREAD, top)"},
+      {"gemm + bias, relu", (f32({64, 64}).matmul(f32({64, 64}, 1)) + f32({64}, 2)).relu(), machine,
+       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
+       "THREAD, top)"},
+      {"gemm of sums", (f32({64, 64}) + 1.0).matmul(f32({64, 64}, 1) * 2.0), machine,
+       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
+       "THREAD, top)"},
+      {"product of maxima", (f32({64, 64}).unsqueeze(-1) * f32({64, 64}, 1)).max(1), machine,
+       "r_t16_L4_L2_u32_R64: Split(1, 32, UPCAST) Split(0, 16, THREAD, top)"},
+      {"threads at 2^17", f32({43696}) + 1.0, machine, "e_L2731_u16: Split(0, 16, UPCAST)"},
+      {"threads below", f32({43680}) + 1.0, machine, "e_L1365_u32: Split(0, 32, UPCAST)"},
+      {"threads of a second axis", f32({1, 17, 10000}) + f32({17, 1}, 1), machine,
+       "e_t5_L17_L125_u16: Split(1, 16, UPCAST) Split(1, 5, THREAD, top) Swap(1, 0)"},
+      {"threads of a prime", f32({100003}) + 1.0, machine,
+       "e_t9_L1389_u8: Padto(0, 8) Split(0, 8, UPCAST) Split(0, 9, THREAD, top)"},
+      {"rows of 15", f32({64, 15}).sum(1), machine, "r_L64_R3_G5: Split(1, 5, GROUP_REDUCE)"},
+      {"rows of 8", f32({64, 8}).sum(1), machine, "r_L64_G8: Split(1, 8, GROUP_REDUCE)"},
+      {"rows of 1009", f32({64, 1009}).sum(1), machine,
+       "r_L64_R127_G8: Padto(1, 8) Split(1, 8, GROUP_REDUCE)"},
+      {"rows of halves", of(DType::Float16, {64, 1000}).sum(1), machine,
+       "r_t16_L4_R125_G8: Split(1, 8, GROUP_REDUCE) Split(0, 16, THREAD, top)"},
+      {"rows of bytes", of(DType::UInt8, {64, 1000}).sum(1), machine,
+       "r_t16_L4_R125_G8: Split(1, 8, GROUP_REDUCE) Split(0, 16, THREAD, top)"},
+      {"middle axis", f32({8, 50, 32}).sum(1), machine, "r_L8_u32_R50: Split(1, 32, UPCAST)"},
+      {"outer and inner axis", f32({16, 50, 32}).sum({0, 2}), machine,
+       "r_L50_R16_G32: Split(2, 32, GROUP_REDUCE)"},
+      {"sum of x.T by rows", f32({100, 64}).permute({1, 0}).sum(1), machine,
+       "r_L2_u32_R100: Split(0, 32, UPCAST)"},
+      {"sum of a row and a column", (f32({64, 100}) * f32({100, 64}, 1).permute({1, 0})).sum(1),
+       machine, "r_L2_u32_R100: Split(0, 32, UPCAST)"},
+      {"pow", f32({1024}).pow(f32({1024}, 1)), machine, "e_L64_u16: Split(0, 16, UPCAST)"},
+      {"every second", f32({2048})[{Slice{{}, {}, 2}}] + 1.0, machine,
+       "e_L32_u32: Split(0, 32, UPCAST)"},
+      {"flipped", f32({1024}).flip({0}) + 1.0, machine, "e_L32_u32: Split(0, 32, UPCAST)"},
+      {"cumsum", f32({64}).cumsum(0), machine, "r_L2_u32_R64: Split(0, 32, UPCAST)"},
+      {"mean and deviation", f32({64, 100}) - f32({64, 100}).mean(1, true), machine,
+       "r_L64_L20_u5_R20_G5: Split(1, 5, UPCAST) Split(3, 5, GROUP_REDUCE)"},
+      {"layernorm", f32({64, 128}).layernorm(), machine,
+       "r_L64_L16_u8_R16_G8_R16_G8: Split(1, 8, UPCAST) Split(3, 8, GROUP_REDUCE) Split(5, 8, "
+       "GROUP_REDUCE)"},
+      {"max pool", f32({1, 4, 16, 16}).max_pool2d(2), machine, "r_L32_L8_R2_R2:"},
+      {"one row", f32({1, 64}).matmul(f32({64, 64}, 1)), machine,
+       "r_L2_u32_R64: Split(0, 32, UPCAST)"},
+      {"one column", f32({64, 64}).matmul(f32({64, 1}, 1)), machine,
+       "r_L64_R2_G32: Split(1, 32, GROUP_REDUCE)"},
   };
   for (const Row& row : table) EXPECT_EQ(chosen(row.value, row.target), row.schedule) << row.what;
 }
