@@ -73,10 +73,8 @@ TEST(rows, spec_A3_bytes_beyond_2_to_the_32) {
   o.memory_limit = int64_t{1} << 36;
   const OptionScope scope(o);
   const int64_t many = (int64_t{1} << 31) + 3;
-  for (const DType d : {DType::Int16, DType::Float64}) {
-    const UOp b = buffer_from_host(shape_of({many}), d, "CPU", nullptr);
-    EXPECT_EQ(memory_of(b)->bytes(), many * item_size(d));
-  }
+  const UOp b = buffer_from_host(shape_of({many}), DType::Int32, "CPU", nullptr);
+  EXPECT_EQ(memory_of(b)->bytes(), many * 4);
 }
 
 // Element 2^31 + 5 of a buffer is a place of its own.
