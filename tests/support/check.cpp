@@ -76,7 +76,7 @@ Array run_with(const UOp& value, const Settings& settings) {
   return run_on(value, settings.device);
 }
 
-std::string difference_anywhere(const UOp& value, std::mt19937_64& random) {
+std::string difference_anywhere(const UOp& value, std::mt19937_64& random, const Execute& execute) {
   const Bindings bindings = bindings_of(value);
   for (const bool strict : {true, false}) {
     Options mode = options();  // what a sum of one-hot products means depends on it
@@ -96,7 +96,7 @@ std::string difference_anywhere(const UOp& value, std::mt19937_64& random) {
       const Settings settings = draw_settings(random, device, strict);
       std::string problem;
       try {
-        problem = difference(bounded, run_with(value, settings));
+        problem = difference(bounded, execute(value, settings));
       } catch (const std::exception& e) {
         problem = "exception: " + std::string(e.what()).substr(0, 600);
       }

@@ -35,11 +35,15 @@ Array run_on(const UOp& value, const std::string& device);
 /// The same under settings.
 Array run_with(const UOp& value, const Settings& settings);
 
+/// What gives a value under settings: `run_with`, or what a test puts in its place.
+using Execute = std::function<Array(const UOp& value, const Settings& settings)>;
+
 /// Computes a value in interpreted and compiled kernels, in strict mode, where all bits must be the
 /// tensor interpreter's, and in default mode, where they must lie within the bound of bounded.hpp;
 /// each time with feature level, optimiser, threads and caches drawn from `random`. Empty, or the
 /// first settings that differ and how, errors included.
-std::string difference_anywhere(const UOp& value, std::mt19937_64& random);
+std::string difference_anywhere(const UOp& value, std::mt19937_64& random,
+                                const Execute& execute = run_with);
 
 /// Expects no difference anywhere; the settings follow from test_seed() and the graph.
 void expect_same_everywhere(const UOp& value);

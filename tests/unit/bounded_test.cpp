@@ -8,6 +8,7 @@
 #include "graphs.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/runtime/cpu/cpu.hpp"
 
 namespace koine::test {
 namespace {
@@ -248,16 +249,96 @@ TEST(bounded, settings_are_drawn_from_the_seed_and_the_graph) {
                   other = settings_random(mul(a, a));
   EXPECT_EQ(text_of(draw_settings(one, "CPU", true)), text_of(draw_settings(two, "CPU", true)));
   EXPECT_NE(one(), other());
-  std::set<std::string> drawn;
-  std::mt19937_64 random(test_seed());
-  for (int i = 0; i < 200; ++i) {
-    const Settings s = draw_settings(random, "CPU", false);
-    drawn.insert(fmt::format("threads {}", s.threads));
-    drawn.insert(s.noopt ? "noopt" : "opt");
-    drawn.insert(s.warm ? "warm" : "cold");
-    drawn.insert("cpu" + s.cpu);
+}
+
+// Everything that can be drawn is drawn, and nothing that this host cannot run.
+TEST(bounded, every_setting_is_drawn) {
+  std::set<std::string> wanted{"threads 1", "threads 2", "threads 8", "noopt",   "opt",
+                               "warm",      "cold",      "verify 1",  "verify 2"};
+  wanted.insert("cpu " + options().cpu);
+#ifdef __x86_64__
+  if (options().cpu.empty())
+    for (const std::string_view level : cpu_levels())
+      if (host_runs(level)) wanted.insert(fmt::format("cpu {}", level));
+#endif
+  for (const bool strict : {true, false}) {
+    std::set<std::string> drawn;
+    std::mt19937_64 random(test_seed());
+    for (int i = 0; i < 200; ++i) {
+      const Settings s = draw_settings(random, "CPU", strict);
+      EXPECT_EQ(s.device, "CPU");
+      EXPECT_EQ(s.strict, strict);
+      drawn.insert({fmt::format("threads {}", s.threads), s.noopt ? "noopt" : "opt",
+                    s.warm ? "warm" : "cold", fmt::format("verify {}", s.verify), "cpu " + s.cpu});
+    }
+    EXPECT_EQ(drawn, wanted);
   }
-  EXPECT_GE(drawn.size(), 8u);
+}
+
+// Settings are what the compiler sees.
+TEST(bounded, settings_become_options) {
+  const Settings s{"INTERP", true, "x86-64-v2", true, 8, false, 2};
+  const Options o = options_of(s);
+  EXPECT_EQ(o.device, "INTERP");
+  EXPECT_TRUE(o.strict);
+  EXPECT_EQ(o.cpu, "x86-64-v2");
+  EXPECT_TRUE(o.noopt);
+  EXPECT_EQ(o.threads, 8);
+  EXPECT_GE(o.verify, 2);
+  const Options plain = options_of({"CPU", false, "", false, 1, false, 1});
+  EXPECT_EQ(plain.device, "CPU");
+  EXPECT_FALSE(plain.strict);
+  EXPECT_FALSE(plain.noopt);
+  EXPECT_EQ(plain.threads, 1);
+}
+
+// A value that default mode may change runs on both devices in both modes; one that it may not, in
+// strict mode on both and in default mode on either. What is wrong in one of them is noticed.
+TEST(bounded, a_difference_in_any_mode_on_any_device_is_found) {
+  const UOp x = leaf({300}, DType::Float32), exact = add(x, x),
+            free = reduce(Op::Add, mul(x, x), {0});
+  const auto mode_of = [](const Settings& s) {
+    return fmt::format("{} {}", s.device, s.strict ? "strict" : "default");
+  };
+  const std::vector<std::string> all{"INTERP strict", "CPU strict", "INTERP default",
+                                     "CPU default"};
+  std::set<std::vector<std::string>> seen;
+  for (uint64_t i = 0; i < 20; ++i) {
+    std::mt19937_64 random(test_seed() + i);
+    std::vector<std::string> runs;
+    const Execute plain = [&](const UOp& value, const Settings& s) {
+      runs.push_back(mode_of(s));
+      return run_with(value, s);
+    };
+    ASSERT_EQ(difference_anywhere(i == 0 ? free : exact, random, plain), "");
+    if (i == 0)
+      EXPECT_EQ(runs, all);
+    else
+      seen.insert(runs);
+  }
+  EXPECT_EQ(seen,
+            (std::set<std::vector<std::string>>{{"INTERP strict", "CPU strict", "INTERP default"},
+                                                {"INTERP strict", "CPU strict", "CPU default"}}));
+  for (const std::string& broken : all) {
+    std::mt19937_64 random(test_seed());
+    const Execute wrong = [&](const UOp& value, const Settings& s) {
+      Array out = run_with(value, s);
+      if (mode_of(s) == broken) out.data[0] = double_to_bits(DType::Float32, 12345);
+      return out;
+    };
+    const std::string said = difference_anywhere(free, random, wrong);
+    const bool strict = broken.ends_with("strict");
+    EXPECT_TRUE(said.starts_with(fmt::format("KOINE_DEVICE={} KOINE_FP={} ",
+                                             broken.substr(0, broken.find(' ')),
+                                             strict ? "strict" : "default")))
+        << said;
+    const Execute thrown = [&](const UOp& value, const Settings& s) {
+      if (mode_of(s) == broken) throw std::runtime_error("planted");
+      return run_with(value, s);
+    };
+    EXPECT_NE(difference_anywhere(free, random, thrown).find("exception: planted"),
+              std::string::npos);
+  }
 }
 
 // n u reaches 1: nothing is promised, which is not the same as nothing allowed.
