@@ -24,11 +24,8 @@ TEST(fuzz, programs_agree_with_the_oracle) {
         return std::string();
       },
       [&](int64_t i, const std::string& problem) {
-        ADD_FAILURE() << fmt::format(
-                             "KOINE_TEST_SEED={} KOINE_TEST_CASES=1 fuzz_test "
-                             "--gtest_filter=fuzz.programs*\n{}\n",
-                             seed + static_cast<uint64_t>(i), problem)
-                      << reduced_report(seed + static_cast<uint64_t>(i), features);
+        const uint64_t own = seed + static_cast<uint64_t>(i);
+        ADD_FAILURE() << problem << "\n" << report_of(own, reduced_failure(own, features));
         return ++failures < 3;
       });
 }

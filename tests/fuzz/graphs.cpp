@@ -11,11 +11,27 @@
 namespace koine::test {
 namespace {
 
-constexpr int64_t most_elements = 3000;
-
 // Bits of a NaN are not specified, so they stay out of sight of a Bitcast.
 UOp without_nans(const UOp& x) {
   return is_float(x.dtype()) ? where(ne(x, x), constant(x.dtype(), 1), x) : x;
+}
+
+DType random_dtype(std::mt19937_64& random) {
+  const std::vector<DType> dtypes = stored_dtypes();
+  return dtypes[random() % dtypes.size()];
+}
+// A graph over leaves that get their memory at the end: nothing is allocated while a Function is
+// traced.
+UOp with_memory(std::mt19937_64& random,
+                const std::function<UOp(const GraphGenerator::Leaf& leaf)>& make) {
+  std::vector<UOp> leaves;
+  const UOp graph = make([&](const std::vector<int64_t>& sizes, DType dtype) {
+    leaves.push_back(new_buffer(shape_of(sizes), dtype, Device("CPU")));
+    return leaves.back();
+  });
+  Substitution filled;
+  for (const UOp& l : leaves) filled.emplace(l, random_leaf(random, l.sizes(), l.dtype()));
+  return substitute(graph, filled);
 }
 
 UOp as_number(const UOp& x) { return x.dtype() == DType::Bool ? cast(x, DType::UInt8) : x; }
@@ -30,8 +46,13 @@ std::vector<int64_t> GraphGenerator::sizes() {
 }
 
 UOp GraphGenerator::graph(DType dtype, int64_t most_steps) {
+  const int64_t steps = 1 + below(most_steps);
+  return graph_over(make_leaf_(sizes(), dtype), steps);
+}
+
+UOp GraphGenerator::graph_over(const UOp& leaf, int64_t steps) {
   padded_ = false;
-  UOp root = grow(make_leaf_(sizes(), dtype), 1 + below(most_steps));
+  const UOp root = grow(leaf, steps);
   // A Pad without fill leaves invalid elements: a sum resolves them, or memory.
   if (padded_ && root.rank() > 0 && !is_small_float(root.dtype()) && !chance(4))
     return reduce(Op::Add, root, {below(static_cast<int64_t>(root.rank()))});
@@ -43,7 +64,7 @@ UOp GraphGenerator::grow(const UOp& from, int64_t steps) {
   for (int64_t i = 0; i < steps; ++i) {
     const auto recent = std::min<int64_t>(2, static_cast<int64_t>(pool.size()));
     const UOp next = step(pool[pool.size() - 1 - static_cast<size_t>(below(recent))]);
-    if (next && next.numel() <= most_elements) pool.push_back(next);
+    if (next && next.numel() <= most_elements_) pool.push_back(next);
   }
   return pool.back();
 }
@@ -316,18 +337,35 @@ UOp GraphGenerator::step(const UOp& x) {
 }
 
 UOp random_graph(std::mt19937_64& random, Features features) {
-  const std::vector<DType> dtypes = stored_dtypes();
-  const DType dtype = dtypes[random() % dtypes.size()];
-  // Leaves get their memory at the end: nothing is allocated while a Function is traced.
-  std::vector<UOp> leaves;
-  auto make_leaf = [&](const std::vector<int64_t>& sizes, DType d) {
-    leaves.push_back(new_buffer(shape_of(sizes), d, Device("CPU")));
-    return leaves.back();
-  };
-  const UOp graph = GraphGenerator(random, make_leaf, features).graph(dtype);
-  Substitution filled;
-  for (const UOp& l : leaves) filled.emplace(l, random_leaf(random, l.sizes(), l.dtype()));
-  return substitute(graph, filled);
+  const DType dtype = random_dtype(random);
+  return with_memory(random, [&](const GraphGenerator::Leaf& leaf) {
+    return GraphGenerator(random, leaf, features).graph(dtype);
+  });
+}
+
+UOp large_random_graph(std::mt19937_64& random) {
+  // Mostly at the lower end: the interpreter takes long over each element.
+  const uint64_t fewest = 100000, most = random() % 4 == 0 ? 500000 : 200000;
+  const DType dtype = random_dtype(random);
+  const uint64_t elements = fewest + random() % (most - fewest);
+  // Axes before the last one: odd, short or about as long as the last.
+  std::vector<int64_t> sizes;
+  uint64_t rest = elements;
+  for (uint64_t rank = 1 + random() % 3; rank > 1; --rank) {
+    const uint64_t size = (random() % 2 == 0 ? 3 + random() % 40 : 100 + random() % 300) | 1;
+    sizes.push_back(static_cast<int64_t>(size));
+    rest = std::max<uint64_t>(rest / size, 1);
+  }
+  sizes.push_back(static_cast<int64_t>(rest));
+  std::shuffle(sizes.begin(), sizes.end(), random);
+  const auto steps = static_cast<int64_t>(3 + random() % 2);
+  const UOp root = with_memory(random, [&](const GraphGenerator::Leaf& leaf) {
+    return GraphGenerator(random, leaf, {}, static_cast<int64_t>(most))
+        .graph_over(leaf(sizes, dtype), steps);
+  });
+  if (root.rank() == 0 || random() % 2 == 0) return root;
+  return reduce(random() % 3 == 0 ? Op::Max : Op::Add, root,
+                {static_cast<int64_t>(random() % root.rank())});
 }
 
 }  // namespace koine::test

@@ -23,17 +23,23 @@ struct Features {
   static Features all() { return {true, true, true, true, true, true, true, true}; }
 };
 
-/// Grows a random well-typed tensor graph from leaves that its maker gives. Small, so that the
-/// interpreter is quick.
+/// Grows a random well-typed tensor graph from leaves that its maker gives. No value has more than
+/// `most_elements`, so that the interpreter is quick.
 class GraphGenerator {
  public:
   using Leaf = std::function<UOp(const std::vector<int64_t>& sizes, DType dtype)>;
-  GraphGenerator(std::mt19937_64& random, Leaf leaf, Features features = {})
-      : random_(random), make_leaf_(std::move(leaf)), features_(features) {}
+  GraphGenerator(std::mt19937_64& random, Leaf leaf, Features features = {},
+                 int64_t most_elements = 3000)
+      : random_(random),
+        make_leaf_(std::move(leaf)),
+        features_(features),
+        most_elements_(most_elements) {}
 
   /// A few steps from a leaf of random shape, empty and size-1 axes among them. No element of it is
   /// invalid.
   UOp graph(DType dtype, int64_t most_steps = 10);
+  /// The same from a given leaf, in so many steps.
+  UOp graph_over(const UOp& leaf, int64_t steps);
   /// A few steps from a value.
   UOp grow(const UOp& from, int64_t steps);
   /// Sizes of a leaf: rank 0 to 3.
@@ -66,11 +72,14 @@ class GraphGenerator {
   std::mt19937_64& random_;
   Leaf make_leaf_;
   Features features_;
+  int64_t most_elements_;
   bool padded_ = false;
   int depth_ = 0;  // of Functions
 };
 
 /// A graph over fresh leaves with memory; of the plain features if none are named.
 UOp random_graph(std::mt19937_64& random, Features features = {});
+/// The same from a leaf of some hundred thousand elements, in few steps: large enough for threads.
+UOp large_random_graph(std::mt19937_64& random);
 
 }  // namespace koine::test

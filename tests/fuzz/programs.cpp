@@ -89,9 +89,11 @@ class Maker {
     }
   }
 
-  void make(const UOp& graph) {
+  void make(const UOp& graph, bool is_gradient = false) {
     const int id = new_value(graph.shape(), graph.dtype());
-    add({Step::Kind::Make, id, {}, {graph}, {}, {}});
+    Step s{Step::Kind::Make, id, {}, {graph}, {}, {}};
+    s.is_gradient = is_gradient;
+    add(std::move(s));
   }
 
   int any_live() {
@@ -252,7 +254,8 @@ class Maker {
       if (u.is(Op::Buffer) && is_float(u.dtype())) targets.push_back(u);
     if (targets.empty()) return make(y);
     const UOp found = gradient_of(y, pick(targets));
-    make(is_small(found) ? found : y);
+    const bool small = is_small(found);
+    make(small ? found : y, small);
   }
 
   // backward() to a value of the pool, through another one that may be looked at before.

@@ -38,7 +38,8 @@ struct Step {
   std::vector<std::map<std::string, int64_t>> bindings;
   IndexMode index = IndexMode::Raise;  ///< KOINE_INDEX while positions are given
   int64_t axis = 0;
-  bool looked = false;  ///< somebody looks at what lies between before backward() runs
+  bool looked = false;       ///< somebody looks at what lies between before backward() runs
+  bool is_gradient = false;  ///< of a Make: another graph was differentiated
 };
 
 struct Program {

@@ -14,8 +14,8 @@ namespace {
 
 class ProgramReduction {
  public:
-  ProgramReduction(Program program, const Settings& settings, std::string kind)
-      : best_(std::move(program)), settings_(settings), kind_(std::move(kind)) {}
+  ProgramReduction(Program program, const Settings& settings, const Judge& judge, std::string kind)
+      : best_(std::move(program)), settings_(settings), judge_(judge), kind_(std::move(kind)) {}
 
   Program run() {
     for (bool again = true; again && tries_ > 0;) {
@@ -30,7 +30,7 @@ class ProgramReduction {
  private:
   bool fails(const Program& p) {
     if (tries_-- <= 0) return false;
-    return kind_of(in_child([&] { return problem_of(p, settings_); }, 20)) == kind_;
+    return kind_of(in_child([&] { return judge_(p, settings_); }, 20)) == kind_;
   }
   bool accept(Program p) {
     if (!fails(p)) return false;
@@ -144,6 +144,7 @@ class ProgramReduction {
 
   Program best_;
   const Settings& settings_;
+  const Judge& judge_;
   std::string kind_;
   int64_t tries_ = 1500;
 };
@@ -164,17 +165,18 @@ std::string kind_of(const std::string& problem) {
   return thrown == std::string::npos ? "difference" : problem.substr(thrown, 40);
 }
 
-Program reduce_program(const Program& program, const Settings& settings) {
-  const std::string kind = kind_of(in_child([&] { return problem_of(program, settings); }));
-  return kind.empty() ? program : ProgramReduction(program, settings, kind).run();
+Program reduce_program(const Program& program, const Settings& settings, const Judge& judge) {
+  const std::string kind = kind_of(in_child([&] { return judge(program, settings); }));
+  return kind.empty() ? program : ProgramReduction(program, settings, judge, kind).run();
 }
 
-std::string reduced_report(uint64_t seed, const ProgramFeatures& features) {
+std::optional<ReducedFailure> reduced_failure(uint64_t seed, const ProgramFeatures& features,
+                                              const Judge& judge) {
   std::mt19937_64 random(seed);
   const Program program = random_program(random, features);
   for (Settings settings : settings_of(random)) {
     const auto problem = [&](const Program& p) {
-      return in_child([&] { return problem_of(p, settings); });
+      return in_child([&] { return judge(p, settings); });
     };
     const std::string kind = kind_of(problem(program));
     if (kind.empty()) continue;
@@ -187,11 +189,19 @@ std::string reduced_report(uint64_t seed, const ProgramFeatures& features) {
       if (option == 4) settings.verify = 1;
       if (kind_of(problem(program)) != kind) settings = before;
     }
-    const Program small = reduce_program(program, settings);
-    return fmt::format("reduced, under {}\n{}\n{}\nas C++:\n{}", text_of(settings), problem(small),
-                       text_of(small), cpp_of(small));
+    const Program small = reduce_program(program, settings, judge);
+    return ReducedFailure{small, settings, problem(small)};
   }
-  return "it does not fail alone";
+  return {};
+}
+
+std::string report_of(uint64_t seed, const std::optional<ReducedFailure>& failure) {
+  const std::string replay = fmt::format(
+      "KOINE_TEST_SEED={} KOINE_TEST_CASES=1 fuzz_test --gtest_filter=fuzz.programs_agree*\n",
+      seed);
+  if (!failure) return replay + "it does not fail alone";
+  return fmt::format("{}reduced, under {}\n{}\n{}\nas C++:\n{}", replay, text_of(failure->settings),
+                     failure->problem, text_of(failure->program), cpp_of(failure->program));
 }
 
 }  // namespace koine::test

@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +16,27 @@ std::vector<Settings> settings_of(std::mt19937_64& random);
 /// message begins, a difference.
 std::string kind_of(const std::string& problem);
 
+/// What is wrong with a program under settings; empty where nothing is. `problem_of`, or a fault
+/// that a test plants.
+using Judge = std::function<std::string(const Program&, const Settings&)>;
+
 /// A smaller program that fails in the same way under the same settings. Runs candidates in
 /// children.
-Program reduce_program(const Program& program, const Settings& settings);
+Program reduce_program(const Program& program, const Settings& settings,
+                       const Judge& judge = problem_of);
 
-/// The program of a seed that failed, made small: settings, text, C++.
-std::string reduced_report(uint64_t seed, const ProgramFeatures& features);
+/// A failure made small, and the plainest settings that still show it.
+struct ReducedFailure {
+  Program program;
+  Settings settings;
+  std::string problem;
+};
+/// Of the program of a seed; none where it does not fail.
+std::optional<ReducedFailure> reduced_failure(uint64_t seed, const ProgramFeatures& features,
+                                              const Judge& judge = problem_of);
+
+/// What a person is told of a seed that failed: the command that runs it again, settings, text,
+/// C++.
+std::string report_of(uint64_t seed, const std::optional<ReducedFailure>& failure);
 
 }  // namespace koine::test

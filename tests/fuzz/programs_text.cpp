@@ -97,7 +97,7 @@ std::string run_cpp(const Program& program, const Step& s) {
 std::string backward_cpp(const Program& program, const Step& s) {
   const int to = s.values[0], between = s.values[1];
   return fmt::format(
-      "const Tensor t{} = [t{} = t{}.clone()]() mutable {{\nt{}.requires_grad();\n"
+      "Tensor t{} = [&, t{} = t{}.clone()]() mutable {{\nt{}.requires_grad();\n"
       "const Tensor t{} = {};\n{}{}.sum().backward();\nreturn t{}.grad();\n}}();\n",
       s.value, to, to, to, between, tensor_cpp(program, s.graphs[0]),
       s.looked ? fmt::format("(void)t{}.bytes();\n", between) : "",
