@@ -36,6 +36,31 @@ UOp with_memory(std::mt19937_64& random,
 
 UOp as_number(const UOp& x) { return x.dtype() == DType::Bool ? cast(x, DType::UInt8) : x; }
 
+UOp any_large_graph(std::mt19937_64& random) {
+  // Mostly at the lower end: the interpreter takes long over each element.
+  const uint64_t fewest = 100000, most = random() % 4 == 0 ? 500000 : 200000;
+  const DType dtype = random_dtype(random);
+  const uint64_t elements = fewest + random() % (most - fewest);
+  // Axes before the last one: odd, short or about as long as the last.
+  std::vector<int64_t> sizes;
+  uint64_t rest = elements;
+  for (uint64_t rank = 1 + random() % 3; rank > 1; --rank) {
+    const uint64_t size = (random() % 2 == 0 ? 3 + random() % 40 : 100 + random() % 300) | 1;
+    sizes.push_back(static_cast<int64_t>(size));
+    rest = std::max<uint64_t>(rest / size, 1);
+  }
+  sizes.push_back(static_cast<int64_t>(rest));
+  std::shuffle(sizes.begin(), sizes.end(), random);
+  const auto steps = static_cast<int64_t>(3 + random() % 2);
+  const UOp root = with_memory(random, [&](const GraphGenerator::Leaf& leaf) {
+    return GraphGenerator(random, leaf, {}, static_cast<int64_t>(most))
+        .graph_over(leaf(sizes, dtype), steps);
+  });
+  if (root.rank() == 0 || random() % 2 == 0) return root;
+  return reduce(random() % 3 == 0 ? Op::Max : Op::Add, root,
+                {static_cast<int64_t>(random() % root.rank())});
+}
+
 }  // namespace
 
 std::vector<int64_t> GraphGenerator::sizes() {
@@ -344,28 +369,14 @@ UOp random_graph(std::mt19937_64& random, Features features) {
 }
 
 UOp large_random_graph(std::mt19937_64& random) {
-  // Mostly at the lower end: the interpreter takes long over each element.
-  const uint64_t fewest = 100000, most = random() % 4 == 0 ? 500000 : 200000;
-  const DType dtype = random_dtype(random);
-  const uint64_t elements = fewest + random() % (most - fewest);
-  // Axes before the last one: odd, short or about as long as the last.
-  std::vector<int64_t> sizes;
-  uint64_t rest = elements;
-  for (uint64_t rank = 1 + random() % 3; rank > 1; --rank) {
-    const uint64_t size = (random() % 2 == 0 ? 3 + random() % 40 : 100 + random() % 300) | 1;
-    sizes.push_back(static_cast<int64_t>(size));
-    rest = std::max<uint64_t>(rest / size, 1);
+  // Elements of all values: a million take the interpreters about a second.
+  constexpr int64_t most_work = 2500000;
+  for (;;) {
+    const UOp graph = any_large_graph(random);
+    int64_t work = 0;
+    for (const UOp& u : toposort(graph)) work += u.dtype() == DType::Index ? 0 : u.numel();
+    if (work <= most_work) return graph;
   }
-  sizes.push_back(static_cast<int64_t>(rest));
-  std::shuffle(sizes.begin(), sizes.end(), random);
-  const auto steps = static_cast<int64_t>(3 + random() % 2);
-  const UOp root = with_memory(random, [&](const GraphGenerator::Leaf& leaf) {
-    return GraphGenerator(random, leaf, {}, static_cast<int64_t>(most))
-        .graph_over(leaf(sizes, dtype), steps);
-  });
-  if (root.rank() == 0 || random() % 2 == 0) return root;
-  return reduce(random() % 3 == 0 ? Op::Max : Op::Add, root,
-                {static_cast<int64_t>(random() % root.rank())});
 }
 
 }  // namespace koine::test
