@@ -172,9 +172,9 @@ TEST(sums, numpy_is_the_floor) {
   }
 }
 
-// Of equal numbers all nodes of a level of the tree err alike, so levels add up: up to 12
-// roundings, where NumPy, whose levels above 128 values are pairs, errs 2.9 at most on these.
-TEST(sums, equal_numbers_stay_within_twelve_roundings) {
+// Of equal numbers all nodes of a level of the tree err alike, so levels add up. PyTorch 2.14 errs
+// 5.26 roundings on these, NumPy 2.4, whose levels above 128 values are pairs, 2.86.
+TEST(sums, equal_numbers_err_as_with_pytorch) {
   double worst = 0;
   for (const int64_t n : {1000000, 1 << 22})
     for (const float v : {0.1F, 0.3F, 0.7F, 1.1F, 1.3F, 1.9F, 3.3F}) {
@@ -183,7 +183,7 @@ TEST(sums, equal_numbers_stay_within_twelve_roundings) {
       on_every_instruction_set([&](const std::string& level) {
         const std::vector<float> got = Tensor::from(values, {n}).sum().tolist<float>();
         const double error = error_in_roundings(got, {expected});
-        EXPECT_LE(error, 12) << n << " times " << v << " " << level;
+        EXPECT_LE(error, 1.25 * 5.263) << n << " times " << v << " " << level;
         worst = std::max(worst, error);
       });
     }
@@ -194,7 +194,7 @@ TEST(sums, equal_numbers_stay_within_twelve_roundings) {
     const Tensor x = Tensor::from(tenths, {10000000});
     const double error = error_in_roundings(x.sum().tolist<float>(), {{1e7L * 0.1F, 1e7L * 0.1F}});
     RecordProperty("tenths " + level, std::to_string(error));
-    EXPECT_LE(error, level == "x86-64-v2" ? 6.1 : 1.25 * 1.847) << level;
+    EXPECT_LE(error, level == "x86-64-v2" ? 4 : 1.25 * 1.847) << level;
   });
 }
 

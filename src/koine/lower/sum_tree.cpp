@@ -13,8 +13,10 @@
 namespace koine {
 namespace {
 
-// A node that adds b values rounds b - 1 times, which stays within 4 log2(b) up to b = 17.
-constexpr int64_t values_of_a_node = 16;
+// A node that adds b values rounds b - 1 times, which stays within 4 log2(b) up to b = 17. Equal
+// numbers err alike in all nodes of a level, so the levels above the leaves are narrower.
+constexpr int64_t least_values_of_a_leaf = 16;
+constexpr int64_t values_of_a_node = 8;
 constexpr int64_t values_of_a_tile = 256;
 
 AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
@@ -23,7 +25,7 @@ AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
 // four are allowed, and leave the rest to the leaves.
 int64_t values_of_a_leaf(int64_t lanes) {
   const double spare = 3 * std::log2(static_cast<double>(lanes));
-  int64_t values = values_of_a_node;
+  int64_t values = least_values_of_a_leaf;
   while (static_cast<double>(2 * values - 1) <=
          4 * std::log2(2 * static_cast<double>(values)) + spare)
     values *= 2;
