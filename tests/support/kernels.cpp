@@ -1,6 +1,11 @@
 #include "kernels.hpp"
 
-#include <map>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <unordered_map>
 
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
@@ -9,27 +14,42 @@
 
 namespace koine::test {
 
+GuardedMemory::GuardedMemory(int64_t bytes) : bytes_(bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t pages = (static_cast<size_t>(bytes) + page - 1) / page;
+  mapped_ = (pages + 1) * page;
+  void* start = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) throw std::runtime_error("no memory");
+  end_ = static_cast<std::byte*>(start) + pages * page;
+  (void)mprotect(end_, page, PROT_NONE);
+}
+GuardedMemory::~GuardedMemory() {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  munmap(end_ + page - mapped_, mapped_);
+}
+
 Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
                   const KernelEdits& edits) {
   DeviceRuntime& device = device_runtime(default_device());
-  std::map<int64_t, std::vector<std::byte>> temporaries;
+  std::unordered_map<UOp, GuardedMemory> memory;
+  auto given = [&](const UOp& b) {
+    return memory_of(program.arguments[static_cast<size_t>(b.as<BufferArg>().slot)])->data();
+  };
   for (size_t k = 0; k < kernels.size(); ++k) {
     std::vector<std::byte*> pointers;
     std::vector<int64_t> sizes;
     for (const UOp& b : kernels[k].buffers) {
-      const int64_t slot = b.as<BufferArg>().slot, bytes = b.numel() * item_size(b.dtype());
-      if (b.is(Op::Param)) {
-        pointers.push_back(memory_of(program.arguments[static_cast<size_t>(slot)])->data());
-      } else {
-        temporaries[slot].resize(static_cast<size_t>(bytes));
-        pointers.push_back(temporaries[slot].data());
-      }
-      sizes.push_back(bytes);
+      sizes.push_back(b.numel() * item_size(b.dtype()));
+      const auto [place, fresh] = memory.try_emplace(b, sizes.back());
+      pointers.push_back(place->second.data());
+      if (fresh && b.is(Op::Param)) std::copy_n(given(b), sizes.back(), pointers.back());
     }
     const auto compiled = device.compile(lower_kernel(kernels[k].ast, device.target(), {},
                                                       k == edits.kernel ? &edits.opts : nullptr));
     compiled->run({pointers, sizes, {}});
   }
+  for (const auto& [b, guarded] : memory)
+    if (b.is(Op::Param)) std::copy_n(guarded.data(), b.numel() * item_size(b.dtype()), given(b));
   const UOp& out = kernels.back().buffers[0];
   return array_of(program.arguments[static_cast<size_t>(out.as<BufferArg>().slot)]);
 }

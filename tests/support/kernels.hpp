@@ -14,8 +14,23 @@ struct KernelEdits {
   std::vector<Opt> opts;
 };
 
-/// Runs the kernels of a program in order on the device of the options; returns what the last one
-/// writes.
+/// Memory that ends where a page begins that nobody may touch. It starts out as zeros.
+class GuardedMemory {
+ public:
+  explicit GuardedMemory(int64_t bytes);
+  GuardedMemory(const GuardedMemory&) = delete;
+  GuardedMemory& operator=(const GuardedMemory&) = delete;
+  ~GuardedMemory();
+  std::byte* data() const { return end_ - bytes_; }
+
+ private:
+  int64_t bytes_;
+  size_t mapped_;
+  std::byte* end_;
+};
+
+/// Runs the kernels of a program in order on the device of the options, in guarded memory; returns
+/// what the last one writes.
 Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
                   const KernelEdits& edits);
 

@@ -166,6 +166,7 @@ TEST(effects, spec_B15_a_load_into_local_memory_is_a_buffer_of_the_kernel_and_a_
                {-1, 6, 5, 4, 3, 2, 1, -1});
   const UOp both = local(b);
   expect_value(add(contiguous(flip(both, {1})), contiguous(both)), {7, 7, 7, 7, 7, 7});
+  for (const DType d : stored_dtypes()) expect_same_everywhere(flip(local(leaf({7}, d)), {1}));
   const Tensor large = Tensor::zeros({1 << 17}, DType::Int32);
   expect_error([&] { (void)realize({flip(local(large.uop()), {1})}); },
                {"Load", "int32", "(131072,)", "LOCAL memory", "262144"});

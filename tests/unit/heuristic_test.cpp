@@ -1,6 +1,7 @@
 // The schedule that is chosen for typical kernels, on a CPU with 8 lanes of float32, 16 registers
 // and a team of threads.
 #include "check.hpp"
+#include "kernels.hpp"
 #include "koine/base/options.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/lower/optimize.hpp"
@@ -212,7 +213,16 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"one column", f32({64, 64}).matmul(f32({64, 1}, 1)), machine,
        "r_L64_R2_G32: Split(1, 32, GROUP_REDUCE)"},
   };
-  for (const Row& row : table) EXPECT_EQ(chosen(row.value, row.target), row.schedule) << row.what;
+  for (const Row& row : table) {
+    EXPECT_EQ(chosen(row.value, row.target), row.schedule) << row.what;
+    // With the schedule of this machine: inside of its memory, to the last element.
+    SCOPED_TRACE(row.what);
+    const UOp out = buffer_from_host(row.value.uop().shape(), row.value.dtype(), "CPU", nullptr);
+    const Callified program = callify({row.value.uop()}, {out});
+    const std::vector<Kernel> kernels = rangeify(split_large_reduces(program.body));
+    const Array guarded = run_kernels(kernels, program, {kernels.size(), {}});
+    EXPECT_EQ(difference(array_of(row.value.clone().realize().uop()), guarded), "");
+  }
 }
 
 }  // namespace

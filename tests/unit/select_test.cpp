@@ -1,13 +1,10 @@
 // Instruction selection: everything that a kernel may hold is compiled for every feature level, in
 // both modes, and what this host can run gives what the interpreter's scalar says.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "check.hpp"
+#include "kernels.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
@@ -227,12 +224,6 @@ TEST(select, spec_L5_gated_memory_of_every_dtype_and_lane_count) {
 
 // A page that nobody may read begins in the middle of the lanes: those whose gate is closed.
 TEST(select, spec_B15_spec_B16_closed_lanes_touch_no_memory) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  void* mapped =
-      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(mapped, MAP_FAILED);
-  auto* edge = static_cast<std::byte*>(mapped) + page;
-  ASSERT_EQ(mprotect(edge, page, PROT_NONE), 0);
   for (const DType d : stored_dtypes())
     for (const Machine& machine : machines()) {
       if (!host_runs(machine.level)) continue;
@@ -259,18 +250,17 @@ TEST(select, spec_B15_spec_B16_closed_lanes_touch_no_memory) {
             std::vector<std::byte> out(static_cast<size_t>(lanes) * 8);
             std::vector<std::byte> gates(static_cast<size_t>(lanes));
             for (int64_t i = 0; i < open; ++i) gates[static_cast<size_t>(i)] = std::byte{1};
-            std::byte* memory = edge - open * item_size(d);
-            std::memset(memory, 0, static_cast<size_t>(open * item_size(d)));
-            std::byte* buffers[] = {out.data(), memory, gates.data()};
+            const GuardedMemory memory(open * item_size(d));
+            std::byte* buffers[] = {out.data(), memory.data(), gates.data()};
             code->function()(buffers, nullptr, 0);
             const Bits one = constant_int(d, 1).as<ConstArg>().bits;
             for (int64_t i = 0; i < lanes; ++i)
               ASSERT_EQ(read_element(out.data(), d, i), i < open ? 0 : one) << i;
-            for (int64_t i = 0; i < open; ++i) ASSERT_EQ(read_element(memory, d, i), one) << i;
+            for (int64_t i = 0; i < open; ++i)
+              ASSERT_EQ(read_element(memory.data(), d, i), one) << i;
           }
         }
     }
-  munmap(mapped, 2 * page);
 }
 
 // LLVM ends the process where it cannot go on; here it is an exception, and the next kernel

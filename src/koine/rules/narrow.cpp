@@ -132,12 +132,11 @@ UOp emulate_narrow_floats(const UOp& kernel) {
       // Registers hold the float32; memory holds bits.
       arg.dtype = arg.space == AddrSpace::Reg ? DType::Float32 : storage_uint(dtype);
       out = UOp::make(u.op(), src, arg);
-    } else if (u.is(Op::Load) && is_small_float(dtype) && u.addrspace() == AddrSpace::Global &&
-               u.src(0).addrspace() == AddrSpace::Global) {
+    } else if (u.is(Op::Load) && is_small_float(dtype) && u.src(0).addrspace() != AddrSpace::Reg) {
       if (src.size() == 3) src[1] = encode(dtype, src[1]);
       out = decode(dtype, UOp::make(Op::Load, src, u.arg()));
     } else if (u.is(Op::Store) && is_small_float(u.src(1).dtype()) &&
-               u.src(0).addrspace() == AddrSpace::Global) {
+               u.src(0).addrspace() != AddrSpace::Reg) {
       src[1] = encode(u.src(1).dtype(), src[1]);
       out = with_sources(u, src);
     } else if (u.is(Op::Cast) && is_small_float(dtype)) {
