@@ -272,7 +272,8 @@ UOp GraphGenerator::marked(const UOp& x) {
         if (x.sizes()[i] == 1) return replicated(x, static_cast<int64_t>(i));
       return {};
     default:
-      return load(contiguous(x));
+      return chance(2) ? load(contiguous(x))
+                       : UOp::make(Op::Load, {x}, LoadArg{{}, AddrSpace::Local});
   }
 }
 
