@@ -51,7 +51,7 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double learning_rate)
 void Optimizer::set_learning_rate(double rate) {
   require_from_zero("learning rate", rate);
   rate_ = rate;
-  rate_tensor_ = Tensor::from<double>({rate});
+  rate_tensor_ = Tensor::from(std::vector<double>{rate}, {});  // broadcasts to any parameter
 }
 void Optimizer::zero_grad() {
   for (Tensor& p : parameters_) p.zero_grad();
@@ -122,8 +122,8 @@ Adam::Adam(std::vector<Tensor> parameters, double learning_rate, double beta1, d
       beta2_(beta2),
       eps_(eps),
       decay_(weight_decay),
-      power1_(owned(Tensor::ones({1}, DType::Float64))),
-      power2_(owned(Tensor::ones({1}, DType::Float64))),
+      power1_(owned(Tensor::ones({}, DType::Float64))),
+      power2_(owned(Tensor::ones({}, DType::Float64))),
       m_(zeros_for(parameters_)),
       v_(zeros_for(parameters_)) {
   require_beta("beta1", beta1);

@@ -79,9 +79,10 @@ Tensor Tensor::arange(int64_t start, int64_t stop, int64_t step, DType dtype) {
 Tensor Tensor::linspace(double start, double stop, int64_t steps) {
   KOINE_REQUIRE(steps >= 0, Value, "linspace: {} steps", steps);
   if (steps == 1) return full({1}, start);
-  return arange(0, steps, 1, DType::Float32) *
-             Tensor((stop - start) / static_cast<double>(steps - 1)) +
-         Tensor(start);
+  // In float64 and rounded once: the last number is `stop`.
+  const Tensor i = arange(0, steps, 1, DType::Float64);
+  return (i * Tensor((stop - start) / static_cast<double>(steps - 1)) + Tensor(start))
+      .cast(DType::Float32);
 }
 Tensor Tensor::eye(int64_t n, DType dtype) {
   KOINE_REQUIRE(n >= 0, Value, "eye: the size {} is negative", n);

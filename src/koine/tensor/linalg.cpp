@@ -411,8 +411,12 @@ Tensor Tensor::cross_entropy(const Tensor& target, std::optional<int64_t> ignore
   return class_loss("cross_entropy", *this, target, 0, ignore_index);
 }
 Tensor Tensor::binary_crossentropy_logits(const Tensor& target) const {
-  return tensor::as_method("binary_crossentropy_logits", {*this, target},
-                           [&] { return (softplus() - *this * target).mean(); });
+  // max(x, 0) - t x + log(1 + exp(-|x|)): the difference is exact where x is certain and right, and
+  // the logarithm, which is then all of the loss, keeps its digits.
+  return tensor::as_method("binary_crossentropy_logits", {*this, target}, [&] {
+    const Tensor x = is_float(dtype()) ? *this : to_float();
+    return (x.maximum(0.0) - x * target + x.abs().neg().softplus()).mean();
+  });
 }
 Tensor Tensor::mse_loss(const Tensor& target) const {
   return tensor::as_method("mse_loss", {*this, target}, [&] {

@@ -19,25 +19,25 @@ Tensor Tensor::reduced(Op op, const Axes& axes, bool keepdim, std::string_view m
   return Tensor(koine::reshape(out.uop(), shape_of(kept)));
 }
 
-// Narrow floats add in float32; bool and narrow integers add in 32 or 64 bits, as NumPy's.
-Tensor Tensor::sum(const Axes& axes, bool keepdim) const {
+namespace {
+// Bool and narrow integers add and multiply in 32 bits; NumPy takes 64.
+DType accumulated(DType d) {
+  if (is_float(d) || item_size(d) >= 4) return d;
+  return is_unsigned(d) ? DType::UInt32 : DType::Int32;
+}
+}  // namespace
+
+// Narrow floats add in float32.
+Tensor Tensor::accumulate(Op op, const Axes& axes, bool keepdim, std::string_view method) const {
   const DType d = dtype();
-  if (is_small_float(d)) return cast(DType::Float32).reduced(Op::Add, axes, keepdim, "sum").cast(d);
-  if (d == DType::Bool || (is_signed(d) && item_size(d) < 4))
-    return cast(DType::Int32).reduced(Op::Add, axes, keepdim, "sum");
-  if (is_unsigned(d) && item_size(d) < 4)
-    return cast(DType::UInt32).reduced(Op::Add, axes, keepdim, "sum");
-  return reduced(Op::Add, axes, keepdim, "sum");
+  if (is_small_float(d)) return cast(DType::Float32).reduced(op, axes, keepdim, method).cast(d);
+  return cast(accumulated(d)).reduced(op, axes, keepdim, method);
+}
+Tensor Tensor::sum(const Axes& axes, bool keepdim) const {
+  return accumulate(Op::Add, axes, keepdim, "sum");
 }
 Tensor Tensor::prod(const Axes& axes, bool keepdim) const {
-  const DType d = dtype();
-  if (is_small_float(d))
-    return cast(DType::Float32).reduced(Op::Mul, axes, keepdim, "prod").cast(d);
-  if (d == DType::Bool || (is_signed(d) && item_size(d) < 4))
-    return cast(DType::Int32).reduced(Op::Mul, axes, keepdim, "prod");
-  if (is_unsigned(d) && item_size(d) < 4)
-    return cast(DType::UInt32).reduced(Op::Mul, axes, keepdim, "prod");
-  return reduced(Op::Mul, axes, keepdim, "prod");
+  return accumulate(Op::Mul, axes, keepdim, "prod");
 }
 // No number is the largest of none.
 void Tensor::require_elements(const Axes& axes, std::string_view method) const {
@@ -124,11 +124,10 @@ Tensor Tensor::argmin(int64_t axis, bool keepdim) const {
 
 // The spec's prefix sum along one axis: windows of the padded, repeated row.
 Tensor Tensor::cumsum(int64_t axis) const {
+  if (const DType wide = accumulated(dtype()); wide != dtype()) return cast(wide).cumsum(axis);
   if (ndim() == 0) return *this;
   const int64_t a = axis_of(axis, "cumsum"), n = size(a);
   if (n == 0 || numel() == 0) return *this;
-  if (dtype() == DType::Bool || (is_signed(dtype()) && item_size(dtype()) < 4))
-    return cast(DType::Int32).cumsum(axis);
   Tensor x = transpose(a, -1);
   const Shape moved_shape = x.shape();
   const int64_t rows = x.numel() / n;

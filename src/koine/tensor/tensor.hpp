@@ -83,6 +83,7 @@ class Tensor {
   Tensor ones_like() const { return full_like(1); }
   static Tensor arange(int64_t stop) { return arange(0, stop); }
   static Tensor arange(int64_t start, int64_t stop, int64_t step = 1, DType dtype = DType::Int32);
+  /// float32: `steps` numbers from start to stop, evenly spaced, both ends included.
   static Tensor linspace(double start, double stop, int64_t steps);
   static Tensor eye(int64_t n, DType dtype = DType::Float32);
 
@@ -356,6 +357,7 @@ class Tensor {
   int64_t axis_of(int64_t axis, std::string_view method, int64_t extra = 0) const;
   Axes axes_of(const Axes& axes, std::string_view method) const;
   Tensor reduced(Op op, const Axes& axes, bool keepdim, std::string_view method) const;
+  Tensor accumulate(Op op, const Axes& axes, bool keepdim, std::string_view method) const;
   Tensor padded_view(const std::vector<std::pair<int64_t, int64_t>>& padding) const;
   void write_through(const UOp& value) const;
   /// The elements, row-major; how they were computed stays known.
