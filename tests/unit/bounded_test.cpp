@@ -1,11 +1,13 @@
 // The oracle of default mode: what it lets pass, and what it does not.
 #include "koine/interp/bounded.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "check.hpp"
 #include "graphs.hpp"
+#include "koine/interp/deviation.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
@@ -172,6 +174,16 @@ TEST(bounded, errors_pass_through_each_op_as_calculus_says) {
       }
       const double error = error_at(got, 0);
       EXPECT_GE(error, spread * (1 - 1e-5)) << row.name << " at " << x[0] << " +- " << e[0];
+      // The same of one op in a kernel.
+      if (std::ranges::equal(value.src(), operands)) {
+        std::vector<Deviating> in;
+        for (size_t k = 0; k < row.operands; ++k)
+          in.push_back({double_to_bits(DType::Float32, x[k]), e[k], 0});
+        const double deviation = deviate(value, got.value.data[0], in, {true, true}).deviation;
+        EXPECT_GE(deviation, spread * (1 - 1e-5)) << row.name << " at " << x[0] << " +- " << e[0];
+        const double most = row.name == std::string("max") ? *std::ranges::max_element(e) : spread;
+        EXPECT_LE(deviation, 1.5 * most + 2e-3 * std::abs(middle)) << row.name << " at " << x[0];
+      }
       const bool chooses = row.name == std::string("where") || row.name == std::string("max");
       if (!chooses) {
         EXPECT_LE(error, spread * 1.5 + 2e-3 * std::abs(middle)) << row.name << " at " << x[0];

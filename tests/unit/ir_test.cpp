@@ -371,4 +371,22 @@ TEST(ir, spec_amend_37_symbolic_shapes_reshape) {
   expect_error([&] { (void)reshape(x, shape_of({6})); }, {"Reshape", "(n, 6)"});
 }
 
+TEST(ir, expressions_have_the_parentheses_that_they_need) {
+  const UOp a = variable("a", 0, 9), b = variable("b", 0, 9), c = variable("c", 0, 9);
+  auto text = [](const UOp& u) { return expression_text(u); };
+  EXPECT_EQ(text(mul(add(a, b), c)), "(a+b)*c");
+  EXPECT_EQ(text(add(mul(a, b), c)), "a*b+c");
+  EXPECT_EQ(text(add(a, add(b, c))), "a+(b+c)");
+  EXPECT_EQ(text(idiv(mul(a, b), c)), "a*b//c");
+  EXPECT_EQ(text(mul(a, idiv(b, c))), "a*(b//c)");
+  EXPECT_EQ(text(mod(add(a, b), c)), "(a+b)%c");
+  EXPECT_EQ(text(lt(add(a, b), c)), "a+b<c");
+  EXPECT_EQ(text(add(cast(lt(a, b), DType::Index), c)), "index(a<b)+c");
+  EXPECT_EQ(text(bit_and(lt(a, b), ne(b, c))), "a<b&b!=c");
+  EXPECT_EQ(text(bit_and(bit_or(lt(a, b), lt(b, c)), lt(a, c))), "(a<b|b<c)&a<c");
+  EXPECT_EQ(text(bit_or(bit_and(lt(a, b), lt(b, c)), lt(a, c))), "a<b&b<c|a<c");
+  EXPECT_EQ(text(bit_and(lt(a, c), bit_and(lt(a, b), lt(b, c)))), "a<c&(a<b&b<c)");
+  EXPECT_EQ(text(ne(lt(a, b), lt(b, c))), "a<b!=(b<c)");
+}
+
 }  // namespace koine::test

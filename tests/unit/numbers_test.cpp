@@ -87,6 +87,28 @@ TEST(numbers, spec_D3_remainders_of_floats_are_exact) {
     if (is_float(d)) expect_same_everywhere(mod(leaf({500}, d), leaf({500}, d, 1)));
 }
 
+// Remainders of one unit of the divisor's last place: the quotient is as near above a whole number
+// as it can be, so that it may be estimated one too low.
+TEST(numbers, spec_D3_remainders_of_one_unit) {
+  std::mt19937_64 random(test_seed());
+  std::vector<float> a, b;
+  for (int i = 0; i < 4000; ++i) {
+    const auto n = static_cast<int64_t>((0xfff000 + random() % 0xfff) | 1);
+    const int shift = 24 + static_cast<int>(random() % 8);
+    // m 2^shift = 1 modulo n, as 2 has the inverse (n + 1) / 2.
+    int64_t m = 1;
+    for (int k = 0; k < shift; ++k) m = m * ((n + 1) / 2) % n;
+    a.push_back(std::ldexp(static_cast<float>(m), shift));
+    b.push_back(static_cast<float>(n));
+    ASSERT_EQ(std::fmod(a.back(), b.back()), 1);
+  }
+  in_both_modes([&] {
+    expect_remainders(a, b);
+    expect_remainders(std::vector<double>(a.begin(), a.end()),
+                      std::vector<double>(b.begin(), b.end()));
+  });
+}
+
 // Every distance of exponents between float64 numbers, with digits at both ends of their range, and
 // next to multiples.
 TEST(numbers, spec_D3_remainders_at_every_distance) {

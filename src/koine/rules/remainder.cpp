@@ -28,8 +28,9 @@ int quotient_bits(DType dtype) {
 }
 
 // size mod step of two float64 that are floats of at most 24 bits, by long division: a digit of
-// the quotient has 29 bits, so that its product with the step is exact. A digit that is estimated
-// one off is set right.
+// the quotient has 29 bits, so that its product with the step is exact. An estimated digit is off
+// by less than 2^-24: one too high where the rest comes out negative, one too low where the rest,
+// which has 24 bits as well, is no other multiple of the divisor than the divisor itself.
 UOp remainder_of_narrow(const UOp& size, const UOp& step, int bits) {
   constexpr int digit = 29;
   const UOp inverse = fdiv(real(1), step), zero = real(0);
@@ -40,7 +41,7 @@ UOp remainder_of_narrow(const UOp& size, const UOp& step, int bits) {
     const UOp estimate = unary(Op::Trunc, mul(rest, mul(inverse, real(1 / scale))));
     rest = sub(rest, mul(estimate, divisor));
     rest = where(lt(rest, zero), add(rest, divisor), rest);
-    rest = where(lt(rest, divisor), rest, sub(rest, divisor));
+    rest = where(lt(rest, divisor), rest, zero);
   }
   return rest;
 }
