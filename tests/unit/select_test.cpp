@@ -2,6 +2,7 @@
 // both modes, and what this host can run gives what the interpreter's scalar says.
 #include <bit>
 #include <cmath>
+#include <set>
 
 #include "check.hpp"
 #include "kernels.hpp"
@@ -296,6 +297,19 @@ TEST(select, spec_D10_mulacc_of_whole_numbers) {
       }
     }
   }
+}
+
+// Programs are kept by the name of their target: no two of them share one.
+TEST(select, targets_have_names_of_their_own) {
+  std::set<std::string> names;
+  for (const std::string_view level : cpu_levels())
+    for (const bool strict : {true, false}) {
+      const Target t = cpu_target(level, strict);
+      EXPECT_EQ(t.cpu, level);
+      EXPECT_TRUE(names.insert(t.name).second) << t.name;
+    }
+  EXPECT_FALSE(cpu_target("", false).cpu.empty());
+  EXPECT_NE(cpu_target("", false).name, cpu_target("", true).name);
 }
 
 // An illegal op of a program for the target is named before LLVM sees it.
