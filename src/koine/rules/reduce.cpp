@@ -126,14 +126,12 @@ UOp cast_both_sides(const Match& m) {
   return with_sources(r, src);
 }
 
+// What `condition` asks besides `part`.
 UOp conjunction_without(const UOp& condition, const UOp& part) {
-  if (condition == part) return constant_bool(true);
-  if (!condition.is(Op::And)) return {};
-  if (const UOp left = conjunction_without(condition.src(0), part))
-    return bit_and(left, condition.src(1));
-  if (const UOp right = conjunction_without(condition.src(1), part))
-    return bit_and(condition.src(0), right);
-  return {};
+  UOp rest = constant_bool(true);
+  for (const UOp& other : conjuncts(condition))
+    if (!(other == part)) rest = is_const(rest, 1) ? other : bit_and(rest, other);
+  return rest;
 }
 
 // Replaces a range by an index that may be out of its bounds: loads below get the gate.
