@@ -68,7 +68,7 @@ const std::vector<Reduction> reductions = {
      [](const Tensor& x, const IntList& a, bool k) { return x.prod(a, k); },
      product,
      Result::Wide,
-     {12}},
+     {24}},
     {"max",
      [](const Tensor& x, const IntList& a, bool k) { return x.max(a, k); },
      largest,
@@ -316,6 +316,36 @@ TEST(methods, along_one_axis) {
   EXPECT_EQ(x.argmin(0, true).shape(), (Shape{1, 3}));
   EXPECT_EQ(x.argmax().tolist<int>(), (std::vector<int>{1, 0}))
       << "the last axis, if none is named";
+}
+
+// The ends of each integer's range, where a negative number has no positive one.
+TEST(methods, extremes_of_whole_numbers) {
+  for (const DType d : {Int8, Int16, Int32, UInt8, UInt16, UInt32}) {
+    const IntegerRange range = integer_range(d);
+    const auto low = static_cast<Real>(range.low), high = static_cast<Real>(range.high);
+    for (const Values& v : {Values{5, low, high, low, high}, {high, 3, low}, {low, low}, {high}}) {
+      const Plain x = row_of(d, v);
+      on_both(v.size() != 5, [&] {
+        const Tensor t = tensor_of(x);
+        EXPECT_EQ(difference({d, {}, {largest(v)}}, t.max()), "") << dtype_name(d);
+        EXPECT_EQ(difference({d, {}, {smallest(v)}}, t.min()), "") << dtype_name(d);
+        EXPECT_EQ(difference({Int32, {}, first_place(v, std::greater<>())}, t.argmax()), "")
+            << dtype_name(d);
+        EXPECT_EQ(difference({Int32, {}, first_place(v, std::less<>())}, t.argmin()), "")
+            << dtype_name(d);
+      });
+    }
+  }
+  on_both(false, [] {
+    const Tensor x = Tensor::from<int64_t>({7, INT64_MIN, INT64_MAX, INT64_MIN + 1}),
+                 y = Tensor::from<uint64_t>({7, UINT64_MAX - 1, UINT64_MAX, 1});
+    EXPECT_EQ(x.max().item<int64_t>(), INT64_MAX);
+    EXPECT_EQ(x.min().item<int64_t>(), INT64_MIN);
+    EXPECT_EQ(x.argmin().item<int>(), 1);
+    EXPECT_EQ(y.max().item<uint64_t>(), UINT64_MAX);
+    EXPECT_EQ(y.min().item<uint64_t>(), 1u);
+    EXPECT_EQ(y.argmax().item<int>(), 2);
+  });
 }
 
 TEST(methods, layernorm) {
