@@ -66,14 +66,17 @@ namespace {
 // Numbers in [low, high) whose mean and variance are a uniform distribution's.
 void expect_uniform(const Tensor& got, double low, double high) {
   const auto x = got.tolist<double>();
-  double sum = 0, squares = 0;
+  double sum = 0, squares = 0, least = 1, most = 0;
   for (const double v : x) {
     ASSERT_TRUE(v >= low && v <= high) << v;
     const double u = (v - low) / (high - low);
     sum += u, squares += u * u;
+    least = std::min(least, u), most = std::max(most, u);
   }
   const auto n = static_cast<double>(x.size());
   EXPECT_NEAR(sum / n, 0.5, 6 * std::sqrt(1 / 12.0 / n)) << low << " to " << high;
+  EXPECT_LT(least, 20 / n) << low << " to " << high;
+  EXPECT_GT(most, 1 - 20 / n) << low << " to " << high;
   EXPECT_NEAR(squares / n, 1 / 3.0, 6 * std::sqrt(4 / 45.0 / n)) << low << " to " << high;
 }
 
@@ -90,6 +93,9 @@ TEST(methods, random_numbers) {
                    gain * std::sqrt(3 / fan));
     expect_uniform(Tensor::glorot_uniform({20, 25, 4}), -std::sqrt(6 / (20 + fan)),
                    std::sqrt(6 / (20 + fan)));
+    const double row = gain * std::sqrt(3 / 2000.0);  // of one axis all are what comes in
+    expect_uniform(Tensor::kaiming_uniform({2000}), -row, row);
+    expect_uniform(Tensor::glorot_uniform({2000}), -std::sqrt(6 / 4000.0), std::sqrt(6 / 4000.0));
     const nn::Linear linear(16, 100);
     expect_uniform(linear.weight, -0.25, 0.25);
     expect_uniform(linear.bias, -0.25, 0.25);
