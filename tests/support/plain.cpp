@@ -1,5 +1,6 @@
 #include "plain.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "koine/ir/text.hpp"
@@ -115,6 +116,7 @@ void on_both(bool quick, const std::function<void()>& action) {
   in_both_modes([&] {
     Options o = options();
     if (quick || o.strict) o.device = "INTERP";
+    if (quick) o.verify = std::min(o.verify, 1);
     const OptionScope scope(o);
     action();
   });

@@ -59,7 +59,8 @@ struct Within {
 std::string difference(const Plain& want, const Tensor& got, const Within& within = {});
 
 /// Runs `action` in both modes: interpreted kernels in strict mode; in default mode compiled ones
-/// or, with `quick`, interpreted ones.
+/// or, with `quick`, interpreted ones. What stages make of quick rows is not run beside their
+/// input, which takes dozens of times as long.
 void on_both(bool quick, const std::function<void()>& action);
 
 }  // namespace koine::test
