@@ -1,5 +1,6 @@
 // The node: interning, text, depth, derived properties. Rows A, P and W5 of the specification.
 #include <ctime>
+#include <map>
 #include <thread>
 
 #include "check.hpp"
@@ -85,6 +86,19 @@ TEST(ir, spec_A2_params_are_substituted_by_slot) {
   EXPECT_EQ(Tensor(ab).tolist<int>(), (std::vector<int>{4, 4, 4}));
   EXPECT_EQ(Tensor(ba).tolist<int>(), (std::vector<int>{-4, -4, -4}));
   expect_error([&] { (void)interpret(param(7, s, DType::Int32), {}); }, {"slot 7", "not bound"});
+}
+
+TEST(ir, dtypes_have_the_size_of_their_c_type) {
+  EXPECT_EQ(dtype_info(DType::Void).bits, 0);
+  const std::map<std::string_view, int> bits{
+      {"uint8_t", 8},  {"uint16_t", 16}, {"uint32_t", 32}, {"uint64_t", 64}, {"int8_t", 8},
+      {"int16_t", 16}, {"int32_t", 32},  {"int64_t", 64},  {"float", 32},    {"double", 64}};
+  for (int i = 1; i < dtype_count; ++i) {
+    const DTypeInfo& info = dtype_info(static_cast<DType>(i));
+    EXPECT_EQ(info.bits, bits.at(info.c_name)) << info.name;
+    EXPECT_EQ(dtype_from_name(info.name), static_cast<DType>(i));
+    EXPECT_EQ(item_size(static_cast<DType>(i)), info.bits / 8);
+  }
 }
 
 TEST(ir, spec_A3_sizes_of_buffers) {
