@@ -635,4 +635,25 @@ TEST(numbers, fills_that_do_not_fit_are_refused) {
   EXPECT_EQ(promoted.tolist<float>(), (std::vector<float>{1.5f, 2, 3.5f}));
 }
 
+// Found by random programs: the last product of an exponential was taken unrounded into a sum, and
+// infinity - infinity was -infinity.
+TEST(numbers, an_exponential_that_overflows_is_infinite_in_a_sum_too) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const Tensor x = Tensor::from<float>({200, inf, 1e9f, 1e30f, 127.5f, -inf, 200, 89}),
+               y = Tensor::from<float>({-inf, -inf, -inf, -inf, -inf, -inf, inf, -inf});
+  in_both_modes([&] {
+    for (const Tensor& grown : {x.exp2(), Tensor(2.0f).pow(x), (x * 0.6931471805599453).exp()}) {
+      const auto got = (grown + y).tolist<float>();
+      for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(std::isnan(got[i])) << i << " " << got[i];
+      EXPECT_EQ(got[4], -inf);
+      EXPECT_EQ(got[5], -inf);
+      EXPECT_EQ(got[6], inf);
+    }
+    const auto natural = (x.exp() + y).tolist<float>();
+    EXPECT_TRUE(std::isnan(natural[7])) << "e^89 overflows";
+    EXPECT_TRUE(std::isnan(
+        ((x.cast(DType::Float64) * 8.0).exp2() + y.cast(DType::Float64)).tolist<double>()[0]));
+  });
+}
+
 }  // namespace koine::test

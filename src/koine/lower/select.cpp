@@ -409,12 +409,15 @@ class Devectorizer {
   int64_t next_register_ = 0;
 };
 
+// A product by the bits of a power of two is the end of an exponential: where that overflows, its
+// value is infinite, and no product that a sum may take unrounded.
 const RuleSet<DecomposeContext>& contraction_rules() {
   static const auto& rules = *new const RuleSet<DecomposeContext>{
       rule<DecomposeContext>("mulacc", any(0) * any(1) + any(2),
-                             [](const Match& m, DecomposeContext& c) {
-                               return c.lacks(Op::Mulacc, m.root()) ? UOp()
-                                                                    : mulacc(m[0], m[1], m[2]);
+                             [](const Match& m, DecomposeContext& c) -> UOp {
+                               if (m[0].is(Op::Bitcast) || m[1].is(Op::Bitcast)) return {};
+                               if (c.lacks(Op::Mulacc, m.root())) return {};
+                               return mulacc(m[0], m[1], m[2]);
                              }),
   };
   return rules;
