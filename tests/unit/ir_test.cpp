@@ -402,7 +402,8 @@ TEST(ir, expressions_have_the_parentheses_that_they_need) {
   EXPECT_EQ(text(bit_and(lt(a, c), bit_and(lt(a, b), lt(b, c)))), "a<c&(a<b&b<c)");
   EXPECT_EQ(text(ne(lt(a, b), lt(b, c))), "a<b!=(b<c)");
   const UOp r = range(3, index_const(4), AxisType::Reduce);
-  EXPECT_EQ(text(add(reduce_ranges(Op::Max, mul(r, a), std::vector<UOp>{r}), b)), "Max[R3](R3*a)+b");
+  EXPECT_EQ(text(add(reduce_ranges(Op::Max, mul(r, a), std::vector<UOp>{r}), b)),
+            "Max[R3](R3*a)+b");
 }
 
 }  // namespace koine::test
