@@ -122,4 +122,17 @@ void on_both(bool quick, const std::function<void()>& action) {
   });
 }
 
+void expect_exactly(const Tensor& got, const std::vector<double>& wanted) {
+  const auto values = got.tolist<double>();
+  ASSERT_EQ(values.size(), wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (std::isnan(wanted[i])) {
+      EXPECT_TRUE(std::isnan(values[i])) << i;
+      continue;
+    }
+    EXPECT_EQ(values[i], wanted[i]) << i;
+    EXPECT_EQ(std::signbit(values[i]), std::signbit(wanted[i])) << i;
+  }
+}
+
 }  // namespace koine::test

@@ -58,6 +58,9 @@ struct Within {
 /// difference in words.
 std::string difference(const Plain& want, const Tensor& got, const Within& within = {});
 
+/// Expects these very numbers, NaN for NaN, signs of zeros included.
+void expect_exactly(const Tensor& got, const std::vector<double>& wanted);
+
 /// Runs `action` in both modes: interpreted kernels in strict mode; in default mode compiled ones
 /// or, with `quick`, interpreted ones. What stages make of quick rows is not run beside their
 /// input, which takes dozens of times as long.
