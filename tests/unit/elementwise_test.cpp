@@ -485,6 +485,10 @@ TEST(elementwise, spec_amend_36_random_tensors) {
   EXPECT_NEAR(mean, 0.5, 0.02);
   Tensor::manual_seed(42);
   EXPECT_EQ(Tensor::rand({10000}).tolist<float>(), x) << "the seed fixes the numbers";
+  Tensor::manual_seed(42);
+  auto both = x;
+  both.insert(both.end(), y.begin(), y.end());
+  EXPECT_EQ(Tensor::rand({20000}).tolist<float>(), both) << "draws go on where the last one ended";
   const Tensor n = Tensor::randn({20000});
   EXPECT_NEAR(n.mean().item(), 0, 0.03);
   EXPECT_NEAR(n.std().item(), 1, 0.03);
