@@ -157,6 +157,9 @@ TEST(effects, spec_B15_a_load_into_local_memory_is_a_buffer_of_the_kernel_and_a_
   expect_value(local(b), {1, 2, 3, 4, 5, 6});
   expect_value(add(local(reshape(reduce(Op::Add, b, {0}), shape_of({}))), number(1)), {22});
   const UOp odd = flags({1, 0, 1, 0, 1, 0});
+  // Of nothing there is no buffer.
+  const UOp none = local(reshape(shrink(b, shape_of({0}), shape_of({0})), shape_of({0, 3})));
+  expect_value(pad(none, shape_of({1, 0}), shape_of({2, 3}), number(5)), {5, 5, 5, 5, 5, 5});
   expect_value(flip(UOp::make(Op::Load, {b, number(7), odd}, LoadArg{{}, AddrSpace::Local}), {1}),
                {7, 5, 7, 3, 7, 1});
   const UOp padded = pad(part(b, 0, 2), shape_of({2}), shape_of({6}));

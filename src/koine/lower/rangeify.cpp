@@ -667,6 +667,7 @@ class Scheduler {
   // A Load into LOCAL memory: a buffer of this kernel, filled before anything reads it.
   Element local(const Place& place) {
     const UOp& node = place.node;
+    if (is_const(product(node.shape()), 0)) return {constant_int(node.dtype(), 0), {}};
     auto [it, fresh] = locals_.try_emplace(node.node());
     if (fresh) {
       KOINE_REQUIRE(
