@@ -128,6 +128,8 @@ TEST(refusals, pools_and_convolutions) {
                {"conv2d", "dilation", "2^31"});
   expect_error([] { (void)image().conv2d(Tensor::ones({4, 2, 2, 2}), {}, {1, INT64_MAX, 1}); },
                {"conv2d", "padding", "2^31"});
+  expect_error([] { nn::Linear(0, 3); }, {"Linear", "0 features in", "3 out"});
+  expect_error([] { nn::Linear(3, -1); }, {"Linear", "3 features in", "-1 out"});
   expect_error([] { nn::Conv2d(4, 4, 3, {}, 0); }, {"Conv2d", "0 groups"});
   expect_error([] { nn::Conv2d(4, 6, 3, {}, 4); }, {"Conv2d", "4 groups do not divide", "6"});
   expect_error(

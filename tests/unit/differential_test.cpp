@@ -1,6 +1,8 @@
 // KOINE_VERIFY=3: stages that are broken on purpose are found, named and shown on a small graph;
 // stages that are not broken are left alone.
 #include <cmath>
+#include <numeric>
+#include <span>
 
 #include "check.hpp"
 #include "graphs.hpp"
@@ -606,6 +608,27 @@ TEST(deviation, overflow_in_one_order_leaves_a_sum_open) {
   for (const double v : {1.0, std::nan(""), 2.0})
     nan.add({double_to_bits(DType::Float32, v), 0, 0});
   EXPECT_EQ(nan.result(true).deviation, 0);
+}
+
+// A report shows the inputs with which a stage differs.
+TEST(differential, settings_as_text) {
+  auto storage_of = [](int64_t slot, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    std::iota(values.begin(), values.end(), 1.5F);
+    const auto bytes = std::as_bytes(std::span(values));
+    return Storage{param(slot, shape_of({count}), DType::Float32),
+                   DType::Float32,
+                   {count},
+                   {bytes.begin(), bytes.end()},
+                   {}};
+  };
+  Setting setting;
+  setting.variables = {{"n", 3}};
+  setting.memory = {storage_of(2, 3), storage_of(0, 65)};
+  std::string many;
+  for (int i = 0; i < 64; ++i) many += fmt::format(" {}", 1.5 + i);
+  EXPECT_EQ(setting_text(setting), "  n = 3\n  slot 2: float32 1.5 2.5 3.5\n  slot 0: float32" +
+                                       many + " ... (65 elements)\n");
 }
 
 }  // namespace koine::test
