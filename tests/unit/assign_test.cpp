@@ -246,6 +246,10 @@ TEST(assignment, what_cannot_be_computed_changes_nothing) {
   const auto peek = koine::function([&](const Tensor& t) { return t * x.sum().item(); });
   expect_error([&] { (void)peek(y); }, {"traced"});
   EXPECT_EQ(values(x), (std::vector<double>{2, 3, 4}));
+  // What has been computed is the value that a later failure falls back to.
+  x.assign(x.index_select(0, far).expand({3}));
+  expect_error([&] { (void)values(x); }, {"7", "out of range"});
+  EXPECT_EQ(values(x), (std::vector<double>{2, 3, 4}));
 }
 
 // Leaves with equal values have gradients of their own (A4).

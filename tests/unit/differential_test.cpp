@@ -473,6 +473,13 @@ TEST(differential, realize_checks_what_it_compiles_and_nothing_twice) {
   EXPECT_EQ(counters().unchecked_stages, 0);
   EXPECT_EQ((x * x + Tensor(1.0)).sum().item(), 85408);
   EXPECT_EQ(counters().checked_stages, checked);
+  // At level 2 nothing is run.
+  Options watched = options();
+  watched.verify = 2;
+  const OptionScope inner(watched);
+  clear_compile_cache();
+  EXPECT_EQ((x * x + Tensor(1.0)).sum().item(), 85408);
+  EXPECT_EQ(counters().checked_stages, checked);
 }
 
 TEST(differential, large_kernels_are_counted_and_not_run) {
@@ -629,6 +636,37 @@ TEST(differential, settings_as_text) {
   for (int i = 0; i < 64; ++i) many += fmt::format(" {}", 1.5 + i);
   EXPECT_EQ(setting_text(setting), "  n = 3\n  slot 2: float32 1.5 2.5 3.5\n  slot 0: float32" +
                                        many + " ... (65 elements)\n");
+}
+
+TEST(differential, outcomes_differ_beyond_their_deviation) {
+  auto outcome = [](float value, double deviation) {
+    Outcome out;
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    out.after.memory = {{param(0, shape_of({1}), DType::Float32),
+                         DType::Float32,
+                         {1},
+                         {bytes.begin(), bytes.end()},
+                         {deviation}}};
+    return out;
+  };
+  auto differ = [&](float a, float b, double deviation) {
+    const bool either = !difference_of(outcome(a, deviation), outcome(b, 0)).empty();
+    EXPECT_EQ(either, !difference_of(outcome(b, 0), outcome(a, deviation)).empty());
+    return either;
+  };
+  EXPECT_FALSE(differ(1, 1, 0));
+  EXPECT_TRUE(differ(1, 1.5, 0.25));
+  EXPECT_FALSE(differ(1, 1.5, 0.5));
+  EXPECT_TRUE(differ(NAN, 1, 8));
+  EXPECT_FALSE(differ(NAN, -NAN, 0));
+  EXPECT_TRUE(differ(0.0F, -0.0F, 0));
+  EXPECT_FALSE(differ(0.0F, -0.0F, 1e-30));
+  EXPECT_TRUE(differ(INFINITY, -INFINITY, 8));
+  EXPECT_FALSE(differ(NAN, 1, INFINITY)) << "nothing is known of it";
+  Outcome failed = outcome(1, 0);
+  failed.state = Outcome::State::Failed;
+  failed.failure = "it reads out of bounds";
+  EXPECT_EQ(difference_of(outcome(1, 0), failed), failed.failure);
 }
 
 }  // namespace koine::test

@@ -1,6 +1,8 @@
 // Gradients against finite differences, layers, optimisers, einsum, pooling.
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "check.hpp"
@@ -269,6 +271,34 @@ TEST(nn, a_loss_that_was_read_can_still_be_differentiated) {
   EXPECT_EQ(loss.item(), 4);
   loss.backward();
   EXPECT_EQ(w.grad().item(), 4);
+}
+
+// In a process of its own, since the environment is read once.
+TEST(options, each_comes_from_its_variable) {
+  const std::vector<std::pair<const char*, const char*>> environment{
+      {"KOINE_DEBUG", "3"},     {"KOINE_VERIFY", "2"},         {"KOINE_NOOPT", "1"},
+      {"KOINE_FP", "strict"},   {"KOINE_INDEX", "fill"},       {"KOINE_THREADS", "5"},
+      {"KOINE_CPU", "generic"}, {"KOINE_DEVICE", "INTERP"},    {"KOINE_DUMP", "select"},
+      {"KOINE_POISON", "1"},    {"KOINE_MEMORY_LIMIT", "4096"}};
+  ASSERT_EQ(environment.size(), option_table().size());
+  auto all_are_set = [] {
+    const Options& o = options();
+    const bool numbers = o.debug == 3 && o.verify == 2 && o.noopt && o.threads == 5 && o.poison &&
+                         o.memory_limit == 4096;
+    const bool words = o.strict && o.index == IndexMode::Fill && o.cpu == "generic" &&
+                       o.device == "INTERP" && o.dump == "select";
+    std::_Exit(numbers && words ? 0 : 1);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  std::vector<std::pair<std::string, std::optional<std::string>>> old;
+  for (const auto& [name, value] : environment) {
+    const char* now = std::getenv(name);
+    old.emplace_back(name, now == nullptr ? std::nullopt : std::optional<std::string>(now));
+    setenv(name, value, 1);
+  }
+  EXPECT_EXIT(all_are_set(), testing::ExitedWithCode(0), "");
+  for (const auto& [name, value] : old)
+    value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
 }
 
 TEST(docs, every_switch_is_documented) {
