@@ -120,6 +120,11 @@ TEST(rules, movement_chains_become_the_index_a_person_would_write) {
   EXPECT_EQ(simplify(lt(i, index_const(8))), constant_bool(true));
 }
 
+TEST(rules, an_index_is_whole) {
+  const UOp r = range(0, index_const(9), AxisType::Loop);
+  EXPECT_EQ(simplify(UOp::make(Op::Trunc, {add(r, index_const(2))})), add(r, index_const(2)));
+}
+
 TEST(rules, a_cycle_of_rules_stops_and_is_printed) {
   const RuleSet<> circle = {
       rule("a to b", node(Op::Exp2, {any(0)}),

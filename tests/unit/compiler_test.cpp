@@ -306,6 +306,17 @@ TEST(stages, spec_L2_kernel_counts) {
     }
 }
 
+TEST(stages, a_feature_level_names_its_machine) {
+  for (const auto& [level, bytes] :
+       {std::pair("x86-64-v2", 16), std::pair("x86-64-v3", 32), std::pair("x86-64-v4", 64)}) {
+    const Target t = cpu_target(level, true);
+    EXPECT_EQ(t.cpu, level);
+    EXPECT_EQ(t.vector_bytes, bytes);
+    EXPECT_EQ(t.name, fmt::format("cpu-{}-strict", level));
+  }
+  EXPECT_NE(cpu_target("", false).cpu, "") << "this host's";
+}
+
 TEST(stages, spec_amend_38_fusion_repeats_no_work) {
   const Tensor x = small({64, 64}), w = small({64, 64}, 1);
   EXPECT_EQ(kernel_count({x.exp().matmul(w)}), 2) << "exp is not computed once for every column";
