@@ -46,7 +46,8 @@ UOp broadcast_to(const UOp& value, const UOp& shape) {
 // Whether each element of a node is invalid, from what is known of its sources; null: none is.
 class OneNode {
  public:
-  explicit OneNode(const InvalidElements& known) : known_(known) {}
+  // `same`: the node, or what stands for it where values are wanted.
+  OneNode(const InvalidElements& known, const UOp& same) : known_(known), same_(same) {}
 
   UOp compute(const UOp& u) const {
     if (u.is(Op::Const)) return is_invalid(u) ? constant_bool(true) : UOp();
@@ -58,9 +59,9 @@ class OneNode {
     if (!bad) return {};
     if (u.is(Op::Bitcast)) return bitcasted(u, bad);
     if (!is_movement(u.op())) return bad;  // a marker
-    std::vector<UOp> src(u.src().begin(), u.src().end());
+    std::vector<UOp> src(same_.src().begin(), same_.src().end());
     src[0] = bad;
-    return with_sources(u, src);
+    return with_sources(same_, src);
   }
 
  private:
@@ -76,7 +77,8 @@ class OneNode {
     auto also = [&](const UOp& more) { bad = bad && more ? bit_or(bad, more) : more ? more : bad; };
     if (u.is(Op::Where)) {  // only the chosen side counts
       if (of(u.src(1)) || of(u.src(2))) {
-        const UOp condition = of(u.src(0)) ? contiguous(u.src(0)) : u.src(0);
+        const bool open = of(u.src(0)) && same_ == u;
+        const UOp condition = open ? contiguous(u.src(0)) : same_.src(0);
         also(where(condition, bits_of(u.src(1)), bits_of(u.src(2))));
       }
       also(of(u.src(0)));
@@ -123,6 +125,7 @@ class OneNode {
   }
 
   const InvalidElements& known_;
+  const UOp& same_;
 };
 
 }  // namespace
@@ -131,8 +134,9 @@ UOp InvalidElements::of(const UOp& node) const {
   const UOp* known = known_.find(node.node());
   return known != nullptr ? *known : UOp();
 }
-void InvalidElements::visit(const UOp& node) {
-  if (const UOp bad = OneNode(*this).compute(node)) known_.set(node.node(), bad);
+void InvalidElements::visit(const UOp& node) { visit(node, node); }
+void InvalidElements::visit(const UOp& node, const UOp& same) {
+  if (const UOp bad = OneNode(*this, same).compute(node)) known_.set(node.node(), bad);
 }
 
 UOp invalid_elements(const UOp& value) {

@@ -34,6 +34,9 @@ class InvalidElements {
  public:
   /// In topological order.
   void visit(const UOp& node);
+  /// The same of a node whose values the graphs shall take from `same`, which is the node over
+  /// other sources: those that hold any value where an element is invalid.
+  void visit(const UOp& node, const UOp& same);
   /// A bool for each element of a node: whether it is invalid; null where none is.
   UOp of(const UOp& node) const;
 

@@ -15,36 +15,18 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
-#include "koine/lower/fusion.hpp"
+#include "koine/lower/decide.hpp"
+#include "koine/lower/index.hpp"
 #include "koine/lower/order.hpp"
 #include "koine/lower/scatter.hpp"
 #include "koine/lower/sum_tree.hpp"
+#include "koine/lower/validity.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/places.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
 namespace {
-
-// What a tensor node reads as at one place: a scalar, and when it is valid (null: always).
-struct Element {
-  UOp value;
-  UOp valid;
-};
-
-// A node, the place it is read at, and the condition under which the place exists (null: always).
-struct Place {
-  UOp node;
-  Indices at;
-  UOp guard;
-  bool operator==(const Place&) const = default;
-  template <class H>
-  friend H AbslHashValue(H state, const Place& p) {
-    state = H::combine(std::move(state), p.node.node(), p.guard.node());
-    for (const UOp& i : p.at) state = H::combine(std::move(state), i.node());
-    return state;
-  }
-};
 
 // A Store of a program: into a Buffer or Param, or a view of one.
 struct Effect {
@@ -61,13 +43,11 @@ struct Request {
   bool transfer;  // a copy between devices
 };
 
-constexpr int64_t most_local = 256 << 10;  // bytes of a LOCAL buffer
-
-class Scheduler {
+class Scheduler : private KernelMemory {
  public:
   // `to_copy`: versions that are read from a copy, because they are overwritten too early.
   Scheduler(const UOp& program, const absl::flat_hash_set<const Node*>& to_copy)
-      : program_(program), fusion_(program), versions_(program), to_copy_(to_copy) {}
+      : program_(program), versions_(program), to_copy_(to_copy) {}
 
   /// The kernels, or, where no order of them exists, further versions to copy.
   std::vector<UOp> run(std::vector<Kernel>& out) {
@@ -125,11 +105,7 @@ class Scheduler {
     while (is_marker(value)) value = value.src(0);
     const UOp& target = effect.src(0);
     queue_.push_back({{{target, value, {}}}, {}, "output", is_transfer(value)});
-    // Memory holds 0 where an element is invalid: it stands for the value only behind a marker that
-    // asked for memory.
-    const UOp& held = fusion_.partly_invalid(value) ? effect.src(1) : value;
-    if (!fusion_.partly_invalid(held) && !held.is(Op::After) && !storage_of(held))
-      realized_.emplace(held.node(), target);
+    if (!value.is(Op::After) && !storage_of(value)) realized_.emplace(value.node(), target);
   }
 
   // The Stores of an After and of what it waits for are kernels from here on.
@@ -177,13 +153,7 @@ class Scheduler {
     };
     auto settled = [&](const UOp& value) { return reads(value) ? snapshot(value) : value; };
     Effect out{s.src(0), s.src(1), s.src().size() == 3 ? settled(s.src(2)) : UOp()};
-    if (reads(out.value)) {
-      if (const UOp bad = invalid_elements(out.value)) {  // these are not stored
-        const UOp good = logical_not(snapshot(bad));
-        out.gate = out.gate ? bit_and(out.gate, good) : good;
-      }
-      out.value = snapshot(out.value);
-    }
+    out.value = settled(out.value);
     std::vector<UOp> chain;  // the view, with its indices settled
     for (UOp view = out.target; is_movement(view.op()); view = view.src(0)) chain.push_back(view);
     bool changed = false;
@@ -221,9 +191,12 @@ class Scheduler {
 
   UOp realize(const UOp& node, std::string reason) {
     if (const UOp known = storage_of(node)) return known;
-    // Memory does not hold what may be invalid: it stands for a copy of the value.
-    return make_buffer(fusion_.partly_invalid(node) ? contiguous(node) : node, node,
-                       std::move(reason));
+    return make_buffer(node, node, std::move(reason));
+  }
+
+  static std::string reason_of(const UOp& node) {
+    const auto* reason = std::get_if<std::string>(&node.arg());
+    return reason != nullptr && node.is(Op::Contiguous) ? *reason : "asked for by contiguous()";
   }
 
   static bool is_gated(const UOp& load) { return load.src().size() == 3; }
@@ -237,13 +210,10 @@ class Scheduler {
     current_ = {};
     current_.request = request;
     current_.kernel.reason = request.reason;
-    memo_.clear();
-    reduce_ranges_.clear();
-    next_range_ = 0;
     slots_.clear();
-    locals_.clear();
     if (request.transfer) return make_transfer(request);
-    const UOp ast = rewrite(sink(make_nests(request)), kernel_rules());
+    Indexer indexer(*this);
+    const UOp ast = rewrite(sink(make_nests(request, indexer)), kernel_rules());
     current_.kernel.ast = rewrite(without_promises(ast), kernel_rules());
     if (const auto scatter = find_scatter(current_.kernel.ast)) {
       const Op op = scatter->reduce.as<ReduceArg>().op;
@@ -261,7 +231,7 @@ class Scheduler {
   }
 
   // Stores of equal shape into different buffers share their loops; others follow each other.
-  std::vector<UOp> make_nests(const Request& request) {
+  std::vector<UOp> make_nests(const Request& request, Indexer& indexer) {
     absl::flat_hash_set<const Node*> written;
     bool together = true;
     for (const Effect& e : request.effects)
@@ -270,8 +240,8 @@ class Scheduler {
     std::vector<UOp> nests, stores, ranges;
     Indices at;
     for (const Effect& e : request.effects) {
-      if (!together || stores.empty()) at = open_loops(e.value, ranges);
-      const UOp stored = make_store(request, e, at, ranges, nests);
+      if (!together || stores.empty()) at = indexer.open_loops(e.value, ranges);
+      const UOp stored = make_store(request, e, at, nests, indexer);
       stores.push_back(stored);
       if (!together) nests.push_back(closed(stored, ranges, {&e, 1}));
     }
@@ -295,42 +265,18 @@ class Scheduler {
     return false;
   }
 
-  Indices open_loops(const UOp& value, std::vector<UOp>& ranges) {
-    Indices at;
-    ranges.clear();
-    for (size_t i = 0; i < value.rank(); ++i) {
-      const UOp size = value.dim(i);
-      if (is_const(size, 1)) {
-        at.push_back(index_const(0));
-        continue;
-      }
-      ranges.push_back(range(next_range_++, size, AxisType::Loop));
-      at.push_back(ranges.back());
-    }
-    return at;
-  }
-
   // `earlier`: the closed loops of this kernel that may have written the same buffer.
   UOp make_store(const Request& request, const Effect& effect, const Indices& at,
-                 const std::vector<UOp>& ranges, const std::vector<UOp>& earlier) {
+                 const std::vector<UOp>& earlier, Indexer& indexer) {
     UOp gate;
-    UOp address = request.after ? target_address(effect.target, at, gate)
-                                : kernel_address(effect.target, effect.target.dtype(), at,
-                                                 effect.target.shape());
+    UOp address = request.after ? target_address(effect.target, at, gate, indexer)
+                                : place_in_memory(effect.target, at);
     if (!earlier.empty())
       address =
           with_sources(address, std::vector<UOp>{after(address.src(0), earlier), address.src(1)});
-    if (effect.gate) {  // an invalid gate is closed
-      const Element open = lower({effect.gate, aligned(effect.gate, at), {}}, ranges);
-      gate = conjunction(conjunction(gate, open.valid), open.value);
-    }
-    const Element element = lower({effect.value, at, {}}, ranges);
-    // An assignment skips invalid elements; in fresh memory they become 0 (amendment C27).
-    UOp value = element.value;
-    if (request.after)
-      gate = conjunction(gate, element.valid);
-    else if (!is_true(element.valid))
-      value = where(element.valid, value, constant_int(value.dtype(), 0));
+    if (effect.gate)
+      gate = conjunction(gate, indexer.element(effect.gate, aligned(effect.gate, at)));
+    const UOp value = indexer.element(effect.value, at);
     return is_true(gate) ? store(address, value) : store(address, value, gate);
   }
 
@@ -355,24 +301,11 @@ class Scheduler {
 
   // A copy between devices: the runtime moves the bytes, no kernel is compiled.
   Pending make_transfer(const Request& request) {
-    const UOp source = read(request.effects[0].value.src(0), "read on another device");
+    const UOp source = read(request.effects[0].value.src(0));
     current_.kernel.ast = UOp::make(Op::CustomFunction, {}, std::string("copy"));
     current_.kernel.buffers = {request.effects[0].target, source};
     current_.kernel.reason = "copy between devices";
     return std::move(current_);
-  }
-
-  // Index(Param slot of this kernel, flat place). A buffer that is read with two dtypes (a Bitcast
-  // to another item size) has a slot for each: a Param says one dtype.
-  UOp kernel_address(const UOp& storage, DType dtype, const Indices& at, const UOp& shape) {
-    return index(kernel_param(storage, dtype, product(shape)), {flat_index(shape, at)});
-  }
-
-  UOp kernel_param(const UOp& storage, DType dtype, const UOp& elements) {
-    auto [it, fresh] =
-        slots_.try_emplace({storage.node(), dtype}, static_cast<int64_t>(slots_.size()));
-    if (fresh) current_.kernel.buffers.push_back(storage);
-    return param(it->second, stack(std::vector<UOp>{elements}), dtype);
   }
 
   // The buffer of which a Store's target is a view.
@@ -383,109 +316,43 @@ class Scheduler {
   }
 
   // The address of a Store into a view: the place is pushed down to the base.
-  UOp target_address(UOp view, Indices at, UOp& gate) {
+  UOp target_address(UOp view, Indices at, UOp& gate, Indexer& indexer) {
     while (is_movement(view.op())) {
       UOp inside;
-      if (view.is(Op::Index)) {
-        at = index_places({view, at, {}}, inside, [&](const UOp& which, const Indices& where_at) {
-          return lower({which, where_at, {}}, {});
-        });
-      } else {
-        at = moved(view, at, inside);
-      }
+      at = view.is(Op::Index) ? indexer.indexed_place(view, at, inside) : moved(view, at, inside);
       gate = conjunction(gate, inside);
       view = view.src(0);
     }
-    return kernel_address(storage_of(view), view.dtype(), at, view.shape());
+    return place_in_memory(view, at);
+  }
+  UOp place_in_memory(const UOp& buffer, const Indices& at) {
+    const UOp shape = buffer.shape();
+    return index(kernel_param(storage_of(buffer), buffer.dtype(), product(shape)),
+                 {flat_index(shape, at)});
   }
 
-  // --- lowering values -----------------------------------------------------------------------
+  // --- what the values of a kernel read --------------------------------------------------------
 
-  // Explicit stack: chains of hundreds of thousands of nodes are legal.
-  Element lower(const Place& root, const std::vector<UOp>& loops) {
-    struct Frame {
-      Place place;
-      std::vector<UOp> context;
-    };
-    std::vector<Frame> stack{{root, loops}};
-    while (!stack.empty()) {
-      const Frame frame = stack.back();
-      if (memo_.contains(frame.place)) {
-        stack.pop_back();
-        continue;
-      }
-      missing_.clear();
-      const Element element = build(frame.place, frame.context);
-      if (missing_.empty()) {
-        memo_.emplace(frame.place, element);
-        stack.pop_back();
-        continue;
-      }
-      for (size_t i = missing_.size(); i-- > 0;)  // the first source is made first
-        stack.push_back({missing_[i].first, missing_[i].second});
-    }
-    return memo_.at(root);
+  bool is_read(const UOp& node) override {
+    return !is_current_result(node) && (storage_of(node) || asks_for_buffer(node));
   }
 
-  // The element of a source, or a request for it; then `missing_` is not empty and the caller's
-  // result is thrown away.
-  Element need(Place place, const std::vector<UOp>& context) {
-    if (const auto it = memo_.find(place); it != memo_.end()) return it->second;
-    missing_.emplace_back(std::move(place), context);
-    return {};
+  void wait_for(const UOp& after) override {
+    require_effects(after);
+    current_.reads.push_back(after);
   }
 
-  Element build(const Place& place, const std::vector<UOp>& context) {
-    const UOp& node = place.node;
-    if (node.is(Op::Const)) {
-      if (is_invalid(node)) return {constant_int(node.dtype(), 0), constant_bool(false)};
-      return {node, {}};
-    }
-    if (node.is(Op::Param) && !node.as<BufferArg>().name.empty()) return {node, {}};
-    if (!is_current_result(node)) {
-      if (storage_of(node)) return {load_element(place, ""), {}};
-      if (const char* reason = fusion_.must_realize(node)) return {load_element(place, reason), {}};
-      if (const char* reason =
-              fusion_.repeats_work(node, place.at, place.guard, context,
-                                   [&](const UOp& n) { return bool(storage_of(n)); }))
-        return {load_element(place, reason), {}};
-    }
-    if (is_elementwise(node.op())) return elementwise(place, context);
-    switch (node.op()) {
-      case Op::Reduce:
-        return reduction(place, context);
-      case Op::Load:
-        return goes_to_local(node) ? local(place) : gated(place, context);
-      case Op::After:  // of a value that is not in memory
-        require_effects(node);
-        current_.reads.push_back(node);
-        return need({node.src(0), place.at, place.guard}, context);
-      case Op::Contiguous:
-      case Op::ContiguousBackward:
-      case Op::Detach:
-        return need({node.src(0), place.at, place.guard}, context);
-      case Op::Assume: {
-        const Element e = need({node.src(0), place.at, place.guard}, context);
-        if (!missing_.empty()) return {};
-        return {UOp::make(Op::Assume, {e.value, node.src(1), node.src(2)}), e.valid};
-      }
-      case Op::Stack:
-        return stacked(place, context);
-      case Op::Bitcast:
-        return bitcasted(place, context);
-      case Op::Pad:
-        return padded(place, context);
-      case Op::Index:
-        return indexed(place, context);
-      default:
-        break;
-    }
-    if (is_movement(node.op())) {
-      UOp inside;
-      const Indices at = moved(node, place.at, inside);
-      return need({node.src(0), at, place.guard}, context);
-    }
-    internal_error("rangeify does not know {}:\n{}", op_name(node.op()), to_text(node));
+  UOp param_of(const UOp& node, DType dtype, const UOp& elements) override {
+    return kernel_param(read(node), dtype, elements);
+  }
+
+  // A buffer that is read with two dtypes (a Bitcast to another item size) has a slot for each: a
+  // Param says one dtype.
+  UOp kernel_param(const UOp& storage, DType dtype, const UOp& elements) {
+    const auto [it, fresh] =
+        slots_.try_emplace({storage.node(), dtype}, static_cast<int64_t>(slots_.size()));
+    if (fresh) current_.kernel.buffers.push_back(storage);
+    return param(it->second, stack(std::vector<UOp>{elements}), dtype);
   }
 
   bool is_current_result(const UOp& node) const {
@@ -495,10 +362,10 @@ class Scheduler {
            realized_.at(node.node()) == request.effects[0].target;
   }
 
-  // Where this kernel reads a node that is in memory, or is put there for `reason`.
-  UOp read(const UOp& node, std::string_view reason) {
+  // Where this kernel reads a node that is in memory, or is put there.
+  UOp read(const UOp& node) {
     if (!storage_of(node)) {
-      current_.reads.push_back(realize(node, std::string(reason)));
+      current_.reads.push_back(realize(node, reason_of(node)));
       return current_.reads.back();
     }
     const Node* n = node.node();
@@ -523,218 +390,6 @@ class Scheduler {
     return storage_of(state);
   }
 
-  UOp load_element(const Place& place, std::string_view reason) {
-    const UOp& node = place.node;
-    const UOp address = kernel_address(read(node, reason), node.dtype(), place.at, node.shape());
-    if (is_true(place.guard)) return load(address);
-    return load(address, constant_int(node.dtype(), 0), place.guard);
-  }
-
-  Element elementwise(const Place& place, const std::vector<UOp>& context) {
-    const UOp& node = place.node;
-    std::vector<UOp> src;
-    std::vector<UOp> valid;
-    for (const UOp& s : node.src()) {
-      const Element e = need({s, aligned(s, place.at), place.guard}, context);
-      src.push_back(e.value);
-      valid.push_back(e.valid);
-    }
-    if (!missing_.empty()) return {};
-    UOp all;
-    if (node.is(Op::Where)) {  // only the chosen side counts
-      if (valid[1] || valid[2]) {
-        const UOp yes = constant_bool(true);
-        all = simplify(where(src[0], valid[1] ? valid[1] : yes, valid[2] ? valid[2] : yes));
-      }
-      all = conjunction(valid[0], all);
-    } else {
-      for (const UOp& v : valid) all = conjunction(all, v);
-    }
-    return {UOp::make(node.op(), src, node.arg()), all};
-  }
-
-  Element reduction(const Place& place, const std::vector<UOp>& context) {
-    const UOp& node = place.node;
-    const ReduceArg& arg = node.as<ReduceArg>();
-    for (const int64_t axis : arg.axes)  // nothing to reduce
-      if (is_const(node.src(0).dim(static_cast<size_t>(axis)), 0))
-        return {identity_of(arg.op, node.dtype()), {}};
-    auto [it, fresh] = reduce_ranges_.try_emplace(place);
-    if (fresh)
-      for (const int64_t axis : arg.axes) {
-        const UOp size = node.src(0).dim(static_cast<size_t>(axis));
-        it->second.push_back(is_const(size, 1) ? index_const(0)
-                                               : range(next_range_++, size, AxisType::Reduce));
-      }
-    const std::vector<UOp> places = it->second;  // need() may grow the map
-    Indices at = place.at;
-    std::vector<UOp> ranges, inner = context;
-    for (size_t k = 0; k < arg.axes.size(); ++k) {
-      at[static_cast<size_t>(arg.axes[k])] = places[k];
-      if (places[k].is(Op::Range)) {
-        ranges.push_back(places[k]);
-        inner.push_back(places[k]);
-      }
-    }
-    const Element e = need({node.src(0), at, place.guard}, inner);
-    if (!missing_.empty()) return {};
-    const UOp body =
-        is_true(e.valid) ? e.value : where(e.valid, e.value, identity_of(arg.op, node.dtype()));
-    if (ranges.empty()) return {body, {}};
-    return {rewrite(reduce_ranges(arg.op, rewrite(body, kernel_rules()), ranges), kernel_rules()),
-            {}};
-  }
-
-  Element stacked(const Place& place, const std::vector<UOp>& context) {
-    const UOp& node = place.node;
-    const UOp& which = place.at[0];
-    const Indices rest(place.at.begin() + 1, place.at.end());
-    const auto count = static_cast<int64_t>(node.src().size());
-    if (which.is(Op::Const)) {
-      const int64_t k = std::clamp<int64_t>(const_int(which), 0, count - 1);
-      return need({node.src(static_cast<size_t>(k)), rest, place.guard}, context);
-    }
-    Element out;
-    for (int64_t k = count; k-- > 0;) {
-      const UOp here = simplify(eq(which, index_const(k)));
-      const Element e =
-          need({node.src(static_cast<size_t>(k)), rest, conjunction(place.guard, here)}, context);
-      if (!missing_.empty()) continue;
-      if (!out.value) {
-        out = e;
-        continue;
-      }
-      if (e.valid || out.valid) {
-        const UOp yes = constant_bool(true);
-        out.valid = simplify(where(here, e.valid ? e.valid : yes, out.valid ? out.valid : yes));
-      }
-      out.value = where(here, e.value, out.value);
-    }
-    return out;
-  }
-
-  Element bitcasted(const Place& place, const std::vector<UOp>& context) {
-    const UOp& node = place.node;
-    const UOp& source = node.src(0);
-    if (item_size(source.dtype()) == item_size(node.dtype())) {
-      const Element e = need({source, place.at, place.guard}, context);
-      return missing_.empty() ? Element{bitcast(e.value, node.dtype()), e.valid} : Element{};
-    }
-    // Another item size: the same memory, seen with another dtype.
-    UOp valid;
-    if (fusion_.partly_invalid(node)) {
-      const Element bad = need({invalid_elements(node), place.at, place.guard}, context);
-      if (!missing_.empty()) return {};
-      valid = simplify(logical_not(bad.value));
-    }
-    const UOp storage = read(source, "bitcast to another item size");
-    const UOp address = kernel_address(storage, node.dtype(), place.at, node.shape());
-    if (is_true(place.guard)) return {load(address), valid};
-    return {load(address, constant_int(node.dtype(), 0), place.guard), valid};
-  }
-
-  Element padded(const Place& place, const std::vector<UOp>& context) {
-    const UOp& node = place.node;
-    UOp inside;
-    const Indices at = moved(node, place.at, inside);
-    const bool filled = node.src().size() == 4;
-    Element fill;
-    if (filled) fill = need({node.src(3), {}, place.guard}, context);
-    if (is_false(inside))
-      return filled ? fill : Element{constant_int(node.dtype(), 0), constant_bool(false)};
-    Element e = need({node.src(0), at, conjunction(place.guard, inside)}, context);
-    if (!missing_.empty()) return {};
-    if (is_true(inside)) return e;
-    if (!filled) return {e.value, conjunction(inside, e.valid)};
-    UOp valid;
-    if (e.valid) valid = simplify(where(inside, e.valid, constant_bool(true)));
-    return {where(inside, e.value, fill.value), valid};
-  }
-
-  // A gated Load reads memory only where its gate is true, and gives the alt elsewhere.
-  Element gated(const Place& place, const std::vector<UOp>& context) {
-    const UOp& node = place.node;
-    const UOp &alt = node.src(1), &gate = node.src(2);
-    const Element open = need({gate, aligned(gate, place.at), place.guard}, context);
-    if (!missing_.empty()) return {};
-    const Element inside =
-        need({node.src(0), place.at, conjunction(place.guard, open.value)}, context);
-    const Element outside = need({alt, aligned(alt, place.at), place.guard}, context);
-    if (!missing_.empty()) return {};
-    return {resolved({where(open.value, resolved(inside), resolved(outside)), open.valid}), {}};
-  }
-
-  // A Load into LOCAL memory: a buffer of this kernel, filled before anything reads it.
-  Element local(const Place& place) {
-    const UOp& node = place.node;
-    if (is_const(product(node.shape()), 0)) return {constant_int(node.dtype(), 0), {}};
-    auto [it, fresh] = locals_.try_emplace(node.node());
-    if (fresh) {
-      KOINE_REQUIRE(
-          node.has_concrete_shape() && node.numel() * item_size(node.dtype()) <= most_local, Memory,
-          "Load: {} of shape {} does not fit into LOCAL memory of {} bytes",
-          dtype_name(node.dtype()), shape_text(node), most_local);
-      it->second.at = open_loops(node, it->second.ranges);
-      it->second.slot = static_cast<int64_t>(locals_.size()) - 1;
-    }
-    const Local known = it->second;  // need() may grow the map
-    if (!known.filled) {
-      const Element e = is_gated(node) ? gated({node, known.at, {}}, known.ranges)
-                                       : need({node.src(0), known.at, {}}, known.ranges);
-      if (!missing_.empty()) return {};
-      const UOp buffer = UOp::make(Op::Buffer, {shape_of({node.numel()})},
-                                   BufferArg{known.slot, node.dtype(), {}, AddrSpace::Local});
-      const UOp filled = end(
-          store(index(buffer, {flat_index(node.shape(), known.at)}), resolved(e)), known.ranges);
-      locals_[node.node()].filled = after(buffer, {UOp::make(Op::Barrier, {filled})});
-    }
-    const UOp address = index(locals_.at(node.node()).filled, {flat_index(node.shape(), place.at)});
-    if (is_true(place.guard)) return {load(address), {}};
-    return {load(address, constant_int(node.dtype(), 0), place.guard), {}};
-  }
-
-  // Memory holds 0 for what is invalid.
-  static UOp resolved(const Element& e) {
-    return is_true(e.valid) ? e.value : where(e.valid, e.value, constant_int(e.value.dtype(), 0));
-  }
-
-  // Index by values: each index is bounds-checked; out of range reads 0 (amendment C28).
-  Element indexed(const Place& place, const std::vector<UOp>& context) {
-    UOp inside;
-    const Indices at = index_places(place, inside, [&](const UOp& which, const Indices& where_at) {
-      return need({which, where_at, place.guard}, context);
-    });
-    if (!missing_.empty()) return {};
-    Element e = need({place.node.src(0), at, conjunction(place.guard, inside)}, context);
-    if (!missing_.empty() || is_true(inside)) return e;
-    UOp valid;  // the 0 outside is a value like any other
-    if (e.valid) valid = simplify(where(inside, e.valid, constant_bool(true)));
-    return {where(inside, e.value, constant_int(e.value.dtype(), 0)), valid};
-  }
-
-  // The place in the source of an Index; `fetch` gives the element of one index value.
-  template <class Fetch>
-  static Indices index_places(const Place& place, UOp& inside, Fetch&& fetch) {
-    const UOp& node = place.node;
-    const UOp& source = node.src(0);
-    Indices at;
-    size_t position = 0;
-    for (size_t k = 0; k < source.rank(); ++k) {
-      if (k + 1 >= node.src().size()) {
-        at.push_back(place.at[position++]);
-        continue;
-      }
-      const UOp& which = node.src(k + 1);
-      const auto from = place.at.begin() + static_cast<std::ptrdiff_t>(position);
-      const Element e =
-          fetch(which, Indices(from, from + static_cast<std::ptrdiff_t>(which.rank())));
-      position += which.rank();
-      at.push_back(e.value ? simplify(cast(e.value, DType::Index)) : index_const(0));
-      keep_within(at.back(), source.dim(k), inside);
-    }
-    return at;
-  }
-
   Footprint footprint_of(const Pending& pending) const {
     Footprint out{pending.reads, {}, pending.request.after};
     if (!out.makes) out.makes = pending.request.effects[0].target;
@@ -755,7 +410,6 @@ class Scheduler {
   }
 
   UOp program_;
-  Fusion fusion_;
   Versions versions_;
   const absl::flat_hash_set<const Node*>& to_copy_;
   std::deque<Request> queue_;
@@ -767,23 +421,13 @@ class Scheduler {
 
   // of the kernel being made
   Pending current_;
-  absl::flat_hash_map<Place, Element> memo_;
-  absl::flat_hash_map<Place, std::vector<UOp>> reduce_ranges_;
   absl::flat_hash_map<std::pair<const Node*, DType>, int64_t> slots_;
-  struct Local {
-    Indices at;
-    std::vector<UOp> ranges;
-    int64_t slot = 0;
-    UOp filled;  // null: not yet
-  };
-  absl::flat_hash_map<const Node*, Local> locals_;
-  std::vector<std::pair<Place, std::vector<UOp>>> missing_;
-  int64_t next_range_ = 0;
 };
 
 }  // namespace
 
-std::vector<Kernel> rangeify(const UOp& program) {
+std::vector<Kernel> rangeify(const UOp& values) {
+  const UOp program = decide(make_validity_explicit(values));
   std::vector<Kernel> kernels;
   absl::flat_hash_set<const Node*> to_copy;
   while (true) {

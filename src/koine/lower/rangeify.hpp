@@ -25,7 +25,7 @@ constexpr int64_t runs_in_order = 1;
 /// where fusing would repeat work (amendment C38): it is read by several kernels, or under a loop
 /// that it does not depend on. A reduce over rows whose result is used along the same rows stays in
 /// one kernel. Intermediate buffers are Buffer nodes with slots counted from 0.
-std::vector<Kernel> rangeify(const UOp& program);
+std::vector<Kernel> rangeify(const UOp& values);
 
 /// Reduces of many elements to few are done in two steps, over chunks that depend on the shape
 /// alone (amendment C32), so that all threads take part. Strict mode keeps the ascending left fold.

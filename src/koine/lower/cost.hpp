@@ -1,0 +1,16 @@
+#pragma once
+#include <functional>
+
+#include "koine/ir/uop.hpp"
+
+namespace koine {
+
+/// The largest value of a size.
+double largest(const UOp& size);
+/// How many elements are folded into one.
+double reduced_size(const UOp& reduce);
+
+/// Scalar operations to compute one element, following sources until `stop`; saturates.
+double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop);
+
+}  // namespace koine

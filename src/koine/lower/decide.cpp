@@ -1,0 +1,393 @@
+#include "koine/lower/decide.hpp"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+
+#include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/node_map.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/ir/validity.hpp"
+#include "koine/lower/cost.hpp"
+#include "koine/rules/places.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+// That a kernel reads a value: at which place, under which condition (null: always), inside of
+// which loops, outermost first.
+struct Use {
+  const Node* kernel;
+  Indices at;
+  UOp guard;
+  std::vector<UOp> loops;
+};
+
+// The loops that a place depends on.
+class Dependence {
+ public:
+  explicit Dependence(const Use& use) {
+    for (const UOp& index : use.at) add(index);
+    if (use.guard) add(use.guard);
+  }
+  bool on(const UOp& loop) const {
+    return std::find(used_.begin(), used_.end(), loop.node()) != used_.end();
+  }
+
+ private:
+  void add(const UOp& index) {
+    used_.insert(used_.end(), index.ranges().begin(), index.ranges().end());
+  }
+  std::vector<const Node*> used_;
+};
+
+// The loops around what is computed at a place: those it depends on, and what these stand in.
+std::vector<UOp> loops_around(const Use& use) {
+  const Dependence place(use);
+  std::vector<UOp> out = use.loops;
+  while (!out.empty() && !place.on(out.back())) out.pop_back();
+  return out;
+}
+
+class Decider {
+ public:
+  explicit Decider(const UOp& program) : program_(program), order_(toposort(program)) {
+    for (const UOp& u : order_) numbers_.add(u.node());
+    uses_.resize(order_.size());
+    reads_memory_.resize(order_.size());
+    for (size_t i = 0; i < order_.size(); ++i) reads_memory_[i] = sees_memory(order_[i]);
+    for (const UOp& effect : program.src())
+      if (effect.is(Op::Store)) hold(effect);
+  }
+
+  UOp run() {
+    for (const uint32_t i : consumers_first()) visit(order_[i], std::move(uses_[i]));
+    return transform_graph(program_, [&](const UOp& original, const UOp& node) {
+      // Who asked for memory gets that which others read.
+      if (original.is(Op::Contiguous) && original.tag() == 0 &&
+          decided_.contains(original.src(0).node()))
+        return node.src(0);
+      const auto it = decided_.find(original.node());
+      return it == decided_.end() ? node
+                                  : UOp::make(Op::Contiguous, {node}, std::string(it->second));
+    });
+  }
+
+ private:
+  uint32_t number(const UOp& u) const { return numbers_.find(u.node()); }
+
+  // By height, so that all consumers of a node come before it; equal heights by content.
+  std::vector<uint32_t> consumers_first() const {
+    std::vector<uint32_t> height(order_.size()), out(order_.size());
+    for (uint32_t i = 0; i < order_.size(); ++i)
+      for (const UOp& s : order_[i].src()) height[i] = std::max(height[i], height[number(s)] + 1);
+    std::iota(out.begin(), out.end(), 0u);
+    std::sort(out.begin(), out.end(), [&](uint32_t a, uint32_t b) {
+      return height[a] != height[b] ? height[a] > height[b] : order_[a].hash() < order_[b].hash();
+    });
+    return out;
+  }
+
+  // What is made of constants alone folds away.
+  bool sees_memory(const UOp& u) const {
+    if (u.is(Op::Param)) return !is_variable(u);
+    if (u.is(Op::Buffer) || u.is(Op::After) || u.is(Op::Load)) return true;
+    return std::any_of(u.src().begin(), u.src().end(),
+                       [&](const UOp& s) { return reads_memory_[number(s)]; });
+  }
+
+  // --- memory --------------------------------------------------------------------------------
+
+  static bool passes(Op op) {
+    return op == Op::After || op == Op::Contiguous || op == Op::Detach ||
+           op == Op::ContiguousBackward;
+  }
+
+  // An output holds its value for all who read that.
+  void hold(const UOp& store) {
+    const UOp value = stored_value(store);
+    if (!value.is(Op::After) && !in_memory(value)) held_.emplace(value.node(), store.node());
+  }
+  static UOp stored_value(const UOp& store) {
+    UOp value = store.src(1);
+    while (passes(value.op()) && !value.is(Op::After)) value = value.src(0);
+    return value;
+  }
+
+  bool in_memory(const UOp& node) const {
+    for (const UOp* u = &node;; u = &u->src(0)) {
+      if (u->is(Op::Param) || u->is(Op::Buffer) || held_.contains(u->node())) return true;
+      if (decided_.contains(u->node()) || !passes(u->op())) return decided_.contains(u->node());
+    }
+  }
+
+  // --- the walk ------------------------------------------------------------------------------
+
+  void visit(const UOp& u, std::vector<Use> uses) {
+    if (u.is(Op::Sink)) return outputs();
+    if (u.is(Op::After)) stores(u);
+    if (const auto held = held_.find(u.node()); held != held_.end()) {
+      std::erase_if(uses, [&](const Use& use) { return use.kernel != held->second; });
+    } else if (in_memory(u)) {
+      return;
+    } else if (asks_for_buffer(u)) {
+      uses = {open(u, u.node())};
+    } else if (const std::string_view reason = reason_for(u, uses); !reason.empty()) {
+      decided_.emplace(u.node(), reason);
+      uses = {open(u, u.node())};
+    }
+    for (const Use& use : uses) pass_on(u, use);
+  }
+
+  void outputs() {
+    for (const UOp& effect : program_.src())
+      if (effect.is(Op::Store)) {
+        const UOp value = stored_value(effect);
+        read(value, open(value, effect.node()));
+      }
+  }
+
+  // The Stores of one dependency on one device are a kernel; those of one shape share its loops.
+  void stores(const UOp& after) {
+    for (const UOp& dependency : after.src().subspan(1)) {
+      std::vector<std::pair<UOp, Use>> nests;
+      for (const UOp& s : stores_in(dependency)) {
+        auto same = std::find_if(nests.begin(), nests.end(), [&](const auto& nest) {
+          return nest.first.src(1).shape() == s.src(1).shape() &&
+                 nest.first.src(0).device() == s.src(0).device();
+        });
+        if (same == nests.end()) {
+          const Node* kernel = s.node();
+          for (const auto& [other, use] : nests)
+            if (other.src(0).device() == s.src(0).device()) kernel = use.kernel;
+          same = nests.insert(nests.end(), {s, open(s.src(1), kernel)});
+        }
+        store(s, same->second);
+      }
+    }
+  }
+  void store(const UOp& s, Use use) {
+    read(s.src(1), use);
+    if (s.src().size() == 3) read_broadcast(s.src(2), use);
+    for (UOp view = s.src(0); is_movement(view.op()); view = view.src(0))
+      use = view.is(Op::Index) ? indexed(view, use) : moved_to_source(view, use);
+  }
+
+  // The loops over all elements of a value.
+  Use open(const UOp& value, const Node* kernel) {
+    Use use{kernel, {}, {}, {}};
+    for (size_t i = 0; i < value.rank(); ++i) {
+      const UOp size = value.dim(i);
+      use.at.push_back(is_const(size, 1) ? index_const(0)
+                                         : range(next_range_++, size, AxisType::Loop));
+      if (use.at.back().is(Op::Range)) use.loops.push_back(use.at.back());
+    }
+    return use;
+  }
+
+  void read(const UOp& node, Use use) {
+    if (node.is(Op::Const) || node.is(Op::Param) || node.is(Op::Buffer)) return;
+    std::vector<Use>& known = uses_[number(node)];
+    const auto same = std::find_if(known.begin(), known.end(), [&](const Use& other) {
+      return other.kernel == use.kernel && other.at == use.at;
+    });
+    if (same == known.end()) {
+      known.push_back(std::move(use));
+    } else if (!(same->guard == use.guard)) {  // computed where either wants it
+      same->guard = same->guard && use.guard ? simplify(bit_or(same->guard, use.guard)) : UOp();
+    }
+  }
+  void read_broadcast(const UOp& node, const Use& use) {
+    read(node, {use.kernel, aligned(node, use.at), use.guard, use.loops});
+  }
+  void read_from_memory(const UOp& node, std::string_view reason) {
+    if (!in_memory(node) && !asks_for_buffer(node)) wanted_.emplace(node.node(), reason);
+  }
+
+  // The sources of a node that is computed at a place are read at these.
+  void pass_on(const UOp& u, const Use& use) {
+    if (is_elementwise(u.op())) {
+      for (const UOp& s : u.src()) read_broadcast(s, use);
+      return;
+    }
+    switch (u.op()) {
+      case Op::Reduce:
+        return reduction(u, use);
+      case Op::Load:
+        return load(u, use);
+      case Op::Stack:
+        return stacked(u, use);
+      case Op::Bitcast:
+        if (item_size(u.src(0).dtype()) == item_size(u.dtype())) return read(u.src(0), use);
+        return read_from_memory(u.src(0), "bitcast to another item size");
+      case Op::Pad:
+        if (u.src().size() == 4) read_broadcast(u.src(3), use);
+        return read(u.src(0), moved_to_source(u, use));
+      case Op::Index:
+        return read(u.src(0), indexed(u, use));
+      case Op::Assume:
+        return read(u.src(0), use);
+      default:
+        if (passes(u.op())) return read(u.src(0), use);
+        if (is_movement(u.op())) read(u.src(0), moved_to_source(u, use));
+    }
+  }
+
+  static Use moved_to_source(const UOp& u, const Use& use) {
+    UOp inside;
+    Indices at = moved(u, use.at, inside);
+    return {use.kernel, std::move(at), conjunction(use.guard, inside), use.loops};
+  }
+
+  void reduction(const UOp& u, const Use& use) {
+    Use body{use.kernel, use.at, use.guard, loops_around(use)};
+    for (const int64_t axis : u.as<ReduceArg>().axes) {
+      const auto i = static_cast<size_t>(axis);
+      const UOp size = u.src(0).dim(i);
+      if (is_const(size, 0)) return;  // nothing to reduce
+      if (is_const(size, 1)) continue;
+      body.at[i] = range(next_range_++, size, AxisType::Reduce);
+      body.loops.push_back(body.at[i]);
+    }
+    read(u.src(0), std::move(body));
+  }
+
+  void load(const UOp& u, const Use& use) {
+    const bool local = goes_to_local(u), gated = u.src().size() == 3;
+    if (!local && !gated) return read_from_memory(u.src(0), "read on another device");
+    Use inside = local ? open(u, use.kernel) : use;
+    if (gated) {
+      read_broadcast(u.src(1), inside);
+      read_broadcast(u.src(2), inside);
+      inside.guard = conjunction(inside.guard, element(u.src(2), aligned(u.src(2), inside.at)));
+    }
+    read(u.src(0), std::move(inside));
+  }
+
+  void stacked(const UOp& u, const Use& use) {
+    const UOp& which = use.at[0];
+    const auto count = static_cast<int64_t>(u.src().size());
+    Use rest{use.kernel, {use.at.begin() + 1, use.at.end()}, use.guard, use.loops};
+    for (int64_t k = 0; k < count; ++k) {
+      if (which.is(Op::Const) && std::clamp<int64_t>(const_int(which), 0, count - 1) != k) continue;
+      const UOp here = which.is(Op::Const) ? UOp() : simplify(eq(which, index_const(k)));
+      rest.guard = conjunction(use.guard, here);
+      read(u.src(static_cast<size_t>(k)), rest);
+    }
+  }
+
+  // The place in the source of an Index: each index is a value of its own, read at a place.
+  Use indexed(const UOp& u, const Use& use) {
+    const UOp& source = u.src(0);
+    Use out{use.kernel, {}, use.guard, use.loops};
+    auto next = use.at.begin();
+    for (size_t axis = 0; axis < source.rank(); ++axis) {
+      if (axis + 1 >= u.src().size()) {
+        out.at.push_back(*next++);
+        continue;
+      }
+      const UOp& which = u.src(axis + 1);
+      const Indices at(next, next + static_cast<std::ptrdiff_t>(which.rank()));
+      next += static_cast<std::ptrdiff_t>(which.rank());
+      read(which, {use.kernel, at, use.guard, use.loops});
+      out.at.push_back(simplify(cast(element(which, at), DType::Index)));
+      UOp inside;
+      keep_within(out.at.back(), source.dim(axis), inside);
+      out.guard = conjunction(out.guard, inside);
+    }
+    return out;
+  }
+
+  // A value that is not looked into: all that counts is which loops it depends on.
+  static UOp element(const UOp& node, const Indices& at) {
+    return at.empty() ? node : index(node, at);
+  }
+
+  // --- decisions -----------------------------------------------------------------------------
+
+  // Why a node gets memory of its own; empty: it does not.
+  std::string_view reason_for(const UOp& u, const std::vector<Use>& uses) const {
+    if (const auto wanted = wanted_.find(u.node()); wanted != wanted_.end()) return wanted->second;
+    if (!is_elementwise(u.op()) && !u.is(Op::Reduce)) return {};
+    if (!reads_memory_[number(u)]) return {};
+    const bool several = std::any_of(uses.begin(), uses.end(),
+                                     [&](const Use& use) { return use.kernel != uses[0].kernel; });
+    if (several && (u.is(Op::Reduce) || element_cost(u, nullptr) >= 4))
+      return "several kernels read it";
+    // What is folded twice may be rounded in two ways.
+    if (u.is(Op::Reduce) && uses.size() > 1) return "a reduce read at several places";
+    for (const Use& use : uses) {
+      if (data_decides(use) && (u.is(Op::Reduce) || is_read_more_often_than_held(u, use)))
+        return "read at places that data decides";
+      if (const std::string_view reason = repeated(u, use); !reason.empty()) return reason;
+    }
+    return {};
+  }
+
+  static bool data_decides(const Use& use) {
+    return std::any_of(use.at.begin(), use.at.end(), [](const UOp& index) {
+      constexpr OpMask memory = mask_of(Op::Param) | mask_of(Op::Buffer);
+      if ((index.node()->ops_below & memory) == 0) return false;
+      const NodeList below = toposort(index);
+      return std::any_of(below.begin(), below.end(), [](const UOp& u) {
+        return u.is(Op::Buffer) || (u.is(Op::Param) && !is_variable(u));
+      });
+    });
+  }
+  static bool is_read_more_often_than_held(const UOp& u, const Use& use) {
+    double held = 1, reads = 1;
+    for (size_t i = 0; i < u.rank(); ++i) held *= largest(u.dim(i));
+    for (const UOp& loop : loops_around(use)) reads *= largest(loop.src(0));
+    return reads > held && element_cost(u, nullptr) >= 4;
+  }
+
+  // Whether computing a node at a place repeats work: loops it does not depend on stand around it.
+  std::string_view repeated(const UOp& u, const Use& use) const {
+    const Dependence place(use);
+    const size_t around = loops_around(use).size();
+    double iterations = 1, distinct = 1, repeats = 1;
+    bool in_reduce = false;
+    for (size_t i = 0; i < use.loops.size(); ++i) {
+      const double size = largest(use.loops[i].src(0));
+      iterations *= size;
+      if (place.on(use.loops[i])) {
+        distinct *= size;
+        in_reduce = in_reduce || use.loops[i].as<RangeArg>().type == AxisType::Reduce;
+      } else if (i < around) {
+        repeats *= size;
+      }
+    }
+    if (u.is(Op::Reduce) && in_reduce && iterations * reduced_size(u) > 4096)
+      return "a reduce of reduces";
+    if (distinct == iterations) return {};
+    const double cost = element_cost(u, [&](const UOp& n) { return in_memory(n); });
+    if (repeats > 1 && cost * distinct * (repeats - 1) > 0.25 * iterations)
+      return "read under a loop it does not depend on";
+    // Nothing is repeated (the loops it lacks are inside): but a reduce for few rows would leave
+    // one thread with all of its work.
+    if (cost >= 32 && distinct < 8 && cost * distinct > 8192)
+      return "a long reduce for few results";
+    return {};
+  }
+
+  UOp program_;
+  NodeList order_;
+  NodeNumbers numbers_;
+  std::vector<std::vector<Use>> uses_;                          // by number
+  std::vector<bool> reads_memory_;                              // by number
+  absl::flat_hash_map<const Node*, const Node*> held_;          // output value -> its Store
+  absl::flat_hash_map<const Node*, std::string_view> wanted_;   // read as memory, and why
+  absl::flat_hash_map<const Node*, std::string_view> decided_;  // and why
+  int64_t next_range_ = 0;
+};
+
+}  // namespace
+
+UOp decide(const UOp& program) { return Decider(program).run(); }
+
+}  // namespace koine

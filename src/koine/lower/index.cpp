@@ -1,0 +1,256 @@
+#include "koine/lower/index.hpp"
+
+#include <algorithm>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/ir/validity.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+constexpr int64_t most_local = 256 << 10;  // bytes of a LOCAL buffer
+
+UOp load_under(const UOp& guard, const UOp& address, DType dtype) {
+  return is_true(guard) ? load(address) : load(address, constant_int(dtype, 0), guard);
+}
+
+}  // namespace
+
+Indices Indexer::open_loops(const UOp& value, std::vector<UOp>& loops) {
+  Indices at;
+  loops.clear();
+  for (size_t i = 0; i < value.rank(); ++i) {
+    const UOp size = value.dim(i);
+    if (is_const(size, 1)) {
+      at.push_back(index_const(0));
+      continue;
+    }
+    loops.push_back(range(next_range_++, size, AxisType::Loop));
+    at.push_back(loops.back());
+  }
+  return at;
+}
+
+// Explicit stack: chains of hundreds of thousands of nodes are legal.
+UOp Indexer::element(const UOp& node, const Indices& at) {
+  const Place root{node, at, {}};
+  std::vector<Place> stack{root};
+  while (!stack.empty()) {
+    const Place place = stack.back();
+    if (memo_.contains(place)) {
+      stack.pop_back();
+      continue;
+    }
+    missing_.clear();
+    const UOp made = build(place);
+    if (missing_.empty()) {
+      memo_.emplace(place, made);
+      stack.pop_back();
+      continue;
+    }
+    stack.insert(stack.end(), missing_.rbegin(), missing_.rend());  // the first is made first
+  }
+  return memo_.at(root);
+}
+
+// The element of a source, or a request for it.
+UOp Indexer::need(Place place) {
+  if (const auto it = memo_.find(place); it != memo_.end()) return it->second;
+  missing_.push_back(std::move(place));
+  return {};
+}
+
+UOp Indexer::build(const Place& place) {
+  const UOp& node = place.node;
+  if (node.is(Op::Const) || is_variable(node)) return node;
+  if (memory_.is_read(node)) return read(place, node);
+  if (is_elementwise(node.op())) return elementwise(place);
+  switch (node.op()) {
+    case Op::Reduce:
+      return reduction(place);
+    case Op::Load:
+      return goes_to_local(node) ? local(place) : gated(place);
+    case Op::After:
+      memory_.wait_for(node);
+      return need({node.src(0), place.at, place.guard});
+    case Op::Contiguous:
+    case Op::ContiguousBackward:
+    case Op::Detach:
+      return need({node.src(0), place.at, place.guard});
+    case Op::Assume: {
+      const UOp value = need({node.src(0), place.at, place.guard});
+      return value ? UOp::make(Op::Assume, {value, node.src(1), node.src(2)}) : UOp();
+    }
+    case Op::Stack:
+      return stacked(place);
+    case Op::Bitcast: {
+      if (item_size(node.src(0).dtype()) != item_size(node.dtype()))
+        return read(place, node.src(0));
+      const UOp value = need({node.src(0), place.at, place.guard});
+      return value ? bitcast(value, node.dtype()) : UOp();
+    }
+    case Op::Pad:
+      return padded(place);
+    case Op::Index:
+      return indexed(place);
+    default:
+      break;
+  }
+  if (!is_movement(node.op()))
+    internal_error("rangeify does not know {}:\n{}", op_name(node.op()), to_text(node));
+  UOp inside;
+  const Indices at = moved(node, place.at, inside);
+  return need({node.src(0), at, place.guard});
+}
+
+// From the memory of a node; it may be seen with a dtype of another size.
+UOp Indexer::read(const Place& place, const UOp& from) {
+  const UOp& node = place.node;
+  const UOp shape = node.shape();
+  const UOp memory = memory_.param_of(from, node.dtype(), product(shape));
+  return load_under(place.guard, index(memory, {flat_index(shape, place.at)}), node.dtype());
+}
+
+UOp Indexer::elementwise(const Place& place) {
+  const UOp& node = place.node;
+  std::vector<UOp> src;
+  for (const UOp& s : node.src()) src.push_back(need({s, aligned(s, place.at), place.guard}));
+  return missing_.empty() ? UOp::make(node.op(), src, node.arg()) : UOp();
+}
+
+UOp Indexer::reduction(const Place& place) {
+  const UOp& node = place.node;
+  const ReduceArg& arg = node.as<ReduceArg>();
+  auto size_of = [&](int64_t axis) { return node.src(0).dim(static_cast<size_t>(axis)); };
+  for (const int64_t axis : arg.axes)  // nothing to reduce
+    if (is_const(size_of(axis), 0)) return identity_of(arg.op, node.dtype());
+  const auto [it, fresh] = reduce_ranges_.try_emplace(place);
+  if (fresh)
+    for (const int64_t axis : arg.axes) {
+      const UOp size = size_of(axis);
+      it->second.push_back(is_const(size, 1) ? index_const(0)
+                                             : range(next_range_++, size, AxisType::Reduce));
+    }
+  const Indices folded = it->second;  // need() may grow the map
+  Indices at = place.at;
+  std::vector<UOp> ranges;
+  for (size_t k = 0; k < arg.axes.size(); ++k) {
+    at[static_cast<size_t>(arg.axes[k])] = folded[k];
+    if (folded[k].is(Op::Range)) ranges.push_back(folded[k]);
+  }
+  const UOp body = need({node.src(0), at, place.guard});
+  if (!missing_.empty() || ranges.empty()) return body;
+  return rewrite(reduce_ranges(arg.op, rewrite(body, kernel_rules()), ranges), kernel_rules());
+}
+
+UOp Indexer::stacked(const Place& place) {
+  const UOp& node = place.node;
+  const UOp& which = place.at[0];
+  const Indices rest(place.at.begin() + 1, place.at.end());
+  const auto count = static_cast<int64_t>(node.src().size());
+  if (which.is(Op::Const)) {
+    const int64_t k = std::clamp<int64_t>(const_int(which), 0, count - 1);
+    return need({node.src(static_cast<size_t>(k)), rest, place.guard});
+  }
+  UOp out;
+  for (int64_t k = count; k-- > 0;) {
+    const UOp here = simplify(eq(which, index_const(k)));
+    const UOp part = need({node.src(static_cast<size_t>(k)), rest, conjunction(place.guard, here)});
+    if (missing_.empty()) out = out ? where(here, part, out) : part;
+  }
+  return out;
+}
+
+UOp Indexer::padded(const Place& place) {
+  const UOp& node = place.node;
+  UOp inside;
+  const Indices at = moved(node, place.at, inside);
+  const UOp fill = need({node.src(3), {}, place.guard});
+  if (is_false(inside)) return fill;
+  const UOp value = need({node.src(0), at, conjunction(place.guard, inside)});
+  if (!missing_.empty() || is_true(inside)) return value;
+  return where(inside, value, fill);
+}
+
+// A gated Load reads memory only where its gate is true, and gives the alt elsewhere.
+UOp Indexer::gated(const Place& place) {
+  const UOp& node = place.node;
+  const UOp &alt = node.src(1), &gate = node.src(2);
+  const UOp open = need({gate, aligned(gate, place.at), place.guard});
+  if (!missing_.empty()) return {};
+  const UOp inside = need({node.src(0), place.at, conjunction(place.guard, open)});
+  const UOp outside = need({alt, aligned(alt, place.at), place.guard});
+  return missing_.empty() ? where(open, inside, outside) : UOp();
+}
+
+// A Load into LOCAL memory: a buffer of this kernel, filled before anything reads it.
+UOp Indexer::local(const Place& place) {
+  const UOp& node = place.node;
+  if (is_const(product(node.shape()), 0)) return constant_int(node.dtype(), 0);
+  auto [it, fresh] = locals_.try_emplace(node.node());
+  if (fresh) {
+    KOINE_REQUIRE(node.has_concrete_shape() && node.numel() * item_size(node.dtype()) <= most_local,
+                  Memory, "Load: {} of shape {} does not fit into LOCAL memory of {} bytes",
+                  dtype_name(node.dtype()), shape_text(node), most_local);
+    it->second.at = open_loops(node, it->second.loops);
+    it->second.slot = static_cast<int64_t>(locals_.size()) - 1;
+  }
+  const Local known = it->second;  // need() may grow the map
+  if (!known.filled) {
+    const UOp value =
+        node.src().size() == 3 ? gated({node, known.at, {}}) : need({node.src(0), known.at, {}});
+    if (!missing_.empty()) return {};
+    const UOp buffer = UOp::make(Op::Buffer, {shape_of({node.numel()})},
+                                 BufferArg{known.slot, node.dtype(), {}, AddrSpace::Local});
+    const UOp filled =
+        end(store(index(buffer, {flat_index(node.shape(), known.at)}), value), known.loops);
+    locals_[node.node()].filled = after(buffer, {UOp::make(Op::Barrier, {filled})});
+  }
+  const UOp source = index(locals_.at(node.node()).filled, {flat_index(node.shape(), place.at)});
+  return load_under(place.guard, source, node.dtype());
+}
+
+// Index by values: each index is bounds-checked; out of range reads 0 (amendment C28).
+UOp Indexer::indexed(const Place& place) {
+  UOp inside;
+  const Indices at = places_in_source(
+      place.node, place.at, inside,
+      [&](const UOp& which, const Indices& its) { return need({which, its, place.guard}); });
+  if (!missing_.empty()) return {};
+  const UOp value = need({place.node.src(0), at, conjunction(place.guard, inside)});
+  if (!missing_.empty() || is_true(inside)) return value;
+  return where(inside, value, constant_int(value.dtype(), 0));
+}
+
+Indices Indexer::indexed_place(const UOp& node, const Indices& at, UOp& inside) {
+  return places_in_source(
+      node, at, inside, [&](const UOp& which, const Indices& its) { return element(which, its); });
+}
+
+// `fetch` gives the element of one index value.
+Indices Indexer::places_in_source(const UOp& node, const Indices& at, UOp& inside,
+                                  const Fetch& fetch) {
+  const UOp& source = node.src(0);
+  Indices out;
+  auto next = at.begin();
+  for (size_t k = 0; k < source.rank(); ++k) {
+    if (k + 1 >= node.src().size()) {
+      out.push_back(*next++);
+      continue;
+    }
+    const UOp& which = node.src(k + 1);
+    const Indices its(next, next + static_cast<std::ptrdiff_t>(which.rank()));
+    next += static_cast<std::ptrdiff_t>(which.rank());
+    const UOp value = fetch(which, its);
+    out.push_back(value ? simplify(cast(value, DType::Index)) : index_const(0));
+    keep_within(out.back(), source.dim(k), inside);
+  }
+  return out;
+}
+
+}  // namespace koine

@@ -1,0 +1,82 @@
+#pragma once
+#include <absl/container/flat_hash_map.h>
+
+#include <functional>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+#include "koine/rules/places.hpp"
+
+namespace koine {
+
+/// What a kernel knows of memory while its values are indexed.
+class KernelMemory {
+ public:
+  virtual ~KernelMemory() = default;
+  /// Whether a node is read from memory here, and not computed.
+  virtual bool is_read(const UOp& node) = 0;
+  /// The Param of this kernel that stands for the memory of a node, seen with a dtype and a number
+  /// of elements.
+  virtual UOp param_of(const UOp& node, DType dtype, const UOp& elements) = 0;
+  /// The stores of an After around a value that is not in memory must run before this kernel.
+  virtual void wait_for(const UOp& after) = 0;
+};
+
+/// The elements of values in one kernel: indices are pushed from a value down to the memory it is
+/// read from. Nothing is decided here; what reads equal elements is one node.
+class Indexer {
+ public:
+  explicit Indexer(KernelMemory& memory) : memory_(memory) {}
+
+  /// A scalar: the element of a node at a place.
+  UOp element(const UOp& node, const Indices& at);
+  /// New loops over all elements of a value, outermost first, and the place they stand at.
+  Indices open_loops(const UOp& value, std::vector<UOp>& loops);
+  /// The place in the source of an Index op, and the condition under which it exists.
+  Indices indexed_place(const UOp& node, const Indices& at, UOp& inside);
+
+ private:
+  // A node, the place it is read at, and the condition under which the place exists (null: always).
+  struct Place {
+    UOp node;
+    Indices at;
+    UOp guard;
+    bool operator==(const Place&) const = default;
+    template <class H>
+    friend H AbslHashValue(H state, const Place& p) {
+      state = H::combine(std::move(state), p.node.node(), p.guard.node());
+      for (const UOp& i : p.at) state = H::combine(std::move(state), i.node());
+      return state;
+    }
+  };
+  // A buffer in LOCAL memory of this kernel, and the loops that fill it.
+  struct Local {
+    Indices at;
+    std::vector<UOp> loops;
+    int64_t slot = 0;
+    UOp filled;  // null: not yet
+  };
+  using Fetch = std::function<UOp(const UOp& which, const Indices& at)>;
+
+  UOp need(Place place);
+  UOp build(const Place& place);
+  UOp read(const Place& place, const UOp& from);
+  UOp elementwise(const Place& place);
+  UOp reduction(const Place& place);
+  UOp stacked(const Place& place);
+  UOp padded(const Place& place);
+  UOp gated(const Place& place);
+  UOp local(const Place& place);
+  UOp indexed(const Place& place);
+  static Indices places_in_source(const UOp& node, const Indices& at, UOp& inside,
+                                  const Fetch& fetch);
+
+  KernelMemory& memory_;
+  absl::flat_hash_map<Place, UOp> memo_;
+  absl::flat_hash_map<Place, Indices> reduce_ranges_;
+  absl::flat_hash_map<const Node*, Local> locals_;
+  std::vector<Place> missing_;  // asked for and not known yet: the result at hand is thrown away
+  int64_t next_range_ = 0;
+};
+
+}  // namespace koine

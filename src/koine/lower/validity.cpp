@@ -1,0 +1,92 @@
+#include "koine/lower/validity.hpp"
+
+#include <algorithm>
+
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/validity.hpp"
+
+namespace koine {
+namespace {
+
+class Resolver {
+ public:
+  UOp run(const UOp& program) {
+    const NodeList order = toposort(program);
+    for (const UOp& u : order) {
+      const UOp same = over_values(u);
+      invalid_.visit(u, same);
+      values_.set(u.node(), resolved(u, same));
+    }
+    return values_.at(program.node());
+  }
+
+ private:
+  UOp over_values(const UOp& u) const {
+    bool changed = false;
+    std::vector<UOp> src;
+    for (const UOp& s : u.src()) {
+      src.push_back(values_.at(s.node()));
+      changed = changed || !(src.back() == s);
+    }
+    return changed ? with_sources(u, src) : u;
+  }
+
+  // What a node is when its sources are values: `same` is the node over these.
+  UOp resolved(const UOp& u, const UOp& same) const {
+    if (u.is(Op::Const)) return is_invalid(u) ? constant_int(u.dtype(), 0) : u;
+    if (u.is(Op::Pad) && u.src().size() == 3)
+      return pad(same.src(0), u.src(1), u.src(2), constant_int(u.dtype(), 0));
+    if (u.is(Op::Sink)) return outputs(u, same);
+    if (u.is(Op::After) || u.is(Op::Group) || u.is(Op::End)) return same;
+    if (u.is(Op::Store)) return assignment(u, same);
+    if (!is_whole(u)) return same;
+    // Memory holds 0 for what is invalid, and a Reduce skips it.
+    std::vector<UOp> src(same.src().begin(), same.src().end());
+    for (size_t i = 0; i < src.size(); ++i)
+      src[i] = instead(u.src(i), src[i],
+                       u.is(Op::Reduce) ? identity_of(u.as<ReduceArg>().op, u.dtype()) : UOp());
+    const UOp out = with_sources(same, src);
+    return u.is(Op::Load) && src.size() == 3 ? instead(u.src(2), out, {}) : out;
+  }
+
+  UOp outputs(const UOp& u, const UOp& same) const {
+    std::vector<UOp> effects(same.src().begin(), same.src().end());
+    for (size_t i = 0; i < effects.size(); ++i)
+      if (const UOp& effect = u.src(i); effect.is(Op::Store))
+        effects[i] = store(values_.at(effect.src(0).node()),
+                           instead(effect.src(1), values_.at(effect.src(1).node()), {}));
+    return sink(effects);
+  }
+
+  UOp assignment(const UOp& u, const UOp& same) const {
+    UOp gate = same.src().size() == 3 ? instead(u.src(2), same.src(2), {}) : UOp();
+    if (const UOp bad = invalid_.of(u.src(1)))
+      gate = gate ? bit_and(gate, logical_not(bad)) : logical_not(bad);
+    return gate ? store(same.src(0), same.src(1), gate) : same;
+  }
+
+  // A value with `other` (null: 0) for the elements that are invalid.
+  UOp instead(const UOp& original, const UOp& value, const UOp& other) const {
+    const UOp bad = invalid_.of(original);
+    return bad ? where(bad, other ? other : constant_int(value.dtype(), 0), value) : value;
+  }
+
+  InvalidElements invalid_;
+  NodeMap<UOp> values_;
+};
+
+// Only these bring invalid elements in.
+bool brings_invalid(const UOp& u) {
+  return (u.is(Op::Pad) && u.src().size() == 3) || (u.is(Op::Const) && is_invalid(u));
+}
+
+}  // namespace
+
+UOp make_validity_explicit(const UOp& program) {
+  const NodeList order = toposort(program);
+  return std::any_of(order.begin(), order.end(), brings_invalid) ? Resolver().run(program)
+                                                                 : program;
+}
+
+}  // namespace koine

@@ -1,0 +1,167 @@
+// From a program of values to kernels: validity, what gets memory of its own and why (row C38 and
+// amendment C27).
+#include <algorithm>
+#include <map>
+
+#include "check.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/ir/validity.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/lower/decide.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/lower/rangeify.hpp"
+#include "koine/lower/validity.hpp"
+
+namespace koine::test {
+namespace {
+
+Tensor filled(const Shape& shape) { return Tensor::full(shape, 1.5).clone().realize(); }
+
+UOp program_of(const std::vector<Tensor>& values) {
+  std::vector<UOp> what, destinations;
+  for (const Tensor& v : values) {
+    what.push_back(v.uop());
+    destinations.push_back(new_buffer(v.uop().shape(), v.dtype(), Device("CPU")));
+  }
+  return make_validity_explicit(callify(what, destinations).body);
+}
+
+// What gets memory of its own: the op, and why.
+std::multimap<std::string, std::string> decisions(const std::vector<Tensor>& values) {
+  std::multimap<std::string, std::string> out;
+  for (const UOp& u : toposort(decide(program_of(values))))
+    if (u.is(Op::Contiguous) && std::holds_alternative<std::string>(u.arg()))
+      out.emplace(op_name(u.src(0).op()), u.as<std::string>());
+  return out;
+}
+using Decisions = std::multimap<std::string, std::string>;
+
+TEST(schedule, spec_C38_what_is_used_in_place_gets_no_memory) {
+  const Tensor x = filled({64, 48}), w = filled({48, 32});
+  EXPECT_EQ(decisions({(x + 1.0).exp().sin()}), Decisions{});
+  EXPECT_EQ(decisions({x.softmax(1)}), Decisions{});
+  EXPECT_EQ(decisions({x.log_softmax(1)}), Decisions{});
+  EXPECT_EQ(decisions({x.layernorm()}), Decisions{});
+  EXPECT_EQ(decisions({x.matmul(w).relu()}), Decisions{});
+  EXPECT_EQ(decisions({x.transpose().exp()}), Decisions{});
+}
+
+TEST(schedule, spec_C38_what_would_be_repeated_gets_memory) {
+  const Tensor x = filled({64, 48}), w = filled({48, 32}), v = filled({48, 32});
+  const Decisions repeated{{"Exp2", "read under a loop it does not depend on"}};
+  EXPECT_EQ(decisions({x.exp().matmul(w)}), repeated);
+  EXPECT_EQ(decisions({x + filled({48}).exp()}), repeated);
+  EXPECT_EQ(decisions({(x.matmul(w).exp() * 2.0).sum(0), x.matmul(w).exp().sum(1)}),
+            (Decisions{{"Exp2", "several kernels read it"}}));
+  const Tensor product = x.matmul(w);
+  for (const Tensor& centred : {product - product.max(1, true), (-product.max(1, true)) + product})
+    EXPECT_EQ(decisions({centred}).size(), 1u) << "the product is computed once";
+}
+
+TEST(schedule, spec_C38_a_value_has_one_rounding) {
+  const Tensor x = filled({8, 16}), w = filled({16, 8}), table = filled({8, 8});
+  const Tensor c = x.matmul(w);
+  const Decisions once{{"Reduce", "a reduce read at several places"}};
+  EXPECT_EQ(decisions({c == c.max(1, true)}), once);
+  EXPECT_EQ(decisions({c + c.transpose()}), once);
+  const Decisions picked = decisions({table.index_select(0, c.argmax(1))});
+  EXPECT_EQ(std::count(picked.begin(), picked.end(), *once.begin()), 1);
+  in_both_modes([] {
+    const Tensor a = Tensor::randn({64, 96}), b = Tensor::randn({96, 64});
+    const Tensor product = a.matmul(b);
+    EXPECT_EQ((product == product.max(1, true)).cast(DType::Int32).sum().item(), 64);
+    const Tensor rows = Tensor::randn({64, 5}), best = rows.index_select(0, product.argmax(1));
+    const auto values = product.tolist<float>(), from = rows.tolist<float>();
+    const auto got = best.tolist<float>();
+    for (size_t i = 0; i < 64; ++i) {
+      const auto row = values.begin() + static_cast<std::ptrdiff_t>(i * 64);
+      const auto k = static_cast<size_t>(std::max_element(row, row + 64) - row);
+      for (size_t j = 0; j < 5; ++j) EXPECT_EQ(got[i * 5 + j], from[k * 5 + j]) << "row " << i;
+    }
+  });
+}
+
+TEST(schedule, spec_C38_what_data_decides_the_place_of_is_computed_before) {
+  const Tensor at = Tensor::from<int32_t>({3, 1, 1, 0, 2, 3}).realize(), x = filled({4, 50});
+  const Decisions before{{"Reduce", "read at places that data decides"}};
+  EXPECT_EQ(decisions({x.sum(1).index_select(0, at)}), before);
+  EXPECT_EQ(decisions({x.sin().index_select(0, at)}),
+            (Decisions{{"Sin", "read at places that data decides"}}));
+  const Tensor few = Tensor::from<int32_t>({3}).realize();
+  EXPECT_EQ(decisions({x.sin().index_select(0, few)}), Decisions{}) << "less work than all of x";
+}
+
+// --- the order of operands ---------------------------------------------------------------------
+
+UOp with_swapped_operands(const UOp& value, std::mt19937_64& random) {
+  return transform_graph(value, [&](const UOp&, const UOp& node) {
+    const bool commutes = node.is(Op::Add) || node.is(Op::Mul) || node.is(Op::And) ||
+                          node.is(Op::Or) || node.is(Op::Xor) || node.is(Op::CmpNe);
+    if (!commutes || node.dtype() == DType::Index || node.src(0).dtype() == DType::Index)
+      return node;
+    return random() % 2 == 0 ? node : UOp::make(node.op(), {node.src(1), node.src(0)}, node.arg());
+  });
+}
+
+// Operations and bytes of each kernel, ascending.
+std::vector<std::pair<double, double>> counted_work(const std::vector<UOp>& values) {
+  std::vector<std::pair<double, double>> out;
+  for (const Kernel& k : schedule(values)) {
+    const KernelEstimate e = lower_kernel(k.ast, generic_target(true)).estimate;
+    out.emplace_back(e.operations, e.bytes);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+TEST(schedule, spec_C38_the_order_of_operands_changes_no_work) {
+  std::mt19937_64 random(test_seed());
+  const Tensor x = filled({24, 16}), w = filled({16, 12}), y = filled({24, 16});
+  const Tensor h = x.matmul(w), s = h.softmax(1);
+  const Tensor z = (x * y + x.exp()) * (y.sin() + x.sum(1, true));
+  const std::vector<std::vector<Tensor>> programs{
+      {h - h.max(1, true)},
+      {s, s * s.log()},
+      {x.layernorm() + y.layernorm() * x},
+      {h.gelu() + h.silu()},
+      {z, z.sum(0), z * x},
+      {(x + y.exp()).matmul(w) + (x.exp() + y).matmul(w)},
+      {x.matmul(w).matmul(w.transpose()).softmax(1).matmul(y.transpose())},
+      {(h + 1.0) * (h.transpose().sum(0).reshape({24, 1}) + h)},
+  };
+  for (size_t i = 0; i < programs.size(); ++i) {
+    std::vector<UOp> values;
+    for (const Tensor& t : programs[i]) values.push_back(t.uop());
+    const auto expected = counted_work(values);
+    for (int k = 0; k < 6; ++k) {
+      const UOp other = with_swapped_operands(tuple(values), random);
+      const std::vector<UOp> swapped(other.src().begin(), other.src().end());
+      EXPECT_EQ(counted_work(swapped), expected)
+          << "program " << i << ", KOINE_TEST_SEED=" << test_seed();
+    }
+  }
+}
+
+// --- validity ------------------------------------------------------------------------------------
+
+TEST(schedule, spec_amend_27_validity_becomes_part_of_the_values) {
+  const UOp x = Tensor::from<int>({3, 1, 2}).realize().uop();
+  const UOp padded = pad(x, shape_of({1}), shape_of({5}));
+  const UOp program = callify({reduce(Op::Max, padded, {0}), contiguous(padded)},
+                              {new_buffer(shape_of({1}), DType::Int32, Device("CPU")),
+                               new_buffer(shape_of({5}), DType::Int32, Device("CPU"))})
+                          .body;
+  const UOp made = make_validity_explicit(program);
+  for (const UOp& u : toposort(made)) {
+    EXPECT_FALSE(u.is(Op::Pad) && u.src().size() == 3) << to_text(made);
+    EXPECT_FALSE(u.is(Op::Const) && is_invalid(u)) << to_text(made);
+  }
+  EXPECT_FALSE(may_be_invalid(made));
+  EXPECT_EQ(make_validity_explicit(made), made) << "there is nothing more to do";
+}
+
+}  // namespace
+}  // namespace koine::test
