@@ -1,5 +1,5 @@
-// From a program of values to kernels: validity, what gets memory of its own and why (row C38 and
-// amendment C27).
+// From a program of values to kernels: validity, what gets memory of its own and why, which kernels
+// become one (rows W11, C38 and amendment C27).
 #include <algorithm>
 #include <map>
 
@@ -142,6 +142,89 @@ TEST(schedule, spec_C38_the_order_of_operands_changes_no_work) {
       EXPECT_EQ(counted_work(swapped), expected)
           << "program " << i << ", KOINE_TEST_SEED=" << test_seed();
     }
+  }
+}
+
+// --- kernels that become one -------------------------------------------------------------------
+
+TEST(schedule, spec_W11_kernels_over_the_same_loops_are_one) {
+  const Tensor x = filled({40, 30}), y = filled({40, 30});
+  const Tensor m = x * 0.9 + y * 0.1, v = x * 0.99 + y * y * 0.01, p = x - m / (v.sqrt() + 1e-8);
+  const std::vector<Kernel> step = schedule({m.uop(), v.uop(), p.uop()});
+  ASSERT_EQ(step.size(), 1u) << "moments and parameter of Adam";
+  int stores = 0, loads = 0;
+  for (const UOp& u : toposort(step[0].ast)) {
+    stores += u.is(Op::Store);
+    loads += u.is(Op::Load);
+  }
+  EXPECT_EQ(stores, 3);
+  EXPECT_EQ(loads, 2) << "each input is read once";
+  EXPECT_EQ(kernel_count({x.mean(1), x.max(1)}), 1) << "reduces over the same rows";
+  EXPECT_EQ(kernel_count({x.exp(), x.exp() + y}), 1);
+  // A temporary that two read is a value where they are one kernel.
+  const Tensor dear = x.sin().exp();
+  EXPECT_EQ(kernel_count({dear + y, dear * y}), 1);
+  EXPECT_EQ(schedule({(dear + y).uop(), (dear * y).uop()})[0].buffers.size(), 4u);
+}
+
+TEST(schedule, spec_W11_what_stays_apart) {
+  const Tensor x = filled({40, 30}), w = filled({30, 40}), v = filled({30, 40});
+  EXPECT_EQ(kernel_count({x.exp(), x.transpose().exp()}), 2) << "other loops";
+  EXPECT_EQ(kernel_count({x.matmul(w), x.matmul(v)}), 2) << "two products";
+  EXPECT_EQ(kernel_count({x.exp(), w.exp()}), 2) << "nothing in common";
+  EXPECT_EQ(kernel_count({x.exp().contiguous() + x}), 2) << "asked for";
+  // The sum lies on the way from the first to the last.
+  const Tensor a = x + 1.0, last = a + (a * 2.0).sum(0).sum(0);
+  EXPECT_EQ(kernel_count({a, last}), kernel_count({last}) + 1);
+  // It does so from kernels that `beside` shares an input with, to `beside`.
+  const Tensor wide = filled({200, 100}), y = filled({200, 100});
+  const Tensor first = wide + 1.0, beside = y + (first * 2.0).sum();
+  std::vector<Tensor> all{first, beside, first * 2.0, first * y};
+  std::vector<int> order{0, 1, 2, 3};
+  do {
+    std::vector<UOp> values;
+    for (const int i : order) values.push_back(all[static_cast<size_t>(i)].uop());
+    EXPECT_EQ(schedule(values).size(), 3u) << "the first and what reads it, the sum, and beside";
+  } while (std::next_permutation(order.begin(), order.end()));
+  Tensor::realize(all);
+  EXPECT_EQ(beside.tolist<float>()[7], 1.5F + 200 * 100 * 5.0F);
+}
+
+// Values of one shape with sums between them, all asked for at once: merged kernels keep the order
+// that the sums demand.
+TEST(schedule, spec_W11_merged_kernels_compute_what_single_ones_do) {
+  for (uint64_t seed = test_seed(); seed < test_seed() + 60; ++seed) {
+    SCOPED_TRACE(fmt::format("KOINE_TEST_SEED={}", seed));
+    std::mt19937_64 random(seed);
+    std::vector<UOp> pool{random_leaf(random, {6, 5}, DType::Int32),
+                          random_leaf(random, {6, 5}, DType::Int32)};
+    auto any = [&] { return pool[random() % pool.size()]; };
+    for (int step = 0; step < 14; ++step) {
+      const UOp a = any(), b = any();
+      const UOp sum = reduce(Op::Add, b, {static_cast<int64_t>(random() % 2)});
+      switch (random() % 6) {
+        case 0:
+        case 1:
+        case 2:
+          pool.push_back(add(a, b));
+          break;
+        case 3:
+          pool.push_back(maximum(a, neg(b)));
+          break;
+        case 4:
+          pool.push_back(add(a, expand(sum, b.shape())));
+          break;
+        default:
+          pool.push_back(flip(bit_xor(a, b), {1, 0}));
+      }
+    }
+    std::vector<UOp> values, expected;
+    for (size_t i = 2; i < pool.size(); ++i)
+      if (random() % 3 != 0) values.push_back(pool[i]);
+    const Bindings bindings = bindings_of(tuple(pool));
+    const std::vector<UOp> got = realize(values);
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(difference(interpret(values[i], bindings), array_of(got[i])), "") << "value " << i;
   }
 }
 

@@ -27,7 +27,7 @@ Arena arena_of(const Temporaries& temporaries) {
 std::vector<Kernel> kernels_of(const UOp& schedule) {
   std::vector<Kernel> out;
   for (const UOp& call : schedule.src())
-    out.push_back({call.src(0), {call.src().begin() + 1, call.src().end()}, ""});
+    out.push_back({call.src(0), {call.src().begin() + 1, call.src().end()}, "", false, {}});
   return out;
 }
 

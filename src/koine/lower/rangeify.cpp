@@ -17,6 +17,7 @@
 #include "koine/ir/validity.hpp"
 #include "koine/lower/decide.hpp"
 #include "koine/lower/index.hpp"
+#include "koine/lower/merge.hpp"
 #include "koine/lower/order.hpp"
 #include "koine/lower/scatter.hpp"
 #include "koine/lower/sum_tree.hpp"
@@ -34,6 +35,8 @@ struct Effect {
   UOp value;
   UOp gate;  // null: always
 };
+
+constexpr std::string_view asked_for = "asked for by contiguous()";
 
 // What a kernel is asked for: one plain result, or the Stores of one dependency of an After.
 struct Request {
@@ -196,7 +199,7 @@ class Scheduler : private KernelMemory {
 
   static std::string reason_of(const UOp& node) {
     const auto* reason = std::get_if<std::string>(&node.arg());
-    return reason != nullptr && node.is(Op::Contiguous) ? *reason : "asked for by contiguous()";
+    return reason != nullptr && node.is(Op::Contiguous) ? *reason : std::string(asked_for);
   }
 
   static bool is_gated(const UOp& load) { return load.src().size() == 3; }
@@ -210,6 +213,7 @@ class Scheduler : private KernelMemory {
     current_ = {};
     current_.request = request;
     current_.kernel.reason = request.reason;
+    current_.kernel.apart = request.reason == asked_for;
     slots_.clear();
     if (request.transfer) return make_transfer(request);
     Indexer indexer(*this);
@@ -432,7 +436,7 @@ std::vector<Kernel> rangeify(const UOp& values) {
   absl::flat_hash_set<const Node*> to_copy;
   while (true) {
     const std::vector<UOp> further = Scheduler(program, to_copy).run(kernels);
-    if (further.empty()) return kernels;
+    if (further.empty()) return merge_kernels(std::move(kernels));
     // One of a circle may be read by its copy alone already.
     bool any = false;
     for (const UOp& version : further) any = to_copy.insert(version.node()).second || any;

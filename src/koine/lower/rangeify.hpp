@@ -12,6 +12,7 @@ struct Kernel {
   UOp ast;
   std::vector<UOp> buffers;
   std::string reason;  ///< why this is a kernel of its own
+  bool apart = false;  ///< contiguous() asked for it: it is not merged
   /// Positions in the schedule of the kernels that must run before; every order that keeps to that
   /// gives the same values.
   std::vector<size_t> needs;

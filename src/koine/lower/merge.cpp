@@ -1,0 +1,326 @@
+#include "koine/lower/merge.hpp"
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+#include <optional>
+#include <queue>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+constexpr size_t most_buffers = 32;
+constexpr size_t most_nodes = 4000;
+constexpr size_t most_looked_at = 256;  // kernels, when a path is looked for
+
+// A kernel of one loop nest whose Stores go to memory that nothing else in it touches.
+struct Nest {
+  std::vector<UOp> loops;
+  std::vector<UOp> stores;
+  std::vector<UOp> loads;
+  size_t nodes = 0;
+};
+
+int64_t slot_of(const UOp& access) { return accessed_buffer(access).as<BufferArg>().slot; }
+
+// Whether a Reduce sums products of two values each of which has a loop that the other lacks.
+bool is_contraction(const UOp& reduce) {
+  for (const UOp& u : toposort(reduce.src(0))) {
+    if (!u.is(Op::Mul) || !is_float(u.dtype())) continue;
+    auto lacks = [](const UOp& a, const UOp& b) {
+      return std::any_of(a.ranges().begin(), a.ranges().end(), [&](const Node* r) {
+        return std::find(b.ranges().begin(), b.ranges().end(), r) == b.ranges().end();
+      });
+    };
+    if (lacks(u.src(0), u.src(1)) && lacks(u.src(1), u.src(0))) return true;
+  }
+  return false;
+}
+
+std::optional<Nest> nest_of(const Kernel& kernel) {
+  if (kernel.apart || !kernel.ast.is(Op::Sink) || kernel.ast.src().size() != 1) return std::nullopt;
+  UOp body = kernel.ast.src(0);
+  Nest out;
+  if (body.is(Op::End)) {
+    if (body.tag() != 0) return std::nullopt;
+    out.loops.assign(body.src().begin() + 1, body.src().end());
+    body = UOp(body.src(0));
+  }
+  out.stores = body.is(Op::Group) ? std::vector<UOp>(body.src().begin(), body.src().end())
+                                  : std::vector<UOp>{body};
+  absl::flat_hash_set<int64_t> stored;
+  for (const UOp& s : out.stores) {
+    if (!s.is(Op::Store) || s.src().size() != 2 || !is_address(s.src(0))) return std::nullopt;
+    if (!stored.insert(slot_of(s)).second) return std::nullopt;
+  }
+  for (const UOp& u : toposort(kernel.ast)) {
+    ++out.nodes;
+    if (u.is(Op::After) || u.is(Op::Buffer)) return std::nullopt;  // LOCAL memory
+    if (u.is(Op::Load)) {
+      if (stored.contains(slot_of(u))) return std::nullopt;
+      out.loads.push_back(u);
+    }
+    // A product has a register tile, which repeats many times what stands beside it.
+    if (u.is(Op::Reduce) && is_contraction(u)) return std::nullopt;
+  }
+  return out;
+}
+
+// Kernels that have become one, by their positions.
+class Merger {
+ public:
+  explicit Merger(std::vector<Kernel> kernels) : kernels_(std::move(kernels)) {
+    for (size_t k = 0; k < kernels_.size(); ++k) {
+      nests_.push_back(nest_of(kernels_[k]));
+      group_.push_back(k);
+      for (const UOp& b : kernels_[k].buffers) readers_[b.node()].push_back(k);
+    }
+  }
+
+  std::vector<Kernel> run() {
+    for (size_t k = 0; k < kernels_.size(); ++k)
+      if (nests_[k])
+        for (const size_t other : neighbours(k)) (void)merge(merged_into(other), k);
+    return in_order();
+  }
+
+ private:
+  // Earlier kernels that this one reads from, or reads a buffer with; the latest first.
+  std::vector<size_t> neighbours(size_t k) const {
+    constexpr size_t most = 8;
+    std::vector<size_t> out;
+    for (const UOp& b : kernels_[k].buffers) {
+      const auto& list = readers_.at(b.node());
+      size_t looked = 0;
+      for (auto it = std::lower_bound(list.begin(), list.end(), k);
+           it != list.begin() && looked < most; ++looked)
+        out.push_back(*--it);
+    }
+    std::sort(out.begin(), out.end(), std::greater<>());
+    out.erase(std::unique(out.begin(), out.end()), out.end());
+    return out;
+  }
+
+  // The kernel into which one has gone.
+  size_t merged_into(size_t k) {
+    while (group_[k] != k) k = group_[k] = group_[group_[k]];
+    return k;
+  }
+
+  bool merge(size_t first, size_t second) {
+    if (first == second || !nests_[first] || !nests_[second]) return false;
+    const Nest &a = *nests_[first], &b = *nests_[second];
+    if (a.loops != b.loops || a.nodes + b.nodes > most_nodes) return false;
+    const Device device = kernels_[first].buffers[0].device();
+    if (!(device == kernels_[second].buffers[0].device())) return false;
+    const bool feeds = depends(second, first);
+    if (depends(first, second)) return false;
+    if (is_between(first, second) || is_between(second, first)) return false;
+    std::optional<Kernel> both = joined(first, second, feeds);
+    if (!both) return false;
+    std::vector<size_t>& needs = both->needs;
+    needs = kernels_[first].needs;
+    needs.insert(needs.end(), kernels_[second].needs.begin(), kernels_[second].needs.end());
+    kernels_[second] = std::move(*both);
+    nests_[second] = nest_of(kernels_[second]);
+    group_[first] = second;
+    return true;
+  }
+
+  bool depends(size_t user, size_t source) {
+    return std::any_of(kernels_[user].needs.begin(), kernels_[user].needs.end(),
+                       [&](size_t n) { return merged_into(n) == source; });
+  }
+
+  // Whether a kernel other than the two must run after `source` and before `user`; also where that
+  // is too far to see.
+  bool is_between(size_t source, size_t user) {
+    absl::flat_hash_set<size_t> seen{source, user};
+    std::vector<size_t> pending;
+    auto visit = [&](size_t k) {
+      for (const size_t n : kernels_[k].needs) {
+        const size_t g = merged_into(n);
+        if (g == source && k != user) return true;
+        if (seen.insert(g).second) pending.push_back(g);
+      }
+      return seen.size() > most_looked_at;
+    };
+    bool found = visit(user);
+    while (!found && !pending.empty()) {
+      const size_t k = pending.back();
+      pending.pop_back();
+      found = visit(k);
+    }
+    return found;
+  }
+
+  // Both bodies over the same loops; what the first stores, the second takes as a value.
+  std::optional<Kernel> joined(size_t first, size_t second, bool feeds) const {
+    const Kernel &a = kernels_[first], &b = kernels_[second];
+    Kernel out = a;
+    out.reason = b.reason;
+    Substitution renamed;
+    absl::flat_hash_map<std::pair<const Node*, DType>, int64_t> slots;
+    for_each_param(a.ast, [&](const UOp& p, int64_t slot) {
+      slots.emplace(std::pair(a.buffers[static_cast<size_t>(slot)].node(), p.dtype()), slot);
+    });
+    for_each_param(b.ast, [&](const UOp& p, int64_t slot) {
+      const UOp& buffer = b.buffers[static_cast<size_t>(slot)];
+      const auto [it, fresh] = slots.try_emplace(std::pair(buffer.node(), p.dtype()),
+                                                 static_cast<int64_t>(out.buffers.size()));
+      if (fresh) out.buffers.push_back(buffer);
+      renamed.emplace(p, UOp::make(Op::Param, p.src(), BufferArg{it->second, p.dtype(), {}}));
+    });
+    if (out.buffers.size() > most_buffers) return std::nullopt;
+    renumber_reduces(a, b, renamed);
+    const UOp second_ast = substitute(b.ast, renamed);
+    std::optional<UOp> ast = forwarded(*nests_[first], second_ast, feeds);
+    if (!ast) return std::nullopt;
+    out.ast = *ast;
+    return out;
+  }
+
+  template <class Visit>
+  static void for_each_param(const UOp& ast, Visit&& visit) {
+    std::vector<UOp> params;
+    for (const UOp& u : toposort(ast))
+      if (u.is(Op::Param) && !is_variable(u)) params.push_back(u);
+    std::sort(params.begin(), params.end(), [](const UOp& x, const UOp& y) {
+      return x.as<BufferArg>().slot < y.as<BufferArg>().slot;
+    });
+    for (const UOp& p : params) visit(p, p.as<BufferArg>().slot);
+  }
+
+  // The folds of the second kernel get loops of their own.
+  static void renumber_reduces(const Kernel& a, const Kernel& b, Substitution& renamed) {
+    int64_t next = 0;
+    for (const UOp& u : toposort(a.ast))
+      if (u.is(Op::Range)) next = std::max(next, u.as<RangeArg>().id + 1);
+    std::vector<UOp> folded;
+    for (const UOp& u : toposort(b.ast))
+      if (u.is(Op::Range) && u.as<RangeArg>().type == AxisType::Reduce) folded.push_back(u);
+    std::sort(folded.begin(), folded.end(),
+              [](const UOp& x, const UOp& y) { return x.as<RangeArg>().id < y.as<RangeArg>().id; });
+    for (const UOp& r : folded) renamed.emplace(r, range(next++, r.src(0), AxisType::Reduce));
+  }
+
+  static std::optional<UOp> forwarded(const Nest& a, const UOp& second, bool feeds) {
+    absl::flat_hash_map<int64_t, UOp> written;  // slot -> Store
+    for (const UOp& s : a.stores) written.emplace(slot_of(s), s);
+    absl::flat_hash_set<int64_t> touched;
+    for (const UOp& l : a.loads) touched.insert(slot_of(l));
+    Substitution values;
+    UOp body = second.src(0);
+    for (const UOp& u : toposort(second)) {
+      if (u.is(Op::Store) && (written.contains(slot_of(u)) || touched.contains(slot_of(u))))
+        return std::nullopt;
+      if (!u.is(Op::Load)) continue;
+      const auto it = written.find(slot_of(u));
+      if (it == written.end()) continue;
+      if (!(it->second.src(0) == u.src(0))) return std::nullopt;  // another element, or dtype
+      const UOp& value = it->second.src(1);
+      values.emplace(u, u.src().size() == 3 ? where(u.src(2), value, u.src(1)) : value);
+    }
+    if (feeds && values.empty()) return std::nullopt;  // it waits for something else
+    body = substitute(body, values);
+    std::vector<UOp> stores = a.stores;
+    const UOp inner = body.is(Op::End) ? body.src(0) : body;
+    if (inner.is(Op::Group))
+      stores.insert(stores.end(), inner.src().begin(), inner.src().end());
+    else
+      stores.push_back(inner);
+    return rewrite(sink(std::vector<UOp>{end(group(stores), a.loops)}), kernel_rules());
+  }
+
+  // --- the merged schedule -------------------------------------------------------------------
+
+  std::vector<Kernel> in_order() {
+    std::vector<size_t> waits(kernels_.size()), position(kernels_.size());
+    std::vector<std::vector<size_t>> users(kernels_.size()), needs(kernels_.size());
+    for (size_t k = 0; k < kernels_.size(); ++k) {
+      if (group_[k] != k) continue;
+      for (const size_t n : kernels_[k].needs)
+        if (merged_into(n) != k) needs[k].push_back(merged_into(n));
+      std::sort(needs[k].begin(), needs[k].end());
+      needs[k].erase(std::unique(needs[k].begin(), needs[k].end()), needs[k].end());
+      waits[k] = needs[k].size();
+      for (const size_t n : needs[k]) users[n].push_back(k);
+    }
+    std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready;
+    for (size_t k = 0; k < kernels_.size(); ++k)
+      if (group_[k] == k && waits[k] == 0) ready.push(k);
+    std::vector<Kernel> out;
+    while (!ready.empty()) {
+      const size_t k = ready.top();
+      ready.pop();
+      position[k] = out.size();
+      out.push_back(std::move(kernels_[k]));
+      out.back().needs.clear();
+      for (const size_t n : needs[k]) out.back().needs.push_back(position[n]);
+      for (const size_t user : users[k])
+        if (--waits[user] == 0) ready.push(user);
+    }
+    const bool all = std::all_of(waits.begin(), waits.end(), [](size_t n) { return n == 0; });
+    KOINE_INVARIANT(all, "merged kernels wait for each other");
+    return without_unread(std::move(out));
+  }
+
+  // Temporaries that only their own kernel used are values of it now.
+  static std::vector<Kernel> without_unread(std::vector<Kernel> kernels) {
+    absl::flat_hash_map<const Node*, int> users;
+    for (const Kernel& k : kernels)
+      for (const UOp& b : k.buffers) ++users[b.node()];
+    for (Kernel& k : kernels) {
+      const std::optional<Nest> nest = nest_of(k);
+      if (!nest || nest->stores.size() < 2) continue;
+      std::vector<UOp> kept;
+      for (const UOp& s : nest->stores)
+        if (const UOp& b = k.buffers[static_cast<size_t>(slot_of(s))];
+            !b.is(Op::Buffer) || users.at(b.node()) > 1)
+          kept.push_back(s);
+      if (kept.size() < nest->stores.size()) k = with_stores(k, kept, nest->loops);
+    }
+    return kernels;
+  }
+
+  // The same kernel with these Stores alone; slots are numbered anew.
+  static Kernel with_stores(const Kernel& k, const std::vector<UOp>& stores,
+                            const std::vector<UOp>& loops) {
+    Kernel out{sink(std::vector<UOp>{end(stores.size() == 1 ? stores[0] : group(stores), loops)}),
+               {},
+               k.reason,
+               false,
+               k.needs};
+    Substitution renamed;
+    std::vector<std::pair<UOp, UOp>> params;
+    for_each_param(out.ast, [&](const UOp& p, int64_t slot) {
+      renamed.emplace(
+          p, UOp::make(Op::Param, p.src(),
+                       BufferArg{static_cast<int64_t>(out.buffers.size()), p.dtype(), {}}));
+      out.buffers.push_back(k.buffers[static_cast<size_t>(slot)]);
+    });
+    out.ast = substitute(out.ast, renamed);
+    return out;
+  }
+
+  std::vector<Kernel> kernels_;
+  std::vector<std::optional<Nest>> nests_;
+  std::vector<size_t> group_;  // kernel -> that into which it went
+  absl::flat_hash_map<const Node*, std::vector<size_t>> readers_;  // of a buffer, ascending
+};
+
+}  // namespace
+
+std::vector<Kernel> merge_kernels(std::vector<Kernel> kernels) {
+  return Merger(std::move(kernels)).run();
+}
+
+}  // namespace koine

@@ -1,0 +1,13 @@
+#pragma once
+#include <vector>
+
+#include "koine/lower/rangeify.hpp"
+
+namespace koine {
+
+/// Stage 2, last pass: kernels over the same loops become one with several Stores (row W11) where
+/// that saves a pass over memory: one reads what the other stores, element by element, or both read
+/// the same buffer. A temporary that nobody else reads is not stored any more.
+std::vector<Kernel> merge_kernels(std::vector<Kernel> kernels);
+
+}  // namespace koine
