@@ -99,8 +99,6 @@ const RuleSet<>& index_rules() {
            [](const Match& m) { return simplify_index_node(m.root()); }),
       rule("index-less", any(0) < any(1), normal_less),
       rule("index-unequal", any(0) != any(1), normal_unequal),
-      rule("index-trunc", node(Op::Trunc, {any(0)}).of(DTypeClass::Index),
-           [](const Match& m) { return m[0]; }),
   };
   return rules;
 }
