@@ -13,6 +13,7 @@
 #include "koine/lower/callify.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/rangeify.hpp"
+#include "koine/lower/split_reduce.hpp"
 #include "koine/render/c.hpp"
 #include "koine/render/llvm.hpp"
 

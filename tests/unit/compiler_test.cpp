@@ -10,6 +10,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/callify.hpp"
+#include "koine/lower/heuristic.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/plan.hpp"
 #include "koine/render/c.hpp"

@@ -1,11 +1,13 @@
 // The schedule that is chosen for typical kernels, on a CPU with 8 lanes of float32, 16 registers
 // and a team of threads.
+#include "koine/lower/heuristic.hpp"
 #include "check.hpp"
 #include "kernels.hpp"
 #include "koine/base/options.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/pipeline.hpp"
+#include "koine/lower/split_reduce.hpp"
 #include "koine/tensor/tensor.hpp"
 
 namespace koine::test {

@@ -9,6 +9,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/heuristic.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/runtime/cpu/cpu.hpp"

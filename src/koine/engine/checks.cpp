@@ -8,6 +8,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/linearize.hpp"
+#include "koine/lower/split_reduce.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {

@@ -8,6 +8,7 @@
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
+#include "koine/engine/cache.hpp"
 #include "koine/engine/checks.hpp"
 #include "koine/engine/executable.hpp"
 #include "koine/engine/promises.hpp"
@@ -18,6 +19,7 @@
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/callify.hpp"
+#include "koine/lower/split_reduce.hpp"
 #include "koine/transform/function.hpp"
 #include "koine/verify/verify.hpp"
 
@@ -127,40 +129,8 @@ void copy_old_states(const Versions& versions, std::vector<UOp>& out, Prepared& 
   }
 }
 
-// A forward cache of executables by program and target. Bounded: the oldest half goes.
-class ExecutableCache {
- public:
-  std::shared_ptr<Executable> find(const UOp& body, const std::string& key) {
-    const std::lock_guard lock(mutex_);
-    const auto it = entries_.find(body);
-    if (it == entries_.end()) return nullptr;
-    const auto found = it->second.find(key);
-    return found == it->second.end() ? nullptr : found->second;
-  }
-  void add(const UOp& body, const std::string& key, std::shared_ptr<Executable> e) {
-    const std::lock_guard lock(mutex_);
-    if (order_.size() >= most_entries) {
-      for (size_t i = 0; i < most_entries / 2; ++i) entries_.erase(order_[i]);
-      order_.erase(order_.begin(), order_.begin() + most_entries / 2);
-    }
-    if (!entries_.contains(body)) order_.push_back(body);
-    entries_[body][key] = std::move(e);
-  }
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    entries_.clear();
-    order_.clear();
-  }
-
- private:
-  static constexpr size_t most_entries = 1024;
-  std::mutex mutex_;
-  std::unordered_map<UOp, std::map<std::string, std::shared_ptr<Executable>>> entries_;
-  std::vector<UOp> order_;
-};
-
-ExecutableCache& executables() {
-  static auto* cache = new ExecutableCache;
+GraphCache<Executable>& executables() {
+  static auto* cache = new GraphCache<Executable>(1024);
   return *cache;
 }
 

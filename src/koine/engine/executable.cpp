@@ -15,6 +15,7 @@
 #include "koine/base/options.hpp"
 #include "koine/base/team.hpp"
 #include "koine/base/timer.hpp"
+#include "koine/engine/cache.hpp"
 #include "koine/engine/checks.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
@@ -28,33 +29,8 @@ namespace {
 
 // Programs by kernel and target. Kernels number their slots and axes from 0, so equal work is one
 // node whatever it works on.
-class ProgramCache {
- public:
-  std::shared_ptr<Program> find(const UOp& ast, const std::string& key) {
-    const std::lock_guard lock(mutex_);
-    const auto it = programs_.find(ast);
-    if (it == programs_.end()) return nullptr;
-    const auto found = it->second.find(key);
-    return found == it->second.end() ? nullptr : found->second;
-  }
-  void add(const UOp& ast, const std::string& key, std::shared_ptr<Program> program) {
-    const std::lock_guard lock(mutex_);
-    if (programs_.size() >= most_entries) programs_.clear();  // executables keep what they use
-    programs_[ast][key] = std::move(program);
-  }
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    programs_.clear();
-  }
-
- private:
-  static constexpr size_t most_entries = 8192;
-  std::mutex mutex_;
-  std::unordered_map<UOp, std::map<std::string, std::shared_ptr<Program>>> programs_;
-};
-
-ProgramCache& program_cache() {
-  static auto* cache = new ProgramCache;
+GraphCache<Program>& program_cache() {
+  static auto* cache = new GraphCache<Program>(8192);
   return *cache;
 }
 

@@ -1,4 +1,5 @@
-// The default schedule of a kernel on a CPU-like target.
+#include "koine/lower/heuristic.hpp"
+
 #include <algorithm>
 #include <optional>
 
@@ -7,7 +8,6 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/lower/optimize.hpp"
 #include "koine/lower/rangeify.hpp"
 
 namespace koine {

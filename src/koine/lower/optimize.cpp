@@ -10,6 +10,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/heuristic.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 

@@ -35,16 +35,6 @@ UOp apply_opt(const UOp& ast, const Opt& opt);
 /// Merges neighbouring loops that are only ever used together.
 UOp merge_ranges(const UOp& ast);
 
-/// A kernel and the edits that made it.
-struct Edited {
-  UOp ast;
-  std::vector<Opt> opts;
-};
-
-/// Applies the edits that suit a target: a register tile for matmul-like kernels, vector lanes for
-/// elementwise work and reductions, threads for what is left.
-Edited choose_opts(const UOp& ast, const Target& target);
-
 /// Stage 3: merge_ranges, then the heuristic's edits.
 UOp optimize(const UOp& ast, const Target& target, std::vector<Opt>* applied = nullptr);
 

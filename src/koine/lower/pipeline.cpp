@@ -14,6 +14,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/cost.hpp"
 #include "koine/lower/expand.hpp"
 #include "koine/lower/linearize.hpp"
 #include "koine/lower/select.hpp"
@@ -24,11 +25,6 @@
 
 namespace koine {
 namespace {
-
-double size_of(const UOp& bound) {
-  return bound.is(Op::Const) ? static_cast<double>(const_int(bound))
-                             : static_cast<double>(bound.bounds().high);
-}
 
 std::string kernel_name(const UOp& ast) {
   bool reduces = false;
@@ -46,7 +42,7 @@ KernelEstimate estimate_of(const UOp& ast) {
   for (const UOp& u : toposort(ast)) {
     double times = 1;
     const UOp& inside = u.is(Op::Reduce) ? u.src(0) : u;
-    for (const Node* r : inside.ranges()) times *= size_of(r->sources()[0]);
+    for (const Node* r : inside.ranges()) times *= largest(r->sources()[0]);
     if ((is_elementwise(u.op()) || u.is(Op::Reduce)) && u.dtype() != DType::Index &&
         !u.is(Op::Cast))
       out.operations += times;
@@ -54,7 +50,7 @@ KernelEstimate estimate_of(const UOp& ast) {
       const UOp& buffer = accessed_buffer(u);
       const auto bytes = static_cast<double>(item_size(buffer.dtype()));
       accessed[buffer] += times * bytes;
-      whole[buffer] = buffer.src().empty() ? 0 : size_of(product(buffer.src(0))) * bytes;
+      whole[buffer] = buffer.src().empty() ? 0 : largest(product(buffer.src(0))) * bytes;
     }
   }
   for (const auto& [buffer, bytes] : accessed) out.bytes += std::min(bytes, whole[buffer]);

@@ -28,10 +28,6 @@ constexpr int64_t runs_in_order = 1;
 /// one kernel. Intermediate buffers are Buffer nodes with slots counted from 0.
 std::vector<Kernel> rangeify(const UOp& values);
 
-/// Reduces of many elements to few are done in two steps, over chunks that depend on the shape
-/// alone (amendment C32), so that all threads take part. Strict mode keeps the ascending left fold.
-UOp split_large_reduces(const UOp& program);
-
 /// The same kernels as one node: Linear(Call(ast, buffers...)...).
 UOp schedule_node(const std::vector<Kernel>& kernels);
 

@@ -1,9 +1,10 @@
+#include "koine/lower/split_reduce.hpp"
+
 #include <algorithm>
 
 #include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/lower/rangeify.hpp"
 
 namespace koine {
 namespace {

@@ -1,0 +1,10 @@
+#pragma once
+#include "koine/ir/uop.hpp"
+
+namespace koine {
+
+/// Reduces of many elements to few are done in two steps, over chunks that depend on the shape
+/// alone (amendment C32), so that all threads take part. Strict mode keeps the ascending left fold.
+UOp split_large_reduces(const UOp& program);
+
+}  // namespace koine
