@@ -11,6 +11,7 @@
 #include "koine/engine/cache.hpp"
 #include "koine/engine/checks.hpp"
 #include "koine/engine/executable.hpp"
+#include "koine/engine/literals.hpp"
 #include "koine/engine/promises.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
@@ -189,10 +190,11 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
   }
   if (!work.values.empty()) {
     const double start = now_seconds();
-    const Callified program = callify(work.values, work.destinations);
+    Callified program = callify(work.values, work.destinations);
     const std::string device = device_of(out[work.position[0]]);
     const std::string key = fmt::format("{}/{}{}", device_runtime(device).target().name,
                                         options().cpu, options().noopt ? "/noopt" : "");
+    VariableValues bound = variables;
     std::shared_ptr<Executable> executable = executables().find(program.body, key);
     if (!executable) {
       if (options().verify >= 3) {
@@ -202,11 +204,15 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
           c.unchecked_stages += checks.unchecked;
         });
       }
+      program = take_out_literals(program, device, bound);
+      executable = executables().find(program.body, key);
+    }
+    if (!executable) {
       executable = build_executable(program.body, device);
       executables().add(program.body, key, executable);
     }
     count([&](Counters& c) { c.schedule_seconds += now_seconds() - start; });
-    executable->run(program.arguments, variables);
+    executable->run(program.arguments, bound);
   }
   for (size_t i = 0; i < values.size(); ++i) {
     if (!out[i]) out[i] = out[seen.at(values[i])];
@@ -244,6 +250,7 @@ void reset_counters() {
 }
 void clear_compile_cache() {
   executables().clear();
+  forget_literals();
   clear_program_cache();
 }
 

@@ -1,0 +1,92 @@
+// Values that change from call to call are no constants of a program: literals and the offsets of
+// slices.
+#include <cmath>
+#include <limits>
+
+#include "check.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
+
+namespace koine::test {
+namespace {
+
+int64_t compiled_in(const std::function<void()>& action) {
+  clear_compile_cache();
+  const int64_t before = counters().compiled;
+  action();
+  return counters().compiled - before;
+}
+
+TEST(literals, a_rate_that_changes_compiles_once_more) {
+  in_both_modes([] {
+    const auto start = Tensor::rand({300}).tolist<float>(), slope = start;
+    Tensor w = Tensor::from(start, {300}).realize();
+    const Tensor g = Tensor::from(slope, {300}).realize();
+    std::vector<double> expected(start.begin(), start.end());
+    EXPECT_EQ(compiled_in([&] {
+                for (int i = 1; i <= 50; ++i) {
+                  const auto rate = static_cast<double>(0.1F / static_cast<float>(i));
+                  w = (w - g * rate).realize();
+                  for (size_t k = 0; k < 300; ++k)
+                    expected[k] -= static_cast<double>(slope[k]) * rate;
+                }
+              }),
+              2);
+    const auto got = w.tolist<float>();
+    for (size_t k = 0; k < 300; ++k) EXPECT_NEAR(got[k], expected[k], 1e-5) << k;
+  });
+}
+
+TEST(literals, slices_that_move_compile_once_more) {
+  const Tensor x = Tensor::arange(1000).cast(DType::Float32).reshape({100, 10}).realize();
+  EXPECT_EQ(compiled_in([&] {
+              for (int64_t i = 0; i < 20; ++i)
+                EXPECT_EQ((x[Slice{i * 5, (i + 1) * 5}].sum().item()), 50 * i * 50 + 49 * 25);
+            }),
+            2);
+  EXPECT_EQ(compiled_in([&] {
+              for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(x[i].sum().item(), 100 * i + 45);
+            }),
+            2);
+  const int64_t moved = compiled_in([&] {
+    for (int64_t i = 0; i < 9; ++i)
+      for (int64_t j = 0; j < 10; ++j) EXPECT_EQ(x[i][j].item(), 10 * i + j);
+  });
+  EXPECT_EQ(moved, 3) << "one offset changed first, then both";
+}
+
+TEST(literals, a_cache_that_is_written_row_by_row) {
+  Tensor cache = Tensor::zeros({12, 4}).clone().realize();
+  for (int64_t i = 0; i < 12; ++i) {
+    Tensor row = cache[Slice{i, i + 1}];
+    row.assign(Tensor::full({1, 4}, static_cast<double>(i) + 0.5));
+    cache.realize();
+  }
+  const auto got = cache.tolist<float>();
+  for (size_t k = 0; k < got.size(); ++k) EXPECT_EQ(got[k], static_cast<float>(k / 4) + 0.5F) << k;
+}
+
+// Each value is that of the interpreter, whichever came before it.
+TEST(literals, every_value_is_computed_with_its_own) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> numbers{1, 0, -0.0, 2.5, NAN, inf, -inf, 1e-40, -1, 3e38, 2.5, 0.1};
+  for (const DType d :
+       {DType::Float32, DType::Float64, DType::Float16, DType::Int32, DType::UInt8}) {
+    std::mt19937_64 random(test_seed());
+    const UOp x = random_leaf(random, {7}, d);
+    for (const double number : numbers) {
+      if (!is_float(d) && !(std::abs(number) <= 3)) continue;
+      const UOp c =
+          expand(reshape(constant(d, is_float(d) ? number : std::abs(number)), shape_of({1})),
+                 shape_of({7}));
+      const UOp value = add(mul(x, c), maximum(c, x));
+      const OptionScope scope(strict_options());
+      const std::vector<UOp> got = realize({value});
+      EXPECT_EQ(difference(interpret(value, bindings_of(value)), array_of(got[0])), "")
+          << dtype_name(d) << ' ' << number;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace koine::test
