@@ -84,6 +84,15 @@ TEST(schedule, spec_C38_a_value_has_one_rounding) {
   });
 }
 
+TEST(schedule, spec_C38_a_kernel_holds_one_product) {
+  const Tensor y = filled({64, 48}), a = filled({48, 32}), b = filled({48, 32});
+  const Decisions second{{"Reduce", "a product beside another"}};
+  EXPECT_EQ(decisions({y.matmul(a) + y.matmul(b)}), second);
+  EXPECT_EQ(decisions({(y.matmul(a) + y.matmul(b)).relu() * 2.0}), second);
+  EXPECT_EQ(decisions({y.matmul(a) + y.matmul(a)}), Decisions{}) << "one product, twice";
+  EXPECT_EQ(decisions({y.matmul(a) + y.sum(1, true)}), Decisions{}) << "a sum is no product";
+}
+
 TEST(schedule, spec_C38_what_data_decides_the_place_of_is_computed_before) {
   const Tensor at = Tensor::from<int32_t>({3, 1, 1, 0, 2, 3}).realize(), x = filled({4, 50});
   const Decisions before{{"Reduce", "read at places that data decides"}};

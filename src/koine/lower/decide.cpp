@@ -311,7 +311,7 @@ class Decider {
   // --- decisions -----------------------------------------------------------------------------
 
   // Why a node gets memory of its own; empty: it does not.
-  std::string_view reason_for(const UOp& u, const std::vector<Use>& uses) const {
+  std::string_view reason_for(const UOp& u, const std::vector<Use>& uses) {
     if (const auto wanted = wanted_.find(u.node()); wanted != wanted_.end()) return wanted->second;
     if (!is_elementwise(u.op()) && !u.is(Op::Reduce)) return {};
     if (!reads_memory_[number(u)]) return {};
@@ -322,11 +322,45 @@ class Decider {
     // What is folded twice may be rounded in two ways.
     if (u.is(Op::Reduce) && uses.size() > 1) return "a reduce read at several places";
     for (const Use& use : uses) {
+      if (is_large_product(u, use) &&
+          products_.try_emplace(use.kernel, u.node()).first->second != u.node())
+        return "a product beside another";
       if (data_decides(use) && (u.is(Op::Reduce) || is_read_more_often_than_held(u, use)))
         return "read at places that data decides";
       if (const std::string_view reason = repeated(u, use); !reason.empty()) return reason;
     }
     return {};
+  }
+
+  // A sum of products of two values, each with a loop that the other lacks: it wants a register
+  // tile of its own.
+  bool is_large_product(const UOp& u, const Use& use) const {
+    if (!u.is(Op::Reduce) || u.as<ReduceArg>().op != Op::Add || !is_float(u.dtype())) return false;
+    UOp body = u.src(0);
+    while (body.is(Op::Cast)) body = UOp(body.src(0));
+    double work = reduced_size(u);
+    for (const UOp& loop : loops_around(use)) work *= largest(loop.src(0));
+    if (!body.is(Op::Mul) || work < 1 << 15) return false;
+    const Use place{use.kernel, use.at, {}, use.loops};
+    const Dependence left = source_loops(body.src(0), place),
+                     right = source_loops(body.src(1), place);
+    bool own[2] = {false, false};
+    for (const UOp& loop : use.loops) {
+      own[0] = own[0] || (left.on(loop) && !right.on(loop));
+      own[1] = own[1] || (right.on(loop) && !left.on(loop));
+    }
+    return own[0] && own[1];
+  }
+  // The loops that what lies below the movement of a value depends on; folded axes stand at 0.
+  static Dependence source_loops(UOp node, Use use) {
+    use.at = aligned(node, use.at);
+    while (is_movement(node.op()) && !node.is(Op::Stack) && !node.is(Op::Bitcast) &&
+           !node.is(Op::Index)) {
+      use = moved_to_source(node, use);
+      node = UOp(node.src(0));
+    }
+    use.guard = {};
+    return Dependence(use);
   }
 
   static bool data_decides(const Use& use) {
@@ -381,6 +415,7 @@ class Decider {
   std::vector<std::vector<Use>> uses_;                          // by number
   std::vector<bool> reads_memory_;                              // by number
   absl::flat_hash_map<const Node*, const Node*> held_;          // output value -> its Store
+  absl::flat_hash_map<const Node*, const Node*> products_;      // kernel -> the one it holds
   absl::flat_hash_map<const Node*, std::string_view> wanted_;   // read as memory, and why
   absl::flat_hash_map<const Node*, std::string_view> decided_;  // and why
   int64_t next_range_ = 0;
