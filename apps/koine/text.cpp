@@ -126,6 +126,7 @@ struct Work {
 Work work_of(const Given& g) {
   if (g.stage.empty()) return {schedule({g.graph})};
   if (g.stage == "callify") return {rangeify(split_large_reduces(g.graph))};
+  if (g.stage == "decide") return {rangeify(g.graph)};
   return {{{g.graph, {}, "given"}}, g.stage, true};
 }
 
@@ -143,14 +144,14 @@ LoweredKernel lower(const Kernel& kernel, const Work& work, const Target& target
   }
 }
 
-std::string after_callify(const Given& g) {
-  if (!g.stage.empty()) return to_text(g.graph);
+UOp callified(const Given& g) {
+  if (!g.stage.empty()) return g.graph;
   const UOp& value = g.graph;
   const Device device = value.device() ? value.device() : Device(default_device());
   const UOp to = value.is(Op::After)  // in memory already
                      ? UOp()
                      : new_buffer(value.shape(), value.dtype(), device);
-  return to_text(callify({value}, {to}).body);
+  return callify({value}, {to}).body;
 }
 
 const Target& target_here() { return device_runtime(default_device()).target(); }
@@ -166,8 +167,11 @@ std::string text_after(std::string_view text, std::string_view until) {
   for (const Given& g : parse_all(text, target)) {
     KOINE_REQUIRE(g.stage.empty() || place_of(until) >= place_of(g.stage), Value,
                   "--until={}: the graph is past it, after {}", until, g.stage);
-    if (until == "callify") {
-      out += "; after callify\n" + after_callify(g);
+    if (until == "callify" || until == "decide") {
+      UOp program = callified(g);
+      if (until == "decide" && g.stage != "decide")
+        program = decided_program(split_large_reduces(program));
+      out += fmt::format("; after {}\n{}", until, to_text(program));
       continue;
     }
     const Work work = work_of(g);

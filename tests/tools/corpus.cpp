@@ -45,7 +45,7 @@ std::vector<UOp> programs() {
 }
 
 std::vector<std::string> stages() {
-  return {"callify", "rangeify", "optimize", "expand", "select", "linearize"};
+  return {"callify", "decide", "rangeify", "optimize", "expand", "select", "linearize"};
 }
 
 }  // namespace

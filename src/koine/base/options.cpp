@@ -93,7 +93,8 @@ Options& mutable_options() {
 
 const std::vector<std::string_view>& stage_names() {
   static const auto& names = *new const std::vector<std::string_view>{
-      "callify", "rangeify", "optimize", "expand", "select", "linearize", "plan", "render"};
+      "callify", "decide",    "rangeify", "optimize", "expand",
+      "select",  "linearize", "plan",     "render"};
   return names;
 }
 
@@ -112,7 +113,7 @@ const std::vector<OptionRow>& option_table() {
       {"KOINE_THREADS", "0..1024", "worker threads; 0 means all cores"},
       {"KOINE_CPU", "x86-64-v2|x86-64-v3|x86-64-v4", "instruction set; unset means this host's"},
       {"KOINE_DEVICE", "a device name", "default device; unset means CPU"},
-      {"KOINE_DUMP", "a stage name", "prints every kernel after that stage"},
+      {"KOINE_DUMP", "a stage name", "prints every program or kernel after that stage"},
       {"KOINE_POISON", "0|1", "1 fills fresh and freed buffers with a pattern"},
       {"KOINE_MEMORY_LIMIT", "bytes", "most bytes a device may hold; 0 means the machine's memory"},
   };

@@ -23,7 +23,7 @@ struct Options {
   int threads = 0;      ///< KOINE_THREADS: workers for THREAD axes; 0 means all cores
   std::string cpu;      ///< KOINE_CPU: x86-64-v2, x86-64-v3 or x86-64-v4; empty means this host
   std::string device;   ///< KOINE_DEVICE: the default device; empty means CPU
-  std::string dump;     ///< KOINE_DUMP: a stage name; prints every kernel after that stage
+  std::string dump;     ///< KOINE_DUMP: a stage name; prints what comes out of it
   bool poison = false;  ///< KOINE_POISON: freed and fresh buffers are filled with a pattern
   IndexMode index = IndexMode::Raise;  ///< KOINE_INDEX: raise, clamp or fill
   int64_t memory_limit = 0;  ///< KOINE_MEMORY_LIMIT: bytes a device may hold; 0 means the machine's
@@ -35,7 +35,7 @@ struct OptionRow {
   const char* meaning;  ///< one line
 };
 
-/// The names of the eight stages, in order.
+/// The names of the eight stages and of the first part of Rangeify, in order.
 const std::vector<std::string_view>& stage_names();
 
 /// The process's options. Throws Error (Value) for a value that a variable does not take and for a

@@ -194,6 +194,7 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
     const std::string device = device_of(out[work.position[0]]);
     const std::string key = fmt::format("{}/{}{}", device_runtime(device).target().name,
                                         options().cpu, options().noopt ? "/noopt" : "");
+    dump_stage("callify", [&] { return to_text(program.body); });
     VariableValues bound = variables;
     std::shared_ptr<Executable> executable = executables().find(program.body, key);
     if (!executable) {

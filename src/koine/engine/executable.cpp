@@ -69,6 +69,7 @@ std::shared_ptr<Program> compile_kernel(const UOp& ast, DeviceRuntime& device,
   CheckCounts checks = lowered.checks;
   if (changes.graph) lowered.linear = changes.graph("render", lowered.linear);
   auto program = device.compile(lowered);
+  dump_stage("render", [&] { return program->source() + "\n"; });
   if (options().debug >= 5) fmt::print(stderr, "{}\n", program->source());
   if (options().verify >= 3 && device.computes())
     checks += check_rendered(*program, lowered, device, changes.graph);
@@ -101,6 +102,7 @@ class Compiled : public Executable {
     const std::vector<Kernel> kernels = schedule_kernels(program, changes.graph);
     print_schedule(kernels);
     place_temporaries(kernels);
+    dump_stage("plan", [&] { return plan_text(); });
     if (options().verify >= 3) {
       const CheckCounts checks = check_scheduled(program, kernels, changes);
       count([&](Counters& c) {
@@ -163,6 +165,17 @@ class Compiled : public Executable {
                  kernels[i].reason);
       if (options().debug >= 3) fmt::print(stderr, "{}", tree_text(kernels[i].ast));
     }
+  }
+
+  std::string plan_text() const {
+    std::string out = fmt::format("an arena of {} bytes\n", temporaries_.plan.arena_bytes);
+    for (size_t i = 0; i < temporaries_.lifetimes.size(); ++i) {
+      const Lifetime& t = temporaries_.lifetimes[i];
+      out +=
+          fmt::format("{} {} at {}: {} bytes, kernels {} to {}\n", dtype_name(t.buffer.dtype()),
+                      shape_text(t.buffer), temporaries_.plan.offsets[i], t.bytes, t.first, t.last);
+    }
+    return out;
   }
 
   void place_temporaries(const std::vector<Kernel>& kernels) {

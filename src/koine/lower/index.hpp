@@ -10,9 +10,9 @@
 namespace koine {
 
 /// What a kernel knows of memory while its values are indexed.
-class KernelMemory {
+class KernelReads {
  public:
-  virtual ~KernelMemory() = default;
+  virtual ~KernelReads() = default;
   /// Whether a node is read from memory here, and not computed.
   virtual bool is_read(const UOp& node) = 0;
   /// The Param of this kernel that stands for the memory of a node, seen with a dtype and a number
@@ -26,7 +26,7 @@ class KernelMemory {
 /// read from. Nothing is decided here; what reads equal elements is one node.
 class Indexer {
  public:
-  explicit Indexer(KernelMemory& memory) : memory_(memory) {}
+  explicit Indexer(KernelReads& memory) : memory_(memory) {}
 
   /// A scalar: the element of a node at a place.
   UOp element(const UOp& node, const Indices& at);
@@ -71,7 +71,7 @@ class Indexer {
   static Indices places_in_source(const UOp& node, const Indices& at, UOp& inside,
                                   const Fetch& fetch);
 
-  KernelMemory& memory_;
+  KernelReads& memory_;
   absl::flat_hash_map<Place, UOp> memo_;
   absl::flat_hash_map<Place, Indices> reduce_ranges_;
   absl::flat_hash_map<const Node*, Local> locals_;

@@ -117,8 +117,7 @@ UOp run_stage(const Stage& stage, const UOp& in, Observed& observed) {
   const double seconds = now_seconds() - start;
   if (observed.change && !given && !stage.steps.empty()) out = observed.change(stage.name, out);
   if (options().debug >= 7) fmt::print(stderr, "  {:10} {:8.3f} ms\n", stage.name, seconds * 1e3);
-  if (options().dump == stage.name)
-    fmt::print(stderr, "--- after {}\n{}", stage.name, to_text(out));
+  dump_stage(stage.name, [&] { return to_text(out); });
   if (observed.sink) observed.sink(stage.name, out);
   if (options().verify >= 3 && !given) check_steps(stage, in, observed);
   if (options().verify >= 2 || (options().verify == 1 && stage.edge))
@@ -129,7 +128,7 @@ UOp run_stage(const Stage& stage, const UOp& in, Observed& observed) {
 }  // namespace
 
 VerifyLevel level_after(std::string_view stage) {
-  if (stage == "callify") return VerifyLevel::Program;
+  if (stage == "callify" || stage == "decide") return VerifyLevel::Program;
   if (stage == "expand") return VerifyLevel::Shaped;
   if (stage == "select") return VerifyLevel::Selected;
   return stage == "rangeify" || stage == "optimize" ? VerifyLevel::Kernel : VerifyLevel::Linear;
@@ -172,6 +171,10 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
   out.linear = run_stage({"linearize", true, {}, {{"", linearize}}}, k, observed);
   out.checks = observed.checks;
   return out;
+}
+
+void dump_stage(std::string_view stage, const std::function<std::string()>& text) {
+  if (options().dump == stage) fmt::print(stderr, "--- after {}\n{}", stage, text());
 }
 
 void count_check(CheckCounts& counts, std::string_view stage, bool checked) {

@@ -46,6 +46,9 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
                            const std::vector<Opt>* opts = nullptr, const StageChange& change = {},
                            std::string_view given = "rangeify");
 
+/// Prints what came out of a stage where KOINE_DUMP asks for that.
+void dump_stage(std::string_view stage, const std::function<std::string()>& text);
+
 /// Reports at KOINE_DEBUG=1 that a stage was too large for KOINE_VERIFY=3, and counts.
 void count_check(CheckCounts& counts, std::string_view stage, bool checked);
 

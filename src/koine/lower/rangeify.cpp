@@ -19,6 +19,7 @@
 #include "koine/lower/index.hpp"
 #include "koine/lower/merge.hpp"
 #include "koine/lower/order.hpp"
+#include "koine/lower/pipeline.hpp"
 #include "koine/lower/scatter.hpp"
 #include "koine/lower/sum_tree.hpp"
 #include "koine/lower/validity.hpp"
@@ -46,7 +47,7 @@ struct Request {
   bool transfer;  // a copy between devices
 };
 
-class Scheduler : private KernelMemory {
+class Scheduler : private KernelReads {
  public:
   // `to_copy`: versions that are read from a copy, because they are overwritten too early.
   Scheduler(const UOp& program, const absl::flat_hash_set<const Node*>& to_copy)
@@ -430,8 +431,15 @@ class Scheduler : private KernelMemory {
 
 }  // namespace
 
-std::vector<Kernel> rangeify(const UOp& values) {
+UOp decided_program(const UOp& values) {
   const UOp program = decide(make_validity_explicit(values));
+  dump_stage("decide", [&] { return to_text(program); });
+  if (options().verify >= 2) verify(program, VerifyLevel::Program, "decide");
+  return program;
+}
+
+std::vector<Kernel> rangeify(const UOp& values) {
+  const UOp program = decided_program(values);
   std::vector<Kernel> kernels;
   absl::flat_hash_set<const Node*> to_copy;
   while (true) {

@@ -21,6 +21,10 @@ struct Kernel {
 /// Tag of an End whose iterations may store to one place: the last of them stays.
 constexpr int64_t runs_in_order = 1;
 
+/// The first part of stage 2: the program over values alone, with what is decided written into it
+/// (`make_validity_explicit`, `decide`).
+UOp decided_program(const UOp& values);
+
 /// Stage 2. Splits a stateless program into kernels in execution order. Elementwise chains,
 /// movement, and reduces with their prologue and epilogue fuse; a value gets a buffer of its own
 /// where fusing would repeat work (amendment C38): it is read by several kernels, or under a loop
