@@ -93,6 +93,22 @@ TEST(schedule, spec_C38_a_kernel_holds_one_product) {
   EXPECT_EQ(decisions({y.matmul(a) + y.sum(1, true)}), Decisions{}) << "a sum is no product";
 }
 
+TEST(schedule, spec_C38_a_kernel_does_not_grow_without_bound) {
+  in_both_modes([] {
+    const Tensor x = Tensor::from<float>({1, -2, 0.5F}).realize();
+    Tensor chain = x;
+    for (int i = 0; i < 1000; ++i) chain = chain * Tensor(0.5) + x;
+    EXPECT_EQ(decisions({chain}).size(), 4u);
+    EXPECT_EQ(kernel_count({chain}), 5);
+    EXPECT_EQ(chain.tolist<float>(), (std::vector<float>{2, -4, 1}));
+    // As many terms side by side.
+    Tensor sum = x * Tensor(0.0);
+    for (int i = 1; i <= 600; ++i) sum = sum + x * Tensor(static_cast<double>(i));
+    EXPECT_LE(kernel_count({sum}), 6);
+    EXPECT_EQ(sum.tolist<float>(), (std::vector<float>{180300, -360600, 90150}));
+  });
+}
+
 TEST(schedule, spec_C38_what_data_decides_the_place_of_is_computed_before) {
   const Tensor at = Tensor::from<int32_t>({3, 1, 1, 0, 2, 3}).realize(), x = filled({4, 50});
   const Decisions before{{"Reduce", "read at places that data decides"}};

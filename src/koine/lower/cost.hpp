@@ -5,6 +5,10 @@
 
 namespace koine {
 
+/// Operations on values that one kernel may hold: passes and LLVM take their time for what is
+/// compiled together.
+constexpr size_t most_fused_operations = 400;
+
 /// The largest value of a size.
 double largest(const UOp& size);
 /// How many elements are folded into one.

@@ -329,7 +329,15 @@ class Decider {
         return "read at places that data decides";
       if (const std::string_view reason = repeated(u, use); !reason.empty()) return reason;
     }
-    return {};
+    return several ? std::string_view() : grown(u, uses[0].kernel);
+  }
+
+  // A long chain goes on in another kernel.
+  std::string_view grown(const UOp& u, const Node* kernel) {
+    size_t& operations = operations_[kernel];
+    if (!is_elementwise(u.op()) || ++operations <= most_fused_operations) return {};
+    operations = 0;
+    return "its kernel is large enough";
   }
 
   // A sum of products of two values, each with a loop that the other lacks: it wants a register
@@ -415,6 +423,7 @@ class Decider {
   std::vector<std::vector<Use>> uses_;                          // by number
   std::vector<bool> reads_memory_;                              // by number
   absl::flat_hash_map<const Node*, const Node*> held_;          // output value -> its Store
+  absl::flat_hash_map<const Node*, size_t> operations_;         // kernel -> how many it has
   absl::flat_hash_map<const Node*, const Node*> products_;      // kernel -> the one it holds
   absl::flat_hash_map<const Node*, std::string_view> wanted_;   // read as memory, and why
   absl::flat_hash_map<const Node*, std::string_view> decided_;  // and why

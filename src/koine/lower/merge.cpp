@@ -11,6 +11,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/lower/cost.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -18,7 +19,6 @@ namespace koine {
 namespace {
 
 constexpr size_t most_buffers = 32;
-constexpr size_t most_nodes = 4000;
 constexpr size_t most_looked_at = 256;  // kernels, when a path is looked for
 
 // A kernel of one loop nest whose Stores go to memory that nothing else in it touches.
@@ -26,7 +26,7 @@ struct Nest {
   std::vector<UOp> loops;
   std::vector<UOp> stores;
   std::vector<UOp> loads;
-  size_t nodes = 0;
+  size_t operations = 0;  // on values
 };
 
 int64_t slot_of(const UOp& access) { return accessed_buffer(access).as<BufferArg>().slot; }
@@ -62,7 +62,7 @@ std::optional<Nest> nest_of(const Kernel& kernel) {
     if (!stored.insert(slot_of(s)).second) return std::nullopt;
   }
   for (const UOp& u : toposort(kernel.ast)) {
-    ++out.nodes;
+    if (is_elementwise(u.op()) && u.dtype() != DType::Index) ++out.operations;
     if (u.is(Op::After) || u.is(Op::Buffer)) return std::nullopt;  // LOCAL memory
     if (u.is(Op::Load)) {
       if (stored.contains(slot_of(u))) return std::nullopt;
@@ -118,7 +118,7 @@ class Merger {
   bool merge(size_t first, size_t second) {
     if (first == second || !nests_[first] || !nests_[second]) return false;
     const Nest &a = *nests_[first], &b = *nests_[second];
-    if (a.loops != b.loops || a.nodes + b.nodes > most_nodes) return false;
+    if (a.loops != b.loops || a.operations + b.operations > most_fused_operations) return false;
     const Device device = kernels_[first].buffers[0].device();
     if (!(device == kernels_[second].buffers[0].device())) return false;
     const bool feeds = depends(second, first);
