@@ -314,7 +314,7 @@ class Decider {
   std::string_view reason_for(const UOp& u, const std::vector<Use>& uses) {
     if (const auto wanted = wanted_.find(u.node()); wanted != wanted_.end()) return wanted->second;
     if (!is_elementwise(u.op()) && !u.is(Op::Reduce)) return {};
-    if (!reads_memory_[number(u)]) return {};
+    if (uses.empty() || !reads_memory_[number(u)]) return {};  // a shape, or a constant
     const bool several = std::any_of(uses.begin(), uses.end(),
                                      [&](const Use& use) { return use.kernel != uses[0].kernel; });
     if (several && (u.is(Op::Reduce) || element_cost(u, nullptr) >= 4))
