@@ -215,6 +215,21 @@ TEST(schedule, spec_W11_what_stays_apart) {
   EXPECT_EQ(beside.tolist<float>()[7], 1.5F + 200 * 100 * 5.0F);
 }
 
+// What is read byte by byte is in memory before: no value stands for it.
+TEST(schedule, spec_W11_memory_seen_with_two_dtypes_is_no_value) {
+  in_both_modes([] {
+    const Tensor x = Tensor::from<float>({1, -2, 0.5F, 3}).realize();
+    const UOp t = (x * 3.0).uop();
+    const UOp bytes = reshape(bitcast(t, DType::UInt8), shape_of({4, 4}));
+    const UOp sums = reshape(reduce(Op::Add, cast(bytes, DType::Float32), {1}), shape_of({4}));
+    const UOp both = add(t, sums);
+    EXPECT_EQ(schedule({t, both}).size(), 2u);
+    const std::vector<UOp> got = realize({t, both});
+    EXPECT_EQ(array_of(got[0]).data, interpret(t, bindings_of(t)).data);
+    EXPECT_EQ(array_of(got[1]).data, interpret(both, bindings_of(both)).data);
+  });
+}
+
 // Values of one shape with sums between them, all asked for at once: merged kernels keep the order
 // that the sums demand.
 TEST(schedule, spec_W11_merged_kernels_compute_what_single_ones_do) {

@@ -185,7 +185,17 @@ class Merger {
     std::optional<UOp> ast = forwarded(*nests_[first], second_ast, feeds);
     if (!ast) return std::nullopt;
     out.ast = *ast;
-    return out;
+    return stores_under_two_dtypes(out) ? std::nullopt : std::optional(out);
+  }
+
+  // Memory that is seen with two dtypes has two slots, and loads from one do not wait for stores to
+  // the other.
+  static bool stores_under_two_dtypes(const Kernel& k) {
+    const NodeList order = toposort(k.ast);
+    return std::any_of(order.begin(), order.end(), [&](const UOp& u) {
+      return u.is(Op::Store) && std::count(k.buffers.begin(), k.buffers.end(),
+                                           k.buffers[static_cast<size_t>(slot_of(u))]) > 1;
+    });
   }
 
   template <class Visit>
