@@ -61,7 +61,7 @@ std::vector<Literal> literals_of(const UOp& body) {
   return out;
 }
 
-// The body with some literals taken out; `number(k)` is what stands for the k-th.
+// The body with some literals taken out; `stand_in(k)` is what stands for the k-th.
 UOp without(const UOp& body, const std::vector<Literal>& literals, const std::vector<bool>& taken,
             const std::function<UOp(size_t)>& stand_in) {
   std::unordered_map<UOp, std::vector<size_t>> of;

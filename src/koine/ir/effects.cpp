@@ -37,6 +37,16 @@ std::vector<UOp> afters_in(const UOp& dependency) {
   return out;
 }
 
+bool shows_memory(Op op) {
+  return op == Op::After || op == Op::Contiguous || op == Op::Detach ||
+         op == Op::ContiguousBackward;
+}
+UOp stored_value(const UOp& store) {
+  const UOp* value = &store.src(1);
+  while (shows_memory(value->op()) && !value->is(Op::After)) value = &value->src(0);
+  return *value;
+}
+
 bool has_effects(const UOp& root) { return (root.node()->ops_below & mask_of(Op::After)) != 0; }
 
 Versions::Versions(const UOp& root) {

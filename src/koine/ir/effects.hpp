@@ -16,6 +16,11 @@ std::vector<UOp> stores_in(const UOp& effect);
 /// The Afters that a dependency waits for: through Groups and Ends, and those below a value.
 std::vector<UOp> afters_in(const UOp& dependency);
 
+/// Whether an op shows the memory of its first source: an After, or a marker.
+bool shows_memory(Op op);
+/// What the Store of an output stores, without markers around it.
+UOp stored_value(const UOp& store);
+
 /// False where nothing below can store.
 bool has_effects(const UOp& root);
 

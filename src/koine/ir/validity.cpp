@@ -22,9 +22,13 @@ bool is_whole(const UOp& u) {
          u.is(Op::Load) || u.dtype() == DType::Void || asks_for_buffer(u);
 }
 
+bool brings_invalid(const UOp& u) {
+  return (u.is(Op::Pad) && u.src().size() == 3) || (u.is(Op::Const) && is_invalid(u));
+}
+
 void PartlyInvalid::visit(const UOp& u) {
   if (is_whole(u)) return;
-  bool partly = (u.is(Op::Pad) && u.src().size() == 3) || (u.is(Op::Const) && is_invalid(u));
+  bool partly = brings_invalid(u);
   for (const UOp& s : u.src()) partly = partly || contains(s);
   if (partly) nodes_.insert(u.node());
 }
@@ -137,12 +141,6 @@ UOp InvalidElements::of(const UOp& node) const {
 void InvalidElements::visit(const UOp& node) { visit(node, node); }
 void InvalidElements::visit(const UOp& node, const UOp& same) {
   if (const UOp bad = OneNode(*this, same).compute(node)) known_.set(node.node(), bad);
-}
-
-UOp invalid_elements(const UOp& value) {
-  InvalidElements elements;
-  for (const UOp& u : toposort(value)) elements.visit(u);
-  return elements.of(value);
 }
 
 }  // namespace koine

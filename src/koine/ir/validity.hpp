@@ -16,6 +16,9 @@ bool asks_for_buffer(const UOp& node);
 /// Whether all elements of a node are valid whatever those of its sources are.
 bool is_whole(const UOp& node);
 
+/// Whether a node brings invalid elements in: a Pad without fill, or the invalid constant.
+bool brings_invalid(const UOp& node);
+
 /// The nodes of which some elements may be invalid, among those that were visited.
 class PartlyInvalid {
  public:
@@ -43,8 +46,5 @@ class InvalidElements {
  private:
   NodeMap<UOp> known_;
 };
-
-/// The same of one value.
-UOp invalid_elements(const UOp& value);
 
 }  // namespace koine

@@ -103,26 +103,16 @@ class Decider {
 
   // --- memory --------------------------------------------------------------------------------
 
-  static bool passes(Op op) {
-    return op == Op::After || op == Op::Contiguous || op == Op::Detach ||
-           op == Op::ContiguousBackward;
-  }
-
   // An output holds its value for all who read that.
   void hold(const UOp& store) {
     const UOp value = stored_value(store);
     if (!value.is(Op::After) && !in_memory(value)) held_.emplace(value.node(), store.node());
   }
-  static UOp stored_value(const UOp& store) {
-    UOp value = store.src(1);
-    while (passes(value.op()) && !value.is(Op::After)) value = value.src(0);
-    return value;
-  }
-
   bool in_memory(const UOp& node) const {
     for (const UOp* u = &node;; u = &u->src(0)) {
       if (u->is(Op::Param) || u->is(Op::Buffer) || held_.contains(u->node())) return true;
-      if (decided_.contains(u->node()) || !passes(u->op())) return decided_.contains(u->node());
+      if (decided_.contains(u->node()) || !shows_memory(u->op()))
+        return decided_.contains(u->node());
     }
   }
 
@@ -181,12 +171,7 @@ class Decider {
   // The loops over all elements of a value.
   Use open(const UOp& value, const Node* kernel) {
     Use use{kernel, {}, {}, {}};
-    for (size_t i = 0; i < value.rank(); ++i) {
-      const UOp size = value.dim(i);
-      use.at.push_back(is_const(size, 1) ? index_const(0)
-                                         : range(next_range_++, size, AxisType::Loop));
-      if (use.at.back().is(Op::Range)) use.loops.push_back(use.at.back());
-    }
+    use.at = open_loops(value, next_range_, use.loops);
     return use;
   }
 
@@ -233,7 +218,7 @@ class Decider {
       case Op::Assume:
         return read(u.src(0), use);
       default:
-        if (passes(u.op())) return read(u.src(0), use);
+        if (shows_memory(u.op())) return read(u.src(0), use);
         if (is_movement(u.op())) read(u.src(0), moved_to_source(u, use));
     }
   }
@@ -283,24 +268,12 @@ class Decider {
 
   // The place in the source of an Index: each index is a value of its own, read at a place.
   Use indexed(const UOp& u, const Use& use) {
-    const UOp& source = u.src(0);
-    Use out{use.kernel, {}, use.guard, use.loops};
-    auto next = use.at.begin();
-    for (size_t axis = 0; axis < source.rank(); ++axis) {
-      if (axis + 1 >= u.src().size()) {
-        out.at.push_back(*next++);
-        continue;
-      }
-      const UOp& which = u.src(axis + 1);
-      const Indices at(next, next + static_cast<std::ptrdiff_t>(which.rank()));
-      next += static_cast<std::ptrdiff_t>(which.rank());
-      read(which, {use.kernel, at, use.guard, use.loops});
-      out.at.push_back(simplify(cast(element(which, at), DType::Index)));
-      UOp inside;
-      keep_within(out.at.back(), source.dim(axis), inside);
-      out.guard = conjunction(out.guard, inside);
-    }
-    return out;
+    UOp inside;
+    Indices at = koine::indexed(u, use.at, inside, [&](const UOp& which, const Indices& its) {
+      read(which, {use.kernel, its, use.guard, use.loops});
+      return element(which, its);
+    });
+    return {use.kernel, std::move(at), conjunction(use.guard, inside), use.loops};
   }
 
   // A value that is not looked into: all that counts is which loops it depends on.

@@ -22,18 +22,7 @@ UOp load_under(const UOp& guard, const UOp& address, DType dtype) {
 }  // namespace
 
 Indices Indexer::open_loops(const UOp& value, std::vector<UOp>& loops) {
-  Indices at;
-  loops.clear();
-  for (size_t i = 0; i < value.rank(); ++i) {
-    const UOp size = value.dim(i);
-    if (is_const(size, 1)) {
-      at.push_back(index_const(0));
-      continue;
-    }
-    loops.push_back(range(next_range_++, size, AxisType::Loop));
-    at.push_back(loops.back());
-  }
-  return at;
+  return koine::open_loops(value, next_range_, loops);
 }
 
 // Explicit stack: chains of hundreds of thousands of nodes are legal.
@@ -218,7 +207,7 @@ UOp Indexer::local(const Place& place) {
 // Index by values: each index is bounds-checked; out of range reads 0 (amendment C28).
 UOp Indexer::indexed(const Place& place) {
   UOp inside;
-  const Indices at = places_in_source(
+  const Indices at = koine::indexed(
       place.node, place.at, inside,
       [&](const UOp& which, const Indices& its) { return need({which, its, place.guard}); });
   if (!missing_.empty()) return {};
@@ -228,29 +217,8 @@ UOp Indexer::indexed(const Place& place) {
 }
 
 Indices Indexer::indexed_place(const UOp& node, const Indices& at, UOp& inside) {
-  return places_in_source(
-      node, at, inside, [&](const UOp& which, const Indices& its) { return element(which, its); });
-}
-
-// `fetch` gives the element of one index value.
-Indices Indexer::places_in_source(const UOp& node, const Indices& at, UOp& inside,
-                                  const Fetch& fetch) {
-  const UOp& source = node.src(0);
-  Indices out;
-  auto next = at.begin();
-  for (size_t k = 0; k < source.rank(); ++k) {
-    if (k + 1 >= node.src().size()) {
-      out.push_back(*next++);
-      continue;
-    }
-    const UOp& which = node.src(k + 1);
-    const Indices its(next, next + static_cast<std::ptrdiff_t>(which.rank()));
-    next += static_cast<std::ptrdiff_t>(which.rank());
-    const UOp value = fetch(which, its);
-    out.push_back(value ? simplify(cast(value, DType::Index)) : index_const(0));
-    keep_within(out.back(), source.dim(k), inside);
-  }
-  return out;
+  return koine::indexed(node, at, inside,
+                        [&](const UOp& which, const Indices& its) { return element(which, its); });
 }
 
 }  // namespace koine

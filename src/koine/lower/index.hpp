@@ -1,7 +1,6 @@
 #pragma once
 #include <absl/container/flat_hash_map.h>
 
-#include <functional>
 #include <vector>
 
 #include "koine/ir/uop.hpp"
@@ -56,7 +55,6 @@ class Indexer {
     int64_t slot = 0;
     UOp filled;  // null: not yet
   };
-  using Fetch = std::function<UOp(const UOp& which, const Indices& at)>;
 
   UOp need(Place place);
   UOp build(const Place& place);
@@ -68,8 +66,6 @@ class Indexer {
   UOp gated(const Place& place);
   UOp local(const Place& place);
   UOp indexed(const Place& place);
-  static Indices places_in_source(const UOp& node, const Indices& at, UOp& inside,
-                                  const Fetch& fetch);
 
   KernelReads& memory_;
   absl::flat_hash_map<Place, UOp> memo_;

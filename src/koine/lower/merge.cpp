@@ -12,6 +12,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/lower/cost.hpp"
+#include "koine/lower/optimize.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -177,7 +178,7 @@ class Merger {
       const auto [it, fresh] = slots.try_emplace(std::pair(buffer.node(), p.dtype()),
                                                  static_cast<int64_t>(out.buffers.size()));
       if (fresh) out.buffers.push_back(buffer);
-      renamed.emplace(p, UOp::make(Op::Param, p.src(), BufferArg{it->second, p.dtype(), {}}));
+      renamed.emplace(p, with_slot(p, it->second));
     });
     if (out.buffers.size() > most_buffers) return std::nullopt;
     renumber_reduces(a, b, renamed);
@@ -198,6 +199,8 @@ class Merger {
     });
   }
 
+  static UOp with_slot(const UOp& p, int64_t slot) { return param(slot, p.src(0), p.dtype()); }
+
   template <class Visit>
   static void for_each_param(const UOp& ast, Visit&& visit) {
     std::vector<UOp> params;
@@ -211,15 +214,11 @@ class Merger {
 
   // The folds of the second kernel get loops of their own.
   static void renumber_reduces(const Kernel& a, const Kernel& b, Substitution& renamed) {
-    int64_t next = 0;
-    for (const UOp& u : toposort(a.ast))
-      if (u.is(Op::Range)) next = std::max(next, u.as<RangeArg>().id + 1);
-    std::vector<UOp> folded;
-    for (const UOp& u : toposort(b.ast))
-      if (u.is(Op::Range) && u.as<RangeArg>().type == AxisType::Reduce) folded.push_back(u);
-    std::sort(folded.begin(), folded.end(),
-              [](const UOp& x, const UOp& y) { return x.as<RangeArg>().id < y.as<RangeArg>().id; });
-    for (const UOp& r : folded) renamed.emplace(r, range(next++, r.src(0), AxisType::Reduce));
+    const std::vector<UOp> taken = kernel_ranges(a.ast);
+    int64_t next = taken.empty() ? 0 : taken.back().as<RangeArg>().id + 1;
+    for (const UOp& r : kernel_ranges(b.ast))
+      if (r.as<RangeArg>().type == AxisType::Reduce)
+        renamed.emplace(r, range(next++, r.src(0), AxisType::Reduce));
   }
 
   static std::optional<UOp> forwarded(const Nest& a, const UOp& second, bool feeds) {
@@ -310,11 +309,8 @@ class Merger {
                false,
                k.needs};
     Substitution renamed;
-    std::vector<std::pair<UOp, UOp>> params;
     for_each_param(out.ast, [&](const UOp& p, int64_t slot) {
-      renamed.emplace(
-          p, UOp::make(Op::Param, p.src(),
-                       BufferArg{static_cast<int64_t>(out.buffers.size()), p.dtype(), {}}));
+      renamed.emplace(p, with_slot(p, static_cast<int64_t>(out.buffers.size())));
       out.buffers.push_back(k.buffers[static_cast<size_t>(slot)]);
     });
     out.ast = substitute(out.ast, renamed);

@@ -7,7 +7,6 @@
 #include <deque>
 
 #include "koine/base/error.hpp"
-#include "koine/base/hash.hpp"
 #include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
@@ -87,15 +86,9 @@ class Scheduler : private KernelReads {
     while (true) {
       if (const auto it = realized_.find(n); it != realized_.end()) return it->second;
       if (n->op == Op::Param || n->op == Op::Buffer) return UOp::share(n);
-      const bool passes = n->op == Op::After || n->op == Op::Contiguous || n->op == Op::Detach ||
-                          n->op == Op::ContiguousBackward;
-      if (!passes) return {};
+      if (!shows_memory(n->op)) return {};
       n = n->sources()[0].node();
     }
-  }
-
-  static bool is_marker(const UOp& u) {
-    return u.is(Op::Contiguous) || u.is(Op::Detach) || u.is(Op::ContiguousBackward);
   }
 
   void output(const UOp& effect) {
@@ -105,8 +98,7 @@ class Scheduler : private KernelReads {
     }
     KOINE_INVARIANT(effect.is(Op::Store), "a program holds Stores and Afters, got {}",
                     op_name(effect.op()));
-    UOp value = effect.src(1);
-    while (is_marker(value)) value = value.src(0);
+    const UOp value = stored_value(effect);
     const UOp& target = effect.src(0);
     queue_.push_back({{{target, value, {}}}, {}, "output", is_transfer(value)});
     if (!value.is(Op::After) && !storage_of(value)) realized_.emplace(value.node(), target);
@@ -374,7 +366,8 @@ class Scheduler : private KernelReads {
       return current_.reads.back();
     }
     const Node* n = node.node();
-    while (!realized_.contains(n) && is_marker(Borrowed(n))) n = n->sources()[0].node();
+    while (!realized_.contains(n) && shows_memory(n->op) && n->op != Op::After)
+      n = n->sources()[0].node();
     if (const auto it = realized_.find(n); it != realized_.end()) {
       current_.reads.push_back(it->second);
       return it->second;

@@ -7,6 +7,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/optimize.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
@@ -115,9 +116,7 @@ UOp scatter_kernel(const UOp& ast, const Scatter& scatter) {
   const std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());
   const UOp filled = end(store(stored.src(0), scatter.miss), loops);
   // The second nest has ranges of its own: the d of the fold, then the loops other than k.
-  int64_t next = 0;
-  for (const UOp& u : toposort(ast))
-    if (u.is(Op::Range)) next = std::max(next, u.as<RangeArg>().id + 1);
+  int64_t next = kernel_ranges(ast).back().as<RangeArg>().id + 1;  // it has loops
   Substitution fresh;
   std::vector<UOp> nest;
   auto renew = [&](const UOp& r) {

@@ -76,11 +76,6 @@ class Resolver {
   NodeMap<UOp> values_;
 };
 
-// Only these bring invalid elements in.
-bool brings_invalid(const UOp& u) {
-  return (u.is(Op::Pad) && u.src().size() == 3) || (u.is(Op::Const) && is_invalid(u));
-}
-
 }  // namespace
 
 UOp make_validity_explicit(const UOp& program) {

@@ -63,6 +63,41 @@ UOp without_promises(const UOp& value) {
   return rewrite(value, rules);
 }
 
+Indices open_loops(const UOp& value, int64_t& next_range, std::vector<UOp>& loops) {
+  Indices at;
+  loops.clear();
+  for (size_t i = 0; i < value.rank(); ++i) {
+    const UOp size = value.dim(i);
+    if (is_const(size, 1)) {
+      at.push_back(index_const(0));
+      continue;
+    }
+    loops.push_back(range(next_range++, size, AxisType::Loop));
+    at.push_back(loops.back());
+  }
+  return at;
+}
+
+Indices indexed(const UOp& node, const Indices& at, UOp& inside,
+                const std::function<UOp(const UOp& which, const Indices& at)>& fetch) {
+  const UOp& source = node.src(0);
+  Indices out;
+  auto next = at.begin();
+  for (size_t k = 0; k < source.rank(); ++k) {
+    if (k + 1 >= node.src().size()) {
+      out.push_back(*next++);
+      continue;
+    }
+    const UOp& which = node.src(k + 1);
+    const Indices its(next, next + static_cast<std::ptrdiff_t>(which.rank()));
+    next += static_cast<std::ptrdiff_t>(which.rank());
+    const UOp value = fetch(which, its);
+    out.push_back(value ? simplify(cast(value, DType::Index)) : index_const(0));
+    keep_within(out.back(), source.dim(k), inside);
+  }
+  return out;
+}
+
 Indices moved(const UOp& node, const Indices& at, UOp& inside) {
   const UOp& source = node.src(0);
   Indices out(source.rank());

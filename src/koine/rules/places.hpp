@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "koine/ir/uop.hpp"
@@ -27,6 +28,15 @@ bool is_false(const UOp& condition);
 void keep_within(UOp& at, const UOp& size, UOp& inside);
 /// Takes the promises out of a value.
 UOp without_promises(const UOp& value);
+
+/// New LOOP Ranges over all elements of a value, outermost first, numbered from `next_range` on,
+/// and the place they stand at.
+Indices open_loops(const UOp& value, int64_t& next_range, std::vector<UOp>& loops);
+
+/// The place in its source that an element of an Index op is read from, and the condition under
+/// which it exists. `fetch` gives the element of one index value at its place; null: not known yet.
+Indices indexed(const UOp& node, const Indices& at, UOp& inside,
+                const std::function<UOp(const UOp& which, const Indices& at)>& fetch);
 
 /// The place in its first source that an element of a movement op (not Stack, Bitcast or Index) is
 /// read from, and the condition under which that place exists (Pad).
