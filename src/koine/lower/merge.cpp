@@ -90,6 +90,7 @@ class Merger {
     for (size_t k = 0; k < kernels_.size(); ++k)
       if (nests_[k])
         for (const size_t other : neighbours(k)) (void)merge(merged_into(other), k);
+    drop_unread();
     return in_order();
   }
 
@@ -279,25 +280,25 @@ class Merger {
     }
     const bool all = std::all_of(waits.begin(), waits.end(), [](size_t n) { return n == 0; });
     KOINE_INVARIANT(all, "merged kernels wait for each other");
-    return without_unread(std::move(out));
+    return out;
   }
 
   // Temporaries that only their own kernel used are values of it now.
-  static std::vector<Kernel> without_unread(std::vector<Kernel> kernels) {
+  void drop_unread() {
     absl::flat_hash_map<const Node*, int> users;
-    for (const Kernel& k : kernels)
-      for (const UOp& b : k.buffers) ++users[b.node()];
-    for (Kernel& k : kernels) {
-      const std::optional<Nest> nest = nest_of(k);
-      if (!nest || nest->stores.size() < 2) continue;
+    for (size_t k = 0; k < kernels_.size(); ++k)
+      if (group_[k] == k)
+        for (const UOp& b : kernels_[k].buffers) ++users[b.node()];
+    for (size_t k = 0; k < kernels_.size(); ++k) {
+      if (group_[k] != k || !nests_[k] || nests_[k]->stores.size() < 2) continue;
       std::vector<UOp> kept;
-      for (const UOp& s : nest->stores)
-        if (const UOp& b = k.buffers[static_cast<size_t>(slot_of(s))];
+      for (const UOp& s : nests_[k]->stores)
+        if (const UOp& b = kernels_[k].buffers[static_cast<size_t>(slot_of(s))];
             !b.is(Op::Buffer) || users.at(b.node()) > 1)
           kept.push_back(s);
-      if (kept.size() < nest->stores.size()) k = with_stores(k, kept, nest->loops);
+      if (kept.size() < nests_[k]->stores.size())
+        kernels_[k] = with_stores(kernels_[k], kept, nests_[k]->loops);
     }
-    return kernels;
   }
 
   // The same kernel with these Stores alone; slots are numbered anew.
