@@ -23,6 +23,7 @@ struct Item {
   ValueOp value;
   std::vector<uint32_t> needs;   // computed before it
   std::vector<uint32_t> loops;   // of an End, or of a Reduce over ranges
+  std::vector<uint32_t> bounds;  // of these loops
   std::vector<uint32_t> ranges;  // what its value depends on
   Lanes bits;
   Values deviations, residuals;  // empty: all 0
@@ -69,7 +70,7 @@ class KernelInterpreter {
     if (loops_over_ranges(u)) {
       for (const UOp& r : u.src().subspan(1)) {
         item.loops.push_back(number_.at(r.node()));
-        need(r.src(0));
+        item.bounds.push_back(number_.at(r.src(0).node()));
       }
       if (u.is(Op::End))
         for (const UOp& effect : outside_of(u)) need(effect);
@@ -149,7 +150,8 @@ class KernelInterpreter {
       return;
     }
     Item& range = items_[owner.loops[depth]];
-    const Item& bound = items_[owner.needs[depth]];
+    evaluate(owner.bounds[depth]);  // it may depend on the loops around
+    const Item& bound = items_[owner.bounds[depth]];
     require_determined(bound, "a loop's bound");
     const int64_t count = integer(bound);
     const bool outer = range.active;

@@ -1,6 +1,7 @@
 #include "koine/lower/decide.hpp"
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 #include <numeric>
@@ -13,6 +14,8 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/cost.hpp"
+#include "koine/lower/index.hpp"
+#include "koine/lower/scan.hpp"
 #include "koine/rules/places.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -26,6 +29,31 @@ struct Use {
   Indices at;
   UOp guard;
   std::vector<UOp> loops;
+  bool folded_on = false;  // by a running fold, which has one body
+};
+
+// For a look at one node: reads whatever below it is more than a choice between moved values.
+class Leaves : public KernelReads {
+ public:
+  static bool looks_through(const UOp& u) {
+    return is_movement(u.op()) || u.is(Op::Where) || u.is(Op::Cast);
+  }
+  bool is_read(const UOp& node) override {
+    return !(node == root_) && !looks_through(node) && sees_memory_(node);
+  }
+  UOp param_of(const UOp& node, DType dtype, const UOp& elements) override {
+    const auto [it, fresh] =
+        slots_.try_emplace({node.node(), dtype}, static_cast<int64_t>(slots_.size()));
+    return param(it->second, stack(std::vector<UOp>{elements}), dtype);
+  }
+  void wait_for(const UOp&) override {}
+  Leaves(UOp root, std::function<bool(const UOp&)> sees_memory)
+      : root_(std::move(root)), sees_memory_(std::move(sees_memory)) {}
+
+ private:
+  UOp root_;
+  std::function<bool(const UOp&)> sees_memory_;
+  absl::flat_hash_map<std::pair<const Node*, DType>, int64_t> slots_;
 };
 
 // The loops that a place depends on.
@@ -155,6 +183,7 @@ class Decider {
           const Node* kernel = s.node();
           for (const auto& [other, use] : nests)
             if (other.src(0).device() == s.src(0).device()) kernel = use.kernel;
+          assigning_.insert(kernel);
           same = nests.insert(nests.end(), {s, open(s.src(1), kernel)});
         }
         store(s, same->second);
@@ -188,7 +217,7 @@ class Decider {
     }
   }
   void read_broadcast(const UOp& node, const Use& use) {
-    read(node, {use.kernel, aligned(node, use.at), use.guard, use.loops});
+    read(node, {use.kernel, aligned(node, use.at), use.guard, use.loops, use.folded_on});
   }
   void read_from_memory(const UOp& node, std::string_view reason) {
     if (!in_memory(node) && !asks_for_buffer(node)) wanted_.emplace(node.node(), reason);
@@ -226,11 +255,16 @@ class Decider {
   static Use moved_to_source(const UOp& u, const Use& use) {
     UOp inside;
     Indices at = moved(u, use.at, inside);
-    return {use.kernel, std::move(at), conjunction(use.guard, inside), use.loops};
+    return {use.kernel, std::move(at), conjunction(use.guard, inside), use.loops, use.folded_on};
   }
 
   void reduction(const UOp& u, const Use& use) {
-    Use body{use.kernel, use.at, use.guard, loops_around(use)};
+    Use body{use.kernel, use.at, use.guard, loops_around(use), use.folded_on};
+    if (const auto scan = scan_at(u, use)) {
+      body.at[folded_axis(u)] = scan->entering;
+      body.folded_on = true;
+      return read(u.src(0), std::move(body));
+    }
     for (const int64_t axis : u.as<ReduceArg>().axes) {
       const auto i = static_cast<size_t>(axis);
       const UOp size = u.src(0).dim(i);
@@ -257,7 +291,7 @@ class Decider {
   void stacked(const UOp& u, const Use& use) {
     const UOp& which = use.at[0];
     const auto count = static_cast<int64_t>(u.src().size());
-    Use rest{use.kernel, {use.at.begin() + 1, use.at.end()}, use.guard, use.loops};
+    Use rest{use.kernel, {use.at.begin() + 1, use.at.end()}, use.guard, use.loops, use.folded_on};
     for (int64_t k = 0; k < count; ++k) {
       if (which.is(Op::Const) && std::clamp<int64_t>(const_int(which), 0, count - 1) != k) continue;
       const UOp here = which.is(Op::Const) ? UOp() : simplify(eq(which, index_const(k)));
@@ -270,10 +304,10 @@ class Decider {
   Use indexed(const UOp& u, const Use& use) {
     UOp inside;
     Indices at = koine::indexed(u, use.at, inside, [&](const UOp& which, const Indices& its) {
-      read(which, {use.kernel, its, use.guard, use.loops});
+      read(which, {use.kernel, its, use.guard, use.loops, use.folded_on});
       return element(which, its);
     });
-    return {use.kernel, std::move(at), conjunction(use.guard, inside), use.loops};
+    return {use.kernel, std::move(at), conjunction(use.guard, inside), use.loops, use.folded_on};
   }
 
   // A value that is not looked into: all that counts is which loops it depends on.
@@ -288,6 +322,8 @@ class Decider {
     if (const auto wanted = wanted_.find(u.node()); wanted != wanted_.end()) return wanted->second;
     if (!is_elementwise(u.op()) && !u.is(Op::Reduce)) return {};
     if (uses.empty() || !reads_memory_[number(u)]) return {};  // a shape, or a constant
+    if (u.is(Op::Reduce))
+      if (const std::string_view reason = broken_fold(u, uses); !reason.empty()) return reason;
     const bool several = std::any_of(uses.begin(), uses.end(),
                                      [&](const Use& use) { return use.kernel != uses[0].kernel; });
     if (several && (u.is(Op::Reduce) || element_cost(u, nullptr) >= 4))
@@ -303,6 +339,61 @@ class Decider {
       if (const std::string_view reason = repeated(u, use); !reason.empty()) return reason;
     }
     return several ? std::string_view() : grown(u, uses[0].kernel);
+  }
+
+  // --- running folds --------------------------------------------------------------------------
+
+  static size_t folded_axis(const UOp& reduce) {
+    for (const int64_t axis : reduce.as<ReduceArg>().axes)
+      if (!is_const(reduce.src(0).dim(static_cast<size_t>(axis)), 1))
+        return static_cast<size_t>(axis);
+    return 0;
+  }
+
+  // Whether a Reduce folds along one axis, elements that a condition on places chooses.
+  bool may_be_scan(const UOp& u) const {
+    int folded = 0;
+    for (const int64_t axis : u.as<ReduceArg>().axes)
+      folded += is_const(u.src(0).dim(static_cast<size_t>(axis)), 1) ? 0 : 1;
+    if (folded != 1) return false;
+    UOp value = u.src(0);
+    for (int depth = 0; depth < 32; ++depth) {
+      if (value.is(Op::Pad)) return true;
+      if (value.is(Op::Where)) return !reads_memory_[number(value.src(0))];
+      if (!Leaves::looks_through(value) || value.is(Op::Stack)) return false;
+      value = UOp(value.src(0));
+    }
+    return false;
+  }
+
+  // How a Reduce that is read at a place is a running fold there.
+  std::optional<Scan> scan_at(const UOp& u, const Use& use) const {
+    if (use.folded_on || assigning_.contains(use.kernel) || !may_be_scan(u)) return std::nullopt;
+    for (const UOp& loop : use.loops)
+      if (loop.as<RangeArg>().type != AxisType::Loop) return std::nullopt;
+    Leaves leaves(u, [&](const UOp& n) { return reads_memory_[number(n)]; });
+    return find_scan(Indexer(leaves).element(u, use.at), use.loops);
+  }
+
+  // A running fold goes on along the loop of its kernel, and of no second one.
+  std::string_view broken_fold(const UOp& u, const std::vector<Use>& uses) {
+    const Use& use = uses[0];
+    if (use.folded_on) return "read by a running fold";
+    const auto scan = scan_at(u, use);
+    if (scan) {
+      const Dependence place(use);
+      for (const UOp& loop : use.loops)
+        if (!place.on(loop)) return "a running fold under a loop it does not depend on";
+      const auto along = std::make_pair(scan->loop.node(), scan->down);
+      return running_.try_emplace(use.kernel, along).first->second == along
+                 ? std::string_view()
+                 : "a running fold beside another";
+    }
+    if (!may_be_scan(u)) return {};
+    int64_t first_range = 0;
+    Use alone{u.node(), {}, {}, {}};
+    alone.at = open_loops(u, first_range, alone.loops);
+    return scan_at(u, alone) ? "a running fold read elsewhere" : std::string_view();
   }
 
   // A long chain goes on in another kernel.
@@ -393,11 +484,13 @@ class Decider {
   UOp program_;
   NodeList order_;
   NodeNumbers numbers_;
-  std::vector<std::vector<Use>> uses_;                          // by number
-  std::vector<bool> reads_memory_;                              // by number
-  absl::flat_hash_map<const Node*, const Node*> held_;          // output value -> its Store
-  absl::flat_hash_map<const Node*, size_t> operations_;         // kernel -> how many it has
-  absl::flat_hash_map<const Node*, const Node*> products_;      // kernel -> the one it holds
+  std::vector<std::vector<Use>> uses_;                      // by number
+  std::vector<bool> reads_memory_;                          // by number
+  absl::flat_hash_map<const Node*, const Node*> held_;      // output value -> its Store
+  absl::flat_hash_map<const Node*, size_t> operations_;     // kernel -> how many it has
+  absl::flat_hash_map<const Node*, const Node*> products_;  // kernel -> the one it holds
+  absl::flat_hash_map<const Node*, std::pair<const Node*, bool>> running_;  // kernel -> the loop
+  absl::flat_hash_set<const Node*> assigning_;                  // kernels of assignments
   absl::flat_hash_map<const Node*, std::string_view> wanted_;   // read as memory, and why
   absl::flat_hash_map<const Node*, std::string_view> decided_;  // and why
   int64_t next_range_ = 0;

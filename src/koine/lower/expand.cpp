@@ -10,6 +10,8 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/optimize.hpp"
+#include "koine/lower/scan.hpp"
+#include "koine/rules/simplify.hpp"
 
 namespace koine {
 namespace {
@@ -19,6 +21,12 @@ bool becomes_shape(AxisType t) {
 }
 
 constexpr int64_t starts_from = 1;  // tag of `op(start, Reduce)`
+constexpr int64_t goes_on = 2;  // tag of a Reduce that holds the newest element of a running fold
+
+// The value that changes no other, and no sign of a zero.
+UOp neutral(Op op, DType dtype) {
+  return op == Op::Add && is_float(dtype) ? constant(dtype, -0.0) : identity_of(op, dtype);
+}
 
 bool contains(const std::vector<const Node*>& list, const Node* node) {
   return std::find(list.begin(), list.end(), node) != list.end();
@@ -83,9 +91,66 @@ UOp broadcast_to(const UOp& value, const UOp& shape) {
   return koine::expand(value, shape);
 }
 
+// Running folds whose loops allow it, by the loops that they go along; and what stands around
+// these.
+class RunningFolds {
+ public:
+  explicit RunningFolds(const UOp& ast) {
+    std::vector<UOp> loops;
+    int nests = 0;
+    for (const UOp& u : toposort(ast)) {
+      if (!u.is(Op::End)) continue;
+      ++nests;
+      loops.assign(u.src().begin() + 1, u.src().end());
+    }
+    std::erase_if(loops, [](const UOp& r) {
+      return !r.is(Op::Range) || becomes_shape(r.as<RangeArg>().type);
+    });
+    if (nests != 1) return;
+    for (const UOp& u : toposort(ast)) {
+      const std::vector<UOp> levels = running_levels(u);
+      if (levels.empty() || levels.size() > loops.size()) continue;
+      if (!std::equal(levels.begin(), levels.end(), loops.end() - ssize(levels))) continue;
+      levels_ = levels;
+      running_.push_back(u);
+    }
+    around_.assign(loops.begin(), loops.end() - ssize(levels_));
+  }
+
+  bool contains(const UOp& reduce) const {
+    return std::find(running_.begin(), running_.end(), reduce) != running_.end();
+  }
+  const std::vector<UOp>& levels() const { return levels_; }
+  const std::vector<UOp>& around() const { return around_; }
+
+  /// The kernel with each of them as a Reduce, with the tag `goes_on`, of the element that a step
+  /// adds.
+  UOp marked(const UOp& ast) const {
+    return transform_graph(ast, [&](const UOp& original, const UOp& node) {
+      if (!contains(original)) return node;
+      const UOp& counter = node.src(1);
+      const UOp newest = simplify_index(sub(counter.src(0), index_const(1)));
+      const UOp element = simplify(substitute(node.src(0), {{counter, newest}}));
+      const UOp fold = UOp::make(Op::Reduce, {element}, node.arg(), goes_on);
+      if (fold.as<ReduceArg>().op != Op::Add || !is_float(fold.dtype())) return fold;
+      // The accumulator starts from -0, a sum of several elements from 0.
+      const UOp first = lt(newest, index_const(1)), zero = constant_int(fold.dtype(), 0);
+      return add(fold, where(first, neutral(Op::Add, fold.dtype()), zero));
+    });
+  }
+
+ private:
+  static std::ptrdiff_t ssize(const std::vector<UOp>& list) {
+    return static_cast<std::ptrdiff_t>(list.size());
+  }
+
+  std::vector<UOp> running_, levels_, around_;
+};
+
 class Expander {
  public:
-  explicit Expander(const UOp& ast) : order_(toposort(ast)), layout_(make_layout(ast, order_)) {}
+  explicit Expander(const UOp& ast)
+      : running_(ast), order_(toposort(running_.marked(ast))), layout_(make_layout(ast, order_)) {}
 
   UOp run() {
     for (const UOp& node : order_) done_.set(node.node(), expand_node(node));
@@ -102,7 +167,8 @@ class Expander {
     for (const UOp& s : node.src()) src.push_back(done_.at(s.node()));
     switch (node.op()) {
       case Op::Reduce:
-        return reduction(node, src, {});
+        return node.tag() == goes_on ? running_fold(node.as<ReduceArg>().op, src[0])
+                                     : reduction(node, src, {});
       case Op::Add:
       case Op::Mul:
       case Op::Max:
@@ -113,7 +179,7 @@ class Expander {
         std::vector<UOp> loops;
         for (size_t i = 1; i < src.size(); ++i)
           if (src[i].is(Op::Range)) loops.push_back(src[i]);
-        return end(src[0], loops);
+        return folds_.empty() ? end(src[0], loops) : closed_with_folds(src[0]);
       }
       case Op::Store: {
         const UOp all = broadcast_shape(Op::Store, src);
@@ -173,8 +239,7 @@ class Expander {
     if (loops.empty()) {
       result = binary(op, identity, folded);
     } else {
-      const UOp acc = UOp::make(Op::Buffer, {folded.shape()},
-                                BufferArg{next_accumulator_++, value.dtype(), {}, AddrSpace::Reg});
+      const UOp acc = accumulator(folded);
       std::vector<UOp> outer;
       const UOp both = from_start ? binary(op, folded, identity) : folded;
       auto surround = [&](const std::vector<const Node*>& ranges) {
@@ -195,9 +260,62 @@ class Expander {
     return start_value && !from_start ? binary(op, start_value, result) : result;
   }
 
+  UOp accumulator(const UOp& like) {
+    return UOp::make(Op::Buffer, {like.shape()},
+                     BufferArg{next_accumulator_++, like.dtype(), {}, AddrSpace::Reg});
+  }
+
+  // One accumulator a level: of the steps that its loop has taken since it began. A result is what
+  // the outer levels hold and, last, the innermost one's.
+  UOp running_fold(Op op, const UOp& element) {
+    const UOp identity = broadcast_to(neutral(op, element.dtype()), element.shape());
+    std::vector<UOp> outside = running_.around();
+    Fold fold{op, {}, {}, {}, {}};
+    UOp before;  // of the levels but the innermost
+    for (const UOp& level : running_.levels()) {
+      if (!fold.held.empty()) before = before ? binary(op, before, fold.held.back()) : fold.held[0];
+      const UOp acc = accumulator(element);
+      const UOp start = store(outside.empty() ? acc : after(acc, outside), identity);
+      fold.accumulators.push_back(acc);
+      fold.current.push_back(after(acc, std::vector<UOp>{start, level}));
+      fold.held.push_back(load(fold.current.back()));
+      outside.push_back(level);
+    }
+    fold.grown = binary(op, fold.held.back(), element);
+    folds_.push_back(fold);
+    return before ? binary(op, before, fold.grown) : fold.grown;
+  }
+
+  // The loops around a body, level by level: at the end of each its accumulators go into the next.
+  UOp closed_with_folds(const UOp& body) {
+    const std::vector<UOp>& levels = running_.levels();
+    std::vector<UOp> effects{body};
+    for (const Fold& fold : folds_) effects.push_back(store(fold.current.back(), fold.grown));
+    for (size_t k = levels.size() - 1; k > 0; --k) {
+      const UOp inner = end(group(effects), std::vector<UOp>{levels[k]});
+      effects.clear();
+      for (const Fold& fold : folds_) {
+        const UOp whole = load(after(fold.accumulators[k], {inner}));
+        effects.push_back(store(fold.current[k - 1], binary(fold.op, fold.held[k - 1], whole)));
+      }
+    }
+    std::vector<UOp> loops = running_.around();
+    loops.push_back(levels[0]);
+    return end(effects.size() == 1 ? effects[0] : group(effects), loops);
+  }
+
+  // A running fold that is made, with a place in each list for each of its levels, outermost first.
+  struct Fold {
+    Op op;
+    std::vector<UOp> accumulators, current, held;  // memory, the same in its loop, and its value
+    UOp grown;                                     // the innermost value after a step
+  };
+
+  RunningFolds running_;
   NodeList order_;
   Layout layout_;
   NodeMap<UOp> done_;
+  std::vector<Fold> folds_;
   int64_t next_accumulator_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/rangeify.hpp"
+#include "koine/lower/scan.hpp"
 
 namespace koine {
 namespace {
@@ -269,8 +270,9 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   if (lanes < 2) return;
   const int64_t vectors = vectors_at_once(plan.ast());
   const std::vector<UOp> axes = plan.axes();
-  const UOp loop =
-      lane_axis(accesses, axes, [](const UOp& a) { return type_of(a) == AxisType::Loop; });
+  const UOp loop = lane_axis(accesses, axes, [&](const UOp& a) {
+    return type_of(a) == AxisType::Loop && !is_running_loop(plan.ast(), a);
+  });
   // A loop that runs along memory inside the reduces serves them too.
   const bool reduces = !accesses.reduces.empty();
   bool loop_in_reduces = loop && reduces;
@@ -316,6 +318,7 @@ void threads(Plan& plan, double work) {
   if (!plan.target().has_threads || work < worth) return;
   for (const UOp& axis : plan.axes()) {
     if (type_of(axis) != AxisType::Loop || size_of(axis) < 2) continue;
+    if (is_running_loop(plan.ast(), axis)) continue;
     const int64_t chunks = divisor(size_of(axis), most_chunks);
     if (chunks < 2) continue;
     const int position = plan.position(axis);

@@ -52,15 +52,28 @@ struct Respelled {
 };
 using Respelling = std::unordered_map<UOp, Respelled>;
 
+// What becomes of a range whose bound depends on others, which are respelled already.
+void respell_bounds(Respelled& to, const Substitution& others) {
+  for (UOp& r : to.ranges) {
+    if (r.src(0).ranges().empty()) continue;
+    const UOp fresh = range(r.as<RangeArg>().id, substitute(r.src(0), others), type_of(r));
+    to.value = substitute(to.value, {{r, fresh}});
+    r = fresh;
+  }
+}
+
 // Replaces ranges, all at once, in one pass.
-UOp respell(const UOp& ast, const Respelling& changes) {
+UOp respell(const UOp& ast, Respelling changes) {
   NodeMap<UOp> done;
+  Substitution values;
   UOp last;
   std::vector<UOp> src;
   for (const UOp& node : toposort(ast)) {
     if (node.is(Op::Range)) {
       if (const auto it = changes.find(node); it != changes.end()) {
+        respell_bounds(it->second, values);
         done.set(node.node(), it->second.value);
+        values.emplace(node, it->second.value);
         continue;
       }
     }
@@ -94,7 +107,14 @@ UOp renumber(const UOp& ast) {
     const UOp fresh = with_id(now[i], static_cast<int64_t>(i));
     if (!(fresh == now[i])) changes.emplace(now[i], Respelled{fresh, {fresh}});
   }
-  return changes.empty() ? ast : respell(ast, changes);
+  return changes.empty() ? ast : respell(ast, std::move(changes));
+}
+
+// Whether the length of another range depends on this one.
+bool bounds_another(const UOp& ast, const UOp& axis) {
+  const std::vector<UOp> ranges = kernel_ranges(ast);
+  return std::any_of(ranges.begin(), ranges.end(),
+                     [&](const UOp& r) { return depends_on(r.src(0), axis); });
 }
 
 UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
@@ -124,6 +144,10 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
       "Split: axis {}: a reduce of floats narrower than 32 bits rounds at each step and "
       "folds one by one: sum in float32",
       position);
+  KOINE_REQUIRE(opt.target != AxisType::Upcast || !bounds_another(ast, axis), Value,
+                "Split: axis {}: a running fold goes on along it, step by step: it may not become "
+                "UPCAST",
+                position);
   const UOp rest = simplify_index(idiv(bound, factor));
   const int64_t id = axis.as<RangeArg>().id;
   // Room between neighbouring ids: all ids are doubled.
@@ -141,7 +165,7 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
   auto at = [&](const UOp& r) { return is_const(r.src(0), 1) ? index_const(0) : r; };
   const UOp value = add(mul(at(outer), inner.src(0)), at(inner));
   changes.emplace(axis, Respelled{simplify_index(value), kept});
-  return respell(ast, changes);
+  return respell(ast, std::move(changes));
 }
 
 // Rounds an axis up; what lies beyond is neither stored nor counted. A load there is gated where it
@@ -219,6 +243,8 @@ UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b, int i, int j) {
       "Swap: axes {} ({}) and {} ({}): a reduction axis stands outside a parallel one only "
       "in a kernel with one reduce whose output has its dtype",
       i, axis_type_name(type_of(a)), j, axis_type_name(type_of(b)));
+  KOINE_REQUIRE(a.src(0).ranges().empty() && b.src(0).ranges().empty(), Value,
+                "Swap: axes {} and {}: one of them has a length that depends on other axes", i, j);
   const UOp x = with_id(a, b.as<RangeArg>().id), y = with_id(b, a.as<RangeArg>().id);
   const UOp out = respell(ast, {{a, {x, {x}}}, {b, {y, {y}}}});
   // The lists of End and Reduce name ranges outermost first.

@@ -17,6 +17,7 @@
 #include "koine/lower/cost.hpp"
 #include "koine/lower/expand.hpp"
 #include "koine/lower/linearize.hpp"
+#include "koine/lower/scan.hpp"
 #include "koine/lower/select.hpp"
 #include "koine/lower/sum_tree.hpp"
 #include "koine/rewrite/rewrite.hpp"
@@ -42,7 +43,8 @@ KernelEstimate estimate_of(const UOp& ast) {
   for (const UOp& u : toposort(ast)) {
     double times = 1;
     const UOp& inside = u.is(Op::Reduce) ? u.src(0) : u;
-    for (const Node* r : inside.ranges()) times *= largest(r->sources()[0]);
+    for (const Node* r : inside.ranges())  // a running fold goes on with the loop that it counts
+      if (r->sources()[0].ranges().empty()) times *= largest(r->sources()[0]);
     if ((is_elementwise(u.op()) || u.is(Op::Reduce)) && u.dtype() != DType::Index &&
         !u.is(Op::Cast))
       out.operations += times;
@@ -163,7 +165,10 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
   if (target.strict)
     expansion = {{"", [&](const UOp& u) { return lanes(block_reduces(u, true)); }}};
   else
-    expansion = {{"sum trees", [](const UOp& u) { return sum_in_blocks(block_reduces(u, false)); }},
+    expansion = {{"sum trees",
+                  [](const UOp& u) {
+                    return sum_in_blocks(running_sums_in_levels(block_reduces(u, false)));
+                  }},
                  {"lanes", lanes}};
   k = run_stage({"expand", false, sums, std::move(expansion)}, k, observed);
   k = run_stage({"select", true, all, select_steps(target)}, k, observed);

@@ -19,6 +19,7 @@
 #include "koine/lower/merge.hpp"
 #include "koine/lower/order.hpp"
 #include "koine/lower/pipeline.hpp"
+#include "koine/lower/scan.hpp"
 #include "koine/lower/scatter.hpp"
 #include "koine/lower/sum_tree.hpp"
 #include "koine/lower/validity.hpp"
@@ -223,6 +224,7 @@ class Scheduler : private KernelReads {
         if (found) return make_kernel(Request(request));  // the fold has a kernel now: start again
       }
     }
+    current_.kernel.ast = scan_kernel(current_.kernel.ast);
     if (!options().strict) current_.kernel.ast = fold_in_float32(current_.kernel.ast);
     return std::move(current_);
   }

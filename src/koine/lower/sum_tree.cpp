@@ -7,6 +7,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/lower/scan.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -156,6 +157,7 @@ UOp sum_in_blocks(const UOp& ast) {
   return transform_graph(ast, [&](const UOp&, const UOp& node) {
     if (!node.is(Op::Reduce) || node.as<ReduceArg>().op != Op::Add || !is_float(node.dtype()))
       return node;
+    if (!running_levels(node).empty()) return node;
     Builder builder(node, next_range);
     const UOp tree = builder.run(node);
     next_range = builder.next_range();

@@ -122,23 +122,37 @@ Tensor Tensor::argmin(int64_t axis, bool keepdim) const {
   return (is_float(dtype()) ? neg() : bitwise_not()).argmax(a, keepdim);
 }
 
-// The spec's prefix sum along one axis: windows of the padded, repeated row.
+namespace {
+
+// out[i] = fold of x[0..i] along an axis. A mask says which elements belong to a result, and
+// results are counted from the last: the gradient of this form is this form along the other axis,
+// summed in the order of a loop that goes down. Scans are recognised in it (lower/scan).
+Tensor running(Op op, const Tensor& x, int64_t a) {
+  const int64_t n = x.size(a);
+  Shape results = x.shape(), elements = results, from_last(results.size() + 1, 1), at = from_last;
+  results.insert(results.begin() + a, n);
+  elements.insert(elements.begin() + a, 1);
+  from_last[static_cast<size_t>(a)] = at[static_cast<size_t>(a) + 1] = n;
+  const Tensor last_counted =
+      Tensor(n - 1) - Tensor::arange(0, n, 1, DType::Int64).reshape(from_last);
+  const Tensor counts = Tensor::arange(0, n, 1, DType::Int64).reshape(at) <= last_counted;
+  const Tensor none(identity_of(op, x.dtype()));
+  return Tensor(
+             koine::reshape(
+                 koine::reduce(op, Tensor::where(counts, x.reshape(elements), none).uop(), {a + 1}),
+                 x.uop().shape()))
+      .flip({a});
+}
+
+}  // namespace
+
 Tensor Tensor::cumsum(int64_t axis) const {
-  if (const DType wide = accumulated(dtype()); wide != dtype()) return cast(wide).cumsum(axis);
+  const DType d = dtype();
+  if (is_small_float(d)) return cast(DType::Float32).cumsum(axis).cast(d);
+  if (const DType wide = accumulated(d); wide != d) return cast(wide).cumsum(axis);
   if (ndim() == 0) return *this;
-  const int64_t a = axis_of(axis, "cumsum"), n = size(a);
-  if (n == 0 || numel() == 0) return *this;
-  Tensor x = transpose(a, -1);
-  const Shape moved_shape = x.shape();
-  const int64_t rows = x.numel() / n;
-  x = x.reshape({rows, n}).pad({{0, 0}, {n - 1, 0}});
-  x = x.reshape({rows, 1, 2 * n - 1})
-          .expand({rows, n + 1, 2 * n - 1})
-          .reshape({rows, (n + 1) * (2 * n - 1)});
-  x = x.shrink({{0, rows}, {0, 2 * n * n}})
-          .reshape({rows, n, 2 * n})
-          .shrink({{0, rows}, {0, n}, {0, n}});
-  return x.sum({2}).reshape(moved_shape).transpose(a, -1);
+  const int64_t a = axis_of(axis, "cumsum");
+  return numel() == 0 ? *this : running(Op::Add, *this, a);
 }
 
 Tensor Tensor::softmax(int64_t axis) const {

@@ -1,0 +1,257 @@
+// Running folds and what is made of them: right values in both modes, and work that grows with the
+// number of elements.
+#include <cmath>
+
+#include "check.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/lower/optimize.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/lower/rangeify.hpp"
+
+namespace koine::test {
+namespace {
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+// What computing a value costs, by the engine's own count.
+Counters cost_of(const Tensor& value) {
+  reset_counters();
+  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, {}, 1)});
+  return counters();
+}
+
+Tensor numbers(const Shape& shape, DType dtype = DType::Float32, uint64_t salt = 0) {
+  return Tensor(leaf(shape, dtype, salt));
+}
+
+// Four times the elements cost at most 4.4 times the operations and bytes.
+void expect_linear(const std::function<Tensor(int64_t)>& value, int64_t n, double operations) {
+  const Counters one = cost_of(value(n)), four = cost_of(value(4 * n));
+  EXPECT_LE(one.operations, operations * static_cast<double>(n));
+  EXPECT_GE(one.operations, 0.9 * static_cast<double>(n)) << "the kernels ran";
+  EXPECT_LE(four.operations, 4.4 * one.operations);
+  EXPECT_LE(four.bytes, 4.4 * one.bytes);
+}
+
+// prefix_sum of the specification, in its words.
+Tensor document_prefix_sum(const Tensor& t) {
+  const int64_t n = t.size(0);
+  Tensor x = t.pad({{n - 1, 0}});
+  x = x.reshape({1, 2 * n - 1}).expand({n + 1, 2 * n - 1}).reshape({(n + 1) * (2 * n - 1)});
+  x = x.shrink({{0, 2 * n * n}}).reshape({n, 2 * n}).shrink({{0, n}, {0, n}});
+  return x.sum({-1});
+}
+
+}  // namespace
+
+TEST(scan, spec_C_psum_costs_its_elements) {
+  in_both_modes([] {
+    for (const DType d : {DType::Float32, DType::Float64, DType::Int32, DType::UInt64}) {
+      SCOPED_TRACE(std::string(dtype_name(d)));
+      auto prefix = [&](int64_t n) { return document_prefix_sum(numbers({n}, d)); };
+      EXPECT_LE(kernel_count({prefix(512)}), 2);
+      expect_linear(prefix, 2048, 8);
+      expect_linear([&](int64_t n) { return numbers({n}, d).cumsum(0); }, 2048, 8);
+    }
+  });
+}
+
+TEST(scan, spec_C_psum_is_the_windowed_left_fold) {
+  for (const DType d : stored_dtypes())
+    for (const int64_t n : {1, 2, 9, 40}) {
+      SCOPED_TRACE(fmt::format("{} {}", dtype_name(d), n));
+      expect_same_everywhere(document_prefix_sum(numbers({n}, d)));
+      expect_same_everywhere(numbers({n}, d).cumsum(0));
+    }
+}
+
+TEST(scan, spec_C_psum_integers_are_exact_and_strict_floats_add_from_the_left) {
+  in_both_modes([] {
+    constexpr int64_t n = 70001;
+    std::vector<int64_t> values, sums;
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      values.push_back((i * 7919) % 1000003 * ((i % 3) - 1));
+      sums.push_back(sum += values.back());
+    }
+    EXPECT_EQ(Tensor::from(values, {n}).cumsum(0).tolist<int64_t>(), sums);
+  });
+  const OptionScope scope(strict_options());
+  std::vector<float> values, sums;
+  float sum = 0;
+  for (int i = 0; i < 5000; ++i) {
+    values.push_back(0.1F * static_cast<float>(i % 17));
+    sums.push_back(sum += values.back());
+  }
+  EXPECT_EQ(Tensor::from(values, {5000}).cumsum(0).tolist<float>(), sums);
+  EXPECT_EQ(document_prefix_sum(Tensor::from(values, {5000})).tolist<float>(), sums);
+}
+
+// As near to the real sums as the table of switches.md promises for every prefix, however long.
+TEST(scan, sums_of_many_stay_within_the_bounds_of_a_tree) {
+  for (const int64_t n : {1000, 32768, 300007}) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < n; ++i) values.push_back(i % 2 == 0 ? 0.1F : 0.7F);
+    const auto got = Tensor::from(values, {n}).cumsum(0).tolist<float>();
+    long double sum = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      sum += values[i];
+      const double allowed =
+          4 * 0x1p-24 * std::log2(std::max<double>(2, static_cast<double>(i + 1)));
+      ASSERT_NEAR(got[i], static_cast<double>(sum), allowed * static_cast<double>(sum)) << i;
+    }
+  }
+}
+
+TEST(scan, cumsum_along_every_axis) {
+  const Tensor x = numbers({4, 5, 6});
+  for (const int64_t axis : {0, 1, 2, -1, -2, -3}) expect_same_everywhere(x.cumsum(axis));
+  const Tensor turned = x.permute({2, 0, 1}).flip({1});
+  for (const int64_t axis : {0, 1, 2}) expect_same_everywhere(turned.cumsum(axis));
+  in_both_modes([] {
+    for (const int64_t axis : {0, 1, 2})
+      expect_linear(
+          [&](int64_t n) {
+            Shape shape{7, 6, 5};
+            shape[static_cast<size_t>(axis)] = n;
+            return numbers(shape).cumsum(axis);
+          },
+          500, 8 * 42);
+    expect_linear([](int64_t n) { return numbers({n, 4}).cumsum(1); }, 1000, 8 * 4);
+  });
+  EXPECT_EQ(Tensor(2.5).cumsum(0).item(), 2.5);
+  EXPECT_EQ(Tensor::zeros({0}).cumsum(0).shape(), (Shape{0}));
+  EXPECT_EQ(Tensor::zeros({3, 0}).cumsum(0).shape(), (Shape{3, 0}));
+  EXPECT_EQ(Tensor::zeros({3, 0}).cumsum(1).shape(), (Shape{3, 0}));
+  expect_same_everywhere(numbers({1}).cumsum(0));
+}
+
+TEST(scan, infinities_and_nan_stay_where_they_come) {
+  in_both_modes([] {
+    const float nan = std::nanf(""), large = static_cast<float>(inf);
+    const auto v = Tensor::from<float>({1, large, 2, -large, 3}).cumsum(0).tolist<float>();
+    EXPECT_EQ(v[0], 1);
+    EXPECT_EQ(v[1], inf);
+    EXPECT_EQ(v[2], inf);
+    EXPECT_TRUE(std::isnan(v[3]) && std::isnan(v[4]));
+    const auto w = Tensor::from<float>({1, 2, nan, 4}).cumsum(0).tolist<float>();
+    EXPECT_EQ(w[1], 3) << "nothing comes back from behind";
+    EXPECT_TRUE(std::isnan(w[2]) && std::isnan(w[3]));
+  });
+}
+
+// What stands around a scan is computed with it or apart, and either way once.
+TEST(scan, stays_linear_whatever_reads_it_and_whatever_it_reads) {
+  struct Case {
+    const char* what;
+    std::function<Tensor(const Tensor&)> value;
+  };
+  const Tensor back = Tensor::from<int32_t>({3, 1, 0, 2, 3});
+  const std::vector<Case> cases{
+      {"computed elements", [](const Tensor& x) { return (x * x + Tensor(1.0)).sqrt().cumsum(0); }},
+      {"an epilogue", [](const Tensor& x) { return x.cumsum(0).exp() * x + Tensor(1.0); }},
+      {"a scan of a scan", [](const Tensor& x) { return x.cumsum(0).cumsum(0); }},
+      {"both axes", [](const Tensor& x) { return x.reshape({-1, 8}).cumsum(0).cumsum(1); }},
+      {"two axes added",
+       [](const Tensor& x) {
+         const Tensor y = x.reshape({-1, 8});
+         return y.cumsum(0) + y.cumsum(1);
+       }},
+      {"two scans added", [](const Tensor& x) { return x.cumsum(0) + x.exp().cumsum(0); }},
+      {"two directions",
+       [](const Tensor& x) { return x.cumsum(0) + x.flip({0}).cumsum(0).flip({0}); }},
+      {"by index", [&](const Tensor& x) { return x.cumsum(0)[back] + x.sum(); }},
+      {"rolled", [](const Tensor& x) { return x.cumsum(0).roll(3, 0); }},
+      {"flipped", [](const Tensor& x) { return x.flip({0}).cumsum(0).flip({0}); }},
+      {"every second", [](const Tensor& x) { return x.cumsum(0)[{Slice{{}, {}, 2}}]; }},
+      {"without the first",
+       [](const Tensor& x) { return x.cumsum(0)[{Slice{1, {}}}] - x[{Slice{1, {}}}]; }},
+      {"summed", [](const Tensor& x) { return x.cumsum(0).sum(); }},
+      {"rows of it summed", [](const Tensor& x) { return x.reshape({8, -1}).cumsum(1).sum(1); }},
+      {"the scan of sums", [](const Tensor& x) { return x.reshape({-1, 8}).sum(1).cumsum(0); }},
+      {"softmax", [](const Tensor& x) { return (x * Tensor(0.01)).cumsum(0).softmax(); }},
+      {"rows beside it",
+       [](const Tensor& x) { return x.cumsum(0).reshape({-1, 1}) + x.shrink({{0, 5}}); }},
+      {"columns beside it",
+       [](const Tensor& x) {
+         return x.cumsum(0).reshape({1, -1}) + x.shrink({{0, 5}}).reshape({5, 1});
+       }},
+      {"joined", [](const Tensor& x) { return Tensor::cat({x, x.cumsum(0)}); }},
+  };
+  in_both_modes([&] {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(c.what);
+      expect_linear([&](int64_t n) { return c.value(numbers({n})); }, 1024, 60);
+    }
+  });
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    expect_same_everywhere(c.value(numbers({24})));
+  }
+}
+
+TEST(scan, a_chain_is_one_kernel) {
+  const Tensor x = numbers({300});
+  EXPECT_EQ(kernel_count({x.cumsum(0)}), 1);
+  EXPECT_EQ(kernel_count({(x * x).cumsum(0).exp()}), 1);
+  EXPECT_EQ(kernel_count({x.cast(DType::BFloat16).cumsum(0)}), 1);
+  EXPECT_EQ(kernel_count({x.cumsum(0) + x.exp().cumsum(0)}), 1);
+}
+
+TEST(scan, gradient_of_cumsum_runs_backwards) {
+  in_both_modes([] {
+    Tensor x = numbers({6}).contiguous().requires_grad();
+    const Tensor weights = Tensor::from<float>({1, 2, 4, 8, 16, 32});
+    EXPECT_EQ((x.cumsum(0) * weights).sum().gradient({x})[0].tolist<float>(),
+              (std::vector<float>{63, 62, 60, 56, 48, 32}));
+    auto gradient = [](int64_t n) {
+      Tensor w = Tensor(leaf({n})).contiguous().requires_grad();
+      (void)w.realize();
+      return (w.cumsum(0) * w.detach()).sum().gradient({w})[0];
+    };
+    expect_linear(gradient, 2048, 30);
+    auto second = [](int64_t n) {
+      Tensor w = Tensor(leaf({n})).contiguous().requires_grad();
+      (void)w.realize();
+      const Tensor g = w.cumsum(0).square().sum().gradient({w})[0];
+      return g.square().sum().gradient({w})[0];
+    };
+    expect_linear(second, 2048, 60);
+    expect_same_everywhere(gradient(20));
+    expect_same_everywhere(second(12));
+  });
+}
+
+// A kernel that is edited so that its loop cannot go on in order computes the same.
+TEST(scan, any_edit_of_the_loops_keeps_the_values) {
+  const Tensor x = numbers({16, 24});
+  const std::vector<std::vector<Opt>> edits{
+      {},
+      {{OptOp::Split, 1, 8, AxisType::Loop}},
+      {{OptOp::Split, 1, 4, AxisType::Thread, true}},
+      {{OptOp::Split, 0, 4, AxisType::Upcast}},
+      {{OptOp::Split, 0, 4, AxisType::Thread, true}},
+      {{OptOp::Padto, 1, 32}},
+      {{OptOp::Swap, 0, 1}},
+      {{OptOp::Split, 1, 6, AxisType::Loop}, {OptOp::Swap, 1, 2}},
+  };
+  for (const bool strict : {false, true}) {
+    const OptionScope scope(strict ? strict_options() : options());
+    const auto kernels = schedule({x.cumsum(1).uop()});
+    ASSERT_EQ(kernels.size(), 1u);
+    for (const auto& edit : edits) {
+      Options o = options();
+      o.verify = 3;
+      const OptionScope checked(o);
+      const LoweredKernel k = lower_kernel(kernels[0].ast, generic_target(strict), {}, &edit);
+      EXPECT_GT(k.checks.checked, 0);
+    }
+    expect_error([&] { (void)apply_opt(kernels[0].ast, {OptOp::Split, 1, 8, AxisType::Upcast}); },
+                 {"Split", "axis 1", "running fold", "UPCAST"});
+    expect_error([&] { (void)apply_opt(kernels[0].ast, {OptOp::Swap, 0, 2}); },
+                 {"Swap", "0 and 2"});
+  }
+}
+
+}  // namespace koine::test
