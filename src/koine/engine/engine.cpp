@@ -14,6 +14,7 @@
 #include "koine/engine/literals.hpp"
 #include "koine/engine/promises.hpp"
 #include "koine/engine/storage.hpp"
+#include "koine/engine/updates.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -135,6 +136,92 @@ GraphCache<Executable>& executables() {
   return *cache;
 }
 
+// Programs that store into memory run one after the other: each must see what the others have done.
+std::recursive_mutex& writing() {
+  static auto& mutex = *new std::recursive_mutex;
+  return mutex;
+}
+
+// Looks the program up, or makes it, and runs it.
+void run_program(const std::vector<UOp>& values, const std::vector<UOp>& destinations,
+                 const std::string& device, const VariableValues& variables) {
+  const double start = now_seconds();
+  Callified program = callify(values, destinations);
+  const std::string key = fmt::format("{}/{}{}", device_runtime(device).target().name,
+                                      options().cpu, options().noopt ? "/noopt" : "");
+  dump_stage("callify", [&] { return to_text(program.body); });
+  VariableValues bound = variables;
+  std::shared_ptr<Executable> executable = executables().find(program.body, key);
+  if (!executable) {
+    if (options().verify >= 3) {
+      const CheckCounts checks = check_callified(values, destinations, program);
+      count([&](Counters& c) {
+        c.checked_stages += checks.checked;
+        c.unchecked_stages += checks.unchecked;
+      });
+    }
+    program = take_out_literals(program, device, bound);
+    executable = executables().find(program.body, key);
+  }
+  if (!executable) {
+    executable = build_executable(program.body, device);
+    executables().add(program.body, key, executable);
+  }
+  count([&](Counters& c) { c.schedule_seconds += now_seconds() - start; });
+  executable->run(program.arguments, bound);
+}
+
+// The state of memory that an After shows can be its result, where nothing overwrites it.
+UOp memory_shown(const Versions& versions, const UOp& value) {
+  const UOp base = base_of(value);
+  return value.is(Op::After) && base.is(Op::Buffer) && !is_overwritten(versions, value) ? base
+                                                                                        : UOp();
+}
+
+// Computes values of which none has a result: a Buffer each.
+std::vector<UOp> compute(const std::vector<UOp>& request, const VariableValues& variables,
+                         bool checked = false) {
+  std::vector<UOp> out(request.size());
+  Prepared work;
+  for (size_t i = 0; i < request.size(); ++i) {
+    const UOp value = with_results(request[i]);
+    out[i] = realized_buffer(value);
+    if (out[i]) continue;
+    if (options().verify >= 1) verify(value, VerifyLevel::Tensor, "the request");
+    require_known_size(value);
+    work.values.push_back(value);
+    work.position.push_back(i);
+  }
+  const Versions versions(sink(work.values));
+  copy_old_states(versions, out, work);
+  if (!checked) check_promises(work.values, variables);  // before anything is made or written
+  for (size_t k = 0; k < work.values.size(); ++k) {
+    const UOp& value = work.values[k];
+    const UOp memory = memory_shown(versions, value);
+    UOp& result = out[work.position[k]];
+    result = memory ? memory : make_buffer(value.shape(), value.dtype(), device_of(value));
+    work.destinations.push_back(memory ? UOp() : result);
+  }
+  if (!work.values.empty())
+    run_program(work.values, work.destinations, device_of(out[work.position[0]]), variables);
+  return out;
+}
+
+void remember(const UOp& value, const UOp& buffer) {
+  if (!(buffer == value) && !value.is(Op::Buffer) && worth_remembering(value))
+    storage::set_result(value, buffer);
+}
+
+std::vector<UOp> compute_with_updates(const std::vector<UOp>& request,
+                                      const VariableValues& variables) {
+  check_promises(request, variables);  // these may run writes that the request waits for
+  const Updates updates(request, worth_remembering);
+  std::vector<UOp> out = compute(updates.values(), variables, true);
+  updates.commit(out);
+  for (size_t k = request.size(); k < out.size(); ++k) remember(updates.original(k), out[k]);
+  return out;
+}
+
 }  // namespace
 
 UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data) {
@@ -155,77 +242,38 @@ UOp realized_buffer(const UOp& value) {
 }
 
 std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables) {
-  std::vector<UOp> out(values.size());
-  Prepared work;
-  if (!values.empty())
-    require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
-  std::unordered_map<UOp, size_t> seen;
+  if (values.empty()) return {};
+  require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
+  const bool writes = std::any_of(values.begin(), values.end(), has_effects);
+  std::unique_lock lock(writing(), std::defer_lock);
+  if (writes) lock.lock();
+  std::vector<UOp> out(values.size()), request;
+  std::vector<size_t> positions;
+  std::unordered_map<UOp, size_t> first;
   for (size_t i = 0; i < values.size(); ++i) {
-    if (!seen.emplace(values[i], i).second) continue;  // filled below from the first
-    if (const UOp done = realized_buffer(values[i])) {
-      out[i] = done;
-      continue;
-    }
-    const UOp value = with_results(values[i]);
-    if (const UOp done = realized_buffer(value)) {
-      out[i] = done;
-      continue;
-    }
-    if (options().verify >= 1) verify(value, VerifyLevel::Tensor, "the request");
-    require_known_size(value);
-    work.values.push_back(value);
-    work.position.push_back(i);
+    if (!first.emplace(values[i], i).second) continue;  // filled below from the first
+    out[i] = realized_buffer(values[i]);
+    if (out[i] && !writes) continue;  // a state that is written over beside it is copied
+    request.push_back(values[i]);
+    positions.push_back(i);
   }
-  const Versions versions(sink(work.values));
-  copy_old_states(versions, out, work);
-  check_promises(work.values, variables);  // before anything is made or written
-  for (size_t k = 0; k < work.values.size(); ++k) {
-    const UOp& value = work.values[k];
-    UOp& result = out[work.position[k]];
-    const UOp base = base_of(value);
-    const bool assigned =
-        value.is(Op::After) && base.is(Op::Buffer) && !is_overwritten(versions, value);
-    result = assigned ? base : make_buffer(value.shape(), value.dtype(), device_of(value));
-    work.destinations.push_back(assigned ? UOp() : result);
-  }
-  if (!work.values.empty()) {
-    const double start = now_seconds();
-    Callified program = callify(work.values, work.destinations);
-    const std::string device = device_of(out[work.position[0]]);
-    const std::string key = fmt::format("{}/{}{}", device_runtime(device).target().name,
-                                        options().cpu, options().noopt ? "/noopt" : "");
-    dump_stage("callify", [&] { return to_text(program.body); });
-    VariableValues bound = variables;
-    std::shared_ptr<Executable> executable = executables().find(program.body, key);
-    if (!executable) {
-      if (options().verify >= 3) {
-        const CheckCounts checks = check_callified(work.values, work.destinations, program);
-        count([&](Counters& c) {
-          c.checked_stages += checks.checked;
-          c.unchecked_stages += checks.unchecked;
-        });
-      }
-      program = take_out_literals(program, device, bound);
-      executable = executables().find(program.body, key);
+  if (!request.empty()) {
+    const std::vector<UOp> done =
+        writes ? compute_with_updates(request, variables) : compute(request, variables);
+    for (size_t k = 0; k < request.size(); ++k) {
+      out[positions[k]] = done[k];
+      remember(request[k], done[k]);
     }
-    if (!executable) {
-      executable = build_executable(program.body, device);
-      executables().add(program.body, key, executable);
-    }
-    count([&](Counters& c) { c.schedule_seconds += now_seconds() - start; });
-    executable->run(program.arguments, bound);
   }
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!out[i]) out[i] = out[seen.at(values[i])];
-    if (!(out[i] == values[i]) && !values[i].is(Op::Buffer) && worth_remembering(values[i]))
-      storage::set_result(values[i], out[i]);
-  }
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!out[i]) out[i] = out[first.at(values[i])];
   return out;
 }
 
 std::vector<Kernel> schedule(const std::vector<UOp>& values) {
   std::vector<UOp> lazy, destinations;
-  for (const UOp& v : values) {
+  const Updates updates(values, worth_remembering);
+  for (const UOp& v : updates.values()) {
     const UOp value = with_results(v);
     if (realized_buffer(value)) continue;
     lazy.push_back(value);

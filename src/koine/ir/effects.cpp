@@ -47,6 +47,11 @@ UOp stored_value(const UOp& store) {
   return *value;
 }
 
+bool is_private_copy(const UOp& u) { return u.is(Op::Contiguous) && u.tag() > 1; }
+UOp private_copy(const UOp& value) {
+  return UOp::make(Op::Contiguous, {value}, {}, fresh_slot() + 1);
+}
+
 bool has_effects(const UOp& root) { return (root.node()->ops_below & mask_of(Op::After)) != 0; }
 
 Versions::Versions(const UOp& root) {
@@ -80,6 +85,7 @@ void Versions::add(const UOp& after) {
 UOp Versions::of(const UOp& view) const {
   const Node* n = view.node();
   while (n->op != Op::Param && n->op != Op::Buffer) {
+    if (n->op == Op::Contiguous && n->tag > 1) break;
     if (n->op == Op::After)
       if (const UOp* version = passed_.find(n)) return *version;
     const bool moves = is_movement(n->op) && n->op != Op::Stack && n->op != Op::Bitcast;

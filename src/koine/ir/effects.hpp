@@ -4,9 +4,9 @@
 #include "koine/ir/node_map.hpp"
 #include "koine/ir/uop.hpp"
 
-// Stores and what they make of memory in a graph of values. A Buffer or Param is the first version
-// of its memory, and an After that stores into it is the next; whoever names a version reads that
-// state (rows B18 to B20).
+// Stores and what they make of memory in a graph of values. A Buffer, Param or copy is the first
+// version of its memory, and an After that stores into it is the next; whoever names a version
+// reads that state (rows B18 to B20).
 namespace koine {
 
 /// The Stores of a dependency, through Groups and Ends, in the order they are listed: where two
@@ -21,6 +21,12 @@ bool shows_memory(Op op);
 /// What the Store of an output stores, without markers around it.
 UOp stored_value(const UOp& store);
 
+/// A copy that is a node of its own, as clone() makes it. Stores may go to its memory: an After on
+/// one is a value like others, and nothing that somebody else can name is written over.
+bool is_private_copy(const UOp& u);
+/// A new one of `value`.
+UOp private_copy(const UOp& value);
+
 /// False where nothing below can store.
 bool has_effects(const UOp& root);
 
@@ -30,8 +36,8 @@ class Versions {
   /// Throws Error (Value) where two Afters store into one version: neither comes first.
   explicit Versions(const UOp& root);
 
-  /// The version that a buffer, an After, or a view of one shows: a Buffer, a Param or the After
-  /// that stored it. Null for a value that is not in memory.
+  /// The version that a buffer, an After, or a view of one shows: a Buffer, a Param, a private copy
+  /// or the After that stored it. Null for a value that is not in memory.
   UOp of(const UOp& view) const;
   /// The After whose stores overwrite a version; null: none.
   UOp overwritten_by(const UOp& version) const;

@@ -5,6 +5,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 
@@ -325,7 +326,6 @@ Interval compute_interval(const UOp& u) {
     case Op::Expand:
     case Op::Shrink:
     case Op::Index:
-    case Op::After:
     case Op::Load:
     case Op::Contiguous:
     case Op::ContiguousBackward:
@@ -334,6 +334,10 @@ Interval compute_interval(const UOp& u) {
         return join(u.src(0).bounds(), u.src(1).bounds(), dtype);
       return u.src(0).bounds();
     }
+    case Op::After:  // what is stored may be anything
+      for (const UOp& dependency : u.src().subspan(1))
+        if (!stores_in(dependency).empty()) return dtype_interval(dtype);
+      return u.src(0).bounds();
     case Op::Add:
     case Op::Mul:
     case Op::Max:

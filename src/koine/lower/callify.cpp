@@ -22,10 +22,6 @@ UOp with_all_effects(const UOp& program) {
   return sink(effects);
 }
 
-// A clone is numbered to be a node of its own, which is lost on what computes it: equal programs
-// are one node.
-bool is_numbered_copy(const UOp& u) { return u.is(Op::Contiguous) && u.tag() > 1; }
-
 }  // namespace
 
 Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destinations) {
@@ -40,7 +36,7 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   Substitution params;
   bool clones = false;
   for (const UOp& node : toposort(program)) {
-    clones = clones || is_numbered_copy(node);
+    clones = clones || is_private_copy(node);
     KOINE_REQUIRE(!node.is(Op::Param) || is_variable(node), Key,
                   "realize: the Param of slot {} ({} of shape {}) has no value: it stands for an "
                   "argument of a Function; call that Function with a value for slot {}",
@@ -55,9 +51,11 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   static const auto& rules =
       *new const RuleSet<>((forward_rules() + movement_rules()).remembered());
   UOp body = substitute(program, params);
+  // A number makes a copy a node of its own, which is lost on what computes it: equal programs are
+  // one node.
   if (clones)
     body = transform_graph(body, [](const UOp&, const UOp& node) {
-      return is_numbered_copy(node) ? UOp::make(Op::Contiguous, node.src(), {}, 1) : node;
+      return is_private_copy(node) ? UOp::make(Op::Contiguous, node.src(), {}, 1) : node;
     });
   out.body = rewrite(body, rules);
   return out;

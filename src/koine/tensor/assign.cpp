@@ -4,6 +4,7 @@
 #include "koine/base/error.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
@@ -18,53 +19,12 @@ std::vector<UOp> chain_of(const UOp& view) {
   return out;
 }
 
-bool has_pad(const UOp& view) {
-  const std::vector<UOp> chain = chain_of(view);
-  return std::any_of(chain.begin(), chain.end(), [](const UOp& u) { return u.is(Op::Pad); });
-}
-
 void require_single_places(const UOp& view) {
   for (const UOp& u : chain_of(view))
     KOINE_REQUIRE(!u.is(Op::Expand) || u.shape() == u.src(0).shape(), Value,
                   "assign: this view repeats elements (expand of {} to {}), so one place would get "
                   "several values: assign to the tensor it is a view of, or clone() the view",
                   shape_text(u.src(0)), shape_text(u));
-}
-
-// A value of the view's shape, put back to where the view took it from; elsewhere `around`.
-UOp put_back(const UOp& view, UOp value, const UOp& around) {
-  for (const UOp& u : chain_of(view)) {
-    const UOp& shape = u.src(0).shape();
-    switch (u.op()) {
-      case Op::Permute: {
-        const Ints& order = u.as<Ints>();
-        Ints back(order.size());
-        for (size_t i = 0; i < order.size(); ++i)
-          back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-        value = permute(value, back);
-        break;
-      }
-      case Op::Flip:
-        value = flip(value, u.as<Ints>());
-        break;
-      case Op::Shrink:
-        value = pad(value, u.src(1), shape, around);
-        break;
-      case Op::Pad:
-        value = shrink(value, u.src(1), shape);
-        break;
-      default:  // Reshape, and an Expand that repeats nothing
-        value = reshape(value, shape);
-    }
-  }
-  return value;
-}
-
-// The base with `value` where the view looks.
-UOp written(const UOp& view, const UOp& base, const UOp& value) {
-  const UOp yes = tensor::broadcast_scalar(constant_bool(true), value.sizes());
-  return where(put_back(view, yes, constant_bool(false)),
-               put_back(view, value, constant_int(value.dtype(), 0)), base);
 }
 
 // A value as an assignment to `target` takes it: its dtype, shape and device.
@@ -97,62 +57,37 @@ Tensor& Tensor::assign(const Tensor& value) {
     return *this;
   }
   require_single_places(i.view);
-  // Where a gradient may be asked through the base or the value, the write is part of the graph.
-  auto base = [&] {
-    const std::lock_guard lock(i.storage->mutex);
-    return i.storage->current;
-  };
-  if (!i.storage->requires_grad && is_float(v.dtype()) && History::reaches_leaf({base(), v})) {
-    const std::lock_guard lock(i.storage->mutex);
-    History::replace(i.storage, written(i.view, i.storage->current, v));
-  } else {
-    write_through(v);
-  }
+  History::settle_computed(i.storage);
+  write_through(v);
   return *this;
 }
 
-// A store into the memory of the base, at once: later reads must not depend on who asks first.
-// Whoever else still reads the old state keeps the old memory, and the store goes to a copy
-// (amendment C29). What fails changes nothing.
+// Recorded as the next state of a copy of the value. Whether that is really copied is decided when
+// it runs (engine/updates): who still names the old state keeps it (amendment C29).
 void Tensor::write_through(const UOp& value) const {
+  using Chain = Storage::Chain;
   const Impl& i = self();
-  Tensor base;
-  base.impl_ = std::make_shared<Impl>();
-  base.impl_->storage = i.storage;
-  UOp graph;
-  {
-    const std::lock_guard lock(i.storage->mutex);
-    graph = i.storage->graph ? i.storage->graph : i.storage->current;
-  }
-  History::compute({base}, History::Graphs::Drop);
-  {
-    const std::lock_guard view_lock(i.mutex);
-    i.seen_base = {};
-    i.seen_value = {};
-  }
-  const std::lock_guard lock(i.storage->mutex);
   Storage& s = *i.storage;
-  KOINE_INVARIANT(s.current.is(Op::Buffer), "a computed base is no buffer:\n{}",
-                  to_text(s.current));
-  UOp done;
-  if (has_pad(i.view)) {  // a slice whose step leaves a rest: no store goes through a Pad
-    done = koine::realize({written(i.view, s.current, value)})[0];
-  } else {
-    const NodeList below = toposort(value);
-    const bool read = std::find(below.begin(), below.end(), s.current) != below.end() ||
-                      s.current.use_count() > (graph == s.current ? 2U : 1U);
-    UOp target = s.current;
-    if (read) {
-      const auto memory = memory_of(target);
-      target =
-          buffer_from_host(target.shape(), target.dtype(), target.device().name(), memory->data());
-    }
-    const UOp place = substitute(i.view, {{tensor::placeholder(target), target}});
-    done = koine::realize({after(target, {store(place, value)})})[0];
-  }
-  if (!(done == s.current)) History::replace(i.storage, done);
-  s.before = {};
-  if (!s.requires_grad) History::forget(done, {graph, value});
+  auto base = [&] {
+    const std::lock_guard lock(s.mutex);
+    return s.current;
+  };
+  // A leaf stays one: what it is assigned has no gradient.
+  const bool kept =
+      !s.requires_grad && is_float(value.dtype()) && History::reaches_leaf({base(), value});
+  const std::lock_guard lock(s.mutex);
+  const bool longer =
+      s.chain != Chain::None && (s.chain == Chain::Kept || !kept) && !realized_buffer(s.current);
+  // A gradient may read the old state: a copy of a copy is never written in place.
+  const UOp memory =
+      longer ? s.current : private_copy(kept ? koine::contiguous(s.current) : s.current);
+  const UOp view = substitute(i.view, {{tensor::placeholder(memory), memory}});
+  const UOp next = after(memory, {store(view, s.requires_grad ? koine::detach(value) : value)});
+  const Chain chain = longer ? s.chain : kept ? Chain::Kept : Chain::Plain;
+  const UOp before = s.before;
+  History::replace(i.storage, next);
+  s.before = before;  // or what the chain stands on
+  s.chain = chain;
 }
 
 void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Tensor>& values,

@@ -4,6 +4,7 @@
 #include "koine/base/error.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
@@ -78,18 +79,22 @@ UOp Tensor::as_literal() const {
 
 UOp Tensor::uop() const {
   const Impl& i = self();
-  UOp base;
-  {
-    const std::lock_guard lock(i.storage->mutex);
-    base = i.storage->current;
-  }
+  const std::lock_guard lock(i.storage->mutex);
+  const UOp& base = i.storage->current;
   if (!i.view) return base;
-  const std::lock_guard lock(i.mutex);
-  if (!(i.seen_base == base)) {
-    i.seen_value = substitute(i.view, {{tensor::placeholder(base), base}});
-    i.seen_base = base;
+  if (i.seen) return i.seen;
+  UOp value = substitute(i.view, {{tensor::placeholder(base), base}});
+  if (base.is(Op::Buffer)) {  // what is held of a value that is to be written over costs a copy
+    i.seen = value;
+    i.storage->seen.insert(&i);
   }
-  return i.seen_value;
+  return value;
+}
+
+Tensor::Impl::~Impl() {
+  if (!seen) return;
+  const std::lock_guard lock(storage->mutex);
+  storage->seen.erase(this);
 }
 
 const void* Tensor::storage_id() const { return self().storage.get(); }
@@ -195,9 +200,6 @@ Tensor Tensor::contiguous_backward() const {
   return Tensor(UOp::make(Op::ContiguousBackward, {uop()}));
 }
 Tensor Tensor::detach() const { return Tensor(koine::detach(uop())); }
-Tensor Tensor::clone() const {
-  const UOp value = uop();
-  return Tensor(UOp::make(Op::Contiguous, {value}, {}, fresh_slot() + 1));
-}
+Tensor Tensor::clone() const { return Tensor(private_copy(uop())); }
 
 }  // namespace koine

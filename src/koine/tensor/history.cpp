@@ -6,6 +6,7 @@
 #include "koine/engine/engine.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
@@ -160,17 +161,43 @@ bool Tensor::History::reaches_leaf(const std::vector<UOp>& values) {
 
 // --- computing -----------------------------------------------------------------------------------
 
+void Tensor::History::set_current(Storage& storage, UOp value) {
+  for (const Impl* view : storage.seen) view->seen = {};
+  storage.seen.clear();
+  storage.current = std::move(value);
+  storage.chain = Storage::Chain::None;
+}
+
+UOp Tensor::History::former(const Storage& storage) {
+  if (storage.before || storage.chain == Storage::Chain::None) return storage.before;
+  UOp u = storage.current;
+  if (realized_buffer(u)) return u;
+  while (u.is(Op::After)) u = u.src(0);
+  u = u.src(0);  // what was copied
+  return storage.chain == Storage::Chain::Kept ? u.src(0) : u;
+}
+
 void Tensor::History::replace(const std::shared_ptr<Storage>& storage, UOp value) {
-  UOp& current = storage->current;
+  const UOp current = storage->current, old = former(*storage);
   if (current && !current.is(Op::Const))
     storage::change_past(current, [&](storage::Past& past) {
       past.successor = storage;
       past.was_leaf = storage->requires_grad;
     });
-  if (!storage->before) storage->before = current;
-  current = std::move(value);
+  storage->before = old ? old : current;
+  set_current(*storage, std::move(value));
   storage->graph = {};
   storage->computed_from = 0;
+}
+
+void Tensor::History::settle_computed(const std::shared_ptr<Storage>& storage) {
+  UOp value;
+  {
+    const std::lock_guard lock(storage->mutex);
+    value = storage->current;
+  }
+  if (value.is(Op::Buffer)) return;
+  if (const UOp buffer = realized_buffer(value)) settle({storage}, {value}, {buffer}, Graphs::Drop);
 }
 
 void Tensor::History::forget(const UOp& buffer, const std::vector<UOp>& graphs) {
@@ -195,12 +222,12 @@ void Tensor::History::settle(const Storages& storages, const std::vector<UOp>& v
       continue;
     }
     if (!s.requires_grad && reach.contains(values[i])) {
-      s.current = without_old_parts(values[i], reach);
+      set_current(s, without_old_parts(values[i], reach));
       if (!(s.current == values[i])) storage::set_result(s.current, buffers[i]);
       continue;
     }
     s.computed_from = values[i].id();
-    s.current = buffers[i];
+    set_current(s, buffers[i]);
     s.graph = {};
     if (s.requires_grad) continue;
     forget(buffers[i], {values[i]});
@@ -236,8 +263,10 @@ void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs)
     for (size_t i = 0; i < storages.size(); ++i) {
       Storage& s = *storages[i];
       const std::lock_guard lock(s.mutex);
-      if (!s.before || !(s.current == values[i]) || !fails(values[i])) continue;
-      s.current = std::exchange(s.before, {});
+      UOp old = former(s);
+      if (!old || !(s.current == values[i]) || !fails(values[i])) continue;
+      set_current(s, std::move(old));
+      s.before = {};
       s.graph = {};
       s.computed_from = 0;
     }
@@ -300,9 +329,9 @@ void Tensor::History::require_known(const Tensor& target, size_t position,
         past->too_many ? !watched && oldest < past->clock : listed(id) || listed(former);
     KOINE_REQUIRE(!lost, Value,
                   "gradient: how this depends on target {} of shape {} was let go when a value "
-                  "between them became data, by realize() or an assignment through a view: call "
-                  "requires_grad() on the target before computing with it, or ask for the gradient "
-                  "before realize()",
+                  "between them became data, by realize() or an assignment to what was computed: "
+                  "call requires_grad() on the target before computing with it, or ask for the "
+                  "gradient before realize()",
                   position, shape_text(storage->current));
   }
 }
@@ -347,6 +376,21 @@ UOp ones_for(const UOp& root) {
   raise(ErrorKind::Value, "backward: {}", why);
 }
 
+// What a gradient reads may have been written over in place, where nothing held it but the graph of
+// what was looked at.
+void require_memory(const UOp& root, const std::vector<UOp>& grads) {
+  if (!has_effects(root)) return;
+  std::vector<UOp> known;
+  for (const UOp& g : grads)
+    if (g) known.push_back(g);
+  for (const UOp& u : toposort(sink(known)))
+    KOINE_REQUIRE(!u.is(Op::Buffer) || memory_of(u), Value,
+                  "gradient: this needs a value of shape {} that an assignment through a view has "
+                  "written over since: call requires_grad() on the target before computing with "
+                  "it, ask for the gradient before looking, or clone() what is assigned to",
+                  shape_text(u));
+}
+
 // A number that every equal literal shares is no variable.
 void require_variable(const UOp& target, size_t position) {
   UOp u = target;
@@ -383,6 +427,7 @@ void Tensor::backward() const {
   History::require_current(root, nodes);
   const std::vector<UOp> outputs{root}, seeds{ones_for(root)};
   const std::vector<UOp> grads = koine::gradient(outputs, seeds, targets);
+  require_memory(root, grads);
   for (size_t k = 0; k < targets.size(); ++k)
     for (const auto& s : leaves[targets[k]])
       if (grads[k]) s->grad = s->grad ? add(s->grad, grads[k]) : grads[k];
@@ -415,6 +460,7 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
     }
   const std::vector<UOp> outputs{root}, seeds{ones_for(root)};
   const std::vector<UOp> grads = koine::gradient(outputs, seeds, nodes);
+  require_memory(root, grads);
   std::vector<UOp> sums(targets.size());
   for (size_t k = 0; k < nodes.size(); ++k)
     if (UOp& sum = sums[owner[k]]; grads[k]) sum = sum ? add(sum, grads[k]) : grads[k];

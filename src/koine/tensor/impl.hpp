@@ -12,24 +12,34 @@ namespace koine {
 
 /// What views share: the current value of the base, and its gradient.
 struct Tensor::Storage {
+  /// Writes through views that have not run are a chain of Afters on a copy of the value before
+  /// them, which this storage alone makes longer. `Kept`: a gradient may ask for what it was made
+  /// of.
+  enum class Chain : uint8_t { None, Plain, Kept };
+
   std::mutex mutex;
   UOp current;
+  Chain chain = Chain::None;
   UOp graph;                   ///< how `current` was computed, where a look made it memory
   uint64_t computed_from = 0;  ///< id of the node that `current` is the memory of; 0: none
-  UOp before;                  ///< the value before assignments that have not run yet; null: none
+  UOp before;  ///< the value before assignments that have not run; null: none, or below the chain
   bool requires_grad = false;
-  uint64_t required_since = 0;  ///< nodes with a larger id were made later
-  UOp grad;                     ///< null: none yet
+  uint64_t required_since = 0;           ///< nodes with a larger id were made later
+  UOp grad;                              ///< null: none yet
+  std::unordered_set<const Impl*> seen;  ///< views that hold their part of `current`
 };
 
 /// A handle's target: a storage and a view of it.
 struct Tensor::Impl {
   std::shared_ptr<Storage> storage;
-  UOp view;     ///< movement over `placeholder(current)`; null: the base itself
-  UOp literal;  ///< of a C++ literal, which takes the dtype of what it meets: all its digits
-  // The view of the state it was last asked for.
-  mutable std::mutex mutex;
-  mutable UOp seen_base, seen_value;
+  UOp view;          ///< movement over `placeholder(current)`; null: the base itself
+  UOp literal;       ///< of a C++ literal, which takes the dtype of what it meets: all its digits
+  mutable UOp seen;  ///< the view of the current value, where that is memory; null: not asked for
+
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl();
 };
 
 /// How values were computed, for as long as a gradient may be asked through them.
@@ -49,6 +59,12 @@ struct Tensor::History {
                      const std::vector<UOp>& buffers, Graphs graphs);
   /// A storage gets another value; the caller holds its mutex.
   static void replace(const std::shared_ptr<Storage>& storage, UOp value);
+  /// The same for what is no assignment: nobody can tell it from the old value.
+  static void set_current(Storage& storage, UOp value);
+  /// The value before the assignments that have not run; null: none. The caller holds the mutex.
+  static UOp former(const Storage& storage);
+  /// A storage whose value was computed beside something else gets the memory of it.
+  static void settle_computed(const std::shared_ptr<Storage>& storage);
   /// The value as a node that no other tensor has, without a gradient to what is below.
   static UOp leaf_of(const UOp& value);
   /// A leaf owns memory of its own, so that equal values stay apart (amendment C34).

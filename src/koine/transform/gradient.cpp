@@ -14,6 +14,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
+#include "koine/transform/written.hpp"
 
 namespace koine {
 
@@ -284,6 +285,8 @@ const std::unordered_map<Op, Vjp>& table() {
       {Op::Stack, stack_vjp},
       {Op::Index, index_vjp},
       {Op::Reduce, reduce_vjp},
+      {Op::After, after_vjp},
+      {Op::Store, stored_vjp},
       {Op::Contiguous, [](const UOp&, const UOp& g) { return Cotangents{g}; }},
       {Op::ContiguousBackward, [](const UOp&, const UOp& g) { return Cotangents{contiguous(g)}; }},
       {Op::Load,

@@ -1,0 +1,157 @@
+#include "koine/engine/updates.hpp"
+
+#include "koine/engine/engine.hpp"
+#include "koine/engine/storage.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
+#include "koine/transform/function.hpp"
+
+namespace koine {
+namespace {
+
+bool bodies_store(const UOp& root) {
+  for (const UOp& u : toposort(root))
+    if (u.is(Op::Function) && has_effects(u.src(0))) return true;
+  return false;
+}
+
+NodeList without_results(const UOp& root) {
+  return toposort(root, [](const UOp& u) { return !storage::result(u); });
+}
+
+// Whether an After stores into a private copy, not into memory that its user named.
+bool is_update(UOp u) {
+  while (u.is(Op::After)) u = u.src(0);
+  return is_private_copy(u);
+}
+
+std::string device_of(const UOp& value) {
+  const Device d = value.device();
+  return d ? d.name() : default_device();
+}
+
+int64_t bytes_of(const UOp& value) { return value.numel() * item_size(value.dtype()); }
+
+}  // namespace
+
+Updates::Updates(const std::vector<UOp>& request, const std::function<bool(const UOp&)>& lasts)
+    : lasts_(lasts), originals_(request), graphs_(request), order_(UOp()) {
+  UOp root = sink(request);
+  if (bodies_store(root)) {
+    root = inline_functions(root);
+    graphs_.assign(root.src().begin(), root.src().end());
+  }
+  order_ = without_results(root);
+  for (const UOp& u : order_)
+    for (const UOp& s : u.src()) ++uses_[s.node()];
+  for (const UOp& g : graphs_)
+    if (lasts_(g)) settled_.insert(g.node());
+  find_roots();
+  for (Root& r : roots_) choose_memory(r);
+  rewrite();
+}
+
+void Updates::find_roots() {
+  for (const UOp& u : order_) {
+    if (!u.is(Op::After)) continue;
+    const UOp& base = u.src(0);
+    auto number = root_of_.find(base.node());
+    if (number == root_of_.end()) {
+      if (!is_update(base) || (base.is(Op::After) && !storage::result(base))) continue;
+      number = root_of_.emplace(base.node(), roots_.size()).first;
+      roots_.push_back({base.node(), u.node()});
+    }
+    const size_t n = number->second;
+    root_of_.emplace(u.node(), n);
+    roots_[n].last = u.node();
+  }
+  for (const Root& r : roots_) settled_.insert(r.last);
+}
+
+// Memory for a root: what it copies, if that can be written in place.
+void Updates::choose_memory(Root& root) {
+  const Borrowed uncounted(root.node);
+  const UOp& node = uncounted;
+  UOp old = realized_buffer(node);
+  if (!old && is_private_copy(node)) old = realized_buffer(node.src(0));
+  root.in_place = old && old.device().name() == device_of(node) && nobody_wants(old);
+  root.memory =
+      root.in_place ? old : buffer_from_host(node.shape(), node.dtype(), device_of(node), nullptr);
+}
+
+// Whether nobody can ask for the contents of a Buffer but this program, which computes what is held
+// of the rest.
+bool Updates::nobody_wants(const UOp& memory) {
+  absl::flat_hash_set<const Node*> stale{memory.node()};
+  std::vector<const Node*> held;
+  uint32_t known = uses_[memory.node()] + 1;  // the handle of the caller
+  for (const UOp& u : order_) {
+    bool reads = false;
+    for (const UOp& s : u.src()) {
+      if (!stale.contains(s.node()) && storage::result(s) == memory) {  // it stands for the memory
+        if (s.use_count() > uses_[s.node()]) return false;
+        stale.insert(s.node());
+        ++known;
+      }
+      reads = reads || stale.contains(s.node());
+    }
+    if (!reads || settled_.contains(u.node()) || u.is(Op::Sink)) continue;
+    stale.insert(u.node());
+    if (u.use_count() > uses_[u.node()]) held.push_back(u.node());
+  }
+  return memory.use_count() <= known && keep_held(held, memory);
+}
+
+bool Updates::keep_held(const std::vector<const Node*>& held, const UOp& memory) {
+  int64_t bytes = 0;
+  for (const Node* n : held) {
+    const UOp value = UOp::share(n);
+    const bool computable = value.dtype() != DType::Void && value.dtype() != DType::Index &&
+                            value.has_concrete_shape() && lasts_(value);
+    if (!computable) return false;
+    bytes += bytes_of(value);
+    if (bytes > bytes_of(memory)) return false;
+  }
+  for (const Node* n : held) {
+    originals_.push_back(UOp::share(n));
+    graphs_.push_back(originals_.back());
+    settled_.insert(n);
+  }
+  return true;
+}
+
+void Updates::rewrite() {
+  Substitution known;
+  for (const UOp& u : order_)
+    for (const UOp& s : u.src())
+      if (const UOp buffer = s.is(Op::Binary) ? UOp() : storage::result(s))
+        known.emplace(s, buffer);
+  for (const Root& r : roots_) {
+    const UOp node = UOp::share(r.node);
+    if (r.in_place) {
+      known[node] = r.memory;
+      continue;
+    }
+    const auto result = known.find(node);
+    const UOp old = result != known.end() ? result->second : substitute(node.src(0), known);
+    known[node] = after(r.memory, {store(r.memory, old)});
+  }
+  const UOp root = substitute(sink(graphs_), known);
+  values_.assign(root.src().begin(), root.src().end());
+}
+
+void Updates::commit(std::vector<UOp>& results) const {
+  for (const Root& r : roots_) {
+    UOp buffer = r.memory;
+    if (r.in_place) {
+      buffer = new_buffer(r.memory.shape(), r.memory.dtype(), r.memory.device());
+      storage::set_memory(buffer, storage::memory(r.memory));
+      storage::set_memory(r.memory, nullptr);
+      for (UOp& result : results)
+        if (result == r.memory) result = buffer;
+    }
+    storage::set_result(UOp::share(r.last), buffer);
+  }
+}
+
+}  // namespace koine

@@ -1,0 +1,58 @@
+#pragma once
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <functional>
+#include <vector>
+
+#include "koine/ir/graph.hpp"
+#include "koine/ir/uop.hpp"
+
+// Writes through views, as programs run them. In a graph of values After(copy, Store(view, value))
+// stores into a private copy: whoever names the old contents has them. A program stores in place
+// where nobody does.
+namespace koine {
+
+/// The values of one request over the memory that their writes go to.
+///
+/// A private copy becomes new memory; or it is left out and what it copies is written in place,
+/// where nobody can ask for the old contents once the program has run. What somebody holds that was
+/// computed from them is computed by this program too, if that is no more than the copy would be.
+class Updates {
+ public:
+  /// `lasts`: whether a value stands for its result once it has been computed.
+  Updates(const std::vector<UOp>& request, const std::function<bool(const UOp&)>& lasts);
+
+  /// What to compute: the request, then what is held.
+  const std::vector<UOp>& values() const { return values_; }
+  /// What of a position in values() the caller asked for or holds.
+  const UOp& original(size_t position) const { return originals_[position]; }
+
+  /// The program has run. The last state of each memory is from now on the result of its After;
+  /// memory that was written in place belongs to a new Buffer, which `results` then name.
+  void commit(std::vector<UOp>& results) const;
+
+ private:
+  struct Root {
+    const Node* node;  // the copy, or an After with a result that others go on from
+    const Node* last;  // the After that nothing overwrites
+    UOp memory = {};
+    bool in_place = false;
+  };
+
+  void find_roots();
+  void choose_memory(Root& root);
+  bool nobody_wants(const UOp& memory);
+  bool keep_held(const std::vector<const Node*>& held, const UOp& memory);
+  void rewrite();
+
+  std::function<bool(const UOp&)> lasts_;
+  std::vector<UOp> originals_, graphs_, values_;      // graphs_: with bodies that store inlined
+  NodeList order_;                                    // of what has no result yet
+  absl::flat_hash_map<const Node*, uint32_t> uses_;   // edges from there
+  absl::flat_hash_map<const Node*, size_t> root_of_;  // of a root and the Afters on it
+  absl::flat_hash_set<const Node*> settled_;  // read by their results once the program has run
+  std::vector<Root> roots_;
+};
+
+}  // namespace koine

@@ -1,0 +1,403 @@
+// Writes through views: recorded, run in place where nobody can tell, and differentiated.
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "check.hpp"
+#include "gradient_check.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/transform/function.hpp"
+
+namespace koine::test {
+namespace {
+
+std::vector<double> values(const Tensor& t) { return t.tolist<double>(); }
+
+Tensor ramp(const Shape& sizes, DType dtype = DType::Float32) {
+  int64_t n = 1;
+  for (const int64_t s : sizes) n *= s;
+  return Tensor::arange(n).cast(dtype).reshape(sizes).clone().realize();
+}
+
+std::vector<double> numbers(int64_t n, double first = 0) {
+  std::vector<double> out(static_cast<size_t>(n));
+  std::iota(out.begin(), out.end(), first);
+  return out;
+}
+
+Counters counted(const std::function<void()>& work) {
+  work();
+  reset_counters();
+  work();
+  return counters();
+}
+
+}  // namespace
+
+TEST(writes, spec_B20_nothing_runs_before_somebody_looks) {
+  Tensor x = ramp({100, 8});
+  const Tensor rows = ramp({100, 8});
+  reset_counters();
+  for (int64_t i = 0; i < 100; ++i) x[i].assign(rows[99 - i] * Tensor(2.0));
+  EXPECT_EQ(counters().kernels, 0);
+  std::vector<double> wanted;
+  for (int64_t i = 0; i < 100; ++i)
+    for (int64_t k = 0; k < 8; ++k) wanted.push_back(2.0 * static_cast<double>((99 - i) * 8 + k));
+  EXPECT_EQ(values(x), wanted);
+  // Each element is read, multiplied and written once, in the memory that is there.
+  const auto memory = memory_of(x.uop());
+  const Counters work = counted([&] {
+    for (int64_t i = 0; i < 100; ++i) x[i].assign(rows[99 - i] * Tensor(2.0));
+    x.realize();
+  });
+  EXPECT_EQ(memory_of(x.uop()), memory);
+  EXPECT_EQ(work.bytes, 2 * 4 * 800);
+  EXPECT_EQ(work.operations, 800);
+  EXPECT_LE(work.kernels, 100);
+}
+
+// Later writes win; each value is what it reads at its time.
+TEST(writes, spec_B20_overlapping_writes_and_values_that_read_what_they_overwrite) {
+  Tensor x = ramp({10});
+  x[{Slice{0, 6}}].assign(Tensor(-1.0));
+  x[{Slice{4, 8}}].assign(Tensor(-2.0));
+  EXPECT_EQ(values(x), (std::vector<double>{-1, -1, -1, -1, -2, -2, -2, -2, 8, 9}));
+  x.assign(ramp({10}));
+  for (int i = 0; i < 3; ++i) x[{Slice{1, {}}}].assign(x[{Slice{0, -1}}]);
+  EXPECT_EQ(values(x), (std::vector<double>{0, 0, 0, 0, 1, 2, 3, 4, 5, 6}));
+  x.flip({0}).assign(x);
+  EXPECT_EQ(values(x), (std::vector<double>{6, 5, 4, 3, 2, 1, 0, 0, 0, 0}));
+  for (int i = 0; i < 5; ++i) {
+    Tensor part = x[{Slice{i, i + 3}}];
+    part.assign(part * Tensor(2.0) + x[9 - i]);
+  }
+  std::vector<double> wanted{6, 5, 4, 3, 2, 1, 0, 0, 0, 0};
+  for (size_t i = 0; i < 5; ++i) {
+    const double add = wanted[9 - i];
+    for (size_t k = i; k < i + 3; ++k) wanted[k] = wanted[k] * 2 + add;
+  }
+  EXPECT_EQ(values(x), wanted);
+}
+
+// Base and views name one memory, whichever of them is written.
+TEST(writes, spec_B20_views_and_base_see_each_other) {
+  Tensor x = ramp({2, 3});
+  Tensor row = x[1], column = x.permute({1, 0})[0], flat = x.flatten();
+  row.assign(Tensor(7.0));
+  column.assign(Tensor::from<float>({8, 9}));
+  EXPECT_EQ(values(flat), (std::vector<double>{8, 1, 2, 9, 7, 7}));
+  flat[{Slice{{}, {}, 2}}].assign(Tensor(0.0));
+  EXPECT_EQ(values(row), (std::vector<double>{9, 0, 7}));
+  x.assign(x * Tensor(10.0));
+  EXPECT_EQ(values(column), (std::vector<double>{0, 90}));
+  row.setitem({0}, column[0] + Tensor(1.0));
+  EXPECT_EQ(values(x), (std::vector<double>{0, 10, 0, 1, 0, 70}));
+  // Another tensor that was assigned the value is another tensor.
+  Tensor y = Tensor::zeros({2, 3});
+  x[0].assign(Tensor(3.0));
+  y.assign(x);
+  y[0].assign(Tensor(4.0));
+  x[1].assign(Tensor(5.0));
+  EXPECT_EQ(values(y), (std::vector<double>{4, 4, 4, 1, 0, 70}));
+  EXPECT_EQ(values(x), (std::vector<double>{3, 3, 3, 5, 5, 5}));
+}
+
+TEST(writes, spec_amend_29_readers_between_writes_keep_their_state) {
+  Tensor x = ramp({6});
+  std::vector<Tensor> readers;
+  for (int64_t i = 0; i < 6; ++i) {
+    readers.push_back(x + Tensor(100.0));
+    x[i].assign(Tensor(-1.0));
+  }
+  // Looked at in an order that has nothing to do with the writes.
+  for (const size_t k : {3U, 0U, 5U, 1U, 4U, 2U}) {
+    std::vector<double> wanted = numbers(6, 100);
+    for (size_t i = 0; i < k; ++i) wanted[i] = 99;
+    EXPECT_EQ(values(readers[k]), wanted) << k;
+    if (k == 5) {
+      EXPECT_EQ(values(x), std::vector<double>(6, -1));
+    }
+  }
+  EXPECT_EQ(values(x), std::vector<double>(6, -1));
+  // Beside each other in one program.
+  Tensor y = ramp({4});
+  const Tensor before = y * Tensor(2.0);
+  y[{Slice{1, 3}}].assign(Tensor(9.0));
+  const Tensor between = y * Tensor(3.0);
+  y[0].assign(between.sum());
+  Tensor::realize({y, before, between});
+  EXPECT_EQ(values(before), (std::vector<double>{0, 2, 4, 6}));
+  EXPECT_EQ(values(between), (std::vector<double>{0, 27, 27, 9}));
+  EXPECT_EQ(values(y), (std::vector<double>{63, 9, 9, 3}));
+}
+
+// What a program computes from the old contents and somebody holds is kept by that program; only
+// where it is larger than the memory, the memory is copied.
+TEST(writes, spec_amend_29_a_small_value_that_is_held_costs_no_copy) {
+  const int64_t n = 1 << 14;
+  for (const bool large : {false, true}) {
+    Tensor x = ramp({n}), held;
+    const Counters c = counted([&] {
+      held = (large ? Tensor::cat({x, x}) : x[{Slice{0, 8}}]) + Tensor(1.0);
+      x[{Slice{0, 4}}].assign(held[{Slice{4, 8}}]);
+      x.realize();
+    });
+    EXPECT_LE(c.bytes, large ? 4 * (2 * n + 8) : 4 * (8 + 8 + 4 + 4)) << large;
+    EXPECT_EQ(values(held)[7], 8);
+    EXPECT_EQ(values(x)[3], 8);
+    EXPECT_EQ(values(x)[5], 5);
+    // What the program does not see it cannot keep: the contents stay.
+    held = x[{Slice{0, 8}}] * Tensor(2.0);
+    x[3].assign(Tensor(1.0));
+    EXPECT_EQ(values(x)[3], 1);
+    EXPECT_EQ(values(held)[3], 16);
+  }
+}
+
+// The bounds of memory that has been stored into are those of its dtype.
+TEST(writes, spec_P5_what_is_written_may_leave_the_bounds_of_the_base) {
+  Tensor at = Tensor::zeros({3}, DType::Int32);
+  at[1].assign(Tensor(2));
+  EXPECT_EQ((at < Tensor(1)).tolist<int>(), (std::vector<int>{1, 0, 1}));
+  EXPECT_EQ(values(Tensor::from<float>({10, 20, 30}).index_select(0, at)),
+            (std::vector<double>{10, 30, 10}));
+  at[2].assign(Tensor(7));
+  const Tensor picked = Tensor::from<float>({10, 20, 30}).index_select(0, at);
+  expect_error([&] { (void)values(picked); }, {"index_select", "7", "out of range"});
+}
+
+TEST(writes, what_fails_leaves_every_tensor_as_it_was) {
+  const Tensor far = Tensor::from<int32_t>({7});
+  Tensor x = ramp({4}), y = ramp({4}), z = ramp({4});
+  x[0].assign(Tensor(5.0));
+  y[0].assign(x.index_select(0, far)[0]);
+  z[1].assign(x[0] + Tensor(1.0));
+  expect_error([&] { Tensor::realize({x, y, z}); }, {"7", "out of range"});
+  EXPECT_EQ(values(y), numbers(4)) << "what cannot be computed never was assigned";
+  EXPECT_EQ(values(x), (std::vector<double>{5, 1, 2, 3}));
+  EXPECT_EQ(values(z), (std::vector<double>{0, 6, 2, 3}));
+  // The write before a bad one goes with it, as both wait for one look; what ran stays.
+  y[3].assign(Tensor(8.0));
+  y.realize();
+  y[2].assign(Tensor(9.0));
+  y[0].assign(y.index_select(0, far)[0]);
+  expect_error([&] { y.realize(); }, {"7", "out of range"});
+  EXPECT_EQ(values(y), (std::vector<double>{0, 1, 2, 8}));
+  // Through a reader: the tensor itself is as it was, and so is what waits in it.
+  const Tensor reader = [&] {
+    y[1].assign(Tensor(6.0));
+    return y.index_select(0, far) + y[1];
+  }();
+  expect_error([&] { (void)values(reader); }, {"7", "out of range"});
+  EXPECT_EQ(values(y), (std::vector<double>{0, 6, 2, 8}));
+  // Out of memory.
+  Options small = options();
+  small.memory_limit = 1 << 20;
+  {
+    const OptionScope scope(small);
+    z[0].assign(Tensor::ones({1 << 20}).contiguous().sum());
+    expect_error([&] { (void)values(z); }, {"out of memory"});
+  }
+  EXPECT_EQ(values(z), (std::vector<double>{0, 6, 2, 3}));
+  z[0].assign(Tensor(1.0));
+  EXPECT_EQ(values(z), (std::vector<double>{1, 6, 2, 3}));
+}
+
+// --- gradients -----------------------------------------------------------------------------------
+
+namespace {
+
+// A random view of a (3, 4, 5) tensor, as movement ops on any tensor of that shape.
+using View = std::function<Tensor(const Tensor&)>;
+View random_view(std::mt19937_64& random) {
+  auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
+  const int64_t a = below(3), b = below(4), c = below(5), kind = below(6);
+  const int64_t step = 2 + below(2);
+  return [=](const Tensor& t) {
+    switch (kind) {
+      case 0:
+        return t[a];
+      case 1:
+        return t[{Slice{}, Slice{b, {}}, Slice{0, c + 1}}];
+      case 2:
+        return t.permute({2, 0, 1})[c].flip({1});
+      case 3:
+        return t[{Slice{}, Slice{{}, {}, -step}}];
+      case 4:
+        return t.flatten()[{Slice{a * 20 + b * 5 + c, {}, step}}];
+      default:
+        return t[{a, b, c}];
+    }
+  };
+}
+
+// The base with `value` in the places of a view, without any assignment.
+Tensor functional(const View& view, const Tensor& base, const Tensor& value) {
+  const Tensor numbers = Tensor::arange(60).reshape({3, 4, 5});
+  const std::vector<int64_t> places = view(numbers).flatten().tolist<int64_t>();
+  std::vector<int64_t> from(60, -1);
+  for (size_t i = 0; i < places.size(); ++i)
+    from[static_cast<size_t>(places[i])] = static_cast<int64_t>(i);
+  std::vector<bool> inside;
+  for (int64_t& f : from) {
+    inside.push_back(f >= 0);
+    f = std::max<int64_t>(f, 0);
+  }
+  const Tensor spread = value.expand(view(numbers).shape())
+                            .flatten()
+                            .index_select(0, Tensor::from<int64_t>(from, {60}));
+  return Tensor::where(Tensor::from<bool>(inside, {3, 4, 5}), spread.reshape({3, 4, 5}), base);
+}
+
+}  // namespace
+
+TEST(writes, gradients_are_those_of_the_functional_form) {
+  std::mt19937_64 random(test_seed());
+  for (int64_t c = 0; c < test_cases(60); ++c) {
+    const Tensor a0 = doubles({3, 4, 5}, random), b0 = doubles({}, random);
+    const View views[] = {random_view(random), random_view(random), random_view(random)};
+    const bool looks = random() % 2 == 0;
+    auto run = [&](bool writes) {
+      Tensor a = a0.clone(), b = b0.clone();
+      a.requires_grad();
+      b.requires_grad();
+      Tensor x = a * a;
+      for (int k = 0; k < 3; ++k) {
+        // Of the leaf, of a constant, and of what is written to.
+        const Tensor value = k == 0   ? b * b * b
+                             : k == 1 ? Tensor(0.5)
+                                      : x.square().sum() * Tensor(0.01) + b;
+        const View& view = views[k];
+        if (writes)
+          view(x).assign(value);
+        else
+          x = functional(view, x, value.cast(DType::Float64));
+        if (looks && writes && k == 1) (void)values(x);
+      }
+      (x * x * a).sum().backward();
+      auto out = values(x);
+      for (const Tensor& leaf : {a, b})
+        for (const double g : values(leaf.grad())) out.push_back(g);
+      return out;
+    };
+    const auto got = run(true), want = run(false);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i)
+      ASSERT_NEAR(got[i], want[i], 1e-11 * (1 + std::abs(want[i])))
+          << "element " << i << ", case " << c << ", seed " << test_seed();
+  }
+}
+
+TEST(writes, gradients_to_the_value_and_the_old_contents) {
+  Tensor w = Tensor::from<float>({1, 2, 3, 4}).requires_grad();
+  Tensor v = Tensor::from<float>({5, 6}).requires_grad();
+  Tensor x = w * Tensor(3.0);
+  x[{Slice{1, 3}}].assign(v * v);
+  x.sum().backward();
+  EXPECT_EQ(values(w.grad()), (std::vector<double>{3, 0, 0, 3}));
+  EXPECT_EQ(values(v.grad()), (std::vector<double>{10, 12}));
+  // What a later write covers has no gradient; a value that is broadcast has the sum.
+  w.zero_grad();
+  v.zero_grad();
+  x = w * Tensor(3.0);
+  x[{Slice{0, 3}}].assign(v[0]);
+  x[0].assign(Tensor(0.0));
+  x.sum().backward();
+  EXPECT_EQ(values(w.grad()), (std::vector<double>{0, 0, 0, 3}));
+  EXPECT_EQ(values(v.grad()), (std::vector<double>{2, 0}));
+  // Tensor indices, where the last one counts.
+  w.zero_grad();
+  v.zero_grad();
+  x = w * Tensor(3.0);
+  x.setitem({Tensor::from<int32_t>({2, 2})}, v);
+  EXPECT_EQ(values(x), (std::vector<double>{3, 6, 6, 12}));
+  x.sum().backward();
+  EXPECT_EQ(values(w.grad()), (std::vector<double>{3, 3, 0, 3}));
+  EXPECT_EQ(values(v.grad()), (std::vector<double>{0, 1}));
+  // Of second order: x is (w0^3, w1, ...) with x0 from x1.
+  const Tensor p = Tensor::from<double>({2, 3});
+  Tensor q = p * p;
+  q[0].assign(q[1] * p[0]);
+  const Tensor slope = q.sum().gradient({p})[0];  // (p1^2, 2 p1 p0 + 2 p1)
+  EXPECT_EQ(values(slope), (std::vector<double>{9, 12 + 6}));
+  EXPECT_EQ(values(slope.sum().gradient({p})[0]), (std::vector<double>{6, 6 + 4 + 2}));
+}
+
+// As an assignment of the whole: the leaf stays a leaf with what it has now, and what was computed
+// from its old contents is refused by name.
+TEST(writes, a_leaf_that_is_written_stays_a_leaf) {
+  Tensor w = Tensor::from<float>({1, 2, 3}).requires_grad();
+  Tensor other = Tensor::from<float>({4}).requires_grad();
+  const Tensor old = (w * w).sum();
+  w[0].assign(other[0] * Tensor(10.0));
+  expect_error([&] { old.backward(); }, {"backward", "new value", "compute"});
+  EXPECT_EQ(old.item(), 14);
+  (w * w).sum().backward();
+  EXPECT_EQ(values(w.grad()), (std::vector<double>{80, 4, 6}));
+  EXPECT_FALSE(other.has_grad());
+  // Two leaves that are written the same are two leaves (amendment C34).
+  Tensor a = Tensor::zeros({2}).requires_grad(), b = Tensor::zeros({2}).requires_grad();
+  for (Tensor* t : {&a, &b}) (*t)[{Slice{0, 1}}].assign(Tensor(1.0));
+  for (const bool realized : {false, true}) {
+    if (realized) Tensor::realize({a, b});
+    a.zero_grad();
+    b.zero_grad();
+    (a * Tensor(2.0) + b * Tensor(3.0)).sum().backward();
+    EXPECT_EQ(values(a.grad()), std::vector<double>(2, 2)) << realized;
+    EXPECT_EQ(values(b.grad()), std::vector<double>(2, 3)) << realized;
+  }
+}
+
+// No history is lost in silence.
+TEST(writes, a_gradient_that_needs_what_was_written_over_is_refused) {
+  Tensor x = Tensor::from<float>({1, 2, 3, 4}), s = Tensor::from<float>({3});
+  x[{Slice{0, 2}}].assign(x[{Slice{2, 4}}] * s);
+  EXPECT_EQ(values(x), (std::vector<double>{9, 12, 3, 4}));
+  expect_error([&] { (void)x.sum().gradient({s}); },
+               {"gradient", "(4,)", "written over", "requires_grad()"});
+  // With a leaf the old contents are kept.
+  Tensor y = Tensor::from<float>({1, 2, 3, 4}), w = Tensor::from<float>({3}).requires_grad();
+  y[{Slice{0, 2}}].assign(y[{Slice{2, 4}}] * w);
+  EXPECT_EQ(values(y), (std::vector<double>{9, 12, 3, 4}));
+  y[3].assign(Tensor(0.0));
+  EXPECT_EQ(values(y), (std::vector<double>{9, 12, 3, 0}));
+  y.sum().backward();
+  EXPECT_EQ(values(w.grad()), std::vector<double>{7});
+}
+
+TEST(writes, a_traced_function_writes_to_its_own_tensors) {
+  const auto f = function([](const Tensor& t) {
+    Tensor out = t * Tensor(2.0);
+    out[{Slice{0, 2}}].assign(t[{Slice{1, 3}}] * t[0]);
+    return out;
+  });
+  Tensor x = Tensor::from<float>({3, 4, 5}).requires_grad();
+  const Tensor y = f(x), z = f(x + Tensor(1.0));
+  EXPECT_EQ(values(y), (std::vector<double>{12, 15, 10}));
+  EXPECT_EQ(values(z), (std::vector<double>{20, 24, 12}));
+  y.sum().backward();  // x0 x1 + x0 x2 + 2 x2
+  EXPECT_EQ(values(x.grad()), (std::vector<double>{9, 3, 3 + 2}));
+}
+
+// Looking is reading, whoever does it.
+TEST(writes, two_threads_look_at_what_waits) {
+  for (int round = 0; round < 20; ++round) {
+    Tensor x = ramp({1000});
+    for (int64_t i = 0; i < 4; ++i) x[{Slice{i, i + 500}}].assign(x[{Slice{500 - i, 1000 - i}}]);
+    std::vector<double> wanted = numbers(1000);
+    for (size_t i = 0; i < 4; ++i) {
+      const auto old = wanted;
+      for (size_t k = 0; k < 500; ++k) wanted[i + k] = old[500 - i + k];
+    }
+    std::vector<double> seen[2];
+    std::vector<std::thread> threads;
+    for (auto& out : seen) threads.emplace_back([&] { out = values(x * Tensor(1.0)); });
+    for (auto& t : threads) t.join();
+    EXPECT_EQ(seen[0], wanted);
+    EXPECT_EQ(seen[1], wanted);
+    EXPECT_EQ(values(x), wanted);
+  }
+}
+
+}  // namespace koine::test
