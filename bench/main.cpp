@@ -10,13 +10,15 @@
 
 int main(int argc, char** argv) {
   using namespace koine::bench;
-  std::string json_path;
+  std::string json_path, only;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--first-operation") == 0) return run_first_operation();
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       json_path = argv[++i];
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+      only = argv[++i];
     } else {
-      fmt::print(stderr, "usage: {} [--json FILE]\n", argv[0]);
+      fmt::print(stderr, "usage: {} [--json FILE] [--only compile|kernels|widths]\n", argv[0]);
       return 2;
     }
   }
@@ -27,8 +29,10 @@ int main(int argc, char** argv) {
         "limits of this run: FMA {:.0f} GFLOP/s on one thread, read {:.1f} GB/s, copy {:.1f} GB/s "
         "on all\n\n",
         limits.fma_one_thread * 1e-9, limits.read_bandwidth * 1e-9, limits.copy_bandwidth * 1e-9);
-    bench_compile(rows, argv[0]);
-    bench_kernels(rows, limits);
+    const auto wanted = [&](const char* name) { return only.empty() || only == name; };
+    if (wanted("compile")) bench_compile(rows, argv[0]);
+    if (wanted("kernels")) bench_kernels(rows, limits);
+    if (wanted("widths")) bench_widths(rows);
     fmt::print("{:32} {:>10} {:8} {:>10} {:9} {:>7} {:>7}\n", "benchmark", "value", "unit", "limit",
                "which", "ratio", "wanted");
     nlohmann::json json = nlohmann::json::array();

@@ -5,6 +5,8 @@
 #include "kernels.hpp"
 #include "koine/base/options.hpp"
 #include "koine/engine/engine.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/split_reduce.hpp"
@@ -60,9 +62,9 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"x+1 1048576 alone", f32({1048576}) + 1.0, alone, "e_L32768_u32: Split(0, 32, UPCAST)"},
       {"x+1 1048576 narrow", f32({1048576}) + 1.0, narrow,
        "e_t16_L4096_u16: Split(0, 16, UPCAST) Split(0, 16, THREAD, top)"},
-      {"x+1 7", f32({7}) + 1.0, machine, "e_u7: Split(0, 7, UPCAST)"},
-      {"x+1 1009", f32({1009}) + 1.0, machine, "e_L127_u8: Padto(0, 8) Split(0, 8, UPCAST)"},
-      {"x+1 3", f32({3}) + 1.0, machine, "e_u3: Split(0, 3, UPCAST)"},
+      {"x+1 7", f32({7}) + 1.0, machine, "e_L2_u4: Padto(0, 4) Split(0, 4, UPCAST)"},
+      {"x+1 1009", f32({1009}) + 1.0, machine, "e_L32_u32: Padto(0, 32) Split(0, 32, UPCAST)"},
+      {"x+1 3", f32({3}) + 1.0, machine, "e_L2_u2: Padto(0, 2) Split(0, 2, UPCAST)"},
       {"sin 1024", f32({1024}).sin(), machine, "e_L64_u16: Split(0, 16, UPCAST)"},
       {"f64 1024", of(DType::Float64, {1024}) + 1.0, machine, "e_L64_u16: Split(0, 16, UPCAST)"},
       {"u8 1024", of(DType::UInt8, {1024}) + 1, machine, "e_L8_u128: Split(0, 128, UPCAST)"},
@@ -70,112 +72,128 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "e_L96_L2_u32: Split(1, 32, UPCAST)"},
       {"x.T + y", f32({64, 96}).permute({1, 0}) + f32({96, 64}, 1), machine,
        "e_L96_L2_u32: Split(1, 32, UPCAST)"},
-      {"bias 64x100", f32({64, 100}) + f32({100}, 1), machine, "e_L64_L20_u5: Split(1, 5, UPCAST)"},
-      {"bias 64x7", f32({64, 7}) + f32({7}, 1), machine, "e_L64_u7: Split(1, 7, UPCAST)"},
-      {"sum all 1e6", f32({1048576}).sum(), machine, "r_R2_G32: Split(0, 32, GROUP_REDUCE)"},
+      {"bias 64x100", f32({64, 100}) + f32({100}, 1), machine,
+       "e_L64_L13_u8: Padto(1, 8) Split(1, 8, UPCAST)"},
+      {"bias 64x7", f32({64, 7}) + f32({7}, 1), machine,
+       "e_L64_L2_u4: Padto(1, 4) Split(1, 4, UPCAST)"},
+      {"sum all 1e6", f32({1048576}).sum(), machine, "r_G64: Split(0, 64, GROUP_REDUCE)"},
       {"sum all strict", f32({1048576}).sum(), strict, "r_R1048576:"},
-      {"rows 64x1000", f32({64, 1000}).sum(1), machine, "r_L64_R125_G8: Split(1, 8, GROUP_REDUCE)"},
+      {"rows 64x1000", f32({64, 1000}).sum(1), machine,
+       "r_L64_R16_G64: Padto(1, 64) Split(1, 64, GROUP_REDUCE)"},
       {"rows 64x1000 strict", f32({64, 1000}).sum(1), strict,
        "r_L2_u32_R1000: Split(0, 32, UPCAST)"},
       {"cols 1000x64", f32({1000, 64}).sum(0), machine, "r_L2_u32_R1000: Split(0, 32, UPCAST)"},
       {"cols 1000x64 strict", f32({1000, 64}).sum(0), strict,
        "r_L2_u32_R1000: Split(0, 32, UPCAST)"},
-      {"cols 1000x7", f32({1000, 7}).sum(0), machine, "r_u7_R1000: Split(0, 7, UPCAST)"},
+      {"cols 1000x7", f32({1000, 7}).sum(0), machine,
+       "r_L2_u4_R1000: Padto(0, 4) Split(0, 4, UPCAST)"},
       {"rows 64x7", f32({64, 7}).sum(1), machine, "r_L64_R7:"},
-      {"max rows", f32({64, 1000}).max(1), machine, "r_L64_R125_G8: Split(1, 8, GROUP_REDUCE)"},
+      {"max rows", f32({64, 1000}).max(1), machine,
+       "r_L64_R16_G64: Padto(1, 64) Split(1, 64, GROUP_REDUCE)"},
       {"gemm 64", f32({64, 64}).matmul(f32({64, 64}, 1)), machine,
-       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
-       "THREAD, top)"},
+       "r_t11_u6_L4_u2_u8_R64: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
+       "UPCAST) Split(0, 11, THREAD, top)"},
       {"gemm 512", f32({512, 512}).matmul(f32({512, 512}, 1)), machine,
-       "r_t2_R4_L43_u6_L32_u16_R128: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
-       "2, THREAD, top) Split(5, 128, REDUCE) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t2_R4_L43_u6_L32_u2_u8_R128: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST) Split(0, 2, THREAD, top) Split(6, 128, REDUCE) Swap(6, 5) Swap(5, 4) "
+       "Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm 512 strict", f32({512, 512}).matmul(f32({512, 512}, 1)), strict,
-       "r_t2_R4_L43_u6_L32_u16_R128: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
-       "2, THREAD, top) Split(5, 128, REDUCE) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t2_R4_L43_u6_L32_u2_u8_R128: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST) Split(0, 2, THREAD, top) Split(6, 128, REDUCE) Swap(6, 5) Swap(5, 4) "
+       "Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm 512 narrow", f32({512, 512}).matmul(f32({512, 512}, 1)), narrow,
-       "r_t2_R4_L43_u6_L64_u8_R128: Split(1, 8, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
-       "2, THREAD, top) Split(5, 128, REDUCE) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t16_R4_L8_u4_L43_u3_u4_R128: Split(1, 4, UPCAST) Padto(1, 3) Split(1, 3, UPCAST) "
+       "Split(0, 4, UPCAST) Split(0, 16, THREAD, top) Split(6, 128, REDUCE) Swap(6, 5) Swap(5, 4) "
+       "Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm 37x50x100", f32({37, 50}).matmul(f32({50, 100}, 1)), machine,
-       "r_t10_L19_u2_u10_R50: Split(1, 10, UPCAST) Padto(0, 2) Split(0, 2, UPCAST) Split(2, 10, "
-       "THREAD, top) Swap(2, 1) Swap(1, 0)"},
+       "r_t7_u6_L7_u2_u8_R50: Padto(1, 8) Split(1, 8, UPCAST) Padto(1, 2) Split(1, 2, UPCAST) "
+       "Padto(0, 6) Split(0, 6, UPCAST) Split(0, 7, THREAD, top)"},
       {"gemm 64x64x3", f32({64, 64}).matmul(f32({64, 3}, 1)), machine,
-       "r_L6_u11_u3_R64: Split(1, 3, UPCAST) Padto(0, 11) Split(0, 11, UPCAST)"},
+       "r_L11_u6_u2_u2_R64: Padto(1, 2) Split(1, 2, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST)"},
       {"gemm 64x64x1009", f32({64, 64}).matmul(f32({64, 1009}, 1)), machine,
-       "r_t6_u11_L127_u8_R64: Padto(1, 8) Split(1, 8, UPCAST) Padto(0, 11) Split(0, 11, UPCAST) "
-       "Split(0, 6, THREAD, top)"},
+       "r_t16_u4_L43_u3_u8_R64: Padto(1, 8) Split(1, 8, UPCAST) Padto(1, 3) Split(1, 3, UPCAST) "
+       "Split(0, 4, UPCAST) Split(0, 16, THREAD, top)"},
       {"gemm 1024x4096x64", f32({1024, 4096}).matmul(f32({4096, 64}, 1)), machine,
-       "r_t9_R4_L19_u6_L4_u16_R1024: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
-       "9, THREAD, top) Split(5, 1024, REDUCE) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t9_R4_L19_u6_L4_u2_u8_R1024: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST) Split(0, 9, THREAD, top) Split(6, 1024, REDUCE) Swap(6, 5) Swap(5, 4) "
+       "Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm a b.T", f32({64, 48}).matmul(f32({80, 48}, 1).permute({1, 0})), machine,
-       "r_t16_L4_L80_R2_G24: Split(2, 24, GROUP_REDUCE) Split(0, 16, THREAD, top)"},
+       "r_t16_u4_L27_u3_R6_G8: Split(2, 8, GROUP_REDUCE) Padto(1, 3) Split(1, 3, UPCAST) Split(0, "
+       "4, UPCAST) Split(0, 16, THREAD, top)"},
       {"gemm a.T b", f32({48, 64}).permute({1, 0}).matmul(f32({48, 80}, 1)), machine,
-       "r_t16_u5_L4_u16_R48: Swap(0, 1) Split(1, 16, UPCAST) Split(0, 5, UPCAST) Split(0, 16, "
-       "THREAD, top)"},
+       "r_t11_u6_L5_u2_u8_R48: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
+       "UPCAST) Split(0, 11, THREAD, top)"},
       {"gemv", f32({512, 512}).matmul(f32({512}, 1)), machine,
-       "r_t16_L32_R16_G32: Split(1, 32, GROUP_REDUCE) Split(0, 16, THREAD, top)"},
+       "r_t16_L32_R8_G64: Split(1, 64, GROUP_REDUCE) Split(0, 16, THREAD, top)"},
       {"outer", f32({64, 1}) * f32({1, 64}, 1), machine, "e_L64_L2_u32: Split(1, 32, UPCAST)"},
       {"conv", f32({2, 3, 16, 16}).conv2d(f32({8, 3, 3, 3}, 1)), machine,
-       "r_t2_u8_L14_u14_R3_R3_R3: Split(3, 14, UPCAST) Split(1, 8, UPCAST) Split(0, 2, THREAD, "
-       "top)"},
+       "r_t2_L2_u4_L14_u2_u8_R3_R3_R3: Padto(3, 8) Split(3, 8, UPCAST) Split(3, 2, UPCAST) "
+       "Split(1, 4, UPCAST) Split(0, 2, THREAD, top)"},
       {"int gemm", of(DType::Int32, {64, 64}).matmul(of(DType::Int32, {64, 64})), machine,
        "r_t16_L4_L2_u32_R64: Split(1, 32, UPCAST) Split(0, 16, THREAD, top)"},
       {"softmax", f32({64, 100}).softmax(), machine,
-       "r_L64_L20_u5_R20_G5_R20_G5: Split(1, 5, UPCAST) Split(3, 5, GROUP_REDUCE) Split(5, 5, "
-       "GROUP_REDUCE)"},
+       "r_L64_L13_u8_R13_G8_R13_G8: Padto(1, 8) Split(1, 8, UPCAST) Padto(3, 8) Split(3, 8, "
+       "GROUP_REDUCE) Padto(5, 8) Split(5, 8, GROUP_REDUCE)"},
       {"products of a last axis",
        Tensor::einsum("mkb,knb->mnb", {f32({32, 40, 64}), f32({40, 16, 64}, 1)}), machine,
        "r_t16_L2_L16_L2_u32_R40: Split(2, 32, UPCAST) Split(0, 16, THREAD, top)"},
       {"batch gemm", f32({4, 64, 64}).matmul(f32({4, 64, 64}, 1)), machine,
-       "r_t4_L11_u6_L4_u16_R64: Split(2, 16, UPCAST) Padto(1, 6) Split(1, 6, UPCAST) Split(0, 4, "
-       "THREAD, top)"},
+       "r_t4_L11_u6_L4_u2_u8_R64: Split(2, 8, UPCAST) Split(2, 2, UPCAST) Padto(1, 6) Split(1, 6, "
+       "UPCAST) Split(0, 4, THREAD, top)"},
       {"gemm 63 rows", f32({63, 4096}).matmul(f32({4096, 64}, 1)), machine,
-       "r_t16_u4_L4_u16_R4096: Split(1, 16, UPCAST) Padto(0, 4) Split(0, 4, UPCAST) Split(0, 16, "
-       "THREAD, top)"},
+       "r_t11_u6_L4_u2_u8_R4096: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
+       "UPCAST) Split(0, 11, THREAD, top)"},
       {"gemm 64 rows", f32({64, 4096}).matmul(f32({4096, 64}, 1)), machine,
-       "r_t11_R4_u6_L4_u16_R1024: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
-       "11, THREAD, top) Split(4, 1024, REDUCE) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t11_R4_u6_L4_u2_u8_R1024: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
+       "6, UPCAST) Split(0, 11, THREAD, top) Split(5, 1024, REDUCE) Swap(5, 4) Swap(4, 3) Swap(3, "
+       "2) Swap(2, 1)"},
       {"gemm k 2048", f32({128, 2048}).matmul(f32({2048, 64}, 1)), machine,
-       "r_t11_L2_u6_L4_u16_R2048: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
-       "11, THREAD, top)"},
+       "r_t11_L2_u6_L4_u2_u8_R2048: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
+       "6, UPCAST) Split(0, 11, THREAD, top)"},
       {"gemm k 2049", f32({128, 2049}).matmul(f32({2049, 64}, 1)), machine,
-       "r_t11_R3_L2_u6_L4_u16_R683: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
-       "11, THREAD, top) Split(5, 683, REDUCE) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t11_R3_L2_u6_L4_u2_u8_R683: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
+       "6, UPCAST) Split(0, 11, THREAD, top) Split(6, 683, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, "
+       "3) Swap(3, 2) Swap(2, 1)"},
       {"gemm k 2064", f32({128, 2064}).matmul(f32({2064, 64}, 1)), machine,
-       "r_t11_R3_L2_u6_L4_u16_R688: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, "
-       "11, THREAD, top) Split(5, 688, REDUCE) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t11_R3_L2_u6_L4_u2_u8_R688: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
+       "6, UPCAST) Split(0, 11, THREAD, top) Split(6, 688, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, "
+       "3) Swap(3, 2) Swap(2, 1)"},
       {"gemm k 100000", f32({64, 100000}).matmul(f32({100000, 16}, 1)), machine,
-       "r_t11_R25_u6_u16_R4000: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
-       "THREAD, top) Split(3, 4000, REDUCE) Swap(3, 2) Swap(2, 1)"},
+       "r_t11_R25_u6_u2_u8_R4000: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
+       "UPCAST) Split(0, 11, THREAD, top) Split(4, 4000, REDUCE) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm k prime", f32({256, 4099}).matmul(f32({4099, 256}, 1)), machine,
-       "r_t16_L43_u6_u16_R4099: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(2, 16, "
-       "THREAD, top) Swap(2, 1) Swap(1, 0)"},
+       "r_t16_L43_u6_u2_u8_R4099: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
+       "UPCAST) Split(2, 16, THREAD, top) Swap(2, 1) Swap(1, 0)"},
       {"gemm 5 columns", f32({64, 64}).matmul(f32({64, 5}, 1)), machine,
-       "r_L6_u11_u5_R64: Split(1, 5, UPCAST) Padto(0, 11) Split(0, 11, UPCAST)"},
+       "r_L11_u6_u2_u4_R64: Padto(1, 4) Split(1, 4, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST)"},
       {"gemm 4 columns", f32({64, 64}).matmul(f32({64, 4}, 1)), machine,
        "r_L6_u11_u4_R64: Split(1, 4, UPCAST) Padto(0, 11) Split(0, 11, UPCAST)"},
       {"gemm 22 columns", f32({64, 64}).matmul(f32({64, 22}, 1)), machine,
-       "r_t6_u11_L2_u11_R64: Split(1, 11, UPCAST) Padto(0, 11) Split(0, 11, UPCAST) Split(0, 6, "
-       "THREAD, top)"},
+       "r_t16_u4_u3_u8_R64: Padto(1, 8) Split(1, 8, UPCAST) Split(1, 3, UPCAST) Split(0, 4, "
+       "UPCAST) Split(0, 16, THREAD, top)"},
       {"gemm 13 rows", f32({13, 64}).matmul(f32({64, 64}, 1)), machine,
-       "r_L13_L2_u32_R64: Split(1, 32, UPCAST)"},
+       "r_L3_u5_L4_u2_u8_R64: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 5) Split(0, 5, "
+       "UPCAST)"},
       {"gemm 2 rows", f32({2, 64}).matmul(f32({64, 64}, 1)), machine,
-       "r_u2_L2_u32_R64: Split(1, 32, UPCAST) Split(0, 2, UPCAST)"},
+       "r_u2_L2_u4_u8_R64: Split(1, 8, UPCAST) Split(1, 4, UPCAST) Split(0, 2, UPCAST)"},
       {"gemm f64", of(DType::Float64, {64, 64}).matmul(of(DType::Float64, {64, 64})), machine,
-       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
-       "THREAD, top)"},
+       "r_t11_u6_L8_u2_u4_R64: Split(1, 4, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
+       "UPCAST) Split(0, 11, THREAD, top)"},
       {"gemm f16", of(DType::Float16, {64, 64}).matmul(of(DType::Float16, {64, 64})), machine,
-       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
-       "THREAD, top)"},
+       "r_t11_u6_L4_u2_u8_R64: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
+       "UPCAST) Split(0, 11, THREAD, top)"},
       {"gemm masked",
        Tensor::where(f32({64, 64}) > 0.0, f32({64, 64}), 0.0).matmul(f32({64, 64}, 1)), machine,
-       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
-       "THREAD, top)"},
+       "r_t11_u6_L4_u2_u8_R64: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
+       "UPCAST) Split(0, 11, THREAD, top)"},
       {"gemm + bias, relu", (f32({64, 64}).matmul(f32({64, 64}, 1)) + f32({64}, 2)).relu(), machine,
-       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
-       "THREAD, top)"},
+       "r_t11_u6_L4_u2_u8_R64: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
+       "UPCAST) Split(0, 11, THREAD, top)"},
       {"gemm of sums", (f32({64, 64}) + 1.0).matmul(f32({64, 64}, 1) * 2.0), machine,
-       "r_t11_u6_L4_u16_R64: Split(1, 16, UPCAST) Padto(0, 6) Split(0, 6, UPCAST) Split(0, 11, "
-       "THREAD, top)"},
+       "r_t11_u6_L4_u2_u8_R64: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
+       "UPCAST) Split(0, 11, THREAD, top)"},
       {"product of maxima", (f32({64, 64}).unsqueeze(-1) * f32({64, 64}, 1)).max(1), machine,
        "r_t16_L4_L2_u32_R64: Split(1, 32, UPCAST) Split(0, 16, THREAD, top)"},
       {"threads at 2^17", f32({43696}) + 1.0, machine, "e_L2731_u16: Split(0, 16, UPCAST)"},
@@ -183,15 +201,16 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"threads of a second axis", f32({1, 17, 10000}) + f32({17, 1}, 1), machine,
        "e_t5_L17_L125_u16: Split(1, 16, UPCAST) Split(1, 5, THREAD, top) Swap(1, 0)"},
       {"threads of a prime", f32({100003}) + 1.0, machine,
-       "e_t9_L1389_u8: Padto(0, 8) Split(0, 8, UPCAST) Split(0, 9, THREAD, top)"},
-      {"rows of 15", f32({64, 15}).sum(1), machine, "r_L64_R3_G5: Split(1, 5, GROUP_REDUCE)"},
+       "e_t6_L521_u32: Padto(0, 32) Split(0, 32, UPCAST) Split(0, 6, THREAD, top)"},
+      {"rows of 15", f32({64, 15}).sum(1), machine,
+       "r_L64_R2_G8: Padto(1, 8) Split(1, 8, GROUP_REDUCE)"},
       {"rows of 8", f32({64, 8}).sum(1), machine, "r_L64_G8: Split(1, 8, GROUP_REDUCE)"},
       {"rows of 1009", f32({64, 1009}).sum(1), machine,
-       "r_L64_R127_G8: Padto(1, 8) Split(1, 8, GROUP_REDUCE)"},
+       "r_L64_R16_G64: Padto(1, 64) Split(1, 64, GROUP_REDUCE)"},
       {"rows of halves", of(DType::Float16, {64, 1000}).sum(1), machine,
-       "r_t16_L4_R125_G8: Split(1, 8, GROUP_REDUCE) Split(0, 16, THREAD, top)"},
+       "r_t16_L4_R16_G64: Padto(1, 64) Split(1, 64, GROUP_REDUCE) Split(0, 16, THREAD, top)"},
       {"rows of bytes", of(DType::UInt8, {64, 1000}).sum(1), machine,
-       "r_t16_L4_R125_G8: Split(1, 8, GROUP_REDUCE) Split(0, 16, THREAD, top)"},
+       "r_t16_L4_R16_G64: Padto(1, 64) Split(1, 64, GROUP_REDUCE) Split(0, 16, THREAD, top)"},
       {"middle axis", f32({8, 50, 32}).sum(1), machine, "r_L8_u32_R50: Split(1, 32, UPCAST)"},
       {"outer and inner axis", f32({16, 50, 32}).sum({0, 2}), machine,
        "r_L50_R16_G32: Split(2, 32, GROUP_REDUCE)"},
@@ -207,7 +226,8 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"cumsum of columns", f32({100, 64}).cumsum(0), machine,
        "r_L2_u32_L100_Rn: Split(0, 32, UPCAST)"},
       {"mean and deviation", f32({64, 100}) - f32({64, 100}).mean(1, true), machine,
-       "r_L64_L20_u5_R20_G5: Split(1, 5, UPCAST) Split(3, 5, GROUP_REDUCE)"},
+       "r_L64_L13_u8_R13_G8: Padto(1, 8) Split(1, 8, UPCAST) Padto(3, 8) Split(3, 8, "
+       "GROUP_REDUCE)"},
       {"layernorm", f32({64, 128}).layernorm(), machine,
        "r_L64_L16_u8_R16_G8_R16_G8: Split(1, 8, UPCAST) Split(3, 8, GROUP_REDUCE) Split(5, 8, "
        "GROUP_REDUCE)"},
@@ -215,7 +235,7 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"one row", f32({1, 64}).matmul(f32({64, 64}, 1)), machine,
        "r_L2_u32_R64: Split(0, 32, UPCAST)"},
       {"one column", f32({64, 64}).matmul(f32({64, 1}, 1)), machine,
-       "r_L64_R2_G32: Split(1, 32, GROUP_REDUCE)"},
+       "r_L64_G64: Split(1, 64, GROUP_REDUCE)"},
   };
   for (const Row& row : table) {
     EXPECT_EQ(chosen(row.value, row.target), row.schedule) << row.what;
@@ -227,6 +247,132 @@ TEST(heuristic, schedules_of_typical_kernels) {
     const Array guarded = run_kernels(kernels, program, {kernels.size(), {}});
     EXPECT_EQ(difference(array_of(row.value.clone().realize().uop()), guarded), "");
   }
+}
+
+// The instructions of the last kernel of a value.
+std::vector<UOp> instructions_of(const Tensor& value, const Target& target) {
+  Options o = options();
+  o.noopt = false;
+  o.strict = target.strict;
+  const OptionScope scope(o);
+  const UOp linear = lower_kernel(schedule({value.uop()}).back().ast, target).linear;
+  return {linear.src().begin(), linear.src().end()};
+}
+
+bool is_power_of_two(int64_t n) { return (n & (n - 1)) == 0; }
+
+// What runs along n elements: products, windows, rows, columns, elementwise.
+std::vector<std::pair<std::string, Tensor>> along(int64_t n, DType dtype) {
+  const Tensor x = of(dtype, {5, n}), w = Tensor(leaf({7, n}, dtype, 1)),
+               image = of(dtype, {1, 2, 4, n + 2}), filter = Tensor(leaf({3, 2, 3, 3}, dtype, 1)),
+               bias = Tensor(leaf({n}, dtype, 2));
+  return {{"product", of(dtype, {6, 5}).matmul(x)},
+          {"product and bias", (of(dtype, {6, 5}).matmul(x) + bias).relu()},
+          {"transposed right", x.matmul(w.permute({1, 0}))},
+          {"transposed left", x.permute({1, 0}).matmul(of(dtype, {5, 9}))},
+          {"window", image.conv2d(filter)},
+          {"padded window", image.conv2d(filter, Tensor(), {1, 1, 1})},
+          {"rows", x.sum(1)},
+          {"largest", x.max(1)},
+          {"columns", x.sum(0)},
+          {"softmax", x.softmax()},
+          {"elementwise", x * bias}};
+}
+
+constexpr int64_t odd_sizes[] = {1, 2, 3, 5, 7, 15, 17, 20, 24, 28, 48, 54, 56, 63, 65, 240, 720};
+
+// A width that is none is taken apart into scalars.
+TEST(heuristic, vectors_have_powers_of_two_lanes_at_any_size) {
+  for (const int vector_bytes : {16, 32, 64})
+    for (const DType dtype : {DType::Float32, DType::Float64})
+      for (const int64_t n : odd_sizes)
+        for (const auto& [what, value] : along(n, dtype))
+          for (const UOp& u : instructions_of(value, machine_with(vector_bytes))) {
+            if (u.dtype() == DType::Void || is_memory(u)) continue;
+            ASSERT_TRUE(is_power_of_two(lane_count(u)))
+                << what << " of " << n << ": " << lane_count(u) << " lanes in " << op_name(u.op());
+          }
+}
+
+// The tile of a product is made of vectors as wide as the registers, and reads each of them whole:
+// no gate stands in its loop.
+TEST(heuristic, tiles_read_whole_registers_without_gates) {
+  for (const int vector_bytes : {16, 32, 64})
+    for (const int64_t n : {20, 24, 28, 48, 54, 56, 100, 240, 720, 1005}) {
+      const Tensor gemm = f32({48, 64}).matmul(f32({64, n}, 1)),
+                   conv = f32({1, 4, 6, n + 2}).conv2d(f32({8, 4, 3, 3}, 1));
+      for (const Tensor& value : {gemm, conv}) {
+        int64_t vectors = 0;
+        for (const UOp& u : instructions_of(value, machine_with(vector_bytes))) {
+          if (!u.is(Op::Load) || is_register(accessed_buffer(u))) continue;
+          EXPECT_EQ(u.src().size(), 1u) << n << ": " << to_text(u);
+          if (lane_count(u) == 1) continue;
+          EXPECT_EQ(lane_count(u) * 4, vector_bytes) << n;
+          ++vectors;
+        }
+        EXPECT_GT(vectors, 0) << n;
+      }
+    }
+}
+
+// An epilogue that would run in every block of a reduction runs in a loop that turns once, after
+// the last.
+TEST(heuristic, epilogues_run_after_the_last_block) {
+  const Tensor product = f32({96, 4096}).matmul(f32({4096, 64}, 1)), side = f32({96, 64}, 2);
+  for (const bool strict : {false, true}) {
+    Target target = machine_with(32);
+    target.strict = strict;
+    int64_t roots = 0, blocks = 0;
+    std::vector<UOp> open;
+    for (const UOp& u : instructions_of((product + side.sqrt()).sqrt() * side, target)) {
+      if (u.is(Op::Range)) open.push_back(u);
+      if (u.is(Op::End)) open.pop_back();
+      for (const UOp& r : open) blocks += r.as<RangeArg>().type == AxisType::Reduce;
+      if (!u.is(Op::Sqrt)) continue;
+      ++roots;
+      const Interval turns = open.back().src(0).bounds();
+      EXPECT_TRUE(turns.low == 0 && turns.high == 1) << to_text(u);
+    }
+    EXPECT_GT(roots, 0);
+    EXPECT_GT(blocks, 0);
+  }
+}
+
+// Sums of multiples of 1/4 are exact in any order.
+TEST(heuristic, products_in_blocks_have_the_values_of_the_formula) {
+  constexpr int64_t m = 70, k = 2100, n = 52;
+  auto quarters = [](int64_t rows, int64_t columns, int64_t step) {
+    std::vector<float> data;
+    for (int64_t i = 0; i < rows * columns; ++i)
+      data.push_back(static_cast<float>(i * step % 17 - 8) / 4);
+    return data;
+  };
+  const std::vector<float> a = quarters(m, k, 5), b = quarters(k, n, 3), c = quarters(1, n, 7);
+  in_both_modes([&] {
+    const Tensor bias = Tensor::from(c, {n}), x = Tensor::from(a, {m, k});
+    const std::vector<float> got =
+        (x.matmul(Tensor::from(b, {k, n})) + bias).maximum(bias.neg()).tolist<float>();
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = c[static_cast<size_t>(j)];
+        for (int64_t l = 0; l < k; ++l)
+          sum += static_cast<double>(a[static_cast<size_t>(i * k + l)]) *
+                 b[static_cast<size_t>(l * n + j)];
+        ASSERT_EQ(got[static_cast<size_t>(i * n + j)],
+                  std::max(sum, -static_cast<double>(c[static_cast<size_t>(j)])))
+            << i << " " << j;
+      }
+  });
+}
+
+TEST(heuristic, odd_sizes_give_the_values_of_the_interpreter) {
+  constexpr DType dtypes[] = {DType::Float32, DType::Float64, DType::Float16};
+  size_t turn = 0;
+  for (const int64_t n : odd_sizes)
+    for (const auto& [what, value] : along(n, dtypes[turn++ % 3])) {
+      SCOPED_TRACE(what + " of " + std::to_string(n));
+      expect_same_everywhere(value);
+    }
 }
 
 }  // namespace

@@ -182,6 +182,7 @@ class Expander {
         return folds_.empty() ? end(src[0], loops) : closed_with_folds(src[0]);
       }
       case Op::Store: {
+        if (node.src(0).is(Op::Buffer)) return keep(node.src(0), src[1]);
         const UOp all = broadcast_shape(Op::Store, src);
         const UOp address =
             with_sources(src[0], std::vector<UOp>{src[0].src(0), broadcast_to(src[0].src(1), all)});
@@ -203,6 +204,18 @@ class Expander {
     }
     const bool same = std::equal(src.begin(), src.end(), node.src().begin());
     return same ? node : with_sources(node, src);
+  }
+
+  // Stores into a register of the value's shape.
+  UOp keep(const UOp& buffer, const UOp& value) {
+    const UOp kept = accumulator(value);
+    done_.set(buffer.node(), kept);
+    return store(kept, value);
+  }
+
+  UOp accumulator(const UOp& like) {
+    return UOp::make(Op::Buffer, {like.shape()},
+                     BufferArg{next_accumulator_++, like.dtype(), {}, AddrSpace::Reg});
   }
 
   // `start` replaces the identity; null: none.
@@ -323,6 +336,30 @@ class Expander {
 
 UOp expand(const UOp& ast) { return Expander(ast).run(); }
 
+namespace {
+
+// Partial results as they are, and after the last block what is made of them: in a loop that turns
+// once then and never before, and reads the result from a register and all else from memory there,
+// so that nothing of it runs elsewhere.
+std::vector<UOp> stores_of_blocks(const UOp& stored, const UOp& gate, const UOp& reduction,
+                                  const UOp& total, const UOp& last,
+                                  const std::vector<UOp>& ranges) {
+  const UOp others = logical_not(last);
+  const UOp partial = store(stored.src(0), total, gate ? bit_and(gate, others) : others);
+  const UOp once = range(ranges.back().as<RangeArg>().id + 1,
+                         where(last, index_const(1), index_const(0)), AxisType::Loop);
+  const UOp kept =
+      UOp::make(Op::Buffer, {shape_of({})}, BufferArg{0, total.dtype(), {}, AddrSpace::Reg});
+  const UOp result = load(after(kept, {store(kept, total), once}));
+  Substitution there{{reduction, result}};
+  for (const UOp& u : toposort(stored.src(1)))
+    if (u.is(Op::Param) && u.as<BufferArg>().name.empty()) there.emplace(u, after(u, {once}));
+  const UOp final_store = store(stored.src(0), substitute(stored.src(1), there), gate);
+  return {partial, end(final_store, std::vector<UOp>{once})};
+}
+
+}  // namespace
+
 UOp block_reduces(const UOp& ast, bool in_order) {
   UOp reduction, stored, closing;
   for (const UOp& u : toposort(ast)) {
@@ -355,13 +392,15 @@ UOp block_reduces(const UOp& ast, bool in_order) {
   // The block's sum first: the partial result is loaded after the loop, where registers are free.
   const UOp total = in_order ? UOp::make(op, {partial, block}, {}, inner.empty() ? 0 : starts_from)
                              : UOp::make(op, {block, partial});
-  UOp value = substitute(stored.src(1), {{reduction, total}});
-  if (!(stored.src(1) == reduction)) value = where(last, value, total);
   std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());
   loops.insert(loops.end(), outer.begin(), outer.end());
   std::sort(loops.begin(), loops.end(),
             [](const UOp& a, const UOp& b) { return a.as<RangeArg>().id < b.as<RangeArg>().id; });
-  return sink(std::vector<UOp>{end(store(stored.src(0), value, gate), loops)});
+  const UOp effect =
+      stored.src(1) == reduction
+          ? store(stored.src(0), total, gate)
+          : group(stores_of_blocks(stored, gate, reduction, total, last, kernel_ranges(ast)));
+  return sink(std::vector<UOp>{end(effect, loops)});
 }
 
 UOp threads_to_special(const UOp& ast) {

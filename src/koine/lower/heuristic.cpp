@@ -1,6 +1,7 @@
 #include "koine/lower/heuristic.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "koine/base/error.hpp"
@@ -101,12 +102,44 @@ int64_t widest_item(const UOp& ast) {
   return std::min<int64_t>(bytes, 8);
 }
 
-// A matmul-like reduce: sum of a product of two loads, each with an output axis the other lacks.
+// A matmul-like reduce: sum of a product of two values, each with an output axis the other lacks.
 struct Contraction {
-  UOp rows, columns;  // output axes: A's own, and B's own with stride 1
+  UOp rows, columns;  // output axes: A's own, and B's own
+  UOp folded;         // the reduction axis that both run along, where nothing runs along columns
+  int score = -1;
 };
 
-std::optional<Contraction> find_contraction(const Accesses& a, const std::vector<UOp>& axes) {
+// Whether a load below `value` runs along `axis`.
+bool runs_along(const UOp& value, const UOp& axis) {
+  for (const UOp& u : toposort(value))
+    if (u.is(Op::Load) && stride(u.src(0), axis) == 1) return true;
+  return false;
+}
+
+// The columns that loads of y run along, and stores where there is a choice; without any, the
+// reduction axis that both x and y run along.
+Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a,
+                           const std::vector<UOp>& axes) {
+  Contraction out;
+  for (const UOp& axis : axes) {
+    if (type_of(axis) == AxisType::Reduce && runs_along(x, axis) && runs_along(y, axis))
+      out.folded = axis;
+    if (type_of(axis) != AxisType::Loop || size_of(axis) < 2) continue;
+    if (depends_on(x, axis) && !depends_on(y, axis)) out.rows = axis;
+    if (depends_on(x, axis) || !depends_on(y, axis)) continue;
+    int score = size_of(axis) >= 4 ? 1 : 0;
+    if (runs_along(y, axis)) score += 4;
+    for (const UOp& st : a.stores)
+      if (stride(st, axis) == 1) score += 2;
+    if (score < out.score) continue;
+    out.score = score;
+    out.columns = axis;
+  }
+  if (out.score >= 4) out.folded = {};
+  return out;
+}
+
+std::optional<Contraction> find_contraction(const Plan& plan, const Accesses& a) {
   if (a.reduces.size() != 1) return std::nullopt;
   const UOp& r = a.reduces[0];
   if (r.as<ReduceArg>().op != Op::Add || !is_float(r.dtype())) return std::nullopt;
@@ -114,28 +147,11 @@ std::optional<Contraction> find_contraction(const Accesses& a, const std::vector
   if (body.is(Op::Where) && body.src(2).is(Op::Const)) body = skip_casts(body.src(1));
   if (!body.is(Op::Mul)) return std::nullopt;
   std::optional<Contraction> best;
-  for (int side = 0; side < 2; ++side) {
-    const UOp &x = body.src(static_cast<size_t>(side)),
-              &y = body.src(static_cast<size_t>(1 - side));
-    UOp rows, columns;
-    int64_t column_stride = 0;
-    for (const UOp& axis : axes) {
-      if (type_of(axis) != AxisType::Loop || size_of(axis) < 2) continue;
-      if (depends_on(x, axis) && !depends_on(y, axis)) rows = axis;
-      if (depends_on(y, axis) && !depends_on(x, axis)) {
-        // Prefer a column axis that loads and stores run along.
-        int64_t score = size_of(axis) >= 4 ? 1 : 0;
-        for (const UOp& load : a.loads)
-          if (depends_on(y, axis) && stride(load, axis) == 1) score += 4;
-        for (const UOp& st : a.stores)
-          if (stride(st, axis) == 1) score += 2;
-        if (score >= column_stride) {
-          column_stride = score;
-          columns = axis;
-        }
-      }
-    }
-    if (rows && columns && column_stride >= 4) best = Contraction{rows, columns};
+  for (const size_t side : {0, 1}) {
+    Contraction c = contraction_of(body.src(side), body.src(1 - side), a, plan.axes());
+    if (!c.rows || !c.columns || (best && best->score >= c.score)) continue;
+    const bool folds = c.folded && !plan.target().strict && may_fold_lanes(plan.ast(), c.folded);
+    if (c.score >= 4 || folds) best = std::move(c);
   }
   return best;
 }
@@ -147,49 +163,65 @@ int64_t divisor(int64_t n, int64_t most) {
   return 1;
 }
 
-void register_tile(Plan& plan, const Contraction& c) {
-  const int64_t lanes = plan.target().lanes(4);
-  const int registers = plan.target().vector_registers;
-  const int64_t m = size_of(c.rows), n = size_of(c.columns);
-  // Accumulators + one row of B + one of A must fit; the best tile loads least for each FMA.
-  int64_t best_rows = 1, best_vectors = 1;
-  double best = 1e9;
-  const bool whole = n % lanes == 0;
-  for (int64_t vectors = 1; vectors <= 4; ++vectors) {
-    if (whole ? n % (vectors * lanes) != 0 : vectors > 1) continue;
-    for (int64_t rows = 1; rows <= 12; ++rows) {
-      if (rows * vectors + vectors + 1 > registers) continue;
-      const int64_t padded = (m + rows - 1) / rows * rows;
-      if ((padded - m) * 32 > m) continue;  // at most 3 % of the rows are computed twice
-      const double loads =
-          static_cast<double>(rows + vectors) / static_cast<double>(rows * vectors);
-      const double stalls = rows * vectors < 8 ? 8.0 / static_cast<double>(rows * vectors) - 1 : 0;
-      if (loads + stalls < best) {
-        best = loads + stalls;
-        best_rows = rows;
-        best_vectors = vectors;
-      }
+// Lanes of a vector along an axis of n elements: a power of two, as registers have them.
+int64_t lanes_along(int64_t n, int64_t lanes) {
+  while (lanes > n) lanes /= 2;
+  return lanes;
+}
+
+int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Rows and columns (in vectors) of a tile of a product: accumulators, one row of B and one value of
+// A fit into the registers. The best tile loads least for each FMA and computes little twice.
+struct Tile {
+  int64_t rows = 1, columns = 1;
+};
+Tile best_tile(int64_t rows, int64_t columns, int64_t registers) {
+  constexpr int64_t most_rows = 12, most_columns = 6;
+  constexpr double in_flight = 11;   // FMAs at once that hide their latency, with some room
+  constexpr double of_a_load = .25;  // what a load costs beside an FMA
+  Tile out;
+  double best = std::numeric_limits<double>::infinity();
+  for (int64_t c = 1; c <= std::min(columns, most_columns); ++c)
+    for (int64_t r = 1; r <= std::min(rows, most_rows); ++r) {
+      if (r * c + c + 1 > registers) continue;
+      const auto fmas = static_cast<double>(r * c);
+      const auto work = static_cast<double>(rounded_up(rows, r) * rounded_up(columns, c));
+      const double loads = static_cast<double>(r + c) / fmas;
+      const double cost = work * (std::max(1.0, in_flight / fmas) + of_a_load * loads);
+      if (cost >= best) continue;
+      best = cost;
+      out = {r, c};
     }
-  }
-  int64_t width = best_vectors * lanes;
-  bool pad = false;
-  if (!whole) {
-    width = n < lanes ? n : divisor(n, 2 * lanes);
-    if (width < 4 && n > lanes) {
-      width = lanes;
-      pad = true;
-    }
-  }
+  return out;
+}
+
+// `factor` elements of an axis side by side; the last of them overlap the ones before where the
+// axis is no multiple of them.
+void side_by_side(Plan& plan, int position, int64_t factor, AxisType type) {
+  const int64_t n = size_of(plan.axes()[static_cast<size_t>(position)]);
+  if (factor < 2) return;
+  if (n % factor != 0) plan.add({OptOp::Padto, position, factor});
+  plan.add({OptOp::Split, position, factor, type, false});
+}
+
+void register_tile(Plan& plan, const Contraction& c, DType dtype) {
+  const int64_t lanes = plan.target().lanes(is_small_float(dtype) ? 4 : item_size(dtype));
   int rows_at = plan.position(c.rows), columns_at = plan.position(c.columns);
   if (columns_at < rows_at) {  // the lanes are the last axis
     plan.add({OptOp::Swap, columns_at, rows_at});
     std::swap(columns_at, rows_at);
   }
+  const int64_t n = size_of(c.columns), width = c.folded ? 1 : lanes_along(n, lanes);
+  const Tile tile =
+      best_tile(size_of(c.rows), rounded_up(n, width) / width, plan.target().vector_registers);
   // The later axis first: splitting it does not move the earlier one.
-  if (pad) plan.add({OptOp::Padto, columns_at, width});
-  plan.add({OptOp::Split, columns_at, width, AxisType::Upcast, false});
-  if (m % best_rows != 0) plan.add({OptOp::Padto, rows_at, best_rows});
-  if (best_rows > 1) plan.add({OptOp::Split, rows_at, best_rows, AxisType::Upcast, false});
+  if (c.folded)
+    side_by_side(plan, plan.position(c.folded), lanes_along(size_of(c.folded), lanes),
+                 AxisType::GroupReduce);
+  side_by_side(plan, columns_at, width, AxisType::Upcast);
+  if (n > width) side_by_side(plan, columns_at, tile.columns, AxisType::Upcast);
+  side_by_side(plan, rows_at, tile.rows, AxisType::Upcast);
 }
 
 // Blocks the reduction: KC rows of B stay in the second-level cache while all rows of A pass over
@@ -221,20 +253,17 @@ void block_reduction(Plan& plan, int64_t rows, int64_t columns) {
   }
 }
 
-// Lanes along one axis: UPCAST of a loop, GROUP_REDUCE of a reduction.
+// Lanes along one axis: UPCAST of a loop, GROUP_REDUCE of a reduction. As many vectors as nearly
+// fit the axis, or half as many that fit.
 void vector_lanes(Plan& plan, const UOp& axis, int64_t lanes, int64_t unrolled) {
-  const bool reduces = type_of(axis) == AxisType::Reduce;
-  const AxisType target = reduces ? AxisType::GroupReduce : AxisType::Upcast;
   const int64_t n = size_of(axis);
   if (n < 2) return;
-  const int position = plan.position(axis);
-  int64_t width = divisor(n, lanes * unrolled);
-  while (width > lanes && width % lanes != 0) width = divisor(n, width - 1);
-  if (width * 2 < lanes && n >= 2 * lanes) {
-    width = lanes;
-    plan.add({OptOp::Padto, position, width});
-  }
-  if (width > 1) plan.add({OptOp::Split, position, width, target, false});
+  int64_t width = lanes_along(n, lanes * unrolled);
+  while (width > lanes && (rounded_up(n, width) - n) * 16 > n) width /= 2;
+  if (width > lanes && n % width != 0 && n % (width / 2) == 0) width /= 2;
+  const bool reduces = type_of(axis) == AxisType::Reduce;
+  side_by_side(plan, plan.position(axis), width,
+               reduces ? AxisType::GroupReduce : AxisType::Upcast);
 }
 
 // How many vectors of an elementwise body stand side by side. Four hide the latency of a short
@@ -294,6 +323,8 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   }
   if (loop && reduces && !loop_in_reduces) vector_lanes(plan, loop, lanes, 1);
   if (plan.target().strict) return;  // lanes would reorder the fold
+  // Eight sums at once hide the latency of an addition; more than 64 gain nothing.
+  const int64_t sums = std::min<int64_t>(8, std::max<int64_t>(64 / lanes, 1));
   // One reduce axis each, found again after every edit by its place.
   for (size_t i = 0; i < plan.axes().size(); ++i) {
     const UOp axis = plan.axes()[i];
@@ -304,7 +335,7 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
     for (const UOp& address : now.loads) runs_along |= stride(address, axis) == 1;
     if (!runs_along) continue;
     const size_t before = plan.axes().size();
-    vector_lanes(plan, axis, lanes, loop && !loop_in_reduces ? 1 : vectors);
+    vector_lanes(plan, axis, lanes, loop && !loop_in_reduces ? 1 : sums);
     i += plan.axes().size() - before;
   }
 }
@@ -354,9 +385,9 @@ Edited choose_opts(const UOp& ast, const Target& target) {
   Plan plan(ast, target);
   const Accesses accesses = survey(ast);
   if (keeps_its_order(ast, accesses)) return {ast, {}};
-  if (const auto contraction = find_contraction(accesses, plan.axes())) {
+  if (const auto contraction = find_contraction(plan, accesses)) {
     const int64_t rows = size_of(contraction->rows), columns = size_of(contraction->columns);
-    register_tile(plan, *contraction);
+    register_tile(plan, *contraction, accesses.reduces[0].dtype());
     threads(plan, accesses.work);
     block_reduction(plan, rows, columns);
     return std::move(plan).take();

@@ -168,9 +168,28 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
   return respell(ast, std::move(changes));
 }
 
-// Rounds an axis up; what lies beyond is neither stored nor counted. A load there is gated where it
-// runs along the axis (it will be a vector), and else reads the last element again, which costs
-// less.
+// An axis rounded up: its element that each value of the longer range stands for, and which of
+// those values count.
+struct Padded {
+  UOp place, counts;
+};
+
+// Every place exists, so that no access needs a gate and lanes along memory stay lanes: the last
+// part lies at the end of the axis, and what it shares with the part before it does not count. An
+// axis that is shorter than a part stays at its last element.
+Padded padded(const UOp& wide, int64_t size, int64_t multiple) {
+  if (size < multiple) {
+    const UOp last = index_const(size - 1);
+    return {minimum(wide, last), lt(wide, index_const(size))};
+  }
+  const int64_t parts = const_int(wide.src(0)) / multiple, shared = parts * multiple - size;
+  const UOp part = idiv(wide, index_const(multiple)), inner = mod(wide, index_const(multiple));
+  const UOp start = minimum(mul(part, index_const(multiple)), index_const(size - multiple));
+  return {add(start, inner),
+          bit_or(lt(part, index_const(parts - 1)), lt(index_const(shared - 1), inner))};
+}
+
+// Rounds an axis up; what lies beyond is neither stored nor folded in.
 UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
   KOINE_REQUIRE(multiple >= 1, Value, "Padto: axis {}: the multiple {} must be positive", position,
                 multiple);
@@ -181,48 +200,21 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
   KOINE_REQUIRE(size <= INT64_MAX - multiple, Value,
                 "Padto: axis {} of size {} has no multiple of {} in 63 bits above it", position,
                 size, multiple);
-  const int64_t padded = (size + multiple - 1) / multiple * multiple;
-  if (padded == size) return ast;
-  const UOp wide = range(axis.as<RangeArg>().id, index_const(padded), type_of(axis));
-  const UOp inside = lt(wide, bound);
-  const UOp respelled = respell(ast, {{axis, {wide, {wide}}}});
-  std::unordered_map<UOp, UOp> done;
-  for (const UOp& node : toposort(respelled)) {
-    std::vector<UOp> src;
-    for (const UOp& s : node.src()) src.push_back(done.at(s));
-    UOp out =
-        std::equal(src.begin(), src.end(), node.src().begin()) ? node : with_sources(node, src);
-    if (node.is(Op::Load) && depends_on(node, wide)) {
-      int64_t step = 0;
-      UOp rest;
-      const UOp& address = node.src(0);
-      const bool is_place = is_address(address) && address.src().size() == 2;
-      if (is_place && linear_coefficient(address.src(1), wide, step, rest) && step != 1) {
-        // The gate too: it speaks of the place that is read.
-        const Substitution nearest{{wide, minimum(wide, index_const(size - 1))}};
-        const UOp again = simplify_index(substitute(address.src(1), nearest));
-        src[0] = with_sources(address, std::vector<UOp>{out.src(0).src(0), again});
-        if (src.size() == 3) src[2] = substitute(node.src(2), nearest);
-        out = with_sources(node, src);
-      } else {
-        const UOp gate = out.src().size() == 3 ? bit_and(out.src(2), inside) : inside;
-        const UOp alt = out.src().size() == 3 ? out.src(1) : constant_int(out.dtype(), 0);
-        out = load(out.src(0), alt, gate);
-      }
-    } else if (node.is(Op::Store) && depends_on(node, wide)) {
-      const UOp gate = out.src().size() == 3 ? bit_and(out.src(2), inside) : inside;
-      out = store(out.src(0), out.src(1), gate);
-    } else if (node.is(Op::Reduce)) {
-      const auto ranges = node.src().subspan(1);
-      if (std::find(ranges.begin(), ranges.end(), wide) != ranges.end()) {
-        std::vector<UOp> with(out.src().begin(), out.src().end());
-        with[0] = where(inside, with[0], identity_of(out.as<ReduceArg>().op, out.dtype()));
-        out = with_sources(out, with);
-      }
-    }
-    done.emplace(node, out);
-  }
-  return done.at(respelled);
+  const int64_t rounded = (size + multiple - 1) / multiple * multiple;
+  if (rounded == size) return ast;
+  const UOp wide = range(axis.as<RangeArg>().id, index_const(rounded), type_of(axis));
+  const auto [place, counts] = padded(wide, size, multiple);
+  return transform_graph(
+      respell(ast, {{axis, {place, {wide}}}}), [&](const UOp&, const UOp& node) -> UOp {
+        if (node.is(Op::Store) && depends_on(node, wide))
+          return store(node.src(0), node.src(1),
+                       node.src().size() == 3 ? bit_and(node.src(2), counts) : counts);
+        const auto ranges = node.is(Op::Reduce) ? node.src().subspan(1) : node.src().first(0);
+        if (std::find(ranges.begin(), ranges.end(), wide) == ranges.end()) return node;
+        std::vector<UOp> src(node.src().begin(), node.src().end());
+        src[0] = where(counts, src[0], identity_of(node.as<ReduceArg>().op, node.dtype()));
+        return with_sources(node, src);
+      });
 }
 
 // Whether a REDUCE axis may stand outside of the parallel ones: the partial results then live in

@@ -185,7 +185,11 @@ class Devectorizer {
       s = materialize(s);
       vector = vector || !s.is_scalar();
     }
-    if (!vector) return UOp::make(u.op(), src, u.arg());
+    if (!vector) {
+      const UOp value = UOp::make(u.op(), src, u.arg());
+      const auto known = [](const UOp& s) { return s.is(Op::Const); };
+      return std::all_of(src.begin(), src.end(), known) ? simplify(value) : value;
+    }
     if (const UOp known = literal(u, src)) return known;
     for (UOp& s : src) s = splat(s);
     return UOp::make(u.op(), src, u.arg());

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 #include "koine/ir/build.hpp"
@@ -7,9 +9,10 @@
 namespace koine {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return a / b + (a % b != 0 && (a > 0) == (b > 0) ? 1 : 0);
-}
+using Wide = __int128;  // bounds, and what differs from a limit of 64 bits
+
+Wide ceil_div(Wide a, Wide b) { return a / b + (a % b != 0 && (a > 0) == (b > 0) ? 1 : 0); }
+int64_t narrow(Wide v) { return static_cast<int64_t>(v); }
 
 // Splits a normal-form sum into its constant and the rest, with the common divisor of the rest.
 struct Split {
@@ -54,6 +57,29 @@ UOp scaled_sum(const Split& s, int64_t divisor) {
   return simplify_index(out);
 }
 
+// Drops the terms that cannot decide sum < limit: what is no multiple of some coefficient, where
+// all that it can be leaves the multiple below the same bound. The limit becomes one of the rest.
+void drop_undecisive(Split& s, Wide& limit) {
+  std::vector<int64_t> coefficients;
+  for (const UOp& term : s.terms) coefficients.push_back(std::abs(coefficient_of(term)));
+  std::sort(coefficients.rbegin(), coefficients.rend());
+  for (const int64_t c : coefficients) {
+    if (c == s.divisor) return;
+    Split multiple{{}, 0, 0}, rest{{}, 0, 0};
+    for (const UOp& term : s.terms) {
+      Split& part = coefficient_of(term) % c == 0 ? multiple : rest;
+      part.terms.push_back(term);
+      part.divisor = std::gcd(part.divisor, coefficient_of(term));
+    }
+    const Interval bounds = scaled_sum(rest, 1).bounds();
+    const Wide below = ceil_div(limit - bounds.low, c) * c;
+    if (below != ceil_div(limit - bounds.high, c) * c) continue;
+    s = std::move(multiple);
+    limit = below;
+    return;
+  }
+}
+
 // a < b  ->  sum < constant, divided by the common divisor.
 UOp normal_less(const Match& m) {
   const UOp &a = m[0], &b = m[1];
@@ -62,8 +88,10 @@ UOp normal_less(const Match& m) {
     return {};
   const UOp difference = simplify_index(sub(a, b));
   if (difference.is(Op::Const)) return constant_bool(const_int(difference) < 0);
-  const Split s = split_sum(difference);
-  const int64_t limit = ceil_div(-s.constant, s.divisor);
+  Split s = split_sum(difference);
+  Wide wide = -static_cast<Wide>(s.constant);
+  drop_undecisive(s, wide);
+  const int64_t limit = narrow(ceil_div(wide, s.divisor));
   UOp left = scaled_sum(s, s.divisor);
   // x // c < k  is  x < k c
   if (left.is(Op::Idiv) && left.src(1).is(Op::Const) && const_int(left.src(1)) > 0)
