@@ -94,17 +94,17 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_t11_u6_L4_u2_u8_R64: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
        "UPCAST) Split(0, 11, THREAD, top)"},
       {"gemm 512", f32({512, 512}).matmul(f32({512, 512}, 1)), machine,
-       "r_t2_R4_L43_u6_L32_u2_u8_R128: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
-       "Split(0, 6, UPCAST) Split(0, 2, THREAD, top) Split(6, 128, REDUCE) Swap(6, 5) Swap(5, 4) "
-       "Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t2_R2_L86_u6_L16_u2_u8_R256: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST) Split(2, 16, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
+       "Split(6, 256, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm 512 strict", f32({512, 512}).matmul(f32({512, 512}, 1)), strict,
-       "r_t2_R4_L43_u6_L32_u2_u8_R128: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
-       "Split(0, 6, UPCAST) Split(0, 2, THREAD, top) Split(6, 128, REDUCE) Swap(6, 5) Swap(5, 4) "
-       "Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t2_R2_L86_u6_L16_u2_u8_R256: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST) Split(2, 16, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
+       "Split(6, 256, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm 512 narrow", f32({512, 512}).matmul(f32({512, 512}, 1)), narrow,
-       "r_t16_R4_L8_u4_L43_u3_u4_R128: Split(1, 4, UPCAST) Padto(1, 3) Split(1, 3, UPCAST) "
-       "Split(0, 4, UPCAST) Split(0, 16, THREAD, top) Split(6, 128, REDUCE) Swap(6, 5) Swap(5, 4) "
-       "Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t16_R2_L43_L8_u4_u3_u4_R256: Split(1, 4, UPCAST) Padto(1, 3) Split(1, 3, UPCAST) "
+       "Split(0, 4, UPCAST) Swap(2, 1) Swap(1, 0) Split(1, 16, THREAD, top) Swap(1, 0) Split(6, "
+       "256, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm 37x50x100", f32({37, 50}).matmul(f32({50, 100}, 1)), machine,
        "r_t7_u6_L7_u2_u8_R50: Padto(1, 8) Split(1, 8, UPCAST) Padto(1, 2) Split(1, 2, UPCAST) "
        "Padto(0, 6) Split(0, 6, UPCAST) Split(0, 7, THREAD, top)"},
@@ -112,12 +112,12 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_L11_u6_u2_u2_R64: Padto(1, 2) Split(1, 2, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
        "Split(0, 6, UPCAST)"},
       {"gemm 64x64x1009", f32({64, 64}).matmul(f32({64, 1009}, 1)), machine,
-       "r_t16_u4_L43_u3_u8_R64: Padto(1, 8) Split(1, 8, UPCAST) Padto(1, 3) Split(1, 3, UPCAST) "
-       "Split(0, 4, UPCAST) Split(0, 16, THREAD, top)"},
+       "r_t16_L43_u4_u3_u8_R64: Padto(1, 8) Split(1, 8, UPCAST) Padto(1, 3) Split(1, 3, UPCAST) "
+       "Split(0, 4, UPCAST) Swap(2, 1) Swap(1, 0) Split(1, 16, THREAD, top) Swap(1, 0)"},
       {"gemm 1024x4096x64", f32({1024, 4096}).matmul(f32({4096, 64}, 1)), machine,
-       "r_t9_R4_L19_u6_L4_u2_u8_R1024: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
-       "Split(0, 6, UPCAST) Split(0, 9, THREAD, top) Split(6, 1024, REDUCE) Swap(6, 5) Swap(5, 4) "
-       "Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t2_R2_L171_u6_L2_u2_u8_R2048: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
+       "Split(6, 2048, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm a b.T", f32({64, 48}).matmul(f32({80, 48}, 1).permute({1, 0})), machine,
        "r_t16_u4_L27_u3_R6_G8: Split(2, 8, GROUP_REDUCE) Padto(1, 3) Split(1, 3, UPCAST) Split(0, "
        "4, UPCAST) Split(0, 16, THREAD, top)"},
@@ -142,29 +142,29 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_t4_L11_u6_L4_u2_u8_R64: Split(2, 8, UPCAST) Split(2, 2, UPCAST) Padto(1, 6) Split(1, 6, "
        "UPCAST) Split(0, 4, THREAD, top)"},
       {"gemm 63 rows", f32({63, 4096}).matmul(f32({4096, 64}, 1)), machine,
-       "r_t11_u6_L4_u2_u8_R4096: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
-       "UPCAST) Split(0, 11, THREAD, top)"},
+       "r_t2_L11_u6_L2_u2_u8_R4096: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
+       "6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top)"},
       {"gemm 64 rows", f32({64, 4096}).matmul(f32({4096, 64}, 1)), machine,
-       "r_t11_R4_u6_L4_u2_u8_R1024: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
-       "6, UPCAST) Split(0, 11, THREAD, top) Split(5, 1024, REDUCE) Swap(5, 4) Swap(4, 3) Swap(3, "
-       "2) Swap(2, 1)"},
+       "r_t2_R2_L11_u6_L2_u2_u8_R2048: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
+       "Split(6, 2048, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm k 2048", f32({128, 2048}).matmul(f32({2048, 64}, 1)), machine,
-       "r_t11_L2_u6_L4_u2_u8_R2048: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
-       "6, UPCAST) Split(0, 11, THREAD, top)"},
+       "r_t2_L22_u6_L2_u2_u8_R2048: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
+       "6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top)"},
       {"gemm k 2049", f32({128, 2049}).matmul(f32({2049, 64}, 1)), machine,
-       "r_t11_R3_L2_u6_L4_u2_u8_R683: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
-       "6, UPCAST) Split(0, 11, THREAD, top) Split(6, 683, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, "
-       "3) Swap(3, 2) Swap(2, 1)"},
+       "r_t2_R3_L22_u6_L2_u2_u8_R683: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
+       "6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) Split(6, 683, "
+       "REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm k 2064", f32({128, 2064}).matmul(f32({2064, 64}, 1)), machine,
-       "r_t11_R3_L2_u6_L4_u2_u8_R688: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
-       "6, UPCAST) Split(0, 11, THREAD, top) Split(6, 688, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, "
-       "3) Swap(3, 2) Swap(2, 1)"},
+       "r_t2_R2_L22_u6_L2_u2_u8_R1032: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
+       "Split(6, 1032, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm k 100000", f32({64, 100000}).matmul(f32({100000, 16}, 1)), machine,
        "r_t11_R25_u6_u2_u8_R4000: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
        "UPCAST) Split(0, 11, THREAD, top) Split(4, 4000, REDUCE) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm k prime", f32({256, 4099}).matmul(f32({4099, 256}, 1)), machine,
-       "r_t16_L43_u6_u2_u8_R4099: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
-       "UPCAST) Split(2, 16, THREAD, top) Swap(2, 1) Swap(1, 0)"},
+       "r_t2_L43_u6_L8_u2_u8_R4099: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
+       "6, UPCAST) Split(2, 8, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top)"},
       {"gemm 5 columns", f32({64, 64}).matmul(f32({64, 5}, 1)), machine,
        "r_L11_u6_u2_u4_R64: Padto(1, 4) Split(1, 4, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
        "Split(0, 6, UPCAST)"},

@@ -64,7 +64,7 @@ UOp skip_casts(UOp u) {
 // The axes of a kernel by position, kept up to date while opts are added.
 class Plan {
  public:
-  Plan(const UOp& ast, const Target& target) : original_(ast), ast_(ast), target_(target) {}
+  Plan(const UOp& ast, const Target& target) : ast_(ast), target_(target) {}
 
   std::vector<UOp> axes() const { return kernel_ranges(ast_); }
   int position(const UOp& range) const {
@@ -78,15 +78,19 @@ class Plan {
   const UOp& ast() const { return ast_; }
   const Target& target() const { return target_; }
   Edited take() && { return {std::move(ast_), std::move(opts_)}; }
-  const std::vector<Opt>& opts() const { return opts_; }
-  void restart(const std::vector<Opt>& opts) {
-    ast_ = original_;
-    opts_.clear();
-    for (const Opt& opt : opts) add(opt);
+  // All of them or, where one is not legal, none.
+  void try_all(const std::vector<Opt>& opts) {
+    const UOp before = ast_;
+    const size_t count = opts_.size();
+    try {
+      for (const Opt& opt : opts) add(opt);
+    } catch (const Error&) {
+      ast_ = before;
+      opts_.resize(count);
+    }
   }
 
  private:
-  UOp original_;
   UOp ast_;
   const Target& target_;
   std::vector<Opt> opts_;
@@ -106,6 +110,7 @@ int64_t widest_item(const UOp& ast) {
 struct Contraction {
   UOp rows, columns;  // output axes: A's own, and B's own
   UOp folded;         // the reduction axis that both run along, where nothing runs along columns
+  int64_t pitch = 1;  // elements from a row of B to the next
   int score = -1;
 };
 
@@ -135,7 +140,12 @@ Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a,
     out.score = score;
     out.columns = axis;
   }
-  if (out.score >= 4) out.folded = {};
+  if (out.score < 4) return out;
+  out.folded = {};
+  for (const UOp& u : toposort(y))
+    for (const UOp& axis : axes)
+      if (u.is(Op::Load) && type_of(axis) == AxisType::Reduce)
+        out.pitch = std::max(out.pitch, stride(u.src(0), axis).value_or(1));
   return out;
 }
 
@@ -201,33 +211,73 @@ Tile best_tile(int64_t rows, int64_t columns, int64_t registers) {
 void side_by_side(Plan& plan, int position, int64_t factor, AxisType type) {
   const int64_t n = size_of(plan.axes()[static_cast<size_t>(position)]);
   if (factor < 2) return;
-  if (n % factor != 0) plan.add({OptOp::Padto, position, factor});
-  plan.add({OptOp::Split, position, factor, type, false});
+  std::vector<Opt> edits{{OptOp::Split, position, factor, type, false}};
+  if (n % factor != 0) edits.insert(edits.begin(), {OptOp::Padto, position, factor});
+  plan.try_all(edits);  // unless indices of the values leave 64 bits
 }
 
-void register_tile(Plan& plan, const Contraction& c, DType dtype) {
+// Where the loops over the tiles of a product stand (-1: one tile is all there is), and how many
+// columns a tile has.
+struct TileLoops {
+  int rows = -1, columns = -1;
+  int64_t width = 1;
+};
+
+TileLoops register_tile(Plan& plan, const Contraction& c, DType dtype) {
   const int64_t lanes = plan.target().lanes(is_small_float(dtype) ? 4 : item_size(dtype));
   int rows_at = plan.position(c.rows), columns_at = plan.position(c.columns);
   if (columns_at < rows_at) {  // the lanes are the last axis
     plan.add({OptOp::Swap, columns_at, rows_at});
     std::swap(columns_at, rows_at);
   }
-  const int64_t n = size_of(c.columns), width = c.folded ? 1 : lanes_along(n, lanes);
-  const Tile tile =
-      best_tile(size_of(c.rows), rounded_up(n, width) / width, plan.target().vector_registers);
+  const int64_t m = size_of(c.rows), n = size_of(c.columns);
+  const int64_t vector = c.folded ? 1 : lanes_along(n, lanes);
+  const Tile tile = best_tile(m, rounded_up(n, vector) / vector, plan.target().vector_registers);
   // The later axis first: splitting it does not move the earlier one.
   if (c.folded)
     side_by_side(plan, plan.position(c.folded), lanes_along(size_of(c.folded), lanes),
                  AxisType::GroupReduce);
-  side_by_side(plan, columns_at, width, AxisType::Upcast);
-  if (n > width) side_by_side(plan, columns_at, tile.columns, AxisType::Upcast);
+  side_by_side(plan, columns_at, vector, AxisType::Upcast);
+  if (n > vector) side_by_side(plan, columns_at, tile.columns, AxisType::Upcast);
   side_by_side(plan, rows_at, tile.rows, AxisType::Upcast);
+  const bool many_rows = m > tile.rows, many_columns = n > tile.columns * vector;
+  return {many_rows ? rows_at : -1,
+          !many_columns                ? -1
+          : many_rows && tile.rows > 1 ? columns_at + 1
+                                       : columns_at,
+          tile.columns * vector};
 }
 
-// Blocks the reduction: KC rows of B stay in the second-level cache while all rows of A pass over
-// them. The outer part of the reduction then stands outside of the output loops, with partial sums.
-void block_reduction(Plan& plan, int64_t rows, int64_t columns) {
-  constexpr int64_t block_elements = 1 << 16;  // 256 KiB of float32
+constexpr int64_t block_elements = 1 << 16;  // 256 KiB of float32
+
+// Rows of B in a block of it that stays in the second-level cache: all of them where these fit with
+// the columns of one tile, and else as many as fit with those of two. Rows that lie a power of two
+// apart share few places of a cache, so that fewer of them fit, however short.
+int64_t rows_of_block(int64_t k, const TileLoops& loops, int64_t pitch) {
+  const int64_t most = 2 * block_elements, apart = pitch & -pitch;
+  if (k * std::max(loops.width, apart) <= most) return k;
+  const int64_t columns = loops.columns < 0 ? loops.width : 2 * loops.width;
+  return std::min(block_elements / columns, std::max<int64_t>(most / apart, 1));
+}
+
+// Takes the columns in blocks, outside of the rows: all rows of A pass over a block of B before the
+// next one.
+void block_columns(Plan& plan, const TileLoops& loops, int64_t rows_of_b) {
+  if (loops.rows < 0 || loops.columns < 0) return;
+  const std::vector<UOp> axes = plan.axes();
+  for (int at = loops.rows + 1; at < loops.columns; ++at)  // a loop over other columns' B
+    if (type_of(axes[static_cast<size_t>(at)]) == AxisType::Loop) return;
+  const int64_t tiles = size_of(axes[static_cast<size_t>(loops.columns)]);
+  const int64_t fit = std::max<int64_t>(block_elements / (rows_of_b * loops.width), 1);
+  if (tiles <= fit) return;
+  if (const int64_t together = divisor(tiles, fit); together > 1)
+    plan.add({OptOp::Split, loops.columns, together, AxisType::Loop, false});
+  for (int at = loops.columns; at > loops.rows; --at) plan.add({OptOp::Swap, at, at - 1});
+}
+
+// Blocks the reduction. The outer part of it then stands outside of the output loops, with partial
+// sums in the output.
+void block_reduction(Plan& plan, int64_t rows, int64_t most) {
   constexpr int64_t most_blocks = 128;
   const std::vector<UOp> axes = plan.axes();
   int at = -1;
@@ -240,17 +290,13 @@ void block_reduction(Plan& plan, int64_t rows, int64_t columns) {
   const int64_t k = size_of(axes[static_cast<size_t>(at)]);
   // The partial sums are added one by one: few long blocks are more exact than many short ones.
   const int64_t least = std::max({int64_t{32}, std::min<int64_t>(k / 48, 400), k / most_blocks});
-  const int64_t block = divisor(k, std::max(block_elements / columns, least));
-  if (rows < 64 || k * columns <= 2 * block_elements || 3 * block < 2 * least || block == k) return;
+  const int64_t block = divisor(k, std::max(most, least));
+  if (rows < 64 || 3 * block < 2 * least || block == k) return;
   int first = 0;
   while (type_of(axes[static_cast<size_t>(first)]) == AxisType::Thread) ++first;
-  const std::vector<Opt> before = plan.opts();
-  plan.add({OptOp::Split, at, block, AxisType::Reduce, false});
-  try {
-    for (; at > first; --at) plan.add({OptOp::Swap, at, at - 1});
-  } catch (const Error&) {  // the output cannot hold partial sums
-    plan.restart(before);
-  }
+  std::vector<Opt> edits{{OptOp::Split, at, block, AxisType::Reduce, false}};
+  for (; at > first; --at) edits.push_back({OptOp::Swap, at, at - 1});
+  plan.try_all(edits);  // unless the output cannot hold partial sums
 }
 
 // Lanes along one axis: UPCAST of a loop, GROUP_REDUCE of a reduction. As many vectors as nearly
@@ -379,6 +425,18 @@ bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
   return false;
 }
 
+// A register tile, in blocks that the caches keep.
+void tile_product(Plan& plan, const Contraction& c, const Accesses& accesses) {
+  const UOp& reduction = accesses.reduces[0];
+  int64_t k = 1;
+  for (const UOp& r : reduction.src().subspan(1)) k *= std::max<int64_t>(size_of(r), 1);
+  const TileLoops loops = register_tile(plan, c, reduction.dtype());
+  const int64_t block = rows_of_block(k, loops, c.pitch);
+  block_columns(plan, loops, block);
+  threads(plan, accesses.work);
+  if (!c.folded) block_reduction(plan, size_of(c.rows), block);
+}
+
 }  // namespace
 
 Edited choose_opts(const UOp& ast, const Target& target) {
@@ -386,10 +444,7 @@ Edited choose_opts(const UOp& ast, const Target& target) {
   const Accesses accesses = survey(ast);
   if (keeps_its_order(ast, accesses)) return {ast, {}};
   if (const auto contraction = find_contraction(plan, accesses)) {
-    const int64_t rows = size_of(contraction->rows), columns = size_of(contraction->columns);
-    register_tile(plan, *contraction, accesses.reduces[0].dtype());
-    threads(plan, accesses.work);
-    block_reduction(plan, rows, columns);
+    tile_product(plan, *contraction, accesses);
     return std::move(plan).take();
   }
   lanes_everywhere(plan, accesses);
