@@ -213,11 +213,6 @@ class Expander {
     return store(kept, value);
   }
 
-  UOp accumulator(const UOp& like) {
-    return UOp::make(Op::Buffer, {like.shape()},
-                     BufferArg{next_accumulator_++, like.dtype(), {}, AddrSpace::Reg});
-  }
-
   // `start` replaces the identity; null: none.
   UOp reduction(const UOp& node, const std::vector<UOp>& src, const UOp& start_value) {
     const Op op = node.as<ReduceArg>().op;
