@@ -121,6 +121,42 @@ TEST(reduce_rules, counts_of_steps) {
 }
 
 // One-hot sums: selected by j = e wherever e lies, with further conditions that look at j.
+// sum over j of x(j) where offset <= p - step j < offset + width: of j there are few.
+TEST(reduce_rules, sums_over_windows_at_every_place) {
+  static constexpr int64_t places = 17, terms = 9;
+  in_both_modes([] {
+    std::vector<float> values;
+    for (int64_t j = 0; j < terms; ++j) values.push_back(j % 4 == 0 ? -0.0F : 1.5F * float(j) - 4);
+    const Tensor x = Tensor::from(values, {1, terms}).realize();
+    const Tensor p = Tensor::arange(places).reshape({places, 1}), j = Tensor::arange(terms);
+    for (const int64_t step : {1, 2, 3, -2})
+      for (const int64_t width : {1, 2, 3, 5})
+        for (const int64_t offset : {0, -3, 4}) {
+          SCOPED_TRACE(fmt::format("step {}, width {}, offset {}", step, width, offset));
+          const Tensor at = p - j * Tensor(step);
+          const Tensor inside = (at >= Tensor(offset)).bitwise_and(at < Tensor(offset + width));
+          const Tensor sum = Tensor::where(inside, x, Tensor(0.0)).sum(1);
+          std::vector<double> wanted;
+          for (int64_t place = 0; place < places; ++place) {
+            double total = 0;
+            for (int64_t k = 0; k < terms; ++k) {
+              const int64_t here = place - k * step;
+              if (here >= offset && here < offset + width) total += values[size_t(k)];
+            }
+            wanted.push_back(total);
+          }
+          int64_t most = 1;
+          for (const UOp& u : toposort(schedule({sum.uop()}).at(0).ast))
+            if (u.is(Op::Range) && u.as<RangeArg>().type == AxisType::Reduce)
+              most = std::max(most, const_int(u.src(0)));
+          // What holds everywhere is no bound: p + 2 j >= 0.
+          EXPECT_LE(most, step > 0 ? (width + step - 1) / step : terms);
+          expect_same_everywhere(sum);
+          EXPECT_EQ(sum.tolist<double>(), wanted);
+        }
+  });
+}
+
 TEST(reduce_rules, one_hot_sums_at_every_place) {
   const UOp x = Tensor::from<float>({10, 20, 30, 40}).uop();
   const UOp j = Tensor::arange(4).uop();

@@ -35,7 +35,7 @@ std::vector<Kernel> schedule(const std::vector<UOp>& values);
 struct Counters {
   int64_t kernels = 0;    ///< launched
   int64_t compiled = 0;   ///< programs compiled, not found in the cache
-  double operations = 0;  ///< arithmetic on values, estimated
+  double operations = 0;  ///< arithmetic on values (not on places), estimated
   double bytes = 0;       ///< moved to and from memory, estimated
   double run_seconds = 0;
   double schedule_seconds = 0;   ///< stages 1 and 2, and planning

@@ -16,8 +16,10 @@
 #include "koine/lower/cost.hpp"
 #include "koine/lower/index.hpp"
 #include "koine/lower/scan.hpp"
+#include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/places.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/rules/window.hpp"
 
 namespace koine {
 namespace {
@@ -32,27 +34,20 @@ struct Use {
   bool folded_on = false;  // by a running fold, which has one body
 };
 
-// For a look at one node: reads whatever below it is more than a choice between moved values.
+// For a look at how a value follows from positions: what is a leaf stands for itself.
 class Leaves : public KernelReads {
  public:
-  static bool looks_through(const UOp& u) {
-    return is_movement(u.op()) || u.is(Op::Where) || u.is(Op::Cast);
-  }
-  bool is_read(const UOp& node) override {
-    return !(node == root_) && !looks_through(node) && sees_memory_(node);
-  }
+  explicit Leaves(std::function<bool(const UOp&)> is_leaf) : is_leaf_(std::move(is_leaf)) {}
+  bool is_read(const UOp& node) override { return is_leaf_(node); }
   UOp param_of(const UOp& node, DType dtype, const UOp& elements) override {
     const auto [it, fresh] =
         slots_.try_emplace({node.node(), dtype}, static_cast<int64_t>(slots_.size()));
     return param(it->second, stack(std::vector<UOp>{elements}), dtype);
   }
   void wait_for(const UOp&) override {}
-  Leaves(UOp root, std::function<bool(const UOp&)> sees_memory)
-      : root_(std::move(root)), sees_memory_(std::move(sees_memory)) {}
 
  private:
-  UOp root_;
-  std::function<bool(const UOp&)> sees_memory_;
+  std::function<bool(const UOp&)> is_leaf_;
   absl::flat_hash_map<std::pair<const Node*, DType>, int64_t> slots_;
 };
 
@@ -82,13 +77,22 @@ std::vector<UOp> loops_around(const Use& use) {
   return out;
 }
 
+// What storing and loading an element costs, in operations on values that lie in registers.
+constexpr double cost_of_memory = 32;
+
 class Decider {
  public:
   explicit Decider(const UOp& program) : program_(program), order_(toposort(program)) {
     for (const UOp& u : order_) numbers_.add(u.node());
     uses_.resize(order_.size());
+    consumers_.resize(order_.size());
     reads_memory_.resize(order_.size());
-    for (size_t i = 0; i < order_.size(); ++i) reads_memory_[i] = sees_memory(order_[i]);
+    picks_.resize(order_.size());
+    for (size_t i = 0; i < order_.size(); ++i) {
+      for (const UOp& source : order_[i].src()) ++consumers_[number(source)];
+      reads_memory_[i] = sees_memory(order_[i]);
+      picks_[i] = tests_a_position(order_[i]);
+    }
     for (const UOp& effect : program.src())
       if (effect.is(Op::Store)) hold(effect);
   }
@@ -127,6 +131,20 @@ class Decider {
     if (u.is(Op::Buffer) || u.is(Op::After) || u.is(Op::Load)) return true;
     return std::any_of(u.src().begin(), u.src().end(),
                        [&](const UOp& s) { return reads_memory_[number(s)]; });
+  }
+
+  // Whether a condition compares positions with numbers: the compiler makes a load, or a store, at
+  // the one position out of what such a condition picks, so it is worth nothing in memory.
+  bool tests_a_position(const UOp& u) const {
+    if (u.dtype() != DType::Bool || !is_elementwise(u.op()) || u.src().size() != 2) return false;
+    auto known = [&](const UOp& s) { return !reads_memory_[number(s)]; };
+    auto is_position = [&](UOp s) {
+      while (is_movement(s.op()) && !s.is(Op::Stack)) s = UOp(s.src(0));
+      return known(s) && !s.is(Op::Const);
+    };
+    const UOp &a = u.src(0), &b = u.src(1);
+    return picks_[number(a)] || picks_[number(b)] ||
+           (u.is(Op::CmpNe) && known(a) != known(b) && (is_position(a) || is_position(b)));
   }
 
   // --- memory --------------------------------------------------------------------------------
@@ -265,6 +283,7 @@ class Decider {
       body.folded_on = true;
       return read(u.src(0), std::move(body));
     }
+    const size_t outer = body.loops.size();
     for (const int64_t axis : u.as<ReduceArg>().axes) {
       const auto i = static_cast<size_t>(axis);
       const UOp size = u.src(0).dim(i);
@@ -273,7 +292,66 @@ class Decider {
       body.at[i] = range(next_range_++, size, AxisType::Reduce);
       body.loops.push_back(body.at[i]);
     }
+    if (u.as<ReduceArg>().op == Op::Add) sum_where_picked(u.src(0), outer, body);
     read(u.src(0), std::move(body));
+  }
+
+  // What a condition on positions picks is summed there alone: in few steps of a loop
+  // (`reduce_rules`), or where it is stored (`find_scatter`). `outer`: loops around the sum.
+  void sum_where_picked(UOp value, size_t outer, Use& body) {
+    while (value.is(Op::Cast)) value = UOp(value.src(0));
+    if (!value.is(Op::Where)) return;
+    const UOp& test = value.src(0);
+    const bool hit = is_const(value.src(2), 0);
+    if (!hit && !is_const(value.src(1), 0)) return;
+    if (!picks_[number(test)] && reads_memory_[number(test)]) return;
+    Leaves leaves([&](const UOp& n) {
+      return reads_memory_[number(n)] && !is_elementwise(n.op()) && !is_movement(n.op());
+    });
+    Indexer indexer(leaves, next_range_);
+    UOp condition = indexer.element(test, aligned(test, body.at));
+    condition = rewrite(hit ? condition : logical_not(condition), kernel_rules());
+    for (size_t i = outer; i < body.loops.size();) {
+      const std::optional<Window> window = window_of(condition, body.loops[i]);
+      if (window) condition = run_over(*window, i, body);
+      i = window ? outer : i + 1;
+    }
+    for (size_t i = 0; i < outer; ++i)
+      if (is_stored_where_picked(condition, body.loops[i], body.loops, outer)) {
+        body.loops.erase(body.loops.begin() + static_cast<std::ptrdiff_t>(i));
+        std::rotate(body.loops.begin(), body.loops.begin() + static_cast<std::ptrdiff_t>(outer - 1),
+                    body.loops.end());
+        return;
+      }
+  }
+
+  // A loop of a sum runs over a window alone; gives what is left of the condition.
+  UOp run_over(const Window& window, size_t i, Use& body) {
+    const UOp whole = body.loops[i];
+    UOp at = window.last;
+    if (window.count == 1) {
+      body.loops.erase(body.loops.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      body.loops[i] = range(next_range_++, index_const(window.count), AxisType::Reduce);
+      at = simplify(add(sub(at, index_const(window.count - 1)), body.loops[i]));
+    }
+    const Substitution there{{whole, at}};
+    for (UOp& index : body.at) index = simplify(substitute(index, there));
+    return rewrite(substitute(window.rest, there), kernel_rules());
+  }
+
+  // Whether the elements of a sum say at which place along a loop around it they belong.
+  static bool is_stored_where_picked(const UOp& condition, const UOp& loop,
+                                     const std::vector<UOp>& loops, size_t outer) {
+    UOp at;
+    for (const UOp& part : conjuncts(condition)) {
+      if (const UOp place = at ? UOp() : equal_to(part, loop))
+        at = place;
+      else if (depends_on(part, loop))
+        return false;
+    }
+    return at && std::any_of(loops.begin() + static_cast<std::ptrdiff_t>(outer), loops.end(),
+                             [&](const UOp& inner) { return depends_on(at, inner); });
   }
 
   void load(const UOp& u, const Use& use) {
@@ -324,9 +402,10 @@ class Decider {
     if (uses.empty() || !reads_memory_[number(u)]) return {};  // a shape, or a constant
     if (u.is(Op::Reduce))
       if (const std::string_view reason = broken_fold(u, uses); !reason.empty()) return reason;
+    if (picks_[number(u)]) return {};
     const bool several = std::any_of(uses.begin(), uses.end(),
                                      [&](const Use& use) { return use.kernel != uses[0].kernel; });
-    if (several && (u.is(Op::Reduce) || element_cost(u, nullptr) >= 4))
+    if (several && (u.is(Op::Reduce) || cost_between_folds(u) >= 4))
       return "several kernels read it";
     // What is folded twice may be rounded in two ways.
     if (u.is(Op::Reduce) && uses.size() > 1) return "a reduce read at several places";
@@ -338,7 +417,9 @@ class Decider {
         return "read at places that data decides";
       if (const std::string_view reason = repeated(u, use); !reason.empty()) return reason;
     }
-    return several ? std::string_view() : grown(u, uses[0].kernel);
+    if (several) return {};
+    if (is_computed_too_often(u, uses)) return "computed for more elements than it has";
+    return grown(u, uses[0].kernel);
   }
 
   // --- running folds --------------------------------------------------------------------------
@@ -348,6 +429,11 @@ class Decider {
       if (!is_const(reduce.src(0).dim(static_cast<size_t>(axis)), 1))
         return static_cast<size_t>(axis);
     return 0;
+  }
+
+  // Whether an op moves values, or chooses between them.
+  static bool only_chooses(const UOp& u) {
+    return is_movement(u.op()) || u.is(Op::Where) || u.is(Op::Cast);
   }
 
   // Whether a Reduce folds along one axis, elements that a condition on places chooses.
@@ -360,7 +446,7 @@ class Decider {
     for (int depth = 0; depth < 32; ++depth) {
       if (value.is(Op::Pad)) return true;
       if (value.is(Op::Where)) return !reads_memory_[number(value.src(0))];
-      if (!Leaves::looks_through(value) || value.is(Op::Stack)) return false;
+      if (!only_chooses(value) || value.is(Op::Stack)) return false;
       value = UOp(value.src(0));
     }
     return false;
@@ -371,7 +457,8 @@ class Decider {
     if (use.folded_on || assigning_.contains(use.kernel) || !may_be_scan(u)) return std::nullopt;
     for (const UOp& loop : use.loops)
       if (loop.as<RangeArg>().type != AxisType::Loop) return std::nullopt;
-    Leaves leaves(u, [&](const UOp& n) { return reads_memory_[number(n)]; });
+    Leaves leaves(
+        [&](const UOp& n) { return !(n == u) && !only_chooses(n) && reads_memory_[number(n)]; });
     return find_scan(Indexer(leaves).element(u, use.at), use.loops);
   }
 
@@ -445,11 +532,58 @@ class Decider {
       });
     });
   }
+  static double held(const UOp& u) {
+    double out = 1;
+    for (size_t i = 0; i < u.rank(); ++i) out *= largest(u.dim(i));
+    return out;
+  }
+  // How often an element is computed at a place, there or not.
+  static double reads(const Use& use) {
+    double out = 1;
+    for (const UOp& loop : loops_around(use)) out *= largest(loop.src(0));
+    return out;
+  }
   static bool is_read_more_often_than_held(const UOp& u, const Use& use) {
-    double held = 1, reads = 1;
-    for (size_t i = 0; i < u.rank(); ++i) held *= largest(u.dim(i));
-    for (const UOp& loop : loops_around(use)) reads *= largest(loop.src(0));
-    return reads > held && element_cost(u, nullptr) >= 4;
+    return reads(use) > held(u) && element_cost(u, nullptr) >= 4;
+  }
+
+  // Of an element, without what is decided by itself (folds), is the same for many elements, or
+  // folds away.
+  double cost_between_folds(const UOp& u) const {
+    const double elements = held(u);
+    return element_cost(u, [&](const UOp& n) {
+      return n.is(Op::Reduce) || !reads_memory_[number(n)] || held(n) < elements || in_memory(n);
+    });
+  }
+
+  // Whether the places of a kernel compute so much more than all elements once (those that overlap,
+  // those where a condition wants it in part of the loops only) that memory is cheaper.
+  bool is_computed_too_often(const UOp& u, const std::vector<Use>& uses) const {
+    double surplus = -held(u);
+    for (const Use& use : uses) surplus += reads(use);
+    surplus /= std::max(1.0, held(u));
+    const double repeated = surplus * cost_between_folds(u);
+    // A fold beside a condition, or among others, loses its register tile as well.
+    if (u.is(Op::Reduce)) return surplus > 0.05 && repeated > 4;
+    return repeated > cost_of_memory && !is_dear_below(u, surplus);
+  }
+  // Whether most of what a value costs lies in one below that others read too: that one gets
+  // memory, and the rest is computed again.
+  bool is_dear_below(const UOp& u, double surplus) const {
+    const double cost = cost_between_folds(u);
+    std::vector<UOp> pending{u};
+    for (size_t seen = 0; !pending.empty() && seen < 64; ++seen) {
+      const UOp node = pending.back();
+      pending.pop_back();
+      for (const UOp& s : node.src()) {
+        if (!is_elementwise(s.op()) || !reads_memory_[number(s)] || in_memory(s)) continue;
+        const double below = cost_between_folds(s);
+        if ((cost - below) * surplus > cost_of_memory) continue;
+        if (consumers_[number(s)] > 1 && below * surplus > cost_of_memory) return true;
+        pending.push_back(s);
+      }
+    }
+    return false;
   }
 
   // Whether computing a node at a place repeats work: loops it does not depend on stand around it.
@@ -485,7 +619,9 @@ class Decider {
   NodeList order_;
   NodeNumbers numbers_;
   std::vector<std::vector<Use>> uses_;                      // by number
+  std::vector<uint32_t> consumers_;                         // by number
   std::vector<bool> reads_memory_;                          // by number
+  std::vector<bool> picks_;                                 // by number
   absl::flat_hash_map<const Node*, const Node*> held_;      // output value -> its Store
   absl::flat_hash_map<const Node*, size_t> operations_;     // kernel -> how many it has
   absl::flat_hash_map<const Node*, const Node*> products_;  // kernel -> the one it holds

@@ -25,7 +25,9 @@ class KernelReads {
 /// read from. Nothing is decided here; what reads equal elements is one node.
 class Indexer {
  public:
-  explicit Indexer(KernelReads& memory) : memory_(memory) {}
+  /// Ranges are numbered from `first_range` on.
+  explicit Indexer(KernelReads& memory, int64_t first_range = 0)
+      : memory_(memory), next_range_(first_range) {}
 
   /// A scalar: the element of a node at a place.
   UOp element(const UOp& node, const Indices& at);

@@ -37,16 +37,27 @@ std::string kernel_name(const UOp& ast) {
   return (reduces ? "r" : "e") + axes;
 }
 
+// Whether a node computes a place, or tests one: loops and gates, and no work on values.
+bool is_about_places(const UOp& u, const std::unordered_set<UOp>& tests) {
+  if (u.dtype() == DType::Index) return true;
+  return u.dtype() == DType::Bool && is_elementwise(u.op()) &&
+         std::all_of(u.src().begin(), u.src().end(), [&](const UOp& s) {
+           return s.is(Op::Const) || s.dtype() == DType::Index || tests.contains(s);
+         });
+}
+
 KernelEstimate estimate_of(const UOp& ast) {
   KernelEstimate out;
   std::unordered_map<UOp, double> accessed, whole;
+  std::unordered_set<UOp> tests;  // of places
   for (const UOp& u : toposort(ast)) {
     double times = 1;
     const UOp& inside = u.is(Op::Reduce) ? u.src(0) : u;
     for (const Node* r : inside.ranges())  // a running fold goes on with the loop that it counts
       if (r->sources()[0].ranges().empty()) times *= largest(r->sources()[0]);
-    if ((is_elementwise(u.op()) || u.is(Op::Reduce)) && u.dtype() != DType::Index &&
-        !u.is(Op::Cast))
+    if (is_about_places(u, tests))
+      tests.insert(u);
+    else if ((is_elementwise(u.op()) || u.is(Op::Reduce)) && !u.is(Op::Cast))
       out.operations += times;
     if (u.is(Op::Load) || u.is(Op::Store)) {
       const UOp& buffer = accessed_buffer(u);

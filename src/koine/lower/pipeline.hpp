@@ -15,8 +15,9 @@ namespace koine {
 
 /// What one kernel costs, counted on its loops: for reports and for choosing.
 struct KernelEstimate {
-  double operations = 0;  ///< arithmetic on values (not on indices)
-  double bytes = 0;       ///< distinct bytes of the buffers it touches, at most what it accesses
+  double operations =
+      0;             ///< arithmetic on values; none for casts and what computes or tests a place
+  double bytes = 0;  ///< distinct bytes of the buffers it touches, at most what it accesses
 };
 
 struct LoweredKernel {

@@ -6,6 +6,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/rules/window.hpp"
 
 // Reduces over Ranges that need no loop. These make arange an index expression (row C-arange) and
 // the one-hot gather a load (row C-gather); they work on kernels, where every value is a scalar.
@@ -126,14 +127,6 @@ UOp cast_both_sides(const Match& m) {
   return with_sources(r, src);
 }
 
-// What `condition` asks besides `part`.
-UOp conjunction_without(const UOp& condition, const UOp& part) {
-  UOp rest = constant_bool(true);
-  for (const UOp& other : conjuncts(condition))
-    if (!(other == part)) rest = is_const(rest, 1) ? other : bit_and(rest, other);
-  return rest;
-}
-
 // Replaces a range by an index that may be out of its bounds: loads below get the gate.
 UOp select(const UOp& value, const UOp& range, const UOp& at, const UOp& valid) {
   return transform_graph(value, [&](const UOp& original, const UOp& rebuilt) -> UOp {
@@ -147,36 +140,43 @@ UOp select(const UOp& value, const UOp& range, const UOp& at, const UOp& valid) 
   });
 }
 
-// sum over j of (j == e ? x(j) : 0)  ->  0 <= e < n ? x(e) : 0.
-UOp select_one_hot(const UOp& r, bool strict) {
+// Sums `value` where `condition` holds over the window of a range alone; null where it has none.
+UOp sum_over_window(const UOp& r, size_t i, const UOp& condition, const UOp& value, bool strict) {
+  const UOp& range = r.src(i);
+  const std::optional<Window> window = window_of(condition, range);
+  if (!window) return {};
+  const bool single = window->count == 1;
+  // The range is gone then: its number is free.
+  const UOp shorter = single ? UOp()
+                             : koine::range(range.as<RangeArg>().id, index_const(window->count),
+                                            range.as<RangeArg>().type);
+  const UOp at = single ? window->last
+                        : simplify(add(sub(window->last, index_const(window->count - 1)), shorter));
+  const UOp in_range = bit_and(logical_not(lt(at, index_const(0))), lt(at, range.src(0)));
+  const UOp valid = simplify(bit_and(in_range, select(window->rest, range, at, in_range)));
+  UOp there = select(value, range, at, valid);
+  // The sum starts from 0, and 0 + -0 is 0; by default a selected -0 stays what it is.
+  if (single && strict && is_float(there.dtype()))
+    there = add(there, fold_start(Op::Add, there.dtype(), r.src().subspan(1)));
+  const UOp body = where(valid, there, constant_int(there.dtype(), 0));
+  if (single) return without_range(r, body, i);
+  std::vector<UOp> src(r.src().begin(), r.src().end());
+  src[0] = body;
+  src[i] = shorter;
+  return with_sources(r, src);
+}
+
+// sum over j of (j == e ? x(j) : 0)  ->  0 <= e < n ? x(e) : 0, and a sum over j with
+// e - c < s j <= e goes over the few j that there can be.
+UOp select_window(const UOp& r, bool strict) {
   if (r.as<ReduceArg>().op != Op::Add) return {};
   const UOp& body = r.src(0);
-  struct Candidate {
-    UOp condition;
-    UOp value;
-  };
-  std::vector<Candidate> candidates;
-  if (body.is(Op::Where)) {
-    if (is_const(body.src(2), 0)) candidates.push_back({body.src(0), body.src(1)});
-    if (is_const(body.src(1), 0)) candidates.push_back({logical_not(body.src(0)), body.src(2)});
-  }
-  for (const Candidate& c : candidates) {
-    for (const UOp& part : conjuncts(c.condition)) {
-      for (size_t i = 1; i < r.src().size(); ++i) {
-        const UOp& range = r.src(i);
-        const UOp at = equal_to(part, range);
-        if (!at || depends_on(at, range)) continue;
-        const UOp others = conjunction_without(c.condition, part);
-        const UOp in_range = bit_and(logical_not(lt(at, index_const(0))), lt(at, range.src(0)));
-        const UOp valid = simplify(bit_and(in_range, select(others, range, at, in_range)));
-        UOp value = select(c.value, range, at, valid);
-        // The sum starts from 0, and 0 + -0 is 0; by default a selected -0 stays what it is.
-        if (strict && is_float(value.dtype()))
-          value = add(value, fold_start(Op::Add, value.dtype(), r.src().subspan(1)));
-        return without_range(r, where(valid, value, constant_int(value.dtype(), 0)), i);
-      }
+  for (size_t i = 1; i < r.src().size(); ++i)
+    for (const size_t hit : {size_t{1}, size_t{2}}) {
+      if (!is_const(body.src(3 - hit), 0)) continue;
+      const UOp condition = hit == 1 ? body.src(0) : logical_not(body.src(0));
+      if (const UOp out = sum_over_window(r, i, condition, body.src(hit), strict)) return out;
     }
-  }
   return {};
 }
 
@@ -187,8 +187,8 @@ RuleSet<> make_reduce(bool strict) {
       rule("reduce-cast", node_with(Op::Reduce, {pat_cast(node(Op::Where))}), cast_both_sides),
       rule("reduce-count", node_with(Op::Reduce, {node(Op::Where)}),
            [strict](const Match& m) { return count_condition(m.root(), strict); }),
-      rule("reduce-one-hot", node_with(Op::Reduce, {node(Op::Where)}),
-           [strict](const Match& m) { return select_one_hot(m.root(), strict); }),
+      rule("reduce-window", node_with(Op::Reduce, {node(Op::Where)}),
+           [strict](const Match& m) { return select_window(m.root(), strict); }),
   };
 }
 

@@ -57,6 +57,21 @@ UOp spread(const UOp& scalar, const UOp& shape) {
   return expand(reshape(scalar, shape_of(Ints(shape.src().size(), 1))), shape);
 }
 
+// The same elements, each as often as the shape has it.
+UOp broadcast_to(const UOp& x, const UOp& shape) {
+  if (x.shape() == shape) return x;
+  std::vector<UOp> wide(shape.src().size() - x.rank(), index_const(1));
+  for (size_t k = 0; k < x.rank(); ++k) wide.push_back(x.dim(k));
+  return expand(reshape(x, stack(wide)), shape);
+}
+
+// g x, which is x where the cotangent is 1 in every place, as that of a sum is.
+UOp times(const UOp& g, const UOp& x) {
+  UOp base = g;
+  while (base.is(Op::Expand) || base.is(Op::Reshape)) base = UOp(base.src(0));
+  return is_const(base, 1) ? broadcast_to(x, g.shape()) : mul(g, x);
+}
+
 using Cotangents = std::vector<UOp>;  // one a source; null: no gradient
 using Vjp = std::function<Cotangents(const UOp& node, const UOp& g)>;
 
@@ -224,10 +239,12 @@ Cotangents pad_vjp(const UOp& n, const UOp& g) {
 const std::unordered_map<Op, Vjp>& table() {
   static const auto& rows = *new const std::unordered_map<Op, Vjp>{
       {Op::Add, [](const UOp&, const UOp& g) { return Cotangents{g, g}; }},
-      {Op::Mul,
-       [](const UOp& n, const UOp& g) { return Cotangents{mul(g, n.src(1)), mul(g, n.src(0))}; }},
-      {Op::Mulacc, [](const UOp& n,
-                      const UOp& g) { return Cotangents{mul(g, n.src(1)), mul(g, n.src(0)), g}; }},
+      {Op::Mul, [](const UOp& n,
+                   const UOp& g) { return Cotangents{times(g, n.src(1)), times(g, n.src(0))}; }},
+      {Op::Mulacc,
+       [](const UOp& n, const UOp& g) {
+         return Cotangents{times(g, n.src(1)), times(g, n.src(0)), g};
+       }},
       {Op::Max, max_vjp},
       {Op::Fdiv,
        [](const UOp& n, const UOp& g) {

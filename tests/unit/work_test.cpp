@@ -1,0 +1,717 @@
+// What compositions cost, counted: operations on values, bytes of memory, kernels. What they are
+// made of is computed, not loaded; each number is what the mathematics asks for (rows L2 and C38).
+#include <algorithm>
+#include <cmath>
+
+#include "check.hpp"
+#include "koine/nn/optim.hpp"
+
+namespace koine::test {
+namespace {
+
+// The counter's definition: each elementwise op and each step of a fold is one operation, a cast
+// and what computes or tests a place is none; a difference is two (a product with -1 and a sum)
+// unless what is subtracted is the same for a whole row, and so is an equality (`!=`, `not`).
+struct Work {
+  double operations = 0, bytes = 0;
+  int64_t kernels = 0;
+};
+
+// How much more than asked for a composition costs today, and why.
+struct Known {
+  double operations = 1, bytes = 1;
+  const char* why = "";
+};
+
+using Tensors = std::vector<Tensor>;
+
+struct Row {
+  const char* name;
+  std::function<Tensors()> build;
+  Work asked;  // kernels: at most
+  Known known = {};
+};
+
+Work work_of(const Tensors& values) {
+  reset_counters();
+  Tensor::realize(values);
+  const Counters c = counters();
+  return {c.operations, c.bytes, c.kernels};
+}
+
+constexpr double most_above = 1.05;
+
+void expect_factor(const char* what, double got, double asked, double known) {
+  if (known == 1) {
+    EXPECT_LE(got, most_above * asked) << what;
+    EXPECT_GE(got, asked / most_above) << what << ": less than asked for, which is wrong";
+  } else {
+    EXPECT_NEAR(got / asked, known, 0.001) << what << " are known to be more; what is known?";
+  }
+}
+
+void expect_work(const Row& row) {
+  SCOPED_TRACE(row.name);
+  const Work got = work_of(row.build());
+  expect_factor("operations", got.operations, row.asked.operations, row.known.operations);
+  expect_factor("bytes", got.bytes, row.asked.bytes, row.known.bytes);
+  EXPECT_LE(got.kernels, row.asked.kernels);
+}
+
+void expect_table(const std::vector<Row>& table) {
+  Options o = options();
+  o.strict = false;
+  const OptionScope scope(o);
+  for (const Row& row : table) expect_work(row);
+}
+
+// Numbers in memory.
+Tensor data(const Shape& shape) { return Tensor::randn(shape).realize(); }
+Tensor parameter(const Shape& shape) { return data(shape).requires_grad(); }
+
+// --- rows ----------------------------------------------------------------------------------------
+
+constexpr int64_t rows = 48, inner = 40, columns = 32;
+constexpr double elements = rows * columns, array = 4 * elements;  // bytes of float32
+constexpr double product_operations = 2 * elements * inner;
+constexpr double product_inputs = 4.0 * (rows * inner + inner * columns);
+
+Tensor product() { return data({rows, inner}).matmul(data({inner, columns})); }
+// Two operations an element, of two arrays.
+Tensor chain() {
+  const Tensor x = data({rows, columns}), y = data({rows, columns});
+  return x * y + x;
+}
+// A sine an element.
+Tensor dear() { return data({rows, columns}).sin(); }
+
+// A product, and in its kernel `each` operations for each element of it.
+Work in_one(double each, double more_bytes = 0) {
+  return {product_operations + each * elements, product_inputs + more_bytes + array, 1};
+}
+// A product, and one pass over it: `each` operations an element, and what it writes.
+Work one_pass(double each, double written) {
+  return {product_operations + each * elements, product_inputs + array + array + written, 2};
+}
+
+TEST(work, spec_L2_elementwise_after_a_product) {
+  auto x = product;
+  expect_table({
+      {"exp", [x] { return Tensors{x().exp()}; }, in_one(1)},
+      {"bias, relu", [x] { return Tensors{(x() + data({columns})).relu()}; },
+       in_one(2, 4 * columns)},
+      {"sigmoid", [x] { return Tensors{x().sigmoid()}; }, in_one(8)},
+      {"silu", [x] { return Tensors{x().silu()}; }, in_one(16)},
+      {"tanh", [x] { return Tensors{x().tanh()}; }, in_one(28)},
+      {"gelu", [x] { return Tensors{x().gelu()}; }, in_one(33)},
+      {"times an array", [x] { return Tensors{x() * data({rows, columns})}; }, in_one(1, array)},
+      {"flip", [x] { return Tensors{x().flip({0, 1})}; }, in_one(0)},
+      {"transpose", [x] { return Tensors{x().transpose().exp()}; }, in_one(1)},
+      {"tril", [x] { return Tensors{x().tril()}; }, in_one(1)},
+  });
+}
+
+TEST(work, spec_L2_reduces_over_the_rows_of_a_product) {
+  auto x = product;
+  const double column = 4 * rows;
+  expect_table({
+      {"sum", [x] { return Tensors{x().sum(1)}; }, one_pass(1, column)},
+      {"max", [x] { return Tensors{x().max(1)}; }, one_pass(1, column)},
+      {"norm", [x] { return Tensors{x().norm(1)}; }, one_pass(2, column)},
+      {"var", [x] { return Tensors{x().var(1)}; }, one_pass(4, column)},
+      {"std", [x] { return Tensors{x().std(1)}; }, one_pass(4, column)},
+      {"logsumexp", [x] { return Tensors{x().logsumexp(1)}; }, one_pass(4, column)},
+      {"argmax", [x] { return Tensors{x().argmax(1)}; }, one_pass(7, column)},
+      {"softmax", [x] { return Tensors{x().softmax(1)}; }, one_pass(5, array)},
+      {"log_softmax", [x] { return Tensors{x().log_softmax(1)}; }, one_pass(5, array)},
+      {"layernorm", [x] { return Tensors{x().layernorm()}; }, one_pass(5, array)},
+      {"rmsnorm",
+       [x] {
+         const Tensor h = x();
+         return Tensors{h * (h.square().mean(1, true) + 1e-5).rsqrt()};
+       },
+       one_pass(3, array)},
+      {"c - max",
+       [x] {
+         const Tensor h = x();
+         return Tensors{h - h.max(1, true)};
+       },
+       one_pass(2, array)},
+      {"-max + c",
+       [x] {
+         const Tensor h = x();
+         return Tensors{(-h.max(1, true)) + h};
+       },
+       one_pass(2, array)},
+      {"c == max",
+       [x] {
+         const Tensor h = x();
+         return Tensors{h == h.max(1, true)};
+       },
+       one_pass(3, elements)},
+      {"between min and max",
+       [x] {
+         const Tensor h = x(), low = h.min(1, true);
+         return Tensors{(h - low) / (h.max(1, true) - low)};
+       },
+       one_pass(5, array)},
+      {"sum of all", [x] { return Tensors{x().sum()}; }, one_pass(1, 4)},
+      {"sum over axis 0", [x] { return Tensors{x().sum(0)}; }, one_pass(1, 4 * columns)},
+  });
+}
+
+TEST(work, spec_L2_reduces_over_columns_of_a_product) {
+  auto x = product;
+  const double row = 4 * columns;
+  expect_table({
+      {"c - max over axis 0",
+       [x] {
+         const Tensor h = x();
+         return Tensors{h - h.max(0, true)};
+       },
+       {product_operations + 2 * elements,
+        product_inputs + array + (array + row) + (array + row + array), 3}},
+      {"softmax over axis 0",
+       [x] { return Tensors{x().softmax(0)}; },
+       // product, maximum, exponentials, their sum, quotient
+       {product_operations + 5 * elements,
+        product_inputs + array + (array + row) + (array + row + array) + (array + row) +
+            (array + row + array),
+        5}},
+  });
+}
+
+// What is folded over rows of other elementwise values: these are computed once.
+TEST(work, spec_L2_rows_of_what_is_dear) {
+  auto x = dear;
+  const double in = array, column = 4 * rows;
+  auto stored = [&](double each, double written) {  // a kernel for the sines, one for the rows
+    return Work{(1 + each) * elements, in + array + array + written, 2};
+  };
+  expect_table({
+      {"sum of sines", [x] { return Tensors{x().sum(1)}; }, {2 * elements, in + column, 1}},
+      {"softmax of sines",
+       [x] { return Tensors{x().softmax(1)}; },
+       stored(5, array),
+       {1.338, 1, "exp(x - max) twice"}},
+      {"log_softmax of sines",
+       [x] { return Tensors{x().log_softmax(1)}; },
+       stored(5, array),
+       {1.182, 1, "x - max twice"}},
+      {"layernorm of sines",
+       [x] { return Tensors{x().layernorm()}; },
+       stored(5, array),
+       {1.198, 1, "x - mean twice"}},
+      {"var of sines", [x] { return Tensors{x().var(1)}; }, stored(4, column)},
+      {"argmax of sines", [x] { return Tensors{x().argmax(1)}; }, stored(7, column)},
+      {"sines - max",
+       [x] {
+         const Tensor h = x();
+         return Tensors{h - h.max(1, true)};
+       },
+       stored(2, array)},
+      {"sines + sines turned",
+       [x] {
+         const Tensor h = x();
+         return Tensors{h + h.reshape({columns, rows}).transpose()};
+       },
+       stored(1, array)},
+  });
+}
+
+// The same of what costs as little as a load: computed again at each place that reads it, which is
+// counted. Without a memory for a row, what follows the maximum is computed for the sum and again
+// for the result.
+TEST(work, spec_L2_rows_of_what_is_cheap) {
+  auto x = chain;
+  const double in = 2 * array, column = 4 * rows;
+  auto fused = [&](double each, double written) {
+    return Work{(2 + each) * elements, in + written, 1};
+  };
+  expect_table({
+      {"softmax of memory",
+       [] { return Tensors{data({rows, columns}).softmax(1)}; },
+       {5 * elements, 2 * array, 1},
+       {1.406, 1, "exp(x - max) twice"}},
+      {"log_softmax of memory",
+       [] { return Tensors{data({rows, columns}).log_softmax(1)}; },
+       {5 * elements, 2 * array, 1},
+       {1.219, 1, "x - max twice"}},
+      {"layernorm of memory",
+       [] { return Tensors{data({rows, columns}).layernorm()}; },
+       {5 * elements, 2 * array, 1},
+       {1.238, 1, "x - mean twice"}},
+      {"argmax of memory",
+       [] { return Tensors{data({rows, columns}).argmax(1)}; },
+       {7 * elements, array + column, 1}},
+      {"sum of a chain", [x] { return Tensors{x().sum(1)}; }, fused(1, column)},
+      {"softmax of a chain",
+       [x] { return Tensors{x().softmax(1)}; },
+       fused(5, array),
+       {1.862, 1, "the chain three times, exp(x - max) twice"}},
+      {"log_softmax of a chain",
+       [x] { return Tensors{x().log_softmax(1)}; },
+       fused(5, array),
+       {1.728, 1, "the chain three times, x - max twice"}},
+      {"layernorm of a chain",
+       [x] { return Tensors{x().layernorm()}; },
+       fused(5, array),
+       {1.741, 1, "the chain three times, x - mean twice"}},
+      {"var of a chain",
+       [x] { return Tensors{x().var(1)}; },
+       fused(4, column),
+       {1.349, 1, "the chain twice"}},
+      {"argmax of a chain",
+       [x] { return Tensors{x().argmax(1)}; },
+       fused(7, column),
+       {1.229, 1, "the chain twice"}},
+      {"chain - max",
+       [x] {
+         const Tensor h = x();
+         return Tensors{h - h.max(1, true)};
+       },
+       fused(2, array),
+       {1.508, 1, "the chain twice"}},
+  });
+}
+
+TEST(work, spec_L2_softmax_and_layernorm_move_their_input_and_their_output_once) {
+  const Tensor x(new_buffer(shape_of({32768, 1024}), DType::Float32, Device("CPU")));
+  for (const Tensor& value : {x.softmax(1), x.log_softmax(1), x.layernorm()}) {
+    const std::vector<Kernel> kernels = schedule({value.uop()});
+    ASSERT_EQ(kernels.size(), 1u) << "no temporary";
+    EXPECT_EQ(lower_kernel(kernels[0].ast, generic_target(true)).estimate.bytes,
+              2.0 * 32768 * 1024 * 4);
+  }
+}
+
+// --- products of products ------------------------------------------------------------------------
+
+TEST(work, spec_L2_attention) {
+  constexpr int64_t batch = 2, length = 24, width = 32;
+  constexpr double one = batch * length * width;  // elements of q, k, v
+  constexpr double scores = batch * length * length;
+  constexpr double project = 2 * one * width;
+  // Scores times a factor, softmax, and their product with v; each stage writes what it gives.
+  constexpr double attend = 4 * scores * width + 6 * scores;
+  constexpr double attend_bytes =
+      4 * (2 * one + scores) + 4 * (2 * scores) + 4 * (scores + 2 * one);
+  constexpr double project_bytes = 4 * (one + width * width + one);
+  auto leaf = [] { return data({batch, length, width}); };
+  auto weight = [] { return data({width, width}); };
+  auto computed = [=] {
+    const Tensor x = leaf();
+    return Tensors{x.matmul(weight()), x.matmul(weight()), x.matmul(weight())};
+  };
+  const Work whole{3 * project + attend, 3 * project_bytes + attend_bytes, 3 + 4};
+  auto with = [](Work w, double operations, double bytes) {
+    return Work{w.operations + operations, w.bytes + bytes, w.kernels};
+  };
+  expect_table({
+      {"of memory",
+       [=] { return Tensors{leaf().scaled_dot_product_attention(leaf(), leaf())}; },
+       {attend, attend_bytes, 4}},
+      {"of products",
+       [=] {
+         const Tensors t = computed();
+         return Tensors{t[0].scaled_dot_product_attention(t[1], t[2])};
+       },
+       whole},
+      {"causal",
+       [=] {
+         const Tensors t = computed();
+         const Tensor mask = Tensor::ones({length, length}, DType::Bool).tril();
+         return Tensors{t[0].scaled_dot_product_attention(t[1], t[2], mask)};
+       },
+       with(whole, scores, 0)},
+      {"mask of floats",
+       [=] {
+         const Tensors t = computed();
+         return Tensors{t[0].scaled_dot_product_attention(t[1], t[2], data({length, length}))};
+       },
+       with(whole, scores, 4 * length * length)},
+      {"mask of bools",
+       [=] {
+         const Tensors t = computed();
+         const Tensor mask = (data({length, length}) < 0.5).realize();
+         return Tensors{t[0].scaled_dot_product_attention(t[1], t[2], mask)};
+       },
+       with(whole, scores, length * length)},
+  });
+}
+
+TEST(work, spec_L2_blocks) {
+  constexpr int64_t batch = 32, width = 32, wide = 48;
+  constexpr double x = batch * width, square = 2 * x * width, weights = width * width;
+  auto start = [] { return data({batch, width}); };
+  auto weight = [] { return data({width, width}); };
+  auto chained = [=](int depth) {
+    Tensor h = start();
+    for (int i = 0; i < depth; ++i) h = h + h.matmul(weight());
+    return h;
+  };
+  expect_table({
+      {"residual of layernorm",
+       [=] {
+         const Tensor h = start().matmul(weight());
+         return Tensors{h + h.layernorm().matmul(weight())};
+       },
+       {2 * square + 5 * x + x, 4 * (x + weights + x + 2 * x + x + weights + x + x), 3}},
+      {"residual stream of 6",
+       [=] { return Tensors{chained(6)}; },
+       {6 * (square + x), 6 * 4 * (2 * x + weights + x) - 6 * 4 * x, 6}},
+      {"its last row",
+       [=] { return Tensors{chained(6).shrink({{batch - 1, batch}, {0, width}}).exp()}; },
+       {5 * (square + x) + (square + x) / batch + width,
+        4 * (5 * (2 * x + weights) + width + weights + width), 6}},
+      {"two products added",
+       [=] {
+         const Tensor h = start();
+         return Tensors{h.matmul(weight()) + h.matmul(weight())};
+       },
+       {2 * square + x, 4 * (5 * x + 2 * weights), 2}},
+      {"gated unit",
+       [=] {
+         const Tensor h = start(), a = data({width, wide}), b = data({width, wide});
+         return Tensors{(h.matmul(a).silu() * h.matmul(b)).matmul(data({wide, width}))};
+       },
+       {3 * 2.0 * batch * width * wide + 17.0 * batch * wide,
+        4 * (2 * x + 3.0 * width * wide + 4.0 * batch * wide + x), 3}},
+      {"halves of a product",
+       [=] {
+         const Tensor h = start().matmul(data({width, wide}));
+         return Tensors{h.shrink({{0, batch}, {0, wide / 2}}).silu() *
+                        h.shrink({{0, batch}, {wide / 2, wide}})};
+       },
+       {2.0 * batch * width * wide + 17.0 * batch * wide / 2,
+        4 * (x + width * wide + 2.0 * batch * wide + batch * wide / 2.0), 2}},
+  });
+}
+
+// --- joins and parts of what is computed ---------------------------------------------------------
+
+TEST(work, spec_C38_joins_and_parts_of_a_product_compute_it_once) {
+  auto x = product;
+  const double in = product_inputs;
+  constexpr double p = product_operations;
+  const Tensor at = Tensor::randint({20}, 0, rows).realize();
+  expect_table({
+      // One choice an element of what has two parts.
+      {"cat with itself",
+       [x] {
+         const Tensor h = x();
+         return Tensors{Tensor::cat({h, h}, 0)};
+       },
+       {p + 2 * elements, in + array + array + 2 * array, 2}},
+      {"cat of two products",
+       [x] { return Tensors{Tensor::cat({x(), x()}, 1)}; },
+       {2 * p + 2 * elements, 2 * (in + array) + 2 * array + 2 * array, 3}},
+      {"stack of two products",
+       [x] { return Tensors{Tensor::stack({x(), x()}, 0)}; },
+       {2 * p + 2 * elements, 2 * (in + array) + 2 * array + 2 * array, 3}},
+      {"cat with an array",
+       [x] { return Tensors{Tensor::cat({x(), data({rows, columns})}, 1)}; },
+       {p + 2 * elements, in + array + array + array + 2 * array, 2}},
+      {"roll",
+       [x] { return Tensors{x().roll(5, 1)}; },
+       {p + elements, in + array + array + array, 2}},
+      {"pad",
+       [x] { return Tensors{x().pad({{0, rows}, {0, 0}})}; },
+       {p + 2 * elements, in + array + array + 2 * array, 2}},
+      {"product + its transpose",
+       [x] {
+         const Tensor h = x();
+         return Tensors{h + h.reshape({columns, rows}).transpose()};
+       },
+       {p + elements, in + array + array + array, 2}},
+      {"rotated halves",
+       [x] {
+         const Tensor h = x();
+         const auto half = [&](int64_t from) {
+           return h.shrink({{0, rows}, {from, from + columns / 2}});
+         };
+         return Tensors{h * data({columns}) +
+                        Tensor::cat({half(columns / 2).neg(), half(0)}, 1) * data({columns})};
+       },
+       {p + 4.5 * elements, in + array + array + 8 * columns + array, 2}},
+      {"rows by index",
+       [=] { return Tensors{x().index_select(0, at)}; },
+       // of each index: whether it is negative, its sum with the size, a choice
+       {p + 3 * 20 + 20 * columns, in + array + 2 * 20 * 4 + array * 20 / rows * 2 + 20 * 4, 3}},
+  });
+}
+
+// Of a tensor of indices each use asks first whether all are inside (`indices` of int32).
+Work checked(double indices, Work w) {
+  return {w.operations + 7 * indices, w.bytes + 4 * indices + 1, w.kernels + 1};
+}
+
+TEST(work, spec_C38_what_is_read_by_index_is_computed_once_before) {
+  constexpr int64_t bins = 512, hits = 96;
+  auto positions = [] { return Tensor::randint({hits}, 0, bins).realize(); };
+  auto histogram = [](const Tensor& at) {
+    return Tensor::zeros({bins}).scatter_add(0, at, data({hits}));
+  };
+  // Each hit: its place (whether it is negative, its sum with the size, a choice; 8 bytes) and a
+  // sum. That is added to zeros, for each bin, or for each place that is read.
+  constexpr double count = 3 * hits + hits,
+                   count_bytes = (4 + 8) * hits + (8 + 4) * hits + 4 * bins;
+  expect_table({
+      {"histogram", [=] { return Tensors{histogram(positions())}; },
+       checked(hits, {count + bins, count_bytes + 2 * 4 * bins, 3})},
+      {"histogram[at]",
+       [=] {
+         const Tensor at = positions();
+         return Tensors{histogram(at).index_select(0, at)};
+       },
+       checked(hits, {count + hits, count_bytes + (8 + 4 + 4) * hits, 3})},
+      {"histogram.roll[at]",
+       [=] {
+         const Tensor at = positions();
+         return Tensors{histogram(at).roll(1, 0).index_select(0, at)};
+       },
+       // and which part of the roll it is in
+       checked(hits, {count + 2 * hits, count_bytes + (8 + 4 + 4) * hits, 3}),
+       {1.308, 1.061, "both parts of the roll add to zeros"}},
+      {"sum[at]", [=] { return Tensors{data({bins, 8}).sum(1).index_select(0, positions())}; },
+       checked(hits, {8.0 * bins + 3 * hits, 4 * (8 * bins + bins) + 4.0 * 3 * hits, 2})},
+  });
+}
+
+// --- gradients -----------------------------------------------------------------------------------
+
+TEST(work, spec_C38_gradients_by_index_are_linear) {
+  constexpr int64_t vocabulary = 512, width = 8, count = 64, wide = 16;
+  constexpr double table = 4 * vocabulary * width, picked = count * width;  // bytes; elements
+  auto embedded = [](const Tensor& w) {
+    return w.index_select(0, Tensor::randint({count}, 0, vocabulary).realize());
+  };
+  // The place of each row, and each element of it added where it was picked.
+  constexpr double places = 3 * count;
+  expect_table({
+      {"embedding",
+       [=] {
+         const Tensor w = parameter({vocabulary, width});
+         return (embedded(w) * data({count, width})).sum().gradient({w});
+       },
+       checked(count, {places + picked, 4 * count + 4 * picked + table, 1})},
+      {"embedding, squared",
+       [=] {
+         const Tensor w = parameter({vocabulary, width});
+         return embedded(w).square().sum().gradient({w});
+       },
+       // twice the rows that were picked
+       checked(count, {places + 2 * picked, 4 * count + 4 * picked + table, 1})},
+      {"embedding and a product",
+       [=] {
+         const Tensor w = parameter({vocabulary, width}), k = data({width, wide});
+         return embedded(w).matmul(k).square().sum().gradient({w});
+       },
+       // The rows times k, doubled; that times k; the sum by place.
+       checked(count, {2 * places + 2 * picked * wide * 2 + 1.0 * count * wide + picked,
+                       (4 * count + 8 * count) +
+                           (8 * count + 4 * picked + 4 * width * wide + 4 * count * wide) +
+                           (4 * count * wide + 4 * width * wide + 4 * picked) +
+                           (8 * count + 4 * picked + table),
+                       4})},
+      {"gather",
+       [=] {
+         const Tensor w = parameter({vocabulary, width});
+         const Tensor which = Tensor::randint({count, width}, 0, vocabulary).realize();
+         return (w.gather(0, which) * data({count, width})).sum().gradient({w});
+       },
+       checked(picked, {3 * picked + picked, 4 * picked + 4 * picked + table, 1})},
+  });
+}
+
+TEST(work, spec_L2_gradients_of_products) {
+  constexpr int64_t batch = 32, in = 24, hidden = 40, out = 16;
+  constexpr double first = 2.0 * batch * in * hidden, second = 2.0 * batch * hidden * out;
+  constexpr double forward = first + second, backward = first + 2 * second;  // no gradient for x
+  constexpr double h = batch * hidden, o = batch * out, w1 = in * hidden, w2 = hidden * out;
+  constexpr double x = batch * in;
+  // h: bias, relu; its sign and a choice, and the sum for the bias.
+  constexpr double operations = forward + backward + 5 * h;
+  // x to h; h to outputs; the loss; its gradient behind the relu; weights and biases.
+  constexpr double bytes = 4 * ((x + w1 + hidden + h) + (h + w2 + o) + (o + w2 + h + h) +
+                                (x + h + w1) + (h + hidden) + (h + o + w2) + (o + out));
+  auto network = [=](auto&& loss) {
+    return [=] {
+      const Tensor a = parameter({hidden, in}), b = parameter({hidden});
+      const Tensor c = parameter({out, hidden}), d = parameter({out});
+      return loss(data({batch, in}).linear(a, b).relu().linear(c, d)).gradient({a, b, c, d});
+    };
+  };
+  expect_table({
+      {"network and cross entropy", network([=](const Tensor& z) {
+         return z.cross_entropy(Tensor::randint({batch}, 0, out).realize());
+       }),
+       // bias, maximum, difference, exponential, sum, quotient, choice, factor; sum for the bias
+       checked(batch, {operations + 9 * o, bytes + 4 * (o + out + batch + o), 8})},
+      {"network and squares",
+       network([=](const Tensor& z) { return z.square().mean(); }),
+       {operations + 4 * o, bytes + 4 * out, 7}},
+  });
+}
+
+TEST(work, spec_L2_gradients_of_rows) {
+  constexpr double e = elements;
+  auto of = [](auto&& f) {
+    return [=] {
+      const Tensor z = parameter({rows, columns});
+      return f(z).gradient({z});
+    };
+  };
+  auto weighted = [](const Tensor& t) { return (t * data({rows, columns})).sum(); };
+  expect_table({
+      // s = softmax: 5; g s, its sum, g - that, times s: 4
+      {"softmax",
+       of([=](const Tensor& z) { return weighted(z.softmax(1)); }),
+       {9 * e, 3 * array, 1},
+       {1.781, 1, "exp(x - max) for two sums and for the result"}},
+      {"cross entropy",
+       of([=](const Tensor& z) {
+         return z.cross_entropy(Tensor::randint({rows}, 0, columns).realize());
+       }),
+       // maximum, difference, exponential, sum, quotient, the target's class, factor
+       checked(rows, {7 * e, 2 * array + 4 * rows, 1}),
+       {1.273, 1, "exp(x - max) twice"}},
+      {"layernorm",
+       of([=](const Tensor& z) { return weighted(z.layernorm()); }),
+       {12 * e, 3 * array, 1},
+       {1.62, 1, "x - mean four times"}},
+  });
+}
+
+TEST(work, spec_L2_convolutions) {
+  constexpr int64_t images = 4, in = 8, out = 16, size = 12, inside = size - 2;
+  constexpr double x = images * in * size * size, w = out * in * 9;
+  constexpr double y = images * out * inside * inside, padded = images * out * size * size;
+  constexpr double convolution = 2 * y * in * 9, same = 2 * padded * in * 9;
+  auto image = [] { return data({images, in, size, size}); };
+  auto kernel = [] { return data({out, in, 3, 3}); };
+  auto convolved = [=] { return image().conv2d(kernel()); };
+  auto normalised = [](const Tensor& t) {
+    const Tensor mean = t.mean({0, 2, 3}, true), centred = t - mean;
+    return centred * (centred.square().mean({0, 2, 3}, true) + 1e-5).rsqrt();
+  };
+  const Tensor::Window around{1, 1, 1};
+  expect_table({
+      {"conv, bias, relu",
+       [=] { return Tensors{image().conv2d(kernel(), data({out})).relu()}; },
+       {convolution + 2 * y, 4 * (x + w + out + y), 1}},
+      {"padded conv of relu",
+       [=] { return Tensors{image().relu().conv2d(kernel(), {}, around)}; },
+       // of each window element: whether it lies outside
+       {same + 9 * x + x, 4 * (2 * x + x + w + padded), 2}},
+      {"conv, relu, max pool",
+       [=] { return Tensors{convolved().relu().max_pool2d(2)}; },
+       {convolution + 2 * y, 4 * (x + w + y + y + y / 4), 2}},
+      {"batch norm after conv",
+       [=] { return Tensors{normalised(convolved())}; },
+       // mean and variance: sum; difference, square, sum. Then difference, product.
+       {convolution + 6 * y, 4 * (x + w + y + y + 2 * y), 3}},
+      {"and relu",
+       [=] { return Tensors{normalised(convolved()).relu()}; },
+       {convolution + 7 * y, 4 * (x + w + y + y + 2 * y), 3}},
+      {"residual block",
+       [=] {
+         const Tensor h = image().relu(), k = data({in, in, 3, 3});
+         return Tensors{h + h.conv2d(k, {}, around)};
+       },
+       {2 * x * in * 9 + 9 * x + 2 * x, 4 * (2 * x + x + in * in * 9 + x), 2}},
+  });
+}
+
+// The gradient of a window goes back to where it was read, each element once.
+TEST(work, spec_C38_gradients_of_windows) {
+  constexpr int64_t images = 4, in = 8, out = 16, size = 12, inside = size - 2;
+  constexpr double x = images * in * size * size, w = out * in * 9;
+  constexpr double y = images * out * inside * inside, windows = images * in * inside * inside * 9;
+  constexpr double convolution = 2 * y * in * 9;
+  auto image = [] { return parameter({images, in, size, size}); };
+  auto weight = [] { return parameter({out, in, 3, 3}); };
+  expect_table({
+      {"weight of a convolution",
+       [=] {
+         const Tensor k = weight();
+         return (image().conv2d(k) * data({images, out, inside, inside})).sum().gradient({k});
+       },
+       {convolution, 4 * (x + w + y), 1}},
+      {"input of a convolution",
+       [=] {
+         const Tensor t = image();
+         return (t.conv2d(weight()) * data({images, out, inside, inside})).sum().gradient({t});
+       },
+       {convolution + 2 * windows, 4 * (y + w + x), 2},
+       {1, 5.737, "all windows are in memory"}},
+      {"average pool",
+       [=] {
+         const Tensor t = image();
+         return (t.avg_pool2d(2) * data({images, in, 6, 6})).sum().gradient({t});
+       },
+       {x, 4 * (x / 4 + x), 1}},
+      {"max pool",
+       [=] {
+         const Tensor t = image();
+         return (t.max_pool2d(2) * data({images, in, 6, 6})).sum().gradient({t});
+       },
+       // maximum; equality, its sum; quotient of what is spread; choice
+       {x + 2 * x + x + x / 4 + x, 4 * (3 * x + 5 * x / 4), 2},
+       {1.333, 1, "the equality twice"}},
+      {"max pool 3 by 2",
+       [=] {
+         const Tensor t = image();
+         return (t.max_pool2d(3, 2) * data({images, in, 5, 5})).sum().gradient({t});
+       },
+       {5 * images * in * 25.0 * 9, 4 * (2 * x + images * in * 25), 2},
+       {2.246, 2.438, "the pixels of odd rows look for a second window"}},
+  });
+}
+
+// --- optimiser steps -----------------------------------------------------------------------------
+
+TEST(work, spec_W11_optimiser_steps) {
+  constexpr int64_t layers = 6, out = 16, in = 24;
+  constexpr double numbers = layers * (out * in + out);
+  using Make = std::function<std::unique_ptr<nn::Optimizer>(const Tensors&)>;
+  struct Step {
+    const char* name;
+    Make make;
+    double operations, arrays;  // for each number of a parameter
+    int64_t kernels;
+  };
+  const std::vector<Step> table{
+      // p - rate g: a difference is two
+      {"SGD", [](const Tensors& p) { return std::make_unique<nn::SGD>(p, 0.1); }, 3, 3, 2},
+      {"SGD with momentum", [](const Tensors& p) { return std::make_unique<nn::SGD>(p, 0.1, 0.9); },
+       5, 5, 2},
+      // m: 3, v: 4, corrected: 2, root, sum, quotient, rate, difference
+      {"Adam", [](const Tensors& p) { return std::make_unique<nn::Adam>(p, 0.1); }, 15, 7, 6},
+      {"AdamW", [](const Tensors& p) { return std::make_unique<nn::AdamW>(p, 0.1); }, 17, 7, 6},
+  };
+  for (const Step& step : table) {
+    SCOPED_TRACE(step.name);
+    Tensors parameters;
+    for (int k = 0; k < layers; ++k) {
+      parameters.push_back(parameter({out, in}));
+      parameters.push_back(parameter({out}));
+    }
+    auto with_gradients = [&] {
+      for (Tensor& p : parameters) p.set_grad(data(p.shape()));
+    };
+    const auto optimiser = step.make(parameters);
+    with_gradients();
+    optimiser->step();
+    with_gradients();
+    reset_counters();
+    optimiser->step();
+    const Counters c = counters();
+    expect_factor("operations", c.operations, step.operations * numbers, 1);
+    expect_factor("bytes", c.bytes, 4 * step.arrays * numbers, 1);
+    EXPECT_LE(c.kernels, step.kernels);
+  }
+}
+
+}  // namespace
+}  // namespace koine::test
