@@ -1,6 +1,9 @@
 // The schedule that is chosen for typical kernels, on a CPU with 8 lanes of float32, 16 registers
 // and a team of threads.
 #include "koine/lower/heuristic.hpp"
+
+#include <regex>
+
 #include "check.hpp"
 #include "kernels.hpp"
 #include "koine/base/options.hpp"
@@ -10,6 +13,7 @@
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/split_reduce.hpp"
+#include "koine/render/llvm.hpp"
 #include "koine/tensor/tensor.hpp"
 
 namespace koine::test {
@@ -335,6 +339,36 @@ TEST(heuristic, epilogues_run_after_the_last_block) {
     }
     EXPECT_GT(roots, 0);
     EXPECT_GT(blocks, 0);
+  }
+}
+
+// The address of a closed lane may be a fault that the machine has to look into: a vector without
+// an open lane starts at most its length outside of the buffer.
+TEST(heuristic, closed_lanes_stay_at_their_buffer) {
+  struct Row {
+    const char* what;
+    Tensor value;
+    std::ptrdiff_t loads, not_before, not_behind;
+  };
+  const Tensor x = f32({37}), y = f32({41}, 1);
+  const std::vector<Row> table{
+      {"joined", Tensor::cat({x, y}, 0) * 2.0, 2, 1, 1},
+      {"padded", x.pad({{100, 100}}) * 2.0, 1, 1, 1},
+      {"padded behind", x.pad({{0, 100}}) * 2.0, 1, 0, 1},
+      {"moved by one", x.pad({{1, 0}})[{Slice{0, 37, 1}}] * 2.0, 1, 0, 0},
+  };
+  for (const Row& row : table) {
+    SCOPED_TRACE(row.what);
+    const LoweredKernel k = lower_kernel(schedule({row.value.uop()}).back().ast, machine_with(32));
+    const std::string text = render_llvm_text(k.linear, "k", machine_with(32));
+    const auto calls = [&](const std::string& name) {
+      const std::regex call("call [^@\\n]*@llvm\\." + name);
+      return std::distance(std::sregex_iterator(text.begin(), text.end(), call), {});
+    };
+    EXPECT_EQ(calls("masked\\.load"), row.loads) << text;
+    EXPECT_EQ(calls("smax"), row.not_before) << text;
+    EXPECT_EQ(calls("smin"), row.not_behind) << text;
+    expect_same_everywhere(row.value);
   }
 }
 

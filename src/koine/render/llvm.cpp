@@ -222,6 +222,22 @@ class LlvmRenderer {
     return nowhere_;
   }
 
+  // Where a vector starts whose lanes have gates of their own. Closed lanes hold addresses too, and
+  // one that is not mapped is a fault that the machine looks into before it goes on. A vector that
+  // starts further than its length outside of the buffer has no open lane: it stays at the end.
+  Value* gated_pointer(const UOp& buffer, const UOp& base, int64_t lanes) {
+    if (!base || !buffer.has_concrete_shape()) return element_pointer(buffer, base);
+    const int64_t first = 1 - lanes, last = std::max<int64_t>(buffer.numel() - 1, 0);
+    const Interval& bounds = base.bounds();
+    if (bounds.low >= first && bounds.high <= last) return element_pointer(buffer, base);
+    Value* at = b_.CreateSExt(value(base), b_.getInt64Ty());
+    if (bounds.low < first)
+      at = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, at, integer(at, first));
+    if (bounds.high > last)
+      at = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, at, integer(at, last));
+    return b_.CreateGEP(memory_type(buffer.dtype()), value(buffer), at);
+  }
+
   // The gate of an access when it is the same for all lanes; null otherwise.
   Value* scalar_gate(const UOp& gate) {
     if (gate.is_scalar()) return value(gate);
@@ -248,15 +264,17 @@ class LlvmRenderer {
     }
     const Contiguous c = contiguous_access(address);
     KOINE_INVARIANT(c.yes, "a vector load is not contiguous:\n{}", to_text(u));
-    Value* pointer = element_pointer(buffer, c.base);
     llvm::Type* type = vector_of(memory_type(d), lanes);
-    if (!gated) return from_memory(b_.CreateAlignedLoad(type, pointer, align_of(d)), d);
+    if (!gated)
+      return from_memory(b_.CreateAlignedLoad(type, element_pointer(buffer, c.base), align_of(d)),
+                         d);
     if (Value* gate = scalar_gate(u.src(2))) {
-      pointer = b_.CreateSelect(gate, pointer, nowhere());
+      Value* pointer = b_.CreateSelect(gate, element_pointer(buffer, c.base), nowhere());
       Value* loaded = from_memory(b_.CreateAlignedLoad(type, pointer, align_of(d)), d);
       return b_.CreateSelect(gate, loaded, value(u.src(1)));
     }
     Value* alt = to_memory(value(u.src(1)), d);
+    Value* pointer = gated_pointer(buffer, c.base, lanes);
     return from_memory(b_.CreateMaskedLoad(type, pointer, align_of(d), value(u.src(2)), alt), d);
   }
 
@@ -280,13 +298,15 @@ class LlvmRenderer {
     }
     const Contiguous c = contiguous_access(address);
     KOINE_INVARIANT(c.yes, "a vector store is not contiguous:\n{}", to_text(u));
-    Value* pointer = element_pointer(buffer, c.base);
     Value* gate = gated ? scalar_gate(u.src(2)) : nullptr;
-    if (gate != nullptr) pointer = b_.CreateSelect(gate, pointer, nowhere());
-    if (gated && gate == nullptr)
+    if (gated && gate == nullptr) {
+      Value* pointer = gated_pointer(buffer, c.base, lane_count(address.src(1)));
       b_.CreateMaskedStore(v, pointer, align_of(d), value(u.src(2)));
-    else
-      b_.CreateAlignedStore(v, pointer, align_of(d));
+      return;
+    }
+    Value* pointer = element_pointer(buffer, c.base);
+    if (gate != nullptr) pointer = b_.CreateSelect(gate, pointer, nowhere());
+    b_.CreateAlignedStore(v, pointer, align_of(d));
   }
 
   // --- arithmetic ------------------------------------------------------------------------------
