@@ -7,6 +7,7 @@
 
 #include "koine/engine/engine.hpp"
 #include "koine/interp/bounded.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
@@ -36,8 +37,8 @@ void in_both_modes(const std::function<void()>& action) {
 
 Array array_of(const UOp& buffer) {
   const auto memory = memory_of(buffer);
-  Array a{buffer.dtype(), buffer.sizes(), {}, {}};
-  for (int64_t i = 0; i < buffer.numel(); ++i)
+  Array a{buffer.dtype(), present_sizes(buffer), {}, {}};
+  for (int64_t i = 0; i < a.numel(); ++i)
     a.data.push_back(read_element(memory->data(), buffer.dtype(), i));
   return a;
 }

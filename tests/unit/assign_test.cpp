@@ -81,7 +81,7 @@ Viewed step(const Viewed& v, std::mt19937_64& random) {
     case 3: {  // a position
       const auto at = static_cast<int64_t>(random() % static_cast<uint64_t>(sizes[axis]));
       std::vector<IndexItem> items(axis, Slice{});
-      items.emplace_back(random() % 2 ? at : at - sizes[axis]);
+      items.emplace_back(random() % 2 ? Size(at) : at - sizes[axis]);
       Shape to = sizes;
       to.erase(to.begin() + signed_axis);
       return {v.tensor[items], v.places.moved(to, [&](Shape index) {

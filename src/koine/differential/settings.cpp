@@ -5,6 +5,7 @@
 #include <random>
 
 #include "koine/differential/run.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -80,7 +81,7 @@ class Numbers {
 std::vector<UOp> variables_of(const UOp& graph) {
   std::map<std::string, UOp> found;
   for (const UOp& u : toposort(graph))
-    if (is_variable(u)) found.emplace(u.as<BufferArg>().name, u);
+    if (is_variable(u) && !is_bound(u)) found.emplace(u.as<BufferArg>().name, u);
   std::vector<UOp> out;
   for (const auto& [name, u] : found) out.push_back(u);
   return out;
@@ -162,8 +163,8 @@ SlotTypes slot_types_of(const UOp& kernel) {
 int64_t evaluate_index(const UOp& index, const Variables& variables) {
   if (index.is(Op::Const)) return const_int(index);
   Bindings bindings;
-  for (const UOp& u : toposort(index))
-    if (is_variable(u))
+  for (const UOp& u : variables_below(index))
+    if (!is_bound(u))
       bindings.emplace(
           u, Array{u.dtype(), {}, {static_cast<Bits>(variables.at(u.as<BufferArg>().name))}, {}});
   return interpret_index(index, bindings);

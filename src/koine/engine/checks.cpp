@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "koine/base/options.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -88,13 +89,16 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
     effects.push_back(destinations[i] ? store(destinations[i], value) : value);
   }
   // What it makes, over the buffers again.
-  auto over_buffers = [&change](const Callified& c) {
+  Substitution bindings;
+  for (const UOp& v : variables_below(sink(effects)))
+    if (is_bound(v)) bindings.emplace(without_values(v), v);
+  auto over_buffers = [&](const Callified& c) {
     Substitution buffers;
     for (size_t k = 0; k < c.arguments.size(); ++k) {
       const UOp& b = c.arguments[k];
       buffers.emplace(param(static_cast<int64_t>(k), b.shape(), b.dtype(), b.device()), b);
     }
-    const UOp body = substitute(c.body, buffers);
+    const UOp body = substitute(substitute(c.body, bindings), buffers);
     return change ? change("callify", body) : body;
   };
   StageCheck check{"callify",      sink(effects),  over_buffers(made),

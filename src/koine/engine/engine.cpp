@@ -15,6 +15,8 @@
 #include "koine/engine/promises.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/engine/updates.hpp"
+#include "koine/engine/variables.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -44,7 +46,8 @@ std::string device_of(const UOp& value) {
 
 int64_t byte_size(const UOp& value) {
   int64_t bytes = 0;
-  KOINE_REQUIRE(!__builtin_mul_overflow(value.numel(), item_size(value.dtype()), &bytes), Memory,
+  const int64_t elements = largest_numel(value);
+  KOINE_REQUIRE(!__builtin_mul_overflow(elements, item_size(value.dtype()), &bytes), Memory,
                 "a tensor of shape {} and dtype {} does not fit into memory", shape_text(value),
                 dtype_name(value.dtype()));
   return bytes;
@@ -87,22 +90,25 @@ UOp with_results(const UOp& request) {
 bool worth_remembering(const UOp& value) {
   bool reads = false;
   for (const UOp& u : toposort(value)) {
-    if (u.is(Op::Param) && !u.as<BufferArg>().name.empty()) return false;
+    if (is_variable(u) && !is_bound(u)) return false;
     reads = reads || u.is(Op::Buffer);
   }
   return reads && !may_be_invalid(value);
 }
 
-// Memory is made once for all bindings of the Variables.
+// Whoever holds a result asks for its size later: the Variables in it bring their values along.
 void require_known_size(const UOp& value) {
-  if (value.has_concrete_shape()) return;
+  const std::vector<UOp> sizes = variables_below(value.shape());
+  if (std::all_of(sizes.begin(), sizes.end(), is_bound)) return;
   std::string most;
   for (size_t axis = 0; axis < value.rank(); ++axis)
     most += fmt::format("{}{}", axis > 0 ? ", " : "", value.dim(axis).bounds().high);
-  raise(ErrorKind::Value,
-        "realize: the result has the symbolic shape {}, and its memory needs known sizes: pad() it "
-        "to its largest shape, ({}{}), reduce it, or store it into a view of a buffer",
-        shape_text(value), most, value.rank() == 1 ? "," : "");
+  raise(
+      ErrorKind::Value,
+      "realize: the result has the symbolic shape {}, and its memory needs known sizes: bind() its "
+      "Variables, pad() it to its largest shape, ({}{}), reduce it, or store it into a view of a "
+      "buffer",
+      shape_text(value), most, value.rank() == 1 ? "," : "");
 }
 
 UOp base_of(const UOp& after) {
@@ -194,7 +200,9 @@ std::vector<UOp> compute(const std::vector<UOp>& request, const VariableValues& 
   }
   const Versions versions(sink(work.values));
   copy_old_states(versions, out, work);
-  if (!checked) check_promises(work.values, variables);  // before anything is made or written
+  // Before anything is made or written.
+  const VariableValues bound = values_of_variables(work.values, variables);
+  if (!checked) check_promises(work.values, variables);
   for (size_t k = 0; k < work.values.size(); ++k) {
     const UOp& value = work.values[k];
     const UOp memory = memory_shown(versions, value);
@@ -203,7 +211,7 @@ std::vector<UOp> compute(const std::vector<UOp>& request, const VariableValues& 
     work.destinations.push_back(memory ? UOp() : result);
   }
   if (!work.values.empty())
-    run_program(work.values, work.destinations, device_of(out[work.position[0]]), variables);
+    run_program(work.values, work.destinations, device_of(out[work.position[0]]), bound);
   return out;
 }
 

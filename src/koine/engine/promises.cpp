@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
@@ -33,7 +34,9 @@ UOp is_broken(const UOp& promise) {
 template <class Element>
 std::vector<Element> elements(const UOp& buffer) {
   const auto memory = memory_of(buffer);
-  std::vector<Element> out(static_cast<size_t>(buffer.numel()));
+  size_t count = 1;
+  for (const int64_t size : present_sizes(buffer)) count *= static_cast<size_t>(size);
+  std::vector<Element> out(count);
   if (!out.empty()) std::memcpy(out.data(), memory->data(), out.size() * sizeof(Element));
   return out;
 }
@@ -46,7 +49,11 @@ std::vector<Element> elements(const UOp& buffer) {
   const UOp asked = cast(wraps ? promise.src(0).src(2) : promise.src(0), DType::Int64);
   const std::vector<int64_t> values =
       elements<int64_t>(realize({asked.is(Op::Buffer) ? asked : contiguous(asked)}, variables)[0]);
-  const int64_t low = const_int(promise.src(1)), high = const_int(promise.src(2));
+  auto number = [&](const UOp& bound) {  // the end of an axis may be a Variable's
+    if (bound.is(Op::Const)) return const_int(bound);
+    return elements<int64_t>(realize({cast(bound, DType::Int64)}, variables)[0])[0];
+  };
+  const int64_t low = number(promise.src(1)), high = number(promise.src(2));
   const int64_t first = wraps ? low - (high + 1) : low;
   const auto at =
       std::find_if(values.begin(), values.end(), [&](int64_t v) { return v < first || v > high; });

@@ -4,6 +4,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/interp/interp.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/effects.hpp"
@@ -112,6 +113,8 @@ class TensorInterpreter {
         return a;
       }
       case Op::Param:
+        if (is_bound(u)) return of(u.src(3));
+        [[fallthrough]];
       case Op::Buffer:
         raise(ErrorKind::Key, "{} of slot {}{} is not bound to a value", op_name(u.op()),
               u.as<BufferArg>().slot,

@@ -62,8 +62,9 @@ Entry parse_entry(const std::string& name, const Json& j, const std::string& pat
                 "{}: tensor '{}' has a malformed shape", path, name);
   int64_t bytes = item_size(e.dtype);
   for (const Json& s : j["shape"]) {
-    e.shape.push_back(natural(s, path, "a size of '" + name + "'"));
-    KOINE_REQUIRE(!__builtin_mul_overflow(bytes, e.shape.back(), &bytes), File,
+    const int64_t size = natural(s, path, "a size of '" + name + "'");
+    e.shape.push_back(size);
+    KOINE_REQUIRE(!__builtin_mul_overflow(bytes, size, &bytes), File,
                   "{}: tensor '{}' is larger than 2^63 bytes", path, name);
   }
   const Json& o = j["data_offsets"];
@@ -126,8 +127,9 @@ void safe_save(const std::map<std::string, Tensor>& tensors, const std::string& 
     for (const auto& [c, dtype] : dtype_codes)
       if (dtype == tensor.dtype()) code = c;
     const auto bytes = static_cast<int64_t>(data.back().size());
-    header[name] = {
-        {"dtype", code}, {"shape", tensor.shape()}, {"data_offsets", {offset, offset + bytes}}};
+    header[name] = {{"dtype", code},
+                    {"shape", tensor.shape().present()},
+                    {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
   std::string text = header.dump();

@@ -285,7 +285,7 @@ Interval compute_interval(const UOp& u) {
       return i;
     }
     case Op::Param:
-      if (u.src().size() == 3)
+      if (u.src().size() >= 3)  // also of a bound Variable: programs serve the whole range
         return integer_interval(dtype, u.src(1).bounds().low, u.src(2).bounds().high);
       return dtype_interval(dtype);
     case Op::Range:

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 
@@ -378,7 +379,7 @@ std::string expression_text(const UOp& expression) {
   for (const UOp& node : toposort(expression)) {
     auto of = [&](size_t i) { return text.at(node.src(i).node()); };
     auto wrapped = [&](size_t i, int level) {
-      const int p = precedence(node.src(i).op());
+      const int p = is_bound(node.src(i)) ? 0 : precedence(node.src(i).op());
       return p < level ? "(" + of(i) + ")" : of(i);
     };
     std::string out;
@@ -389,7 +390,8 @@ std::string expression_text(const UOp& expression) {
       out = fmt::format("{}{}", axis_letter(r.type), r.id);
     } else if (node.is(Op::Param) || node.is(Op::Buffer)) {
       const BufferArg& b = node.as<BufferArg>();
-      out = !b.name.empty()
+      out = is_bound(node) ? fmt::format("{}={}", b.name, bound_value(node))
+            : !b.name.empty()
                 ? b.name
                 : fmt::format("{}{}", b.space == AddrSpace::Reg ? "acc" : "data", b.slot);
     } else if (node.is(Op::Load)) {

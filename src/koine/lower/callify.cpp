@@ -1,6 +1,7 @@
 #include "koine/lower/callify.hpp"
 
 #include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -50,7 +51,7 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   }
   static const auto& rules =
       *new const RuleSet<>((forward_rules() + movement_rules()).remembered());
-  UOp body = substitute(program, params);
+  UOp body = without_values(substitute(program, params));
   // A number makes a copy a node of its own, which is lost on what computes it: equal programs are
   // one node.
   if (clones)

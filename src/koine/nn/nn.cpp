@@ -57,7 +57,7 @@ Tensor BatchNorm::operator()(const Tensor& x, bool training) {
   KOINE_REQUIRE(x.ndim() >= 2 && x.size(1) == weight.size(0), Value,
                 "BatchNorm: axis 1 of shape {} should have {} features", shape_text(x.uop()),
                 weight.size(0));
-  KOINE_REQUIRE(!training || x.numel() > 0, Value,
+  KOINE_REQUIRE(!training || x.numel().largest() > 0, Value,
                 "BatchNorm: shape {} has no elements, and so no statistics to train with",
                 shape_text(x.uop()));
   if (is_small_float(x.dtype()))  // squares would leave the range

@@ -36,7 +36,7 @@ UOp fit(const UOp& target, UOp v) {
   KOINE_REQUIRE(broadcasts, Value, "assign: shape {} does not broadcast to {}", shape_text(v),
                 shape_text(target));
   if (v.dtype() != target.dtype()) v = koine::cast(v, target.dtype());
-  if (!(v.shape() == target.shape())) v = Tensor(v).expand(target.sizes()).uop();
+  if (!(v.shape() == target.shape())) v = Tensor(v).expand(Shape::of(target)).uop();
   if (target.device() && v.device() && !(v.device() == target.device()))
     v = copy_to(v, target.device());
   return v;

@@ -65,6 +65,10 @@ Tensor Tensor::integer_scalar(bool narrow, bool is_signed, uint64_t bits) {
   return out;
 }
 
+Tensor::Tensor(const Size& size)
+    : Tensor(size.is_number() ? Tensor(int64_t{size})
+                              : Tensor(koine::cast(size.uop(), DType::Int64))) {}
+
 const Tensor::Impl& Tensor::self() const {
   KOINE_REQUIRE(impl_, Value, "this Tensor was default-constructed: it has no value");
   return *impl_;
@@ -99,11 +103,17 @@ Tensor::Impl::~Impl() {
 
 const void* Tensor::storage_id() const { return self().storage.get(); }
 
-Shape Tensor::shape() const { return uop().sizes(); }
+Shape Tensor::shape() const { return Shape::of(uop()); }
 int64_t Tensor::ndim() const { return static_cast<int64_t>(uop().rank()); }
-int64_t Tensor::numel() const { return uop().numel(); }
+Size Tensor::numel() const {
+  const Shape sizes = shape();
+  const auto count = tensor::count_of(sizes);
+  KOINE_REQUIRE(count, Memory, "numel: a tensor of shape {} has too many elements",
+                tensor::text_of(sizes));
+  return *count;
+}
 DType Tensor::dtype() const { return uop().dtype(); }
-int64_t Tensor::size(int64_t axis) const {
+Size Tensor::size(int64_t axis) const {
   return shape()[static_cast<size_t>(axis_of(axis, "size"))];
 }
 std::string Tensor::device() const {
@@ -136,20 +146,25 @@ Tensor::Axes Tensor::axes_of(const Axes& axes, std::string_view method) const {
 
 // --- creation from data --------------------------------------------------------------------------
 
-std::optional<int64_t> tensor::count_of(const Shape& shape) {
-  int64_t count = 1;
-  for (const int64_t s : shape)
-    if (s < 0 || __builtin_mul_overflow(count, s, &count)) return std::nullopt;
+std::optional<Size> tensor::count_of(const Shape& shape) {
+  Size count = 1;
+  int64_t most = 1;
+  for (const Size& s : shape) {
+    if (s.smallest() < 0 || __builtin_mul_overflow(most, s.largest(), &most)) return std::nullopt;
+    count *= s;
+  }
   return count;
 }
 void Tensor::require_count(int64_t count, const Shape& shape) {
-  KOINE_REQUIRE(tensor::count_of(shape) == count, Value, "from: {} elements do not fill shape {}",
-                count, tensor::text_of(shape));
+  const auto wanted = tensor::count_of(shape);
+  KOINE_REQUIRE(wanted && *wanted == count, Value, "from: {} elements do not fill shape {}", count,
+                tensor::text_of(shape));
 }
 Tensor Tensor::from_bytes(const void* data, const Shape& shape, DType dtype,
                           const std::string& device) {
-  for (const int64_t s : shape)
-    KOINE_REQUIRE(s >= 0, Value, "from: shape {} has a negative size", tensor::text_of(shape));
+  for (const Size& s : shape)
+    KOINE_REQUIRE(s.smallest() >= 0, Value, "from: shape {} has a negative size",
+                  tensor::text_of(shape));
   return Tensor(buffer_from_host(shape_of(shape), dtype, device_or_default(device), data));
 }
 
@@ -173,13 +188,16 @@ std::shared_ptr<Memory> Tensor::look() const {
 }
 std::vector<std::byte> Tensor::bytes() const {
   const auto memory = look();
-  return {memory->data(), memory->data() + memory->bytes()};
+  // A buffer of symbolic size is as large as the largest.
+  const int64_t count = numel().present() * item_size(dtype());
+  return {memory->data(), memory->data() + count};
 }
 
 template <class Element>
 Element Tensor::item() const {
-  KOINE_REQUIRE(numel() == 1, Value, "item: shape {} has {} elements, not one", shape_text(uop()),
-                numel());
+  const int64_t count = numel().present();
+  KOINE_REQUIRE(count == 1, Value, "item: shape {} has {} elements, not one", shape_text(uop()),
+                count);
   return tolist<Element>()[0];
 }
 template double Tensor::item<double>() const;

@@ -13,7 +13,7 @@ namespace koine {
 
 namespace {
 // How many elements a shape has; refused in the name of `method` where it is none.
-int64_t count_for(std::string_view method, const Shape& shape) {
+Size count_for(std::string_view method, const Shape& shape) {
   const auto count = tensor::count_of(shape);
   KOINE_REQUIRE(count, Value, "{}: shape {} has a negative size or is too large", method,
                 tensor::text_of(shape));
@@ -51,30 +51,51 @@ bool holds(DType dtype, const __int128& v) {
 }
 }  // namespace
 
-Tensor Tensor::arange(int64_t start, int64_t stop, int64_t step, DType dtype) {
-  KOINE_REQUIRE(is_float(dtype) || is_integer(dtype) || dtype == DType::Bool, Type,
-                "arange: {} is not a dtype of tensors", dtype_name(dtype));
-  KOINE_REQUIRE(step != 0, Value, "arange: the step must not be 0");
+// How many numbers arange(start, stop, step) has, before its ends are known to be in range.
+namespace {
+Size arange_length(int64_t start, int64_t stop, int64_t step) {
   // In 128 bits: stop - start may need 65.
   const __int128 from = start, span = step > 0 ? stop - from : from - stop,
                  width = step > 0 ? step : -static_cast<__int128>(step);
-  const __int128 count = span <= 0 ? 0 : (span + width - 1) / width,
-                 last = from + (count - 1) * step;
+  const __int128 count = span <= 0 ? 0 : (span + width - 1) / width;
   KOINE_REQUIRE(count <= INT64_MAX, Value, "arange({}, {}, {}): more elements than memory can hold",
                 start, stop, step);
-  const auto n = static_cast<int64_t>(count);
+  return static_cast<int64_t>(count);
+}
+Size arange_length(const Size& start, const Size& stop, int64_t step) {
+  if (start.is_number() && stop.is_number())
+    return arange_length(int64_t{start}, int64_t{stop}, step);
+  const Size span = step > 0 ? stop - start : start - stop;
   KOINE_REQUIRE(
-      n == 0 || (holds(dtype, std::min(from, last)) && holds(dtype, std::max(from, last))), Value,
-      "arange({}, {}, {}): {} does not hold {} to {}: ask for a wider dtype", start, stop, step,
-      dtype_name(dtype), start, static_cast<int64_t>(last));
+      never_exceeds(0, span) && step != INT64_MIN, Value,
+      "arange({}, {}, {}): the length may be negative: give the Variables narrower ranges", start,
+      stop, step);
+  return (span + (std::abs(step) - 1)) / std::abs(step);
+}
+}  // namespace
+
+Tensor Tensor::arange(const Size& start, const Size& stop, int64_t step, DType dtype) {
+  KOINE_REQUIRE(is_float(dtype) || is_integer(dtype) || dtype == DType::Bool, Type,
+                "arange: {} is not a dtype of tensors", dtype_name(dtype));
+  KOINE_REQUIRE(step != 0, Value, "arange: the step must not be 0");
+  const Size n = arange_length(start, stop, step);
+  const __int128 steps = static_cast<__int128>(n.largest() - 1) * step;
+  const __int128 low = start.smallest() + std::min<__int128>(steps, 0),
+                 high = start.largest() + std::max<__int128>(steps, 0);
+  KOINE_REQUIRE(n.largest() == 0 || (holds(dtype, low) && holds(dtype, high)), Value,
+                "arange({}, {}, {}): {} does not hold {} to {}: ask for a wider dtype", start, stop,
+                step, dtype_name(dtype), start, start.largest() + static_cast<int64_t>(steps));
   // Positions are counted in integers and converted once, so that float sequences are exact.
-  const bool large = std::max(start, stop) > INT32_MAX || std::min(start, stop) < -INT32_MAX;
+  const bool large = std::max(start.largest(), stop.largest()) > INT32_MAX ||
+                     std::min(start.smallest(), stop.smallest()) < -INT32_MAX;
   const DType counting = is_float(dtype) || large ? DType::Int64
                          : dtype == DType::Bool   ? DType::Int32
                                                   : dtype;
-  const Tensor i(iota(n, counting));
+  const Tensor i(iota(n.uop(), counting));
   const Tensor scaled = step == 1 ? i : i * Tensor(constant_int(counting, step));
-  return (start == 0 ? scaled : scaled + Tensor(constant_int(counting, start))).cast(dtype);
+  const Tensor first =
+      start.is_number() ? Tensor(constant_int(counting, start)) : Tensor(start).cast(counting);
+  return (start == 0 ? scaled : scaled + first).cast(dtype);
 }
 Tensor Tensor::linspace(double start, double stop, int64_t steps) {
   KOINE_REQUIRE(steps >= 0, Value, "linspace: {} steps", steps);
@@ -107,18 +128,18 @@ RandomState& random_state() {
 
 // One uint64 of threefry output an element.
 Tensor random_bits(std::string_view method, const Shape& shape, const std::string& device) {
-  const int64_t n = count_for(method, shape);
+  const Size n = count_for(method, shape);
   uint64_t draw[2];
   {
     RandomState& state = random_state();
     const std::lock_guard lock(state.mutex);
     draw[0] = state.seed;
     draw[1] = state.counter;
-    state.counter += static_cast<uint64_t>(n);
+    state.counter += static_cast<uint64_t>(n.present());
   }
   const Tensor state = Tensor::from_bytes(draw, {2}, DType::UInt64, device);
   const Tensor key = state.shrink({{0, 1}}), base = state.shrink({{1, 2}});
-  const UOp counters = add(iota(n, DType::UInt64), base.uop());
+  const UOp counters = add(iota(n.uop(), DType::UInt64), base.uop());
   return Tensor(binary(Op::Threefry, counters, key.uop())).reshape(shape);
 }
 
@@ -168,7 +189,7 @@ int64_t fan_in(std::string_view method, const Shape& shape) {
   KOINE_REQUIRE(!shape.empty(), Value, "{}: needs a shape with at least one axis", method);
   int64_t n = 1;
   for (size_t i = 1; i < shape.size(); ++i) n *= shape[i];
-  return shape.size() == 1 ? shape[0] : n;
+  return shape.size() == 1 ? int64_t{shape[0]} : n;
 }
 }  // namespace
 Tensor Tensor::kaiming_uniform(const Shape& shape, const std::string& device) {
@@ -177,7 +198,7 @@ Tensor Tensor::kaiming_uniform(const Shape& shape, const std::string& device) {
   return uniform(shape, -bound, bound, device);
 }
 Tensor Tensor::glorot_uniform(const Shape& shape, const std::string& device) {
-  const double fans = static_cast<double>(shape.empty() ? 1 : shape[0]) +
+  const double fans = static_cast<double>(shape.empty() ? 1 : int64_t{shape[0]}) +
                       static_cast<double>(fan_in("glorot_uniform", shape));
   const double bound = std::sqrt(6.0 / fans);
   return uniform(shape, -bound, bound, device);

@@ -92,8 +92,8 @@ namespace tensor {
 /// Stands for the base of a view.
 UOp placeholder(const UOp& base);
 std::string text_of(const Shape& shape);
-/// Elements of a shape; null where a size is negative or the product leaves 63 bits.
-std::optional<int64_t> count_of(const Shape& shape);
+/// Elements of a shape; null where a size may be negative or the product may leave 63 bits.
+std::optional<Size> count_of(const Shape& shape);
 /// Both operands of `method` in the dtype they meet in; the literals are null for what is no C++
 /// literal.
 std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor& b,
@@ -101,9 +101,9 @@ std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor&
 /// A user's positions along an axis of size n as int64: negative ones count from the end, and
 /// KOINE_INDEX says what becomes of those out of range (amendment C28). `method` is what the user
 /// called.
-Tensor positions(std::string_view method, const Tensor& index, int64_t n);
+Tensor positions(std::string_view method, const Tensor& index, const Size& n);
 /// The same for class numbers, 0 to n - 1.
-Tensor class_numbers(std::string_view method, const Tensor& target, int64_t n);
+Tensor class_numbers(std::string_view method, const Tensor& target, const Size& n);
 UOp broadcast_scalar(const UOp& value, const Shape& shape);
 /// A number in the shape and dtype of x: a constant, where full_like() gives a tensor of its own.
 Tensor like(const Tensor& x, double value);

@@ -18,10 +18,10 @@ Tensor as_int64(const Tensor& index) {
 }
 
 // Positions that must lie in 0..n-1; `what` names them in the error.
-Tensor within_axis(const std::string& what, const Tensor& at, int64_t n) {
+Tensor within_axis(const std::string& what, const Tensor& at, const Size& n) {
   const Tensor zero(int64_t{0}), last(n - 1);
   const Interval& bounds = at.uop().bounds();
-  if (bounds.low >= 0 && bounds.high < n) return at;
+  if (bounds.low >= 0 && bounds.high < n.smallest()) return at;
   switch (options().index) {
     case IndexMode::Clamp:
       return at.maximum(zero).minimum(last);
@@ -40,13 +40,13 @@ void require_integers(std::string_view method, std::string_view what, const Tens
 
 }  // namespace
 
-Tensor tensor::positions(std::string_view method, const Tensor& index, int64_t n) {
+Tensor tensor::positions(std::string_view method, const Tensor& index, const Size& n) {
   require_integers(method, "positions", index);
   const Tensor i = as_int64(index), zero(int64_t{0});
   const Tensor wrapped = is_unsigned(index.dtype()) ? i : Tensor::where(i < zero, i + Tensor(n), i);
   return within_axis(fmt::format("{}: position", method), wrapped, n);
 }
-Tensor tensor::class_numbers(std::string_view method, const Tensor& target, int64_t n) {
+Tensor tensor::class_numbers(std::string_view method, const Tensor& target, const Size& n) {
   require_integers(method, "class targets", target);
   return within_axis(fmt::format("{}: class", method), as_int64(target), n);
 }
@@ -55,35 +55,46 @@ namespace {
 
 // What an index asks of each axis.
 struct Plan {
-  std::vector<std::pair<int64_t, int64_t>> bounds;  // of an axis, before it is flipped
+  SizePairs bounds;                                 // of an axis, before it is flipped
   std::vector<int64_t> flips;                       // axes
   std::vector<int64_t> steps;                       // of an axis; 0 where it is dropped
   Shape out;                                        // with new axes, before tensors are applied
   std::vector<std::pair<int64_t, Tensor>> tensors;  // with their axis of `out`
 };
 
-void take_all(Plan& plan, int64_t size) {
+void take_all(Plan& plan, const Size& size) {
   plan.bounds.emplace_back(0, size);
   plan.steps.push_back(1);
   plan.out.push_back(size);
 }
 
-void take_slice(Plan& plan, std::string_view method, const Slice& slice, int64_t n) {
+// A place along an axis of n elements: negative ones count from its end.
+Size place(std::string_view method, const Size& at, const Size& n) {
+  if (never_exceeds(0, at)) return at;
+  KOINE_REQUIRE(
+      at.largest() < 0, Value,
+      "{}: {} is from {} to {}: a place counts from the start or, where negative, from the "
+      "end of an axis, and this may be either",
+      method, at, at.smallest(), at.largest());
+  return at + n;
+}
+
+void take_slice(Plan& plan, std::string_view method, const Slice& slice, const Size& n) {
   KOINE_REQUIRE(slice.step != 0, Value, "{}: a slice has step 0", method);
   // A step as long as the axis takes one element, like every longer one.
-  const int64_t most = std::max<int64_t>(n, 1), step = std::clamp(slice.step, -most, most);
-  auto clamp = [&](int64_t v, int64_t low, int64_t high) {
-    return std::clamp(v < 0 ? v + n : v, low, high);
+  const int64_t most = std::max<int64_t>(n.largest(), 1),
+                step = std::clamp(slice.step, -most, most);
+  auto clamp = [&](const Size& v, const Size& low, const Size& high) {
+    return smaller(larger(place(method, v, n), low), high);
   };
-  int64_t from, to;
+  Size from, to;
   if (step > 0) {
-    from = slice.start ? clamp(*slice.start, 0, n) : 0;
-    to = slice.stop ? clamp(*slice.stop, 0, n) : n;
-    to = std::max(to, from);
+    from = slice.start ? clamp(*slice.start, 0, n) : Size(0);
+    to = larger(slice.stop ? clamp(*slice.stop, 0, n) : n, from);
   } else {  // as a forward range of the flipped axis
-    const int64_t first = slice.start ? clamp(*slice.start, -1, n - 1) : n - 1;
-    const int64_t last = slice.stop ? clamp(*slice.stop, -1, n - 1) : -1;
-    from = std::min(last + 1, first + 1);
+    const Size first = slice.start ? clamp(*slice.start, -1, n - 1) : n - 1;
+    const Size last = slice.stop ? clamp(*slice.stop, -1, n - 1) : Size(-1);
+    from = smaller(last + 1, first + 1);
     to = first + 1;
     plan.flips.push_back(static_cast<int64_t>(plan.bounds.size()));
   }
@@ -92,13 +103,15 @@ void take_slice(Plan& plan, std::string_view method, const Slice& slice, int64_t
   plan.out.push_back((to - from + std::abs(step) - 1) / std::abs(step));
 }
 
-void take_position(Plan& plan, std::string_view method, int64_t position, const Shape& sizes) {
+void take_position(Plan& plan, std::string_view method, const Size& position, const Shape& sizes) {
   const size_t axis = plan.bounds.size();
-  const int64_t n = sizes[axis];
-  KOINE_REQUIRE(position >= -n && position < n, Index,
+  const Size& n = sizes[axis];
+  const bool inside =
+      position.smallest() < 0 ? never_exceeds(0, position + n) : never_exceeds(position + 1, n);
+  KOINE_REQUIRE(inside && position.smallest() != INT64_MIN, Index,
                 "{}: position {} is out of range for axis {} of shape {} with size {}", method,
                 position, axis, tensor::text_of(sizes), n);
-  const int64_t at = position < 0 ? position + n : position;
+  const Size at = place(method, position, n);
   plan.bounds.emplace_back(at, at + 1);
   plan.steps.push_back(0);
 }
@@ -145,10 +158,10 @@ Plan plan_of(std::string_view method, const std::vector<IndexItem>& items, const
 // Pad to whole groups of `step`, keep the first of each.
 Tensor Tensor::every(int64_t step, size_t axis) const {
   const Shape now = shape();
-  const int64_t kept = (now[axis] + step - 1) / step;
+  const Size kept = (now[axis] + step - 1) / step;
   Tensor t = *this;
-  if (now[axis] % step != 0) {
-    std::vector<std::pair<int64_t, int64_t>> padding(now.size(), {0, 0});
+  if (!(now[axis] % step == 0)) {
+    SizePairs padding(now.size(), {0, 0});
     padding[axis].second = kept * step - now[axis];
     t = t.padded_view(padding);
   }
@@ -156,8 +169,8 @@ Tensor Tensor::every(int64_t step, size_t axis) const {
   grouped[axis] = kept;
   const Shape dropped = grouped;
   grouped.insert(grouped.begin() + static_cast<std::ptrdiff_t>(axis) + 1, step);
-  std::vector<std::pair<int64_t, int64_t>> first;
-  for (const int64_t s : grouped) first.emplace_back(0, s);
+  SizePairs first;
+  for (const Size& s : grouped) first.emplace_back(0, s);
   first[axis + 1] = {0, 1};
   return t.reshape(grouped).shrink(first).reshape(dropped);
 }
@@ -175,10 +188,10 @@ Tensor Tensor::points(std::string_view method,
   Shape merged = front.shape();
   merged.erase(merged.begin(), merged.begin() + static_cast<std::ptrdiff_t>(tensors.size()));
   Tensor flat = Tensor(int64_t{0}), valid = Tensor(true);
-  int64_t count = 1;
+  Size count = 1;
   const bool fill = options().index == IndexMode::Fill;
   for (const auto& [axis, index] : tensors) {
-    const int64_t n = size(axis);
+    const Size n = size(axis);
     const Tensor at = tensor::positions(method, index, n);
     flat = tensor::as_method(method, {flat, at}, [&] { return flat * Tensor(n) + at; });
     if (fill) valid = valid.bitwise_and((at >= Tensor(int64_t{0})).bitwise_and(at < Tensor(n)));
@@ -213,6 +226,9 @@ Tensor Tensor::indexed(std::string_view method, const std::vector<IndexItem>& it
 }
 
 Tensor Tensor::operator[](int64_t position) const {
+  return indexed("index", {IndexItem(position)});
+}
+Tensor Tensor::operator[](const Size& position) const {
   return indexed("index", {IndexItem(position)});
 }
 Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {

@@ -15,14 +15,14 @@ Tensor Tensor::matmul(const Tensor& b) const {
   KOINE_REQUIRE(!x.empty() && !y.empty(), Value,
                 "matmul: shapes {} and {}: both need at least one axis", tensor::text_of(x),
                 tensor::text_of(y));
-  const int64_t inner = y.size() == 1 ? y[0] : y[y.size() - 2];
+  const Size inner = y.size() == 1 ? y[0] : y[y.size() - 2];
   KOINE_REQUIRE(x.back() == inner, Value,
                 "matmul: shapes {} and {}: the last axis of the first ({}) must equal the {} of "
                 "the second ({})",
                 tensor::text_of(x), tensor::text_of(y), x.back(),
                 y.size() == 1 ? "only axis" : "second-last axis", inner);
   for (size_t i = 3; i <= std::min(x.size(), y.size()); ++i) {
-    const int64_t p = x[x.size() - i], q = y[y.size() - i];
+    const Size p = x[x.size() - i], q = y[y.size() - i];
     KOINE_REQUIRE(p == q || p == 1 || q == 1, Value,
                   "matmul: shapes {} and {} do not broadcast at axis -{}: {} and {} must be equal "
                   "or 1",
@@ -69,7 +69,7 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
   }
   KOINE_REQUIRE(terms.size() == operands.size(), Value, "einsum '{}': {} terms for {} operands",
                 formula, terms.size(), operands.size());
-  std::map<char, int64_t> sizes;
+  std::map<char, Size> sizes;
   std::map<char, int> uses;
   for (size_t k = 0; k < terms.size(); ++k) {
     const Shape s = operands[k].shape();
@@ -117,7 +117,7 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
     Shape wide;
     for (const char c : order) {
       const size_t at = term.find(c);
-      wide.push_back(at == std::string::npos ? 1 : sizes[c]);
+      wide.push_back(at == std::string::npos ? Size(1) : sizes[c]);
       if (at != std::string::npos) axes.push_back(static_cast<int64_t>(at));
     }
     t = t.permute(axes).reshape(wide);
@@ -133,8 +133,8 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
 // folds the index tensors to arithmetic, forwards and in the gradient.
 Tensor Tensor::windows(int64_t kh, int64_t kw, Window w) const {
   const Shape s = shape();
-  auto positions = [&](int64_t size, int64_t kernel) {
-    const int64_t out = (size - w.dilation * (kernel - 1) - 1) / w.stride + 1;
+  auto positions = [&](const Size& size, const Size& kernel) {
+    const Size out = (size - w.dilation * (kernel - 1) - 1) / w.stride + 1;
     const Tensor start = arange(out).reshape({out, 1}), tap = arange(kernel).reshape({1, kernel});
     return (w.stride == 1 ? start : start * Tensor(static_cast<int>(w.stride))) +
            (w.dilation == 1 ? tap : tap * Tensor(static_cast<int>(w.dilation)));
@@ -230,8 +230,8 @@ Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& val
       return cast(DType::Float32)
           .scaled_dot_product_attention(key.cast(DType::Float32), value.cast(DType::Float32), mask)
           .cast(out);
-    Tensor scores =
-        matmul(key.transpose(-1, -2)) * Tensor(1 / std::sqrt(static_cast<double>(size(-1))));
+    Tensor scores = matmul(key.transpose(-1, -2)) *
+                    Tensor(1 / std::sqrt(static_cast<double>(int64_t{size(-1)})));
     if (mask.defined())
       scores = mask.dtype() == DType::Bool
                    ? where(mask, scores, Tensor(-std::numeric_limits<double>::infinity()))
@@ -246,7 +246,7 @@ Tensor Tensor::scaled_dot_product_attention(const Tensor& key, const Tensor& val
 namespace {
 
 // (index.shape..., n): where each position stands among the n of the axis.
-Tensor hits(const Tensor& index, int64_t n) {
+Tensor hits(const Tensor& index, const Size& n) {
   Shape wide(static_cast<size_t>(index.ndim()) + 1, 1);
   wide.back() = n;
   const DType d = index.dtype();
@@ -257,7 +257,7 @@ Tensor hits(const Tensor& index, int64_t n) {
 // Off the axis an index is no larger than what it looks into.
 void require_inside(std::string_view method, const Shape& index, const Shape& shape, size_t axis) {
   for (size_t i = 0; i < shape.size(); ++i)
-    KOINE_REQUIRE(i == axis || index[i] <= shape[i], Value,
+    KOINE_REQUIRE(i == axis || never_exceeds(index[i], shape[i]), Value,
                   "{}: index {} is larger than shape {} at axis {}", method, tensor::text_of(index),
                   tensor::text_of(shape), i);
 }
@@ -277,10 +277,10 @@ Tensor Tensor::gather(int64_t axis, const Tensor& index) const {
   KOINE_REQUIRE(s.size() == t.size(), Value, "gather: shape {} and index {} must have as many axes",
                 tensor::text_of(s), tensor::text_of(t));
   require_inside("gather", t, s, static_cast<size_t>(a));
-  std::vector<std::pair<int64_t, int64_t>> bounds;
+  SizePairs bounds;
   for (size_t i = 0; i < s.size(); ++i)
     bounds.emplace_back(0, static_cast<int64_t>(i) == a ? s[i] : t[i]);
-  const int64_t n = s[static_cast<size_t>(a)];
+  const Size n = s[static_cast<size_t>(a)];
   const Tensor at = tensor::positions("gather", index, n);
   const Tensor x = shrink(bounds).unsqueeze(-1).transpose(a, -1);  // the axis goes last
   return where(hits(at, n), x, Tensor(constant_int(dtype(), 0)))
@@ -294,12 +294,12 @@ Tensor Tensor::scatter_add(int64_t axis, const Tensor& index, const Tensor& src)
                 "scatter_add: index {} and src {} must have one shape, with as many axes as {}",
                 tensor::text_of(t), tensor::text_of(src.shape()), tensor::text_of(s));
   require_inside("scatter_add", t, s, static_cast<size_t>(a));
-  const int64_t n = s[static_cast<size_t>(a)];
+  const Size n = s[static_cast<size_t>(a)];
   const Tensor values = src.cast(dtype()).unsqueeze(-1);
   const Tensor at = tensor::positions("scatter_add", index, n);
   Tensor spread = where(hits(at, n), values, Tensor(constant_int(dtype(), 0))).transpose(a, -1);
   spread = spread.reduced(Op::Add, {-1}, false, "scatter_add");
-  std::vector<std::pair<int64_t, int64_t>> padding;
+  SizePairs padding;
   const Shape now = spread.shape();
   for (size_t i = 0; i < s.size(); ++i) padding.emplace_back(0, s[i] - now[i]);
   return *this + spread.pad(padding);
@@ -331,8 +331,8 @@ Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) con
                                          : arange(0, t[i], 1, DType::Int64).reshape(along));
   }
   const Tensor value(koine::index(src.cast(dtype()).flatten().uop(), {from.uop()}));
-  std::vector<std::pair<int64_t, int64_t>> padding;
-  for (size_t i = 0; i < s.size(); ++i) padding.emplace_back(0, i == a ? 0 : s[i] - t[i]);
+  SizePairs padding;
+  for (size_t i = 0; i < s.size(); ++i) padding.emplace_back(0, i == a ? Size(0) : s[i] - t[i]);
   return where((last != none).pad(padding), value.pad(padding), *this);
 }
 
@@ -341,8 +341,9 @@ namespace {
 // The diagonal of a matrix at which triangles are cut; those outside keep all or nothing.
 Tensor diagonal_of(std::string_view method, const Tensor& x, int64_t diagonal) {
   KOINE_REQUIRE(x.ndim() >= 2, Value, "{}: shape {} has no matrix", method, shape_text(x.uop()));
-  const int64_t r = x.size(-2), c = x.size(-1);
-  return Tensor::arange(r).reshape({r, 1}) + Tensor(std::clamp(diagonal, -r, c));
+  const Size r = x.size(-2);
+  return Tensor::arange(r).reshape({r, 1}) +
+         Tensor(std::clamp(diagonal, -r.largest(), x.size(-1).largest()));
 }
 
 }  // namespace

@@ -19,33 +19,44 @@ Tensor Tensor::moved(F&& move) const {
   return Tensor(std::move(view));
 }
 
+namespace {
+
+// What -1 stands for among sizes that multiply to `known` otherwise, in a shape of n elements.
+Size missing_size(const Tensor& x, const Shape& requested, const Size& known) {
+  const Size n = x.numel();
+  KOINE_REQUIRE(known.smallest() > 0 && n % known == 0, Value,
+                "reshape: shape {} has {} elements, which {} (with -1) cannot divide: the sizes "
+                "must multiply to {}",
+                shape_text(x.uop()), n, tensor::text_of(requested), n);
+  return n / known;
+}
+
+}  // namespace
+
 Tensor Tensor::reshape(const Shape& requested) const {
-  Shape sizes = requested;
-  const int64_t n = numel();
-  int64_t known = 1, unknown = -1;
+  Shape sizes = requested, others;
+  std::optional<size_t> unknown;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == -1) {
-      KOINE_REQUIRE(unknown < 0, Value, "reshape: {} has more than one -1",
+      KOINE_REQUIRE(!unknown, Value, "reshape: {} has more than one -1",
                     tensor::text_of(requested));
-      unknown = static_cast<int64_t>(i);
+      unknown = i;
     } else {
-      KOINE_REQUIRE(sizes[i] >= 0, Value, "reshape: {} has a negative size",
+      KOINE_REQUIRE(sizes[i].smallest() >= 0, Value, "reshape: {} has a negative size",
                     tensor::text_of(requested));
-      KOINE_REQUIRE(!__builtin_mul_overflow(known, sizes[i], &known), Value,
-                    "reshape: {} has more elements than memory can hold",
-                    tensor::text_of(requested));
+      others.push_back(sizes[i]);
     }
   }
-  if (unknown >= 0) {
-    KOINE_REQUIRE(known != 0 && n % known == 0, Value,
-                  "reshape: shape {} has {} elements, which {} (with -1) cannot divide: the sizes "
-                  "must multiply to {}",
-                  shape_text(uop()), n, tensor::text_of(requested), n);
-    sizes[static_cast<size_t>(unknown)] = n / known;
+  const auto known = tensor::count_of(others);
+  KOINE_REQUIRE(known, Value, "reshape: {} has more elements than memory can hold",
+                tensor::text_of(requested));
+  if (unknown) {
+    sizes[*unknown] = missing_size(*this, requested, *known);
   } else {
-    KOINE_REQUIRE(known == n, Value,
+    const Size n = numel();
+    KOINE_REQUIRE(*known == n, Value,
                   "reshape: shape {} has {} elements, {} has {}: the sizes must multiply to {}",
-                  shape_text(uop()), n, tensor::text_of(requested), known, n);
+                  shape_text(uop()), n, tensor::text_of(requested), *known, n);
   }
   return moved([&](const UOp& u) { return koine::reshape(u, shape_of(sizes)); });
 }
@@ -59,7 +70,8 @@ Tensor Tensor::expand(const Shape& requested) const {
   Shape target = requested;
   for (size_t i = 0; i < target.size(); ++i) {
     if (target[i] == -1) target[i] = own[i];
-    KOINE_REQUIRE(target[i] >= 0, Value, "expand: {} has a negative size: only -1 keeps a size",
+    KOINE_REQUIRE(target[i].smallest() >= 0, Value,
+                  "expand: {} has a negative size: only -1 keeps a size",
                   tensor::text_of(requested));
     KOINE_REQUIRE(
         own[i] == target[i] || own[i] == 1, Value,
@@ -100,51 +112,50 @@ Tensor Tensor::flip(const std::vector<int64_t>& axes) const {
   return moved([&](const UOp& u) { return koine::flip(u, flags); });
 }
 
-Tensor Tensor::shrink(const std::vector<std::pair<int64_t, int64_t>>& bounds) const {
+Tensor Tensor::shrink(const SizePairs& bounds) const {
   const Shape sizes = shape();
   KOINE_REQUIRE(bounds.size() == sizes.size(), Value, "shrink: {} bounds for shape {}",
                 bounds.size(), tensor::text_of(sizes));
   Shape offset, size;
   for (size_t i = 0; i < bounds.size(); ++i) {
-    KOINE_REQUIRE(
-        0 <= bounds[i].first && bounds[i].first <= bounds[i].second && bounds[i].second <= sizes[i],
-        Value, "shrink: bounds {}..{} of axis {} leave shape {}", bounds[i].first, bounds[i].second,
-        i, tensor::text_of(sizes));
-    offset.push_back(bounds[i].first);
-    size.push_back(bounds[i].second - bounds[i].first);
+    const auto& [from, to] = bounds[i];
+    KOINE_REQUIRE(never_exceeds(0, from) && never_exceeds(from, to) && never_exceeds(to, sizes[i]),
+                  Value, "shrink: bounds {}..{} of axis {} leave shape {}", from, to, i,
+                  tensor::text_of(sizes));
+    offset.push_back(from);
+    size.push_back(to - from);
   }
   return moved([&](const UOp& u) { return koine::shrink(u, shape_of(offset), shape_of(size)); });
 }
 
 namespace {
-std::pair<UOp, UOp> offset_and_size(const Shape& sizes,
-                                    const std::vector<std::pair<int64_t, int64_t>>& padding) {
+std::pair<UOp, UOp> offset_and_size(const Shape& sizes, const SizePairs& padding) {
   KOINE_REQUIRE(padding.size() == sizes.size(), Value, "pad: {} paddings for shape {}",
                 padding.size(), tensor::text_of(sizes));
   Shape offset, size;
   for (size_t i = 0; i < padding.size(); ++i) {
-    KOINE_REQUIRE(padding[i].first >= 0 && padding[i].second >= 0, Value,
-                  "pad: {} and {} around axis {} of shape {}: to cut off, use shrink",
-                  padding[i].first, padding[i].second, i, tensor::text_of(sizes));
-    offset.push_back(padding[i].first);
-    int64_t padded = sizes[i];
-    KOINE_REQUIRE(!__builtin_add_overflow(padded, padding[i].first, &padded) &&
-                      !__builtin_add_overflow(padded, padding[i].second, &padded),
-                  Value, "pad: {} and {} around axis {} of shape {} are too large",
-                  padding[i].first, padding[i].second, i, tensor::text_of(sizes));
-    size.push_back(padded);
+    const auto& [before, behind] = padding[i];
+    KOINE_REQUIRE(before.smallest() >= 0 && behind.smallest() >= 0, Value,
+                  "pad: {} and {} around axis {} of shape {}: to cut off, use shrink", before,
+                  behind, i, tensor::text_of(sizes));
+    offset.push_back(before);
+    int64_t most = sizes[i].largest();
+    KOINE_REQUIRE(!__builtin_add_overflow(most, before.largest(), &most) &&
+                      !__builtin_add_overflow(most, behind.largest(), &most),
+                  Value, "pad: {} and {} around axis {} of shape {} are too large", before, behind,
+                  i, tensor::text_of(sizes));
+    size.push_back(sizes[i] + before + behind);
   }
   return {shape_of(offset), shape_of(size)};
 }
 }  // namespace
 
-Tensor Tensor::pad(const std::vector<std::pair<int64_t, int64_t>>& padding,
-                   const Tensor& value) const {
+Tensor Tensor::pad(const SizePairs& padding, const Tensor& value) const {
   const auto [offset, size] = offset_and_size(shape(), padding);
   return Tensor(koine::pad(uop(), offset, size, value.in_dtype("pad", dtype())));
 }
 // For slices, which cut off what is padded: it stays a view.
-Tensor Tensor::padded_view(const std::vector<std::pair<int64_t, int64_t>>& padding) const {
+Tensor Tensor::padded_view(const SizePairs& padding) const {
   const auto [offset, size] = offset_and_size(shape(), padding);
   const UOp zero = constant_int(dtype(), 0);
   return moved([&](const UOp& u) { return koine::pad(u, offset, size, zero); });
@@ -171,7 +182,7 @@ Tensor Tensor::flatten(int64_t from, int64_t to) const {
   KOINE_REQUIRE(a <= b, Value, "flatten: axis {} of shape {} stands behind axis {}", from,
                 tensor::text_of(sizes), to);
   Shape out(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(a));
-  int64_t merged = 1;
+  Size merged = 1;
   for (size_t i = a; i <= b; ++i) merged *= sizes[i];
   out.push_back(merged);
   out.insert(out.end(), sizes.begin() + static_cast<std::ptrdiff_t>(b) + 1, sizes.end());
@@ -185,9 +196,10 @@ Tensor Tensor::repeat(const Shape& times) const {
   own.insert(own.begin(), times.size() - own.size(), 1);
   Shape split, wide, out;
   for (size_t i = 0; i < own.size(); ++i) {
-    KOINE_REQUIRE(times[i] >= 0, Value, "repeat: count {} of axis {} of shape {} is negative",
-                  times[i], i, tensor::text_of(own));
-    split.insert(split.end(), {1, own[i]});
+    KOINE_REQUIRE(never_exceeds(0, times[i]), Value,
+                  "repeat: count {} of axis {} of shape {} is negative", times[i], i,
+                  tensor::text_of(own));
+    split.insert(split.end(), {Size(1), own[i]});
     wide.insert(wide.end(), {times[i], own[i]});
     out.push_back(times[i] * own[i]);
   }
@@ -199,8 +211,8 @@ Tensor Tensor::roll(int64_t shift, int64_t axis) const {
   if (n == 0) return *this;
   const int64_t s = ((shift % n) + n) % n;
   auto part = [&](int64_t from, int64_t to) {
-    std::vector<std::pair<int64_t, int64_t>> bounds;
-    for (const int64_t size : shape()) bounds.emplace_back(0, size);
+    SizePairs bounds;
+    for (const Size& size : shape()) bounds.emplace_back(0, size);
     bounds[static_cast<size_t>(a)] = {from, to};
     return shrink(bounds);
   };
@@ -233,7 +245,7 @@ Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
   KOINE_REQUIRE(!tensors.empty(), Value, "cat: no tensors");
   const int64_t a = tensors[0].axis_of(axis, "cat");
   DType dtype = tensors[0].dtype();
-  int64_t total = 0;
+  Size total = 0;
   for (const Tensor& t : tensors) {
     dtype = promote(dtype, t.dtype());
     const Shape s = t.shape(), first = tensors[0].shape();
@@ -246,10 +258,10 @@ Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
     total += s[static_cast<size_t>(a)];
   }
   Tensor out, position;
-  int64_t at = 0;
+  Size at = 0;
   for (const Tensor& t : tensors) {
-    std::vector<std::pair<int64_t, int64_t>> padding(t.shape().size(), {0, 0});
-    const int64_t n = t.shape()[static_cast<size_t>(a)];
+    SizePairs padding(t.shape().size(), {0, 0});
+    const Size n = t.shape()[static_cast<size_t>(a)];
     padding[static_cast<size_t>(a)] = {at, total - at - n};
     const Tensor part = t.cast(dtype).pad(padding);
     if (!out.defined()) {
@@ -276,8 +288,8 @@ std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
   if (n == 0) return {*this};
   std::vector<Tensor> out;
   for (int64_t from = 0; from < n; from += size) {
-    std::vector<std::pair<int64_t, int64_t>> bounds;
-    for (const int64_t s : shape()) bounds.emplace_back(0, s);
+    SizePairs bounds;
+    for (const Size& s : shape()) bounds.emplace_back(0, s);
     bounds[static_cast<size_t>(a)] = {from, std::min(from + size, n)};
     out.push_back(shrink(bounds));
   }

@@ -6,6 +6,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/engine/engine.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
@@ -114,9 +115,9 @@ std::vector<int64_t> shown_positions(int64_t size, bool shortened, int64_t edge)
 class Printer {
  public:
   Printer(const Tensor& tensor, std::shared_ptr<Memory> memory, const PrintOptions& options)
-      : options_(options), sizes_(tensor.shape()), memory_(std::move(memory)) {
+      : options_(options), sizes_(tensor.shape().present()), memory_(std::move(memory)) {
     const DType dtype = tensor.dtype();
-    const bool shortened = tensor.numel() > options.threshold;
+    const bool shortened = tensor.numel().present() > options.threshold;
     for (const int64_t size : sizes_)
       positions_.push_back(shown_positions(size, shortened, options.edge_items));
     std::vector<Bits> shown;
@@ -166,7 +167,7 @@ class Printer {
   }
 
   const PrintOptions options_;
-  Shape sizes_;
+  std::vector<int64_t> sizes_;
   std::vector<std::vector<int64_t>> positions_;
   std::shared_ptr<Memory> memory_;
   std::optional<Column> column_;
@@ -176,7 +177,8 @@ class Printer {
 // Whether a value stands for something that is not known before a call.
 bool is_open(const UOp& value) {
   const NodeList below = toposort(value);
-  return std::any_of(below.begin(), below.end(), [](const UOp& u) { return u.is(Op::Param); });
+  return std::any_of(below.begin(), below.end(),
+                     [](const UOp& u) { return u.is(Op::Param) && !is_bound(u); });
 }
 
 }  // namespace
@@ -201,12 +203,11 @@ std::string Tensor::repr() const {
   const std::string about = fmt::format("dtype={}, device={}", dtype_name(dtype()), this->device());
   const UOp value = uop();
   if (is_open(value)) return fmt::format("Tensor(shape={}, {}, traced)", shape_text(value), about);
-  const std::string shape = numel() == 0 && shape_text(value) != "(0,)"
-                                ? fmt::format("shape={}, ", shape_text(value))
-                                : "";
+  const bool empty = numel().present() == 0;
+  const std::string shape =
+      empty && shape_text(value) != "(0,)" ? fmt::format("shape={}, ", shape_text(value)) : "";
   return fmt::format("Tensor({}, {}{})",
-                     numel() == 0 ? "[]" : Printer(*this, look(), print_options()).text(7), shape,
-                     about);
+                     empty ? "[]" : Printer(*this, look(), print_options()).text(7), shape, about);
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor) { return out << tensor.repr(); }

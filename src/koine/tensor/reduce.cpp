@@ -7,6 +7,11 @@
 
 namespace koine {
 
+namespace {
+// Of a symbolic size: in this run.
+bool is_empty(const Size& n) { return n.smallest() <= 0 && n.present() == 0; }
+}  // namespace
+
 Tensor Tensor::reduced(Op op, const Axes& axes, bool keepdim, std::string_view method) const {
   const Axes over = axes_of(axes, method);
   const Tensor out(over.empty() ? uop() : koine::reduce(op, uop(), over));
@@ -42,8 +47,8 @@ Tensor Tensor::prod(const Axes& axes, bool keepdim) const {
 // No number is the largest of none.
 void Tensor::require_elements(const Axes& axes, std::string_view method) const {
   for (const int64_t a : axes_of(axes, method))
-    KOINE_REQUIRE(size(a) > 0, Value, "{}: axis {} of shape {} is empty: it has no {}", method, a,
-                  shape_text(uop()), method);
+    KOINE_REQUIRE(!is_empty(size(a)), Value, "{}: axis {} of shape {} is empty: it has no {}",
+                  method, a, shape_text(uop()), method);
 }
 Tensor Tensor::largest(const Axes& axes, bool keepdim, std::string_view method) const {
   if (is_small_float(dtype()))
@@ -59,12 +64,21 @@ Tensor Tensor::min(const Axes& axes, bool keepdim) const {
   if (is_float(dtype())) return neg().largest(axes, keepdim, "min").neg();
   return bitwise_not().largest(axes, keepdim, "min").bitwise_not();
 }
+namespace {
+// 1 / count, rounded once, in float64.
+Tensor inverse_of(const Size& count) {
+  if (count.is_number()) return Tensor(1.0 / static_cast<double>(int64_t{count}));
+  return Tensor(constant(DType::Float64, 1)) / Tensor(count).cast(DType::Float64);
+}
+}  // namespace
+
 Tensor Tensor::mean(const Axes& axes, bool keepdim) const {
-  int64_t count = 1;
+  Size count = 1;
   for (const int64_t a : axes_of(axes, "mean")) count *= size(a);
   const DType out = is_float(dtype()) ? dtype() : DType::Float32;
   const Tensor wide = is_small_float(out) ? cast(DType::Float32) : cast(out);
-  return (wide.sum(axes, keepdim) * Tensor(1.0 / static_cast<double>(count))).cast(out);
+  const Tensor total = wide.sum(axes, keepdim), share = inverse_of(count);
+  return (total * (count.is_number() ? share : share.cast(total.dtype()))).cast(out);
 }
 namespace {
 // What the squares of deviations from a mean are computed in: they would leave the range of narrow
@@ -83,11 +97,13 @@ Tensor root_of_squares(const Tensor& sum) {
 Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
   if (const DType wide = squares_in(dtype()); wide != dtype())
     return cast(wide).var(axes, keepdim, correction).cast(result_of(dtype()));
-  int64_t count = 1;
+  Size count = 1;
   for (const int64_t a : axes_of(axes, "var")) count *= size(a);
   const Tensor centred = *this - mean(axes, true);
-  const auto degrees = static_cast<double>(std::max<int64_t>(0, count - correction));
-  return centred.square().sum(axes, keepdim) / Tensor(degrees);
+  const Size degrees = larger(0, count - correction);
+  return centred.square().sum(axes, keepdim) / (degrees.is_number()
+                                                    ? Tensor(static_cast<double>(int64_t{degrees}))
+                                                    : Tensor(degrees).cast(dtype()));
 }
 Tensor Tensor::std(const Axes& axes, bool keepdim, int64_t correction) const {
   if (const DType wide = squares_in(dtype()); wide != dtype())
@@ -104,8 +120,10 @@ Tensor Tensor::all(const Axes& axes, bool keepdim) const {
 // The first position of the largest: positions counted down from n, kept where the value is the
 // largest (a NaN counts as the largest), and the largest of them.
 Tensor Tensor::argmax(int64_t axis, bool keepdim) const {
-  const int64_t a = axis_of(axis, "argmax"), n = size(a);
-  KOINE_REQUIRE(n > 0, Value, "argmax: axis {} of shape {} is empty", axis, shape_text(uop()));
+  const int64_t a = axis_of(axis, "argmax");
+  const Size n = size(a);
+  KOINE_REQUIRE(!is_empty(n), Value, "argmax: axis {} of shape {} is empty", axis,
+                shape_text(uop()));
   const Tensor top = max({a}, true);
   Tensor hit = *this == top;
   if (is_float(dtype())) hit = hit.bitwise_or(isnan());
@@ -113,11 +131,12 @@ Tensor Tensor::argmax(int64_t axis, bool keepdim) const {
   wide[static_cast<size_t>(a)] = n;
   const Tensor countdown = arange(n, 0, -1).reshape(wide);
   const Tensor best = (hit.cast(DType::Int32) * countdown).max({a}, keepdim);
-  return Tensor(static_cast<int>(n)) - best;
+  return (n.is_number() ? Tensor(static_cast<int>(int64_t{n})) : Tensor(n).cast(DType::Int32)) -
+         best;
 }
 Tensor Tensor::argmin(int64_t axis, bool keepdim) const {
   const int64_t a = axis_of(axis, "argmin");
-  KOINE_REQUIRE(size(a) > 0, Value, "argmin: axis {} of shape {} is empty", axis,
+  KOINE_REQUIRE(!is_empty(size(a)), Value, "argmin: axis {} of shape {} is empty", axis,
                 shape_text(uop()));
   return (is_float(dtype()) ? neg() : bitwise_not()).argmax(a, keepdim);
 }

@@ -13,14 +13,11 @@
 
 #include "koine/ir/dtype.hpp"
 #include "koine/ir/uop.hpp"
+#include "koine/tensor/size.hpp"
 
 namespace koine {
 
-/// Whole numbers for a size or an axis: any integer type but bool.
-template <class T>
-concept Whole = std::integral<T> && !std::same_as<T, bool>;
-
-/// Sizes or axes. A single one needs no braces: `x.sum(1)`, `Tensor::randn(3)`.
+/// Axes, or sizes that are numbers. A single one needs no braces: `x.sum(1)`.
 class IntList : public std::vector<int64_t> {
  public:
   using std::vector<int64_t>::vector;
@@ -29,7 +26,6 @@ class IntList : public std::vector<int64_t> {
   IntList(size_t only) : vector(size_t{1}, static_cast<int64_t>(only)) {}      // NOLINT
   IntList(bool) = delete;
 };
-using Shape = IntList;
 
 /// One part of an index: a position, a slice, a new axis, all of an axis, or a tensor of positions.
 class IndexItem;
@@ -53,6 +49,8 @@ class Tensor {
   Tensor(Number value)  // NOLINT
       : Tensor(integer_scalar(sizeof(Number) <= 4, std::is_signed_v<Number>,
                               static_cast<uint64_t>(value))) {}
+  /// int64; a symbolic size has its value in each run.
+  Tensor(const Size& size);  // NOLINT
   explicit Tensor(UOp value);
   Tensor(const Tensor&) = default;
   Tensor(Tensor&&) = default;
@@ -81,8 +79,10 @@ class Tensor {
   Tensor full_like(const Tensor& value) const;
   Tensor zeros_like() const { return full_like(0); }
   Tensor ones_like() const { return full_like(1); }
-  static Tensor arange(int64_t stop) { return arange(0, stop); }
-  static Tensor arange(int64_t start, int64_t stop, int64_t step = 1, DType dtype = DType::Int32);
+  static Tensor arange(const Size& stop) { return arange(0, stop); }
+  /// Of symbolic ends the length must not be negative, whatever the Variables are.
+  static Tensor arange(const Size& start, const Size& stop, int64_t step = 1,
+                       DType dtype = DType::Int32);
   /// float32: `steps` numbers from start to stop, evenly spaced, both ends included.
   static Tensor linspace(double start, double stop, int64_t steps);
   static Tensor eye(int64_t n, DType dtype = DType::Float32);
@@ -106,9 +106,9 @@ class Tensor {
   // --- what it is -----------------------------------------------------------------------------
   bool defined() const { return impl_ != nullptr; }
   Shape shape() const;
-  int64_t size(int64_t axis) const;
+  Size size(int64_t axis) const;
   int64_t ndim() const;
-  int64_t numel() const;
+  Size numel() const;
   DType dtype() const;
   std::string device() const;
   /// The lazy value, with all assignments so far.
@@ -176,9 +176,8 @@ class Tensor {
   Tensor transpose(int64_t a = 0, int64_t b = 1) const;
   Tensor T() const;
   Tensor flip(const std::vector<int64_t>& axes) const;
-  Tensor shrink(const std::vector<std::pair<int64_t, int64_t>>& bounds) const;
-  Tensor pad(const std::vector<std::pair<int64_t, int64_t>>& padding,
-             const Tensor& value = 0) const;
+  Tensor shrink(const SizePairs& bounds) const;
+  Tensor pad(const SizePairs& padding, const Tensor& value = 0) const;
   Tensor squeeze(std::optional<int64_t> axis = {}) const;
   Tensor unsqueeze(int64_t axis) const;
   Tensor flatten(int64_t from = 0, int64_t to = -1) const;
@@ -189,6 +188,7 @@ class Tensor {
   std::vector<Tensor> split(int64_t size, int64_t axis = 0) const;
   std::vector<Tensor> chunk(int64_t count, int64_t axis = 0) const;
   Tensor operator[](int64_t position) const;
+  Tensor operator[](const Size& position) const;
   Tensor operator[](const std::vector<IndexItem>& index) const;
   template <class Item>
     requires std::same_as<Item, Slice> || std::same_as<Item, NewAxis> ||
@@ -361,7 +361,7 @@ class Tensor {
   Axes axes_of(const Axes& axes, std::string_view method) const;
   Tensor reduced(Op op, const Axes& axes, bool keepdim, std::string_view method) const;
   Tensor accumulate(Op op, const Axes& axes, bool keepdim, std::string_view method) const;
-  Tensor padded_view(const std::vector<std::pair<int64_t, int64_t>>& padding) const;
+  Tensor padded_view(const SizePairs& padding) const;
   void write_through(const UOp& value) const;
   /// The elements, row-major; how they were computed stays known.
   std::shared_ptr<Memory> look() const;
@@ -387,7 +387,7 @@ PrintOptions print_options();
 void set_print_options(const PrintOptions& options);
 
 struct Slice {
-  std::optional<int64_t> start, stop;
+  std::optional<Size> start, stop;
   int64_t step = 1;
 };
 struct NewAxis {};
@@ -395,20 +395,21 @@ struct Ellipsis {};
 
 class IndexItem {
  public:
-  IndexItem(Whole auto position) : position_(static_cast<int64_t>(position)) {}  // NOLINT
+  IndexItem(Whole auto position) : position_(position) {}                        // NOLINT
+  IndexItem(const Size& position) : position_(position) {}                       // NOLINT
   IndexItem(Slice slice) : kind_(Kind::Slice), slice_(slice) {}                  // NOLINT
   IndexItem(NewAxis) : kind_(Kind::NewAxis) {}                                   // NOLINT
   IndexItem(Ellipsis) : kind_(Kind::Ellipsis) {}                                 // NOLINT
   IndexItem(Tensor tensor) : kind_(Kind::Tensor), tensor_(std::move(tensor)) {}  // NOLINT
   enum class Kind : uint8_t { Position, Slice, NewAxis, Ellipsis, Tensor };
   Kind kind() const { return kind_; }
-  int64_t position() const { return position_; }
+  const Size& position() const { return position_; }
   const Slice& slice() const { return slice_; }
   const Tensor& tensor() const { return tensor_; }
 
  private:
   Kind kind_ = Kind::Position;
-  int64_t position_ = 0;
+  Size position_;
   Slice slice_;
   Tensor tensor_;
 };

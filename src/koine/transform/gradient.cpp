@@ -41,6 +41,13 @@ UOp iota(int64_t n, DType dtype) {
   return add(x, constant_int(dtype, -1));
 }
 
+UOp iota(const UOp& size, DType dtype) {
+  if (size.is(Op::Const)) return iota(const_int(size), dtype);
+  // The first of the longest sequence.
+  const UOp most = iota(static_cast<int64_t>(size.bounds().high), dtype);
+  return shrink(most, shape_of({0}), stack(std::vector<UOp>{size}));
+}
+
 namespace {
 
 UOp like(const UOp& x, double v) { return constant(x.dtype(), v); }
@@ -166,7 +173,7 @@ Cotangents index_vjp(const UOp& n, const UOp& g) {
       which_shape[position++] = which.dim(d);
     }
     const DType dtype = which.dtype() == DType::Index ? DType::Int64 : which.dtype();
-    const UOp here = reshape(iota(source.sizes()[k], dtype), stack(pos_shape));
+    const UOp here = reshape(iota(source.dim(k), dtype), stack(pos_shape));
     const UOp equal = eq(here, reshape(cast(which, dtype), stack(which_shape)));
     mask = mask ? bit_and(mask, equal) : equal;
   }

@@ -18,6 +18,8 @@ bool has_gradient_rule(Op op);
 /// 0, 1, ..., n-1 of a dtype: the spec's prefix sum of ones, less one. The compiler folds it to an
 /// index expression.
 UOp iota(int64_t n, DType dtype);
+/// The same for an index scalar, which may be symbolic.
+UOp iota(const UOp& size, DType dtype);
 
 /// Sums `value` to `shape`, which broadcasts to it: the cotangent of broadcasting.
 UOp sum_to(const UOp& value, const UOp& shape);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 
 namespace koine {
@@ -24,9 +25,14 @@ std::optional<Violation> Demands::check(const UOp& node, const Facts& facts) con
 
 bool is_bounded_variable(const UOp& param) {
   const BufferArg& p = param.as<BufferArg>();
-  return is_variable_name(p.name) && p.dtype == DType::Index && p.space == AddrSpace::Global &&
-         param.is_scalar() && param.src().size() == 3 && param.src(1).is(Op::Const) &&
-         param.src(2).is(Op::Const) && const_int(param.src(1)) <= const_int(param.src(2));
+  const auto src = param.src();
+  if (!is_variable_name(p.name) || p.dtype != DType::Index || p.space != AddrSpace::Global ||
+      !param.is_scalar() || src.size() < 3 ||
+      !std::ranges::all_of(src.subspan(1), [](const UOp& u) { return u.is(Op::Const); }))
+    return false;
+  const int64_t low = const_int(src[1]), high = const_int(src[2]);
+  const int64_t value = is_bound(param) ? const_int(src[3]) : low;
+  return low <= value && value <= high;
 }
 
 OpSet all_ops() { return ~OpSet(); }
