@@ -9,9 +9,7 @@
 namespace koine {
 namespace {
 
-UOp unbound(const UOp& bound) {
-  return UOp::make(Op::Param, bound.src().first(3), bound.arg());
-}
+UOp unbound(const UOp& bound) { return UOp::make(Op::Param, bound.src().first(3), bound.arg()); }
 
 }  // namespace
 
@@ -40,9 +38,8 @@ std::vector<UOp> variables_below(const UOp& graph) {
 
 UOp without_values(const UOp& graph) {
   if ((graph.node()->ops_below & mask_of(Op::Param)) == 0) return graph;
-  return transform_graph(graph, [](const UOp&, const UOp& node) {
-    return is_bound(node) ? unbound(node) : node;
-  });
+  return transform_graph(
+      graph, [](const UOp&, const UOp& node) { return is_bound(node) ? unbound(node) : node; });
 }
 
 int64_t present_value(const UOp& index) {

@@ -35,8 +35,7 @@ std::vector<int64_t> UOp::sizes() const {
     const UOp d = dim(i);
     KOINE_REQUIRE(
         d.is(Op::Const), Value,
-        "{}: shape {} is symbolic where sizes must be known: Tensors have known sizes; compute "
-        "with Variables on graphs (koine/ir/build.hpp) and bind them in realize()",
+        "{}: shape {} is symbolic where sizes must be known: give a number instead of the Variable",
         op_name(op()), shape_text(*this));
     out.push_back(const_int(d));
   }

@@ -19,10 +19,11 @@ Size::Size(const UOp& index) {
     expression_ = normal;
 }
 int64_t Size::refuse() const {
-  raise(ErrorKind::Value,
-        "the size {} is symbolic where a number is needed: Size::present() gives its value for this "
-        "run, for which alone the program would then be made",
-        text());
+  raise(
+      ErrorKind::Value,
+      "the size {} is symbolic where a number is needed: Size::present() gives its value for this "
+      "run, for which alone the program would then be made",
+      text());
 }
 UOp Size::uop() const { return expression_ ? expression_ : index_const(number_); }
 int64_t Size::present() const { return expression_ ? present_value(expression_) : number_; }

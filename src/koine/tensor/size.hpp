@@ -126,11 +126,11 @@ class Variable {
 class Shape : public std::vector<Size> {
  public:
   using std::vector<Size>::vector;
-  Shape(std::vector<Size> sizes) : vector(std::move(sizes)) {}                            // NOLINT
-  Shape(const std::vector<int64_t>& sizes) : vector(sizes.begin(), sizes.end()) {}        // NOLINT
-  Shape(Whole auto only) : vector(size_t{1}, Size(only)) {}                               // NOLINT
-  Shape(size_t only) : vector(size_t{1}, Size(only)) {}                                   // NOLINT
-  Shape(const Size& only) : vector(size_t{1}, only) {}                                    // NOLINT
+  Shape(std::vector<Size> sizes) : vector(std::move(sizes)) {}                      // NOLINT
+  Shape(const std::vector<int64_t>& sizes) : vector(sizes.begin(), sizes.end()) {}  // NOLINT
+  Shape(Whole auto only) : vector(size_t{1}, Size(only)) {}                         // NOLINT
+  Shape(size_t only) : vector(size_t{1}, Size(only)) {}                             // NOLINT
+  Shape(const Size& only) : vector(size_t{1}, only) {}                              // NOLINT
   Shape(bool) = delete;
   static Shape of(const UOp& value);
   UOp uop() const;        ///< a Stack of index scalars
