@@ -187,7 +187,8 @@ TEST(symbolic, one_program_serves_every_length) {
        [](const Tensor& y, const Size& n) {
          return y.cross_entropy(Tensor::arange(n).mod(24).cast(DType::Int32));
        }},
-      {"cumulative", [](const Tensor& y, const Size& n) {
+      {"running sums", [](const Tensor& y, const Size&) { return y.cumsum(0) + y.cumsum(1); }},
+      {"joined", [](const Tensor& y, const Size& n) {
          return Tensor::cat({y, Tensor::zeros({40 - n, 24})}).sum({1});
        }}};
   for (const auto& [name, compute] : computations) {

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"

@@ -147,7 +147,7 @@ namespace {
 // results are counted from the last: the gradient of this form is this form along the other axis,
 // summed in the order of a loop that goes down. Scans are recognised in it (lower/scan).
 Tensor running(Op op, const Tensor& x, int64_t a) {
-  const int64_t n = x.size(a);
+  const Size n = x.size(a);
   Shape results = x.shape(), elements = results, from_last(results.size() + 1, 1), at = from_last;
   results.insert(results.begin() + a, n);
   elements.insert(elements.begin() + a, 1);
