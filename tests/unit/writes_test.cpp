@@ -54,7 +54,155 @@ TEST(writes, spec_B20_nothing_runs_before_somebody_looks) {
   EXPECT_EQ(memory_of(x.uop()), memory);
   EXPECT_EQ(work.bytes, 2 * 4 * 800);
   EXPECT_EQ(work.operations, 800);
-  EXPECT_LE(work.kernels, 100);
+  EXPECT_LE(work.kernels, 2);
+}
+
+// Each element is read and written where it is; nothing is computed elsewhere first.
+TEST(writes, spec_B20_an_update_of_a_part_runs_in_place) {
+  Tensor x = ramp({100, 8});
+  const Tensor y = ramp({8});
+  auto loop = [&] {
+    for (int64_t i = 0; i < 100; ++i) {
+      Tensor row = x[i];
+      row.assign(row * Tensor(0.5) + y);
+    }
+    x.realize();
+  };
+  const Counters work = counted(loop);
+  EXPECT_EQ(work.kernels, 100);
+  EXPECT_EQ(work.bytes, 100 * 4 * (8 + 8 + 8));
+  std::vector<double> wanted;
+  for (int i = 0; i < 800; ++i) {
+    const double add = i % 8;
+    wanted.push_back((i * 0.5 + add) * 0.5 + add);
+  }
+  EXPECT_EQ(values(x), wanted);
+  // A long product that is added to what is there, with partial sums on the way.
+  const int64_t k = 4096;
+  const Tensor a = Tensor::ones({96, k}).realize(), b = Tensor::ones({k, 96}).realize();
+  Tensor c = ramp({2, 96, 96});
+  c[1].assign(c[1] + a.matmul(b));
+  std::vector<double> product = numbers(2 * 96 * 96);
+  for (size_t i = 96 * 96; i < product.size(); ++i) product[i] += k;
+  EXPECT_EQ(values(c), product);
+  // Threads and lanes, and other places of the same memory, which must be read before.
+  const int64_t n = 1 << 18;
+  Tensor z = ramp({n});
+  z[{Slice{3, {}}}] += Tensor(1.0);
+  z[{Slice{0, n / 2}}] += z[{Slice{n / 2, {}}}];
+  Tensor shifted = z[{Slice{1, {}}}];
+  shifted.assign(shifted + z[{Slice{0, -1}}]);
+  shifted.assign(shifted.flip({0}) - shifted);
+  std::vector<double> w = numbers(n);
+  const auto size = static_cast<size_t>(n);
+  for (size_t i = 3; i < size; ++i) w[i] += 1;
+  for (size_t i = 0; i < size / 2; ++i) w[i] += w[i + size / 2];
+  for (size_t i = size; i-- > 1;) w[i] += w[i - 1];
+  const auto old = w;
+  for (size_t i = 1; i < size; ++i) w[i] = old[size - i] - old[i];
+  EXPECT_EQ(values(z), w);
+}
+
+// A loop that never looks makes no program without bound: 128 writes are one, which serves the
+// next.
+TEST(writes, a_long_loop_without_a_look_runs_in_parts) {
+  const int64_t n = 512;
+  Tensor x = ramp({n + 1, 2});
+  const Tensor added = ramp({n});
+  auto loop = [&] {
+    reset_counters();
+    for (int64_t i = 0; i < n; ++i) x[i + 1].assign(x[i] + added[i]);
+    x.realize();
+    return counters();
+  };
+  const Counters first = loop();
+  EXPECT_GE(first.kernels, n);
+  EXPECT_LE(first.compiled, 2 * 2 * 128) << "with its offsets, and once for all others";
+  EXPECT_EQ(loop().compiled, 0);
+  double low = 0, high = 1;
+  std::vector<double> wanted{low, high};
+  for (int64_t i = 0; i < n; ++i)
+    for (double* v : {&low, &high}) wanted.push_back(*v += static_cast<double>(i));
+  EXPECT_EQ(values(x), wanted);
+}
+
+// One token of a decoder: keys and values of the earlier ones lie in a cache.
+TEST(writes, spec_L2_a_decode_step_has_no_more_kernels_than_by_cat) {
+  const int64_t layers = 3, heads = 2, most = 8, dim = 4, width = heads * dim;
+  std::mt19937_64 random(test_seed());
+  auto weight = [&](int64_t n, int64_t m) {
+    return doubles({n, m}, random).cast(DType::Float32).contiguous().realize();
+  };
+  std::vector<Tensor> query, key, value, out;
+  for (int64_t l = 0; l < layers; ++l)
+    for (auto* list : {&query, &key, &value, &out}) list->push_back(weight(width, width));
+  Tensor cache = Tensor::zeros({layers, 2, heads, most, dim}).realize();
+  std::vector<Tensor> keys(3), rows(3);
+  auto step = [&](int64_t at, bool by_view) {
+    Tensor x = Tensor::full({1, width}, 0.1 * static_cast<double>(at + 1)).realize();
+    for (int64_t l = 0; l < layers; ++l) {
+      const auto i = static_cast<size_t>(l);
+      const Tensor h = x.layernorm(), q = h.matmul(query[i]).reshape({heads, 1, dim});
+      const Tensor k = h.matmul(key[i]).reshape({heads, 1, dim});
+      const Tensor v = h.matmul(value[i]).reshape({heads, 1, dim});
+      const Slice past{0, at + 1}, now{at, at + 1};
+      if (by_view) {
+        cache[{l, 0, Slice{}, now}].assign(k);
+        cache[{l, 1, Slice{}, now}].assign(v);
+      } else {
+        keys[i] = at == 0 ? k : Tensor::cat({keys[i], k}, 1);
+        rows[i] = at == 0 ? v : Tensor::cat({rows[i], v}, 1);
+      }
+      const Tensor ks = by_view ? cache[{l, 0, Slice{}, past}] : keys[i];
+      const Tensor vs = by_view ? cache[{l, 1, Slice{}, past}] : rows[i];
+      const Tensor weights = (q * ks).sum(2).softmax(-1).reshape({heads, at + 1, 1});
+      x = x + (weights * vs).sum(1).reshape({1, width}).matmul(out[i]);
+    }
+    std::vector<Tensor> asked{x};
+    if (!by_view) {
+      asked.insert(asked.end(), keys.begin(), keys.end());
+      asked.insert(asked.end(), rows.begin(), rows.end());
+    }
+    reset_counters();
+    Tensor::realize(asked);
+    return std::pair(counters().kernels, values(x));
+  };
+  for (int64_t at = 0; at < most; ++at) {
+    const auto by_view = step(at, true), by_cat = step(at, false);
+    EXPECT_EQ(by_view.second.size(), by_cat.second.size());
+    for (size_t i = 0; i < by_cat.second.size(); ++i)
+      EXPECT_NEAR(by_view.second[i], by_cat.second[i], 1e-4) << at;
+    if (at > 0) {
+      EXPECT_LE(by_view.first, by_cat.first) << at;
+    }
+  }
+  const auto memory = memory_of(cache.realize().uop());
+  (void)step(3, true);
+  EXPECT_EQ(memory_of(cache.realize().uop()), memory) << "the cache stays where it is";
+}
+
+TEST(writes, setitem_of_a_mask) {
+  Tensor x = ramp({3, 4}, DType::Int32);
+  x.setitem({x > Tensor(8)}, Tensor(-1));
+  EXPECT_EQ(values(x), (std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7, 8, -1, -1, -1}));
+  x.setitem({Tensor::from<bool>({true, false, true})}, Tensor::from<double>({1.5, 2, 3, 4}));
+  EXPECT_EQ(values(x), (std::vector<double>{1, 2, 3, 4, 4, 5, 6, 7, 1, 2, 3, 4}));
+  Tensor row = x[1];
+  row.setitem({row == Tensor(5)}, Tensor(16777217));
+  EXPECT_EQ(values(x), (std::vector<double>{1, 2, 3, 4, 4, 16777217, 6, 7, 1, 2, 3, 4}));
+  x.setitem({x == Tensor(3)}, Tensor(0.0));
+  EXPECT_EQ(values(row), (std::vector<double>{4, 16777217, 6, 7}));
+  Tensor w = Tensor::from<float>({1, 2, 3}).requires_grad(), v = Tensor::from<float>({4});
+  v.requires_grad();
+  Tensor y = w * w;
+  y.setitem({Tensor::from<bool>({false, true, true})}, v[0]);
+  y.sum().backward();
+  EXPECT_EQ(values(w.grad()), (std::vector<double>{2, 0, 0}));
+  EXPECT_EQ(values(v.grad()), std::vector<double>{2});
+  expect_error([&] { x.setitem({Tensor::from<bool>({true, false})}, Tensor(1)); },
+               {"setitem", "mask", "(2,)", "(3, 4)"});
+  expect_error([&] { x.setitem({x > Tensor(1)}, Tensor::from<int32_t>({1, 2})); },
+               {"setitem", "(2,)", "mask", "where()"});
 }
 
 // Later writes win; each value is what it reads at its time.

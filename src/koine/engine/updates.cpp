@@ -44,8 +44,7 @@ Updates::Updates(const std::vector<UOp>& request, const std::function<bool(const
   order_ = without_results(root);
   for (const UOp& u : order_)
     for (const UOp& s : u.src()) ++uses_[s.node()];
-  for (const UOp& g : graphs_)
-    if (lasts_(g)) settled_.insert(g.node());
+  for (const UOp& g : graphs_) requested_.insert(g.node());
   find_roots();
   for (Root& r : roots_) choose_memory(r);
   rewrite();
@@ -95,11 +94,18 @@ bool Updates::nobody_wants(const UOp& memory) {
       }
       reads = reads || stale.contains(s.node());
     }
-    if (!reads || settled_.contains(u.node()) || u.is(Op::Sink)) continue;
+    if (!reads || u.is(Op::Sink) || is_settled(u)) continue;
     stale.insert(u.node());
     if (u.use_count() > uses_[u.node()]) held.push_back(u.node());
   }
   return memory.use_count() <= known && keep_held(held, memory);
+}
+
+bool Updates::is_settled(const UOp& u) {
+  if (settled_.contains(u.node())) return true;
+  if (requested_.erase(u.node()) == 0 || !lasts_(u)) return false;
+  settled_.insert(u.node());
+  return true;
 }
 
 bool Updates::keep_held(const std::vector<const Node*>& held, const UOp& memory) {

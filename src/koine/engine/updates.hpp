@@ -43,6 +43,7 @@ class Updates {
   void find_roots();
   void choose_memory(Root& root);
   bool nobody_wants(const UOp& memory);
+  bool is_settled(const UOp& u);
   bool keep_held(const std::vector<const Node*>& held, const UOp& memory);
   void rewrite();
 
@@ -51,7 +52,8 @@ class Updates {
   NodeList order_;                                    // of what has no result yet
   absl::flat_hash_map<const Node*, uint32_t> uses_;   // edges from there
   absl::flat_hash_map<const Node*, size_t> root_of_;  // of a root and the Afters on it
-  absl::flat_hash_set<const Node*> settled_;  // read by their results once the program has run
+  absl::flat_hash_set<const Node*> settled_;    // read by their results once the program has run
+  absl::flat_hash_set<const Node*> requested_;  // of which that is not known yet
   std::vector<Root> roots_;
 };
 

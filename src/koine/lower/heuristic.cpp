@@ -413,12 +413,12 @@ void threads(Plan& plan, double work) {
   }
 }
 
-// What runs in the written order only: loops after one another, a kernel that reads what it
-// stores, and stores that may meet in one place, where the last one stays.
+// What runs in the written order only: loops after one another, a kernel that stores over what
+// other elements read, and stores that may meet in one place, where the last one stays.
 bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
   for (const UOp& load : accesses.loads)
     for (const UOp& st : accesses.stores)
-      if (buffer_at(load) == buffer_at(st)) return true;
+      if (buffer_at(load) == buffer_at(st) && !(load == st)) return true;
   int nests = 0;
   for (const UOp& u : toposort(ast))
     if (u.is(Op::End) && (u.tag() == runs_in_order || ++nests > 1)) return true;

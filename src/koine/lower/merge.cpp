@@ -20,9 +20,10 @@ namespace koine {
 namespace {
 
 constexpr size_t most_buffers = 32;
+constexpr size_t most_stores = 64;
 constexpr size_t most_looked_at = 256;  // kernels, when a path is looked for
 
-// A kernel of one loop nest whose Stores go to memory that nothing else in it touches.
+// A kernel of one loop nest whose Stores go to places that nothing else in it touches.
 struct Nest {
   std::vector<UOp> loops;
   std::vector<UOp> stores;
@@ -31,6 +32,16 @@ struct Nest {
 };
 
 int64_t slot_of(const UOp& access) { return accessed_buffer(access).as<BufferArg>().slot; }
+
+// Whether two Stores into one buffer never meet, wherever their loops are.
+bool are_apart(const UOp& a, const UOp& b) {
+  const Interval &x = a.src(0).src(1).bounds(), &y = b.src(0).src(1).bounds();
+  return x.high < y.low || y.high < x.low;
+}
+bool is_apart_from(const UOp& store, const std::vector<UOp>& others) {
+  return std::all_of(others.begin(), others.end(),
+                     [&](const UOp& other) { return are_apart(store, other); });
+}
 
 // Whether a Reduce sums products of two values each of which has a loop that the other lacks.
 bool is_contraction(const UOp& reduce) {
@@ -57,10 +68,12 @@ std::optional<Nest> nest_of(const Kernel& kernel) {
   }
   out.stores = body.is(Op::Group) ? std::vector<UOp>(body.src().begin(), body.src().end())
                                   : std::vector<UOp>{body};
-  absl::flat_hash_set<int64_t> stored;
+  absl::flat_hash_map<int64_t, std::vector<UOp>> stored;
   for (const UOp& s : out.stores) {
     if (!s.is(Op::Store) || s.src().size() != 2 || !is_address(s.src(0))) return std::nullopt;
-    if (!stored.insert(slot_of(s)).second) return std::nullopt;
+    std::vector<UOp>& others = stored[slot_of(s)];
+    if (!is_apart_from(s, others)) return std::nullopt;
+    others.push_back(s);
   }
   for (const UOp& u : toposort(kernel.ast)) {
     if (is_elementwise(u.op()) && u.dtype() != DType::Index) ++out.operations;
@@ -120,7 +133,9 @@ class Merger {
   bool merge(size_t first, size_t second) {
     if (first == second || !nests_[first] || !nests_[second]) return false;
     const Nest &a = *nests_[first], &b = *nests_[second];
-    if (a.loops != b.loops || a.operations + b.operations > most_fused_operations) return false;
+    if (a.loops != b.loops || a.operations + b.operations > most_fused_operations ||
+        a.stores.size() + b.stores.size() > most_stores)
+      return false;
     const Device device = kernels_[first].buffers[0].device();
     if (!(device == kernels_[second].buffers[0].device())) return false;
     const bool feeds = depends(second, first);
@@ -223,23 +238,30 @@ class Merger {
   }
 
   static std::optional<UOp> forwarded(const Nest& a, const UOp& second, bool feeds) {
-    absl::flat_hash_map<int64_t, UOp> written;  // slot -> Store
-    for (const UOp& s : a.stores) written.emplace(slot_of(s), s);
+    absl::flat_hash_map<int64_t, std::vector<UOp>> written;  // by slot
+    for (const UOp& s : a.stores) written[slot_of(s)].push_back(s);
     absl::flat_hash_set<int64_t> touched;
     for (const UOp& l : a.loads) touched.insert(slot_of(l));
     Substitution values;
     UOp body = second.src(0);
+    bool follows = false;  // a Store into memory that the first has stored into elsewhere
     for (const UOp& u : toposort(second)) {
-      if (u.is(Op::Store) && (written.contains(slot_of(u)) || touched.contains(slot_of(u))))
-        return std::nullopt;
-      if (!u.is(Op::Load)) continue;
+      if (!u.is(Op::Store) && !u.is(Op::Load)) continue;
+      if (u.is(Op::Store) && touched.contains(slot_of(u))) return std::nullopt;
       const auto it = written.find(slot_of(u));
       if (it == written.end()) continue;
-      if (!(it->second.src(0) == u.src(0))) return std::nullopt;  // another element, or dtype
-      const UOp& value = it->second.src(1);
+      if (u.is(Op::Store)) {
+        if (!is_apart_from(u, it->second)) return std::nullopt;
+        follows = true;
+        continue;
+      }
+      const auto same = std::find_if(it->second.begin(), it->second.end(),
+                                     [&](const UOp& s) { return s.src(0) == u.src(0); });
+      if (same == it->second.end()) return std::nullopt;  // another element, or dtype
+      const UOp& value = same->src(1);
       values.emplace(u, u.src().size() == 3 ? where(u.src(2), value, u.src(1)) : value);
     }
-    if (feeds && values.empty()) return std::nullopt;  // it waits for something else
+    if (feeds && values.empty() && !follows) return std::nullopt;  // it waits for something else
     body = substitute(body, values);
     std::vector<UOp> stores = a.stores;
     const UOp inner = body.is(Op::End) ? body.src(0) : body;

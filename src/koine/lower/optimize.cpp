@@ -218,22 +218,26 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
 }
 
 // Whether a REDUCE axis may stand outside of the parallel ones: the partial results then live in
-// the output, which must hold them unrounded.
+// the output, which must hold them unrounded and nothing else that the kernel reads.
 bool keeps_partial_sums(const UOp& ast) {
-  std::vector<UOp> reduces, stores;
+  std::vector<UOp> reduces, stores, loads;
   for (const UOp& u : toposort(ast)) {
     if (u.is(Op::Reduce)) reduces.push_back(u);
     if (u.is(Op::Store)) stores.push_back(u);
+    if (u.is(Op::Load)) loads.push_back(u);
   }
-  return reduces.size() == 1 && stores.size() == 1 &&
-         stores[0].src(1).dtype() == reduces[0].dtype() && reduces[0].ranges().size() > 0;
+  if (reduces.size() != 1 || stores.size() != 1 || reduces[0].ranges().empty()) return false;
+  const bool updates = std::any_of(loads.begin(), loads.end(), [&](const UOp& l) {
+    return accessed_buffer(l) == accessed_buffer(stores[0]);
+  });
+  return !updates && stores[0].src(1).dtype() == reduces[0].dtype();
 }
 
 UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b, int i, int j) {
   KOINE_REQUIRE(
       is_reduction(type_of(a)) == is_reduction(type_of(b)) || keeps_partial_sums(ast), Value,
       "Swap: axes {} ({}) and {} ({}): a reduction axis stands outside a parallel one only "
-      "in a kernel with one reduce whose output has its dtype",
+      "in a kernel with one reduce whose output has its dtype and is not read",
       i, axis_type_name(type_of(a)), j, axis_type_name(type_of(b)));
   KOINE_REQUIRE(a.src(0).ranges().empty() && b.src(0).ranges().empty(), Value,
                 "Swap: axes {} and {}: one of them has a length that depends on other axes", i, j);

@@ -131,14 +131,36 @@ class Scheduler : private KernelReads {
       });
       if (same == requests.end())
         same = requests.insert(same, Request{{}, after, "assignment", false});
-      same->effects.push_back(before_writing(s, written));
+      same->effects.push_back(before_writing(s, written, stores.size() == 1));
     }
     for (Request& r : requests) queue_.push_back(std::move(r));
   }
 
+  // Whether all that a value reads of what is written is, for each element, the one that it is
+  // stored over, as in x[i] += y: no other element of the kernel can have been there before.
+  bool reads_its_place(const UOp& s, const absl::flat_hash_set<const Node*>& written) const {
+    absl::flat_hash_set<const Node*> reading, elsewhere;
+    for (UOp view = s.src(0); is_movement(view.op()); view = view.src(0))
+      if (view.is(Op::Index) || view.is(Op::Expand)) return false;  // elements may meet
+    for (const UOp& u : toposort(s.src(1))) {
+      const UOp held = storage_of(u);
+      bool reads = held && written.contains(held.node()), same = u == s.src(0);
+      bool moves = reads;
+      for (const UOp& source : u.src()) {
+        if (!reading.contains(source.node())) continue;
+        reads = true;
+        moves = moves || elsewhere.contains(source.node()) || !is_elementwise(u.op()) ||
+                !(source.shape() == u.shape());
+      }
+      if (reads || same) reading.insert(u.node());
+      if (moves && !same) elsewhere.insert(u.node());
+    }
+    return !elsewhere.contains(s.src(1).node());
+  }
+
   // All that a Store reads is read before anything is written (row B20): what reads a buffer that
-  // is written beside it is computed elsewhere first.
-  Effect before_writing(const UOp& s, const absl::flat_hash_set<const Node*>& written) {
+  // is written beside it is computed elsewhere first. `alone`: no other Store is beside it.
+  Effect before_writing(const UOp& s, const absl::flat_hash_set<const Node*>& written, bool alone) {
     auto reads = [&](const UOp& value) {
       if (const UOp held = storage_of(value)) return written.contains(held.node());
       bool found = false;
@@ -150,7 +172,7 @@ class Scheduler : private KernelReads {
     };
     auto settled = [&](const UOp& value) { return reads(value) ? snapshot(value) : value; };
     Effect out{s.src(0), s.src(1), s.src().size() == 3 ? settled(s.src(2)) : UOp()};
-    out.value = settled(out.value);
+    if (!alone || !reads_its_place(s, written)) out.value = settled(out.value);
     std::vector<UOp> chain;  // the view, with its indices settled
     for (UOp view = out.target; is_movement(view.op()); view = view.src(0)) chain.push_back(view);
     bool changed = false;

@@ -8,6 +8,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
+#include "koine/transform/function.hpp"
 
 namespace koine {
 namespace {
@@ -27,6 +28,21 @@ void require_single_places(const UOp& view) {
                   shape_text(u.src(0)), shape_text(u));
 }
 
+// A loop that writes and never looks would make a program without bound: after this many writes
+// they run. A value that takes more than a few ops may be shared with what is computed later, and
+// would then be computed again.
+constexpr int most_simple_writes = 128;
+constexpr size_t most_simple_ops = 24;
+
+bool is_simple(const UOp& value, const UOp& memory) {
+  size_t count = 0;
+  toposort(value, [&](const UOp& u) {
+    return count <= most_simple_ops && !(u == memory) && u.dtype() != DType::Index &&
+           !realized_buffer(u) && ++count <= most_simple_ops;
+  });
+  return count <= most_simple_ops;
+}
+
 // A value as an assignment to `target` takes it: its dtype, shape and device.
 UOp fit(const UOp& target, UOp v) {
   bool broadcasts = v.rank() <= target.rank();
@@ -40,6 +56,23 @@ UOp fit(const UOp& target, UOp v) {
   if (target.device() && v.device() && !(v.device() == target.device()))
     v = copy_to(v, target.device());
   return v;
+}
+
+// A mask of leading axes, as one of all axes.
+Tensor mask_for(const Tensor& mask, const Tensor& target, const Tensor& value) {
+  Shape sizes = target.shape(), ones = mask.shape();
+  const bool leading =
+      ones.size() <= sizes.size() && std::equal(ones.begin(), ones.end(), sizes.begin());
+  KOINE_REQUIRE(leading, Index,
+                "setitem: a mask of shape {} does not fit {}: its axes are the "
+                "first of those",
+                tensor::text_of(ones), tensor::text_of(sizes));
+  KOINE_REQUIRE(value.ndim() <= target.ndim() - mask.ndim(), Value,
+                "setitem: values of shape {} for the elements of a mask: how many are true is not "
+                "known before it runs; give one value for all of them, or use where()",
+                shape_text(value.uop()));
+  ones.resize(sizes.size(), 1);
+  return mask.reshape(ones);
 }
 
 }  // namespace
@@ -59,6 +92,12 @@ Tensor& Tensor::assign(const Tensor& value) {
   require_single_places(i.view);
   History::settle_computed(i.storage);
   write_through(v);
+  if (i.storage->simple_writes >= most_simple_writes && !is_tracing()) {
+    Tensor base;
+    base.impl_ = std::make_shared<Impl>();
+    base.impl_->storage = i.storage;
+    History::compute({base}, History::Graphs::Keep);
+  }
   return *this;
 }
 
@@ -85,9 +124,13 @@ void Tensor::write_through(const UOp& value) const {
   const UOp next = after(memory, {store(view, s.requires_grad ? koine::detach(value) : value)});
   const Chain chain = longer ? s.chain : kept ? Chain::Kept : Chain::Plain;
   const UOp before = s.before;
+  const bool simple =
+      chain == Chain::Plain && (!longer || s.simple_writes >= 0) && is_simple(value, memory);
+  const int simple_writes = simple ? (longer ? s.simple_writes : 0) + 1 : -1;
   History::replace(i.storage, next);
   s.before = before;  // or what the chain stands on
   s.chain = chain;
+  s.simple_writes = simple_writes;
 }
 
 void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Tensor>& values,
@@ -126,6 +169,12 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
 void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
   const Tensor fitting(value.stored_as("setitem", dtype()));
   tensor::as_method("setitem", {*this, value}, [&] {
+    if (items.size() == 1 && items[0].kind() == IndexItem::Kind::Tensor &&
+        items[0].tensor().dtype() == DType::Bool) {
+      const Tensor mask = mask_for(items[0].tensor(), *this, fitting);
+      assign(where(mask, fitting.cast(dtype()), *this));
+      return;
+    }
     Tensor view = indexed("setitem", items);
     if (view.storage_id() == storage_id()) {
       view.assign(fitting);

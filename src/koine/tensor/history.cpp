@@ -166,6 +166,7 @@ void Tensor::History::set_current(Storage& storage, UOp value) {
   storage.seen.clear();
   storage.current = std::move(value);
   storage.chain = Storage::Chain::None;
+  storage.simple_writes = 0;
 }
 
 UOp Tensor::History::former(const Storage& storage) {

@@ -120,6 +120,8 @@ std::vector<UOp> captured_values(const UOp& body, const std::vector<UOp>& own) {
 
 }  // namespace
 
+bool is_tracing() { return innermost_trace() != nullptr; }
+
 void require_no_trace(std::string_view action) {
   const std::source_location* where = innermost_trace();
   KOINE_REQUIRE(where == nullptr, Value,

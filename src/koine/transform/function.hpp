@@ -18,6 +18,8 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
                   const std::vector<UOp>& arguments, Resolve how = Resolve::Substitute,
                   std::source_location where = std::source_location::current());
 
+/// Whether this thread is tracing a function.
+bool is_tracing();
 /// Throws Error (Value) when this thread is tracing a function; `action` is what was asked for.
 void require_no_trace(std::string_view action);
 
