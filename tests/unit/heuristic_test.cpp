@@ -98,13 +98,15 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_t11_u6_L4_u2_u8_R64: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
        "UPCAST) Split(0, 11, THREAD, top)"},
       {"gemm 512", f32({512, 512}).matmul(f32({512, 512}, 1)), machine,
-       "r_t2_R2_L86_u6_L16_u2_u8_R256: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "r_t2_t2_R2_L43_u6_L16_u2_u8_R256: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
        "Split(0, 6, UPCAST) Split(2, 16, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
-       "Split(6, 256, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "Split(1, 2, THREAD, top) Split(7, 256, REDUCE) Swap(7, 6) Swap(6, 5) Swap(5, 4) Swap(4, 3) "
+       "Swap(3, 2)"},
       {"gemm 512 strict", f32({512, 512}).matmul(f32({512, 512}, 1)), strict,
-       "r_t2_R2_L86_u6_L16_u2_u8_R256: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "r_t2_t2_R2_L43_u6_L16_u2_u8_R256: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
        "Split(0, 6, UPCAST) Split(2, 16, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
-       "Split(6, 256, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "Split(1, 2, THREAD, top) Split(7, 256, REDUCE) Swap(7, 6) Swap(6, 5) Swap(5, 4) Swap(4, 3) "
+       "Swap(3, 2)"},
       {"gemm 512 narrow", f32({512, 512}).matmul(f32({512, 512}, 1)), narrow,
        "r_t16_R2_L43_L8_u4_u3_u4_R256: Split(1, 4, UPCAST) Padto(1, 3) Split(1, 3, UPCAST) "
        "Split(0, 4, UPCAST) Swap(2, 1) Swap(1, 0) Split(1, 16, THREAD, top) Swap(1, 0) Split(6, "
@@ -119,9 +121,10 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_t16_L43_u4_u3_u8_R64: Padto(1, 8) Split(1, 8, UPCAST) Padto(1, 3) Split(1, 3, UPCAST) "
        "Split(0, 4, UPCAST) Swap(2, 1) Swap(1, 0) Split(1, 16, THREAD, top) Swap(1, 0)"},
       {"gemm 1024x4096x64", f32({1024, 4096}).matmul(f32({4096, 64}, 1)), machine,
-       "r_t2_R2_L171_u6_L2_u2_u8_R2048: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "r_t2_t3_R2_L57_u6_L2_u2_u8_R2048: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
        "Split(0, 6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
-       "Split(6, 2048, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "Split(1, 3, THREAD, top) Split(7, 2048, REDUCE) Swap(7, 6) Swap(6, 5) Swap(5, 4) Swap(4, "
+       "3) Swap(3, 2)"},
       {"gemm a b.T", f32({64, 48}).matmul(f32({80, 48}, 1).permute({1, 0})), machine,
        "r_t16_u4_L27_u3_R6_G8: Split(2, 8, GROUP_REDUCE) Padto(1, 3) Split(1, 3, UPCAST) Split(0, "
        "4, UPCAST) Split(0, 16, THREAD, top)"},
@@ -132,8 +135,8 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_t16_L32_R8_G64: Split(1, 64, GROUP_REDUCE) Split(0, 16, THREAD, top)"},
       {"outer", f32({64, 1}) * f32({1, 64}, 1), machine, "e_L64_L2_u32: Split(1, 32, UPCAST)"},
       {"conv", f32({2, 3, 16, 16}).conv2d(f32({8, 3, 3, 3}, 1)), machine,
-       "r_t2_L2_u4_L14_u2_u8_R3_R3_R3: Padto(3, 8) Split(3, 8, UPCAST) Split(3, 2, UPCAST) "
-       "Split(1, 4, UPCAST) Split(0, 2, THREAD, top)"},
+       "r_t2_t2_u4_L14_u2_u8_R3_R3_R3: Padto(3, 8) Split(3, 8, UPCAST) Split(3, 2, UPCAST) "
+       "Split(1, 4, UPCAST) Split(0, 2, THREAD, top) Split(1, 2, THREAD, top)"},
       {"int gemm", of(DType::Int32, {64, 64}).matmul(of(DType::Int32, {64, 64})), machine,
        "r_t16_L4_L2_u32_R64: Split(1, 32, UPCAST) Split(0, 16, THREAD, top)"},
       {"softmax", f32({64, 100}).softmax(), machine,
@@ -153,16 +156,19 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "Split(0, 6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
        "Split(6, 2048, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm k 2048", f32({128, 2048}).matmul(f32({2048, 64}, 1)), machine,
-       "r_t2_L22_u6_L2_u2_u8_R2048: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
-       "6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top)"},
-      {"gemm k 2049", f32({128, 2049}).matmul(f32({2049, 64}, 1)), machine,
-       "r_t2_R3_L22_u6_L2_u2_u8_R683: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
-       "6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) Split(6, 683, "
-       "REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
-      {"gemm k 2064", f32({128, 2064}).matmul(f32({2064, 64}, 1)), machine,
-       "r_t2_R2_L22_u6_L2_u2_u8_R1032: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "r_t2_t2_L11_u6_L2_u2_u8_R2048: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
        "Split(0, 6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
-       "Split(6, 1032, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "Split(1, 2, THREAD, top)"},
+      {"gemm k 2049", f32({128, 2049}).matmul(f32({2049, 64}, 1)), machine,
+       "r_t2_t2_R3_L11_u6_L2_u2_u8_R683: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
+       "Split(1, 2, THREAD, top) Split(7, 683, REDUCE) Swap(7, 6) Swap(6, 5) Swap(5, 4) Swap(4, 3) "
+       "Swap(3, 2)"},
+      {"gemm k 2064", f32({128, 2064}).matmul(f32({2064, 64}, 1)), machine,
+       "r_t2_t2_R2_L11_u6_L2_u2_u8_R1032: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
+       "Split(0, 6, UPCAST) Split(2, 2, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
+       "Split(1, 2, THREAD, top) Split(7, 1032, REDUCE) Swap(7, 6) Swap(6, 5) Swap(5, 4) Swap(4, "
+       "3) Swap(3, 2)"},
       {"gemm k 100000", f32({64, 100000}).matmul(f32({100000, 16}, 1)), machine,
        "r_t11_R25_u6_u2_u8_R4000: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
        "UPCAST) Split(0, 11, THREAD, top) Split(4, 4000, REDUCE) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},

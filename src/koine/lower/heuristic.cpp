@@ -386,30 +386,28 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   }
 }
 
-// The outermost loop is shared out in chunks that depend on the shape alone, never on the number
-// of threads (amendment C32).
+// The outermost loops are shared out, as many as it takes, in chunks that depend on the shape
+// alone, never on the number of threads (amendment C32).
 void threads(Plan& plan, double work) {
   constexpr double worth =
       1 << 17;  // operations; below it a second thread costs more than it gives
-  constexpr int64_t most_chunks = 16;
+  constexpr int64_t enough_chunks = 8, most_chunks = 16;
   if (!plan.target().has_threads || work < worth) return;
-  for (const UOp& axis : plan.axes()) {
-    if (type_of(axis) != AxisType::Loop || size_of(axis) < 2) continue;
-    if (is_running_loop(plan.ast(), axis)) continue;
-    const int64_t chunks = divisor(size_of(axis), most_chunks);
-    if (chunks < 2) continue;
-    const int position = plan.position(axis);
-    if (position != 0) {
-      // Threads are outermost.
-      plan.add({OptOp::Split, position, chunks, AxisType::Thread, true});
-      for (int at = position; at > 0; --at) {
-        if (type_of(plan.axes()[static_cast<size_t>(at - 1)]) == AxisType::Reduce) return;
-        plan.add({OptOp::Swap, at, at - 1});
-      }
-    } else {
-      plan.add({OptOp::Split, 0, chunks, AxisType::Thread, true});
-    }
-    return;
+  int64_t chunks = 1;
+  int outermost = 0;  // where the next THREAD axis goes
+  for (int at = 0; chunks < enough_chunks && at < static_cast<int>(plan.axes().size()); ++at) {
+    const UOp axis = plan.axes()[static_cast<size_t>(at)];
+    // Loops inside of a tile's rows go over what these read again.
+    if (type_of(axis) == AxisType::Reduce || (type_of(axis) == AxisType::Upcast && chunks > 1))
+      return;
+    if (type_of(axis) != AxisType::Loop) continue;
+    const int64_t n = divisor(size_of(axis), most_chunks / chunks);
+    if (n < 2) continue;
+    plan.add({OptOp::Split, at, n, AxisType::Thread, true});
+    for (int from = at; from > outermost; --from) plan.add({OptOp::Swap, from, from - 1});
+    if (size_of(axis) > n) ++at;  // the rest of the axis
+    ++outermost;
+    chunks *= n;
   }
 }
 
