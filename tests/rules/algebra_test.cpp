@@ -158,6 +158,7 @@ struct Tables {
         {nullptr, lt(cast(n, DType::UInt64), u), {}},
         {nullptr, lt(cast(n, DType::Float32), f), {}},
         {"y < cast(index)", lt(i, cast(n, DType::Int32)), lt(cast(i, DType::Index), n)},
+        {"y < cast(index)", ne(i, cast(n, DType::Int32)), ne(cast(i, DType::Index), n)},
         {nullptr, lt(b, cast(wide, DType::UInt8)), {}},
         {nullptr, lt(u, cast(n, DType::UInt64)), {}},
         {"cast(cast(index))", cast(cast(n, DType::Int8), DType::Index), n},

@@ -9,6 +9,7 @@
 
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/runtime/device.hpp"
 
@@ -51,6 +52,27 @@ Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
   for (const auto& [b, guarded] : memory)
     if (b.is(Op::Param)) std::copy_n(guarded.data(), b.numel() * item_size(b.dtype()), given(b));
   return array_of(program.arguments[0]);  // the destination of the first value
+}
+
+UOp with_swapped_operands(const UOp& value, std::mt19937_64& random) {
+  return transform_graph(value, [&](const UOp&, const UOp& node) {
+    const bool commutes = node.is(Op::Add) || node.is(Op::Mul) || node.is(Op::And) ||
+                          node.is(Op::Or) || node.is(Op::Xor) || node.is(Op::CmpNe);
+    if (!commutes || node.dtype() == DType::Index || node.src(0).dtype() == DType::Index)
+      return node;
+    return random() % 2 == 0 ? node : UOp::make(node.op(), {node.src(1), node.src(0)}, node.arg());
+  });
+}
+
+std::vector<std::pair<double, double>> counted_work(const std::vector<UOp>& values) {
+  std::vector<std::pair<double, double>> out;
+  for (const Kernel& k : schedule(values)) {
+    if (!k.ast.is(Op::Sink)) continue;  // a copy between devices
+    const KernelEstimate e = lower_kernel(k.ast, generic_target(true)).estimate;
+    out.emplace_back(e.operations, e.bytes);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
 }  // namespace koine::test

@@ -1,4 +1,6 @@
 #pragma once
+#include <random>
+#include <utility>
 #include <vector>
 
 #include "koine/interp/interp.hpp"
@@ -33,5 +35,10 @@ class GuardedMemory {
 /// what the last one writes.
 Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
                   const KernelEdits& edits);
+
+/// The same value with the operands of some commutative ops exchanged.
+UOp with_swapped_operands(const UOp& value, std::mt19937_64& random);
+/// Operations and bytes of each kernel that would run for values, ascending.
+std::vector<std::pair<double, double>> counted_work(const std::vector<UOp>& values);
 
 }  // namespace koine::test

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "check.hpp"
+#include "kernels.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -120,27 +121,6 @@ TEST(schedule, spec_C38_what_data_decides_the_place_of_is_computed_before) {
 }
 
 // --- the order of operands ---------------------------------------------------------------------
-
-UOp with_swapped_operands(const UOp& value, std::mt19937_64& random) {
-  return transform_graph(value, [&](const UOp&, const UOp& node) {
-    const bool commutes = node.is(Op::Add) || node.is(Op::Mul) || node.is(Op::And) ||
-                          node.is(Op::Or) || node.is(Op::Xor) || node.is(Op::CmpNe);
-    if (!commutes || node.dtype() == DType::Index || node.src(0).dtype() == DType::Index)
-      return node;
-    return random() % 2 == 0 ? node : UOp::make(node.op(), {node.src(1), node.src(0)}, node.arg());
-  });
-}
-
-// Operations and bytes of each kernel, ascending.
-std::vector<std::pair<double, double>> counted_work(const std::vector<UOp>& values) {
-  std::vector<std::pair<double, double>> out;
-  for (const Kernel& k : schedule(values)) {
-    const KernelEstimate e = lower_kernel(k.ast, generic_target(true)).estimate;
-    out.emplace_back(e.operations, e.bytes);
-  }
-  std::sort(out.begin(), out.end());
-  return out;
-}
 
 TEST(schedule, spec_C38_the_order_of_operands_changes_no_work) {
   std::mt19937_64 random(test_seed());

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "check.hpp"
+#include "kernels.hpp"
 #include "koine/nn/optim.hpp"
 
 namespace koine::test {
@@ -275,6 +276,19 @@ TEST(work, spec_L2_rows_of_what_is_cheap) {
   });
 }
 
+// Each in a kernel of its own, however many there are.
+TEST(work, spec_C38_long_chains_of_softmax_are_linear) {
+  auto operations = [](int count) {
+    Tensor z = data({16, 16});
+    const Tensor x = data({16, 16});
+    for (int i = 0; i < count; ++i) z = z.exp().softmax(1) + x;
+    double total = 0;
+    for (const auto& [own, bytes] : counted_work({z.uop()})) total += own;
+    return total;
+  };
+  EXPECT_LE(operations(120), 10.1 * operations(12));
+}
+
 TEST(work, spec_L2_softmax_and_layernorm_move_their_input_and_their_output_once) {
   const Tensor x(new_buffer(shape_of({32768, 1024}), DType::Float32, Device("CPU")));
   for (const Tensor& value : {x.softmax(1), x.log_softmax(1), x.layernorm()}) {
@@ -476,6 +490,30 @@ TEST(work, spec_C38_what_is_read_by_index_is_computed_once_before) {
       {"sum[at]", [=] { return Tensors{data({bins, 8}).sum(1).index_select(0, positions())}; },
        checked(hits, {8.0 * bins + 3 * hits, 4 * (8 * bins + bins) + 4.0 * 3 * hits, 2})},
   });
+}
+
+// A step in which particles leave their charge on a grid and take a force from it: linear in both.
+TEST(work, spec_C38_particles_in_cells_are_linear) {
+  auto step = [](int64_t particles, int64_t cells) {
+    const Tensor size(static_cast<double>(cells));
+    Tensor x = Tensor::rand({particles}).realize() * size, v = data({particles});
+    for (int t = 0; t < 2; ++t) {
+      const Tensor left = x.floor().cast(DType::Int32), share = x - x.floor();
+      const Tensor right = (left + 1).mod(Tensor(static_cast<int>(cells)));
+      const Tensor charge =
+          Tensor::zeros({cells}).scatter_add(0, left, 1.0 - share).scatter_add(0, right, share);
+      const Tensor field = (charge - charge.mean()).cumsum(0);
+      v = v + (field.index_select(0, left) * (1.0 - share) + field.index_select(0, right) * share);
+      x = (x + v * 0.1).mod(size);
+    }
+    double operations = 0;
+    for (const auto& [of_kernel, bytes] : counted_work({x.uop(), v.uop()})) operations += of_kernel;
+    return operations;
+  };
+  const double base = step(400, 64);
+  EXPECT_LE(base, 60 * (400 + 64) * 2);
+  EXPECT_LE(step(4000, 640), 10.1 * base);
+  EXPECT_LE(step(4000, 64), 10.1 * base);
 }
 
 // --- gradients -----------------------------------------------------------------------------------

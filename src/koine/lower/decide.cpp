@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "koine/base/hash.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -113,14 +114,34 @@ class Decider {
  private:
   uint32_t number(const UOp& u) const { return numbers_.find(u.node()); }
 
+  // Hashes that neither the order of operands nor the number of a Param changes.
+  std::vector<uint64_t> contents() const {
+    std::vector<uint64_t> out(order_.size());
+    for (uint32_t i = 0; i < order_.size(); ++i) {
+      const UOp& u = order_[i];
+      const bool memory = u.is(Op::Param) && !is_variable(u), commutes = is_commutative(u.op());
+      const auto op = static_cast<uint64_t>(u.op());
+      uint64_t hash = hash_mix(op, memory ? static_cast<uint64_t>(u.dtype()) : arg_hash(u.arg()));
+      uint64_t operands = 0;
+      for (const UOp& s : u.src())
+        operands =
+            commutes ? operands + hash_mix(op, out[number(s)]) : hash_mix(operands, out[number(s)]);
+      out[i] = hash_mix(hash, operands);
+    }
+    return out;
+  }
+
   // By height, so that all consumers of a node come before it; equal heights by content.
   std::vector<uint32_t> consumers_first() const {
+    const std::vector<uint64_t> content = contents();
     std::vector<uint32_t> height(order_.size()), out(order_.size());
     for (uint32_t i = 0; i < order_.size(); ++i)
       for (const UOp& s : order_[i].src()) height[i] = std::max(height[i], height[number(s)] + 1);
     std::iota(out.begin(), out.end(), 0u);
     std::sort(out.begin(), out.end(), [&](uint32_t a, uint32_t b) {
-      return height[a] != height[b] ? height[a] > height[b] : order_[a].hash() < order_[b].hash();
+      if (height[a] != height[b]) return height[a] > height[b];
+      return content[a] != content[b] ? content[a] < content[b]
+                                      : order_[a].hash() < order_[b].hash();
     });
     return out;
   }
@@ -549,10 +570,11 @@ class Decider {
 
   // Of an element, without what is decided by itself (folds), is the same for many elements, or
   // folds away.
-  double cost_between_folds(const UOp& u) const {
+  double cost_between_folds(const UOp& u, const UOp& without = {}) const {
     const double elements = held(u);
     return element_cost(u, [&](const UOp& n) {
-      return n.is(Op::Reduce) || !reads_memory_[number(n)] || held(n) < elements || in_memory(n);
+      return n == without || n.is(Op::Reduce) || !reads_memory_[number(n)] || held(n) < elements ||
+             in_memory(n);
     });
   }
 
@@ -561,6 +583,7 @@ class Decider {
   bool is_computed_too_often(const UOp& u, const std::vector<Use>& uses) const {
     double surplus = -held(u);
     for (const Use& use : uses) surplus += reads(use);
+    if (surplus <= 0) return false;
     surplus /= std::max(1.0, held(u));
     const double repeated = surplus * cost_between_folds(u);
     // A fold beside a condition, or among others, loses its register tile as well.
@@ -570,16 +593,15 @@ class Decider {
   // Whether most of what a value costs lies in one below that others read too: that one gets
   // memory, and the rest is computed again.
   bool is_dear_below(const UOp& u, double surplus) const {
-    const double cost = cost_between_folds(u);
     std::vector<UOp> pending{u};
     for (size_t seen = 0; !pending.empty() && seen < 64; ++seen) {
       const UOp node = pending.back();
       pending.pop_back();
       for (const UOp& s : node.src()) {
         if (!is_elementwise(s.op()) || !reads_memory_[number(s)] || in_memory(s)) continue;
-        const double below = cost_between_folds(s);
-        if ((cost - below) * surplus > cost_of_memory) continue;
-        if (consumers_[number(s)] > 1 && below * surplus > cost_of_memory) return true;
+        if (cost_between_folds(u, s) * surplus > cost_of_memory) continue;
+        if (consumers_[number(s)] > 1 && cost_between_folds(s) * surplus > cost_of_memory)
+          return true;
         pending.push_back(s);
       }
     }

@@ -232,13 +232,13 @@ RuleSet<> make_algebra() {
              if (!holds(dtype, m[0])) return UOp();
              return binary(m.root().op(), m[0], cast(m[1], DType::Index));
            }),
-      rule("y < cast(index)", node(Op::CmpLt, {y, pat_cast(x)}),
+      rule("y < cast(index)", node(ops({Op::CmpLt, Op::CmpNe}), {y, pat_cast(x)}),
            [](const Match& m) {
              const DType dtype = m[1].dtype();
              if (m[0].dtype() != DType::Index || is_float(dtype) || dtype == DType::UInt64)
                return UOp();
              if (!holds(dtype, m[0])) return UOp();
-             return lt(cast(m[1], DType::Index), m[0]);
+             return binary(m.root().op(), cast(m[1], DType::Index), m[0]);
            }),
       rule("cast(cast(index))", pat_cast(pat_cast(x).as(1)),
            [](const Match& m) {
