@@ -12,6 +12,7 @@
 #include "koine/koine.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/pipeline.hpp"
+#include "koine/lower/plan.hpp"
 #include "koine/lower/rangeify.hpp"
 #include "koine/lower/split_reduce.hpp"
 #include "koine/render/c.hpp"
@@ -51,7 +52,10 @@ bool is_kernel(const UOp& sink) {
 }
 
 std::string form_of(const UOp& graph, std::string_view said) {
-  if (graph.is(Op::Linear)) return "linearize";
+  if (graph.is(Op::Linear)) {
+    const bool calls = !graph.src().empty() && graph.src(0).is(Op::Call);
+    return calls ? "plan" : "linearize";
+  }
   if (!graph.is(Op::Sink)) return "";
   if (!said.empty() && place_of(said) < place_of("linearize")) return std::string(said);
   return is_kernel(graph) ? "rangeify" : "callify";
@@ -116,24 +120,37 @@ std::vector<Given> parse_all(std::string_view text, const Target& target) {
   return out;
 }
 
-// What is to be lowered of a graph: one kernel as it is given, or the kernels of a value.
+// What is to be lowered of a graph: one kernel as it is given, or those of a host program.
+struct Piece {
+  UOp ast;
+  std::string reason;
+};
 struct Work {
-  std::vector<Kernel> kernels;
+  std::vector<Piece> kernels;
   std::string given = "rangeify";
   bool by_hand = false;
 };
 
+// The host program of a value or a program; null for a kernel.
+UOp host_program_of(const Given& g) {
+  if (g.stage.empty()) return host_program({g.graph});
+  if (g.stage == "callify") return rangeify(split_large_reduces(g.graph));
+  if (g.stage == "decide") return rangeify(g.graph);
+  return g.stage == "plan" ? g.graph : UOp();
+}
+
 Work work_of(const Given& g) {
-  if (g.stage.empty()) return {schedule({g.graph})};
-  if (g.stage == "callify") return {rangeify(split_large_reduces(g.graph))};
-  if (g.stage == "decide") return {rangeify(g.graph)};
-  return {{{g.graph, {}, "given"}}, g.stage, true};
+  const UOp program = host_program_of(g);
+  if (!program) return {{{g.graph, "given"}}, g.stage, true};
+  Work out;
+  for (const Kernel& k : kernels_of(program)) out.kernels.push_back({k.ast, std::string(k.reason)});
+  return out;
 }
 
 // A copy between devices is no kernel: the runtime does it.
-bool is_compiled(const Kernel& kernel) { return !kernel.ast.is(Op::CustomFunction); }
+bool is_compiled(const Piece& kernel) { return !kernel.ast.is(Op::CustomFunction); }
 
-LoweredKernel lower(const Kernel& kernel, const Work& work, const Target& target,
+LoweredKernel lower(const Piece& kernel, const Work& work, const Target& target,
                     const StageSink& sink = {}) {
   try {
     return lower_kernel(kernel.ast, target, sink, nullptr, {}, work.given);
@@ -174,9 +191,13 @@ std::string text_after(std::string_view text, std::string_view until) {
       out += fmt::format("; after {}\n{}", until, to_text(program));
       continue;
     }
+    if (const UOp program = until == "plan" ? host_program_of(g) : UOp()) {
+      out += fmt::format("; after plan\n{}", to_text(plan_memory(program)));
+      continue;
+    }
     const Work work = work_of(g);
     const bool as_c = until == "plan" || until == "render";
-    for (const Kernel& kernel : work.kernels) {
+    for (const Piece& kernel : work.kernels) {
       out += fmt::format("; kernel {} after {}: {}\n", number++, until, kernel.reason);
       if (!is_compiled(kernel)) continue;
       const LoweredKernel lowered =
@@ -197,7 +218,7 @@ std::string sources_of(std::string_view text, std::string_view language) {
   bool first = true;
   for (const Given& g : parse_all(text, target)) {
     const Work work = work_of(g);
-    for (const Kernel& kernel : work.kernels) {
+    for (const Piece& kernel : work.kernels) {
       if (!is_compiled(kernel)) {
         out += fmt::format("{} {}\n", language == "c" ? "//" : ";", kernel.reason);
         continue;

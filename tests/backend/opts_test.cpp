@@ -70,7 +70,7 @@ void check_edits(const std::string& name, const UOp& graph, const std::vector<Ke
     const OptionScope mode(strict ? strict_options() : options());
     const Callified program =
         callify({graph}, {buffer_from_host(graph.shape(), graph.dtype(), "CPU", nullptr)});
-    const std::vector<Kernel> kernels = rangeify(program.body);
+    const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
     for (const KernelEdits& edits : all) {
       const bool same = strict && std::none_of(edits.opts.begin(), edits.opts.end(), reorders);
       text.add(graph, same ? exact : bounded, edits);
@@ -189,7 +189,7 @@ TEST(opts, spec_O1f_group_reduce_of_2_to_the_20) {
   const UOp sum = reduce(Op::Add, x.uop(), {0});
   const Callified program =
       callify({sum}, {buffer_from_host(sum.shape(), sum.dtype(), "CPU", nullptr)});
-  const std::vector<Kernel> kernels = rangeify(program.body);  // not split in two
+  const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));  // not split in two
   const std::vector<Opt> opts{{OptOp::Split, 0, 256, AxisType::GroupReduce, false}};
   const LoweredKernel k =
       lower_kernel(kernels.at(0).ast, device_runtime("CPU").target(), {}, &opts);

@@ -40,7 +40,7 @@ void CText::add(const UOp& value, BoundedArray expected, const std::optional<Ker
   Case c{value, std::move(expected), {}, {}, functions_, {}};
   const UOp root = value.is(Op::Buffer) ? UOp::make(Op::Contiguous, {value}, {}, 1) : value;
   c.program = callify({root}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
-  c.kernels = rangeify(c.program.body);
+  c.kernels = kernels_of(rangeify(c.program.body));
   for (const Kernel& k : c.kernels) {
     if (k.ast.is(Op::CustomFunction)) {  // a copy of whole memory: no kernel
       c.threads.push_back(0);

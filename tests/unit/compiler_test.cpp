@@ -13,6 +13,7 @@
 #include "koine/lower/heuristic.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/plan.hpp"
+#include "koine/lower/rangeify.hpp"
 #include "koine/render/c.hpp"
 #include "koine/render/llvm.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
@@ -354,8 +355,8 @@ TEST(stages, spec_L4_spec_O1g_upcast_becomes_one_vector) {
 
 TEST(stages, spec_O1e_spec_O1f_group_reduce_is_lanes_on_a_cpu) {
   const UOp value = small({1024}).sum().uop();
-  const Kernel k = rangeify(
-      callify({value}, {new_buffer(value.shape(), DType::Float32, Device("CPU"))}).body)[0];
+  const Kernel k = kernels_of(rangeify(
+      callify({value}, {new_buffer(value.shape(), DType::Float32, Device("CPU"))}).body))[0];
   const std::vector<Opt> none, group{{OptOp::Split, 0, 8, AxisType::GroupReduce, false}};
   EXPECT_EQ(lower_kernel(k.ast, generic_target(false), {}, &none).name, "r_R1024");
   const LoweredKernel g = lower_kernel(k.ast, generic_target(false), {}, &group);
@@ -431,10 +432,23 @@ TEST(stages, spec_L7_memory_is_reused) {
   reset_counters();
   h.realize();
   EXPECT_LE(counters().temporary_bytes, 3 * 64 * 256 * 4);
-  // A plan with two overlapping lifetimes at one place is refused.
-  const std::vector<Lifetime> lives{{UOp(), 64, 0, 2}, {UOp(), 64, 1, 3}};
-  EXPECT_THROW(check_plan(lives, {{0, 32}, 96}), InternalError);
-  EXPECT_NO_THROW(check_plan(lives, plan_memory(lives)));
+  // A plan with two temporaries that are alive at once at one place is refused, and none at all.
+  auto program = [](int64_t first, int64_t second) {
+    auto at = [](int64_t slot, int64_t offset) {
+      BufferArg arg{slot, DType::UInt8, Device("CPU")};
+      arg.offset = offset;
+      return UOp::make(Op::Buffer, {shape_of({64})}, arg);
+    };
+    const UOp copy = UOp::make(Op::CustomFunction, {}, std::string(copy_function));
+    const UOp a = at(0, first), b = at(1, second);
+    return UOp::make(Op::Linear, {kernel_call(copy, std::vector<UOp>{a, a}, ""),
+                                  kernel_call(copy, std::vector<UOp>{b, a}, ""),
+                                  kernel_call(copy, std::vector<UOp>{b, b}, "")});
+  };
+  EXPECT_THROW(check_plan(program(0, 32)), InternalError);
+  EXPECT_THROW(check_plan(program(0, -1)), InternalError);
+  EXPECT_NO_THROW(check_plan(program(0, 64)));
+  EXPECT_NO_THROW(check_plan(plan_memory(program(-1, -1))));
 }
 
 TEST(stages, verifier_names_stage_rule_and_node) {
@@ -694,7 +708,7 @@ TEST(opts, sequences_that_once_went_wrong) {
   auto check = [](const UOp& graph, const std::vector<Opt>& opts) {
     const UOp out = buffer_from_host(graph.shape(), graph.dtype(), "CPU", nullptr);
     const Callified program = callify({graph}, {out});
-    const Kernel kernel = rangeify(program.body).at(0);
+    const Kernel kernel = kernels_of(rangeify(program.body)).at(0);
     std::vector<UOp> inputs;
     for (size_t i = 1; i < kernel.buffers.size(); ++i)
       inputs.push_back(
@@ -738,7 +752,7 @@ TEST(opts, spec_O3_padto_masks_what_lies_beyond) {
   const Tensor x = small({127});
   const UOp value = x.sum().uop(),
             buffer = buffer_from_host(shape_of({}), DType::Float32, "CPU", nullptr);
-  const Kernel k = rangeify(callify({value}, {buffer}).body)[0];
+  const Kernel k = kernels_of(rangeify(callify({value}, {buffer}).body))[0];
   const std::vector<Opt> opts{{OptOp::Padto, 0, 128, AxisType::Loop, false},
                               {OptOp::Split, 0, 8, AxisType::GroupReduce, false}};
   const Array got =
@@ -761,7 +775,7 @@ TEST(opts, spec_amend_24_reduce_outside_loops_keeps_partial_sums) {
                  : product;
     const UOp buffer = buffer_from_host(value.shape(), DType::Float32, "CPU", nullptr);
     const Callified program = callify({value}, {buffer});
-    const Kernel k = rangeify(program.body)[0];
+    const Kernel k = kernels_of(rangeify(program.body))[0];
     const std::vector<Opt> opts{{OptOp::Split, 2, 6, AxisType::Reduce, false},
                                 {OptOp::Split, 1, 8, AxisType::Upcast, false},
                                 {OptOp::Swap, 3, 2, AxisType::Loop, false},

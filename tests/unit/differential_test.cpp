@@ -8,6 +8,7 @@
 #include "graphs.hpp"
 #include "koine/differential/reduce.hpp"
 #include "koine/engine/checks.hpp"
+#include "koine/engine/executable.hpp"
 #include "koine/interp/deviation.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -110,7 +111,6 @@ struct Broken {
   const char* stage;
   std::function<UOp(const UOp& node)> rule;        // one node, in one pass; null: no change
   std::function<UOp(const UOp& graph)> pass = {};  // the whole graph
-  std::function<void(MemoryPlan&)> plan = {};
   int64_t most_nodes = 10;
 };
 
@@ -123,11 +123,8 @@ UOp with_op(const UOp& node, Op op) { return UOp::make(op, node.src(), node.arg(
 bool is_index(const UOp& u) { return u.dtype() == DType::Index; }
 bool is_number(const UOp& u) { return u.is(Op::Const) && !is_invalid(u); }
 
-Changes changes_of(const Broken& broken) {
-  Changes out;
-  out.plan = broken.plan;
-  if (!broken.rule && !broken.pass) return out;
-  out.graph = [&broken](std::string_view stage, const UOp& graph) {
+StageChange changes_of(const Broken& broken) {
+  return [&broken](std::string_view stage, const UOp& graph) {
     if (stage != broken.stage) return graph;
     if (broken.pass) return broken.pass(graph);
     return transform_graph(graph, [&](const UOp&, const UOp& node) {
@@ -135,7 +132,6 @@ Changes changes_of(const Broken& broken) {
       return changed ? changed : node;
     });
   };
-  return out;
 }
 
 UOp permuted_backwards(const UOp& u) {
@@ -145,6 +141,14 @@ UOp permuted_backwards(const UOp& u) {
     inverse[static_cast<size_t>(u.as<Ints>()[k])] = static_cast<int64_t>(k);
   const UOp other = permute(u.src(0), inverse);
   return other.shape() == u.shape() ? other : reshape(other, u.shape());
+}
+
+// A temporary at another place.
+UOp moved(const UOp& u, int64_t offset) {
+  if (!u.is(Op::Buffer) || u.as<BufferArg>().offset < 0) return {};
+  BufferArg arg = u.as<BufferArg>();
+  arg.offset = offset;
+  return UOp::make(Op::Buffer, u.src(), arg);
 }
 
 UOp later_pad(const UOp& u) {
@@ -355,17 +359,11 @@ std::vector<Broken> broken_graphs() {
          return u.is(Op::CmpLt) && !is_index(u.src(0)) ? UOp::make(Op::CmpLt, {u.src(1), u.src(0)})
                                                        : UOp();
        }},
-      {"plan: all temporaries lie at the front",
-       "plan",
-       {},
-       {},
-       [](MemoryPlan& plan) { std::fill(plan.offsets.begin(), plan.offsets.end(), 0); }},
-      {"plan: temporaries overlap by their end",
-       "plan",
-       {},
-       {},
-       [](MemoryPlan& plan) {
-         for (int64_t& offset : plan.offsets) offset = std::max<int64_t>(offset - 64, 0);
+      {"plan: all temporaries lie at the front", "plan", [](const UOp& u) { return moved(u, 0); }},
+      {"plan: temporaries overlap by their end", "plan",
+       [](const UOp& u) {
+         return u.is(Op::Buffer) ? moved(u, std::max<int64_t>(u.as<BufferArg>().offset - 64, 0))
+                                 : UOp();
        }},
   };
 }
@@ -373,15 +371,15 @@ std::vector<Broken> broken_graphs() {
 // --- checking ------------------------------------------------------------------------------------
 
 // What KOINE_VERIFY=3 says of a program; empty: nothing.
-std::string verdict(const Values& values, const Changes& changes) {
+std::string verdict(const Values& values, const StageChange& changes) {
   Values destinations;
   for (const UOp& v : values)
     destinations.push_back(v.is(Op::After) ? UOp()
                                            : new_buffer(v.shape(), v.dtype(), Device("CPU")));
   try {
     const Callified made = callify(values, destinations);
-    (void)check_callified(values, destinations, made, changes.graph);
-    (void)build_executable(made.body, "CPU", changes);
+    (void)check_callified(values, destinations, made, changes);
+    (void)Executable(made.body, "CPU", changes);
   } catch (const InternalError& e) {
     const std::string text = e.what();
     if (text.find("KOINE_VERIFY=3") != text.npos) return text;  // others are for other tests
@@ -452,9 +450,9 @@ TEST(differential, broken_edits_are_found_named_and_reduced) {
   for (const Edit& e : edits) {
     const UOp ast = schedule(e.values)[0].ast;
     EXPECT_EQ(lower_kernel(ast, generic_target(false), {}, &e.opts).checks.unchecked, 0);
-    const Changes changes = changes_of(e.broken);
+    const StageChange changes = changes_of(e.broken);
     try {
-      (void)lower_kernel(ast, generic_target(false), {}, &e.opts, changes.graph);
+      (void)lower_kernel(ast, generic_target(false), {}, &e.opts, changes);
       ADD_FAILURE() << e.broken.name << ": nothing was found";
     } catch (const InternalError& error) {
       const std::string text = error.what();
@@ -511,7 +509,7 @@ TEST(differential, broken_stages_are_found_named_and_reduced) {
   const std::vector<Broken> broken = broken_graphs();
   EXPECT_GE(broken.size(), 30u);
   for (const Broken& b : broken) {
-    const Changes changes = changes_of(b);
+    const StageChange changes = changes_of(b);
     std::string found;
     for (const bool strict : {true, false}) {
       const OptionScope scope(verified(strict));

@@ -253,7 +253,7 @@ TEST(heuristic, schedules_of_typical_kernels) {
     SCOPED_TRACE(row.what);
     const UOp out = buffer_from_host(row.value.uop().shape(), row.value.dtype(), "CPU", nullptr);
     const Callified program = callify({row.value.uop()}, {out});
-    const std::vector<Kernel> kernels = rangeify(split_large_reduces(program.body));
+    const std::vector<Kernel> kernels = kernels_of(rangeify(split_large_reduces(program.body)));
     const Array guarded = run_kernels(kernels, program, {kernels.size(), {}});
     EXPECT_EQ(difference(array_of(row.value.clone().realize().uop()), guarded), "");
   }

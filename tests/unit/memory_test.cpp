@@ -14,6 +14,7 @@
 #include "koine/ir/text.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/plan.hpp"
+#include "koine/lower/rangeify.hpp"
 #include "koine/render/c.hpp"
 #include "koine/runtime/allocator.hpp"
 #include "koine/transform/function.hpp"
@@ -229,13 +230,14 @@ std::vector<std::vector<std::byte>> run_in_order(const std::vector<Kernel>& kern
 
 // A random order that keeps to what each kernel needs.
 std::vector<size_t> legal_order(const std::vector<Kernel>& kernels, std::mt19937_64& random) {
+  const std::vector<std::vector<size_t>> needs = dependencies_of(kernels);
   std::vector<size_t> out;
   std::vector<bool> done(kernels.size());
   while (out.size() < kernels.size()) {
     std::vector<size_t> ready;
     for (size_t k = 0; k < kernels.size(); ++k)
-      if (!done[k] && std::all_of(kernels[k].needs.begin(), kernels[k].needs.end(),
-                                  [&](size_t n) { return done[n]; }))
+      if (!done[k] &&
+          std::all_of(needs[k].begin(), needs[k].end(), [&](size_t n) { return done[n]; }))
         ready.push_back(k);
     out.push_back(ready.at(random() % ready.size()));
     done[out.back()] = true;
@@ -301,7 +303,7 @@ TEST(memory, spec_B18_every_legal_topological_order) {
       destinations.push_back(buffer_from_host(r.shape(), r.dtype(), "CPU", nullptr));
     }
     const Callified program = callify(values, destinations);
-    const std::vector<Kernel> kernels = rangeify(program.body);
+    const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
     DeviceRuntime& device = device_runtime(i % 3 == 0 ? "CPU" : "INTERP");
     std::vector<size_t> previous;
     for (int trial = 0; trial < 6; ++trial) {
@@ -399,10 +401,12 @@ TEST(memory, spec_L1_one_program_runs_on_other_buffers) {
     const UOp x = numbers({1, 2, 3}), y = numbers({10, 20, 30});
     const Callified program =
         callify({after(x, {store(x, add(flip(x, {1}), number(1)))})}, {UOp()});
-    const auto executable = build_executable(program.body, "CPU");
-    executable->run({x}, {});
-    executable->run({y}, {});
-    executable->run({x}, {});
+    const auto executable = std::make_shared<const Executable>(program.body, "CPU");
+    Submission step(executable, {x}, {});
+    step.run();
+    step.set_argument(0, y);
+    step.run();
+    Submission(executable, {x}, {}).run();
     EXPECT_EQ(in_memory(x), (Numbers{3, 4, 5}));
     EXPECT_EQ(in_memory(y), (Numbers{31, 21, 11}));
   });
@@ -525,33 +529,58 @@ TEST(memory, spec_L7_ten_layers_need_three_activations_also_when_freed_memory_is
   });
 }
 
-// Plans of random lifetimes: what lives at once lies apart, in no more than the sum of all.
+// Plans of random host programs: what lives at once lies apart, in no more than the sum of all, an
+// arena for each device.
 TEST(memory, spec_L7_random_plans_keep_the_living_apart) {
   std::mt19937_64 random(test_seed());
+  const UOp touch = UOp::make(Op::CustomFunction, {}, std::string("touch"));
   for (int round = 0; round < 200; ++round) {
-    std::vector<Lifetime> lives(random() % 20);
-    int64_t sum = 0;
-    std::vector<int64_t> alive(30);
-    for (Lifetime& l : lives) {
-      l.bytes = static_cast<int64_t>(random() % 1000);
-      l.first = static_cast<int64_t>(random() % 20);
-      l.last = l.first + static_cast<int64_t>(random() % 8);
-      sum += (l.bytes + 63) / 64 * 64;
-      for (int64_t t = l.first; t <= l.last; ++t) alive[static_cast<size_t>(t)] += l.bytes;
+    struct Life {
+      UOp buffer;
+      int64_t bytes;
+      size_t first, last;
+    };
+    std::vector<Life> lives;
+    std::vector<std::vector<UOp>> launches(30);
+    for (int64_t slot = 0; slot < static_cast<int64_t>(random() % 20); ++slot) {
+      const auto bytes = static_cast<int64_t>(random() % 1000);
+      const Device device(random() % 3 == 0 ? "CPU:1" : "CPU");
+      const size_t first = random() % 20, last = first + random() % 8;
+      lives.push_back(
+          {UOp::make(Op::Buffer, {shape_of({bytes})}, BufferArg{slot, DType::UInt8, device}), bytes,
+           first, last});
+      launches[first].push_back(lives.back().buffer);
+      launches[last].push_back(lives.back().buffer);
     }
-    const MemoryPlan plan = plan_memory(lives);
-    for (size_t i = 0; i < lives.size(); ++i) {
-      EXPECT_EQ(plan.offsets[i] % 64, 0);
-      EXPECT_LE(plan.offsets[i] + lives[i].bytes, plan.arena_bytes);
-      for (size_t k = 0; k < i; ++k) {
-        const bool meet = lives[i].first <= lives[k].last && lives[k].first <= lives[i].last;
-        const bool apart = plan.offsets[i] + lives[i].bytes <= plan.offsets[k] ||
-                           plan.offsets[k] + lives[k].bytes <= plan.offsets[i];
-        EXPECT_TRUE(!meet || apart || lives[i].bytes == 0 || lives[k].bytes == 0);
+    std::vector<UOp> calls;
+    for (const auto& buffers : launches) calls.push_back(kernel_call(touch, buffers, ""));
+    const UOp planned = plan_memory(UOp::make(Op::Linear, calls));
+    auto offset = [&](const Life& l) {
+      for (const UOp& b : planned.src(l.first).src())
+        if (b.is(Op::Buffer) && b.as<BufferArg>().slot == l.buffer.as<BufferArg>().slot)
+          return b.as<BufferArg>().offset;
+      return int64_t{-1};
+    };
+    for (const Device device : {Device("CPU"), Device("CPU:1")}) {
+      int64_t sum = 0;
+      std::vector<int64_t> alive(30);
+      for (const Life& l : lives) {
+        if (!(l.buffer.device() == device)) continue;
+        sum += (l.bytes + 63) / 64 * 64;
+        for (size_t t = l.first; t <= l.last; ++t) alive[t] += l.bytes;
+        EXPECT_GE(offset(l), 0);
+        EXPECT_EQ(offset(l) % 64, 0);
+        EXPECT_LE(offset(l) + l.bytes, arena_bytes(planned, device));
+        for (const Life& k : lives) {
+          const bool other = k.buffer == l.buffer || !(k.buffer.device() == device);
+          const bool meet = l.first <= k.last && k.first <= l.last;
+          const bool apart = offset(l) + l.bytes <= offset(k) || offset(k) + k.bytes <= offset(l);
+          EXPECT_TRUE(other || !meet || apart || l.bytes == 0 || k.bytes == 0);
+        }
       }
+      EXPECT_LE(arena_bytes(planned, device), sum);
+      EXPECT_GE(arena_bytes(planned, device), *std::max_element(alive.begin(), alive.end()));
     }
-    EXPECT_LE(plan.arena_bytes, sum);
-    EXPECT_GE(plan.arena_bytes, *std::max_element(alive.begin(), alive.end()));
   }
 }
 

@@ -65,7 +65,7 @@ std::string problem_of(const UOp& graph, const BoundedArray& expected, bool stri
   const OptionScope mode(options_of(draw_settings(random, "CPU", strict)));
   const Callified program =
       callify({graph}, {buffer_from_host(graph.shape(), graph.dtype(), "CPU", nullptr)});
-  const std::vector<Kernel> kernels = rangeify(program.body);
+  const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
   if (kernels.size() != 1) return "";
   const Edits edits = random_edits(kernels[0].ast, random);
   if (strict && edits.reorders && folds_floats(graph)) return "";

@@ -29,9 +29,7 @@ Outcome run_after(const StageCheck& check, const UOp& after, const Setting& sett
     if (interpreted.state != Outcome::State::Ran) return interpreted;
     return run_compiled(check.compile(after), setting);
   }
-  if (!check.place) return run_graph(after, check.to, setting, check.liberties);
-  const Arena arena = check.place(after);
-  return run_graph(after, check.to, setting, check.liberties, &arena);
+  return run_graph(after, check.to, setting, check.liberties);
 }
 
 // The first setting on which both differ; `compared` counts those that say something.
@@ -79,11 +77,10 @@ bool is_before_expand(const UOp& graph) {
   });
 }
 
-// Plan sees several kernels with the temporaries between them: no kernel for the verifier.
-void require_well_formed(const UOp& graph, Level level, bool one_kernel) {
+void require_well_formed(const UOp& graph, Level level) {
   KOINE_INVARIANT(graph.is(Op::Sink) && !graph.src().empty(), "no program");
   if (level == Level::Kernel) {
-    if (one_kernel && is_before_expand(graph)) verify(graph, VerifyLevel::Kernel, "reducing");
+    if (is_before_expand(graph)) verify(graph, VerifyLevel::Kernel, "reducing");
     for (const UOp& u : toposort(graph)) require_accesses(u);
   }
   for (const UOp& effect : graph.src()) {
@@ -98,7 +95,7 @@ void require_well_formed(const UOp& graph, Level level, bool one_kernel) {
 bool still_differs(const StageCheck& check, const UOp& graph, bool fails, double until) {
   if (now_seconds() > until) return false;
   try {
-    require_well_formed(graph, check.from, !check.place);
+    require_well_formed(graph, check.from);
     int compared = 0;
     const auto finding = compare(check, graph, check.apply(graph), compared);
     return finding && finding->fails == fails;

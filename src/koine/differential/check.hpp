@@ -16,8 +16,6 @@ struct StageCheck {
   std::function<UOp(const UOp& before)> apply;
   /// Render: machine code for `after`, which is what runs; null: the interpreter.
   std::function<CompiledKernel(const UOp& linear)> compile = {};
-  /// Plan: where the temporaries of `after` lie; null: apart from each other.
-  std::function<Arena(const UOp& schedule)> place = {};
   SlotTypes types = {};  ///< of a kernel's slots
   /// What the stage may do to floats; {} in strict mode: outcomes are then equal bit for bit.
   Liberties liberties = {};

@@ -107,25 +107,57 @@ void run_on(const UOp& kernel, const std::vector<Storage*>& slots, std::vector<s
     if (slots[i] != nullptr) slots[i]->deviations = deviations.buffers[i];
 }
 
-void run_schedule(const UOp& graph, Setting& setting, const Liberties& liberties,
-                  const Arena* arena) {
-  std::vector<std::byte> room(arena != nullptr ? static_cast<size_t>(arena->bytes) : 0);
+// The arenas of a planned schedule: a device's is as large as what lies in it needs.
+class Arenas {
+ public:
+  explicit Arenas(const std::unordered_map<std::string, int64_t>& variables)
+      : variables_(variables) {}
+  // Null for what has no place in one.
+  std::byte* place(const UOp& buffer) {
+    const int64_t offset = buffer.as<BufferArg>().offset;
+    if (!buffer.is(Op::Buffer) || offset < 0) return nullptr;
+    return rooms_[device_name(buffer)].data() + offset;
+  }
+  int64_t bytes_of(const UOp& buffer) const {
+    int64_t bytes = item_size(buffer.dtype());
+    for (const UOp& d : buffer.shape().src()) bytes *= evaluate_index(d, variables_);
+    return bytes;
+  }
+  void make_room(const UOp& buffer) {
+    const int64_t offset = buffer.as<BufferArg>().offset;
+    if (!buffer.is(Op::Buffer) || offset < 0) return;
+    auto& room = rooms_[device_name(buffer)];
+    room.resize(std::max(room.size(), static_cast<size_t>(offset + bytes_of(buffer))));
+  }
+
+ private:
+  static std::string device_name(const UOp& buffer) {
+    return buffer.device() ? buffer.device().name() : std::string();
+  }
+  const std::unordered_map<std::string, int64_t>& variables_;
+  std::unordered_map<std::string, std::vector<std::byte>> rooms_;
+};
+
+void run_schedule(const UOp& graph, Setting& setting, const Liberties& liberties) {
+  Arenas arenas(setting.variables);
+  for (const UOp& call : graph.src())
+    for (const UOp& b : call.src().subspan(1))
+      if (!is_variable(b)) arenas.make_room(b);
   std::deque<Storage> temporaries;
   for (const UOp& call : graph.src()) {
     std::vector<Storage*> slots;
     std::vector<std::byte*> places;
     for (const UOp& b : call.src().subspan(1)) {
+      if (is_variable(b)) continue;
       Storage* s = b.is(Op::Buffer) ? find(temporaries, b) : find(setting.memory, b);
       if (s == nullptr) {
-        int64_t bytes = item_size(b.dtype());
-        for (const UOp& d : b.shape().src()) bytes *= evaluate_index(d, setting.variables);
-        temporaries.push_back(
-            {b, b.dtype(), {}, std::vector<std::byte>(static_cast<size_t>(bytes)), {}});
+        const auto bytes = static_cast<size_t>(arenas.bytes_of(b));
+        temporaries.push_back({b, b.dtype(), {}, std::vector<std::byte>(bytes), {}});
         s = &temporaries.back();
       }
       slots.push_back(s);
-      places.push_back(b.is(Op::Buffer) && arena != nullptr ? room.data() + arena->offsets.at(b)
-                                                            : s->bytes.data());
+      std::byte* const planned = arenas.place(b);
+      places.push_back(planned != nullptr ? planned : s->bytes.data());
     }
     if (call.src(0).is(Op::CustomFunction)) {
       std::memcpy(places[0], places[1], slots[0]->bytes.size());
@@ -185,14 +217,14 @@ double at(const std::vector<double>& list, size_t i) { return i < list.size() ? 
 
 }  // namespace
 
-Outcome run_graph(const UOp& graph, Level level, const Setting& setting, const Liberties& liberties,
-                  const Arena* arena) {
+Outcome run_graph(const UOp& graph, Level level, const Setting& setting,
+                  const Liberties& liberties) {
   return guarded(setting, [&](Setting& s) {
     switch (level) {
       case Level::Program:
         return run_program(graph, s, liberties);
       case Level::Schedule:
-        return run_schedule(graph, s, liberties, arena);
+        return run_schedule(graph, s, liberties);
       case Level::Kernel: {
         const std::vector<Storage*> slots = by_slot(s);
         return run_on(graph, slots, arguments_of(slots, s).buffers, s, liberties);

@@ -58,19 +58,13 @@ struct Outcome {
   Setting after;
 };
 
-/// Where the temporaries of a schedule lie in one arena.
-struct Arena {
-  std::unordered_map<UOp, int64_t> offsets;
-  int64_t bytes = 0;
-};
-
 /// Runs a kernel that was compiled for a machine.
 using CompiledKernel = std::function<void(const KernelArguments&)>;
 
-/// Runs a graph in the interpreter. Temporaries of a schedule lie in `arena`, or apart from each
-/// other where there is none.
-Outcome run_graph(const UOp& graph, Level level, const Setting& setting, const Liberties& liberties,
-                  const Arena* arena = nullptr);
+/// Runs a graph in the interpreter. Temporaries of a schedule lie where they are planned, or apart
+/// from each other before that.
+Outcome run_graph(const UOp& graph, Level level, const Setting& setting,
+                  const Liberties& liberties);
 /// The same of compiled code; accesses are not checked.
 Outcome run_compiled(const CompiledKernel& kernel, const Setting& setting);
 

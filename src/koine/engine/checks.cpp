@@ -7,31 +7,15 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
-#include "koine/ir/symbolic.hpp"
 #include "koine/lower/linearize.hpp"
+#include "koine/lower/plan.hpp"
+#include "koine/lower/rangeify.hpp"
+#include "koine/lower/schedule.hpp"
 #include "koine/lower/split_reduce.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
 namespace {
-
-Arena arena_of(const Temporaries& temporaries) {
-  Arena arena;
-  for (const auto& [buffer, number] : temporaries.number)
-    arena.offsets.emplace(buffer, temporaries.plan.offsets[number]);
-  // A plan that a test has broken may leave its own arena.
-  for (size_t i = 0; i < temporaries.lifetimes.size(); ++i)
-    arena.bytes =
-        std::max(arena.bytes, temporaries.plan.offsets[i] + temporaries.lifetimes[i].bytes);
-  return arena;
-}
-
-std::vector<Kernel> kernels_of(const UOp& schedule) {
-  std::vector<Kernel> out;
-  for (const UOp& call : schedule.src())
-    out.push_back({call.src(0), {call.src().begin() + 1, call.src().end()}, "", false, {}});
-  return out;
-}
 
 CompiledKernel launcher(std::shared_ptr<Program> program) {
   return [program = std::move(program)](const KernelArguments& arguments) {
@@ -52,32 +36,21 @@ bool bodies_store(const UOp& value) {
 
 }  // namespace
 
-std::vector<Kernel> schedule_kernels(const UOp& program, const StageChange& change) {
-  std::vector<Kernel> kernels = rangeify(split_large_reduces(program));
-  if (change)
-    for (Kernel& k : kernels)
-      if (!k.ast.is(Op::CustomFunction)) k.ast = change("rangeify", k.ast);
-  return kernels;
+UOp schedule_of(const UOp& program, const StageChange& change) {
+  const UOp schedule = rangeify(split_large_reduces(program));
+  if (!change) return schedule;
+  std::vector<UOp> calls;
+  for (const Kernel& k : kernels_of(schedule))
+    calls.push_back(k.ast.is(Op::CustomFunction)
+                        ? k.call
+                        : kernel_call(change("rangeify", k.ast), k.buffers, k.reason));
+  return UOp::make(Op::Linear, calls);
 }
 
-Temporaries place_temporaries(const std::vector<Kernel>& kernels,
-                              const std::function<void(MemoryPlan&)>& change) {
-  Temporaries out;
-  for (size_t k = 0; k < kernels.size(); ++k)
-    for (const UOp& b : kernels[k].buffers) {
-      if (b.is(Op::Param)) continue;
-      const auto [it, fresh] = out.number.try_emplace(b, out.lifetimes.size());
-      if (fresh) {
-        // Symbolic sizes take their largest value.
-        const auto elements = static_cast<int64_t>(product(b.shape()).bounds().high);
-        const auto step = static_cast<int64_t>(k);
-        out.lifetimes.push_back({b, elements * item_size(b.dtype()), step, step});
-      }
-      out.lifetimes[it->second].last = static_cast<int64_t>(k);
-    }
-  out.plan = plan_memory(out.lifetimes);
-  if (change) change(out.plan);
-  return out;
+UOp planned(const UOp& schedule, const StageChange& change) {
+  const UOp out = plan_memory(schedule);
+  if (options().verify >= 2) verify(out, VerifyLevel::Schedule, "plan");
+  return change ? change("plan", out) : out;
 }
 
 CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UOp>& destinations,
@@ -116,19 +89,17 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
   return counts;
 }
 
-CheckCounts check_scheduled(const UOp& program, const std::vector<Kernel>& kernels,
-                            const Changes& changes) {
+CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& with_places,
+                            const StageChange& change) {
   const bool strict = options().strict;
-  StageCheck check{"rangeify",     program,         schedule_node(kernels),
-                   Level::Program, Level::Schedule, {}};
-  check.apply = [&](const UOp& p) { return schedule_node(schedule_kernels(p, changes.graph)); };
+  StageCheck check{"rangeify", program, schedule, Level::Program, Level::Schedule, {}};
+  check.apply = [&](const UOp& p) { return schedule_of(p, change); };
   check.liberties = {!strict, !strict};
   CheckCounts counts;
   count_check(counts, check.stage, check_stage(check));
   check.stage = "plan";
-  check.place = [&](const UOp& s) {
-    return arena_of(place_temporaries(kernels_of(s), changes.plan));
-  };
+  check.after = with_places;
+  check.apply = [&](const UOp& p) { return planned(schedule_of(p, change), change); };
   count_check(counts, check.stage, check_stage(check));
   return counts;
 }

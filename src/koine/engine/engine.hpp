@@ -1,13 +1,12 @@
 #pragma once
 #include <cstddef>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "koine/ir/uop.hpp"
-#include "koine/lower/rangeify.hpp"
+#include "koine/lower/schedule.hpp"
 #include "koine/runtime/device.hpp"
 
 // Lazy execution: values are scheduled, compiled (in parallel, cached by content and target),
@@ -28,7 +27,9 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
 /// The Buffer that holds a value computed earlier; null when it was not.
 UOp realized_buffer(const UOp& value);
 
-/// What would run for these values, without running it.
+/// What would run for these values, without running it: the host program (`lower/schedule`).
+UOp host_program(const std::vector<UOp>& values);
+/// The same, launch by launch.
 std::vector<Kernel> schedule(const std::vector<UOp>& values);
 
 /// Counted since the start of the process or the last reset; all threads together.

@@ -2,281 +2,243 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
-#include <exception>
-#include <map>
-#include <mutex>
-#include <thread>
-#include <unordered_map>
 
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
-#include "koine/base/team.hpp"
 #include "koine/base/timer.hpp"
-#include "koine/engine/cache.hpp"
 #include "koine/engine/checks.hpp"
+#include "koine/engine/compile.hpp"
+#include "koine/engine/counting.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/plan.hpp"
 
 namespace koine {
 namespace {
 
-// Programs by kernel and target. Kernels number their slots and axes from 0, so equal work is one
-// node whatever it works on.
-GraphCache<Program>& program_cache() {
-  static auto* cache = new GraphCache<Program>(8192);
-  return *cache;
-}
-
-Team& compile_team() {
-  static auto* team =
-      new Team(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) - 1);
-  return *team;
-}
-
-std::string target_key(const DeviceRuntime& device) {
-  const std::string& name = device.name();
-  return name.substr(0, name.find(':')) + "/" + device.target().name +
-         (options().noopt ? "/noopt" : "");
-}
-
-void report_kernel(const LoweredKernel& k) {
-  if (options().debug >= 4) {
-    std::string text;
-    for (const Opt& o : k.opts) text += " " + opt_text(o);
-    fmt::print(stderr, "opts    {}:{}\n", k.name, text.empty() ? " none" : text);
-  }
-  if (options().debug >= 6) {
-    fmt::print(stderr, "linear  {}\n", k.name);
-    for (size_t i = 0; i < k.linear.src().size(); ++i) {
-      const UOp& u = k.linear.src(i);
-      fmt::print(stderr, "  {:4} {:10} {:8} {}\n", i, op_name(u.op()), dtype_name(u.dtype()),
-                 arg_text(u.arg()));
-    }
+void print_schedule(const std::vector<Kernel>& kernels) {
+  if (options().debug < 2) return;
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    fmt::print(stderr, "kernel  {:3}: {} buffers, {}\n", i, kernels[i].buffers.size(),
+               kernels[i].reason);
+    if (options().debug >= 3) fmt::print(stderr, "{}", tree_text(kernels[i].ast));
   }
 }
 
-std::shared_ptr<Program> compile_kernel(const UOp& ast, DeviceRuntime& device,
-                                        const Changes& changes) {
-  LoweredKernel lowered = lower_kernel(ast, device.target(), {}, nullptr, changes.graph);
-  report_kernel(lowered);
-  CheckCounts checks = lowered.checks;
-  if (changes.graph) lowered.linear = changes.graph("render", lowered.linear);
-  auto program = device.compile(lowered);
-  dump_stage("render", [&] { return program->source() + "\n"; });
-  if (options().debug >= 5) fmt::print(stderr, "{}\n", program->source());
-  if (options().verify >= 3 && device.computes())
-    checks += check_rendered(*program, lowered, device, changes.graph);
-  count([&](Counters& c) {
-    c.checked_stages += checks.checked;
-    c.unchecked_stages += checks.unchecked;
-  });
-  return program;
+// Moves bytes between devices; by way of the host where it cannot see one of them.
+void copy(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset, int64_t bytes) {
+  if (std::byte* source = from.data()) return to.copy_in(source + from_offset, to_offset, bytes);
+  if (std::byte* target = to.data()) return from.copy_out(target + to_offset, from_offset, bytes);
+  std::vector<std::byte> between(static_cast<size_t>(bytes));
+  from.copy_out(between.data(), from_offset, bytes);
+  to.copy_in(between.data(), to_offset, bytes);
 }
-
-// Where a step finds a buffer.
-struct Ref {
-  bool temporary = false;
-  size_t index = 0;  // of an argument, or of a Lifetime
-};
-
-struct Step {
-  DeviceRuntime* device = nullptr;   // of what it writes
-  std::shared_ptr<Program> program;  // null: a copy between devices
-  std::vector<Ref> buffers;
-  std::vector<std::string> variables;
-};
-
-class Compiled : public Executable {
- public:
-  Compiled(const UOp& program, const std::string& device, const Changes& changes)
-      : device_(device), changes_(changes) {
-    for (const UOp& u : toposort(program))
-      if (is_variable(u)) variables_.push_back(u);
-    const std::vector<Kernel> kernels = schedule_kernels(program, changes.graph);
-    print_schedule(kernels);
-    place_temporaries(kernels);
-    dump_stage("plan", [&] { return plan_text(); });
-    if (options().verify >= 3) {
-      const CheckCounts checks = check_scheduled(program, kernels, changes);
-      count([&](Counters& c) {
-        c.checked_stages += checks.checked;
-        c.unchecked_stages += checks.unchecked;
-      });
-    }
-    compile_all(kernels);
-  }
-
-  void run(const std::vector<UOp>& arguments, const VariableValues& variables) override {
-    std::vector<std::shared_ptr<Memory>> held;
-    for (const UOp& a : arguments) {
-      held.push_back(storage::memory(a));
-      KOINE_REQUIRE(held.back(), Value, "buffer {} has no memory: it was never computed",
-                    a.as<BufferArg>().slot);
-    }
-    for (const UOp& v : variables_)
-      if (const auto it = variables.find(v.as<BufferArg>().name); it != variables.end())
-        require_in_range(v, it->second);
-    std::shared_ptr<Memory> arena;
-    if (!temporaries_.lifetimes.empty())
-      arena = device_runtime(device_).allocate(temporaries_.plan.arena_bytes);
-    std::vector<std::byte*> pointers;
-    std::vector<int64_t> sizes, values;
-    const double begin = now_seconds();
-    for (const Step& step : steps_) {
-      pointers.clear();
-      sizes.clear();
-      values.clear();
-      for (const Ref& r : step.buffers) {
-        pointers.push_back(r.temporary ? arena->data() + temporaries_.plan.offsets[r.index]
-                                       : held[r.index]->data());
-        sizes.push_back(r.temporary ? temporaries_.lifetimes[r.index].bytes
-                                    : held[r.index]->bytes());
-      }
-      for (const std::string& name : step.variables) {
-        const auto it = variables.find(name);
-        KOINE_REQUIRE(it != variables.end(), Key,
-                      "Variable '{}' has no value: bind it in realize()", name);
-        values.push_back(it->second);
-      }
-      run_step(step, {pointers, sizes, values});
-    }
-    const double seconds = now_seconds() - begin;
-    count([&](Counters& c) {
-      c.kernels += static_cast<int64_t>(steps_.size());
-      c.run_seconds += seconds;
-      c.operations += operations_;
-      c.bytes += bytes_;
-      c.temporary_bytes = std::max(c.temporary_bytes, temporaries_.plan.arena_bytes);
-    });
-  }
-
- private:
-  static void print_schedule(const std::vector<Kernel>& kernels) {
-    if (options().debug < 2) return;
-    for (size_t i = 0; i < kernels.size(); ++i) {
-      fmt::print(stderr, "kernel  {:3}: {} buffers, {}\n", i, kernels[i].buffers.size(),
-                 kernels[i].reason);
-      if (options().debug >= 3) fmt::print(stderr, "{}", tree_text(kernels[i].ast));
-    }
-  }
-
-  std::string plan_text() const {
-    std::string out = fmt::format("an arena of {} bytes\n", temporaries_.plan.arena_bytes);
-    for (size_t i = 0; i < temporaries_.lifetimes.size(); ++i) {
-      const Lifetime& t = temporaries_.lifetimes[i];
-      out +=
-          fmt::format("{} {} at {}: {} bytes, kernels {} to {}\n", dtype_name(t.buffer.dtype()),
-                      shape_text(t.buffer), temporaries_.plan.offsets[i], t.bytes, t.first, t.last);
-    }
-    return out;
-  }
-
-  void place_temporaries(const std::vector<Kernel>& kernels) {
-    temporaries_ = koine::place_temporaries(kernels, changes_.plan);
-    for (const Kernel& k : kernels) {
-      Step step;
-      const Device device = k.buffers[0].device();
-      step.device = &device_runtime(device ? device.name() : device_);
-      for (const UOp& b : k.buffers)
-        step.buffers.push_back(b.is(Op::Param)
-                                   ? Ref{false, static_cast<size_t>(b.as<BufferArg>().slot)}
-                                   : Ref{true, temporaries_.number.at(b)});
-      steps_.push_back(std::move(step));
-    }
-  }
-
-  void compile_all(const std::vector<Kernel>& kernels) {
-    const double start = now_seconds();
-    struct Work {
-      UOp ast;
-      DeviceRuntime* device;
-      std::shared_ptr<Program> program;
-      std::exception_ptr error;
-      const Changes* changes;
-    };
-    std::vector<Work> missing;
-    // Held from here on: the cache may drop any of them, now or by another thread.
-    std::map<std::string, std::unordered_map<UOp, std::shared_ptr<Program>>> programs;
-    for (size_t k = 0; k < kernels.size(); ++k) {
-      const UOp& ast = kernels[k].ast;
-      if (ast.is(Op::CustomFunction)) continue;
-      const std::string key = target_key(*steps_[k].device);
-      const auto [it, fresh] = programs[key].try_emplace(ast);
-      if (!fresh) continue;
-      if (!changes_.graph) it->second = program_cache().find(ast, key);
-      if (!it->second) missing.push_back({ast, steps_[k].device, nullptr, nullptr, &changes_});
-    }
-    compile_team().run(
-        [](void* context, int64_t i) {
-          Work& w = (*static_cast<std::vector<Work>*>(context))[static_cast<size_t>(i)];
-          try {
-            w.program = compile_kernel(w.ast, *w.device, *w.changes);
-          } catch (...) {
-            w.error = std::current_exception();
-          }
-        },
-        &missing, static_cast<int64_t>(missing.size()));
-    for (const Work& w : missing)
-      if (w.error) std::rethrow_exception(w.error);
-    for (const Work& w : missing) {
-      const std::string key = target_key(*w.device);
-      programs[key][w.ast] = w.program;
-      if (!changes_.graph) program_cache().add(w.ast, key, w.program);
-    }
-    for (size_t k = 0; k < kernels.size(); ++k) {
-      if (kernels[k].ast.is(Op::CustomFunction)) continue;
-      steps_[k].program = programs.at(target_key(*steps_[k].device)).at(kernels[k].ast);
-      steps_[k].variables = signature_of(steps_[k].program->kernel().linear).variables;
-      operations_ += steps_[k].program->kernel().estimate.operations;
-      bytes_ += steps_[k].program->kernel().estimate.bytes;
-    }
-    count([&](Counters& c) {
-      c.compiled += static_cast<int64_t>(missing.size());
-      c.compile_seconds += now_seconds() - start;
-    });
-  }
-
-  static void run_step(const Step& step, const Launch& launch) {
-    if (!step.program) {
-      std::memcpy(launch.buffers[0], launch.buffers[1],
-                  static_cast<size_t>(launch.buffer_bytes[0]));
-      return;
-    }
-    if (options().debug < 1) {
-      step.program->run(launch);
-      return;
-    }
-    const double start = now_seconds();
-    step.program->run(launch);
-    const double seconds = now_seconds() - start;
-    const KernelEstimate& e = step.program->kernel().estimate;
-    fmt::print(stderr, "run     {:32} {:9.1f} us {:8.2f} GFLOP/s {:8.2f} GB/s\n",
-               step.program->name(), seconds * 1e6, e.operations / seconds * 1e-9,
-               e.bytes / seconds * 1e-9);
-  }
-
-  std::string device_;  // of what lies on no device, such as constants
-  std::vector<UOp> variables_;
-  std::vector<Step> steps_;
-  Temporaries temporaries_;
-  Changes changes_;
-  double operations_ = 0, bytes_ = 0;
-};
 
 }  // namespace
 
-std::shared_ptr<Executable> build_executable(const UOp& program, const std::string& device,
-                                             const Changes& changes) {
-  return std::make_shared<Compiled>(program, device, changes);
+// --- Executable ----------------------------------------------------------------------------------
+
+Executable::Executable(const UOp& program, const std::string& device, const StageChange& change)
+    : device_(device) {
+  for (const UOp& u : toposort(program))
+    if (is_variable(u)) variables_.push_back(u);
+  const UOp scheduled = schedule_of(program, change);
+  schedule_ = planned(scheduled, change);
+  dump_stage("plan", [&] { return to_text(schedule_); });
+  if (options().verify >= 3) count_checks(check_scheduled(program, scheduled, schedule_, change));
+  const std::vector<Kernel> kernels = kernels_of(schedule_);
+  print_schedule(kernels);
+  lay_out(kernels);
+  add_segments(kernels);
+  compile(kernels, change);
 }
 
-void clear_program_cache() { program_cache().clear(); }
+DeviceRuntime& Executable::runtime_of(Device device) const {
+  return device_runtime(device ? device.name() : device_);
+}
+
+void Executable::lay_out(const std::vector<Kernel>& kernels) {
+  for (const Kernel& k : kernels)
+    for (const UOp& b : k.buffers)
+      if (b.is(Op::Param))
+        arguments_ = std::max(arguments_, static_cast<size_t>(b.as<BufferArg>().slot) + 1);
+  auto arena_of = [this](const UOp& buffer) {
+    const Device device = buffer.device();
+    size_t number = 0;
+    while (number < arenas_.size() && !(arenas_[number].device == device)) ++number;
+    if (number == arenas_.size()) arenas_.push_back({device, arena_bytes(schedule_, device)});
+    return arguments_ + number;
+  };
+  for (const Kernel& k : kernels) {
+    Entry entry{&runtime_of(k.device()),  nullptr,           places_.size(), k.buffers.size(),
+                variable_numbers_.size(), k.variables.size()};
+    for (const UOp& b : k.buffers) {
+      const BufferArg& arg = b.as<BufferArg>();
+      if (b.is(Op::Param))
+        places_.push_back({static_cast<size_t>(arg.slot), 0, -1});
+      else
+        places_.push_back({arena_of(b), arg.offset, largest_bytes(b)});
+    }
+    for (const UOp& v : k.variables)
+      variable_numbers_.push_back(static_cast<size_t>(
+          std::find(variables_.begin(), variables_.end(), v) - variables_.begin()));
+    entries_.push_back(std::move(entry));
+  }
+}
+
+void Executable::add_segments(const std::vector<Kernel>& kernels) {
+  const std::vector<std::vector<size_t>> needs = dependencies_of(kernels);
+  std::vector<size_t> segment_of;
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    const bool alone = kernels[k].ast.is(Op::CustomFunction);
+    const bool goes_on = k > 0 && !alone && !kernels[k - 1].ast.is(Op::CustomFunction) &&
+                         entries_[k].device == entries_[k - 1].device;
+    if (!goes_on) segments_.push_back({k, 0, {}});
+    Segment& own = segments_.back();
+    ++own.count;
+    segment_of.push_back(segments_.size() - 1);
+    for (const size_t n : needs[k])
+      if (segment_of[n] != segment_of[k] && (alone || entries_[n].device != entries_[k].device))
+        own.waits.push_back(segment_of[n]);
+  }
+}
+
+void Executable::compile(const std::vector<Kernel>& kernels, const StageChange& change) {
+  std::vector<CompileRequest> requests;
+  for (size_t k = 0; k < kernels.size(); ++k)
+    if (!kernels[k].ast.is(Op::CustomFunction))
+      requests.push_back({kernels[k].ast, entries_[k].device});
+  const auto programs = compile_kernels(requests, change);
+  size_t next = 0;
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    if (kernels[k].ast.is(Op::CustomFunction)) continue;
+    entries_[k].program = programs[next++];
+    operations_ += entries_[k].program->kernel().estimate.operations;
+    bytes_ += entries_[k].program->kernel().estimate.bytes;
+  }
+}
+
+// --- Submission ----------------------------------------------------------------------------------
+
+Submission::Submission(std::shared_ptr<const Executable> executable,
+                       const std::vector<UOp>& arguments, const VariableValues& variables)
+    : executable_(std::move(executable)),
+      bound_(executable_->variables_.size()),
+      is_bound_(executable_->variables_.size()) {
+  const Executable& e = *executable_;
+  memory_.resize(e.arguments_ + e.arenas_.size());
+  for (size_t k = 0; k < e.arguments_; ++k) set_argument(k, arguments[k]);
+  for (const auto& [name, value] : variables) set_variable(name, value);
+  for (size_t a = 0; a < e.arenas_.size(); ++a)
+    memory_[e.arguments_ + a] = e.runtime_of(e.arenas_[a].device).allocate(e.arenas_[a].bytes);
+}
+
+void Submission::set_argument(size_t slot, const UOp& buffer) {
+  KOINE_REQUIRE(slot < executable_->arguments_, Value,
+                "the step has {} arguments, there is none at {}", executable_->arguments_, slot);
+  std::shared_ptr<Memory> memory = storage::memory(buffer);
+  KOINE_REQUIRE(memory, Value, "buffer {} has no memory: it was never computed",
+                buffer.as<BufferArg>().slot);
+  KOINE_REQUIRE(!memory_[slot] || memory_[slot]->bytes() == memory->bytes(), Value,
+                "argument {} of the step has {} bytes, the buffer given for it {}", slot,
+                memory_[slot]->bytes(), memory->bytes());
+  memory_[slot] = std::move(memory);
+  ready_ = false;
+}
+
+void Submission::set_variable(const std::string& name, int64_t value) {
+  const auto& known = executable_->variables_;
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (known[i].as<BufferArg>().name != name) continue;
+    require_in_range(known[i], value);
+    bound_[i] = value;
+    is_bound_[i] = true;
+    ready_ = false;
+  }
+}
+
+// The flat lists that launches point into.
+void Submission::make_ready() {
+  const Executable& e = *executable_;
+  addresses_.clear();
+  sizes_.clear();
+  values_.clear();
+  for (const Executable::Place& p : e.places_) {
+    addresses_.push_back(memory_[p.memory]->address() + p.offset);
+    sizes_.push_back(p.bytes < 0 ? memory_[p.memory]->bytes() : p.bytes);
+  }
+  for (const size_t i : e.variable_numbers_) {
+    KOINE_REQUIRE(is_bound_[i], Key, "Variable '{}' has no value: bind it in realize()",
+                  e.variables_[i].as<BufferArg>().name);
+    values_.push_back(bound_[i]);
+  }
+  commands_.clear();
+  for (const Executable::Entry& entry : e.entries_)
+    commands_.push_back({entry.program.get(), launch_of(entry)});
+  submitted_.assign(e.segments_.size(), 0);
+  ready_ = true;
+}
+
+Launch Submission::launch_of(const Executable::Entry& entry) const {
+  return {{addresses_.data() + entry.first_place, entry.places},
+          {sizes_.data() + entry.first_place, entry.places},
+          {values_.data() + entry.first_variable, entry.variables}};
+}
+
+void Submission::run() {
+  const double begin = now_seconds();
+  if (!ready_) make_ready();
+  const Executable& e = *executable_;
+  for (size_t s = 0; s < e.segments_.size(); ++s) submit(e.segments_[s], s);
+  for (size_t s = 0; s < e.segments_.size(); ++s)
+    e.entries_[e.segments_[s].first].device->queue().wait(submitted_[s]);
+  const double seconds = now_seconds() - begin;
+  count([&](Counters& c) {
+    c.kernels += static_cast<int64_t>(e.entries_.size());
+    c.operations += e.operations_;
+    c.bytes += e.bytes_;
+    c.run_seconds += seconds;
+    for (const Executable::Arena& a : e.arenas_)
+      c.temporary_bytes = std::max(c.temporary_bytes, a.bytes);
+  });
+}
+
+void Submission::submit(const Executable::Segment& segment, size_t number) {
+  const Executable& e = *executable_;
+  for (const size_t earlier : segment.waits)
+    e.entries_[e.segments_[earlier].first].device->queue().wait(submitted_[earlier]);
+  const Executable::Entry& first = e.entries_[segment.first];
+  if (!first.program) return run_on_host(first);
+  if (options().debug >= 1) {
+    for (size_t k = 0; k < segment.count; ++k) run_with_report(e.entries_[segment.first + k]);
+    return;
+  }
+  submitted_[number] =
+      first.device->queue().submit({commands_.data() + segment.first, segment.count});
+}
+
+// A copy between devices.
+void Submission::run_on_host(const Executable::Entry& entry) {
+  const Executable::Place* places = executable_->places_.data() + entry.first_place;
+  copy(*memory_[places[0].memory], places[0].offset, *memory_[places[1].memory], places[1].offset,
+       sizes_[entry.first_place]);
+}
+
+void Submission::run_with_report(const Executable::Entry& entry) {
+  const double start = now_seconds();
+  const Command command{entry.program.get(), launch_of(entry)};
+  Queue& queue = entry.device->queue();
+  queue.wait(queue.submit({&command, 1}));
+  const double seconds = now_seconds() - start;
+  const KernelEstimate& e = entry.program->kernel().estimate;
+  fmt::print(stderr, "run     {:32} {:9.1f} us {:8.2f} GFLOP/s {:8.2f} GB/s\n",
+             entry.program->name(), seconds * 1e6, e.operations / seconds * 1e-9,
+             e.bytes / seconds * 1e-9);
+}
 
 }  // namespace koine

@@ -1,5 +1,4 @@
 #pragma once
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,33 +6,102 @@
 #include "koine/engine/engine.hpp"
 #include "koine/ir/uop.hpp"
 #include "koine/lower/pipeline.hpp"
-#include "koine/lower/plan.hpp"
+#include "koine/lower/schedule.hpp"
+#include "koine/runtime/device.hpp"
 
 namespace koine {
 
-/// A scheduled, compiled and planned program: steps over its arguments and one arena of
-/// temporaries. Immutable; runs on any arguments of the same shapes, from any thread.
+/// A planned host program (`lower/schedule`) with a compiled program for each distinct kernel, and
+/// the flat list made from it that runs. Immutable; any number of Submissions share it.
 class Executable {
  public:
-  virtual ~Executable() = default;
-  /// `arguments[k]` is the Buffer for Param slot k.
-  virtual void run(const std::vector<UOp>& arguments, const VariableValues& variables) = 0;
+  /// Stages 2 to 8 of a stateless program, verified by KOINE_VERIFY. What lies on no device runs on
+  /// `device`. With `change`, kernels neither come from the cache nor go there.
+  Executable(const UOp& program, const std::string& device, const StageChange& change = {});
+
+  /// The host program: what is printed, inspected and exported.
+  const UOp& schedule() const { return schedule_; }
+
+ private:
+  friend class Submission;
+
+  // Where an argument of a launch lies.
+  struct Place {
+    size_t memory;   // the number of an argument; of an arena behind these
+    int64_t offset;  // in bytes
+    int64_t bytes;   // of a temporary; -1: as many as the argument has
+  };
+  // One Call.
+  struct Entry {
+    DeviceRuntime* device = nullptr;
+    std::shared_ptr<Program> program;  // null: a function of the host
+    size_t first_place = 0, places = 0;
+    size_t first_variable = 0, variables = 0;
+  };
+  // Entries that are handed to a queue together, or one function of the host.
+  struct Segment {
+    size_t first = 0, count = 0;
+    std::vector<size_t> waits;  // earlier segments, of other queues
+  };
+  struct Arena {
+    Device device;
+    int64_t bytes;
+  };
+
+  DeviceRuntime& runtime_of(Device device) const;
+  void lay_out(const std::vector<Kernel>& kernels);
+  void add_segments(const std::vector<Kernel>& kernels);
+  void compile(const std::vector<Kernel>& kernels, const StageChange& change);
+
+  std::string device_;  // of what lies on no device, such as constants
+  UOp schedule_;
+  std::vector<UOp> variables_;
+  size_t arguments_ = 0;
+  std::vector<Arena> arenas_;
+  std::vector<Entry> entries_;
+  std::vector<Segment> segments_;
+  std::vector<Place> places_;
+  std::vector<size_t> variable_numbers_;
+  double operations_ = 0, bytes_ = 0;
 };
 
-/// How tests break stages: the graph stages of a program (also "rangeify", "plan" aside), with
-/// "render" for what machine code is made of, and the memory plan.
-struct Changes {
-  StageChange graph;
-  std::function<void(MemoryPlan&)> plan;
+/// An executable with its arguments: a step that can run again and again (row L9). It holds its
+/// memory; one thread uses it at a time.
+class Submission {
+ public:
+  /// `arguments[k]` is the Buffer for Param slot k. Throws Error (Value) where a Variable is out of
+  /// its range or a Buffer has no memory.
+  Submission(std::shared_ptr<const Executable> executable, const std::vector<UOp>& arguments,
+             const VariableValues& variables);
+
+  Submission(Submission&&) = default;
+  Submission& operator=(Submission&&) = default;
+
+  /// Runs to completion. Throws Error (Key) where a Variable that a kernel reads has no value.
+  void run();
+  /// Another Buffer of the same size in place of an argument.
+  void set_argument(size_t slot, const UOp& buffer);
+  void set_variable(const std::string& name, int64_t value);
+  /// The host program that runs.
+  const UOp& schedule() const { return executable_->schedule(); }
+
+ private:
+  void make_ready();
+  void submit(const Executable::Segment& segment, size_t number);
+  void run_on_host(const Executable::Entry& entry);
+  Launch launch_of(const Executable::Entry& entry) const;
+  void run_with_report(const Executable::Entry& entry);
+
+  std::shared_ptr<const Executable> executable_;
+  std::vector<std::shared_ptr<Memory>> memory_;  // of arguments, then arenas
+  std::vector<std::byte*> addresses_;            // of the places
+  std::vector<int64_t> sizes_;
+  std::vector<int64_t> bound_;  // of the Variables
+  std::vector<bool> is_bound_;
+  std::vector<int64_t> values_;  // as the launches want them
+  std::vector<Command> commands_;
+  std::vector<uint64_t> submitted_;  // numbers that the queues gave, by segment
+  bool ready_ = false;
 };
-
-/// Stages 2 to 8, verified by KOINE_VERIFY. With `changes`, programs neither come from the cache
-/// nor go there.
-std::shared_ptr<Executable> build_executable(const UOp& program, const std::string& device,
-                                             const Changes& changes = {});
-void clear_program_cache();
-
-/// Changes the counters under their lock.
-void count(const std::function<void(Counters&)>& change);
 
 }  // namespace koine

@@ -1,7 +1,6 @@
 #include "koine/engine/promises.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/binding.hpp"
@@ -13,13 +12,6 @@
 
 namespace koine {
 namespace {
-
-// Whether a value is the same whenever it is computed: memory may change, Variables are bound anew.
-bool is_lasting(const UOp& value) {
-  const NodeList below = toposort(value);
-  return std::none_of(below.begin(), below.end(),
-                      [](const UOp& u) { return u.is(Op::Param) || u.is(Op::Buffer); });
-}
 
 // One uint8: whether any position leaves its range.
 UOp is_broken(const UOp& promise) {
@@ -37,7 +29,7 @@ std::vector<Element> elements(const UOp& buffer) {
   size_t count = 1;
   for (const int64_t size : present_sizes(buffer)) count *= static_cast<size_t>(size);
   std::vector<Element> out(count);
-  if (!out.empty()) std::memcpy(out.data(), memory->data(), out.size() * sizeof(Element));
+  memory->copy_out(out.data(), 0, static_cast<int64_t>(out.size() * sizeof(Element)));
   return out;
 }
 
@@ -69,29 +61,37 @@ std::vector<Element> elements(const UOp& buffer) {
 
 }  // namespace
 
-void check_promises(const std::vector<UOp>& values, const VariableValues& variables) {
-  static const uint32_t kept = fresh_normal_bit();
-  auto find = [](const UOp& root) {
-    std::vector<UOp> found;
-    for (const UOp& u : toposort(root))
-      if (u.is(Op::Assume) && !is_normal(u.node(), kept)) found.push_back(u);
-    return found;
-  };
-  const UOp root = sink(values);
-  std::vector<UOp> promises = find(root);
-  if (promises.empty()) return;
-  // Inside of a Function a promise speaks of Params: look at it with the arguments in their place.
-  if (const NodeList order = toposort(root);
-      std::any_of(order.begin(), order.end(), [](const UOp& u) { return u.is(Op::Function); }))
-    promises = find(inline_functions(root));
-  std::vector<UOp> broken;
-  for (const UOp& p : promises) broken.push_back(is_broken(p));
-  const std::vector<UOp> flags = realize(broken, variables);
-  for (size_t i = 0; i < promises.size(); ++i) {
-    if (!device_runtime(flags[i].device().name()).computes()) continue;
-    if (elements<uint8_t>(flags[i])[0] != 0) report(promises[i], variables);
-    if (is_lasting(promises[i])) mark_normal(promises[i].node(), kept);
+std::vector<UOp> promises_of(const std::vector<UOp>& values) {
+  if ((sink(values).node()->ops_below & mask_of(Op::Assume)) == 0) return {};
+  std::vector<UOp> out;
+  for (const UOp& u : toposort(inline_functions(sink(values)))) {
+    if (!u.is(Op::Assume)) continue;
+    const Interval &is = u.src(0).bounds(), &low = u.src(1).bounds(), &high = u.src(2).bounds();
+    const bool holds = is.low >= low.high && is.high <= high.low;
+    if (!holds) out.push_back(u);
   }
+  return out;
+}
+
+UOp any_broken(const std::vector<UOp>& promises) {
+  UOp out;
+  for (const UOp& p : promises) out = out ? bit_or(out, is_broken(p)) : is_broken(p);
+  return out;
+}
+
+void check_promises(const std::vector<UOp>& values, const VariableValues& variables) {
+  const std::vector<UOp> promises = promises_of(values);
+  if (promises.empty()) return;
+  const UOp flag = realize({contiguous(any_broken(promises))}, variables)[0];
+  if (!device_runtime(flag.device().name()).computes()) return;
+  if (elements<uint8_t>(flag)[0] != 0) report_broken(promises, variables);
+}
+
+void report_broken(const std::vector<UOp>& promises, const VariableValues& variables) {
+  for (const UOp& p : promises)
+    if (elements<uint8_t>(realize({contiguous(is_broken(p))}, variables)[0])[0] != 0)
+      report(p, variables);
+  KOINE_INVARIANT(false, "a promise is broken, and none is");
 }
 
 }  // namespace koine

@@ -6,9 +6,16 @@
 
 namespace koine {
 
-/// Computes what these values promise about user positions (Assume) and throws an Index error that
-/// names the first position out of range; nothing else has run by then (amendment C28). A promise
-/// about memory or Variables is looked at each time, since these change.
+/// What values promise about positions that the user gave (Assume), with the arguments of Functions
+/// in their places. What holds by itself is not among them.
+std::vector<UOp> promises_of(const std::vector<UOp>& values);
+
+/// One UInt8: whether any of these promises is broken.
+UOp any_broken(const std::vector<UOp>& promises);
+
+/// Computes whether they are kept and throws like `report_broken` where one is not.
 void check_promises(const std::vector<UOp>& values, const VariableValues& variables);
+/// Throws an Index error that names the first position out of range.
+[[noreturn]] void report_broken(const std::vector<UOp>& promises, const VariableValues& variables);
 
 }  // namespace koine

@@ -3,6 +3,11 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+
 namespace koine::storage {
 namespace {
 
@@ -35,6 +40,16 @@ void on_death(uint64_t id) {
 }
 
 }  // namespace
+
+UOp make_buffer(const UOp& shape, DType dtype, Device device) {
+  UOp buffer = new_buffer(shape, dtype, device);
+  int64_t bytes = 0;
+  KOINE_REQUIRE(!__builtin_mul_overflow(largest_numel(buffer), item_size(dtype), &bytes), Memory,
+                "a tensor of shape {} and dtype {} does not fit into memory", shape_text(buffer),
+                dtype_name(dtype));
+  set_memory(buffer, device_runtime(device.name()).allocate(bytes));
+  return buffer;
+}
 
 void set_memory(const UOp& buffer, std::shared_ptr<Memory> memory) {
   Tables& t = tables();

@@ -12,6 +12,8 @@
 // their graphs.
 namespace koine::storage {
 
+/// A new Buffer node with memory behind it whose contents are arbitrary.
+UOp make_buffer(const UOp& shape, DType dtype, Device device);
 void set_memory(const UOp& buffer, std::shared_ptr<Memory> memory);
 std::shared_ptr<Memory> memory(const UOp& buffer);
 

@@ -1,7 +1,9 @@
 #include "koine/engine/updates.hpp"
 
 #include "koine/engine/engine.hpp"
+#include "koine/engine/prepare.hpp"
 #include "koine/engine/storage.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/transform/function.hpp"
@@ -25,16 +27,12 @@ bool is_update(UOp u) {
   return is_private_copy(u);
 }
 
-std::string device_of(const UOp& value) {
-  const Device d = value.device();
-  return d ? d.name() : default_device();
-}
-
-int64_t bytes_of(const UOp& value) { return value.numel() * item_size(value.dtype()); }
+int64_t bytes_of(const UOp& value) { return largest_numel(value) * item_size(value.dtype()); }
 
 }  // namespace
 
-Updates::Updates(const std::vector<UOp>& request, const std::function<bool(const UOp&)>& lasts)
+Updates::Updates(const std::vector<UOp>& request, const std::function<bool(const UOp&)>& lasts,
+                 bool in_place)
     : lasts_(lasts), originals_(request), graphs_(request), order_(UOp()) {
   UOp root = sink(request);
   if (bodies_store(root)) {
@@ -46,7 +44,7 @@ Updates::Updates(const std::vector<UOp>& request, const std::function<bool(const
     for (const UOp& s : u.src()) ++uses_[s.node()];
   for (const UOp& g : graphs_) requested_.insert(g.node());
   find_roots();
-  for (Root& r : roots_) choose_memory(r);
+  for (Root& r : roots_) choose_memory(r, in_place);
   rewrite();
 }
 
@@ -68,12 +66,12 @@ void Updates::find_roots() {
 }
 
 // Memory for a root: what it copies, if that can be written in place.
-void Updates::choose_memory(Root& root) {
+void Updates::choose_memory(Root& root, bool in_place) {
   const Borrowed uncounted(root.node);
   const UOp& node = uncounted;
   UOp old = realized_buffer(node);
   if (!old && is_private_copy(node)) old = realized_buffer(node.src(0));
-  root.in_place = old && old.device().name() == device_of(node) && nobody_wants(old);
+  root.in_place = in_place && old && old.device().name() == device_of(node) && nobody_wants(old);
   root.memory =
       root.in_place ? old : buffer_from_host(node.shape(), node.dtype(), device_of(node), nullptr);
 }

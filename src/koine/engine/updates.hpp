@@ -20,8 +20,10 @@ namespace koine {
 /// computed from them is computed by this program too, if that is no more than the copy would be.
 class Updates {
  public:
-  /// `lasts`: whether a value stands for its result once it has been computed.
-  Updates(const std::vector<UOp>& request, const std::function<bool(const UOp&)>& lasts);
+  /// `lasts`: whether a value stands for its result once it has been computed. `in_place` false:
+  /// every private copy becomes new memory.
+  Updates(const std::vector<UOp>& request, const std::function<bool(const UOp&)>& lasts,
+          bool in_place = true);
 
   /// What to compute: the request, then what is held.
   const std::vector<UOp>& values() const { return values_; }
@@ -41,7 +43,7 @@ class Updates {
   };
 
   void find_roots();
-  void choose_memory(Root& root);
+  void choose_memory(Root& root, bool in_place);
   bool nobody_wants(const UOp& memory);
   bool is_settled(const UOp& u);
   bool keep_held(const std::vector<const Node*>& held, const UOp& memory);

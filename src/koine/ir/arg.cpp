@@ -67,6 +67,7 @@ struct Hasher {
     uint64_t h = hash_mix(static_cast<uint64_t>(v.slot),
                           static_cast<uint64_t>(v.dtype) * 4 + static_cast<uint64_t>(v.space));
     if (v.device) h = hash_mix(h, hash_text(v.device.name()));
+    if (v.offset >= 0) h = hash_mix(h, static_cast<uint64_t>(v.offset));
     return v.name.empty() ? h : hash_mix(h, hash_text(v.name));
   }
   uint64_t operator()(const RangeArg& v) const {

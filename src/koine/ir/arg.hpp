@@ -60,7 +60,8 @@ struct BufferArg {
   DType dtype;
   Device device;
   AddrSpace space = AddrSpace::Global;
-  std::string name;  ///< of a Variable; empty otherwise
+  std::string name;     ///< of a Variable; empty otherwise
+  int64_t offset = -1;  ///< bytes into its device's arena; -1: not placed
   bool operator==(const BufferArg&) const = default;
 };
 struct RangeArg {

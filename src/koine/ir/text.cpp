@@ -51,6 +51,7 @@ struct ArgPrinter {
     std::string out = fmt::format("{} {} {}", v.slot, dtype_name(v.dtype), addrspace_name(v.space));
     if (v.device) out += " @" + quote(v.device.name());
     if (!v.name.empty()) out += " " + quote(v.name);
+    if (v.offset >= 0) out += fmt::format(" at {}", v.offset);
     return out;
   }
   std::string operator()(const RangeArg& v) const {
@@ -223,6 +224,10 @@ class LineParser {
         }
         b.device = device();
         if (peek('"')) b.name = quoted();
+        if (op == Op::Buffer && !peek(']')) {
+          if (word() != "at") fail("expected at");
+          b.offset = number<int64_t>();
+        }
         return b;
       }
       case Op::Permute:

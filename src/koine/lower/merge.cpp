@@ -13,6 +13,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/optimize.hpp"
+#include "koine/lower/schedule.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -22,6 +23,19 @@ namespace {
 constexpr size_t most_buffers = 32;
 constexpr size_t most_stores = 64;
 constexpr size_t most_looked_at = 256;  // kernels, when a path is looked for
+
+// A launch that may still change: a Kernel, and those that must run before.
+struct Draft {
+  UOp ast;
+  std::vector<UOp> buffers;
+  std::string reason;
+  std::vector<size_t> needs;
+  Device device() const {
+    const auto on =
+        std::find_if(buffers.begin(), buffers.end(), [](const UOp& b) { return bool(b.device()); });
+    return on == buffers.end() ? Device() : on->device();
+  }
+};
 
 // A kernel of one loop nest whose Stores go to places that nothing else in it touches.
 struct Nest {
@@ -57,8 +71,9 @@ bool is_contraction(const UOp& reduce) {
   return false;
 }
 
-std::optional<Nest> nest_of(const Kernel& kernel) {
-  if (kernel.apart || !kernel.ast.is(Op::Sink) || kernel.ast.src().size() != 1) return std::nullopt;
+std::optional<Nest> nest_of(const Draft& kernel) {
+  if (kernel.reason == asked_for || !kernel.ast.is(Op::Sink) || kernel.ast.src().size() != 1)
+    return std::nullopt;
   UOp body = kernel.ast.src(0);
   Nest out;
   if (body.is(Op::End)) {
@@ -91,15 +106,22 @@ std::optional<Nest> nest_of(const Kernel& kernel) {
 // Kernels that have become one, by their positions.
 class Merger {
  public:
-  explicit Merger(std::vector<Kernel> kernels) : kernels_(std::move(kernels)) {
-    for (size_t k = 0; k < kernels_.size(); ++k) {
+  explicit Merger(const UOp& schedule) {
+    const std::vector<Kernel> launches = kernels_of(schedule);
+    std::vector<std::vector<size_t>> needs = dependencies_of(launches);
+    for (size_t k = 0; k < launches.size(); ++k) {
+      const Kernel& launch = launches[k];
+      kernels_.push_back({launch.ast,
+                          {launch.buffers.begin(), launch.buffers.end()},
+                          std::string(launch.reason),
+                          std::move(needs[k])});
       nests_.push_back(nest_of(kernels_[k]));
       group_.push_back(k);
       for (const UOp& b : kernels_[k].buffers) readers_[b.node()].push_back(k);
     }
   }
 
-  std::vector<Kernel> run() {
+  UOp run() {
     for (size_t k = 0; k < kernels_.size(); ++k)
       if (nests_[k])
         for (const size_t other : neighbours(k)) (void)merge(merged_into(other), k);
@@ -136,12 +158,11 @@ class Merger {
     if (a.loops != b.loops || a.operations + b.operations > most_fused_operations ||
         a.stores.size() + b.stores.size() > most_stores)
       return false;
-    const Device device = kernels_[first].buffers[0].device();
-    if (!(device == kernels_[second].buffers[0].device())) return false;
+    if (!(kernels_[first].device() == kernels_[second].device())) return false;
     const bool feeds = depends(second, first);
     if (depends(first, second)) return false;
     if (is_between(first, second) || is_between(second, first)) return false;
-    std::optional<Kernel> both = joined(first, second, feeds);
+    std::optional<Draft> both = joined(first, second, feeds);
     if (!both) return false;
     std::vector<size_t>& needs = both->needs;
     needs = kernels_[first].needs;
@@ -180,9 +201,9 @@ class Merger {
   }
 
   // Both bodies over the same loops; what the first stores, the second takes as a value.
-  std::optional<Kernel> joined(size_t first, size_t second, bool feeds) const {
-    const Kernel &a = kernels_[first], &b = kernels_[second];
-    Kernel out = a;
+  std::optional<Draft> joined(size_t first, size_t second, bool feeds) const {
+    const Draft &a = kernels_[first], &b = kernels_[second];
+    Draft out = a;
     out.reason = b.reason;
     Substitution renamed;
     absl::flat_hash_map<std::pair<const Node*, DType>, int64_t> slots;
@@ -207,7 +228,7 @@ class Merger {
 
   // Memory that is seen with two dtypes has two slots, and loads from one do not wait for stores to
   // the other.
-  static bool stores_under_two_dtypes(const Kernel& k) {
+  static bool stores_under_two_dtypes(const Draft& k) {
     const NodeList order = toposort(k.ast);
     return std::any_of(order.begin(), order.end(), [&](const UOp& u) {
       return u.is(Op::Store) && std::count(k.buffers.begin(), k.buffers.end(),
@@ -229,7 +250,7 @@ class Merger {
   }
 
   // The folds of the second kernel get loops of their own.
-  static void renumber_reduces(const Kernel& a, const Kernel& b, Substitution& renamed) {
+  static void renumber_reduces(const Draft& a, const Draft& b, Substitution& renamed) {
     const std::vector<UOp> taken = kernel_ranges(a.ast);
     int64_t next = taken.empty() ? 0 : taken.back().as<RangeArg>().id + 1;
     for (const UOp& r : kernel_ranges(b.ast))
@@ -274,8 +295,8 @@ class Merger {
 
   // --- the merged schedule -------------------------------------------------------------------
 
-  std::vector<Kernel> in_order() {
-    std::vector<size_t> waits(kernels_.size()), position(kernels_.size());
+  UOp in_order() {
+    std::vector<size_t> waits(kernels_.size());
     std::vector<std::vector<size_t>> users(kernels_.size()), needs(kernels_.size());
     for (size_t k = 0; k < kernels_.size(); ++k) {
       if (group_[k] != k) continue;
@@ -289,20 +310,17 @@ class Merger {
     std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready;
     for (size_t k = 0; k < kernels_.size(); ++k)
       if (group_[k] == k && waits[k] == 0) ready.push(k);
-    std::vector<Kernel> out;
+    std::vector<UOp> out;
     while (!ready.empty()) {
       const size_t k = ready.top();
       ready.pop();
-      position[k] = out.size();
-      out.push_back(std::move(kernels_[k]));
-      out.back().needs.clear();
-      for (const size_t n : needs[k]) out.back().needs.push_back(position[n]);
+      out.push_back(kernel_call(kernels_[k].ast, kernels_[k].buffers, kernels_[k].reason));
       for (const size_t user : users[k])
         if (--waits[user] == 0) ready.push(user);
     }
     const bool all = std::all_of(waits.begin(), waits.end(), [](size_t n) { return n == 0; });
     KOINE_INVARIANT(all, "merged kernels wait for each other");
-    return out;
+    return UOp::make(Op::Linear, out);
   }
 
   // Temporaries that only their own kernel used are values of it now.
@@ -324,13 +342,12 @@ class Merger {
   }
 
   // The same kernel with these Stores alone; slots are numbered anew.
-  static Kernel with_stores(const Kernel& k, const std::vector<UOp>& stores,
-                            const std::vector<UOp>& loops) {
-    Kernel out{sink(std::vector<UOp>{end(stores.size() == 1 ? stores[0] : group(stores), loops)}),
-               {},
-               k.reason,
-               false,
-               k.needs};
+  static Draft with_stores(const Draft& k, const std::vector<UOp>& stores,
+                           const std::vector<UOp>& loops) {
+    Draft out{sink(std::vector<UOp>{end(stores.size() == 1 ? stores[0] : group(stores), loops)}),
+              {},
+              k.reason,
+              k.needs};
     Substitution renamed;
     for_each_param(out.ast, [&](const UOp& p, int64_t slot) {
       renamed.emplace(p, with_slot(p, static_cast<int64_t>(out.buffers.size())));
@@ -340,7 +357,7 @@ class Merger {
     return out;
   }
 
-  std::vector<Kernel> kernels_;
+  std::vector<Draft> kernels_;
   std::vector<std::optional<Nest>> nests_;
   std::vector<size_t> group_;  // kernel -> that into which it went
   absl::flat_hash_map<const Node*, std::vector<size_t>> readers_;  // of a buffer, ascending
@@ -348,8 +365,6 @@ class Merger {
 
 }  // namespace
 
-std::vector<Kernel> merge_kernels(std::vector<Kernel> kernels) {
-  return Merger(std::move(kernels)).run();
-}
+UOp merge_kernels(const UOp& schedule) { return Merger(schedule).run(); }
 
 }  // namespace koine

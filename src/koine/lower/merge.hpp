@@ -1,13 +1,12 @@
 #pragma once
-#include <vector>
-
-#include "koine/lower/rangeify.hpp"
+#include "koine/ir/uop.hpp"
 
 namespace koine {
 
-/// Stage 2, last pass: kernels over the same loops become one with several Stores (row W11) where
-/// that saves a pass over memory: one reads what the other stores, element by element, or both read
-/// the same buffer. A temporary that nobody else reads is not stored any more.
-std::vector<Kernel> merge_kernels(std::vector<Kernel> kernels);
+/// Stage 2, last pass: kernels of a host program over the same loops become one with several Stores
+/// (row W11) where that saves a pass over memory: one reads what the other stores, element by
+/// element, or both read the same buffer. A temporary that nobody else reads is not stored any
+/// more.
+UOp merge_kernels(const UOp& schedule);
 
 }  // namespace koine

@@ -15,7 +15,7 @@ class Ordering {
   Ordering(const std::vector<Footprint>& kernels, const Versions& versions)
       : kernels_(kernels), versions_(versions) {
     for (size_t k = 0; k < kernels.size(); ++k) makers_[kernels[k].makes.node()].push_back(k);
-    out_.needs.resize(kernels.size());
+    needs_.resize(kernels.size());
     for (size_t k = 0; k < kernels.size(); ++k) connect(k);
   }
 
@@ -66,7 +66,7 @@ class Ordering {
   void connect(size_t k) {
     auto follow = [&](const UOp& state) {
       for (const size_t earlier : effects(state))
-        if (earlier != k) out_.needs[k].push_back(earlier);
+        if (earlier != k) needs_[k].push_back(earlier);
     };
     for (const UOp& state : kernels_[k].reads) {
       follow(state);
@@ -76,7 +76,7 @@ class Ordering {
       follow(version);
       // Stores of one After into one version: in the order they are listed.
       for (const size_t other : makers(kernels_[k].makes))
-        if (other < k && overwrites(other, version)) out_.needs[k].push_back(other);
+        if (other < k && overwrites(other, version)) needs_[k].push_back(other);
     }
   }
 
@@ -90,7 +90,7 @@ class Ordering {
         if (!overwrites(k, version)) continue;
         any = true;
         if (k == reader) continue;
-        out_.needs[k].push_back(reader);
+        needs_[k].push_back(reader);
         old_states_.emplace(std::pair(k, reader), version);
       }
       if (any || !(versions_.of(after) == after)) return;
@@ -109,8 +109,8 @@ class Ordering {
         }
         state[k] = State::Open;
       }
-      if (next < out_.needs[k].size()) {
-        const size_t earlier = out_.needs[k][next++];
+      if (next < needs_[k].size()) {
+        const size_t earlier = needs_[k][next++];
         if (state[earlier] == State::Open) return break_circle(stack, earlier);
         if (state[earlier] == State::New) stack.emplace_back(earlier, 0);
         continue;
@@ -137,6 +137,7 @@ class Ordering {
   const Versions& versions_;
   absl::flat_hash_map<const Node*, Numbers> makers_;
   absl::flat_hash_map<std::pair<size_t, size_t>, UOp> old_states_;  // (waits, reader) -> version
+  std::vector<Numbers> needs_;  // of each: those that must run earlier
   KernelOrder out_;
 };
 

@@ -14,8 +14,7 @@ struct Footprint {
 };
 
 struct KernelOrder {
-  std::vector<size_t> sequence;            ///< one legal order
-  std::vector<std::vector<size_t>> needs;  ///< of each: those that must run earlier
+  std::vector<size_t> sequence;  ///< one legal order
   /// Versions that must be read both before and after they are overwritten, so that no order
   /// exists; with copies of them to read from one does. Then `sequence` is not complete.
   std::vector<UOp> to_copy;

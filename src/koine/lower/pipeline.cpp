@@ -111,7 +111,6 @@ void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
                                to,
                                apply,
                                {},
-                               {},
                                observed.types,
                                stage.liberties}));
     before = after;
@@ -142,6 +141,7 @@ UOp run_stage(const Stage& stage, const UOp& in, Observed& observed) {
 
 VerifyLevel level_after(std::string_view stage) {
   if (stage == "callify" || stage == "decide") return VerifyLevel::Program;
+  if (stage == "plan") return VerifyLevel::Schedule;
   if (stage == "expand") return VerifyLevel::Shaped;
   if (stage == "select") return VerifyLevel::Selected;
   return stage == "rangeify" || stage == "optimize" ? VerifyLevel::Kernel : VerifyLevel::Linear;

@@ -1,64 +1,105 @@
 #include "koine/lower/plan.hpp"
 
+#include <absl/container/flat_hash_map.h>
+
 #include <algorithm>
-#include <numeric>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/lower/schedule.hpp"
 
 namespace koine {
 namespace {
 
 constexpr int64_t alignment = 64;
 
-bool meet(const Lifetime& a, const Lifetime& b) { return a.first <= b.last && b.first <= a.last; }
+// A temporary with the launches between which it must keep its bytes.
+struct Lifetime {
+  UOp buffer;
+  int64_t bytes = 0, offset = 0;
+  size_t first = 0, last = 0;  // inclusive
+
+  bool meets(const Lifetime& other) const {
+    return buffer.device() == other.buffer.device() && first <= other.last && other.first <= last;
+  }
+};
+
+std::vector<Lifetime> lifetimes_of(const UOp& schedule) {
+  std::vector<Lifetime> out;
+  absl::flat_hash_map<const Node*, size_t> number;
+  for (size_t k = 0; k < schedule.src().size(); ++k)
+    for (const UOp& b : schedule.src(k).src()) {
+      if (!b.is(Op::Buffer)) continue;
+      const auto [it, fresh] = number.try_emplace(b.node(), out.size());
+      if (fresh) out.push_back({b, largest_bytes(b), b.as<BufferArg>().offset, k, k});
+      out[it->second].last = k;
+    }
+  return out;
+}
+
+// Gives each its offset, the largest first.
+void place(std::vector<Lifetime>& lifetimes) {
+  std::vector<Lifetime*> order;
+  for (Lifetime& l : lifetimes) order.push_back(&l);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Lifetime* a, const Lifetime* b) { return a->bytes > b->bytes; });
+  std::vector<const Lifetime*> placed;  // by offset
+  for (Lifetime* life : order) {
+    life->offset = 0;
+    for (const Lifetime* other : placed) {
+      if (!life->meets(*other)) continue;
+      if (other->offset >= life->offset + life->bytes) break;
+      const int64_t end = other->offset + other->bytes;
+      life->offset = std::max(life->offset, (end + alignment - 1) / alignment * alignment);
+    }
+    placed.insert(std::upper_bound(
+                      placed.begin(), placed.end(), life,
+                      [](const Lifetime* a, const Lifetime* b) { return a->offset < b->offset; }),
+                  life);
+  }
+}
 
 }  // namespace
 
-MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes) {
-  MemoryPlan plan;
-  plan.offsets.assign(lifetimes.size(), 0);
-  std::vector<size_t> order(lifetimes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
-  std::vector<size_t> placed;  // by offset
-  for (const size_t i : order) {
-    int64_t offset = 0;
-    for (const size_t p : placed) {
-      if (!meet(lifetimes[i], lifetimes[p])) continue;
-      if (plan.offsets[p] >= offset + lifetimes[i].bytes) break;
-      const int64_t end = plan.offsets[p] + lifetimes[p].bytes;
-      offset = std::max(offset, (end + alignment - 1) / alignment * alignment);
-    }
-    plan.offsets[i] = offset;
-    plan.arena_bytes = std::max(plan.arena_bytes, offset + lifetimes[i].bytes);
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), i,
-                         [&](size_t a, size_t b) { return plan.offsets[a] < plan.offsets[b]; }),
-        i);
+UOp plan_memory(const UOp& schedule) {
+  std::vector<Lifetime> lifetimes = lifetimes_of(schedule);
+  place(lifetimes);
+  Substitution planned;
+  for (const Lifetime& l : lifetimes) {
+    BufferArg arg = l.buffer.as<BufferArg>();
+    arg.offset = l.offset;
+    planned.emplace(l.buffer, UOp::make(Op::Buffer, l.buffer.src(), arg));
   }
-  check_plan(lifetimes, plan);
-  return plan;
+  const UOp out = substitute(schedule, planned);
+  check_plan(out);
+  return out;
 }
 
-void check_plan(const std::vector<Lifetime>& lifetimes, const MemoryPlan& plan) {
-  // Sweep by first step; only lifetimes that are still alive are compared.
-  std::vector<size_t> order(lifetimes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return lifetimes[a].first < lifetimes[b].first; });
-  std::vector<size_t> alive;
-  for (const size_t i : order) {
-    std::erase_if(alive, [&](size_t a) { return lifetimes[a].last < lifetimes[i].first; });
-    for (const size_t a : alive) {
-      const bool apart = plan.offsets[a] + lifetimes[a].bytes <= plan.offsets[i] ||
-                         plan.offsets[i] + lifetimes[i].bytes <= plan.offsets[a];
-      KOINE_INVARIANT(apart || lifetimes[a].bytes == 0 || lifetimes[i].bytes == 0,
-                      "memory plan: buffers {} and {} overlap in steps {}..{}", a, i,
-                      lifetimes[i].first, std::min(lifetimes[a].last, lifetimes[i].last));
+void check_plan(const UOp& schedule) {
+  // Sweep by the first launch, in which order they come; only what is still alive is compared.
+  std::vector<Lifetime> alive;
+  for (const Lifetime& life : lifetimes_of(schedule)) {
+    std::erase_if(alive, [&](const Lifetime& a) { return a.last < life.first; });
+    KOINE_INVARIANT(life.offset >= 0, "memory plan: the temporary of slot {} has no place",
+                    life.buffer.as<BufferArg>().slot);
+    for (const Lifetime& other : alive) {
+      const bool apart = other.offset + other.bytes <= life.offset ||
+                         life.offset + life.bytes <= other.offset || !life.meets(other);
+      KOINE_INVARIANT(apart || other.bytes == 0 || life.bytes == 0,
+                      "memory plan: the temporaries of slots {} and {} overlap in launches {} to "
+                      "{}",
+                      other.buffer.as<BufferArg>().slot, life.buffer.as<BufferArg>().slot,
+                      life.first, std::min(other.last, life.last));
     }
-    alive.push_back(i);
+    alive.push_back(life);
   }
+}
+
+int64_t arena_bytes(const UOp& schedule, Device device) {
+  int64_t bytes = 0;
+  for (const Lifetime& l : lifetimes_of(schedule))
+    if (l.buffer.device() == device) bytes = std::max(bytes, l.offset + l.bytes);
+  return bytes;
 }
 
 }  // namespace koine

@@ -1,28 +1,19 @@
 #pragma once
 #include <cstdint>
-#include <vector>
 
 #include "koine/ir/uop.hpp"
 
 namespace koine {
 
-/// A temporary with its size and the steps between which it must keep its bytes.
-struct Lifetime {
-  UOp buffer;
-  int64_t bytes = 0;
-  int64_t first, last;  ///< steps, inclusive
-};
+/// Stage 7. Gives each temporary of a host program its offset in the arena of its device, so that
+/// two that are alive at once never overlap: large ones are placed first, each at the lowest free
+/// offset. Offsets are multiples of 64.
+UOp plan_memory(const UOp& schedule);
 
-struct MemoryPlan {
-  std::vector<int64_t> offsets;  ///< of each Lifetime, in one arena
-  int64_t arena_bytes = 0;
-};
+/// Proves a plan: throws InternalError naming two temporaries that overlap in time and space.
+void check_plan(const UOp& schedule);
 
-/// Stage 7. Places temporaries in one arena so that two that are alive at once never overlap; large
-/// ones are placed first, each at the lowest free offset. Offsets are multiples of 64.
-MemoryPlan plan_memory(const std::vector<Lifetime>& lifetimes);
-
-/// Proves a plan: throws InternalError naming two lifetimes that overlap in time and space.
-void check_plan(const std::vector<Lifetime>& lifetimes, const MemoryPlan& plan);
+/// Bytes of the arena of a device in a planned program.
+int64_t arena_bytes(const UOp& schedule, Device device);
 
 }  // namespace koine

@@ -21,6 +21,7 @@
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/scan.hpp"
 #include "koine/lower/scatter.hpp"
+#include "koine/lower/schedule.hpp"
 #include "koine/lower/sum_tree.hpp"
 #include "koine/lower/validity.hpp"
 #include "koine/rewrite/rewrite.hpp"
@@ -37,8 +38,6 @@ struct Effect {
   UOp gate;  // null: always
 };
 
-constexpr std::string_view asked_for = "asked for by contiguous()";
-
 // What a kernel is asked for: one plain result, or the Stores of one dependency of an After.
 struct Request {
   std::vector<Effect> effects;
@@ -53,8 +52,8 @@ class Scheduler : private KernelReads {
   Scheduler(const UOp& program, const absl::flat_hash_set<const Node*>& to_copy)
       : program_(program), versions_(program), to_copy_(to_copy) {}
 
-  /// The kernels, or, where no order of them exists, further versions to copy.
-  std::vector<UOp> run(std::vector<Kernel>& out) {
+  /// The host program, or, where no order of its kernels exists, further versions to copy.
+  std::vector<UOp> run(UOp& out) {
     for (const UOp& effect : program_.src()) output(effect);
     std::vector<Footprint> footprints;
     while (!queue_.empty()) {
@@ -74,9 +73,10 @@ class Scheduler : private KernelReads {
 
  private:
   struct Pending {
-    Kernel kernel;
     Request request;
-    std::vector<UOp> reads;  // Params, Buffers, Afters
+    UOp ast;
+    std::vector<UOp> buffers;  // by slot
+    std::vector<UOp> reads;    // Params, Buffers, Afters
   };
 
   // --- storage -------------------------------------------------------------------------------
@@ -228,26 +228,23 @@ class Scheduler : private KernelReads {
   Pending make_kernel(const Request& request) {
     current_ = {};
     current_.request = request;
-    current_.kernel.reason = request.reason;
-    current_.kernel.apart = request.reason == asked_for;
     slots_.clear();
     if (request.transfer) return make_transfer(request);
     Indexer indexer(*this);
     const UOp ast = rewrite(sink(make_nests(request, indexer)), kernel_rules());
-    current_.kernel.ast = rewrite(without_promises(ast), kernel_rules());
-    if (const auto scatter = find_scatter(current_.kernel.ast)) {
+    current_.ast = rewrite(without_promises(ast), kernel_rules());
+    if (const auto scatter = find_scatter(current_.ast)) {
       const Op op = scatter->reduce.as<ReduceArg>().op;
-      if (request.effects.size() == 1 && is_plain_store_of(current_.kernel.ast, scatter->reduce)) {
-        current_.kernel.ast =
-            rewrite(scatter_kernel(current_.kernel.ast, *scatter), kernel_rules());
+      if (request.effects.size() == 1 && is_plain_store_of(current_.ast, scatter->reduce)) {
+        current_.ast = rewrite(scatter_kernel(current_.ast, *scatter), kernel_rules());
       } else {
         bool found = false;
         for (const Effect& e : request.effects) found = realize_reduces(e.value, op) || found;
         if (found) return make_kernel(Request(request));  // the fold has a kernel now: start again
       }
     }
-    current_.kernel.ast = scan_kernel(current_.kernel.ast);
-    if (!options().strict) current_.kernel.ast = fold_in_float32(current_.kernel.ast);
+    current_.ast = scan_kernel(current_.ast);
+    if (!options().strict) current_.ast = fold_in_float32(current_.ast);
     return std::move(current_);
   }
 
@@ -323,9 +320,9 @@ class Scheduler : private KernelReads {
   // A copy between devices: the runtime moves the bytes, no kernel is compiled.
   Pending make_transfer(const Request& request) {
     const UOp source = read(request.effects[0].value.src(0));
-    current_.kernel.ast = UOp::make(Op::CustomFunction, {}, std::string("copy"));
-    current_.kernel.buffers = {request.effects[0].target, source};
-    current_.kernel.reason = "copy between devices";
+    current_.ast = UOp::make(Op::CustomFunction, {}, std::string(copy_function));
+    current_.buffers = {request.effects[0].target, source};
+    current_.request.reason = "copy between devices";
     return std::move(current_);
   }
 
@@ -372,7 +369,7 @@ class Scheduler : private KernelReads {
   UOp kernel_param(const UOp& storage, DType dtype, const UOp& elements) {
     const auto [it, fresh] =
         slots_.try_emplace({storage.node(), dtype}, static_cast<int64_t>(slots_.size()));
-    if (fresh) current_.kernel.buffers.push_back(storage);
+    if (fresh) current_.buffers.push_back(storage);
     return param(it->second, stack(std::vector<UOp>{elements}), dtype);
   }
 
@@ -420,15 +417,12 @@ class Scheduler : private KernelReads {
     return out;
   }
 
-  std::vector<Kernel> in_order(const KernelOrder& order) {
-    std::vector<size_t> position(kernels_.size());
-    for (size_t i = 0; i < order.sequence.size(); ++i) position[order.sequence[i]] = i;
-    std::vector<Kernel> out;
-    for (const size_t k : order.sequence) {
-      out.push_back(std::move(kernels_[k].kernel));
-      for (const size_t earlier : order.needs[k]) out.back().needs.push_back(position[earlier]);
-    }
-    return out;
+  UOp in_order(const KernelOrder& order) const {
+    std::vector<UOp> calls;
+    for (const size_t k : order.sequence)
+      calls.push_back(
+          kernel_call(kernels_[k].ast, kernels_[k].buffers, kernels_[k].request.reason));
+    return UOp::make(Op::Linear, calls);
   }
 
   UOp program_;
@@ -455,28 +449,18 @@ UOp decided_program(const UOp& values) {
   return program;
 }
 
-std::vector<Kernel> rangeify(const UOp& values) {
+UOp rangeify(const UOp& values) {
   const UOp program = decided_program(values);
-  std::vector<Kernel> kernels;
+  UOp schedule;
   absl::flat_hash_set<const Node*> to_copy;
   while (true) {
-    const std::vector<UOp> further = Scheduler(program, to_copy).run(kernels);
-    if (further.empty()) return merge_kernels(std::move(kernels));
+    const std::vector<UOp> further = Scheduler(program, to_copy).run(schedule);
+    if (further.empty()) return merge_kernels(on_devices(schedule));
     // One of a circle may be read by its copy alone already.
     bool any = false;
     for (const UOp& version : further) any = to_copy.insert(version.node()).second || any;
     KOINE_INVARIANT(any, "kernels depend on each other in a circle");
   }
-}
-
-UOp schedule_node(const std::vector<Kernel>& kernels) {
-  std::vector<UOp> calls;
-  for (const Kernel& k : kernels) {
-    std::vector<UOp> src{k.ast};
-    src.insert(src.end(), k.buffers.begin(), k.buffers.end());
-    calls.push_back(UOp::make(Op::Call, src));
-  }
-  return UOp::make(Op::Linear, calls);
 }
 
 }  // namespace koine

@@ -60,27 +60,24 @@ namespace {
 class Block : public Memory {
  public:
   Block(std::shared_ptr<CachingAllocator::Pool> pool, void* data, int64_t bytes, int64_t size_class)
-      : pool_(std::move(pool)), data_(data), bytes_(bytes), class_(size_class) {
-    if (options().poison) std::memset(data_, 0xA5, static_cast<size_t>(class_));
+      : Memory(static_cast<std::byte*>(data), bytes), pool_(std::move(pool)), class_(size_class) {
+    if (options().poison) std::memset(address(), 0xA5, static_cast<size_t>(class_));
   }
   ~Block() override {
-    if (options().poison) std::memset(data_, 0x5A, static_cast<size_t>(class_));
+    if (options().poison) std::memset(address(), 0x5A, static_cast<size_t>(class_));
     const std::lock_guard lock(pool_->mutex);
     pool_->in_use -= class_;
     if (pool_->cached + class_ > most_cached) {
-      std::free(data_);
+      std::free(address());
       return;
     }
-    pool_->free[class_].push_back(data_);
+    pool_->free[class_].push_back(address());
     pool_->cached += class_;
   }
-  std::byte* data() override { return static_cast<std::byte*>(data_); }
-  int64_t bytes() const override { return bytes_; }
 
  private:
   std::shared_ptr<CachingAllocator::Pool> pool_;
-  void* data_;
-  int64_t bytes_, class_;
+  int64_t class_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "koine/runtime/device.hpp"
 
 #include <charconv>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -51,6 +52,7 @@ class InterpDevice : public DeviceRuntime {
   std::shared_ptr<Program> compile(LoweredKernel kernel) override {
     return std::make_shared<InterpProgram>(std::move(kernel), runs_);
   }
+  Queue& queue() override { return queue_; }
   bool computes() const override { return runs_; }
   int64_t bytes_in_use() const override { return allocator_.bytes_in_use(); }
   int64_t bytes_cached() const override { return allocator_.bytes_cached(); }
@@ -59,8 +61,35 @@ class InterpDevice : public DeviceRuntime {
   std::string name_;
   CachingAllocator allocator_;
   Target plain_, strict_;
+  HostQueue queue_;
   bool runs_;
 };
+
+template <bool runs>
+std::unique_ptr<DeviceRuntime> make_interp_device(const std::string& name) {
+  return std::make_unique<InterpDevice>(name, runs);
+}
+
+struct DeviceKind {
+  std::string name, description;
+  DeviceFactory make;
+};
+
+struct Devices {
+  std::mutex mutex;
+  std::vector<DeviceKind> kinds{
+      {"CPU", "this machine, compiled by LLVM in process", make_cpu_device},
+      {"INTERP", "the reference interpreter: slow, strict floating point",
+       make_interp_device<true>},
+      {"NULL", "compiles everything and runs nothing", make_interp_device<false>}};
+  std::map<std::string, std::unique_ptr<DeviceRuntime>> runtimes;
+};
+
+// Never destroyed: tensors in static storage may still free memory at exit.
+Devices& devices() {
+  static auto& instance = *new Devices;
+  return instance;
+}
 
 constexpr int most_devices = 64;
 
@@ -78,11 +107,11 @@ std::unique_ptr<DeviceRuntime> make_device(const std::string& name) {
     KOINE_REQUIRE(code == std::errc() && stop == end && number >= 0 && number < most_devices,
                   Device, "device '{}': the number must be 0 to {}", name, most_devices - 1);
   }
-  if (kind == "CPU") return make_cpu_device(name);
-  if (kind == "INTERP") return std::make_unique<InterpDevice>(name, true);
-  if (kind == "NULL") return std::make_unique<InterpDevice>(name, false);
+  for (const DeviceKind& k : devices().kinds)
+    if (k.name == kind) return k.make(name);
   std::string known;
-  for (const auto& [device, meaning] : device_list()) known += (known.empty() ? "" : ", ") + device;
+  for (const DeviceKind& k : devices().kinds)
+    if (!k.description.empty()) known += (known.empty() ? "" : ", ") + k.name;
   raise(ErrorKind::Device,
         "unknown device '{}': known devices are {} (each also with a number, like CPU:1)", name,
         known);
@@ -90,28 +119,39 @@ std::unique_ptr<DeviceRuntime> make_device(const std::string& name) {
 
 }  // namespace
 
+void Memory::copy_in(const void* from, int64_t offset, int64_t bytes) {
+  if (bytes > 0) std::memcpy(data() + offset, from, static_cast<size_t>(bytes));
+}
+void Memory::copy_out(void* to, int64_t offset, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, data() + offset, static_cast<size_t>(bytes));
+}
+
+uint64_t HostQueue::submit(std::span<const Command> commands) {
+  for (const Command& c : commands) c.program->run(c.launch);
+  return 0;
+}
+
+void register_device(std::string kind, std::string description, DeviceFactory make) {
+  const std::lock_guard lock(devices().mutex);
+  auto& kinds = devices().kinds;
+  std::erase_if(kinds, [&](const DeviceKind& k) { return k.name == kind; });
+  kinds.push_back({std::move(kind), std::move(description), make});
+}
+
 DeviceRuntime& device_runtime(const std::string& name) {
-  static std::mutex mutex;
-  // Never destroyed: tensors in static storage may still free memory at exit.
-  static auto* devices = new std::map<std::string, std::unique_ptr<DeviceRuntime>>;
   const std::string& canonical = Device(name).name();
-  const std::lock_guard lock(mutex);
-  auto& slot = (*devices)[canonical];
-  if (!slot) {
-    try {
-      slot = make_device(canonical);
-    } catch (...) {
-      devices->erase(canonical);
-      throw;
-    }
-  }
-  return *slot;
+  const std::lock_guard lock(devices().mutex);
+  auto& runtimes = devices().runtimes;
+  if (const auto it = runtimes.find(canonical); it != runtimes.end()) return *it->second;
+  return *runtimes.emplace(canonical, make_device(canonical)).first->second;
 }
 
 std::vector<std::pair<std::string, std::string>> device_list() {
-  return {{"CPU", "this machine, compiled by LLVM in process"},
-          {"INTERP", "the reference interpreter: slow, strict floating point"},
-          {"NULL", "compiles everything and runs nothing"}};
+  const std::lock_guard lock(devices().mutex);
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const DeviceKind& k : devices().kinds)
+    if (!k.description.empty()) out.emplace_back(k.name, k.description);
+  return out;
 }
 
 std::string default_device() { return options().device.empty() ? "CPU" : options().device; }

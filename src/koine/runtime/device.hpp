@@ -10,15 +10,32 @@
 
 namespace koine {
 
-/// A block of device memory; returns to its allocator when the last owner goes.
+/// A block of device memory; returns to its allocator when the last owner goes. The bytes are what
+/// the device's queue has made of them: waiting for it comes first.
 class Memory {
  public:
   virtual ~Memory() = default;
-  virtual std::byte* data() = 0;
-  virtual int64_t bytes() const = 0;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  /// Where the programs of the device find it.
+  std::byte* address() const { return address_; }
+  int64_t bytes() const { return bytes_; }
+  /// Where the host finds it; null where it cannot.
+  virtual std::byte* data() { return address_; }
+  /// Copies from the host to bytes [offset, offset + bytes), and back.
+  virtual void copy_in(const void* from, int64_t offset, int64_t bytes);
+  virtual void copy_out(void* to, int64_t offset, int64_t bytes);
+
+ protected:
+  Memory(std::byte* address, int64_t bytes) : address_(address), bytes_(bytes) {}
+
+ private:
+  std::byte* address_;
+  int64_t bytes_;
 };
 
-/// Arguments of one launch: a pointer a buffer slot, a value a Variable (sorted by name).
+/// Arguments of one launch: an address a buffer slot, a value a Variable (sorted by name).
 struct Launch {
   std::span<std::byte* const> buffers;
   std::span<const int64_t> buffer_bytes;
@@ -41,7 +58,29 @@ class Program {
   LoweredKernel kernel_;
 };
 
-/// Memory, a compiler and a way to run: what the engine needs of a device.
+/// One launch that is handed to a queue; what it names lives until the queue has come past it.
+struct Command {
+  Program* program;
+  Launch launch;
+};
+
+/// Runs what it is handed in order. Queues of several devices run beside each other.
+class Queue {
+ public:
+  virtual ~Queue() = default;
+  /// Gives the number to wait for. A failure surfaces here or in `wait`.
+  virtual uint64_t submit(std::span<const Command> commands) = 0;
+  virtual void wait(uint64_t submission) = 0;
+};
+
+/// A queue that has run all commands when `submit` returns.
+class HostQueue : public Queue {
+ public:
+  uint64_t submit(std::span<const Command> commands) override;
+  void wait(uint64_t) override {}
+};
+
+/// An allocator, a compiler, and a queue for the programs: what the engine needs of a device.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
@@ -51,12 +90,19 @@ class DeviceRuntime {
   virtual std::shared_ptr<Memory> allocate(int64_t bytes) = 0;
   /// Safe from several threads at once.
   virtual std::shared_ptr<Program> compile(LoweredKernel kernel) = 0;
+  virtual Queue& queue() = 0;
   /// False for a device whose kernels do nothing: memory then holds no results.
   virtual bool computes() const { return true; }
   /// Bytes in live blocks, and in blocks kept for reuse.
   virtual int64_t bytes_in_use() const = 0;
   virtual int64_t bytes_cached() const = 0;
 };
+
+/// Makes the runtime of a device by its whole name, such as "CPU:1".
+using DeviceFactory = std::unique_ptr<DeviceRuntime> (*)(const std::string& name);
+/// Adds a kind of device, or replaces it for runtimes that are not made yet. `description` is for
+/// `device_list`; a kind without one is not listed.
+void register_device(std::string kind, std::string description, DeviceFactory make);
 
 /// The runtime of "CPU", "CPU:1", "INTERP", "NULL". Throws Error (Device) listing what exists.
 DeviceRuntime& device_runtime(const std::string& name);

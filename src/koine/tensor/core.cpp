@@ -189,8 +189,9 @@ std::shared_ptr<Memory> Tensor::look() const {
 std::vector<std::byte> Tensor::bytes() const {
   const auto memory = look();
   // A buffer of symbolic size is as large as the largest.
-  const int64_t count = numel().present() * item_size(dtype());
-  return {memory->data(), memory->data() + count};
+  std::vector<std::byte> out(static_cast<size_t>(numel().present() * item_size(dtype())));
+  memory->copy_out(out.data(), 0, static_cast<int64_t>(out.size()));
+  return out;
 }
 
 template <class Element>

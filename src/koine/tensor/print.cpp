@@ -134,8 +134,8 @@ class Printer {
   void collect(size_t axis, int64_t offset, DType dtype, std::vector<Bits>& shown) const {
     if (axis == sizes_.size()) {
       Bits bits = 0;
-      const auto item = static_cast<size_t>(item_size(dtype));
-      __builtin_memcpy(&bits, memory_->data() + static_cast<size_t>(offset) * item, item);
+      const int64_t item = item_size(dtype);
+      memory_->copy_out(&bits, offset * item, item);
       shown.push_back(bits);
       return;
     }

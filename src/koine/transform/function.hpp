@@ -20,7 +20,7 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
 
 /// Whether this thread is tracing a function.
 bool is_tracing();
-/// Throws Error (Value) when this thread is tracing a function; `action` is what was asked for.
+/// Throws Error (Value) when it is; `action` is what was asked for.
 void require_no_trace(std::string_view action);
 
 /// Replaces each GetTuple of a Function by its body with Params substituted (row F4); arguments and

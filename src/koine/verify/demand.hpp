@@ -64,6 +64,7 @@ std::optional<Violation> check_program(const UOp& sink, std::span<const UOp> nod
 std::optional<Violation> check_kernel(const UOp& sink, std::span<const UOp> nodes,
                                       VerifyLevel level);
 std::optional<Violation> check_linear(const UOp& linear);
+std::optional<Violation> check_schedule(const UOp& schedule);
 /// Slots of buffers, names of Variables and numbers of Ranges are given once.
 std::optional<Violation> check_names(std::span<const UOp> nodes);
 

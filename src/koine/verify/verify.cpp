@@ -20,6 +20,7 @@ const Demands& demands_of(VerifyLevel level) {
       return shaped_demands();
     case VerifyLevel::Selected:
       return selected_demands();
+    case VerifyLevel::Schedule:
     case VerifyLevel::Linear:
       break;
   }
@@ -67,6 +68,7 @@ std::optional<Violation> check_nodes(const UOp& graph, std::span<const UOp> all,
 }  // namespace
 
 std::optional<Violation> find_violation(const UOp& graph, VerifyLevel level, const Target* target) {
+  if (level == VerifyLevel::Schedule) return check_schedule(graph);
   if (level == VerifyLevel::Linear && !graph.is(Op::Linear))
     return Violation{graph, -1, "a linear program is a Linear"};
   const bool sink = level != VerifyLevel::Linear && level != VerifyLevel::Tensor;

@@ -94,12 +94,14 @@ class CpuDevice : public DeviceRuntime {
     auto code = jit_compile(kernel.linear, target());
     return std::make_shared<CpuProgram>(std::move(kernel), std::move(code));
   }
+  Queue& queue() override { return queue_; }
   int64_t bytes_in_use() const override { return allocator_.bytes_in_use(); }
   int64_t bytes_cached() const override { return allocator_.bytes_cached(); }
 
  private:
   std::string name_;
   CachingAllocator allocator_;
+  HostQueue queue_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::unique_ptr<Target>> targets_;
 };

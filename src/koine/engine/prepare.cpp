@@ -1,0 +1,280 @@
+#include "koine/engine/prepare.hpp"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <unordered_map>
+
+#include "koine/base/error.hpp"
+#include "koine/base/hash.hpp"
+#include "koine/base/options.hpp"
+#include "koine/base/timer.hpp"
+#include "koine/engine/cache.hpp"
+#include "koine/engine/checks.hpp"
+#include "koine/engine/counting.hpp"
+#include "koine/engine/literals.hpp"
+#include "koine/engine/promises.hpp"
+#include "koine/ir/binding.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/ir/validity.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/transform/function.hpp"
+#include "koine/verify/verify.hpp"
+
+namespace koine {
+namespace {
+
+// --- caches --------------------------------------------------------------------------------------
+
+// Executables by program, so that requests which look different may share one.
+GraphCache<const Executable>& executables() {
+  static auto* cache = new GraphCache<const Executable>(1024);
+  return *cache;
+}
+
+// What was prepared, by the words of its skeleton; the oldest goes.
+class PreparedCache {
+ public:
+  std::shared_ptr<const Prepared> find(const std::vector<uint64_t>& words, uint64_t hash) {
+    const std::lock_guard lock(mutex_);
+    const auto [begin, end] = by_hash_.equal_range(hash);
+    for (auto it = begin; it != end; ++it)
+      if (it->second->words == words) return it->second->made;
+    return nullptr;
+  }
+  void add(std::vector<uint64_t> words, uint64_t hash, std::shared_ptr<const Prepared> made) {
+    const std::lock_guard lock(mutex_);
+    entries_.push_back({std::move(words), hash, std::move(made)});
+    by_hash_.emplace(hash, std::prev(entries_.end()));
+    kept_words_ += entries_.back().words.size();
+    while (entries_.size() > 1 && (entries_.size() > most_entries || kept_words_ > most_words))
+      drop();
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    entries_.clear();
+    by_hash_.clear();
+    kept_words_ = 0;
+  }
+
+ private:
+  static constexpr size_t most_entries = 4096, most_words = size_t{1} << 23;
+  struct Entry {
+    std::vector<uint64_t> words;
+    uint64_t hash;
+    std::shared_ptr<const Prepared> made;
+  };
+  void drop() {
+    const auto oldest = entries_.begin();
+    const auto [begin, end] = by_hash_.equal_range(oldest->hash);
+    for (auto it = begin; it != end; ++it)
+      if (it->second == oldest) {
+        by_hash_.erase(it);
+        break;
+      }
+    kept_words_ -= oldest->words.size();
+    entries_.erase(oldest);
+  }
+
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // oldest first
+  std::unordered_multimap<uint64_t, std::list<Entry>::iterator> by_hash_;
+  size_t kept_words_ = 0;
+};
+PreparedCache& prepared_cache() {
+  static auto* cache = new PreparedCache;
+  return *cache;
+}
+
+// The options that change what is compiled, behind the words of the graph.
+void add_options(std::vector<uint64_t>& words, uint64_t& hash, bool checks) {
+  const Options& o = options();
+  for (const uint64_t w : {uint64_t{o.strict} | uint64_t{o.noopt} << 1 | uint64_t{checks} << 2,
+                           hash_text(o.cpu), hash_text(o.device)}) {
+    words.push_back(w);
+    hash = hash_mix(hash, w);
+  }
+}
+
+// --- from values to a program
+// ----------------------------------------------------------------------
+
+UOp base_of(const UOp& after) {
+  UOp u = after;
+  while (u.is(Op::After)) u = u.src(0);
+  return u;
+}
+
+// Which values a Buffer may stand for later. What is invalid in one became 0 in the Buffer, so the
+// two differ; a graph of constants and raw bytes follows the default device, which may change; and
+// one that reads a Variable has another value next time.
+std::vector<bool> lasting(const std::vector<UOp>& values) {
+  PartlyInvalid invalid;
+  NodeMap<bool> varies;
+  for (const UOp& u : toposort(sink(values))) {
+    invalid.visit(u);
+    bool v = is_variable(u) && !is_bound(u);
+    for (const UOp& s : u.src()) v = v || varies.at(s.node());
+    varies.set(u.node(), v);
+  }
+  std::vector<bool> out;
+  for (const UOp& v : values) {
+    const bool reads = (v.node()->ops_below & mask_of(Op::Buffer)) != 0;
+    out.push_back(reads && !v.is(Op::Buffer) && !varies.at(v.node()) && !invalid.contains(v));
+  }
+  return out;
+}
+
+// Makes what is prepared for values over Buffers.
+class Preparation {
+ public:
+  /// `given`: the values before what was computed earlier became Buffers.
+  Preparation(const std::vector<UOp>& given, const std::vector<UOp>& values,
+              const Skeleton& skeleton)
+      : given_(given), values_(values) {
+    for (size_t i = 0; i < skeleton.buffers.size(); ++i) number_.emplace(skeleton.buffers[i], i);
+  }
+
+  std::shared_ptr<const Prepared> run(bool checks) {
+    if (options().verify >= 1)
+      verify(values_.size() == 1 ? values_[0] : UOp::make(Op::Tuple, values_), VerifyLevel::Tensor,
+             "the request");
+    add_outputs();
+    if (checks) add_checks();
+    std::vector<UOp> work, destinations;
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const Prepared::Output::Kind kind = made_.outputs[i].kind;
+      if (kind == Prepared::Output::Kind::Known) continue;
+      work.push_back(values_[i]);
+      destinations.push_back(kind == Prepared::Output::Kind::Made ? placeholder(values_[i], i)
+                                                                  : UOp());
+    }
+    if (!work.empty()) made_.main = program_of(work, destinations);
+    return std::make_shared<const Prepared>(std::move(made_));
+  }
+
+ private:
+  void add_checks() {
+    const std::vector<UOp> promises = promises_of(values_);
+    if (promises.empty()) return;
+    const UOp flag = any_broken(promises);
+    KOINE_REQUIRE(!has_effects(flag), Value,
+                  "a captured step checks positions before it writes anything, and some of these "
+                  "follow from what it writes: compute them in a step before");
+    made_.checks = program_of({flag}, {placeholder(flag, 0)});
+  }
+
+  void add_outputs() {
+    const Versions versions(sink(values_));
+    const std::vector<bool> stays = lasting(given_);
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const UOp& value = values_[i];
+      const UOp base = base_of(value);
+      // Whoever names a state gets that state: where it is stored over, that is a copy.
+      const UOp version = versions.of(value);
+      const bool overwritten = version && versions.overwritten_by(version);
+      Prepared::Output out;
+      out.lasting = stays[i];
+      if (base.is(Op::Buffer) && !overwritten) {
+        out.kind =
+            value.is(Op::Buffer) ? Prepared::Output::Kind::Known : Prepared::Output::Kind::Assigned;
+        out.buffer = number_.at(base);
+      } else {
+        out.shape = value.shape();
+        out.dtype = value.dtype();
+        out.device = Device(device_of(value));
+      }
+      made_.outputs.push_back(std::move(out));
+    }
+  }
+
+  // Stands for the Buffer of an output, which each run makes anew.
+  UOp placeholder(const UOp& value, size_t output) {
+    const UOp buffer = new_buffer(value.shape(), value.dtype(), Device(device_of(value)));
+    output_.emplace(buffer, output);
+    return buffer;
+  }
+
+  Prepared::Program program_of(const std::vector<UOp>& values,
+                               const std::vector<UOp>& destinations) {
+    const double start = now_seconds();
+    Callified program = callify(values, destinations);
+    const std::string device = device_of(values[0]);
+    const std::string key = fmt::format("{}/{}{}", device_runtime(device).target().name,
+                                        options().cpu, options().noopt ? "/noopt" : "");
+    dump_stage("callify", [&] { return to_text(program.body); });
+    Prepared::Program out;
+    out.executable = executables().find(program.body, key);
+    if (!out.executable) {
+      if (options().verify >= 3) count_checks(check_callified(values, destinations, program));
+      program = take_out_literals(program, device, out.literals);
+      out.executable = executables().find(program.body, key);
+    }
+    const double scheduled = now_seconds() - start;
+    count([&](Counters& c) { c.schedule_seconds += scheduled; });
+    if (!out.executable) {
+      out.executable = std::make_shared<const Executable>(program.body, device);
+      executables().add(program.body, key, out.executable);
+    }
+    for (const UOp& a : program.arguments) out.arguments.push_back(argument_of(a));
+    return out;
+  }
+
+  Prepared::Argument argument_of(const UOp& buffer) const {
+    if (const auto it = number_.find(buffer); it != number_.end())
+      return {Prepared::Argument::Kind::Given, it->second};
+    if (const auto it = output_.find(buffer); it != output_.end())
+      return {Prepared::Argument::Kind::Output, it->second};
+    return {Prepared::Argument::Kind::Literal, 0, buffer};
+  }
+
+  const std::vector<UOp>& given_;
+  const std::vector<UOp>& values_;
+  std::unordered_map<UOp, size_t> number_;  // of the Buffers that are given
+  std::unordered_map<UOp, size_t> output_;
+  Prepared made_;
+};
+
+}  // namespace
+
+bool lasts(const UOp& value) { return lasting({value})[0]; }
+
+std::string device_of(const UOp& value) {
+  const Device d = value.device();
+  return d ? d.name() : default_device();
+}
+
+std::vector<UOp> with_results(const std::vector<UOp>& values, const std::string& device) {
+  const UOp given = sink(values);
+  const OpMask hidden = mask_of(Op::Function) | mask_of(Op::Binary);
+  const UOp all = (given.node()->ops_below & hidden) == hidden ? inline_functions(given) : given;
+  Substitution known;
+  toposort(all, [&](const UOp& u) {
+    const UOp buffer = buffer_for(u, device);
+    if (buffer) known.emplace(u, buffer);
+    return !buffer;
+  });
+  const UOp out = known.empty() ? all : substitute(all, known);
+  return {out.src().begin(), out.src().end()};
+}
+
+std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, const Skeleton& skeleton,
+                                        bool checks) {
+  std::vector<uint64_t> words = skeleton.words;
+  uint64_t hash = skeleton.hash;
+  add_options(words, hash, checks);
+  if (auto known = prepared_cache().find(words, hash)) return known;
+  auto made = Preparation(values, with_results(values, device_of(values[0])), skeleton).run(checks);
+  if (skeleton.reusable) prepared_cache().add(std::move(words), hash, made);
+  return made;
+}
+
+void forget_prepared() {
+  prepared_cache().clear();
+  executables().clear();
+}
+
+}  // namespace koine

@@ -1,0 +1,158 @@
+#include "koine/engine/step.hpp"
+
+#include <algorithm>
+
+#include "koine/base/error.hpp"
+#include "koine/engine/promises.hpp"
+#include "koine/engine/storage.hpp"
+#include "koine/engine/updates.hpp"
+#include "koine/engine/variables.hpp"
+#include "koine/ir/binding.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/node_map.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/transform/function.hpp"
+
+namespace koine {
+
+namespace {
+
+// Whoever holds a result asks for its size later: the Variables in it bring their values along.
+void require_known_size(const UOp& value) {
+  const std::vector<UOp> sizes = variables_below(value.shape());
+  if (std::all_of(sizes.begin(), sizes.end(), is_bound)) return;
+  std::string most;
+  for (size_t axis = 0; axis < value.rank(); ++axis)
+    most += fmt::format("{}{}", axis > 0 ? ", " : "", value.dim(axis).bounds().high);
+  raise(
+      ErrorKind::Value,
+      "realize: the result has the symbolic shape {}, and its memory needs known sizes: bind() its "
+      "Variables, pad() it to its largest shape, ({}{}), reduce it, or store it into a view of a "
+      "buffer",
+      shape_text(value), most, value.rank() == 1 ? "," : "");
+}
+
+// What a step writes that nobody named is memory of its own, filled anew each time.
+std::vector<UOp> with_own_memory(const std::vector<UOp>& values) {
+  if (std::none_of(values.begin(), values.end(), has_effects)) return values;
+  return Updates(values, lasts, false).values();
+}
+
+}  // namespace
+
+CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues& variables)
+    : CapturedStep(with_own_memory(values), variables, Checks::EachRun) {}
+
+CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues& variables,
+                           Checks checks)
+    : variables_(variables) {
+  if (values.empty()) return;
+  if (is_tracing())
+    require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
+  NodeNumbers numbers;
+  std::vector<size_t> position;
+  for (const UOp& v : values) {
+    const auto [number, fresh] = numbers.add(v.node());
+    if (fresh) values_.push_back(v);
+    position.push_back(number);
+  }
+  const bool symbolic = std::any_of(values_.begin(), values_.end(), [](const UOp& v) {
+    return v.is(Op::Param) || (v.node()->ops_below & mask_of(Op::Param)) != 0;
+  });
+  if (symbolic) {
+    for (const UOp& v : values_) require_known_size(v);
+    variables_ = values_of_variables(values_, variables);
+  }
+  skeleton_ = skeleton_of(values_, device_of(values_[0]));
+  prepared_ = prepare(values_, skeleton_, checks == Checks::EachRun);
+  if (prepared_->checks.executable) {
+    flag_ = storage::make_buffer(shape_of({}), DType::UInt8, Device(device_of(values_[0])));
+    check_arguments_ = arguments_of(prepared_->checks, {flag_});
+    checks_ = submission_of(prepared_->checks, check_arguments_);
+  }
+  for (const Prepared::Output& o : prepared_->outputs) {
+    const bool made = o.kind == Prepared::Output::Kind::Made;
+    made_.push_back(made ? storage::make_buffer(o.shape, o.dtype, o.device)
+                         : skeleton_.buffers[o.buffer]);
+    KOINE_REQUIRE(made || storage::memory(made_.back()), Value,
+                  "buffer {} has no memory: it was never computed",
+                  made_.back().as<BufferArg>().slot);
+  }
+  for (const size_t p : position) outputs_.push_back(made_[p]);
+  main_arguments_ = arguments_of(prepared_->main, made_);
+  main_ = submission_of(prepared_->main, main_arguments_);
+}
+
+std::vector<UOp> CapturedStep::arguments_of(const Prepared::Program& program,
+                                            const std::vector<UOp>& outputs) const {
+  using Kind = Prepared::Argument::Kind;
+  std::vector<UOp> out;
+  for (const Prepared::Argument& a : program.arguments)
+    out.push_back(a.kind == Kind::Given    ? skeleton_.buffers[a.number]
+                  : a.kind == Kind::Output ? outputs[a.number]
+                                           : a.literal);
+  return out;
+}
+
+std::optional<Submission> CapturedStep::submission_of(const Prepared::Program& program,
+                                                      const std::vector<UOp>& arguments) const {
+  if (!program.executable) return std::nullopt;
+  if (program.literals.empty())
+    return std::optional<Submission>(std::in_place, program.executable, arguments, variables_);
+  VariableValues bound = program.literals;
+  bound.insert(variables_.begin(), variables_.end());
+  return std::optional<Submission>(std::in_place, program.executable, arguments, bound);
+}
+
+void CapturedStep::check() {
+  checks_->run();
+  if (!device_runtime(flag_.device().name()).computes()) return;
+  uint8_t broken = 0;
+  storage::memory(flag_)->copy_out(&broken, 0, 1);
+  if (broken != 0)
+    report_broken(promises_of(with_results(values_, device_of(values_[0]))), variables_);
+}
+
+void CapturedStep::run() {
+  if (checks_) check();
+  if (main_) main_->run();
+}
+
+void CapturedStep::replace(const UOp& buffer, const UOp& by) {
+  KOINE_REQUIRE(by.is(Op::Buffer) && by.shape() == buffer.shape() && by.dtype() == buffer.dtype() &&
+                    by.device() == buffer.device(),
+                Value, "a captured step cannot use {} of shape {} in place of {} of shape {}",
+                dtype_name(by.dtype()), shape_text(by), dtype_name(buffer.dtype()),
+                shape_text(buffer));
+  bool named = false;
+  auto exchange = [&](std::vector<UOp>& arguments, std::optional<Submission>& submission) {
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      if (!(arguments[k] == buffer)) continue;
+      arguments[k] = by;
+      submission->set_argument(k, by);
+      named = true;
+    }
+  };
+  if (checks_) exchange(check_arguments_, checks_);
+  if (main_) exchange(main_arguments_, main_);
+  KOINE_REQUIRE(named, Value, "a captured step does not use the buffer of slot {}",
+                buffer.as<BufferArg>().slot);
+  const UOp all = substitute(sink(values_), {{buffer, by}});
+  values_.assign(all.src().begin(), all.src().end());
+  for (UOp& o : outputs_)
+    if (o == buffer) o = by;
+}
+
+void CapturedStep::bind(const std::string& variable, int64_t value) {
+  variables_[variable] = value;
+  if (checks_) checks_->set_variable(variable, value);
+  if (main_) main_->set_variable(variable, value);
+}
+
+UOp CapturedStep::host_program() const {
+  return main_ ? main_->schedule() : UOp::make(Op::Linear, {});
+}
+
+}  // namespace koine

@@ -1,0 +1,59 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "koine/engine/engine.hpp"
+#include "koine/engine/executable.hpp"
+#include "koine/engine/prepare.hpp"
+
+namespace koine {
+
+/// Values to compute, ready to be computed again and again (row L9): everything is compiled, the
+/// memory is there, and a run hands one list to each queue. `realize` runs one once. For one thread
+/// at a time.
+class CapturedStep {
+ public:
+  /// Values of a graph; an After gives its own Buffer once its effects have run.
+  explicit CapturedStep(const std::vector<UOp>& values, const VariableValues& variables = {});
+
+  /// Computes the values from what the Buffers hold now. Throws Error (Index) where a position that
+  /// the user gave is out of range, before anything is written (amendment C28); Error (Key) where a
+  /// Variable has no value.
+  void run();
+
+  /// Where each value lies after a run; the same Buffers each time.
+  const std::vector<UOp>& outputs() const { return outputs_; }
+  /// Reads or writes another Buffer of the same shape, dtype and device in place of one that the
+  /// graph names, or of an output. Throws Error (Value) where it does not fit or is not named.
+  void replace(const UOp& buffer, const UOp& by);
+  void bind(const std::string& variable, int64_t value);
+
+  /// What runs, as a node: Linear(Call(kernel, buffers...)...) (`lower/schedule`). Empty where all
+  /// values are in memory already.
+  UOp host_program() const;
+
+ private:
+  friend class Realizer;
+
+  enum class Checks : uint8_t { None, EachRun };
+  CapturedStep(const std::vector<UOp>& values, const VariableValues& variables, Checks checks);
+  std::vector<UOp> arguments_of(const Prepared::Program& program,
+                                const std::vector<UOp>& outputs) const;
+  std::optional<Submission> submission_of(const Prepared::Program& program,
+                                          const std::vector<UOp>& arguments) const;
+  void check();
+
+  std::vector<UOp> values_;  // distinct
+  VariableValues variables_;
+  Skeleton skeleton_;
+  std::shared_ptr<const Prepared> prepared_;
+  std::vector<UOp> made_;     // by distinct value
+  std::vector<UOp> outputs_;  // by value
+  UOp flag_;                  // of the checks
+  std::vector<UOp> main_arguments_, check_arguments_;
+  std::optional<Submission> main_, checks_;
+};
+
+}  // namespace koine

@@ -1,0 +1,145 @@
+#include "koine/lower/schedule.hpp"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/symbolic.hpp"
+
+namespace koine {
+namespace {
+
+std::vector<UOp> variables_in(const UOp& ast) {
+  std::vector<UOp> out;
+  for (const UOp& u : toposort(ast))
+    if (is_variable(u)) out.push_back(u);
+  std::sort(out.begin(), out.end(), [](const UOp& a, const UOp& b) {
+    return a.as<BufferArg>().name < b.as<BufferArg>().name;
+  });
+  return out;
+}
+
+// A copy stores into its first buffer; what another function of the host does is not known.
+std::vector<bool> stored_slots(const UOp& ast, size_t slots) {
+  std::vector<bool> out(slots);
+  if (ast.is(Op::CustomFunction)) {
+    if (ast.as<std::string>() != copy_function) return std::vector<bool>(slots, true);
+    out[0] = true;
+    return out;
+  }
+  for (const UOp& u : toposort(ast)) {
+    if (!u.is(Op::Store)) continue;
+    const UOp& buffer = accessed_buffer(u);
+    if (buffer.is(Op::Param)) out[static_cast<size_t>(buffer.as<BufferArg>().slot)] = true;
+  }
+  return out;
+}
+
+bool is_temporary_nowhere(const UOp& b) { return b.is(Op::Buffer) && !b.device(); }
+
+UOp placed(const UOp& buffer, Device device) {
+  if (!is_temporary_nowhere(buffer)) return buffer;
+  BufferArg arg = buffer.as<BufferArg>();
+  arg.device = device;
+  return UOp::make(Op::Buffer, buffer.src(), arg);
+}
+
+}  // namespace
+
+Kernel::Kernel(UOp shown) : call(std::move(shown)), ast(call.src(0)) {
+  const std::span<const UOp> rest = call.src().subspan(1);
+  const auto first = std::find_if(rest.begin(), rest.end(), is_variable);
+  buffers = {rest.begin(), first};
+  variables = {first, rest.end()};
+  if (const auto* text = std::get_if<std::string>(&call.arg())) reason = *text;
+  stored_ = stored_slots(ast, buffers.size());
+}
+
+bool Kernel::stores(size_t slot) const { return stored_[slot]; }
+
+std::vector<Kernel> kernels_of(const UOp& schedule) {
+  KOINE_INVARIANT(schedule.is(Op::Linear), "a host program is a Linear of Calls, got {}",
+                  op_name(schedule.op()));
+  std::vector<Kernel> out;
+  for (const UOp& call : schedule.src()) out.emplace_back(call);
+  return out;
+}
+
+UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason) {
+  std::vector<UOp> src{ast};
+  src.insert(src.end(), buffers.begin(), buffers.end());
+  for (const UOp& v : variables_in(ast)) src.push_back(v);
+  return UOp::make(Op::Call, src, reason.empty() ? Arg() : Arg(std::string(reason)));
+}
+
+std::vector<std::vector<size_t>> dependencies_of(const std::vector<Kernel>& kernels) {
+  struct Use {
+    std::vector<size_t> stored;  // by the last that did, or nobody
+    std::vector<size_t> read;    // since then
+  };
+  absl::flat_hash_map<const Node*, Use> uses;
+  std::vector<std::vector<size_t>> out(kernels.size());
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    const Kernel& kernel = kernels[k];
+    for (size_t slot = 0; slot < kernel.buffers.size(); ++slot) {
+      Use& use = uses[kernel.buffers[slot].node()];
+      out[k].insert(out[k].end(), use.stored.begin(), use.stored.end());
+      if (kernel.stores(slot)) out[k].insert(out[k].end(), use.read.begin(), use.read.end());
+    }
+    for (size_t slot = 0; slot < kernel.buffers.size(); ++slot) {
+      Use& use = uses[kernel.buffers[slot].node()];
+      if (kernel.stores(slot))
+        use = {{k}, {}};
+      else
+        use.read.push_back(k);
+    }
+    std::sort(out[k].begin(), out[k].end());
+    out[k].erase(std::unique(out[k].begin(), out[k].end()), out[k].end());
+    std::erase(out[k], k);
+  }
+  return out;
+}
+
+UOp on_devices(const UOp& schedule) {
+  absl::flat_hash_map<const Node*, std::vector<Device>> wanted;  // of a temporary that is nowhere
+  std::vector<UOp> backwards;
+  for (auto it = schedule.src().rbegin(); it != schedule.src().rend(); ++it) {
+    const Kernel kernel(*it);
+    if (std::none_of(kernel.buffers.begin(), kernel.buffers.end(), is_temporary_nowhere)) {
+      backwards.push_back(*it);
+      continue;
+    }
+    std::vector<Device> devices;
+    if (kernel.device()) {
+      devices.push_back(kernel.device());
+    } else {
+      for (size_t slot = 0; slot < kernel.buffers.size(); ++slot)
+        if (kernel.stores(slot))
+          for (const Device& d : wanted[kernel.buffers[slot].node()])
+            if (std::find(devices.begin(), devices.end(), d) == devices.end()) devices.push_back(d);
+    }
+    if (devices.empty()) devices.emplace_back();  // the program's own
+    for (const Device& device : devices) {
+      std::vector<UOp> buffers;
+      for (const UOp& b : kernel.buffers) {
+        buffers.push_back(placed(b, device));
+        if (!is_temporary_nowhere(b) || !device) continue;
+        std::vector<Device>& at = wanted[b.node()];
+        if (std::find(at.begin(), at.end(), device) == at.end()) at.push_back(device);
+      }
+      backwards.push_back(kernel_call(kernel.ast, buffers, kernel.reason));
+    }
+  }
+  std::reverse(backwards.begin(), backwards.end());
+  return UOp::make(Op::Linear, backwards);
+}
+
+int64_t largest_bytes(const UOp& buffer) {
+  return static_cast<int64_t>(product(buffer.shape()).bounds().high) * item_size(buffer.dtype());
+}
+
+}  // namespace koine

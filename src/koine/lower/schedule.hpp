@@ -1,0 +1,53 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+
+// The host program: Linear(Call(kernel, buffers..., Variables...)...), the device of each Call
+// being that of its buffers. Arguments of the program are Params, temporaries are Buffers.
+namespace koine {
+
+/// The reason of a kernel that the user wants apart: it is not merged with others.
+constexpr std::string_view asked_for = "asked for by contiguous()";
+/// The CustomFunction that moves the bytes of its second buffer to its first.
+constexpr std::string_view copy_function = "copy";
+
+/// One launch, as its Call shows it. `ast` is a Sink of Ends over Stores in which every value has
+/// shape () and slot k of its Params is buffers[k], or a CustomFunction that names what the host
+/// does.
+struct Kernel {
+  explicit Kernel(UOp shown);
+  UOp call;  ///< keeps the rest alive
+  UOp ast;
+  std::span<const UOp> buffers;
+  std::span<const UOp> variables;  ///< that the kernel reads, sorted by name
+  std::string_view reason;         ///< why this is a kernel of its own
+
+  Device device() const { return call.device(); }
+  /// Whether it stores into buffers[slot].
+  bool stores(size_t slot) const;
+
+ private:
+  std::vector<bool> stored_;  // by slot
+};
+
+/// The launches of a host program, in order.
+std::vector<Kernel> kernels_of(const UOp& schedule);
+/// A launch: what is given, and the Variables that `ast` reads.
+UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason);
+
+/// For each launch the earlier ones that must have run: those that make what it reads, and those
+/// that read or stored what it overwrites.
+std::vector<std::vector<size_t>> dependencies_of(const std::vector<Kernel>& kernels);
+
+/// What lies on no device (it is computed from constants alone) goes where it is read, on each such
+/// device once.
+UOp on_devices(const UOp& schedule);
+
+/// Bytes of a temporary; symbolic sizes take their largest value.
+int64_t largest_bytes(const UOp& buffer);
+
+}  // namespace koine

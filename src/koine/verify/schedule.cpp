@@ -1,0 +1,62 @@
+// Host programs: what is launched, in order.
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/verify/demand.hpp"
+
+namespace koine {
+namespace {
+
+bool is_argument(const UOp& u) {
+  return (u.is(Op::Buffer) || (u.is(Op::Param) && !is_variable(u))) &&
+         u.as<BufferArg>().space == AddrSpace::Global;
+}
+
+// Each slot of the kernel is a buffer. It may be seen with another dtype than it was made with.
+int check_slots(const UOp& call, std::span<const UOp> buffers) {
+  for (const UOp& u : toposort(call.src(0))) {
+    if (!u.is(Op::Param) || is_variable(u)) continue;
+    const BufferArg& slot = u.as<BufferArg>();
+    const auto k = static_cast<size_t>(slot.slot);
+    if (slot.slot < 0 || k >= buffers.size()) return 0;
+  }
+  return fine;
+}
+
+std::optional<Violation> check_call(const UOp& call) {
+  if (!call.is(Op::Call) || call.src().empty())
+    return Violation{call, -1, "a host program holds Calls"};
+  const std::span<const UOp> rest = call.src().subspan(1);
+  const auto first = std::find_if(rest.begin(), rest.end(), is_variable);
+  const std::span<const UOp> buffers{rest.begin(), first};
+  for (size_t k = 0; k < rest.size(); ++k) {
+    const bool known = k < buffers.size() ? is_argument(rest[k]) : is_bounded_variable(rest[k]);
+    if (!known)
+      return Violation{call, static_cast<int>(k) + 1,
+                       "a Call takes Params and Buffers, then Variables"};
+  }
+  const UOp& body = call.src(0);
+  if (body.is(Op::CustomFunction)) return std::nullopt;
+  if (const auto inside = find_violation(body, VerifyLevel::Kernel)) return inside;
+  if (const int at = check_slots(call, buffers); at != fine)
+    return Violation{call, at, "each slot of a kernel has a buffer"};
+  for (size_t k = 1; k < buffers.size(); ++k)
+    if (!(buffers[k].device() == buffers[0].device()))
+      return Violation{call, static_cast<int>(k) + 1, "the buffers of a kernel lie on one device"};
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Violation> check_schedule(const UOp& schedule) {
+  if (!schedule.is(Op::Linear)) return Violation{schedule, -1, "a host program is a Linear"};
+  for (const UOp& call : schedule.src())
+    if (const auto violation = check_call(call)) return violation;
+  return std::nullopt;
+}
+
+}  // namespace koine

@@ -1,0 +1,269 @@
+// The host program: one node that says what is launched, on which device; the steps made from it;
+// devices whose memory the host cannot see.
+#include "check.hpp"
+#include "koine/engine/skeleton.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/lower/plan.hpp"
+#include "koine/lower/rangeify.hpp"
+#include "koine/verify/verify.hpp"
+#include "remote_device.hpp"
+
+namespace koine::test {
+namespace {
+
+using Floats = std::vector<float>;
+
+UOp floats(const Floats& data, const std::string& device = "CPU") {
+  return buffer_from_host(shape_of({static_cast<int64_t>(data.size())}), DType::Float32, device,
+                          data.data());
+}
+Floats held(const UOp& buffer) {
+  Floats out(static_cast<size_t>(buffer.numel()));
+  memory_of(buffer)->copy_out(out.data(), 0, memory_of(buffer)->bytes());
+  return out;
+}
+UOp one() { return constant(DType::Float32, 1); }
+
+// The devices of the launches, with the copies marked.
+std::vector<std::string> devices_of(const UOp& program) {
+  std::vector<std::string> out;
+  for (const Kernel& k : kernels_of(program))
+    out.push_back((k.ast.is(Op::CustomFunction) ? "to " : "") +
+                  (k.device() ? k.device().name() : std::string("nowhere")));
+  return out;
+}
+
+// Three kernels, each of which needs all elements of the one before.
+std::vector<UOp> three_kernels(const UOp& x, const UOp& y) {
+  const UOp a = contiguous(mul(x, reduce(Op::Add, x, {0})));
+  const UOp b = contiguous(add(y, reduce(Op::Max, a, {0})));
+  return {contiguous(sub(b, reduce(Op::Add, b, {0})))};
+}
+
+}  // namespace
+
+// --- the node ------------------------------------------------------------------------------------
+
+TEST(host, spec_L9_the_step_is_a_linear_of_calls_that_is_verified_printed_and_read_again) {
+  const UOp x = floats({1, 2, 3}), y = floats({4, 5, 6});
+  const UOp n = variable("n", 1, 3);
+  std::vector<UOp> values = three_kernels(x, y);
+  values.push_back(mul(x, cast(n, DType::Float32)));
+  const UOp program = host_program(values), planned = plan_memory(program);
+  for (const UOp& p : {program, planned}) {
+    EXPECT_FALSE(find_violation(p, VerifyLevel::Schedule));
+    EXPECT_EQ(parse(to_text(p)), p);
+  }
+  bool reads_n = false;
+  for (const Kernel& k : kernels_of(planned)) {
+    EXPECT_EQ(k.device().name(), "CPU");
+    EXPECT_FALSE(k.reason.empty());
+    for (const UOp& b : k.buffers)
+      EXPECT_EQ(b.is(Op::Buffer), b.as<BufferArg>().offset >= 0) << to_text(b);
+    for (const UOp& v : k.variables) reads_n = reads_n || v == n;
+  }
+  EXPECT_TRUE(reads_n) << "a launch names the Variables that it reads";
+}
+
+TEST(host, a_malformed_host_program_is_refused_by_rule) {
+  const UOp x = floats({1, 2}), y = floats({1, 2}, "CPU:1");
+  const Kernel good = schedule({add(x, one())})[0];
+  auto rule = [](const UOp& program) {
+    const auto violation = find_violation(program, VerifyLevel::Schedule);
+    return violation ? violation->rule : std::string();
+  };
+  auto linear = [](const UOp& call) { return UOp::make(Op::Linear, {call}); };
+  EXPECT_EQ(rule(linear(good.call)), "");
+  EXPECT_EQ(rule(good.ast), "a host program is a Linear");
+  EXPECT_EQ(rule(linear(good.ast)), "a host program holds Calls");
+  EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0], add(x, one())}))),
+            "a Call takes Params and Buffers, then Variables");
+  EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0]}))),
+            "each slot of a kernel has a buffer");
+  EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0], y}))),
+            "the buffers of a kernel lie on one device");
+}
+
+// --- devices -------------------------------------------------------------------------------------
+
+TEST(host, each_call_runs_on_its_own_device) {
+  in_both_modes([] {
+    const UOp a = floats({1, 2, 3}), b = floats({10, 20, 30}, "CPU:1"),
+              c = floats({100, 200, 300}, "INTERP");
+    const UOp on_one = add(b, copy_to(mul(a, a), Device("CPU:1")));
+    const UOp on_interp = add(c, copy_to(on_one, Device("INTERP")));
+    const UOp back = add(a, copy_to(on_interp, Device("CPU")));
+    const std::vector<UOp> values{back, on_one, on_interp};
+    const std::vector<UOp> got = realize(values);
+    EXPECT_EQ(held(got[0]), (Floats{112, 226, 342}));
+    EXPECT_EQ(held(got[1]), (Floats{11, 24, 39}));
+    EXPECT_EQ(held(got[2]), (Floats{111, 224, 339}));
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(got[i].device(), values[i].device());
+    EXPECT_EQ(devices_of(host_program({add(a, copy_to(mul(c, c), Device("CPU")))})),
+              (std::vector<std::string>{"INTERP", "to CPU", "CPU"}));
+  });
+}
+
+// What is computed from constants alone is made where it is read.
+TEST(host, constants_are_made_on_each_device_that_reads_them) {
+  const UOp a = floats({1, 2, 3}), b = floats({10, 20, 30}, "INTERP");
+  const UOp table = contiguous(Tensor::arange(5, 8).cast(DType::Float32).uop());
+  const std::vector<UOp> values{add(a, table), add(b, table)};
+  std::vector<std::string> devices = devices_of(host_program(values));
+  std::sort(devices.begin(), devices.end());
+  EXPECT_EQ(devices, (std::vector<std::string>{"CPU", "CPU", "INTERP", "INTERP"}));
+  const std::vector<UOp> got = realize(values);
+  EXPECT_EQ(held(got[0]), (Floats{6, 8, 10}));
+  EXPECT_EQ(held(got[1]), (Floats{15, 26, 37}));
+}
+
+TEST(host, raw_bytes_follow_the_device_that_reads_them) {
+  const uint8_t bytes[8] = {0, 0, 128, 63, 0, 0, 0, 64};  // 1, 2
+  const UOp raw =
+      UOp::make(Op::Binary, {}, std::string(reinterpret_cast<const char*>(bytes), sizeof bytes));
+  const UOp twice = add(bitcast(raw, DType::Float32), bitcast(raw, DType::Float32));
+  for (const char* device : {"INTERP", "CPU", "INTERP"}) {
+    Options o = options();
+    o.device = device;
+    const OptionScope scope(o);
+    const UOp got = realize({twice})[0];
+    EXPECT_EQ(got.device().name(), device);
+    EXPECT_EQ(held(got), (Floats{2, 4}));
+    EXPECT_EQ(held(realize({add(floats({1, 1}, device), twice)})[0]), (Floats{3, 5}));
+  }
+}
+
+// No host pointer is assumed, and everything is waited for that is read.
+TEST(host, a_device_whose_memory_the_host_cannot_see) {
+  register_remote_device();
+  in_both_modes([] {
+    const UOp r = floats({1, 2, 3}, "REMOTE"), other = floats({7, 8, 9}, "REMOTE:1"),
+              c = floats({10, 20, 30});
+    ASSERT_EQ(memory_of(r)->data(), nullptr);
+    EXPECT_EQ(held(r), (Floats{1, 2, 3}));
+    remote_counts() = {};
+    EXPECT_EQ(held(realize(three_kernels(r, r))[0]), (Floats{-41, -40, -39}));
+    EXPECT_EQ(remote_counts().submissions, 1) << "one list for all its launches";
+    EXPECT_EQ(remote_counts().launches, 3);
+    // From device to device by way of the host, there and back.
+    const UOp sum = add(other, copy_to(mul(r, r), Device("REMOTE:1")));
+    const std::vector<UOp> got =
+        realize({add(c, copy_to(sum, Device("CPU"))), add(r, copy_to(c, Device("REMOTE"))), sum});
+    EXPECT_EQ(held(got[0]), (Floats{18, 32, 48}));
+    EXPECT_EQ(held(got[1]), (Floats{11, 22, 33}));
+    EXPECT_EQ(held(got[2]), (Floats{8, 12, 18}));
+    // Through Tensor: values, prints, assignments, positions that are checked.
+    Tensor t(r);
+    EXPECT_EQ(t[1].item(), 2);
+    EXPECT_NE(t.repr().find("2."), std::string::npos) << t.repr();
+    const Tensor at = Tensor::from<int32_t>({2, 0}).to("REMOTE");
+    EXPECT_EQ(t.index_select(0, at).tolist<float>(), (Floats{3, 1}));
+    expect_error([&] { (void)t.index_select(0, at + Tensor(1)).tolist<float>(); },
+                 {"position 3", "size 3"});
+  });
+}
+
+// --- captured steps ------------------------------------------------------------------------------
+
+TEST(host, spec_L9_a_captured_step_replays_on_other_buffers_and_variables) {
+  in_both_modes([] {
+    const UOp x = floats({1, 2, 3}), y = floats({1, 1, 1}), n = variable("n", 1, 9);
+    std::vector<UOp> values = three_kernels(x, y);
+    values.push_back(mul(y, cast(n, DType::Float32)));
+    CapturedStep step(values, {{"n", 2}});
+    EXPECT_EQ(kernels_of(step.host_program()).size(), 4u);
+    reset_counters();
+    step.run();
+    EXPECT_EQ(counters().kernels, 4);
+    EXPECT_EQ(held(step.outputs()[0]), (Floats{-38, -38, -38}));
+    EXPECT_EQ(held(step.outputs()[1]), (Floats{2, 2, 2}));
+    // What the buffers hold now, another Variable.
+    const float next[3] = {0, 1, 5};
+    memory_of(y)->copy_in(next, 0, sizeof next);
+    step.bind("n", 3);
+    step.run();
+    EXPECT_EQ(held(step.outputs()[0]), (Floats{-42, -41, -37}));
+    EXPECT_EQ(held(step.outputs()[1]), (Floats{0, 3, 15}));
+    // Other buffers to read and to write.
+    const UOp z = floats({2, 0, 0}), to = floats({0, 0, 0}), was = step.outputs()[1];
+    step.replace(x, z);
+    step.replace(was, to);
+    step.run();
+    EXPECT_EQ(held(step.outputs()[0]), (Floats{-14, -13, -9}));
+    EXPECT_EQ(step.outputs()[1], to);
+    EXPECT_EQ(held(to), (Floats{0, 3, 15}));
+    EXPECT_EQ(counters().compiled, 0);
+    expect_error([&] { step.bind("n", 10); }, {"n", "10", "9"});
+    expect_error([&] { step.replace(z, floats({1, 2})); }, {"captured step", "(2,)", "(3,)"});
+    expect_error([&] { step.replace(x, z); }, {"does not use the buffer"});
+    // A value that was computed by realize is not that of the step.
+    EXPECT_EQ(held(realize(values, {{"n", 1}})[1]), (Floats{0, 1, 5}));
+  });
+}
+
+TEST(host, spec_L9_a_captured_step_writes_in_place_and_checks_positions_each_time) {
+  in_both_modes([] {
+    const UOp w = floats({1, 2, 3}), g = floats({1, 1, 2});
+    CapturedStep train({after(w, {store(w, sub(w, g))})});
+    for (int i = 0; i < 3; ++i) train.run();
+    EXPECT_EQ(held(w), (Floats{-2, -1, -3}));
+    EXPECT_EQ(train.outputs()[0], w);
+    const int32_t places[2] = {0, 2}, far[2] = {1, 3};
+    const UOp at = buffer_from_host(shape_of({2}), DType::Int32, "CPU", places);
+    const Tensor picked = Tensor(g).index_select(0, Tensor(at));
+    CapturedStep step({picked.uop()});
+    step.run();
+    EXPECT_EQ(held(step.outputs()[0]), (Floats{1, 2}));
+    memory_of(at)->copy_in(far, 0, sizeof far);
+    expect_error([&] { step.run(); }, {"position 3", "element 1", "size 3"});
+    const UOp near = buffer_from_host(shape_of({2}), DType::Int32, "CPU", places);
+    step.replace(at, near);
+    step.run();
+    EXPECT_EQ(held(step.outputs()[0]), (Floats{1, 2}));
+    EXPECT_TRUE(CapturedStep({}).outputs().empty());
+    EXPECT_EQ(CapturedStep({w}).outputs()[0], w) << "nothing to run";
+    expect_error([&] { CapturedStep({mul(w, cast(variable("n", 1, 9), DType::Float32))}).run(); },
+                 {"Variable 'n'", "no value"});
+  });
+}
+
+// --- what looks alike shares its program
+// -----------------------------------------------------------
+
+TEST(host, requests_that_look_alike_are_prepared_once_and_others_apart) {
+  const UOp x = floats({1, 2, 3}), y = floats({4, 5, 6});
+  auto result = [](const UOp& a, const UOp& b) { return held(realize({sub(a, mul(b, b))})[0]); };
+  EXPECT_EQ(result(x, y), (Floats{-15, -23, -33}));
+  EXPECT_EQ(result(y, x), (Floats{3, 1, -3}));
+  EXPECT_EQ(result(x, x), (Floats{0, -2, -6})) << "one buffer twice is another program";
+  // A computed value reads as memory from then on, also below others.
+  const UOp product = mul(x, y), more = add(product, one());
+  EXPECT_EQ(held(realize({product})[0]), (Floats{4, 10, 18}));
+  reset_counters();
+  EXPECT_EQ(held(realize({more})[0]), (Floats{5, 11, 19}));
+  EXPECT_EQ(held(realize({more})[0]), (Floats{5, 11, 19}));
+  EXPECT_EQ(counters().kernels, 1) << "computed once";
+  // Equal values, asked for several times in one request.
+  const std::vector<UOp> twice = realize({neg(x), x, neg(x)});
+  EXPECT_EQ(twice[0], twice[2]);
+  EXPECT_EQ(twice[1], x);
+}
+
+TEST(host, spec_C38_looking_at_many_outputs_walks_their_graph_once) {
+  auto visits = [](int64_t count) {
+    UOp h = floats({1, 2, 3});
+    std::vector<UOp> values;
+    for (int64_t i = 0; i < count; ++i) {
+      h = add(mul(h, h), floats({1, 1, 1}));
+      values.push_back(contiguous(reduce(Op::Add, h, {0})));
+    }
+    (void)skeleton_of(values, "CPU");
+    return skeleton_of(values, "CPU").words.size();
+  };
+  const auto few = static_cast<double>(visits(50)), many = static_cast<double>(visits(800));
+  EXPECT_LT(many / few, 16 * 1.05);
+}
+
+}  // namespace koine::test
