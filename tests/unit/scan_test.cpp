@@ -254,4 +254,62 @@ TEST(scan, any_edit_of_the_loops_keeps_the_values) {
   }
 }
 
+// --- running products and extremes ---------------------------------------------------------------
+
+TEST(scan, cumprod_cummax_cummin_are_what_they_say) {
+  in_both_modes([] {
+    const float nan = std::nanf(""), large = static_cast<float>(inf);
+    EXPECT_EQ(Tensor::from<float>({2, 3, -1, 0, 5}).cumprod(0).tolist<float>(),
+              (std::vector<float>{2, 6, -6, 0, 0}));
+    EXPECT_EQ(Tensor::from<int8_t>({100, 100, 2}).cumprod(0).tolist<int>(),
+              (std::vector<int>{100, 10000, 20000}));
+    EXPECT_EQ(Tensor::from<float>({1, 3, 2, large, 4}).cummax(0).tolist<float>(),
+              (std::vector<float>{1, 3, 3, large, large}));
+    EXPECT_EQ(Tensor::from<float>({-large, 3, 2, -5, 4}).cummin(0).tolist<float>(),
+              (std::vector<float>{-large, -large, -large, -large, -large}));
+    const auto v = Tensor::from<float>({1, 7, nan, 9}).cummax(0).tolist<float>();
+    EXPECT_EQ(v[1], 7);
+    EXPECT_TRUE(std::isnan(v[2]) && std::isnan(v[3])) << "NaN stays";
+    const auto w = Tensor::from<float>({1, -7, nan, -9}).cummin(0).tolist<float>();
+    EXPECT_EQ(w[1], -7);
+    EXPECT_TRUE(std::isnan(w[2]) && std::isnan(w[3]));
+    EXPECT_EQ(Tensor::from<int32_t>({INT32_MIN, 3, -2, INT32_MAX, 4}).cummin(0).tolist<int>(),
+              (std::vector<int>(5, INT32_MIN)));
+    EXPECT_EQ(Tensor::from<uint64_t>({5, UINT64_MAX, 3}).cummax(0).tolist<uint64_t>(),
+              (std::vector<uint64_t>{5, UINT64_MAX, UINT64_MAX}));
+  });
+  EXPECT_EQ(Tensor(3).cummax(0).item(), 3);
+  EXPECT_EQ(Tensor::zeros({0, 2}).cummin(0).shape(), (Shape{0, 2}));
+  for (const DType d : stored_dtypes())
+    for (const int64_t axis : {0, -1}) {
+      SCOPED_TRACE(fmt::format("{} {}", dtype_name(d), axis));
+      const Tensor x = numbers({5, 7}, d);
+      expect_same_everywhere(x.cumprod(axis));
+      expect_same_everywhere(x.cummax(axis));
+      expect_same_everywhere(x.cummin(axis));
+    }
+  expect_error([] { (void)Tensor::zeros({2, 3}).cumprod(2); }, {"cumprod", "2"});
+  expect_error([] { (void)Tensor::zeros({2, 3}).cummax(-3); }, {"cummax", "-3"});
+}
+
+TEST(scan, cumprod_cummax_cummin_cost_their_elements) {
+  in_both_modes([] {
+    expect_linear([](int64_t n) { return numbers({n}).cumprod(0); }, 2048, 8);
+    expect_linear([](int64_t n) { return numbers({n}).cummax(0); }, 2048, 20);
+    expect_linear([](int64_t n) { return numbers({n}, DType::Int32).cummin(0); }, 2048, 8);
+    auto gradient = [](int64_t n) {
+      Tensor x = numbers({n}).contiguous().requires_grad();
+      (void)x.realize();
+      return (x.cummax(0) * x.detach()).sum().gradient({x})[0];
+    };
+    expect_linear(gradient, 2048, 40);
+  });
+  Tensor x = Tensor::from<float>({1, 3, 2, 3, 5}).requires_grad();
+  const Tensor weights = Tensor::from<float>({1, 2, 4, 8, 16});
+  EXPECT_EQ((x.cummax(0) * weights).sum().gradient({x})[0].tolist<float>(),
+            (std::vector<float>{1, 6, 0, 8, 16}));
+  EXPECT_EQ((x.cummin(0) * weights).sum().gradient({x})[0].tolist<float>(),
+            (std::vector<float>{31, 0, 0, 0, 0}));
+}
+
 }  // namespace koine::test

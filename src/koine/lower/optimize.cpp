@@ -332,10 +332,10 @@ UOp merge_ranges(const UOp& ast) {
     for (size_t i = 0; i + 1 < ranges.size() && !again; ++i) {
       const UOp &a = ranges[i], &b = ranges[i + 1];
       if (type_of(a) != type_of(b)) continue;
-      // Both must be listed by the same End or Reduce.
+      // Both must be listed by the same End or Reduce, and by an After what it stands in.
       bool together = true;
       for (const UOp& u : toposort(current)) {
-        if (!u.is(Op::End) && !u.is(Op::Reduce)) continue;
+        if (!u.is(Op::End) && !u.is(Op::Reduce) && !u.is(Op::After)) continue;
         const auto list = u.src().subspan(1);
         const bool has_a = std::find(list.begin(), list.end(), a) != list.end();
         const bool has_b = std::find(list.begin(), list.end(), b) != list.end();

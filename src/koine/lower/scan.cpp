@@ -13,6 +13,7 @@ namespace koine {
 namespace {
 
 constexpr int64_t steps_of_a_level = 8;
+constexpr int64_t most_keys = 4096;
 
 // A condition on index scalars as `expression < 0`; null: it is none.
 UOp below_zero(UOp condition) {
@@ -58,7 +59,8 @@ std::optional<Limit> limit_of(const UOp& condition, const UOp& j, const UOp& i) 
 }
 
 // The fold over the j within a limit, of `value`, as one that grows with the loop i.
-std::optional<Scan> grown(const UOp& reduce, const UOp& i, const UOp& value, Limit limit) {
+std::optional<Scan> grown(const UOp& reduce, const UOp& i, const UOp& value, Limit limit,
+                          const UOp& of_element = {}, const UOp& of_result = {}) {
   const UOp &j = reduce.src(1), &n = j.src(0), &steps = i.src(0), one = index_const(1);
   if (simplify_index(sub(n, steps)).bounds().low < 0) return std::nullopt;
   const bool slides = limit.above && depends_on(value, i);  // a window that begins before the row
@@ -81,23 +83,58 @@ std::optional<Scan> grown(const UOp& reduce, const UOp& i, const UOp& value, Lim
   const UOp body = simplify(substitute(value, {{j, element(counter)}}));
   if (depends_on(body, i)) return std::nullopt;
   const UOp grows = range(j.as<RangeArg>().id, simplify_index(add(k, one)), AxisType::Reduce);
-  return Scan{i, against, element(k), grows, substitute(body, {{counter, grows}})};
+  Scan out{i, against, element(k), grows, substitute(body, {{counter, grows}}), {}};
+  if (!of_element) return out;
+  // The newest element's key is the result's.
+  out.key = of_result;
+  if (!(simplify(substitute(of_element, {{j, out.entering}})) == of_result)) return std::nullopt;
+  const Interval& keys = of_result.bounds();
+  if (against || keys.low < 0 || keys.high >= most_keys) return std::nullopt;
+  out.keys = static_cast<int64_t>(keys.high) + 1;
+  return out;
 }
 
-// What else a condition asks for.
-UOp conjunction_of_others(const std::vector<UOp>& parts, const UOp& part) {
+// What a condition asks for besides the parts that say `dropped`.
+UOp conjunction_without(const std::vector<UOp>& parts, std::initializer_list<UOp> dropped) {
   UOp rest;
   for (const UOp& other : parts)
-    if (!(other == part)) rest = rest ? bit_and(rest, other) : other;
+    if (std::find(dropped.begin(), dropped.end(), other) == dropped.end())
+      rest = rest ? bit_and(rest, other) : other;
   return rest;
+}
+
+// A condition as a number is a choice of 1 or 0.
+UOp as_choice(const UOp& body) {
+  if (!body.is(Op::Cast) || body.src(0).dtype() != DType::Bool) return body;
+  return UOp::make(Op::Where,
+                   {body.src(0), constant_int(body.dtype(), 1), constant_int(body.dtype(), 0)});
+}
+
+// That an integer of an element equals that of a result.
+struct SameKey {
+  UOp condition, of_element, of_result;
+};
+
+std::optional<SameKey> same_key(const std::vector<UOp>& parts, const UOp& j, const UOp& i) {
+  for (const UOp& part : parts) {
+    if (!part.is(Op::CmpNe) || !part.src(0).is(Op::CmpNe) || !is_const(part.src(1), 1)) continue;
+    const UOp& different = part.src(0);
+    for (const size_t side : {size_t{0}, size_t{1}}) {
+      const UOp &element = different.src(side), &result = different.src(1 - side);
+      if (is_integer(element.dtype()) && depends_on(element, j) && !depends_on(element, i) &&
+          depends_on(result, i) && !depends_on(result, j))
+        return SameKey{part, element, result};
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 std::optional<Scan> find_scan(const UOp& reduce, std::span<const UOp> loops) {
-  if (!reduce.is(Op::Reduce) || reduce.src().size() != 2 || !reduce.src(0).is(Op::Where))
-    return std::nullopt;
-  const UOp &choice = reduce.src(0), &j = reduce.src(1);
+  if (!reduce.is(Op::Reduce) || reduce.src().size() != 2) return std::nullopt;
+  const UOp choice = as_choice(reduce.src(0)), &j = reduce.src(1);
+  if (!choice.is(Op::Where)) return std::nullopt;
   for (const size_t hit : {size_t{1}, size_t{2}}) {
     const UOp& miss = choice.src(3 - hit);
     if (!is_identity(reduce.as<ReduceArg>().op, miss)) continue;
@@ -106,9 +143,15 @@ std::optional<Scan> find_scan(const UOp& reduce, std::span<const UOp> loops) {
       for (const UOp& i : loops) {
         const auto limit = limit_of(part, j, i);
         if (!limit) continue;
-        const UOp others = conjunction_of_others(parts, part);
-        const UOp value = others ? where(others, choice.src(hit), miss) : choice.src(hit);
-        if (auto scan = grown(reduce, i, value, *limit)) return scan;
+        auto chosen = [&](std::initializer_list<UOp> dropped) {
+          const UOp others = conjunction_without(parts, dropped);
+          return others ? where(others, choice.src(hit), miss) : choice.src(hit);
+        };
+        if (auto scan = grown(reduce, i, chosen({part}), *limit)) return scan;
+        if (const auto key = same_key(parts, j, i))
+          if (auto scan = grown(reduce, i, chosen({part, key->condition}), *limit, key->of_element,
+                                key->of_result))
+            return scan;
       }
   }
   return std::nullopt;
@@ -129,6 +172,38 @@ UOp from_zero(const UOp& running) {
   return sum ? add(running, constant_int(running.dtype(), 0)) : running;
 }
 
+// A running fold by key along the last of `loops`: a table of accumulators, which is filled before
+// that loop, and what a step stores into it.
+struct Table {
+  UOp value, update;
+};
+
+Table running_table(const UOp& reduce, const Scan& scan, std::span<const UOp> loops, int64_t slot,
+                    int64_t next_range) {
+  const Op op = reduce.as<ReduceArg>().op;
+  const UOp table = UOp::make(Op::Buffer, {shape_of({scan.keys})},
+                              BufferArg{slot, reduce.dtype(), {}, AddrSpace::Local});
+  std::vector<UOp> around;
+  for (const UOp& loop : loops)
+    if (!(loop == scan.loop)) around.push_back(loop);
+  const UOp place = range(next_range, index_const(scan.keys), AxisType::Loop);
+  const UOp fresh = around.empty() ? table : after(table, around);
+  const UOp filled =
+      end(store(index(fresh, {place}), identity_of(op, reduce.dtype())), std::vector<UOp>{place});
+  const UOp here =
+      index(after(table, std::vector<UOp>{filled, scan.loop}), {cast(scan.key, DType::Index)});
+  const UOp element = simplify(substitute(scan.value, {{scan.counter, scan.entering}}));
+  const UOp value = binary(op, load(here), element);
+  return {value, store(here, value)};
+}
+
+int64_t next_range_of(const UOp& ast) {
+  int64_t next = 0;
+  for (const UOp& u : toposort(ast))
+    if (u.is(Op::Range)) next = std::max(next, u.as<RangeArg>().id + 1);
+  return next;
+}
+
 }  // namespace
 
 UOp scan_kernel(const UOp& ast) {
@@ -137,10 +212,19 @@ UOp scan_kernel(const UOp& ast) {
   const std::vector<UOp> loops(nest.src().begin() + 1, nest.src().end());
   std::optional<Scan> along;  // the first found
   Substitution running;
+  std::vector<UOp> updates;  // of tables
+  int64_t next_range = next_range_of(ast);
   for (const UOp& u : toposort(nest.src(0))) {
     const auto scan = find_scan(u, loops);
     if (!scan || (along && !(along->loop == scan->loop && along->down == scan->down))) continue;
     if (!along) along = scan;
+    if (scan->key) {
+      const Table table =
+          running_table(u, *scan, loops, static_cast<int64_t>(updates.size()), next_range++);
+      running.emplace(u, table.value);
+      updates.push_back(table.update);
+      continue;
+    }
     running.emplace(u, from_zero(reduce_ranges(u.as<ReduceArg>().op, scan->value,
                                                std::vector<UOp>{scan->counter})));
   }
@@ -156,7 +240,15 @@ UOp scan_kernel(const UOp& ast) {
   for (const UOp& loop : loops)
     if (!(loop == along->loop)) rename(loop, false);
   rename(along->loop, along->down);
-  const UOp body = substitute(substitute(nest.src(0), running), renamed);
+  UOp body = substitute(nest.src(0), running);
+  if (!updates.empty()) {
+    if (body.is(Op::Group))
+      updates.insert(updates.begin(), body.src().begin(), body.src().end());
+    else
+      updates.insert(updates.begin(), body);
+    body = group(updates);
+  }
+  body = substitute(body, renamed);
   return simplify(sink(std::vector<UOp>{end(body, order)}));
 }
 
@@ -200,9 +292,8 @@ UOp running_sums_in_levels(const UOp& ast) {
   const UOp nest = only_nest(ast);
   if (!nest) return ast;
   UOp loop;
-  int64_t next = 0;
+  int64_t next = next_range_of(ast);
   for (const UOp& u : toposort(ast)) {
-    if (u.is(Op::Range)) next = std::max(next, u.as<RangeArg>().id + 1);
     if (!u.is(Op::Reduce) || u.as<ReduceArg>().op != Op::Add || !is_float(u.dtype())) continue;
     if (const auto levels = running_levels(u); levels.size() == 1) loop = levels[0];
   }

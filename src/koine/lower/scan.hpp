@@ -18,6 +18,9 @@ struct Scan {
   UOp entering;  ///< the j of the element that a step of the loop adds
   UOp counter;   ///< the Range t that counts the folded elements
   UOp value;     ///< element t
+  UOp key;  ///< of what a step of the loop adds: only elements with an equal key are folded; null:
+            ///< all
+  int64_t keys = 1;  ///< its values are 0 to keys - 1
 };
 
 /// Null where a Reduce is none along any of these loops.

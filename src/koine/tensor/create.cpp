@@ -126,8 +126,9 @@ RandomState& random_state() {
   return state;
 }
 
-// One uint64 of threefry output an element.
-Tensor random_bits(std::string_view method, const Shape& shape, const std::string& device) {
+}  // namespace
+
+Tensor tensor::random_bits(std::string_view method, const Shape& shape, const std::string& device) {
   const Size n = count_for(method, shape);
   uint64_t draw[2];
   {
@@ -143,9 +144,11 @@ Tensor random_bits(std::string_view method, const Shape& shape, const std::strin
   return Tensor(binary(Op::Threefry, counters, key.uop())).reshape(shape);
 }
 
+namespace {
+
 // 24 random bits: every float32 multiple of 2^-24 in [0, 1) is equally likely.
 Tensor random_floats(std::string_view method, const Shape& shape, const std::string& device) {
-  const Tensor bits = random_bits(method, shape, device)
+  const Tensor bits = tensor::random_bits(method, shape, device)
                           .cast(DType::UInt32)
                           .rshift(Tensor(constant_int(DType::UInt32, 8)));
   return bits.cast(DType::Float32) * Tensor(0x1p-24);
@@ -173,7 +176,7 @@ Tensor Tensor::randint(const Shape& shape, int64_t low, int64_t high, const std:
   KOINE_REQUIRE(low < high && low >= INT32_MIN && high - 1 <= INT32_MAX, Value,
                 "randint: the range [{}, {}) is empty or leaves int32", low, high);
   // 64 random bits modulo the range: the bias is below 2^-32.
-  const Tensor bits = random_bits("randint", shape, device);
+  const Tensor bits = tensor::random_bits("randint", shape, device);
   const Tensor offset =
       bits.mod(Tensor(constant_int(DType::UInt64, high - low))).cast(DType::Int64);
   return (offset + Tensor(low)).cast(DType::Int32);
@@ -202,15 +205,6 @@ Tensor Tensor::glorot_uniform(const Shape& shape, const std::string& device) {
                       static_cast<double>(fan_in("glorot_uniform", shape));
   const double bound = std::sqrt(6.0 / fans);
   return uniform(shape, -bound, bound, device);
-}
-// Ranks of random keys: position i goes to the number of smaller keys. n^2 comparisons.
-Tensor Tensor::randperm(int64_t n, const std::string& device) {
-  KOINE_REQUIRE(n >= 0 && n <= 1 << 16, Value, "randperm: {} is not in 0..65536", n);
-  const Tensor keys = random_bits("randperm", {n}, device).contiguous();
-  const Tensor mine = keys.reshape({n, 1}), other = keys.reshape({1, n});
-  const Tensor tie =
-      (mine == other).bitwise_and(arange(n).reshape({1, n}) < arange(n).reshape({n, 1}));
-  return (other < mine).bitwise_or(tie).sum({1});
 }
 Tensor Tensor::dropout(double p, bool training) const {
   KOINE_REQUIRE(p >= 0 && p <= 1, Value, "dropout: p = {} is not a probability", p);

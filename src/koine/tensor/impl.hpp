@@ -109,6 +109,9 @@ UOp broadcast_scalar(const UOp& value, const Shape& shape);
 /// A number in the shape and dtype of x: a constant, where full_like() gives a tensor of its own.
 Tensor like(const Tensor& x, double value);
 
+/// One uint64 of threefry output an element, of the next numbers under the global seed.
+Tensor random_bits(std::string_view method, const Shape& shape, const std::string& device);
+
 [[noreturn]] void refuse_as(std::string_view method, std::span<const Tensor> operands,
                             const Error& reason);
 /// Runs the body of a method that is made of others. What they refuse is refused in its name, with

@@ -174,6 +174,35 @@ Tensor Tensor::cumsum(int64_t axis) const {
   return numel() == 0 ? *this : running(Op::Add, *this, a);
 }
 
+Tensor Tensor::cumprod(int64_t axis) const {
+  const DType d = dtype();
+  if (is_small_float(d)) return cast(DType::Float32).cumprod(axis).cast(d);
+  if (const DType wide = accumulated(d); wide != d) return cast(wide).cumprod(axis);
+  if (ndim() == 0) return *this;
+  const int64_t a = axis_of(axis, "cumprod");
+  return numel() == 0 ? *this : running(Op::Mul, *this, a);
+}
+
+// By the position of the largest so far, which a gradient goes to.
+Tensor Tensor::cummax(int64_t axis) const {
+  if (ndim() == 0) return *this;
+  const int64_t a = axis_of(axis, "cummax");
+  if (numel() == 0) return *this;
+  if (!is_float(dtype())) return running(Op::Max, *this, a);
+  const Tensor x = is_small_float(dtype()) ? detach().cast(DType::Float32) : detach();
+  const Tensor top = running(Op::Max, x, a);
+  Shape places(static_cast<size_t>(ndim()), 1);
+  places[static_cast<size_t>(a)] = size(a);
+  const Tensor position =
+      where((x == top).bitwise_or(x.isnan()), arange(size(a)).reshape(places), Tensor(int32_t{0}));
+  return along(a, running(Op::Max, position, a));
+}
+Tensor Tensor::cummin(int64_t axis) const {
+  return tensor::as_method("cummin", {*this}, [&] {
+    return is_float(dtype()) ? neg().cummax(axis).neg() : bitwise_not().cummax(axis).bitwise_not();
+  });
+}
+
 Tensor Tensor::softmax(int64_t axis) const {
   const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
   const int64_t a = axis_of(axis, "softmax");

@@ -100,6 +100,7 @@ class Tensor {
                         const std::string& device = "");
   static Tensor kaiming_uniform(const Shape& shape, const std::string& device = "");
   static Tensor glorot_uniform(const Shape& shape, const std::string& device = "");
+  /// The int32 numbers 0 to n - 1 in random order.
   static Tensor randperm(int64_t n, const std::string& device = "");
   Tensor dropout(double p = 0.5, bool training = true) const;
 
@@ -291,7 +292,22 @@ class Tensor {
   Tensor all(const Axes& axes = {}, bool keepdim = false) const;
   Tensor argmax(int64_t axis = -1, bool keepdim = false) const;
   Tensor argmin(int64_t axis = -1, bool keepdim = false) const;
+  /// Sums of all elements up to each along an axis; narrow integers add in 32 bits.
   Tensor cumsum(int64_t axis = 0) const;
+  Tensor cumprod(int64_t axis = 0) const;
+  /// The largest (smallest) element up to each; NaN from the first NaN on. A gradient goes to the
+  /// last of several that are equal.
+  Tensor cummax(int64_t axis = 0) const;
+  Tensor cummin(int64_t axis = 0) const;
+  /// The elements along an axis in ascending order, and the int32 positions they had. Equal
+  /// elements keep their order, also where it is descending; NaN counts as the largest.
+  std::pair<Tensor, Tensor> sort(int64_t axis = -1, bool descending = false) const;
+  Tensor argsort(int64_t axis = -1, bool descending = false) const;
+  /// The k largest (smallest) elements along an axis, in order, and their int32 positions.
+  std::pair<Tensor, Tensor> topk(int64_t k, int64_t axis = -1, bool largest = true) const;
+  /// The different elements of the whole tensor in ascending order; -0 is 0, and all NaN are one.
+  /// Computes them: the shape of the result depends on the values.
+  Tensor unique() const;
   Tensor softmax(int64_t axis = -1) const;
   Tensor log_softmax(int64_t axis = -1) const;
   Tensor logsumexp(const Axes& axes = {}, bool keepdim = false) const;
@@ -341,6 +357,7 @@ class Tensor {
   Tensor points(std::string_view method,
                 const std::vector<std::pair<int64_t, Tensor>>& tensors) const;
   Tensor picked(int64_t axis, const Tensor& at) const;
+  Tensor along(int64_t axis, const Tensor& at) const;
   /// Throws unless a shape has `count` elements.
   static void require_count(int64_t count, const Shape& shape);
   static Tensor integer_scalar(bool narrow, bool is_signed, uint64_t bits);

@@ -1,0 +1,177 @@
+// Order: sort, argsort, topk, unique and random permutations, by digits of keys. The work is linear
+// in the number of elements: a pass of some kernels for each byte of a key.
+#include <bit>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/tensor/impl.hpp"
+
+namespace koine {
+namespace {
+
+constexpr int64_t digits = 256;
+constexpr int64_t few = 64;  // elements of a row up to which each is compared with each
+
+DType unsigned_of_size(int64_t bytes) {
+  switch (bytes) {
+    case 1:
+      return DType::UInt8;
+    case 2:
+      return DType::UInt16;
+    case 4:
+      return DType::UInt32;
+    default:
+      return DType::UInt64;
+  }
+}
+
+// Unsigned integers in the order of the elements: -0 is 0, and NaN comes last.
+Tensor keys_of(const Tensor& x) {
+  const DType d = x.dtype();
+  if (d == DType::Bool) return x.cast(DType::UInt8);
+  if (!is_float(d) && is_unsigned(d)) return x;
+  const DType keys = unsigned_of_size(item_size(d));
+  const Tensor one(constant_int(keys, 1)), last = Tensor(constant_int(keys, 0)).bitwise_not();
+  const Tensor sign = one.lshift(Tensor(constant_int(keys, 8 * item_size(d) - 1)));
+  if (!is_float(d)) return x.bitcast(keys).bitwise_xor(sign);
+  const Tensor zero = tensor::like(x, 0);
+  const Tensor bits = Tensor::where(x == zero, zero, x).bitcast(keys);
+  const Tensor key = Tensor::where(bits >= sign, bits.bitwise_not(), bits.bitwise_xor(sign));
+  return Tensor::where(x.isnan(), last, key);
+}
+
+// Elements of the rows of x at positions (rows, m) of each row, which are in bounds.
+Tensor picked_in_rows(const Tensor& x, const Tensor& at) {
+  const int64_t rows = x.size(0), n = x.size(1);
+  const DType d = rows * n > INT32_MAX ? DType::Int64 : DType::Int32;
+  const Tensor start =
+      Tensor::arange(0, rows, 1, d).reshape({rows, 1}) * Tensor(constant_int(d, n));
+  return Tensor(index(x.reshape({rows * n}).uop(), {(start + at.cast(d)).uop()}));
+}
+
+// How many elements of a row of 0 and 1, or of sums, over the last axis: int32.
+Tensor count(const Tensor& hits) {
+  const Tensor ones = hits.cast(DType::Int32);
+  return ones.sum({-1});
+}
+
+// (rows, n, m): which of the m elements (rows, m) of each row are which of the numbers 0 to n - 1.
+Tensor hits(const Tensor& x, int64_t n) {
+  return x.cast(DType::Int64).reshape({x.size(0), 1, x.size(1)}) ==
+         Tensor::arange(0, n, 1, DType::Int64).reshape({1, n, 1});
+}
+
+// Of a permutation (rows, n) of each row's positions: the element that goes to each place.
+Tensor inverse(const Tensor& place) {
+  const int64_t n = place.size(1);
+  const Tensor position = Tensor::arange(n).reshape({1, 1, n});
+  return Tensor::where(hits(place, n), position, Tensor(int32_t{0})).sum({-1}).contiguous();
+}
+
+// Where each element of a row goes: behind all with a smaller key, and all before it with its own.
+Tensor place_by_comparing(const Tensor& keys) {
+  const int64_t rows = keys.size(0), n = keys.size(1);
+  const Tensor mine = keys.reshape({rows, n, 1}), other = keys.reshape({rows, 1, n});
+  const Tensor earlier =
+      Tensor::arange(n).reshape({1, 1, n}) < Tensor::arange(n).reshape({1, n, 1});
+  return count((other < mine).bitwise_or((other == mine).bitwise_and(earlier))).contiguous();
+}
+
+// The same by the last byte of the keys alone.
+Tensor place_by_digit(const Tensor& keys) {
+  const int64_t rows = keys.size(0), n = keys.size(1);
+  const Tensor digit = keys.cast(DType::UInt8);
+  const Tensor all = digit.reshape({rows, 1, n});
+  const Tensor upto = Tensor::arange(n).reshape({1, 1, n}) <= Tensor::arange(n).reshape({1, n, 1});
+  const Tensor same = all == digit.reshape({rows, n, 1});
+  const Tensor rank = count(upto.bitwise_and(same)).contiguous();  // its own included
+  const Tensor counts = count(hits(digit, digits)).contiguous();
+  const Tensor smaller = (counts.cumsum(1) - counts).contiguous();
+  return (picked_in_rows(smaller, digit) + rank - Tensor(1)).contiguous();
+}
+
+// The positions (rows, n) of each row's elements by ascending key; equal keys keep their order.
+Tensor order_of(Tensor keys) {
+  if (keys.size(1) <= few) return inverse(place_by_comparing(keys));
+  Tensor order;
+  const int64_t bytes = item_size(keys.dtype());
+  for (int64_t byte = 0; byte < bytes; ++byte) {
+    const Tensor from = inverse(place_by_digit(keys));
+    order = order.defined() ? picked_in_rows(order, from).contiguous() : from;
+    if (byte + 1 == bytes) break;
+    const Tensor eight(constant_int(keys.dtype(), 8));
+    keys = picked_in_rows(keys, from).rshift(eight).contiguous();
+  }
+  return order;
+}
+
+}  // namespace
+
+Tensor Tensor::argsort(int64_t axis, bool descending) const {
+  if (ndim() == 0) return zeros({}, DType::Int32);
+  const int64_t a = axis_of(axis, "argsort"), n = size(a);
+  KOINE_REQUIRE(n <= INT32_MAX, Value,
+                "argsort: axis {} of shape {} has more than 2^31 - 1 elements", axis,
+                shape_text(uop()));
+  if (numel() == 0) return zeros(shape(), DType::Int32);
+  Tensor keys = keys_of(detach().transpose(a, -1));
+  if (descending) keys = keys.bitwise_not();
+  const Shape moved = keys.shape();
+  const Tensor order = order_of(keys.reshape({keys.numel() / n, n}).contiguous());
+  return order.reshape(moved).transpose(a, -1);
+}
+
+std::pair<Tensor, Tensor> Tensor::sort(int64_t axis, bool descending) const {
+  const Tensor order =
+      tensor::as_method("sort", {*this}, [&] { return argsort(axis, descending); });
+  return {along(axis, order), order};
+}
+
+std::pair<Tensor, Tensor> Tensor::topk(int64_t k, int64_t axis, bool largest) const {
+  const int64_t n = ndim() == 0 ? int64_t{1} : int64_t{size(axis_of(axis, "topk"))};
+  KOINE_REQUIRE(k >= 0 && k <= n, Value, "topk: {} of the {} elements of axis {} of shape {}", k, n,
+                axis, shape_text(uop()));
+  const Tensor order = tensor::as_method("topk", {*this}, [&] { return argsort(axis, largest); });
+  if (ndim() == 0) return {*this, order};
+  std::vector<std::pair<int64_t, int64_t>> bounds;
+  for (const int64_t s : shape()) bounds.emplace_back(0, s);
+  bounds[static_cast<size_t>(axis_of(axis, "topk"))].second = k;
+  const Tensor first = order.shrink(bounds);
+  return {along(axis, first), first};
+}
+
+// Elements at positions along an axis, which are in bounds.
+Tensor Tensor::along(int64_t axis, const Tensor& at) const {
+  if (numel() == 0 || ndim() == 0) return *this;
+  const int64_t a = axis_of(axis, "sort"), n = size(a);
+  const Tensor x = transpose(a, -1), wanted = at.transpose(a, -1);
+  const int64_t rows = numel() / n;
+  return picked_in_rows(x.reshape({rows, n}), wanted.reshape({rows, wanted.size(-1)}))
+      .reshape(wanted.shape())
+      .transpose(a, -1);
+}
+
+Tensor Tensor::unique() const {
+  const int64_t n = numel();
+  if (n == 0) return reshape({0});
+  const Tensor sorted = flatten().sort(0).first.contiguous();
+  const Tensor keys = keys_of(sorted).contiguous();
+  const Tensor differs = keys.shrink({{1, n}}) != keys.shrink({{0, n - 1}});
+  const Tensor first = differs.pad({{1, 0}}, true);
+  const Tensor place = (first.cumsum(0) - Tensor(1)).contiguous();
+  const auto found = static_cast<int64_t>(place.shrink({{n - 1, n}}).item()) + 1;
+  // Of the elements that go to one place the first.
+  const Tensor wanted = where(first, place, Tensor(-1)).reshape({1, n});
+  const Tensor position = arange(n).reshape({1, 1, n});
+  const Tensor from = where(hits(wanted, found), position, Tensor(int32_t{0})).sum({0, -1});
+  return Tensor(index(sorted.uop(), {from.contiguous().uop()}));
+}
+
+// Sorted by random keys of 64 bits.
+Tensor Tensor::randperm(int64_t n, const std::string& device) {
+  KOINE_REQUIRE(n >= 0 && n <= INT32_MAX, Value, "randperm: {} is not in 0..2^31 - 1", n);
+  return tensor::random_bits("randperm", {n}, device).argsort(0);
+}
+
+}  // namespace koine
