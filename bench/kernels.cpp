@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -45,11 +46,28 @@ void gemm(Rows& rows, const Limits& limits, int64_t n) {
                   limits.fma_one_thread * 1e-9, "FMA peak", true, n == 512 ? 0.6 : 0.5});
 }
 
+// What has to be done in order, or in passes.
+void scan_and_sort(Rows& rows) {
+  constexpr int64_t n = 1000000;
+  const Tensor x = random_tensor({n}, 4);
+  const double scan = seconds_of([&] { return x.cumsum(0); });
+  rows.push_back({"cumsum of 1e6 f32", scan * 1e3, "ms", 20, "goal", false, 1});
+  std::vector<float> data = x.tolist<float>();
+  const double other = best_seconds([&] {
+    std::vector<float> copy = data;
+    std::stable_sort(copy.begin(), copy.end());
+  });
+  const double sort = seconds_of([&] { return x.sort().first; });
+  rows.push_back(
+      {"sort of 1e6 f32", sort * 1e3, "ms", other * 1e3, "std::stable_sort", false, 0.3});
+}
+
 }  // namespace
 
 void bench_kernels(Rows& rows, const Limits& limits) {
   gemm(rows, limits, 512);
   gemm(rows, limits, 1024);
+  scan_and_sort(rows);
   constexpr int64_t n = int64_t{64} << 20;
   const Tensor x = random_tensor({n}, 3);
   const double chain = seconds_of([&] {
