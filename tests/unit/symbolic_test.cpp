@@ -5,7 +5,10 @@
 #include "check.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/runtime/device.hpp"
 
 namespace koine::test {
 namespace {
@@ -345,6 +348,66 @@ TEST(symbolic, positions_of_a_cache_and_writes_through_symbolic_views) {
   }
 }
 
+TEST(symbolic, methods_of_many_parts_take_symbolic_sizes) {
+  const Variable n("n", 1, 16);
+  const Tensor x = Tensor::arange(32).reshape({16, 2}).cast(DType::Float32).realize();
+  auto layer = function([](const Tensor& a, const Tensor& b) { return a.softmax(-1) + b.sum({0}); },
+                        Resolve::Precompile);
+  for (const int64_t k : {5, 1, 16}) {
+    const Size s = n.bind(k);
+    const Tensor y = x[upto(s)], z = x[upto(k)];
+    reset_counters();
+    EXPECT_EQ(layer(y, y).tolist<float>(), layer(z, z).tolist<float>());
+    EXPECT_EQ((y * 2.0).to("CPU:1").tolist<float>(), (z * 2.0).tolist<float>());
+    EXPECT_EQ(Tensor::rand({s, 3}).tolist<float>().size(), static_cast<size_t>(3 * k));
+    EXPECT_EQ(y.dropout(0.5).shape(), y.shape());
+    EXPECT_EQ(Tensor::einsum("ij,kj->ik", {y, y}).tolist<float>(),
+              z.matmul(z.transpose()).tolist<float>());
+    EXPECT_EQ(y.index_select(0, Tensor::from<int>({0, -1})).tolist<float>(),
+              z.index_select(0, Tensor::from<int>({0, -1})).tolist<float>());
+    EXPECT_EQ(y.bitcast(DType::Int32).tolist<int>(), z.bitcast(DType::Int32).tolist<int>());
+    const Tensor images = Tensor::ones({16, 1, 6, 6})[upto(s)];
+    EXPECT_EQ(images.conv2d(Tensor::ones({2, 1, 3, 3})).sum().item(), static_cast<double>(k * 288));
+    EXPECT_EQ(images.max_pool2d(2).sum().item(), static_cast<double>(k * 9));
+    Tensor base = x.clone().realize(), rows = Tensor::zeros({s, 2}).clone();
+    base[upto(s)].assign(Tensor::zeros({s, 2}));
+    EXPECT_EQ(base.sum().item(), 496 - static_cast<double>(k * (2 * k - 1)));
+    base.setitem({Tensor::arange(s)}, 1.0);
+    EXPECT_EQ(base.sum().item(), 496 - static_cast<double>(k * (2 * k - 3)));
+    rows.setitem({Tensor::from<int>({0, 0})}, 3.0);
+    EXPECT_EQ(rows.sum().item(), 6);
+  }
+  expect_error([&] { (void)x[upto(n.bind(5))].index_select(0, Tensor::from<int>({0, 5})).bytes(); },
+               {"index_select", "position 5", "size 5"});
+  for (const char* method : {"roll", "split", "chunk"})
+    expect_error(
+        [&] {
+          const Tensor y = x[upto(n.bind(5))];
+          (void)(method[0] == 'r'   ? y.roll(1, 0)
+                 : method[0] == 's' ? y.split(2)[0]
+                                    : y.chunk(2)[0]);
+        },
+        {method, "n=5", "symbolic"});
+}
+
+// Statistics of a symbolic batch, the last of one element, where nothing is left to divide by.
+TEST(symbolic, batch_norm_of_a_symbolic_batch) {
+  const Variable n("n", 1, 6);
+  const Tensor x = random_tensor({6, 3}, 13).realize();
+  for (const int64_t k : {6, 2, 1}) {
+    nn::BatchNorm symbolic(3), constant(3);
+    expect_close(symbolic(x[upto(n.bind(k))], true), constant(x[upto(k)], true), 1e-6);
+    expect_close(symbolic.running_var, constant.running_var, 1e-6);
+    const auto rows = x.tolist<double>();
+    double mean = 0, squares = 0;
+    for (int64_t i = 0; i < k; ++i)
+      mean += rows[static_cast<size_t>(3 * i)] / static_cast<double>(k);
+    for (int64_t i = 0; i < k; ++i) squares += std::pow(rows[static_cast<size_t>(3 * i)] - mean, 2);
+    EXPECT_NEAR(symbolic.running_var.tolist<double>()[0],
+                0.9 + 0.1 * squares / static_cast<double>(std::max<int64_t>(k - 1, 1)), 1e-6);
+  }
+}
+
 TEST(symbolic, spec_amend_37_what_does_not_fit_is_refused_before_anything_runs) {
   const Variable n("n", 1, 8), m("m", 1, 8), wide("n", 1, 16);
   const Tensor x = Tensor::arange(8).cast(DType::Float32).realize();
@@ -389,6 +452,91 @@ TEST(symbolic, a_bound_variable_reads_and_writes_as_text) {
   EXPECT_EQ(interpret_index(mul(three, three), {}), 9);
   expect_error([&] { (void)bind(three, 4); }, {"'n'", "bound to 3", "4"});
   expect_error([&] { (void)present_value(add(n, three)); }, {"'n'", "no value"});
+}
+
+namespace {
+
+// What the kernels of a value are made of, on the machine at hand: lanes of the widest Load and
+// Store, and threads.
+struct Made {
+  int64_t load_lanes = 1, store_lanes = 1, threads = 1;
+};
+Made made_of(const Tensor& value) {
+  Made out;
+  const Target& target = device_runtime("CPU").target();
+  for (const Kernel& kernel : schedule({value.uop()})) {
+    const LoweredKernel k = lower_kernel(kernel.ast, target);
+    for (const UOp& u : k.linear.src()) {
+      if (u.is(Op::Load)) out.load_lanes = std::max(out.load_lanes, lane_count(u));
+      if (u.is(Op::Store)) out.store_lanes = std::max(out.store_lanes, lane_count(u.src(1)));
+      if (u.is(Op::Special)) out.threads = std::max(out.threads, const_int(u.src(0)));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST(symbolic, lanes_threads_and_tails_as_for_constants) {
+  if (device_runtime("CPU").target().lanes(4) < 4) GTEST_SKIP() << "no vectors";
+  const Variable n("n", 1, 4096);
+  const Tensor x = random_tensor({4096, 64}, 8).realize(), line = x.reshape({-1}),
+               w = random_tensor({64, 64}, 9).realize();
+  const Size k = n.bind(100);
+  const std::vector<std::pair<Tensor, bool>> values = {
+      {line[upto(k)] * 2.0, false},        {x[upto(k)] * 2.0 + 1.0, true},
+      {x[upto(k)].sum({0}), false},        {x[upto(k)].softmax(-1), true},
+      {x[upto(k)].matmul(w).relu(), true}, {w.matmul(x[upto(k)].transpose()), true}};
+  for (size_t i = 0; i < values.size(); ++i) {
+    SCOPED_TRACE(fmt::format("value {}", i));
+    const Made made = made_of(values[i].first);
+    EXPECT_GE(made.load_lanes, 4);
+    EXPECT_GE(made.store_lanes, 4);
+    if (values[i].second) {
+      EXPECT_GE(made.threads, 2);
+    }
+  }
+  // Strict mode keeps the order of a sum: lanes run along the results, or there are none.
+  const Tensor sum = line[upto(k)].sum();
+  EXPECT_EQ(made_of(sum).load_lanes >= 4, !options().strict);
+}
+
+TEST(symbolic, tails_are_neither_read_nor_written_beyond_the_end) {
+  const Tensor x(leaf({40, 9})), row(leaf({40}));
+  const Variable n("n", 0, 40);
+  for (const int64_t k : {0, 1, 3, 7, 8, 9, 16, 31, 33, 40}) {
+    SCOPED_TRACE(fmt::format("n = {}", k));
+    const Size s = n.bind(k);
+    const Tensor line = row[upto(s)], rows = x[upto(s)],
+                 finite = rows.isfinite().cast(DType::Float32);
+    expect_same_everywhere(line * 2.0);
+    expect_same_everywhere(line.flip({0}) + line);
+    expect_same_everywhere(line.isfinite().cast(DType::Int32).sum());
+    expect_same_everywhere(row[Slice{40 - s, {}}] + 1.0);
+    expect_same_everywhere(finite.matmul(finite.transpose()));
+    expect_same_everywhere(finite.transpose().matmul(finite));
+    expect_same_everywhere(rows.transpose().contiguous() + line);
+    expect_same_everywhere(line.index_select(0, Tensor::arange(s).flip({0})) + 1.0);
+  }
+}
+
+// Large enough for threads: parts of the rows, the last of them shorter or empty.
+TEST(symbolic, threads_share_a_symbolic_number_of_rows) {
+  const Variable n("n", 1, 1024);
+  const Tensor x = random_tensor({1024, 96}, 11).realize(),
+               w = random_tensor({96, 80}, 12).realize();
+  in_both_modes([&] {
+    for (const int64_t k : {1, 15, 17, 500, 1023, 1024}) {
+      SCOPED_TRACE(fmt::format("n = {}", k));
+      const Tensor a = x[upto(n.bind(k))], b = x[upto(k)];
+      expect_close(a * 3.0 + 1.0, b * 3.0 + 1.0, 0);
+      expect_close(a.matmul(w).relu(), b.matmul(w).relu(), 1e-5);
+      expect_close(w.transpose().matmul(a.transpose()), w.transpose().matmul(b.transpose()), 1e-5);
+      expect_close(a.softmax(-1), b.softmax(-1), 1e-6);
+      expect_close(a.sum({0}), b.sum({0}), 1e-5);
+      expect_close(a.sum({1}), b.sum({1}), 1e-5);
+    }
+  });
 }
 
 }  // namespace koine::test

@@ -139,7 +139,8 @@ class TensorInterpreter {
         return of(u.src(0));
       case Op::Assume: {
         const Array& a = of(u.src(0));
-        const int64_t low = const_int(u.src(1)), high = const_int(u.src(2));
+        auto number = [&](const UOp& end) { return bits_to_int(end.dtype(), of(end).data.at(0)); };
+        const int64_t low = number(u.src(1)), high = number(u.src(2));
         for (size_t i = 0; i < a.data.size(); ++i) {
           const int64_t v = bits_to_int(a.dtype, a.data[i]);
           KOINE_REQUIRE(v >= low && v <= high, Index, "index: {} is out of range: use {} to {}", v,

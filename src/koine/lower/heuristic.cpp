@@ -15,12 +15,18 @@
 namespace koine {
 namespace {
 
-// 0: not planned for, because it is symbolic, or because nobody waits for so many steps; products
-// of two sizes fit into 63 bits.
+// What is planned for: of a size over Variables the largest. 0: a loop that ends where another one
+// stands, or so many steps that nobody waits for them; products of two sizes fit into 63 bits.
 int64_t size_of(const UOp& range) {
   constexpr int64_t most_planned = int64_t{1} << 31;
-  const UOp& bound = range.src(0);
-  return bound.is(Op::Const) && const_int(bound) < most_planned ? const_int(bound) : 0;
+  const Interval& bound = range.src(0).bounds();
+  const bool planned = range.src(0).ranges().empty() && bound.high < most_planned;
+  return planned ? static_cast<int64_t>(bound.high) : 0;
+}
+bool is_symbolic(const UOp& range) { return !range.src(0).is(Op::Const); }
+// Whether each value of a size is a multiple of `factor`.
+bool divides(int64_t factor, const UOp& range) {
+  return simplify_index(mod(range.src(0), index_const(factor))) == index_const(0);
 }
 AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
 
@@ -209,10 +215,10 @@ Tile best_tile(int64_t rows, int64_t columns, int64_t registers) {
 // `factor` elements of an axis side by side; the last of them overlap the ones before where the
 // axis is no multiple of them.
 void side_by_side(Plan& plan, int position, int64_t factor, AxisType type) {
-  const int64_t n = size_of(plan.axes()[static_cast<size_t>(position)]);
   if (factor < 2) return;
   std::vector<Opt> edits{{OptOp::Split, position, factor, type, false}};
-  if (n % factor != 0) edits.insert(edits.begin(), {OptOp::Padto, position, factor});
+  if (!divides(factor, plan.axes()[static_cast<size_t>(position)]))
+    edits.insert(edits.begin(), {OptOp::Padto, position, factor});
   plan.try_all(edits);  // unless indices of the values leave 64 bits
 }
 
@@ -232,7 +238,10 @@ TileLoops register_tile(Plan& plan, const Contraction& c, DType dtype) {
   }
   const int64_t m = size_of(c.rows), n = size_of(c.columns);
   const int64_t vector = c.folded ? 1 : lanes_along(n, lanes);
-  const Tile tile = best_tile(m, rounded_up(n, vector) / vector, plan.target().vector_registers);
+  // Of a symbolic number of rows there may be few.
+  constexpr int64_t some_rows = 4;
+  const Tile tile = best_tile(is_symbolic(c.rows) ? std::min(m, some_rows) : m,
+                              rounded_up(n, vector) / vector, plan.target().vector_registers);
   // The later axis first: splitting it does not move the earlier one.
   if (c.folded)
     side_by_side(plan, plan.position(c.folded), lanes_along(size_of(c.folded), lanes),
@@ -267,6 +276,7 @@ void block_columns(Plan& plan, const TileLoops& loops, int64_t rows_of_b) {
   const std::vector<UOp> axes = plan.axes();
   for (int at = loops.rows + 1; at < loops.columns; ++at)  // a loop over other columns' B
     if (type_of(axes[static_cast<size_t>(at)]) == AxisType::Loop) return;
+  if (is_symbolic(axes[static_cast<size_t>(loops.columns)])) return;
   const int64_t tiles = size_of(axes[static_cast<size_t>(loops.columns)]);
   const int64_t fit = std::max<int64_t>(block_elements / (rows_of_b * loops.width), 1);
   if (tiles <= fit) return;
@@ -286,7 +296,7 @@ void block_reduction(Plan& plan, int64_t rows, int64_t most) {
       if (at >= 0) return;  // one reduction axis only
       at = static_cast<int>(i);
     }
-  if (at < 0) return;
+  if (at < 0 || is_symbolic(axes[static_cast<size_t>(at)])) return;
   const int64_t k = size_of(axes[static_cast<size_t>(at)]);
   // The partial sums are added one by one: few long blocks are more exact than many short ones.
   const int64_t least = std::max({int64_t{32}, std::min<int64_t>(k / 48, 400), k / most_blocks});
@@ -305,8 +315,12 @@ void vector_lanes(Plan& plan, const UOp& axis, int64_t lanes, int64_t unrolled) 
   const int64_t n = size_of(axis);
   if (n < 2) return;
   int64_t width = lanes_along(n, lanes * unrolled);
-  while (width > lanes && (rounded_up(n, width) - n) * 16 > n) width /= 2;
-  if (width > lanes && n % width != 0 && n % (width / 2) == 0) width /= 2;
+  if (is_symbolic(axis)) {
+    while (width > lanes && !divides(width, axis)) width /= 2;
+  } else {
+    while (width > lanes && (rounded_up(n, width) - n) * 16 > n) width /= 2;
+    if (width > lanes && n % width != 0 && n % (width / 2) == 0) width /= 2;
+  }
   const bool reduces = type_of(axis) == AxisType::Reduce;
   side_by_side(plan, plan.position(axis), width,
                reduces ? AxisType::GroupReduce : AxisType::Upcast);
@@ -386,6 +400,13 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   }
 }
 
+// Parts of an axis that threads take. A symbolic size is rounded up to them, where it may have two
+// elements for each.
+int64_t chunks_of(const UOp& axis, int64_t most) {
+  if (!is_symbolic(axis)) return divisor(size_of(axis), most);
+  return size_of(axis) >= 2 * most ? most : 1;
+}
+
 // The outermost loops are shared out, as many as it takes, in chunks that depend on the shape
 // alone, never on the number of threads (amendment C32).
 void threads(Plan& plan, double work) {
@@ -401,8 +422,9 @@ void threads(Plan& plan, double work) {
     if (type_of(axis) == AxisType::Reduce || (type_of(axis) == AxisType::Upcast && chunks > 1))
       return;
     if (type_of(axis) != AxisType::Loop) continue;
-    const int64_t n = divisor(size_of(axis), most_chunks / chunks);
+    const int64_t n = chunks_of(axis, most_chunks / chunks);
     if (n < 2) continue;
+    if (!divides(n, axis)) plan.add({OptOp::Padto, at, n});
     plan.add({OptOp::Split, at, n, AxisType::Thread, true});
     for (int from = at; from > outermost; --from) plan.add({OptOp::Swap, from, from - 1});
     if (size_of(axis) > n) ++at;  // the rest of the axis

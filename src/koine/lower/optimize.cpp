@@ -189,23 +189,47 @@ Padded padded(const UOp& wide, int64_t size, int64_t multiple) {
           bit_or(lt(part, index_const(parts - 1)), lt(index_const(shared - 1), inner))};
 }
 
+// A load along a longer axis of symbolic size, which may be shorter than a part, so that none lies
+// at its end: gated where lanes may run along the axis, and else of the last element again.
+UOp load_within(const UOp& node, const UOp& wide, const UOp& size, const UOp& counts) {
+  const UOp& address = node.src(0);
+  int64_t step = 0;
+  UOp rest;
+  if (address.src().size() == 2 && linear_coefficient(address.src(1), wide, step, rest) &&
+      step == 1) {
+    const UOp gate = node.src().size() == 3 ? bit_and(node.src(2), counts) : counts;
+    return load(address, node.src().size() == 3 ? node.src(1) : constant_int(node.dtype(), 0),
+                gate);
+  }
+  const Substitution nearest{{wide, minimum(wide, sub(size, index_const(1)))}};
+  std::vector<UOp> src(node.src().begin(), node.src().end());
+  src[0] = with_sources(
+      address,
+      std::vector<UOp>{address.src(0), simplify_index(substitute(address.src(1), nearest))});
+  if (src.size() == 3) src[2] = substitute(src[2], nearest);  // it speaks of the place
+  return with_sources(node, src);
+}
+
 // Rounds an axis up; what lies beyond is neither stored nor folded in.
 UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
   KOINE_REQUIRE(multiple >= 1, Value, "Padto: axis {}: the multiple {} must be positive", position,
                 multiple);
   const UOp& bound = axis.src(0);
-  KOINE_REQUIRE(bound.is(Op::Const), Value, "Padto: axis {} has the symbolic size {}", position,
-                dim_text(bound));
-  const int64_t size = const_int(bound);
-  KOINE_REQUIRE(size <= INT64_MAX - multiple, Value,
+  KOINE_REQUIRE(bound.bounds().high <= INT64_MAX - multiple, Value,
                 "Padto: axis {} of size {} has no multiple of {} in 63 bits above it", position,
-                size, multiple);
-  const int64_t rounded = (size + multiple - 1) / multiple * multiple;
-  if (rounded == size) return ast;
-  const UOp wide = range(axis.as<RangeArg>().id, index_const(rounded), type_of(axis));
-  const auto [place, counts] = padded(wide, size, multiple);
+                dim_text(bound), multiple);
+  const UOp part = index_const(multiple),
+            parts = simplify_index(idiv(add(bound, index_const(multiple - 1)), part)),
+            rounded = simplify_index(mul(parts, part));
+  if (rounded == bound) return ast;
+  const UOp wide = range(axis.as<RangeArg>().id, rounded, type_of(axis));
+  const bool symbolic = !bound.is(Op::Const);
+  const auto [place, counts] =
+      symbolic ? Padded{wide, lt(wide, bound)} : padded(wide, const_int(bound), multiple);
   return transform_graph(
       respell(ast, {{axis, {place, {wide}}}}), [&](const UOp&, const UOp& node) -> UOp {
+        if (symbolic && node.is(Op::Load) && depends_on(node.src(0), wide))
+          return load_within(node, wide, bound, counts);
         if (node.is(Op::Store) && depends_on(node, wide))
           return store(node.src(0), node.src(1),
                        node.src().size() == 3 ? bit_and(node.src(2), counts) : counts);

@@ -10,6 +10,16 @@ namespace {
 
 Tensor parameter(Tensor value) { return value.requires_grad(); }
 
+// `rate` times what makes a mean of squares one over as many as remain beside their mean; 1 where
+// none does.
+Tensor unbiased(double rate, const Size& count) {
+  if (!count.is_number())
+    return Tensor(rate) * Tensor(count).cast(DType::Float32) /
+           Tensor(larger(count - 1, 1)).cast(DType::Float32);
+  const auto n = static_cast<double>(int64_t{count});
+  return n > 1 ? rate * (n / (n - 1)) : rate;
+}
+
 // Of the member initialisers: runs before anything divides by it.
 int64_t checked_groups(int64_t in, int64_t out, int64_t kernel, int64_t groups) {
   KOINE_REQUIRE(in >= 1 && out >= 1 && kernel >= 1, Value,
@@ -71,13 +81,10 @@ Tensor BatchNorm::operator()(const Tensor& x, bool training) {
   if (training) {
     mean = x.mean(others, true);
     var = (x - mean).square().mean(others, true);
-    const int64_t each = x.numel() / x.size(1);
-    const auto count = static_cast<double>(each);
-    const double unbiased = count > 1 ? count / (count - 1) : 1;
+    const Tensor share = unbiased(momentum, x.numel() / x.size(1));
     running_mean.assign(running_mean * Tensor(1 - momentum) +
                         mean.detach().reshape({-1}) * Tensor(momentum));
-    running_var.assign(running_var * Tensor(1 - momentum) +
-                       var.detach().reshape({-1}) * Tensor(momentum * unbiased));
+    running_var.assign(running_var * Tensor(1 - momentum) + var.detach().reshape({-1}) * share);
   }
   const Tensor scale = (var + Tensor(eps)).rsqrt() * weight.reshape(wide);
   return (x - mean) * scale + bias.reshape(wide);

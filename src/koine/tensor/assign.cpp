@@ -183,7 +183,7 @@ void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
     // Counted from the end: an index out of range that reads 0 (IndexMode::Fill) names the place
     // behind the last, which is none.
     const Tensor places =
-        arange(-numel(), 0, 1, DType::Int64).reshape(shape()).indexed("setitem", items) +
+        arange(0 - numel(), 0, 1, DType::Int64).reshape(shape()).indexed("setitem", items) +
         Tensor(numel());
     const Tensor values = fitting.expand(places.shape());
     assign(flatten().scatter(0, places.flatten(), values.flatten()).reshape(shape()));

@@ -32,6 +32,10 @@ void refuse_as(std::string_view method, std::span<const Tensor> operands, const 
   raise(reason.kind(), "{} of {}: {}", method, shapes, what);
 }
 
+int64_t known_size(std::string_view method, const Tensor& x, int64_t axis) {
+  return as_method(method, {x}, [&] { return int64_t{x.size(axis)}; });
+}
+
 UOp broadcast_scalar(const UOp& value, const Shape& shape) {
   if (shape.empty()) return value;
   return expand(reshape(value, shape_of(Shape(shape.size(), 1))), shape_of(shape));

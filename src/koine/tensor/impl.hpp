@@ -111,6 +111,8 @@ Tensor like(const Tensor& x, double value);
 
 /// One uint64 of threefry output an element, of the next numbers under the global seed.
 Tensor random_bits(std::string_view method, const Shape& shape, const std::string& device);
+/// The size of an axis as a number, for a `method` that has no use for a symbolic one.
+int64_t known_size(std::string_view method, const Tensor& x, int64_t axis);
 
 [[noreturn]] void refuse_as(std::string_view method, std::span<const Tensor> operands,
                             const Error& reason);

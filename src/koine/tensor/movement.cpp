@@ -207,7 +207,7 @@ Tensor Tensor::repeat(const Shape& times) const {
 }
 
 Tensor Tensor::roll(int64_t shift, int64_t axis) const {
-  const int64_t a = axis_of(axis, "roll"), n = size(a);
+  const int64_t a = axis_of(axis, "roll"), n = tensor::known_size("roll", *this, a);
   if (n == 0) return *this;
   const int64_t s = ((shift % n) + n) % n;
   auto part = [&](int64_t from, int64_t to) {
@@ -284,7 +284,7 @@ Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
 std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
   KOINE_REQUIRE(size > 0, Value, "split of {}: the size {} must be positive",
                 tensor::text_of(shape()), size);
-  const int64_t a = axis_of(axis, "split"), n = this->size(a);
+  const int64_t a = axis_of(axis, "split"), n = tensor::known_size("split", *this, a);
   if (n == 0) return {*this};
   std::vector<Tensor> out;
   for (int64_t from = 0; from < n; from += size) {
@@ -297,7 +297,7 @@ std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
 }
 std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {
   KOINE_REQUIRE(count > 0, Value, "chunk: the count {} must be positive", count);
-  const int64_t n = size(axis_of(axis, "chunk"));
+  const int64_t n = tensor::known_size("chunk", *this, axis_of(axis, "chunk"));
   if (n == 0) return std::vector<Tensor>(static_cast<size_t>(count), *this);
   return split((n + count - 1) / count, axis);
 }
