@@ -86,6 +86,14 @@ TEST(host, a_malformed_host_program_is_refused_by_rule) {
             "the buffers of a kernel lie on one device");
 }
 
+// Where rules fold the only loads of a temporary away, what makes it goes too.
+TEST(host, nothing_is_computed_that_nobody_reads) {
+  const Tensor x(floats({1, 2, 3})), dear = x.exp2().contiguous();
+  const UOp chosen = Tensor::where(Tensor::arange(3) < Tensor(10), x, dear).uop();
+  EXPECT_EQ(schedule({chosen}).size(), 1u);
+  EXPECT_EQ(held(realize({chosen})[0]), (Floats{1, 2, 3}));
+}
+
 // --- devices -------------------------------------------------------------------------------------
 
 TEST(host, each_call_runs_on_its_own_device) {

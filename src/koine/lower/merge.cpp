@@ -341,20 +341,11 @@ class Merger {
     }
   }
 
-  // The same kernel with these Stores alone; slots are numbered anew.
+  // The same kernel with these Stores alone.
   static Draft with_stores(const Draft& k, const std::vector<UOp>& stores,
                            const std::vector<UOp>& loops) {
-    Draft out{sink(std::vector<UOp>{end(stores.size() == 1 ? stores[0] : group(stores), loops)}),
-              {},
-              k.reason,
-              k.needs};
-    Substitution renamed;
-    for_each_param(out.ast, [&](const UOp& p, int64_t slot) {
-      renamed.emplace(p, with_slot(p, static_cast<int64_t>(out.buffers.size())));
-      out.buffers.push_back(k.buffers[static_cast<size_t>(slot)]);
-    });
-    out.ast = substitute(out.ast, renamed);
-    return out;
+    const UOp body = stores.size() == 1 ? stores[0] : group(stores);
+    return {sink(std::vector<UOp>{end(body, loops)}), k.buffers, k.reason, k.needs};
   }
 
   std::vector<Draft> kernels_;

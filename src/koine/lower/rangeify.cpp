@@ -455,7 +455,7 @@ UOp rangeify(const UOp& values) {
   absl::flat_hash_set<const Node*> to_copy;
   while (true) {
     const std::vector<UOp> further = Scheduler(program, to_copy).run(schedule);
-    if (further.empty()) return merge_kernels(on_devices(schedule));
+    if (further.empty()) return merge_kernels(on_devices(without_unread(schedule)));
     // One of a circle may be read by its copy alone already.
     bool any = false;
     for (const UOp& version : further) any = to_copy.insert(version.node()).second || any;

@@ -1,6 +1,7 @@
 #include "koine/lower/schedule.hpp"
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 
@@ -13,14 +14,39 @@
 namespace koine {
 namespace {
 
-std::vector<UOp> variables_in(const UOp& ast) {
-  std::vector<UOp> out;
+// The Params of a kernel: of slots, and Variables by name.
+struct Arguments {
+  std::vector<UOp> slots, variables;
+};
+Arguments arguments_of(const UOp& ast) {
+  Arguments out;
   for (const UOp& u : toposort(ast))
-    if (is_variable(u)) out.push_back(u);
-  std::sort(out.begin(), out.end(), [](const UOp& a, const UOp& b) {
+    if (u.is(Op::Param)) (is_variable(u) ? out.variables : out.slots).push_back(u);
+  std::sort(out.slots.begin(), out.slots.end(), [](const UOp& a, const UOp& b) {
+    return a.as<BufferArg>().slot < b.as<BufferArg>().slot;
+  });
+  std::sort(out.variables.begin(), out.variables.end(), [](const UOp& a, const UOp& b) {
     return a.as<BufferArg>().name < b.as<BufferArg>().name;
   });
   return out;
+}
+
+// The kernel over the slots that it uses alone, and the buffers of these.
+std::pair<UOp, std::vector<UOp>> without_unused(const UOp& ast, const std::vector<UOp>& params,
+                                                std::span<const UOp> buffers) {
+  Substitution renumbered;
+  std::vector<UOp> used;
+  int64_t last = -1;
+  for (const UOp& p : params) {
+    const int64_t slot = p.as<BufferArg>().slot;
+    if (slot != last) used.push_back(buffers[static_cast<size_t>(slot)]);
+    last = slot;
+    BufferArg arg = p.as<BufferArg>();
+    arg.slot = static_cast<int64_t>(used.size()) - 1;
+    renumbered.emplace(p, UOp::make(Op::Param, p.src(), arg));
+  }
+  if (used.size() == buffers.size()) return {ast, used};
+  return {substitute(ast, renumbered), used};
 }
 
 // A copy stores into its first buffer; what another function of the host does is not known.
@@ -70,9 +96,15 @@ std::vector<Kernel> kernels_of(const UOp& schedule) {
 }
 
 UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason) {
+  const Arguments arguments = arguments_of(ast);
   std::vector<UOp> src{ast};
   src.insert(src.end(), buffers.begin(), buffers.end());
-  for (const UOp& v : variables_in(ast)) src.push_back(v);
+  if (!ast.is(Op::CustomFunction)) {
+    const auto [kernel, used] = without_unused(ast, arguments.slots, buffers);
+    src = {kernel};
+    src.insert(src.end(), used.begin(), used.end());
+  }
+  src.insert(src.end(), arguments.variables.begin(), arguments.variables.end());
   return UOp::make(Op::Call, src, reason.empty() ? Arg() : Arg(std::string(reason)));
 }
 
@@ -102,6 +134,24 @@ std::vector<std::vector<size_t>> dependencies_of(const std::vector<Kernel>& kern
     std::erase(out[k], k);
   }
   return out;
+}
+
+UOp without_unread(const UOp& schedule) {
+  absl::flat_hash_set<const Node*> wanted;  // by later launches
+  std::vector<UOp> backwards;
+  for (auto it = schedule.src().rbegin(); it != schedule.src().rend(); ++it) {
+    const Kernel kernel(*it);
+    bool needed = false;
+    for (size_t slot = 0; slot < kernel.buffers.size(); ++slot) {
+      const UOp& b = kernel.buffers[slot];
+      needed = needed || (kernel.stores(slot) && (!b.is(Op::Buffer) || wanted.contains(b.node())));
+    }
+    if (!needed) continue;
+    for (const UOp& b : kernel.buffers) wanted.insert(b.node());
+    backwards.push_back(*it);
+  }
+  std::reverse(backwards.begin(), backwards.end());
+  return UOp::make(Op::Linear, backwards);
 }
 
 UOp on_devices(const UOp& schedule) {

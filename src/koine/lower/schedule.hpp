@@ -36,12 +36,15 @@ struct Kernel {
 
 /// The launches of a host program, in order.
 std::vector<Kernel> kernels_of(const UOp& schedule);
-/// A launch: what is given, and the Variables that `ast` reads.
+/// A launch of `ast` on those of the buffers that it uses, and the Variables that it reads.
 UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason);
 
 /// For each launch the earlier ones that must have run: those that make what it reads, and those
 /// that read or stored what it overwrites.
 std::vector<std::vector<size_t>> dependencies_of(const std::vector<Kernel>& kernels);
+
+/// Leaves out launches that make temporaries nobody reads: rules may have folded the loads away.
+UOp without_unread(const UOp& schedule);
 
 /// What lies on no device (it is computed from constants alone) goes where it is read, on each such
 /// device once.
