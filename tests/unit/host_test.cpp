@@ -114,6 +114,27 @@ TEST(host, each_call_runs_on_its_own_device) {
   });
 }
 
+TEST(host, positions_are_checked_on_each_device) {
+  register_remote_device();
+  in_both_modes([] {
+    auto at = [](const std::vector<int32_t>& places, const std::string& device) {
+      return Tensor(buffer_from_host(shape_of({2}), DType::Int32, device, places.data()));
+    };
+    auto picked = [](const Tensor& places) -> UOp {
+      const Tensor table(floats({1, 2, 3}, places.device()));
+      return table.index_select(0, places).uop();
+    };
+    const std::vector<int32_t> good{2, 0}, bad{0, 5};
+    const std::vector<UOp> got = realize({picked(at(good, "REMOTE")), picked(at(good, "INTERP"))});
+    EXPECT_EQ(held(got[0]), (Floats{3, 1}));
+    EXPECT_EQ(held(got[1]), (Floats{3, 1}));
+    expect_error([&] { (void)realize({picked(at(good, "CPU")), picked(at(bad, "REMOTE"))}); },
+                 {"position 5", "element 1", "size 3"});
+    expect_error([&] { (void)realize({picked(at(bad, "REMOTE:1")), picked(at(good, "CPU"))}); },
+                 {"position 5"});
+  });
+}
+
 // What is computed from constants alone is made where it is read.
 TEST(host, constants_are_made_on_each_device_that_reads_them) {
   const UOp a = floats({1, 2, 3}), b = floats({10, 20, 30}, "INTERP");

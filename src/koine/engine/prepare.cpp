@@ -164,6 +164,7 @@ class Preparation {
     KOINE_REQUIRE(!has_effects(flag), Value,
                   "a captured step checks positions before it writes anything, and some of these "
                   "follow from what it writes: compute them in a step before");
+    made_.checked_on = Device(device_of(flag));
     made_.checks = program_of({flag}, {placeholder(flag, 0)});
   }
 

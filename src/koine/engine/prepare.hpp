@@ -39,6 +39,7 @@ struct Prepared {
   Program main;
   /// Gives a UInt8, its output 0: whether a position that the user gave is out of range.
   Program checks;
+  Device checked_on;  ///< where that lies
 };
 
 /// Stages 1 to 8 for distinct values, or what was prepared for a request that looked the same; with

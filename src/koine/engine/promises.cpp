@@ -75,7 +75,12 @@ std::vector<UOp> promises_of(const std::vector<UOp>& values) {
 
 UOp any_broken(const std::vector<UOp>& promises) {
   UOp out;
-  for (const UOp& p : promises) out = out ? bit_or(out, is_broken(p)) : is_broken(p);
+  for (const UOp& p : promises) {
+    UOp flag = is_broken(p);
+    if (out && out.device() && flag.device() && !(flag.device() == out.device()))
+      flag = copy_to(flag, out.device());
+    out = out ? bit_or(out, flag) : flag;
+  }
   return out;
 }
 

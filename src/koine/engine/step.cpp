@@ -68,7 +68,7 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
   skeleton_ = skeleton_of(values_, device_of(values_[0]));
   prepared_ = prepare(values_, skeleton_, checks == Checks::EachRun);
   if (prepared_->checks.executable) {
-    flag_ = storage::make_buffer(shape_of({}), DType::UInt8, Device(device_of(values_[0])));
+    flag_ = storage::make_buffer(shape_of({}), DType::UInt8, prepared_->checked_on);
     check_arguments_ = arguments_of(prepared_->checks, {flag_});
     checks_ = submission_of(prepared_->checks, check_arguments_);
   }
