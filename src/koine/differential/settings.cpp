@@ -111,10 +111,13 @@ double size_of(const UOp& shape, const Variables& variables) {
   return n;
 }
 
+// Where a loop is as long as another one or a thread's number says: as long as it may be.
 double bound_of(const Node* range, const Variables& variables) {
   const UOp& bound = range->sources()[0];
-  return bound.ranges().empty() ? static_cast<double>(evaluate_index(bound, variables))
-                                : static_cast<double>(bound.bounds().high);
+  const bool moves =
+      !bound.ranges().empty() || (bound.node()->ops_below & mask_of(Op::Special)) != 0;
+  return moves ? static_cast<double>(bound.bounds().high)
+               : static_cast<double>(evaluate_index(bound, variables));
 }
 
 std::vector<int64_t> resolved(const UOp& shape, const Variables& variables) {
