@@ -12,7 +12,6 @@
 #include "koine/lower/callify.hpp"
 #include "koine/lower/heuristic.hpp"
 #include "koine/lower/pipeline.hpp"
-#include "koine/lower/plan.hpp"
 #include "koine/lower/rangeify.hpp"
 #include "koine/render/c.hpp"
 #include "koine/render/llvm.hpp"
@@ -432,23 +431,6 @@ TEST(stages, spec_L7_memory_is_reused) {
   reset_counters();
   h.realize();
   EXPECT_LE(counters().temporary_bytes, 3 * 64 * 256 * 4);
-  // A plan with two temporaries that are alive at once at one place is refused, and none at all.
-  auto program = [](int64_t first, int64_t second) {
-    auto at = [](int64_t slot, int64_t offset) {
-      BufferArg arg{slot, DType::UInt8, Device("CPU")};
-      arg.offset = offset;
-      return UOp::make(Op::Buffer, {shape_of({64})}, arg);
-    };
-    const UOp copy = UOp::make(Op::CustomFunction, {}, std::string(copy_function));
-    const UOp a = at(0, first), b = at(1, second);
-    return UOp::make(Op::Linear, {kernel_call(copy, std::vector<UOp>{a, a}, ""),
-                                  kernel_call(copy, std::vector<UOp>{b, a}, ""),
-                                  kernel_call(copy, std::vector<UOp>{b, b}, "")});
-  };
-  EXPECT_THROW(check_plan(program(0, 32)), InternalError);
-  EXPECT_THROW(check_plan(program(0, -1)), InternalError);
-  EXPECT_NO_THROW(check_plan(program(0, 64)));
-  EXPECT_NO_THROW(check_plan(plan_memory(program(-1, -1))));
 }
 
 TEST(stages, verifier_names_stage_rule_and_node) {

@@ -86,6 +86,26 @@ TEST(host, a_malformed_host_program_is_refused_by_rule) {
             "the buffers of a kernel lie on one device");
 }
 
+// Two temporaries that are alive at once lie apart, and each has a place.
+TEST(host, spec_L7_a_plan_that_overlaps_is_refused) {
+  auto program = [](int64_t first, int64_t second) {
+    auto at = [](int64_t slot, int64_t offset) {
+      BufferArg arg{slot, DType::UInt8, Device("CPU")};
+      arg.offset = offset;
+      return UOp::make(Op::Buffer, {shape_of({64})}, arg);
+    };
+    const UOp copy = UOp::make(Op::CustomFunction, {}, std::string(copy_function));
+    const UOp a = at(0, first), b = at(1, second);
+    return UOp::make(Op::Linear, {kernel_call(copy, std::vector<UOp>{a, a}, ""),
+                                  kernel_call(copy, std::vector<UOp>{b, a}, ""),
+                                  kernel_call(copy, std::vector<UOp>{b, b}, "")});
+  };
+  EXPECT_THROW(check_plan(program(0, 32)), InternalError);
+  EXPECT_THROW(check_plan(program(0, -1)), InternalError);
+  EXPECT_NO_THROW(check_plan(program(0, 64)));
+  EXPECT_NO_THROW(check_plan(plan_memory(program(-1, -1))));
+}
+
 // Where rules fold the only loads of a temporary away, what makes it goes too.
 TEST(host, nothing_is_computed_that_nobody_reads) {
   const Tensor x(floats({1, 2, 3})), dear = x.exp2().contiguous();

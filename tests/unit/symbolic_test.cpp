@@ -478,7 +478,6 @@ Made made_of(const Tensor& value) {
 }  // namespace
 
 TEST(symbolic, lanes_threads_and_tails_as_for_constants) {
-  if (device_runtime("CPU").target().lanes(4) < 4) GTEST_SKIP() << "no vectors";
   const Variable n("n", 1, 4096);
   const Tensor x = random_tensor({4096, 64}, 8).realize(), line = x.reshape({-1}),
                w = random_tensor({64, 64}, 9).realize();

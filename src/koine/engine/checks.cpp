@@ -5,6 +5,7 @@
 #include "koine/base/options.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/lower/linearize.hpp"
@@ -24,14 +25,6 @@ CompiledKernel launcher(std::shared_ptr<Program> program) {
       variables.push_back(arguments.variables.at(name));
     program->run({arguments.buffers, arguments.buffer_bytes, variables});
   };
-}
-
-// Whether a Function below stores into memory that it was given.
-bool bodies_store(const UOp& value) {
-  const NodeList below = toposort(value);
-  return std::any_of(below.begin(), below.end(), [](const UOp& u) {
-    return u.is(Op::Function) && (u.src(0).node()->ops_below & mask_of(Op::Store)) != 0;
-  });
 }
 
 }  // namespace

@@ -105,13 +105,13 @@ std::vector<std::shared_ptr<Program>> compile_kernels(const std::vector<CompileR
     const std::string key = target_key(*r.device);
     const auto [it, fresh] = programs[key].try_emplace(r.ast);
     if (!fresh) continue;
-    if (!change) it->second = program_cache().find(r.ast, key);
+    if (!change) it->second = program_cache().find({r.ast, key});
     if (!it->second) missing.push_back({&r, key, &change});
   }
   compile_in_parallel(missing);
   for (const Work& w : missing) {
     programs[w.key][w.request->ast] = w.program;
-    if (!change) program_cache().add(w.request->ast, w.key, w.program);
+    if (!change) program_cache().add({w.request->ast, w.key}, w.program);
   }
   std::vector<std::shared_ptr<Program>> out;
   for (const CompileRequest& r : requests)

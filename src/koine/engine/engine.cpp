@@ -89,10 +89,10 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
 }
 
 UOp host_program(const std::vector<UOp>& values) {
+  if (values.empty()) return UOp::make(Op::Linear, {});
   std::vector<UOp> lazy, destinations;
   const Updates updates(values, lasts);
-  for (const UOp& v : updates.values()) {
-    const UOp value = with_results({v}, device_of(v))[0];
+  for (const UOp& value : with_results(updates.values(), device_of(values[0]))) {
     if (realized_buffer(value)) continue;
     lazy.push_back(value);
     destinations.push_back(

@@ -1,8 +1,6 @@
 #include "koine/engine/prepare.hpp"
 
 #include <algorithm>
-#include <list>
-#include <mutex>
 #include <unordered_map>
 
 #include "koine/base/error.hpp"
@@ -18,6 +16,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/callify.hpp"
@@ -35,78 +34,36 @@ GraphCache<const Executable>& executables() {
   return *cache;
 }
 
-// What was prepared, by the words of its skeleton; the oldest goes.
-class PreparedCache {
- public:
-  std::shared_ptr<const Prepared> find(const std::vector<uint64_t>& words, uint64_t hash) {
-    const std::lock_guard lock(mutex_);
-    const auto [begin, end] = by_hash_.equal_range(hash);
-    for (auto it = begin; it != end; ++it)
-      if (it->second->words == words) return it->second->made;
-    return nullptr;
-  }
-  void add(std::vector<uint64_t> words, uint64_t hash, std::shared_ptr<const Prepared> made) {
-    const std::lock_guard lock(mutex_);
-    entries_.push_back({std::move(words), hash, std::move(made)});
-    by_hash_.emplace(hash, std::prev(entries_.end()));
-    kept_words_ += entries_.back().words.size();
-    while (entries_.size() > 1 && (entries_.size() > most_entries || kept_words_ > most_words))
-      drop();
-  }
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    entries_.clear();
-    by_hash_.clear();
-    kept_words_ = 0;
-  }
-
- private:
-  static constexpr size_t most_entries = 4096, most_words = size_t{1} << 23;
-  struct Entry {
-    std::vector<uint64_t> words;
-    uint64_t hash;
-    std::shared_ptr<const Prepared> made;
-  };
-  void drop() {
-    const auto oldest = entries_.begin();
-    const auto [begin, end] = by_hash_.equal_range(oldest->hash);
-    for (auto it = begin; it != end; ++it)
-      if (it->second == oldest) {
-        by_hash_.erase(it);
-        break;
-      }
-    kept_words_ -= oldest->words.size();
-    entries_.erase(oldest);
-  }
-
-  std::mutex mutex_;
-  std::list<Entry> entries_;  // oldest first
-  std::unordered_multimap<uint64_t, std::list<Entry>::iterator> by_hash_;
-  size_t kept_words_ = 0;
+// The words of a request's skeleton and of the options.
+struct RequestKey {
+  std::vector<uint64_t> words;
+  uint64_t hash;
+  bool operator==(const RequestKey& other) const { return words == other.words; }
 };
+struct RequestKeyHash {
+  size_t operator()(const RequestKey& k) const { return k.hash; }
+};
+using PreparedCache = Cache<RequestKey, const Prepared, RequestKeyHash>;
 PreparedCache& prepared_cache() {
-  static auto* cache = new PreparedCache;
+  constexpr size_t most_words = size_t{1} << 23;
+  static auto* cache = new PreparedCache(most_words);
   return *cache;
 }
+// As much as an entry costs beside its words.
+constexpr size_t words_of_an_entry = 2048;
 
 // The options that change what is compiled, behind the words of the graph.
-void add_options(std::vector<uint64_t>& words, uint64_t& hash, bool checks) {
+void add_options(RequestKey& key, bool checks) {
   const Options& o = options();
   for (const uint64_t w : {uint64_t{o.strict} | uint64_t{o.noopt} << 1 | uint64_t{checks} << 2,
                            hash_text(o.cpu), hash_text(o.device)}) {
-    words.push_back(w);
-    hash = hash_mix(hash, w);
+    key.words.push_back(w);
+    key.hash = hash_mix(key.hash, w);
   }
 }
 
 // --- from values to a program
 // ----------------------------------------------------------------------
-
-UOp base_of(const UOp& after) {
-  UOp u = after;
-  while (u.is(Op::After)) u = u.src(0);
-  return u;
-}
 
 // Which values a Buffer may stand for later. What is invalid in one became 0 in the Buffer, so the
 // two differ; a graph of constants and raw bytes follows the default device, which may change; and
@@ -173,7 +130,7 @@ class Preparation {
     const std::vector<bool> stays = lasting(given_);
     for (size_t i = 0; i < values_.size(); ++i) {
       const UOp& value = values_[i];
-      const UOp base = base_of(value);
+      const UOp& base = strip_after(value);
       // Whoever names a state gets that state: where it is stored over, that is a copy.
       const UOp version = versions.of(value);
       const bool overwritten = version && versions.overwritten_by(version);
@@ -208,17 +165,17 @@ class Preparation {
                                         options().cpu, options().noopt ? "/noopt" : "");
     dump_stage("callify", [&] { return to_text(program.body); });
     Prepared::Program out;
-    out.executable = executables().find(program.body, key);
+    out.executable = executables().find({program.body, key});
     if (!out.executable) {
       if (options().verify >= 3) count_checks(check_callified(values, destinations, program));
       program = take_out_literals(program, device, out.literals);
-      out.executable = executables().find(program.body, key);
+      out.executable = executables().find({program.body, key});
     }
     const double scheduled = now_seconds() - start;
     count([&](Counters& c) { c.schedule_seconds += scheduled; });
     if (!out.executable) {
       out.executable = std::make_shared<const Executable>(program.body, device);
-      executables().add(program.body, key, out.executable);
+      executables().add({program.body, key}, out.executable);
     }
     for (const UOp& a : program.arguments) out.arguments.push_back(argument_of(a));
     return out;
@@ -264,12 +221,12 @@ std::vector<UOp> with_results(const std::vector<UOp>& values, const std::string&
 
 std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, const Skeleton& skeleton,
                                         bool checks) {
-  std::vector<uint64_t> words = skeleton.words;
-  uint64_t hash = skeleton.hash;
-  add_options(words, hash, checks);
-  if (auto known = prepared_cache().find(words, hash)) return known;
+  RequestKey key{skeleton.words, skeleton.hash};
+  add_options(key, checks);
+  if (auto known = prepared_cache().find(key)) return known;
   auto made = Preparation(values, with_results(values, device_of(values[0])), skeleton).run(checks);
-  if (skeleton.reusable) prepared_cache().add(std::move(words), hash, made);
+  const size_t weight = key.words.size() + words_of_an_entry;
+  if (skeleton.reusable) prepared_cache().add(std::move(key), made, weight);
   return made;
 }
 

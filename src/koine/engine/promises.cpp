@@ -84,18 +84,20 @@ UOp any_broken(const std::vector<UOp>& promises) {
   return out;
 }
 
+bool is_set(const UOp& flag) {
+  return device_runtime(flag.device().name()).computes() && elements<uint8_t>(flag)[0] != 0;
+}
+
 void check_promises(const std::vector<UOp>& values, const VariableValues& variables) {
   const std::vector<UOp> promises = promises_of(values);
   if (promises.empty()) return;
   const UOp flag = realize({contiguous(any_broken(promises))}, variables)[0];
-  if (!device_runtime(flag.device().name()).computes()) return;
-  if (elements<uint8_t>(flag)[0] != 0) report_broken(promises, variables);
+  if (is_set(flag)) report_broken(promises, variables);
 }
 
 void report_broken(const std::vector<UOp>& promises, const VariableValues& variables) {
   for (const UOp& p : promises)
-    if (elements<uint8_t>(realize({contiguous(is_broken(p))}, variables)[0])[0] != 0)
-      report(p, variables);
+    if (is_set(realize({contiguous(is_broken(p))}, variables)[0])) report(p, variables);
   KOINE_INVARIANT(false, "a promise is broken, and none is");
 }
 

@@ -15,6 +15,9 @@ UOp any_broken(const std::vector<UOp>& promises);
 
 /// Computes whether they are kept and throws like `report_broken` where one is not.
 void check_promises(const std::vector<UOp>& values, const VariableValues& variables);
+/// Whether a realized `any_broken` says so; false on a device that does not compute.
+bool is_set(const UOp& flag);
+
 /// Throws an Index error that names the first position out of range.
 [[noreturn]] void report_broken(const std::vector<UOp>& promises, const VariableValues& variables);
 

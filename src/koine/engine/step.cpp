@@ -108,10 +108,7 @@ std::optional<Submission> CapturedStep::submission_of(const Prepared::Program& p
 
 void CapturedStep::check() {
   checks_->run();
-  if (!device_runtime(flag_.device().name()).computes()) return;
-  uint8_t broken = 0;
-  storage::memory(flag_)->copy_out(&broken, 0, 1);
-  if (broken != 0)
+  if (is_set(flag_))
     report_broken(promises_of(with_results(values_, device_of(values_[0]))), variables_);
 }
 

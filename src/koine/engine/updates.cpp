@@ -6,26 +6,18 @@
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
 namespace {
-
-bool bodies_store(const UOp& root) {
-  for (const UOp& u : toposort(root))
-    if (u.is(Op::Function) && has_effects(u.src(0))) return true;
-  return false;
-}
 
 NodeList without_results(const UOp& root) {
   return toposort(root, [](const UOp& u) { return !storage::result(u); });
 }
 
 // Whether an After stores into a private copy, not into memory that its user named.
-bool is_update(UOp u) {
-  while (u.is(Op::After)) u = u.src(0);
-  return is_private_copy(u);
-}
+bool is_update(const UOp& u) { return is_private_copy(strip_after(u)); }
 
 int64_t bytes_of(const UOp& value) { return largest_numel(value) * item_size(value.dtype()); }
 

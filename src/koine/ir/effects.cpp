@@ -1,5 +1,7 @@
 #include "koine/ir/effects.hpp"
 
+#include <algorithm>
+
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -53,6 +55,13 @@ UOp private_copy(const UOp& value) {
 }
 
 bool has_effects(const UOp& root) { return (root.node()->ops_below & mask_of(Op::After)) != 0; }
+
+bool bodies_store(const UOp& root) {
+  const NodeList below = toposort(root);
+  return std::any_of(below.begin(), below.end(), [](const UOp& u) {
+    return u.is(Op::Function) && (u.src(0).node()->ops_below & mask_of(Op::Store)) != 0;
+  });
+}
 
 Versions::Versions(const UOp& root) {
   if (!has_effects(root)) return;

@@ -30,6 +30,9 @@ UOp private_copy(const UOp& value);
 /// False where nothing below can store.
 bool has_effects(const UOp& root);
 
+/// Whether the body of a Function below stores into memory.
+bool bodies_store(const UOp& root);
+
 /// The versions of all memory below a root, outside of the bodies of Functions.
 class Versions {
  public:

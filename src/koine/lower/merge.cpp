@@ -236,17 +236,9 @@ class Merger {
     });
   }
 
-  static UOp with_slot(const UOp& p, int64_t slot) { return param(slot, p.src(0), p.dtype()); }
-
   template <class Visit>
   static void for_each_param(const UOp& ast, Visit&& visit) {
-    std::vector<UOp> params;
-    for (const UOp& u : toposort(ast))
-      if (u.is(Op::Param) && !is_variable(u)) params.push_back(u);
-    std::sort(params.begin(), params.end(), [](const UOp& x, const UOp& y) {
-      return x.as<BufferArg>().slot < y.as<BufferArg>().slot;
-    });
-    for (const UOp& p : params) visit(p, p.as<BufferArg>().slot);
+    for (const UOp& p : slots_of(ast)) visit(p, p.as<BufferArg>().slot);
   }
 
   // The folds of the second kernel get loops of their own.

@@ -14,36 +14,26 @@
 namespace koine {
 namespace {
 
-// The Params of a kernel: of slots, and Variables by name.
-struct Arguments {
-  std::vector<UOp> slots, variables;
-};
-Arguments arguments_of(const UOp& ast) {
-  Arguments out;
+std::vector<UOp> variables_in(const UOp& ast) {
+  std::vector<UOp> out;
   for (const UOp& u : toposort(ast))
-    if (u.is(Op::Param)) (is_variable(u) ? out.variables : out.slots).push_back(u);
-  std::sort(out.slots.begin(), out.slots.end(), [](const UOp& a, const UOp& b) {
-    return a.as<BufferArg>().slot < b.as<BufferArg>().slot;
-  });
-  std::sort(out.variables.begin(), out.variables.end(), [](const UOp& a, const UOp& b) {
+    if (is_variable(u)) out.push_back(u);
+  std::sort(out.begin(), out.end(), [](const UOp& a, const UOp& b) {
     return a.as<BufferArg>().name < b.as<BufferArg>().name;
   });
   return out;
 }
 
 // The kernel over the slots that it uses alone, and the buffers of these.
-std::pair<UOp, std::vector<UOp>> without_unused(const UOp& ast, const std::vector<UOp>& params,
-                                                std::span<const UOp> buffers) {
+std::pair<UOp, std::vector<UOp>> without_unused(const UOp& ast, std::span<const UOp> buffers) {
   Substitution renumbered;
   std::vector<UOp> used;
   int64_t last = -1;
-  for (const UOp& p : params) {
+  for (const UOp& p : slots_of(ast)) {
     const int64_t slot = p.as<BufferArg>().slot;
     if (slot != last) used.push_back(buffers[static_cast<size_t>(slot)]);
     last = slot;
-    BufferArg arg = p.as<BufferArg>();
-    arg.slot = static_cast<int64_t>(used.size()) - 1;
-    renumbered.emplace(p, UOp::make(Op::Param, p.src(), arg));
+    renumbered.emplace(p, with_slot(p, static_cast<int64_t>(used.size()) - 1));
   }
   if (used.size() == buffers.size()) return {ast, used};
   return {substitute(ast, renumbered), used};
@@ -87,6 +77,19 @@ Kernel::Kernel(UOp shown) : call(std::move(shown)), ast(call.src(0)) {
 
 bool Kernel::stores(size_t slot) const { return stored_[slot]; }
 
+std::vector<UOp> slots_of(const UOp& ast) {
+  std::vector<UOp> out;
+  for (const UOp& u : toposort(ast))
+    if (u.is(Op::Param) && !is_variable(u)) out.push_back(u);
+  std::sort(out.begin(), out.end(), [](const UOp& a, const UOp& b) {
+    return a.as<BufferArg>().slot < b.as<BufferArg>().slot;
+  });
+  return out;
+}
+UOp with_slot(const UOp& param, int64_t slot) {
+  return koine::param(slot, param.src(0), param.dtype());
+}
+
 std::vector<Kernel> kernels_of(const UOp& schedule) {
   KOINE_INVARIANT(schedule.is(Op::Linear), "a host program is a Linear of Calls, got {}",
                   op_name(schedule.op()));
@@ -96,15 +99,14 @@ std::vector<Kernel> kernels_of(const UOp& schedule) {
 }
 
 UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason) {
-  const Arguments arguments = arguments_of(ast);
   std::vector<UOp> src{ast};
   src.insert(src.end(), buffers.begin(), buffers.end());
   if (!ast.is(Op::CustomFunction)) {
-    const auto [kernel, used] = without_unused(ast, arguments.slots, buffers);
+    const auto [kernel, used] = without_unused(ast, buffers);
     src = {kernel};
     src.insert(src.end(), used.begin(), used.end());
   }
-  src.insert(src.end(), arguments.variables.begin(), arguments.variables.end());
+  for (const UOp& v : variables_in(ast)) src.push_back(v);
   return UOp::make(Op::Call, src, reason.empty() ? Arg() : Arg(std::string(reason)));
 }
 

@@ -34,6 +34,11 @@ struct Kernel {
   std::vector<bool> stored_;  // by slot
 };
 
+/// The Params of a kernel that stand for buffers, by slot.
+std::vector<UOp> slots_of(const UOp& ast);
+/// The same Param for another slot.
+UOp with_slot(const UOp& param, int64_t slot);
+
 /// The launches of a host program, in order.
 std::vector<Kernel> kernels_of(const UOp& schedule);
 /// A launch of `ast` on those of the buffers that it uses, and the Variables that it reads.

@@ -163,24 +163,21 @@ Tensor running(Op op, const Tensor& x, int64_t a) {
       .flip({a});
 }
 
+// The same in the dtype that a sum or product of these elements has.
+Tensor accumulating(Op op, const Tensor& x, int64_t axis) {
+  const DType d = x.dtype();
+  if (is_small_float(d)) return accumulating(op, x.cast(DType::Float32), axis).cast(d);
+  if (const DType wide = accumulated(d); wide != d) return accumulating(op, x.cast(wide), axis);
+  return x.ndim() == 0 || x.numel() == 0 ? x : running(op, x, axis);
+}
+
 }  // namespace
 
 Tensor Tensor::cumsum(int64_t axis) const {
-  const DType d = dtype();
-  if (is_small_float(d)) return cast(DType::Float32).cumsum(axis).cast(d);
-  if (const DType wide = accumulated(d); wide != d) return cast(wide).cumsum(axis);
-  if (ndim() == 0) return *this;
-  const int64_t a = axis_of(axis, "cumsum");
-  return numel() == 0 ? *this : running(Op::Add, *this, a);
+  return accumulating(Op::Add, *this, ndim() == 0 ? 0 : axis_of(axis, "cumsum"));
 }
-
 Tensor Tensor::cumprod(int64_t axis) const {
-  const DType d = dtype();
-  if (is_small_float(d)) return cast(DType::Float32).cumprod(axis).cast(d);
-  if (const DType wide = accumulated(d); wide != d) return cast(wide).cumprod(axis);
-  if (ndim() == 0) return *this;
-  const int64_t a = axis_of(axis, "cumprod");
-  return numel() == 0 ? *this : running(Op::Mul, *this, a);
+  return accumulating(Op::Mul, *this, ndim() == 0 ? 0 : axis_of(axis, "cumprod"));
 }
 
 // By the position of the largest so far, which a gradient goes to.
