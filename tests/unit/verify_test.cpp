@@ -116,8 +116,8 @@ std::vector<Case> value_cases() {
 std::vector<Case> kernel_cases() {
   const auto k = VerifyLevel::Kernel;
   const UOp r = loop(), at = index(memory(0), {r});
-  const UOp narrow = loop(1, 4, AxisType::Unroll);
-  const UOp unroll = loop(1, 16384, AxisType::Unroll), upcast = loop(2, 4, AxisType::Upcast);
+  const UOp folded = loop(1, 8, AxisType::Reduce), narrow = loop(1, 4, AxisType::Unroll);
+  const UOp unroll = loop(1, 16384, AxisType::Unroll), lanes = loop(2, 4, AxisType::GroupReduce);
   auto named = [](const char* name, const Nodes& src) {
     return UOp::make(Op::Param, src, BufferArg{0, DType::Index, {}, AddrSpace::Global, name});
   };
@@ -134,14 +134,17 @@ std::vector<Case> kernel_cases() {
        Op::Index, -1, "every value in a kernel is a scalar"},
       {k, kernel(UOp::make(Op::Reduce, {element(r)}, ReduceArg{Op::Add, {}})), Op::Reduce, -1,
        "a Reduce goes over Ranges"},
-      {k, kernel(reduce_ranges(Op::Add, element(loop(1)), Nodes{loop(1), loop(1)})), Op::Reduce, 1,
+      {k, kernel(reduce_ranges(Op::Add, element(folded), Nodes{folded, folded})), Op::Reduce, 1,
        "a Reduce goes over Ranges"},
+      {k, kernel(reduce_ranges(Op::Add, element(loop()), Nodes{loop()})), Op::Reduce, 1,
+       "a Reduce goes over Ranges of reductions"},
       {k,
        kernel(cast(reduce_ranges(Op::Add, load(index(memory(1, 8, DType::Float16), {narrow})),
                                  Nodes{narrow}),
                    DType::Float32)),
        Op::Reduce, 1, "narrow floats over loops"},
-      {k, kernel(UOp::make(Op::Add, {one(), element(r)}, {}, 1)), Op::Add, -1, "made by Expand"},
+      {k, kernel(UOp::make(Op::Add, {one(), element(r)}, {}, 1)), Op::Add, -1,
+       "one of it and a Reduce"},
       // Memory.
       {k, kernel(load(index(memory(-1), {r}))), Op::Param, -1, "a Param is memory"},
       {k, kernel(load(index(memory(1 << 16), {r}))), Op::Param, -1, "a Param is memory"},
@@ -188,12 +191,11 @@ std::vector<Case> kernel_cases() {
       // The kernel as a whole.
       {k, sink(Nodes{store(at, one())}), Op::Sink, -1, "every Range is closed"},
       {k, sink(Nodes{sink(Nodes{})}), Op::Sink, 0, "holds Stores"},
-      {k, kernel(reduce_ranges(Op::Add, element(add(unroll, upcast)), Nodes{unroll, upcast})),
+      {k, kernel(reduce_ranges(Op::Add, element(add(unroll, lanes)), Nodes{unroll, lanes})),
        Op::Range, 0, "make at most 16384"},
       {k, kernel(add(element(r), load(index(memory(1, 9), {r})))), Op::Param, -1,
        "two nodes are slot 1"},
-      {k, kernel(reduce_ranges(Op::Add, element(loop(0, 3)), Nodes{loop(0, 3)})), Op::Range, -1,
-       "two nodes are Range 0"},
+      {k, with_range(loop(0, 3, AxisType::Reduce)), Op::Range, -1, "two nodes are Range 0"},
       {k, kernel(cast(add(variable("n", 0, 3), variable("n", 0, 4)), DType::Float32)), Op::Param,
        -1, "two nodes are Variable n"},
   };

@@ -19,6 +19,9 @@ std::string_view axis_type_name(AxisType type) {
   return names[static_cast<size_t>(type)];
 }
 
+bool is_reduction(AxisType t) {
+  return t == AxisType::Reduce || t == AxisType::GroupReduce || t == AxisType::Unroll;
+}
 char axis_letter(AxisType type) { return "glwtLRGur"[static_cast<size_t>(type)]; }
 
 struct Device::Entry {

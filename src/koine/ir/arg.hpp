@@ -25,6 +25,8 @@ enum class AxisType : uint8_t {
   Unroll
 };
 
+/// Whether a Reduce folds Ranges of this type.
+bool is_reduction(AxisType type);
 std::string_view addrspace_name(AddrSpace space);
 std::string_view axis_type_name(AxisType type);
 /// The spec's letter of an axis type: g l w t L R G u r.

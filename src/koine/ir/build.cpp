@@ -183,6 +183,10 @@ UOp identity_of(Op op, DType dtype) {
   return constant_int(dtype, static_cast<int64_t>(integer_range(dtype).low));
 }
 
+UOp neutral_of(Op op, DType dtype) {
+  return op == Op::Add && is_float(dtype) ? constant(dtype, -0.0) : identity_of(op, dtype);
+}
+
 UOp fold_start(Op op, DType dtype, std::span<const UOp> ranges) {
   const UOp identity = identity_of(op, dtype);
   if (op != Op::Add || !is_float(dtype)) return identity;

@@ -93,6 +93,8 @@ UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes);
 UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges);
 /// The value that leaves every other unchanged: 0, 1, or the smallest of the dtype.
 UOp identity_of(Op op, DType dtype);
+/// The same, that leaves the sign of a zero unchanged too: -0 for sums of floats.
+UOp neutral_of(Op op, DType dtype);
 /// What a fold over ranges starts from: the identity, but -0 for a float sum of a single element,
 /// which is that element, whatever its sign.
 UOp fold_start(Op op, DType dtype, std::span<const UOp> ranges);

@@ -5,6 +5,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine {
@@ -49,9 +50,9 @@ UOp stored_value(const UOp& store) {
   return *value;
 }
 
-bool is_private_copy(const UOp& u) { return u.is(Op::Contiguous) && u.tag() > 1; }
+bool is_private_copy(const UOp& u) { return u.is(Op::Contiguous) && u.tag() > tag::copies; }
 UOp private_copy(const UOp& value) {
-  return UOp::make(Op::Contiguous, {value}, {}, fresh_slot() + 1);
+  return UOp::make(Op::Contiguous, {value}, {}, fresh_slot() + 1 + tag::copies);
 }
 
 bool has_effects(const UOp& root) { return (root.node()->ops_below & mask_of(Op::After)) != 0; }

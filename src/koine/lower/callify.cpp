@@ -5,6 +5,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/selection.hpp"
@@ -56,7 +57,7 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   // one node.
   if (clones)
     body = transform_graph(body, [](const UOp&, const UOp& node) {
-      return is_private_copy(node) ? UOp::make(Op::Contiguous, node.src(), {}, 1) : node;
+      return is_private_copy(node) ? UOp::make(Op::Contiguous, node.src(), {}, tag::copies) : node;
     });
   out.body = rewrite(body, rules);
   return out;

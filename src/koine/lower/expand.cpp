@@ -9,6 +9,7 @@
 #include "koine/ir/derive.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/ir/tag.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/scan.hpp"
 #include "koine/rules/simplify.hpp"
@@ -18,14 +19,6 @@ namespace {
 
 bool becomes_shape(AxisType t) {
   return t == AxisType::Upcast || t == AxisType::Unroll || t == AxisType::GroupReduce;
-}
-
-constexpr int64_t starts_from = 1;  // tag of `op(start, Reduce)`
-constexpr int64_t goes_on = 2;  // tag of a Reduce that holds the newest element of a running fold
-
-// The value that changes no other, and no sign of a zero.
-UOp neutral(Op op, DType dtype) {
-  return op == Op::Add && is_float(dtype) ? constant(dtype, -0.0) : identity_of(op, dtype);
 }
 
 bool contains(const std::vector<const Node*>& list, const Node* node) {
@@ -123,7 +116,7 @@ class RunningFolds {
   const std::vector<UOp>& levels() const { return levels_; }
   const std::vector<UOp>& around() const { return around_; }
 
-  /// The kernel with each of them as a Reduce, with the tag `goes_on`, of the element that a step
+  /// The kernel with each of them as a Reduce, tagged as going on, of the element that a step
   /// adds.
   UOp marked(const UOp& ast) const {
     return transform_graph(ast, [&](const UOp& original, const UOp& node) {
@@ -131,11 +124,11 @@ class RunningFolds {
       const UOp& counter = node.src(1);
       const UOp newest = simplify_index(sub(counter.src(0), index_const(1)));
       const UOp element = simplify(substitute(node.src(0), {{counter, newest}}));
-      const UOp fold = UOp::make(Op::Reduce, {element}, node.arg(), goes_on);
+      const UOp fold = UOp::make(Op::Reduce, {element}, node.arg(), tag::goes_on);
       if (fold.as<ReduceArg>().op != Op::Add || !is_float(fold.dtype())) return fold;
       // The accumulator starts from -0, a sum of several elements from 0.
       const UOp first = lt(newest, index_const(1)), zero = constant_int(fold.dtype(), 0);
-      return add(fold, where(first, neutral(Op::Add, fold.dtype()), zero));
+      return add(fold, where(first, neutral_of(Op::Add, fold.dtype()), zero));
     });
   }
 
@@ -167,13 +160,13 @@ class Expander {
     for (const UOp& s : node.src()) src.push_back(done_.at(s.node()));
     switch (node.op()) {
       case Op::Reduce:
-        return node.tag() == goes_on ? running_fold(node.as<ReduceArg>().op, src[0])
-                                     : reduction(node, src, {});
+        return node.tag() == tag::goes_on ? running_fold(node.as<ReduceArg>().op, src[0])
+                                          : reduction(node, src, {});
       case Op::Add:
       case Op::Mul:
       case Op::Max:
         // A fold that starts from a stored partial result.
-        if (node.tag() == starts_from) return reduction(node.src(1), {}, src[0]);
+        if (node.tag() == tag::starts_from) return reduction(node.src(1), {}, src[0]);
         break;
       case Op::End: {
         std::vector<UOp> loops;
@@ -238,11 +231,12 @@ class Expander {
       }
     if (widen) value = broadcast_to(value, shape_of(full));
     const UOp folded = unrolled.empty() ? value : koine::reduce(op, value, unrolled);
-    // Lanes that fold after the loop start from the identity each.
+    // Lanes that fold after the loop start from what changes nothing each.
     const bool from_start = start_value && grouped.empty();
-    const UOp identity = broadcast_to(
-        from_start ? start_value : fold_start(op, value.dtype(), node.src().subspan(1)),
-        folded.shape());
+    const UOp begin = from_start    ? start_value
+                      : start_value ? neutral_of(op, value.dtype())
+                                    : fold_start(op, value.dtype(), node.src().subspan(1));
+    const UOp identity = broadcast_to(begin, folded.shape());
     UOp result;
     if (loops.empty()) {
       result = binary(op, identity, folded);
@@ -276,7 +270,7 @@ class Expander {
   // One accumulator a level: of the steps that its loop has taken since it began. A result is what
   // the outer levels hold and, last, the innermost one's.
   UOp running_fold(Op op, const UOp& element) {
-    const UOp identity = broadcast_to(neutral(op, element.dtype()), element.shape());
+    const UOp identity = broadcast_to(neutral_of(op, element.dtype()), element.shape());
     std::vector<UOp> outside = running_.around();
     Fold fold{op, {}, {}, {}, {}};
     UOp before;  // of the levels but the innermost
@@ -385,8 +379,9 @@ UOp block_reduces(const UOp& ast, bool in_order) {
       load(stored.src(0), identity_of(op, reduction.dtype()), gate ? bit_and(gate, later) : later);
   const UOp block = inner.empty() ? reduction.src(0) : reduce_ranges(op, reduction.src(0), inner);
   // The block's sum first: the partial result is loaded after the loop, where registers are free.
-  const UOp total = in_order ? UOp::make(op, {partial, block}, {}, inner.empty() ? 0 : starts_from)
-                             : UOp::make(op, {block, partial});
+  const UOp total = in_order
+                        ? UOp::make(op, {partial, block}, {}, inner.empty() ? 0 : tag::starts_from)
+                        : UOp::make(op, {block, partial});
   std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());
   loops.insert(loops.end(), outer.begin(), outer.end());
   std::sort(loops.begin(), loops.end(),

@@ -9,7 +9,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/lower/rangeify.hpp"
+#include "koine/ir/tag.hpp"
 #include "koine/lower/scan.hpp"
 
 namespace koine {
@@ -441,7 +441,7 @@ bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
       if (buffer_at(load) == buffer_at(st) && !(load == st)) return true;
   int nests = 0;
   for (const UOp& u : toposort(ast))
-    if (u.is(Op::End) && (u.tag() == runs_in_order || ++nests > 1)) return true;
+    if (u.is(Op::End) && (u.tag() == tag::runs_in_order || ++nests > 1)) return true;
   return false;
 }
 

@@ -11,6 +11,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/tag.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/schedule.hpp"
@@ -77,7 +78,7 @@ std::optional<Nest> nest_of(const Draft& kernel) {
   UOp body = kernel.ast.src(0);
   Nest out;
   if (body.is(Op::End)) {
-    if (body.tag() != 0) return std::nullopt;
+    if (body.tag() == tag::runs_in_order) return std::nullopt;
     out.loops.assign(body.src().begin() + 1, body.src().end());
     body = UOp(body.src(0));
   }

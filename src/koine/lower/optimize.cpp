@@ -9,6 +9,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/heuristic.hpp"
 #include "koine/rewrite/rewrite.hpp"
@@ -18,10 +19,6 @@ namespace koine {
 namespace {
 
 AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
-
-bool is_reduction(AxisType t) {
-  return t == AxisType::Reduce || t == AxisType::GroupReduce || t == AxisType::Unroll;
-}
 
 // What an axis type may be split into (the spec's table, and C24 for CPUs).
 std::vector<AxisType> legal_targets(AxisType from) {
@@ -210,6 +207,20 @@ UOp load_within(const UOp& node, const UOp& wide, const UOp& size, const UOp& co
   return with_sources(node, src);
 }
 
+// A Reduce over a longer axis folds in only what counts. Whether it is a sum of one element, which
+// keeps the sign of a zero, the longer axis does not say: the fold then starts from what does.
+UOp fold_of_counted(const UOp& node, const UOp& axis, const UOp& wide, const UOp& counts) {
+  const Op op = node.as<ReduceArg>().op;
+  std::vector<UOp> src(node.src().begin(), node.src().end()), ranges(src.begin() + 1, src.end());
+  std::replace(ranges.begin(), ranges.end(), wide, axis);
+  const UOp start = fold_start(op, node.dtype(), ranges);
+  const bool may_be_one = !start.is(Op::Const);
+  src[0] = where(counts, src[0],
+                 may_be_one ? neutral_of(op, node.dtype()) : identity_of(op, node.dtype()));
+  const UOp fold = with_sources(node, src);
+  return may_be_one ? UOp::make(op, {start, fold}, {}, tag::starts_from) : fold;
+}
+
 // Rounds an axis up; what lies beyond is neither stored nor folded in.
 UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
   KOINE_REQUIRE(multiple >= 1, Value, "Padto: axis {}: the multiple {} must be positive", position,
@@ -235,9 +246,7 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
                        node.src().size() == 3 ? bit_and(node.src(2), counts) : counts);
         const auto ranges = node.is(Op::Reduce) ? node.src().subspan(1) : node.src().first(0);
         if (std::find(ranges.begin(), ranges.end(), wide) == ranges.end()) return node;
-        std::vector<UOp> src(node.src().begin(), node.src().end());
-        src[0] = where(counts, src[0], identity_of(node.as<ReduceArg>().op, node.dtype()));
-        return with_sources(node, src);
+        return fold_of_counted(node, axis, wide, counts);
       });
 }
 

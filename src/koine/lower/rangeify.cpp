@@ -12,6 +12,7 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/decide.hpp"
@@ -191,7 +192,7 @@ class Scheduler : private KernelReads {
 
   // The value as it is before this program writes what it reads.
   UOp snapshot(const UOp& value) {
-    const UOp copy = UOp::make(Op::Contiguous, {value}, {}, 1);  // tagged: it really copies
+    const UOp copy = UOp::make(Op::Contiguous, {value}, {}, tag::copies);
     (void)make_buffer(copy, value, "computed before it is overwritten");
     return copy;
   }
@@ -273,7 +274,7 @@ class Scheduler : private KernelReads {
                     std::span<const Effect> effects) {
     const UOp nest = end(body, ranges);
     if (ranges.empty() || std::none_of(effects.begin(), effects.end(), may_meet)) return nest;
-    return UOp::make(Op::End, nest.src(), {}, runs_in_order);
+    return UOp::make(Op::End, nest.src(), {}, tag::runs_in_order);
   }
 
   // Whether two elements of a Store may go to one place.
@@ -398,7 +399,7 @@ class Scheduler : private KernelReads {
     // What is overwritten before all its readers have run is read from a copy, but by the kernel
     // that fills it.
     if (to_copy_.contains(version.node())) {
-      const UOp copy = make_buffer(UOp::make(Op::Contiguous, {version}, {}, 1), version,
+      const UOp copy = make_buffer(UOp::make(Op::Contiguous, {version}, {}, tag::copies), version,
                                    "old state of an assigned buffer");
       if (!(copy == current_.request.effects[0].target)) {
         current_.reads.push_back(copy);

@@ -4,9 +4,6 @@
 
 namespace koine {
 
-/// Tag of an End whose iterations may store to one place: the last of them stays.
-constexpr int64_t runs_in_order = 1;
-
 /// The first part of stage 2: the program over values alone, with what is decided written into it
 /// (`make_validity_explicit`, `decide`).
 UOp decided_program(const UOp& values);

@@ -7,6 +7,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/tag.hpp"
 #include "koine/ir/validity.hpp"
 
 namespace koine {
@@ -40,11 +41,10 @@ class TraceScope {
 // A Contiguous around the body of a precompiled call: memory, unless the value has invalid
 // elements, which memory could not hold. Whether it has is known once the calls around it are
 // inlined too.
-constexpr int64_t unless_invalid = -1;
 UOp settled(const UOp& graph) {
   PartlyInvalid invalid;
   return transform_graph(graph, [&](const UOp&, const UOp& node) {
-    const bool asks = node.is(Op::Contiguous) && node.tag() == unless_invalid;
+    const bool asks = node.is(Op::Contiguous) && node.tag() == tag::unless_invalid;
     const UOp& value = asks ? node.src(0) : node;
     const UOp out = asks && !invalid.contains(value) ? contiguous(value) : value;
     invalid.visit(out);
@@ -52,7 +52,9 @@ UOp settled(const UOp& graph) {
   });
 }
 
-UOp in_memory(const UOp& value) { return UOp::make(Op::Contiguous, {value}, {}, unless_invalid); }
+UOp in_memory(const UOp& value) {
+  return UOp::make(Op::Contiguous, {value}, {}, tag::unless_invalid);
+}
 
 // What only repeats elements stays outside of the memory.
 UOp argument_in_memory(const UOp& value) {

@@ -2,6 +2,7 @@
 #include "koine/verify/program.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/tag.hpp"
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
@@ -160,7 +161,7 @@ int check_kernel_reduce(const UOp& u, const Facts&) {
   return first_source(u, 1, [&](const UOp& r) {
     const AxisType type = r.as<RangeArg>().type;
     const bool shape = type != AxisType::Thread && most_steps(type) != INT64_MAX;
-    return std::count(u.src().begin() + 1, u.src().end(), r) != 1 ||
+    return std::count(u.src().begin() + 1, u.src().end(), r) != 1 || !is_reduction(type) ||
            (shape && is_small_float(u.dtype()));
   });
 }
@@ -236,13 +237,15 @@ const Demands& kernel_demands() {
        {value_ops(), "every value in a kernel is a scalar",
         [](const UOp& u, const Facts&) { return unless(u.is_scalar()); }},
        {ops({Op::Reduce}),
-        "a Reduce goes over Ranges, each once, and one of narrow floats over loops",
+        "a Reduce goes over Ranges of reductions, each once, and one of narrow floats over loops",
         check_kernel_reduce},
        {ops({Op::Buffer}), "registers come with Expand",
         [](const UOp& u, const Facts&) { return unless(u.addrspace() != AddrSpace::Reg); }},
        {ops({Op::Add, Op::Mul, Op::Max}),
-        "a fold that starts from a stored value is made by Expand",
-        [](const UOp& u, const Facts&) { return unless(u.tag() == 0); }}},
+        "a fold that starts from a value is one of it and a Reduce",
+        [](const UOp& u, const Facts&) {
+          return unless(u.tag() == 0 || (u.tag() == tag::starts_from && u.src(1).is(Op::Reduce)));
+        }}},
       memory_part(),
       effect_part()};
   return demands;
