@@ -7,6 +7,8 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/lower/rangeify.hpp"
 #include "koine/render/c.hpp"
 #include "koine/verify/verify.hpp"
 
@@ -432,6 +434,13 @@ TEST(effects, spec_B18_a_variable_is_no_memory) {
   const UOp changed =
       after(x, {store(reshape(n, shape_of({1})), reshape(index_const(2), shape_of({1})))});
   expect_error([&] { realize({changed}, {{"n", 3}}); }, {"Store", "view of a buffer", "Reshape"});
+}
+
+TEST(effects, spec_B18_a_value_of_several_parts_is_no_memory) {
+  const UOp x = numbers({1, 2, 3});
+  const UOp both = stack(std::vector<UOp>{x, flip(x, {true})});
+  const UOp program = callify({after(x, {store(both, both)})}, {UOp()}).body;
+  expect_error([&] { (void)decided_program(program); }, {"Store", "view of a buffer", "Stack"});
 }
 
 TEST(effects, spec_B18_old_states_outlive_their_memory) {

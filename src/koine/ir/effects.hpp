@@ -36,7 +36,8 @@ bool bodies_store(const UOp& root);
 /// The versions of all memory below a root, outside of the bodies of Functions.
 class Versions {
  public:
-  /// Throws Error (Value) where two Afters store into one version: neither comes first.
+  /// Throws Error (Value) where a Store fills no view of memory, and where two Afters store into
+  /// one version: neither comes first.
   explicit Versions(const UOp& root);
 
   /// The version that a buffer, an After, or a view of one shows: a Buffer, a Param, a private copy

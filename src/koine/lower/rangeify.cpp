@@ -444,6 +444,7 @@ class Scheduler : private KernelReads {
 }  // namespace
 
 UOp decided_program(const UOp& values) {
+  (void)Versions(values);  // refuses Stores into what is no memory
   const UOp program = decide(make_validity_explicit(values));
   dump_stage("decide", [&] { return to_text(program); });
   if (options().verify >= 2) verify(program, VerifyLevel::Program, "decide");
