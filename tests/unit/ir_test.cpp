@@ -154,6 +154,9 @@ TEST(ir, spec_A5_binary_on_any_device_and_in_functions) {
   const UOp p = param(0, shape_of({3}), DType::UInt8), x = leaf({3}, DType::UInt8);
   const UOp call = function(tuple(std::vector<UOp>{add(p, blob)}), std::vector<UOp>{x});
   expect_same_everywhere(get_tuple(call, 0));
+  const UOp whole = function(tuple(std::vector<UOp>{blob, p}), std::vector<UOp>{x});
+  for (const int64_t i : {0, 1}) expect_same_everywhere(get_tuple(whole, i));
+  EXPECT_EQ(Tensor(get_tuple(whole, 0)).tolist<int>(), (std::vector<int>{1, 2, 3}));
   for (const char* device : {"INTERP", "CPU"}) {  // read by nothing: the default device of the time
     Options o = options();
     o.device = device;

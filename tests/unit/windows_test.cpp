@@ -203,6 +203,23 @@ Plain convolved(const Plain& x, const Plain& k, const Plain* bias, const Tensor:
   });
 }
 
+// What each output pixel sends back to the pixels that it was computed from, and to no other: a
+// weight that is infinite shows in them alone.
+Plain sent_back(const Plain& d, const Plain& k, const Shape& shape, const Tensor::Window& w) {
+  return plain(d.dtype, shape, [&](const Place& at) {
+    Real sum = 0;
+    for (int64_t o = 0; o < k.size(0); ++o)
+      for (int64_t y = 0; y < d.size(2); ++y)
+        for (int64_t x = 0; x < d.size(3); ++x) {
+          const int64_t i = at[2] + w.padding - y * w.stride, j = at[3] + w.padding - x * w.stride;
+          if (i < 0 || j < 0 || i % w.dilation != 0 || j % w.dilation != 0) continue;
+          if (i / w.dilation >= k.size(2) || j / w.dilation >= k.size(3)) continue;
+          sum += d({at[0], o, y, x}) * k({o, at[1], i / w.dilation, j / w.dilation});
+        }
+    return sum;
+  });
+}
+
 // The elements that each window shows, folded.
 Plain pooled(const Plain& x, int64_t kernel, const Tensor::Window& w, Real fill,
              const std::function<Real(const std::vector<Real>&)>& fold, DType dtype) {
@@ -256,6 +273,25 @@ TEST(windows, conv2d) {
               k = exact_numbers(random, Float32, {2, 2, 3, 3});
   expect_value("conv2d", convolved(x, k, nullptr, {}, 1),
                [&] { return tensor_of(x).conv2d(tensor_of(k)); });
+}
+
+TEST(windows, gradients_of_conv2d) {
+  const std::vector<Tensor::Window> windows{{1, 0, 1}, {1, 1, 1}, {2, 1, 1}, {1, 2, 2}, {3, 0, 1}};
+  std::mt19937_64 random(test_seed());
+  for (const Tensor::Window& w : windows)
+    for (const int64_t size : {7, 18}) {
+      const Plain x = exact_numbers(random, Float32, {2, 3, size, size + 1});
+      Plain k = exact_numbers(random, Float32, {5, 3, 3, 3});
+      k.at[random() % k.at.size()] = inf;
+      const Plain d =
+          exact_numbers(random, Float32, {2, 5, outputs(size, 3, w), outputs(size + 1, 3, w)});
+      const std::string name = fmt::format("gradient of conv2d, stride {} padding {} dilation {}",
+                                           w.stride, w.padding, w.dilation);
+      expect_value(name, sent_back(d, k, x.shape, w), [&] {
+        const Tensor image = tensor_of(x);
+        return (image.conv2d(tensor_of(k), {}, w) * tensor_of(d)).sum().gradient({image})[0];
+      });
+    }
 }
 
 TEST(windows, pools) {

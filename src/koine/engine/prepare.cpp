@@ -136,7 +136,8 @@ class Preparation {
       const bool overwritten = version && versions.overwritten_by(version);
       Prepared::Output out;
       out.lasting = stays[i];
-      if (base.is(Op::Buffer) && !overwritten) {
+      // What a body captured is no memory of the request: its value is copied.
+      if (number_.contains(base) && !overwritten) {
         out.kind =
             value.is(Op::Buffer) ? Prepared::Output::Kind::Known : Prepared::Output::Kind::Assigned;
         out.buffer = number_.at(base);

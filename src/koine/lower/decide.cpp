@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "koine/base/hash.hpp"
+#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -33,6 +34,7 @@ struct Use {
   UOp guard;
   std::vector<UOp> loops;
   bool folded_on = false;  // by a running fold, which has one body
+  bool in_window = false;  // by a sum over few places, which may go over what it sums as well
 };
 
 // For a look at how a value follows from positions: what is a leaf stands for itself.
@@ -256,7 +258,8 @@ class Decider {
     }
   }
   void read_broadcast(const UOp& node, const Use& use) {
-    read(node, {use.kernel, aligned(node, use.at), use.guard, use.loops, use.folded_on});
+    read(node,
+         {use.kernel, aligned(node, use.at), use.guard, use.loops, use.folded_on, use.in_window});
   }
   void read_from_memory(const UOp& node, std::string_view reason) {
     if (!in_memory(node) && !asks_for_buffer(node)) wanted_.emplace(node.node(), reason);
@@ -265,7 +268,9 @@ class Decider {
   // The sources of a node that is computed at a place are read at these.
   void pass_on(const UOp& u, const Use& use) {
     if (is_elementwise(u.op())) {
-      for (const UOp& s : u.src()) read_broadcast(s, use);
+      Use its = use;
+      its.in_window = its.in_window && u.is(Op::Where);
+      for (const UOp& s : u.src()) read_broadcast(s, its);
       return;
     }
     switch (u.op()) {
@@ -294,11 +299,12 @@ class Decider {
   static Use moved_to_source(const UOp& u, const Use& use) {
     UOp inside;
     Indices at = moved(u, use.at, inside);
-    return {use.kernel, std::move(at), conjunction(use.guard, inside), use.loops, use.folded_on};
+    return {use.kernel, std::move(at), conjunction(use.guard, inside),
+            use.loops,  use.folded_on, use.in_window};
   }
 
   void reduction(const UOp& u, const Use& use) {
-    Use body{use.kernel, use.at, use.guard, loops_around(use), use.folded_on};
+    Use body{use.kernel, use.at, use.guard, loops_around(use), use.folded_on, false};
     if (const auto scan = scan_at(u, use)) {
       body.at[folded_axis(u)] = scan->entering;
       body.folded_on = true;
@@ -335,6 +341,7 @@ class Decider {
     for (size_t i = outer; i < body.loops.size();) {
       const std::optional<Window> window = window_of(condition, body.loops[i]);
       if (window) condition = run_over(*window, i, body);
+      body.in_window = body.in_window || window;
       i = window ? outer : i + 1;
     }
     for (size_t i = 0; i < outer; ++i)
@@ -568,6 +575,14 @@ class Decider {
     return reads(use) > held(u) && element_cost(u, nullptr) >= 4;
   }
 
+  // Whether the sum that reads a sum goes over its elements too, each about once: one loop nest,
+  // with one register tile, and no memory in between.
+  static bool is_summed_on(const UOp& u, const Use& use) {
+    const bool exact = options().strict && is_float(u.dtype());
+    return use.in_window && u.as<ReduceArg>().op == Op::Add && !exact &&
+           reads(use) <= 1.5 * held(u);
+  }
+
   // Of an element, without what is decided by itself (folds), is the same for many elements, or
   // folds away.
   double cost_between_folds(const UOp& u, const UOp& without = {}) const {
@@ -587,7 +602,7 @@ class Decider {
     surplus /= std::max(1.0, held(u));
     const double repeated = surplus * cost_between_folds(u);
     // A fold beside a condition, or among others, loses its register tile as well.
-    if (u.is(Op::Reduce)) return surplus > 0.05 && repeated > 4;
+    if (u.is(Op::Reduce)) return surplus > 0.05 && repeated > 4 && !is_summed_on(u, uses[0]);
     return repeated > cost_of_memory && !is_dear_below(u, surplus);
   }
   // Whether most of what a value costs lies in one below that others read too: that one gets
@@ -624,7 +639,8 @@ class Decider {
         repeats *= size;
       }
     }
-    if (u.is(Op::Reduce) && in_reduce && iterations * reduced_size(u) > 4096)
+    if (u.is(Op::Reduce) && in_reduce && iterations * reduced_size(u) > 4096 &&
+        !is_summed_on(u, use))
       return "a reduce of reduces";
     if (distinct == iterations) return {};
     const double cost = element_cost(u, [&](const UOp& n) { return in_memory(n); });

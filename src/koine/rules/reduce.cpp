@@ -180,6 +180,20 @@ UOp select_window(const UOp& r, bool strict) {
   return {};
 }
 
+// sum over i of (c(i) ? sum over j of x(i, j) : 0)  ->  sum over i, j of (c(i) ? x(i, j) : 0): one
+// loop nest, with one register tile.
+UOp join_sums(const UOp& r, bool strict) {
+  if (r.as<ReduceArg>().op != Op::Add || (strict && is_float(r.dtype()))) return {};
+  const bool picked = r.src(0).is(Op::Where);
+  if (picked && !is_const(r.src(0).src(2), 0)) return {};
+  const UOp inner = picked ? r.src(0).src(1) : r.src(0);
+  if (!inner.is(Op::Reduce) || inner.as<ReduceArg>().op != Op::Add) return {};
+  std::vector<UOp> ranges(r.src().begin() + 1, r.src().end());
+  ranges.insert(ranges.end(), inner.src().begin() + 1, inner.src().end());
+  const UOp body = picked ? where(r.src(0).src(0), inner.src(0), r.src(0).src(2)) : inner.src(0);
+  return reduce_ranges(Op::Add, body, ranges);
+}
+
 RuleSet<> make_reduce(bool strict) {
   return {
       rule("reduce-unused-range", node(Op::Reduce),
@@ -189,6 +203,8 @@ RuleSet<> make_reduce(bool strict) {
            [strict](const Match& m) { return count_condition(m.root(), strict); }),
       rule("reduce-window", node_with(Op::Reduce, {node(Op::Where)}),
            [strict](const Match& m) { return select_window(m.root(), strict); }),
+      rule("reduce-of-sums", node_with(Op::Reduce, {node(ops({Op::Where, Op::Reduce}))}),
+           [strict](const Match& m) { return join_sums(m.root(), strict); }),
   };
 }
 
