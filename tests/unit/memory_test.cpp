@@ -661,6 +661,36 @@ TEST(memory, what_is_too_much_to_keep_goes_back_to_the_system) {
   EXPECT_LT(mapped() - before, gib);
 }
 
+// The system limits how many mappings a process has: 65,530, with four of them a kernel once.
+TEST(memory, code_of_many_kernels_shares_mappings) {
+  auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    int64_t count = 0;
+    for (std::string line; std::getline(maps, line);) ++count;
+    return count;
+  };
+  constexpr int64_t kernels = 120;
+  std::vector<std::unique_ptr<Executable>> kept;
+  int64_t before = 0;
+  for (int64_t n = 0; n < kernels; ++n) {
+    if (n == 8) before = mappings();
+    const UOp a = param(1, shape_of({n + 3}), DType::Float32, Device("CPU"));
+    const UOp out = param(0, shape_of({n + 3}), DType::Float32, Device("CPU"));
+    kept.push_back(std::make_unique<Executable>(
+        sink(std::vector<UOp>{store(out, add(a, constant(DType::Float32, 0.5 + n)))}), "CPU"));
+  }
+  EXPECT_LT(mappings() - before, kernels / 2);
+  // Freed code makes room for what comes next.
+  const int64_t full = mappings();
+  for (auto& one : kept)
+    one = std::make_unique<Executable>(
+        sink(std::vector<UOp>{store(param(0, shape_of({2}), DType::Int32, Device("CPU")),
+                                    add(param(1, shape_of({2}), DType::Int32, Device("CPU")),
+                                        number(static_cast<int>(&one - kept.data()) + 77)))}),
+        "CPU");
+  EXPECT_LT(mappings() - full, kernels / 2);
+}
+
 TEST(memory, what_was_computed_is_not_computed_again) {
   const UOp x = numbers({1, 2, 3}), sum = add(x, number(1));
   EXPECT_FALSE(realized_buffer(sum));

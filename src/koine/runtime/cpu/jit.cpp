@@ -1,6 +1,7 @@
 #include "koine/runtime/cpu/jit.hpp"
 
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/Verifier.h>
@@ -21,6 +22,7 @@
 #include "koine/base/options.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/render/llvm.hpp"
+#include "koine/runtime/cpu/code_memory.hpp"
 
 namespace koine {
 namespace {
@@ -63,7 +65,11 @@ void initialise() {
 llvm::orc::LLJIT& jit() {
   static llvm::orc::LLJIT* instance = [] {
     initialise();
-    auto made = require(llvm::orc::LLJITBuilder().create(), "start the JIT");
+    llvm::orc::LLJITBuilder builder;
+    builder.setObjectLinkingLayerCreator([](llvm::orc::ExecutionSession& session, const auto&) {
+      return std::make_unique<llvm::orc::ObjectLinkingLayer>(session, make_code_memory());
+    });
+    auto made = require(builder.create(), "start the JIT");
     const char prefix = made->getDataLayout().getGlobalPrefix();
     made->getMainJITDylib().addGenerator(
         require(llvm::orc::DynamicLibrarySearchGenerator::GetForCurrentProcess(prefix),
