@@ -55,11 +55,12 @@ std::string arg_cpp(const Arg& arg) {
   if (const auto* r = std::get_if<ReduceArg>(&arg))
     return fmt::format("ReduceArg{{Op::{}, {{{}}}}}", op_name(r->op), fmt::join(r->axes, ", "));
   if (const auto* l = std::get_if<LoadArg>(&arg))
-    return fmt::format("LoadArg{{{}, AddrSpace::{}}}",
+    return fmt::format("LoadArg{{{}, AddrSpace::{}, {{{}}}, {}}}",
                        l->device ? "Device(\"" + l->device.name() + "\")" : "{}",
                        l->space == AddrSpace::Reg     ? "Reg"
                        : l->space == AddrSpace::Local ? "Local"
-                                                      : "Global");
+                                                      : "Global",
+                       fmt::join(l->axes, ", "), quoted(l->reason));
   if (const auto* s = std::get_if<std::string>(&arg)) return quoted(*s);
   return "{}";
 }

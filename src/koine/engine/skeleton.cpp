@@ -138,6 +138,8 @@ class Builder {
   void argument(const LoadArg& v) {
     word(v.device ? hash_of(v.device) : 0);
     word(static_cast<uint64_t>(v.space));
+    argument(v.axes);
+    text(v.reason);
   }
   void argument(const std::string& v) { text(v); }
   void argument(const CodeArg& v) {

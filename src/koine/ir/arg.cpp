@@ -85,7 +85,8 @@ struct Hasher {
     return hash_mix(static_cast<uint64_t>(v.op), (*this)(v.axes));
   }
   uint64_t operator()(const LoadArg& v) const {
-    return hash_mix(static_cast<uint64_t>(v.space), hash_text(v.device.name()));
+    const uint64_t where = hash_mix(static_cast<uint64_t>(v.space), hash_text(v.device.name()));
+    return v.axes.empty() ? where : hash_mix(hash_mix(where, (*this)(v.axes)), hash_text(v.reason));
   }
   uint64_t operator()(const std::string& v) const { return hash_text(v); }
   uint64_t operator()(const CodeArg& v) const {

@@ -80,6 +80,10 @@ struct ReduceArg {
 struct LoadArg {
   Device device;
   AddrSpace space;
+  /// Of a value that goes to LOCAL memory: the axes that lie there at once, ascending, so that it
+  /// holds one row at a time, for each place along the other axes. Empty: all of the value.
+  Ints axes = {};
+  std::string reason = {};  ///< why it goes there
   bool operator==(const LoadArg&) const = default;
 };
 /// Code text or a name, with the dtype of its value.

@@ -1,5 +1,7 @@
 #include "koine/ir/derive.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "koine/base/error.hpp"
@@ -330,6 +332,17 @@ const Node* memory_of_value(const UOp& value) {
   return std::get<BufferArg>(n->arg).name.empty() ? n : nullptr;  // a Variable is a number
 }
 
+// The axes of a row are axes of the value, ascending, and a row is LOCAL.
+void require_row(const UOp& value, const LoadArg& arg) {
+  if (arg.axes.empty()) return;
+  const auto rank = static_cast<int64_t>(value.rank());
+  bool ascends = arg.axes.front() >= 0 && arg.axes.back() < rank;
+  for (size_t i = 1; i < arg.axes.size(); ++i) ascends = ascends && arg.axes[i - 1] < arg.axes[i];
+  KOINE_REQUIRE(ascends && arg.space == AddrSpace::Local && !arg.device, Value,
+                "Load: a row is in LOCAL memory, and its axes ascend from 0 to {}: got {} ({})",
+                rank - 1, addrspace_name(arg.space), fmt::join(arg.axes, ", "));
+}
+
 Derived memory(Op op, Sources src, const Arg& arg) {
   if (op == Op::Load) {
     KOINE_REQUIRE(src.size() != 2, Type,
@@ -344,6 +357,7 @@ Derived memory(Op op, Sources src, const Arg& arg) {
     }
     KOINE_REQUIRE(std::holds_alternative<LoadArg>(arg), Type,
                   "Load: needs the address space that it loads into");
+    require_row(src[0], std::get<LoadArg>(arg));
     return {src[0].dtype(), stored_shape(src[0]), false};
   }
   KOINE_REQUIRE(src[0].dtype() == src[1].dtype(), Type,

@@ -17,6 +17,9 @@ const UOp& buffer_at(const UOp& address);
 /// The Param or Buffer that an access goes to.
 const UOp& accessed_buffer(const UOp& access);
 
+/// Bytes that a LOCAL buffer has at most.
+inline constexpr int64_t most_local_bytes = 256 << 10;
+
 /// A Buffer of the kernel that lives in registers: whole values go in and out. Other Buffers of a
 /// kernel are LOCAL memory, read and written by element.
 bool is_register(const UOp& buffer);

@@ -62,8 +62,9 @@ struct ArgPrinter {
     return fmt::format("{} ({})", op_name(v.op), fmt::join(v.axes, " "));
   }
   std::string operator()(const LoadArg& v) const {
-    return fmt::format("{}{}", addrspace_name(v.space),
-                       v.device ? " @" + quote(v.device.name()) : "");
+    return fmt::format(
+        "{}{}{}{}", addrspace_name(v.space), v.device ? " @" + quote(v.device.name()) : "",
+        v.axes.empty() ? "" : " " + (*this)(v.axes), v.reason.empty() ? "" : " " + quote(v.reason));
   }
   std::string operator()(const std::string& v) const { return quote(v); }
   std::string operator()(const CodeArg& v) const {
@@ -244,6 +245,8 @@ class LineParser {
       case Op::Load: {
         LoadArg l{{}, addrspace()};
         l.device = device();
+        if (peek('(')) l.axes = ints();
+        if (peek('"')) l.reason = quoted();
         return l;
       }
       case Op::Range: {

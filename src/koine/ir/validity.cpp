@@ -1,5 +1,7 @@
 #include "koine/ir/validity.hpp"
 
+#include <numeric>
+
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 
@@ -7,6 +9,14 @@ namespace koine {
 
 bool goes_to_local(const UOp& u) {
   return u.is(Op::Load) && u.as<LoadArg>().space == AddrSpace::Local;
+}
+
+Ints row_axes(const UOp& load) {
+  const LoadArg& arg = load.as<LoadArg>();
+  if (!arg.axes.empty()) return arg.axes;
+  Ints all(load.rank());
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return all;
 }
 
 bool asks_for_buffer(const UOp& u) {

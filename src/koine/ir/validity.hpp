@@ -11,6 +11,9 @@ namespace koine {
 
 /// Whether a node is a Load into LOCAL memory: a buffer of each kernel that reads it.
 bool goes_to_local(const UOp& node);
+/// The axes of a value that such a Load holds at once: some of them, for each place along the
+/// others, or all.
+Ints row_axes(const UOp& load);
 /// Whether a node is computed into a buffer of its own wherever it stands.
 bool asks_for_buffer(const UOp& node);
 /// Whether all elements of a node are valid whatever those of its sources are.

@@ -2,6 +2,7 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
@@ -80,12 +81,34 @@ std::vector<UOp> loops_around(const Use& use) {
   return out;
 }
 
+// A value of which LOCAL memory holds a row at a time: the row's axes, and why.
+struct Row {
+  Ints axes;
+  double bytes;
+  std::string reason;
+};
+
+// The loops that a value is read along at a place, where each goes over a whole axis and nothing
+// else at this place depends on it; null for other axes.
+std::vector<UOp> whole_axes(const UOp& value, const Use& use) {
+  std::vector<UOp> out(value.rank());
+  for (size_t i = 0; i < value.rank(); ++i) {
+    const UOp& index = use.at[i];
+    if (!index.is(Op::Range) || !(index.src(0) == value.dim(i))) continue;
+    Use others = use;
+    others.at[i] = index_const(0);
+    if (!Dependence(others).on(index)) out[i] = index;
+  }
+  return out;
+}
+
 // What storing and loading an element costs, in operations on values that lie in registers.
 constexpr double cost_of_memory = 32;
 
 class Decider {
  public:
-  explicit Decider(const UOp& program) : program_(program), order_(toposort(program)) {
+  Decider(const UOp& program, int64_t row_bytes)
+      : program_(program), order_(toposort(program)), most_row_bytes_(row_bytes) {
     for (const UOp& u : order_) numbers_.add(u.node());
     uses_.resize(order_.size());
     consumers_.resize(order_.size());
@@ -107,6 +130,9 @@ class Decider {
       if (original.is(Op::Contiguous) && original.tag() == 0 &&
           decided_.contains(original.src(0).node()))
         return node.src(0);
+      if (const auto row = rows_.find(original.node()); row != rows_.end())
+        return UOp::make(Op::Load, {node},
+                         LoadArg{{}, AddrSpace::Local, row->second.axes, row->second.reason});
       const auto it = decided_.find(original.node());
       return it == decided_.end() ? node
                                   : UOp::make(Op::Contiguous, {node}, std::string(it->second));
@@ -199,6 +225,12 @@ class Decider {
     } else if (const std::string_view reason = reason_for(u, uses); !reason.empty()) {
       decided_.emplace(u.node(), reason);
       uses = {open(u, u.node())};
+    } else if (auto row = row_of(u, uses)) {
+      bytes_of_rows_[uses[0].kernel] += row->bytes;
+      uses = filled(u, row->axes, uses);
+      rows_.emplace(u.node(), std::move(*row));
+    } else if (goes_to_local(u)) {
+      uses = filled(u, row_axes(u), uses);
     }
     for (const Use& use : uses) pass_on(u, use);
   }
@@ -323,15 +355,20 @@ class Decider {
     read(u.src(0), std::move(body));
   }
 
+  // Whether a value is 0 but at places that a condition picks.
+  bool is_chosen_by_place(const UOp& value) const {
+    if (!value.is(Op::Where) || !(is_const(value.src(1), 0) || is_const(value.src(2), 0)))
+      return false;
+    const uint32_t test = number(value.src(0));
+    return picks_[test] || !reads_memory_[test];
+  }
   // What a condition on positions picks is summed there alone: in few steps of a loop
   // (`reduce_rules`), or where it is stored (`find_scatter`). `outer`: loops around the sum.
   void sum_where_picked(UOp value, size_t outer, Use& body) {
     while (value.is(Op::Cast)) value = UOp(value.src(0));
-    if (!value.is(Op::Where)) return;
+    if (!is_chosen_by_place(value)) return;
     const UOp& test = value.src(0);
     const bool hit = is_const(value.src(2), 0);
-    if (!hit && !is_const(value.src(1), 0)) return;
-    if (!picks_[number(test)] && reads_memory_[number(test)]) return;
     Leaves leaves([&](const UOp& n) {
       return reads_memory_[number(n)] && !is_elementwise(n.op()) && !is_movement(n.op());
     });
@@ -383,9 +420,9 @@ class Decider {
   }
 
   void load(const UOp& u, const Use& use) {
-    const bool local = goes_to_local(u), gated = u.src().size() == 3;
-    if (!local && !gated) return read_from_memory(u.src(0), "read on another device");
-    Use inside = local ? open(u, use.kernel) : use;
+    const bool gated = u.src().size() == 3;
+    if (!goes_to_local(u) && !gated) return read_from_memory(u.src(0), "read on another device");
+    Use inside = use;
     if (gated) {
       read_broadcast(u.src(1), inside);
       read_broadcast(u.src(2), inside);
@@ -446,8 +483,77 @@ class Decider {
       if (const std::string_view reason = repeated(u, use); !reason.empty()) return reason;
     }
     if (several) return {};
-    if (is_computed_too_often(u, uses)) return "computed for more elements than it has";
+    if (!row_of(u, uses) && is_computed_too_often(u, uses))
+      return "computed for more elements than it has";
     return grown(u, uses[0].kernel);
+  }
+
+  // --- rows -----------------------------------------------------------------------------------
+
+  // Whether a value is computed once for each row of it, in LOCAL memory: several loops of one
+  // kernel walk over whole rows, inside of the loops that all of these places agree on.
+  std::optional<Row> row_of(const UOp& u, const std::vector<Use>& uses) {
+    if (uses.size() < 2 || !is_elementwise(u.op()) || !reads_memory_[number(u)] ||
+        is_chosen_by_place(u) || picks_[number(u)])
+      return std::nullopt;
+    const Use& first = uses[0];
+    if (running_.contains(first.kernel) || cost_between_folds(u) < 1) return std::nullopt;
+    Row out{{}, static_cast<double>(item_size(u.dtype())), {}};
+    for (size_t i = 0; i < u.rank(); ++i)
+      if (std::any_of(uses.begin(), uses.end(),
+                      [&](const Use& use) { return !(use.at[i] == first.at[i]); }))
+        out.axes.push_back(static_cast<int64_t>(i));
+    absl::flat_hash_set<const Node*> walked;
+    for (const Use& use : uses)
+      if (!(use.kernel == first.kernel && use.guard == first.guard) || use.folded_on ||
+          !walks_rows(u, use, out.axes, walked))
+        return std::nullopt;
+    for (const int64_t axis : out.axes) out.bytes *= largest(u.dim(static_cast<size_t>(axis)));
+    const auto used = bytes_of_rows_.find(first.kernel);
+    const double held = used == bytes_of_rows_.end() ? 0 : used->second;
+    if (held + out.bytes > static_cast<double>(most_row_bytes_)) return std::nullopt;
+    out.reason = fmt::format("a row is read by {} loops", uses.size());
+    return out;
+  }
+  // Whether a place goes along these axes by loops of its own, inside of all others it depends on.
+  bool walks_rows(const UOp& u, const Use& use, const Ints& axes,
+                  absl::flat_hash_set<const Node*>& walked) const {
+    const std::vector<UOp> whole = whole_axes(u, use);
+    const size_t outer = loops_around(start_of_row(axes, use)).size();
+    for (const int64_t axis : axes) {
+      const UOp& along = whole[static_cast<size_t>(axis)];
+      if (!along || !walked.insert(along.node()).second) return false;
+      const auto at = std::find(use.loops.begin(), use.loops.end(), along);
+      if (at == use.loops.end() || static_cast<size_t>(at - use.loops.begin()) < outer)
+        return false;
+    }
+    return true;
+  }
+  static Use start_of_row(const Ints& axes, Use use) {
+    for (const int64_t axis : axes) use.at[static_cast<size_t>(axis)] = index_const(0);
+    return use;
+  }
+  // Where rows are computed: once for all places that agree on where a row begins. By loops of a
+  // fold: what is folded inside of them has no register tile there.
+  std::vector<Use> filled(const UOp& u, const Ints& axes, const std::vector<Use>& uses) {
+    std::vector<Use> out, starts;
+    for (const Use& use : uses) {
+      Use start = start_of_row(axes, use);
+      if (std::any_of(starts.begin(), starts.end(), [&](const Use& other) {
+            return other.kernel == start.kernel && other.at == start.at;
+          }))
+        continue;
+      starts.push_back(start);
+      start.loops = loops_around(start);
+      for (const int64_t axis : axes) {
+        const auto i = static_cast<size_t>(axis);
+        if (is_const(u.dim(i), 1)) continue;
+        start.at[i] = range(next_range_++, u.dim(i), AxisType::Reduce);
+        start.loops.push_back(start.at[i]);
+      }
+      out.push_back(std::move(start));
+    }
+    return out;
   }
 
   // --- running folds --------------------------------------------------------------------------
@@ -499,6 +605,7 @@ class Decider {
       const Dependence place(use);
       for (const UOp& loop : use.loops)
         if (!place.on(loop)) return "a running fold under a loop it does not depend on";
+      if (bytes_of_rows_.contains(use.kernel)) return "a running fold beside a row";
       const auto along = std::make_pair(scan->loop.node(), scan->down);
       return running_.try_emplace(use.kernel, along).first->second == along
                  ? std::string_view()
@@ -667,11 +774,14 @@ class Decider {
   absl::flat_hash_set<const Node*> assigning_;                  // kernels of assignments
   absl::flat_hash_map<const Node*, std::string_view> wanted_;   // read as memory, and why
   absl::flat_hash_map<const Node*, std::string_view> decided_;  // and why
+  absl::flat_hash_map<const Node*, Row> rows_;
+  absl::flat_hash_map<const Node*, double> bytes_of_rows_;  // by kernel
+  int64_t most_row_bytes_;
   int64_t next_range_ = 0;
 };
 
 }  // namespace
 
-UOp decide(const UOp& program) { return Decider(program).run(); }
+UOp decide(const UOp& program, int64_t row_bytes) { return Decider(program, row_bytes).run(); }
 
 }  // namespace koine

@@ -1,5 +1,7 @@
 #include "koine/lower/heuristic.hpp"
 
+#include <absl/container/flat_hash_set.h>
+
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -40,16 +42,22 @@ std::optional<int64_t> stride(const UOp& address, const UOp& range) {
 }
 
 struct Accesses {
-  std::vector<UOp> loads, stores;  // addresses
+  std::vector<UOp> loads, stores;  // addresses in memory
+  std::vector<UOp> in_rows;        // addresses in LOCAL memory
   std::vector<UOp> reduces;
-  double work = 0;  // scalar operations of the whole kernel, roughly
+  std::vector<UOp> fills;  // of rows
+  double work = 0;         // scalar operations of the whole kernel, roughly
 };
 
 Accesses survey(const UOp& ast) {
   Accesses out;
+  out.fills = row_fills(ast);
   for (const UOp& u : toposort(ast)) {
-    if (u.is(Op::Load)) out.loads.push_back(u.src(0));
-    if (u.is(Op::Store)) out.stores.push_back(u.src(0));
+    if (u.is(Op::Load) || u.is(Op::Store))
+      (accessed_buffer(u).is(Op::Buffer) ? out.in_rows
+       : u.is(Op::Load)                  ? out.loads
+                                         : out.stores)
+          .push_back(u.src(0));
     if (u.is(Op::Reduce)) out.reduces.push_back(u);
     if (is_elementwise(u.op()) || u.is(Op::Load) || u.is(Op::Store) || u.is(Op::Reduce)) {
       double times = 1;
@@ -156,7 +164,7 @@ Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a,
 }
 
 std::optional<Contraction> find_contraction(const Plan& plan, const Accesses& a) {
-  if (a.reduces.size() != 1) return std::nullopt;
+  if (a.reduces.size() != 1 || !a.fills.empty()) return std::nullopt;
   const UOp& r = a.reduces[0];
   if (r.as<ReduceArg>().op != Op::Add || !is_float(r.dtype())) return std::nullopt;
   UOp body = skip_casts(r.src(0));
@@ -346,6 +354,11 @@ UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
       if (const auto s = stride(address, axis)) score += *s == 1 ? 2 : *s == 0 ? 0 : -1;
     for (const UOp& address : accesses.stores)
       if (const auto s = stride(address, axis)) score += *s == 1 ? 3 : *s == 0 ? 0 : -1;
+    // Lanes beside each other have rows beside each other.
+    const bool around_rows = std::any_of(accesses.fills.begin(), accesses.fills.end(),
+                                         [&](const UOp& fill) { return depends_on(fill, axis); });
+    for (const UOp& address : accesses.in_rows)
+      score += around_rows || stride(address, axis) == 1 ? 2 : 0;
     if (score >= best_score) {
       best_score = score;
       best = axis;
@@ -354,20 +367,45 @@ UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
   return best;
 }
 
+// Lanes along the loops of reduces and of fills that run along memory or along a row; all of the
+// same number, so that they share the axis of the lanes.
+void lanes_inside(Plan& plan, int64_t lanes, int64_t vectors) {
+  // One axis each, found again after every edit by its place.
+  for (size_t i = 0; i < plan.axes().size(); ++i) {
+    const UOp axis = plan.axes()[i];
+    const Accesses now = survey(plan.ast());
+    const bool fills = type_of(axis) == AxisType::Loop && is_listed(now.fills, axis);
+    // Lanes of a strict fold would reorder it.
+    const bool folds = type_of(axis) == AxisType::Reduce && !plan.target().strict &&
+                       may_fold_lanes(plan.ast(), axis);
+    if (!(fills || folds) || size_of(axis) < lanes) continue;
+    auto runs_along = [&](const std::vector<UOp>& addresses) {
+      return std::any_of(addresses.begin(), addresses.end(),
+                         [&](const UOp& address) { return stride(address, axis) == 1; });
+    };
+    if (!runs_along(now.loads) && !runs_along(now.in_rows)) continue;
+    const size_t before = plan.axes().size();
+    vector_lanes(plan, axis, lanes, vectors);
+    i += plan.axes().size() - before;
+  }
+}
+
 void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   const int64_t lanes = plan.target().lanes(widest_item(plan.ast()));
   if (lanes < 2) return;
   const int64_t vectors = vectors_at_once(plan.ast());
   const std::vector<UOp> axes = plan.axes();
   const UOp loop = lane_axis(accesses, axes, [&](const UOp& a) {
-    return type_of(a) == AxisType::Loop && !is_running_loop(plan.ast(), a);
+    return type_of(a) == AxisType::Loop && !is_running_loop(plan.ast(), a) &&
+           !is_listed(accesses.fills, a);
   });
-  // A loop that runs along memory inside the reduces serves them too.
-  const bool reduces = !accesses.reduces.empty();
-  bool loop_in_reduces = loop && reduces;
-  for (const UOp& r : accesses.reduces)
-    loop_in_reduces = loop_in_reduces && depends_on(r.src(0), loop);
-  if (loop && (!reduces || loop_in_reduces)) {
+  // A loop that runs along memory inside the reduces and the fills of rows serves them too.
+  std::vector<UOp> inner;
+  for (const UOp& r : accesses.reduces) inner.push_back(r.src(0));
+  inner.insert(inner.end(), accesses.fills.begin(), accesses.fills.end());
+  const bool around = loop && std::all_of(inner.begin(), inner.end(),
+                                          [&](const UOp& u) { return depends_on(u, loop); });
+  if (loop && around) {
     // Prefer a reduction axis when the inputs run along it and not along the loop.
     const UOp reduced =
         lane_axis(accesses, axes, [](const UOp& a) { return type_of(a) == AxisType::Reduce; });
@@ -377,27 +415,17 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
       along_reduce += reduced && stride(address, reduced) == 1;
     }
     if (!reduced || along_loop >= along_reduce || plan.target().strict) {
+      const UOp before = plan.ast();
       vector_lanes(plan, loop, lanes, vectors);
-      return;
+      if (accesses.fills.empty() || !(plan.ast() == before)) return;  // rows of all lanes fit
     }
   }
-  if (loop && reduces && !loop_in_reduces) vector_lanes(plan, loop, lanes, 1);
-  if (plan.target().strict) return;  // lanes would reorder the fold
+  // A fill has a body of its own, whose latency further vectors hide.
+  const int64_t beside = accesses.fills.empty() ? 1 : vectors;
+  if (loop && !around) vector_lanes(plan, loop, lanes, beside);
   // Eight sums at once hide the latency of an addition; more than 64 gain nothing.
   const int64_t sums = std::min<int64_t>(8, std::max<int64_t>(64 / lanes, 1));
-  // One reduce axis each, found again after every edit by its place.
-  for (size_t i = 0; i < plan.axes().size(); ++i) {
-    const UOp axis = plan.axes()[i];
-    if (type_of(axis) != AxisType::Reduce || size_of(axis) < lanes) continue;
-    if (!may_fold_lanes(plan.ast(), axis)) continue;
-    const Accesses now = survey(plan.ast());
-    bool runs_along = false;
-    for (const UOp& address : now.loads) runs_along |= stride(address, axis) == 1;
-    if (!runs_along) continue;
-    const size_t before = plan.axes().size();
-    vector_lanes(plan, axis, lanes, loop && !loop_in_reduces ? 1 : sums);
-    i += plan.axes().size() - before;
-  }
+  lanes_inside(plan, lanes, loop && !around ? beside : sums);
 }
 
 // Parts of an axis that threads take. A symbolic size is rounded up to them, where it may have two
@@ -422,6 +450,11 @@ void threads(Plan& plan, double work) {
     if (type_of(axis) == AxisType::Reduce || (type_of(axis) == AxisType::Upcast && chunks > 1))
       return;
     if (type_of(axis) != AxisType::Loop) continue;
+    // Threads inside of a row would each fill it.
+    const std::vector<UOp> fills = row_fills(plan.ast());
+    if (!std::all_of(fills.begin(), fills.end(),
+                     [&](const UOp& fill) { return depends_on(fill, axis); }))
+      return;
     const int64_t n = chunks_of(axis, most_chunks / chunks);
     if (n < 2) continue;
     if (!divides(n, axis)) plan.add({OptOp::Padto, at, n});
@@ -439,9 +472,19 @@ bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
   for (const UOp& load : accesses.loads)
     for (const UOp& st : accesses.stores)
       if (buffer_at(load) == buffer_at(st) && !(load == st)) return true;
+  const NodeList order = toposort(ast);
+  absl::flat_hash_set<const Node*> filled, stored;  // LOCAL buffers
+  for (const UOp& fill : accesses.fills) filled.insert(fill.src(0).node());
   int nests = 0;
-  for (const UOp& u : toposort(ast))
-    if (u.is(Op::End) && (u.tag() == tag::runs_in_order || ++nests > 1)) return true;
+  for (const UOp& u : order) {
+    if (u.is(Op::Barrier)) return true;
+    if (u.is(Op::End) && u.tag() == tag::runs_in_order) return true;
+    if (u.is(Op::End) && !filled.contains(u.src(0).node()) && ++nests > 1) return true;
+    // What goes on changing is no row.
+    if (u.is(Op::Store) && accessed_buffer(u).is(Op::Buffer) &&
+        (!filled.contains(u.node()) || !stored.insert(accessed_buffer(u).node()).second))
+      return true;
+  }
   return false;
 }
 

@@ -4,6 +4,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
@@ -12,8 +13,6 @@
 
 namespace koine {
 namespace {
-
-constexpr int64_t most_local = 256 << 10;  // bytes of a LOCAL buffer
 
 UOp load_under(const UOp& guard, const UOp& address, DType dtype) {
   return is_true(guard) ? load(address) : load(address, constant_int(dtype, 0), guard);
@@ -177,31 +176,59 @@ UOp Indexer::gated(const Place& place) {
   return missing_.empty() ? where(open, inside, outside) : UOp();
 }
 
-// A Load into LOCAL memory: a buffer of this kernel, filled before anything reads it.
+Indexer::Local Indexer::open_local(const Place& row) {
+  const UOp& node = row.node;
+  Local out{row.at, {}, row_axes(node), {}, {}};
+  int64_t size = 1;
+  for (const int64_t axis : out.axes) {
+    const auto i = static_cast<size_t>(axis);
+    size = static_cast<int64_t>(
+        std::min<__int128>(size * node.dim(i).bounds().high, most_local_bytes + 1));
+    if (is_const(node.dim(i), 1)) continue;
+    out.at[i] = range(next_range_++, node.dim(i), AxisType::Loop);
+    out.loops.push_back(out.at[i]);
+  }
+  KOINE_REQUIRE(size * item_size(node.dtype()) <= most_local_bytes, Memory,
+                "Load: {} of shape {} does not fit into LOCAL memory of {} bytes",
+                dtype_name(node.dtype()), shape_text(node), most_local_bytes);
+  out.buffer = UOp::make(
+      Op::Buffer, {shape_of({size})},
+      BufferArg{static_cast<int64_t>(locals_.size()) - 1, node.dtype(), {}, AddrSpace::Local});
+  return out;
+}
+
+// A Load into LOCAL memory: a buffer of this kernel, which holds all of a value, behind a Barrier,
+// or a row of it, which is the thread's own. It is filled before anything reads it.
 UOp Indexer::local(const Place& place) {
   const UOp& node = place.node;
   if (is_const(product(node.shape()), 0)) return constant_int(node.dtype(), 0);
-  auto [it, fresh] = locals_.try_emplace(node.node());
-  if (fresh) {
-    KOINE_REQUIRE(node.has_concrete_shape() && node.numel() * item_size(node.dtype()) <= most_local,
-                  Memory, "Load: {} of shape {} does not fit into LOCAL memory of {} bytes",
-                  dtype_name(node.dtype()), shape_text(node), most_local);
-    it->second.at = open_loops(node, it->second.loops);
-    it->second.slot = static_cast<int64_t>(locals_.size()) - 1;
-  }
+  const bool whole = node.as<LoadArg>().axes.empty();
+  Place row{node, place.at, whole ? UOp() : place.guard};
+  for (const int64_t axis : row_axes(node)) row.at[static_cast<size_t>(axis)] = index_const(0);
+  auto [it, fresh] = locals_.try_emplace(row);
+  if (fresh) it->second = open_local(row);
+  if (!whole && it->second.loops.empty()) return need({node.src(0), place.at, place.guard});
   const Local known = it->second;  // need() may grow the map
+  auto address = [&](const UOp& memory, const Indices& at) {
+    std::vector<UOp> sizes;
+    Indices inside;
+    for (const int64_t axis : known.axes) {
+      sizes.push_back(node.dim(static_cast<size_t>(axis)));
+      inside.push_back(at[static_cast<size_t>(axis)]);
+    }
+    return index(memory, {flat_index(sizes.empty() ? shape_of({}) : stack(sizes), inside)});
+  };
   if (!known.filled) {
+    const Place from{node, known.at, row.guard};
     const UOp value =
-        node.src().size() == 3 ? gated({node, known.at, {}}) : need({node.src(0), known.at, {}});
+        node.src().size() == 3 ? gated(from) : need({node.src(0), known.at, row.guard});
     if (!missing_.empty()) return {};
-    const UOp buffer = UOp::make(Op::Buffer, {shape_of({node.numel()})},
-                                 BufferArg{known.slot, node.dtype(), {}, AddrSpace::Local});
+    // As it will be in the end, so that all that reads it waits for one node.
     const UOp filled =
-        end(store(index(buffer, {flat_index(node.shape(), known.at)}), value), known.loops);
-    locals_[node.node()].filled = after(buffer, {UOp::make(Op::Barrier, {filled})});
+        rewrite(end(store(address(known.buffer, known.at), value), known.loops), kernel_rules());
+    locals_[row].filled = after(known.buffer, {whole ? UOp::make(Op::Barrier, {filled}) : filled});
   }
-  const UOp source = index(locals_.at(node.node()).filled, {flat_index(node.shape(), place.at)});
-  return load_under(place.guard, source, node.dtype());
+  return load_under(place.guard, address(locals_.at(row).filled, place.at), node.dtype());
 }
 
 // Index by values: each index is bounds-checked; out of range reads 0 (amendment C28).

@@ -50,11 +50,13 @@ class Indexer {
       return state;
     }
   };
-  // A buffer in LOCAL memory of this kernel, and the loops that fill it.
+  // A buffer in LOCAL memory of this kernel, the place that its loops fill, and the axes of the
+  // value that lie in it.
   struct Local {
     Indices at;
     std::vector<UOp> loops;
-    int64_t slot = 0;
+    Ints axes;
+    UOp buffer;
     UOp filled;  // null: not yet
   };
 
@@ -67,12 +69,13 @@ class Indexer {
   UOp padded(const Place& place);
   UOp gated(const Place& place);
   UOp local(const Place& place);
+  Local open_local(const Place& row);
   UOp indexed(const Place& place);
 
   KernelReads& memory_;
   absl::flat_hash_map<Place, UOp> memo_;
   absl::flat_hash_map<Place, Indices> reduce_ranges_;
-  absl::flat_hash_map<const Node*, Local> locals_;
+  absl::flat_hash_map<Place, Local> locals_;  // by where a row begins
   std::vector<Place> missing_;  // asked for and not known yet: the result at hand is thrown away
   int64_t next_range_ = 0;
 };

@@ -1,5 +1,7 @@
 #include "koine/lower/optimize.hpp"
 
+#include <absl/container/flat_hash_map.h>
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -114,6 +116,32 @@ bool bounds_another(const UOp& ast, const UOp& axis) {
                      [&](const UOp& r) { return depends_on(r.src(0), axis); });
 }
 
+bool is_shape(AxisType type) {
+  return type == AxisType::Upcast || type == AxisType::Unroll || type == AxisType::GroupReduce;
+}
+
+// Each lane has rows of its own, beside each other in memory that is so much larger.
+UOp with_rows_for_lanes(const UOp& ast, const UOp& lanes, int position) {
+  absl::flat_hash_map<const Node*, UOp> wide;  // buffers
+  for (const UOp& fill : row_fills(ast)) {
+    const UOp& buffer = accessed_buffer(fill.src(0));
+    if (!depends_on(fill, lanes) || wide.contains(buffer.node())) continue;
+    const int64_t size = buffer.numel() * const_int(lanes.src(0));
+    KOINE_REQUIRE(
+        size * item_size(buffer.dtype()) <= most_local_bytes, Value,
+        "Split: axis {}: rows of {} {} elements for {} lanes do not fit into LOCAL memory",
+        position, buffer.numel(), dtype_name(buffer.dtype()), dim_text(lanes.src(0)));
+    wide.emplace(buffer.node(), UOp::make(Op::Buffer, {shape_of({size})}, buffer.arg()));
+  }
+  if (wide.empty()) return ast;
+  return transform_graph(ast, [&](const UOp& original, const UOp& node) {
+    if (const auto it = wide.find(original.node()); it != wide.end()) return it->second;
+    if (!is_address(original) || !wide.contains(buffer_at(original).node())) return node;
+    const UOp place = add(mul(node.src(1), lanes.src(0)), lanes);
+    return with_sources(node, std::vector<UOp>{node.src(0), simplify_index(place)});
+  });
+}
+
 UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
   const AxisType from = type_of(axis);
   const std::vector<AxisType> legal = legal_targets(from);
@@ -131,10 +159,13 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
   KOINE_REQUIRE(simplify_index(mod(bound, factor)) == index_const(0), Value,
                 "Split: axis {} of size {} is not divisible by {}: use Padto first", position,
                 dim_text(bound), opt.amount);
-  KOINE_REQUIRE((opt.target != AxisType::Upcast && opt.target != AxisType::Unroll &&
-                 opt.target != AxisType::GroupReduce) ||
-                    opt.amount <= 256,
-                Value, "Split: axis {}: {} lanes are too many", position, opt.amount);
+  KOINE_REQUIRE(!is_shape(opt.target) || opt.amount <= 256, Value,
+                "Split: axis {}: {} lanes are too many", position, opt.amount);
+  KOINE_REQUIRE(is_shape(opt.target) || opt.target == from || !is_listed(row_fills(ast), axis),
+                Value,
+                "Split: axis {}: it fills LOCAL memory, of which each thread has its own: it may "
+                "not become {}",
+                position, axis_type_name(opt.target));
   KOINE_REQUIRE(
       may_fold_lanes(ast, axis) || !is_reduction(opt.target) || opt.target == AxisType::Reduce,
       Value,
@@ -162,7 +193,10 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
   auto at = [&](const UOp& r) { return is_const(r.src(0), 1) ? index_const(0) : r; };
   const UOp value = add(mul(at(outer), inner.src(0)), at(inner));
   changes.emplace(axis, Respelled{simplify_index(value), kept});
-  return respell(ast, std::move(changes));
+  const UOp out = respell(ast, std::move(changes));
+  const UOp& lanes = opt.top ? outer : inner;
+  const bool share = is_shape(opt.target) || opt.target == AxisType::Local;  // memory
+  return share && opt.amount > 1 ? with_rows_for_lanes(out, lanes, position) : out;
 }
 
 // An axis rounded up: its element that each value of the longer range stands for, and which of
@@ -241,7 +275,10 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
       respell(ast, {{axis, {place, {wide}}}}), [&](const UOp&, const UOp& node) -> UOp {
         if (symbolic && node.is(Op::Load) && depends_on(node.src(0), wide))
           return load_within(node, wide, bound, counts);
-        if (node.is(Op::Store) && depends_on(node, wide))
+        // Another row of LOCAL memory, or the same element of a row once more, harms nobody.
+        const bool of_row = node.is(Op::Store) && accessed_buffer(node).is(Op::Buffer) &&
+                            (!symbolic || !depends_on(node.src(0).src(1), wide));
+        if (node.is(Op::Store) && depends_on(node, wide) && !of_row)
           return store(node.src(0), node.src(1),
                        node.src().size() == 3 ? bit_and(node.src(2), counts) : counts);
         const auto ranges = node.is(Op::Reduce) ? node.src().subspan(1) : node.src().first(0);
@@ -318,6 +355,21 @@ std::vector<UOp> kernel_ranges(const UOp& ast) {
   std::sort(out.begin(), out.end(),
             [](const UOp& a, const UOp& b) { return a.as<RangeArg>().id < b.as<RangeArg>().id; });
   return out;
+}
+
+std::vector<UOp> row_fills(const UOp& ast) {
+  std::vector<UOp> out;
+  for (const UOp& u : toposort(ast))
+    if (u.is(Op::End) && u.src(0).is(Op::Store) && is_address(u.src(0).src(0)) &&
+        accessed_buffer(u.src(0)).is(Op::Buffer))
+      out.push_back(u);
+  return out;
+}
+
+bool is_listed(const std::vector<UOp>& fills, const UOp& axis) {
+  return std::any_of(fills.begin(), fills.end(), [&](const UOp& fill) {
+    return std::find(fill.src().begin() + 1, fill.src().end(), axis) != fill.src().end();
+  });
 }
 
 bool may_fold_lanes(const UOp& ast, const UOp& axis) {

@@ -23,6 +23,12 @@ std::string opt_text(const Opt& opt);
 /// The ranges of a kernel, outermost first.
 std::vector<UOp> kernel_ranges(const UOp& ast);
 
+/// The loops (Ends) that fill LOCAL memory: they stand inside of a kernel's loops, once for each
+/// row, and each thread and each lane has rows of its own.
+std::vector<UOp> row_fills(const UOp& ast);
+/// Whether an axis is a loop of one of them.
+bool is_listed(const std::vector<UOp>& fills, const UOp& axis);
+
 /// Whether several elements of a reduction axis may be folded at once: not where the reduce is in a
 /// float narrower than 32 bits, which rounds at every step.
 bool may_fold_lanes(const UOp& ast, const UOp& axis);

@@ -61,6 +61,7 @@ KernelEstimate estimate_of(const UOp& ast) {
       out.operations += times;
     if (u.is(Op::Load) || u.is(Op::Store)) {
       const UOp& buffer = accessed_buffer(u);
+      if (buffer.is(Op::Buffer)) continue;  // of the kernel's own
       const auto bytes = static_cast<double>(item_size(buffer.dtype()));
       accessed[buffer] += times * bytes;
       whole[buffer] = buffer.src().empty() ? 0 : largest(product(buffer.src(0))) * bytes;

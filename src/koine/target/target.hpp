@@ -20,7 +20,8 @@ struct Target {
   int64_t last_level_cache = int64_t{8} << 20;  ///< bytes one core may count on
   /// What it computes of floats besides Add, Mul, Max and comparisons.
   OpSet float_ops = ops({Op::Fdiv, Op::Sqrt, Op::Trunc});
-  int64_t most_lanes = 256;  ///< of one value
+  int64_t most_lanes = 256;               ///< of one value
+  int64_t row_bytes = int64_t{32} << 10;  ///< of LOCAL memory for the rows of a kernel
 
   int lanes(int64_t item_bytes) const { return static_cast<int>(vector_bytes / item_bytes); }
 };

@@ -82,6 +82,13 @@ UOp times(const UOp& g, const UOp& x) {
 using Cotangents = std::vector<UOp>;  // one a source; null: no gradient
 using Vjp = std::function<Cotangents(const UOp& node, const UOp& g)>;
 
+// Where one number divides many, as in a softmax, what they give is summed before it is divided.
+Cotangents fdiv_vjp(const UOp& n, const UOp& g) {
+  const UOp &a = n.src(0), &b = n.src(1), share = fdiv(g, b);
+  if (b.shape() == n.shape()) return {share, neg(fdiv(mul(g, n), b))};
+  return {share, neg(fdiv(sum_to(mul(share, a), b.shape()), b))};
+}
+
 Cotangents none(const UOp& node, const UOp&) { return Cotangents(node.src().size()); }
 
 // A movement whose first source is its value.
@@ -253,10 +260,7 @@ const std::unordered_map<Op, Vjp>& table() {
          return Cotangents{times(g, n.src(1)), times(g, n.src(0)), g};
        }},
       {Op::Max, max_vjp},
-      {Op::Fdiv,
-       [](const UOp& n, const UOp& g) {
-         return Cotangents{fdiv(g, n.src(1)), neg(fdiv(mul(g, n), n.src(1)))};
-       }},
+      {Op::Fdiv, fdiv_vjp},
       {Op::Pow, pow_vjp},
       {Op::Recip, [](const UOp& n, const UOp& g) { return Cotangents{neg(mul(g, mul(n, n)))}; }},
       {Op::Sqrt,

@@ -15,7 +15,6 @@ namespace {
 constexpr int64_t most_slots = 1 << 16;
 constexpr int64_t most_range_ids = int64_t{1} << 40;
 constexpr int64_t most_threads = 1 << 16;
-constexpr int64_t most_local_bytes = 256 << 10;
 constexpr int64_t most_pieces = 1 << 14;  // elements of one shaped value
 
 bool is_effect(const UOp& u) {

@@ -1,0 +1,272 @@
+// Values of which a kernel holds a row at a time in LOCAL memory, computed once for all loops that
+// walk over it (rows W11, B15 and C38): what is decided, and that values stay what they are.
+#include <algorithm>
+#include <cmath>
+
+#include "check.hpp"
+#include "gradient_check.hpp"
+#include "kernels.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/ir/validity.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/lower/decide.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/lower/validity.hpp"
+
+namespace koine::test {
+namespace {
+
+Tensor numbers(const Shape& shape, DType dtype = DType::Float32, uint64_t salt = 0) {
+  std::mt19937_64 random(test_seed() + salt);
+  int64_t count = 1;
+  for (const int64_t s : shape) count *= s;
+  std::vector<float> data;
+  for (int64_t i = 0; i < count; ++i) data.push_back(static_cast<float>(random() % 4001) / 512 - 4);
+  return Tensor::from(data, shape).cast(dtype).realize();
+}
+
+UOp decided(const std::vector<Tensor>& values, int64_t row_bytes = Target{}.row_bytes) {
+  std::vector<UOp> what, destinations;
+  for (const Tensor& v : values) {
+    what.push_back(v.uop());
+    destinations.push_back(new_buffer(v.uop().shape(), v.dtype(), Device("CPU")));
+  }
+  return decide(make_validity_explicit(callify(what, destinations).body), row_bytes);
+}
+
+// The op of each value that goes through rows, with their axes.
+using Rows = std::multimap<std::string, Ints>;
+Rows rows_of(const UOp& program) {
+  Rows out;
+  for (const UOp& u : toposort(program))
+    if (goes_to_local(u)) out.emplace(op_name(u.src(0).op()), u.as<LoadArg>().axes);
+  return out;
+}
+Rows rows_of(const Tensor& value) { return rows_of(decided({value})); }
+
+// Buffers of LOCAL memory in the kernels for a value, by their number of elements.
+std::vector<int64_t> local_buffers(const Tensor& value) {
+  std::vector<int64_t> out;
+  for (const Kernel& k : schedule({value.uop()}))
+    for (const UOp& u : toposort(k.ast))
+      if (u.is(Op::Buffer)) out.push_back(u.numel());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// Compositions whose kernels have row buffers.
+using Compute = std::function<Tensor(const Tensor&)>;
+const std::vector<std::pair<const char*, Compute>>& compositions() {
+  static const auto& list = *new const std::vector<std::pair<const char*, Compute>>{
+      {"softmax", [](const Tensor& x) { return x.softmax(-1); }},
+      {"log_softmax", [](const Tensor& x) { return x.log_softmax(-1); }},
+      {"layernorm of relu", [](const Tensor& x) { return x.relu().layernorm(); }},
+      {"var of squares", [](const Tensor& x) { return x.square().var(-1); }},
+      {"argmax of a chain", [](const Tensor& x) { return (x * x - x).argmax(-1); }},
+      {"between min and max",
+       [](const Tensor& x) {
+         const Tensor h = x * 3.0 + 1.0, low = h.min(-1, true);
+         return (h - low) / (h.max(-1, true) - low + 1.0);
+       }},
+  };
+  return list;
+}
+
+TEST(row_buffers, spec_C38_decide_says_which_values_go_through_rows_and_why) {
+  const Tensor x = numbers({64, 48});
+  const UOp program = decided({x.softmax(1)});
+  EXPECT_EQ(rows_of(program), (Rows{{"Exp2", {1}}}));
+  const std::string text = to_text(program);
+  EXPECT_NE(text.find("= Load[LOCAL (1) \"a row is read by 2 loops\"]("), std::string::npos)
+      << text;
+  EXPECT_EQ(parse(text), program);
+  EXPECT_EQ(decide(program), program) << "what is decided stays";
+  EXPECT_EQ(rows_of(x.log_softmax(1)), (Rows{{"Add", {1}}}));
+  EXPECT_EQ(rows_of(x.layernorm()), (Rows{{"Add", {1}}}));
+  EXPECT_EQ(rows_of(x.reshape({16, 4, 48}).layernorm(2)), (Rows{{"Add", {1, 2}}}));
+  // What is walked over once, or costs nothing, or what is read along other axes too, has none.
+  EXPECT_EQ(rows_of(x.exp().sum(1)), Rows{});
+  EXPECT_EQ(rows_of(x.argmax(1)), Rows{});
+  EXPECT_EQ(rows_of(x.softmax(0)), Rows{});
+  const Tensor h = x.exp();
+  EXPECT_EQ(rows_of(h / h.sum(1, true) / h.sum(0, true)), Rows{});
+  EXPECT_EQ(rows_of(h.sum(1, true) + h.flip({1})), Rows{});
+}
+
+TEST(row_buffers, spec_C38_neither_operands_nor_outputs_have_an_order) {
+  const Tensor x = numbers({32, 24}), h = x.exp() + x, m = h.max(1, true);
+  EXPECT_EQ(rows_of(h - m), rows_of((-m) + h));
+  EXPECT_EQ(local_buffers(h - m), local_buffers((-m) + h));
+  const Tensor a = h - m, b = (h * m).sum(1);
+  EXPECT_EQ(rows_of(decided({a, b})), rows_of(decided({b, a})));
+}
+
+TEST(row_buffers, spec_C38_rows_that_do_not_fit_are_computed_again_or_kept_in_memory) {
+  constexpr int64_t fits = 8192;
+  EXPECT_EQ(local_buffers(numbers({16, fits}).softmax(1)), std::vector<int64_t>{fits});
+  EXPECT_EQ(local_buffers(numbers({16, fits + 1}).softmax(1)), std::vector<int64_t>{});
+  // All rows of a kernel share the room.
+  const Tensor x = numbers({16, 1000});
+  EXPECT_EQ(rows_of(decided({x.softmax(1)}, 4000)).size(), 1u);
+  EXPECT_EQ(rows_of(decided({x.softmax(1)}, 3999)).size(), 0u);
+  const Tensor chain = (x * x + x).softmax(1);
+  EXPECT_EQ(rows_of(decided({chain}, 8000)).size(), 2u);
+  EXPECT_EQ(rows_of(decided({chain}, 7999)).size(), 1u);
+}
+
+TEST(row_buffers, spec_W11_values_of_any_size_are_those_of_the_formula) {
+  in_both_modes([] {
+    for (const int64_t columns : {1, 2, 3, 16, 33, 100, 1000, 8192, 8193})
+      for (const int64_t rows : {1, 5}) {
+        SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
+        const Tensor x = numbers({rows, columns});
+        const auto in = x.tolist<double>(), out = x.softmax(1).tolist<double>();
+        const auto normal = (x * 2.0).layernorm().tolist<double>();
+        for (int64_t i = 0; i < rows; ++i) {
+          const auto at = [&](int64_t j) { return static_cast<size_t>(i * columns + j); };
+          double sum = 0, mean = 0, variance = 0;
+          for (int64_t j = 0; j < columns; ++j) sum += std::exp(in[at(j)]);
+          for (int64_t j = 0; j < columns; ++j)
+            mean += 2 * in[at(j)] / static_cast<double>(columns);
+          for (int64_t j = 0; j < columns; ++j)
+            variance += std::pow(2 * in[at(j)] - mean, 2) / static_cast<double>(columns);
+          for (int64_t j = 0; j < columns; ++j) {
+            const double share = std::exp(in[at(j)]) / sum;
+            ASSERT_NEAR(out[at(j)], share, 1e-5 * share);
+            ASSERT_NEAR(normal[at(j)], (2 * in[at(j)] - mean) / std::sqrt(variance + 1e-5), 2e-4);
+          }
+        }
+      }
+  });
+}
+
+TEST(row_buffers, spec_W11_every_dtype_and_shape_on_every_backend) {
+  for (const auto& [name, compute] : compositions()) {
+    SCOPED_TRACE(name);
+    for (const Shape& shape : std::vector<Shape>{{0, 5}, {5, 0}, {1, 40}, {7, 33}, {2, 3, 17}})
+      if (shape[shape.size() - 1].present() > 0 || std::string_view(name) == "softmax")
+        expect_same_everywhere(compute(numbers(shape)));
+    for (const DType d : {DType::Float64, DType::Float16, DType::BFloat16, DType::Int32,
+                          DType::Int8, DType::UInt64})
+      expect_same_everywhere(compute(numbers({3, 21}, d)));
+  }
+  // NaN, infinities and zeros of both signs.
+  for (const auto& [name, compute] : compositions())
+    expect_same_everywhere(compute(Tensor(leaf({6, 19}))));
+}
+
+TEST(row_buffers, spec_W11_symbolic_rows_are_sized_at_the_maximum) {
+  const Variable n("n", 1, 40);
+  const Tensor x = numbers({8, 40});
+  in_both_modes([&] {
+    for (const int64_t k : {1, 2, 15, 16, 39, 40}) {
+      const Size bound = n.bind(k);
+      const Tensor part = x[{Slice{}, Slice{{}, bound}}];
+      EXPECT_EQ(local_buffers(part.softmax(1)), std::vector<int64_t>{40});
+      const auto got = part.softmax(1).tolist<double>(),
+                 normal = (part * part).layernorm().tolist<double>();
+      const Tensor cut = x.shrink({{0, 8}, {0, k}}).clone().realize();
+      const auto expected = cut.softmax(1).tolist<double>(),
+                 expected_normal = (cut * cut).layernorm().tolist<double>();
+      ASSERT_EQ(got.size(), expected.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_NEAR(got[i], expected[i], 1e-6) << k;
+        ASSERT_NEAR(normal[i], expected_normal[i], 1e-4) << k;
+      }
+    }
+    // Symbolic numbers of rows.
+    for (const int64_t k : {1, 2, 7, 8}) {
+      const Tensor part = x[Slice{{}, Variable("m", 1, 8).bind(k)}];
+      const auto got = part.softmax(1).tolist<double>(),
+                 expected = x.shrink({{0, k}, {0, 40}}).clone().softmax(1).tolist<double>();
+      ASSERT_EQ(got.size(), expected.size());
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-6) << k;
+    }
+  });
+}
+
+TEST(row_buffers, spec_W11_gradients) {
+  for (const auto& [name, compute] : compositions()) {
+    if (std::string_view(name).starts_with("argmax")) continue;
+    SCOPED_TRACE(name);
+    check_gradient(compute, numbers({4, 9}, DType::Float64));
+  }
+}
+
+// Elements of a row lie beside each other, or those of many rows.
+TEST(row_buffers, spec_O7_lanes_along_rows_and_across_them) {
+  const Tensor x = numbers({48, 64});
+  for (const Tensor& value : {x.softmax(1), x.transpose().softmax(1), (x * x).var(1)}) {
+    expect_same_everywhere(value);
+    Target target = generic_target(false);
+    const std::vector<Kernel> kernels = schedule({value.uop()});
+    ASSERT_EQ(kernels.size(), 1u);
+    bool vectors = false;
+    for (const UOp& u : lower_kernel(kernels[0].ast, target).linear.src())
+      vectors = vectors || (u.is(Op::Load) && !u.is_scalar() && is_address(u.src(0)) &&
+                            accessed_buffer(u).is(Op::Buffer));
+    EXPECT_TRUE(vectors) << "rows are read by vectors";
+  }
+}
+
+TEST(row_buffers, spec_O7_each_thread_and_each_lane_has_rows_of_its_own) {
+  const Tensor x = numbers({16, 32});
+  const Callified program = callify(
+      {x.softmax(1).uop()}, {buffer_from_host(shape_of({16, 32}), DType::Float32, "CPU", nullptr)});
+  const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
+  ASSERT_EQ(kernels.size(), 1u);
+  const UOp& ast = kernels[0].ast;
+  const std::vector<UOp> fills = row_fills(ast), axes = kernel_ranges(ast);
+  ASSERT_EQ(fills.size(), 1u);
+  int fill = 0;
+  while (!is_listed(fills, axes[static_cast<size_t>(fill)])) ++fill;
+  for (const AxisType shared : {AxisType::Thread, AxisType::Global, AxisType::Local})
+    expect_error([&] { (void)apply_opt(ast, {OptOp::Split, fill, 4, shared, false}); },
+                 {"Split", fmt::format("axis {}", fill), "LOCAL memory",
+                  std::string(axis_type_name(shared))});
+  // Four rows at once take four times the memory.
+  const UOp lanes = apply_opt(ast, {OptOp::Split, 0, 4, AxisType::Upcast, false});
+  EXPECT_EQ(accessed_buffer(row_fills(lanes)[0].src(0)).numel(), 4 * 32);
+  const OptionScope strict(strict_options());
+  const Array expected = run_kernels(kernels, program, {});
+  for (const std::vector<Opt>& opts : std::vector<std::vector<Opt>>{
+           {{OptOp::Split, 0, 4, AxisType::Upcast, false}},
+           {{OptOp::Split, 0, 4, AxisType::Thread, true}},
+           {{OptOp::Split, 1, 4, AxisType::Thread, true}},
+           {{OptOp::Split, fill, 8, AxisType::Upcast, false},
+            {OptOp::Split, 0, 2, AxisType::Upcast, false}},
+           {{OptOp::Padto, fill, 5}, {OptOp::Padto, 0, 7}}})
+    for (const char* device : {"INTERP", "CPU"}) {
+      Options o = strict_options();
+      o.device = device;
+      const OptionScope scope(o);
+      EXPECT_EQ(difference(expected, run_kernels(kernels, program, {0, opts})), "") << device;
+    }
+  const Tensor wide = numbers({512, 8192});
+  const std::vector<Kernel> large = schedule({wide.softmax(1).uop()});
+  expect_error([&] { (void)apply_opt(large[0].ast, {OptOp::Split, 0, 16, AxisType::Upcast, false}); },
+               {"Split", "axis 0", "8192 float32", "16 lanes", "LOCAL memory"});
+}
+
+TEST(row_buffers, spec_B15_a_row_is_local_and_names_axes_of_its_value) {
+  const UOp x = leaf({4, 6});
+  auto row = [&](Ints axes, AddrSpace space = AddrSpace::Local) {
+    return UOp::make(Op::Load, {x}, LoadArg{{}, space, std::move(axes), "asked for"});
+  };
+  expect_error([&] { (void)row({2}); }, {"Load", "0 to 1", "(2)"});
+  expect_error([&] { (void)row({1, 0}); }, {"Load", "ascend", "(1, 0)"});
+  expect_error([&] { (void)row({1}, AddrSpace::Global); }, {"Load", "LOCAL", "GLOBAL"});
+  // Whatever reads it, and wherever.
+  expect_same_everywhere(add(flip(row({1}), {1, 1}), expand(reduce(Op::Add, row({0}), {0}), x.shape())));
+  expect_same_everywhere(pad(shrink(row({1}), shape_of({1, 1}), shape_of({3, 5})),
+                             shape_of({1, 0}), shape_of({4, 6})));
+  expect_same_everywhere(permute(mul(row({1}), row({0, 1})), {1, 0}));
+  expect_same_everywhere(reduce(Op::Add, reduce(Op::Add, mul(row({1}), row({0})), {1}), {0}));
+}
+
+}  // namespace
+}  // namespace koine::test
