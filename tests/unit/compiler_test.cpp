@@ -511,7 +511,7 @@ TEST(stages, spec_A3_every_address_space_renders) {
     for (size_t c = 0; c < 8; ++c) expected[r * 8 + c] = data[r * 8 + 7 - c] + sum;
   }
   EXPECT_EQ(run_kernel(ast, {std::vector<float>(32, -1), data}), expected);
-  const UOp linear = lower_kernel(ast, generic_target(false)).linear;
+  const UOp linear = lower_kernel(ast, generic_target(true)).linear;  // a sum without lanes
   const std::string c = render_c(linear, "reverse", false);
   EXPECT_NE(c.find("float local0[8];"), std::string::npos) << c;
   EXPECT_NE(c.find("float acc"), std::string::npos) << c;

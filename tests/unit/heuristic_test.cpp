@@ -140,8 +140,8 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"int gemm", of(DType::Int32, {64, 64}).matmul(of(DType::Int32, {64, 64})), machine,
        "r_t16_L4_L2_u32_R64: Split(1, 32, UPCAST) Split(0, 16, THREAD, top)"},
       {"softmax", f32({64, 100}).softmax(), machine,
-       "r_L64_L13_u8_R13_G8_R13_G8: Padto(1, 8) Split(1, 8, UPCAST) Padto(3, 8) Split(3, 8, "
-       "GROUP_REDUCE) Padto(5, 8) Split(5, 8, GROUP_REDUCE)"},
+       "r_L64_L13_u8_L13_u8_R13_G8_R13_G8: Padto(1, 8) Split(1, 8, UPCAST) Padto(3, 8) Split(3, 8, "
+       "UPCAST) Padto(5, 8) Split(5, 8, GROUP_REDUCE) Padto(7, 8) Split(7, 8, GROUP_REDUCE)"},
       {"products of a last axis",
        Tensor::einsum("mkb,knb->mnb", {f32({32, 40, 64}), f32({40, 16, 64}, 1)}), machine,
        "r_t16_L2_L16_L2_u32_R40: Split(2, 32, UPCAST) Split(0, 16, THREAD, top)"},
@@ -239,8 +239,8 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_L64_L13_u8_R13_G8: Padto(1, 8) Split(1, 8, UPCAST) Padto(3, 8) Split(3, 8, "
        "GROUP_REDUCE)"},
       {"layernorm", f32({64, 128}).layernorm(), machine,
-       "r_L64_L16_u8_R16_G8_R16_G8: Split(1, 8, UPCAST) Split(3, 8, GROUP_REDUCE) Split(5, 8, "
-       "GROUP_REDUCE)"},
+       "r_L64_L4_u32_L4_u32_R4_G32_R4_G32: Split(1, 32, UPCAST) Split(3, 32, UPCAST) Split(5, 32, "
+       "GROUP_REDUCE) Split(7, 32, GROUP_REDUCE)"},
       {"max pool", f32({1, 4, 16, 16}).max_pool2d(2), machine, "r_L32_L8_R2_R2:"},
       {"one row", f32({1, 64}).matmul(f32({64, 64}, 1)), machine,
        "r_L2_u32_R64: Split(0, 32, UPCAST)"},

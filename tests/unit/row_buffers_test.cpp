@@ -233,13 +233,13 @@ TEST(row_buffers, spec_O7_each_thread_and_each_lane_has_rows_of_its_own) {
   EXPECT_EQ(accessed_buffer(row_fills(lanes)[0].src(0)).numel(), 4 * 32);
   const OptionScope strict(strict_options());
   const Array expected = run_kernels(kernels, program, {});
-  for (const std::vector<Opt>& opts : std::vector<std::vector<Opt>>{
-           {{OptOp::Split, 0, 4, AxisType::Upcast, false}},
-           {{OptOp::Split, 0, 4, AxisType::Thread, true}},
-           {{OptOp::Split, 1, 4, AxisType::Thread, true}},
-           {{OptOp::Split, fill, 8, AxisType::Upcast, false},
-            {OptOp::Split, 0, 2, AxisType::Upcast, false}},
-           {{OptOp::Padto, fill, 5}, {OptOp::Padto, 0, 7}}})
+  for (const std::vector<Opt>& opts :
+       std::vector<std::vector<Opt>>{{{OptOp::Split, 0, 4, AxisType::Upcast, false}},
+                                     {{OptOp::Split, 0, 4, AxisType::Thread, true}},
+                                     {{OptOp::Split, 1, 4, AxisType::Thread, true}},
+                                     {{OptOp::Split, fill, 8, AxisType::Upcast, false},
+                                      {OptOp::Split, 0, 2, AxisType::Upcast, false}},
+                                     {{OptOp::Padto, fill, 5}, {OptOp::Padto, 0, 7}}})
     for (const char* device : {"INTERP", "CPU"}) {
       Options o = strict_options();
       o.device = device;
@@ -248,8 +248,9 @@ TEST(row_buffers, spec_O7_each_thread_and_each_lane_has_rows_of_its_own) {
     }
   const Tensor wide = numbers({512, 8192});
   const std::vector<Kernel> large = schedule({wide.softmax(1).uop()});
-  expect_error([&] { (void)apply_opt(large[0].ast, {OptOp::Split, 0, 16, AxisType::Upcast, false}); },
-               {"Split", "axis 0", "8192 float32", "16 lanes", "LOCAL memory"});
+  expect_error(
+      [&] { (void)apply_opt(large[0].ast, {OptOp::Split, 0, 16, AxisType::Upcast, false}); },
+      {"Split", "axis 0", "8192 float32", "16 lanes", "LOCAL memory"});
 }
 
 TEST(row_buffers, spec_B15_a_row_is_local_and_names_axes_of_its_value) {
@@ -261,9 +262,10 @@ TEST(row_buffers, spec_B15_a_row_is_local_and_names_axes_of_its_value) {
   expect_error([&] { (void)row({1, 0}); }, {"Load", "ascend", "(1, 0)"});
   expect_error([&] { (void)row({1}, AddrSpace::Global); }, {"Load", "LOCAL", "GLOBAL"});
   // Whatever reads it, and wherever.
-  expect_same_everywhere(add(flip(row({1}), {1, 1}), expand(reduce(Op::Add, row({0}), {0}), x.shape())));
-  expect_same_everywhere(pad(shrink(row({1}), shape_of({1, 1}), shape_of({3, 5})),
-                             shape_of({1, 0}), shape_of({4, 6})));
+  expect_same_everywhere(
+      add(flip(row({1}), {1, 1}), expand(reduce(Op::Add, row({0}), {0}), x.shape())));
+  expect_same_everywhere(pad(shrink(row({1}), shape_of({1, 1}), shape_of({3, 5})), shape_of({1, 0}),
+                             shape_of({4, 6})));
   expect_same_everywhere(permute(mul(row({1}), row({0, 1})), {1, 0}));
   expect_same_everywhere(reduce(Op::Add, reduce(Op::Add, mul(row({1}), row({0})), {1}), {0}));
 }

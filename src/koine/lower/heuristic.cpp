@@ -354,11 +354,6 @@ UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
       if (const auto s = stride(address, axis)) score += *s == 1 ? 2 : *s == 0 ? 0 : -1;
     for (const UOp& address : accesses.stores)
       if (const auto s = stride(address, axis)) score += *s == 1 ? 3 : *s == 0 ? 0 : -1;
-    // Lanes beside each other have rows beside each other.
-    const bool around_rows = std::any_of(accesses.fills.begin(), accesses.fills.end(),
-                                         [&](const UOp& fill) { return depends_on(fill, axis); });
-    for (const UOp& address : accesses.in_rows)
-      score += around_rows || stride(address, axis) == 1 ? 2 : 0;
     if (score >= best_score) {
       best_score = score;
       best = axis;
@@ -390,22 +385,57 @@ void lanes_inside(Plan& plan, int64_t lanes, int64_t vectors) {
   }
 }
 
+// Lanes of a kernel that holds rows: across them where more of memory runs along a loop around all
+// rows, and else along them, in each loop that walks over one.
+void lanes_of_rows(Plan& plan, const Accesses& accesses, int64_t lanes, int64_t vectors) {
+  const std::vector<UOp> axes = plan.axes();
+  auto is_around = [&](const UOp& axis) {
+    return std::any_of(accesses.fills.begin(), accesses.fills.end(),
+                       [&](const UOp& fill) { return depends_on(fill, axis); });
+  };
+  auto is_loop = [&](const UOp& axis) {
+    return type_of(axis) == AxisType::Loop && !is_listed(accesses.fills, axis);
+  };
+  auto runs_along = [&](const std::vector<UOp>& addresses, bool around) {
+    return std::count_if(addresses.begin(), addresses.end(), [&](const UOp& address) {
+      return std::any_of(axes.begin(), axes.end(), [&](const UOp& axis) {
+        return is_around(axis) == around && stride(address, axis) == 1;
+      });
+    });
+  };
+  auto count = [&](bool around) {
+    return runs_along(accesses.loads, around) + runs_along(accesses.stores, around);
+  };
+  const UOp across = lane_axis(accesses, axes, [&](const UOp& a) {
+    return is_loop(a) && std::all_of(accesses.fills.begin(), accesses.fills.end(),
+                                     [&](const UOp& fill) { return depends_on(fill, a); });
+  });
+  if (across && count(true) > count(false)) {
+    const UOp before = plan.ast();
+    vector_lanes(plan, across, lanes, vectors);
+    if (!(plan.ast() == before)) return;  // the rows of all lanes fit
+  }
+  const UOp along =
+      lane_axis(accesses, axes, [&](const UOp& a) { return is_loop(a) && !is_around(a); });
+  if (along) vector_lanes(plan, along, lanes, vectors);
+  lanes_inside(plan, lanes, vectors);
+}
+
 void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   const int64_t lanes = plan.target().lanes(widest_item(plan.ast()));
   if (lanes < 2) return;
   const int64_t vectors = vectors_at_once(plan.ast());
+  if (!accesses.fills.empty()) return lanes_of_rows(plan, accesses, lanes, vectors);
   const std::vector<UOp> axes = plan.axes();
   const UOp loop = lane_axis(accesses, axes, [&](const UOp& a) {
-    return type_of(a) == AxisType::Loop && !is_running_loop(plan.ast(), a) &&
-           !is_listed(accesses.fills, a);
+    return type_of(a) == AxisType::Loop && !is_running_loop(plan.ast(), a);
   });
-  // A loop that runs along memory inside the reduces and the fills of rows serves them too.
-  std::vector<UOp> inner;
-  for (const UOp& r : accesses.reduces) inner.push_back(r.src(0));
-  inner.insert(inner.end(), accesses.fills.begin(), accesses.fills.end());
-  const bool around = loop && std::all_of(inner.begin(), inner.end(),
-                                          [&](const UOp& u) { return depends_on(u, loop); });
-  if (loop && around) {
+  // A loop that runs along memory inside the reduces serves them too.
+  const bool reduces = !accesses.reduces.empty();
+  bool loop_in_reduces = loop && reduces;
+  for (const UOp& r : accesses.reduces)
+    loop_in_reduces = loop_in_reduces && depends_on(r.src(0), loop);
+  if (loop && (!reduces || loop_in_reduces)) {
     // Prefer a reduction axis when the inputs run along it and not along the loop.
     const UOp reduced =
         lane_axis(accesses, axes, [](const UOp& a) { return type_of(a) == AxisType::Reduce; });
@@ -415,17 +445,14 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
       along_reduce += reduced && stride(address, reduced) == 1;
     }
     if (!reduced || along_loop >= along_reduce || plan.target().strict) {
-      const UOp before = plan.ast();
       vector_lanes(plan, loop, lanes, vectors);
-      if (accesses.fills.empty() || !(plan.ast() == before)) return;  // rows of all lanes fit
+      return;
     }
   }
-  // A fill has a body of its own, whose latency further vectors hide.
-  const int64_t beside = accesses.fills.empty() ? 1 : vectors;
-  if (loop && !around) vector_lanes(plan, loop, lanes, beside);
+  if (loop && reduces && !loop_in_reduces) vector_lanes(plan, loop, lanes, 1);
   // Eight sums at once hide the latency of an addition; more than 64 gain nothing.
   const int64_t sums = std::min<int64_t>(8, std::max<int64_t>(64 / lanes, 1));
-  lanes_inside(plan, lanes, loop && !around ? beside : sums);
+  lanes_inside(plan, lanes, loop && !loop_in_reduces ? 1 : sums);
 }
 
 // Parts of an axis that threads take. A symbolic size is rounded up to them, where it may have two
