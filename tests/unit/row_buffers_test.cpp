@@ -118,6 +118,46 @@ TEST(row_buffers, spec_C38_rows_that_do_not_fit_are_computed_again_or_kept_in_me
   EXPECT_EQ(rows_of(decided({chain}, 7999)).size(), 1u);
 }
 
+TEST(row_buffers, spec_C38_a_kernel_holds_few_rows_however_long_the_program) {
+  Tensor z = numbers({16, 16});
+  const Tensor x = numbers({16, 16}, DType::Float32, 1);
+  for (int k = 0; k < 30; ++k) z = z.exp().softmax(1) + x;
+  const std::vector<Kernel> kernels = schedule({z.uop()});
+  EXPECT_GE(kernels.size(), 5u);
+  for (const Kernel& k : kernels) {
+    const NodeList nodes = toposort(k.ast);
+    EXPECT_LE(
+        std::count_if(nodes.begin(), nodes.end(), [](const UOp& u) { return u.is(Op::Buffer); }),
+        8);
+  }
+}
+
+TEST(row_buffers, spec_W11_kernels_with_rows_merge_as_others_do) {
+  const Tensor x = numbers({12, 20}), a = x.softmax(1), b = x.layernorm();
+  const std::vector<Kernel> kernels = schedule({a.uop(), b.uop()});
+  ASSERT_EQ(kernels.size(), 1u);
+  EXPECT_EQ(lower_kernel(kernels[0].ast, generic_target(true)).estimate.bytes, 3.0 * 12 * 20 * 4);
+  std::vector<int64_t> slots;
+  for (const UOp& u : toposort(kernels[0].ast))
+    if (u.is(Op::Buffer)) slots.push_back(u.as<BufferArg>().slot);
+  std::sort(slots.begin(), slots.end());
+  EXPECT_EQ(slots, (std::vector<int64_t>{0, 1})) << "each has memory of its own";
+  in_both_modes([&] {
+    const Tensor both = Tensor::stack({x.softmax(1), x.layernorm()}, 0);
+    const Tensor p = x.softmax(1), q = x.layernorm();
+    Tensor::realize({p, q});
+    const auto expected = both.tolist<double>(), first = p.tolist<double>(),
+               second = q.tolist<double>();
+    for (size_t i = 0; i < first.size(); ++i) {
+      EXPECT_NEAR(first[i], expected[i], 1e-6);
+      EXPECT_NEAR(second[i], expected[first.size() + i], 1e-5);
+    }
+  });
+  // Where both kernels' rows do not fit together they stay two.
+  const Tensor wide = numbers({16, 5000});
+  EXPECT_EQ(schedule({wide.softmax(1).uop(), wide.layernorm().uop()}).size(), 2u);
+}
+
 TEST(row_buffers, spec_W11_values_of_any_size_are_those_of_the_formula) {
   in_both_modes([] {
     for (const int64_t columns : {1, 2, 3, 16, 33, 100, 1000, 8192, 8193})

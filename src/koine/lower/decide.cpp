@@ -88,6 +88,12 @@ struct Row {
   std::string reason;
 };
 
+struct RowsHeld {
+  int count = 0;
+  double bytes = 0;
+};
+constexpr int most_rows = 8;  // of a kernel, whose code would grow without bound
+
 // The loops that a value is read along at a place, where each goes over a whole axis and nothing
 // else at this place depends on it; null for other axes.
 std::vector<UOp> whole_axes(const UOp& value, const Use& use) {
@@ -226,7 +232,9 @@ class Decider {
       decided_.emplace(u.node(), reason);
       uses = {open(u, u.node())};
     } else if (auto row = row_of(u, uses)) {
-      bytes_of_rows_[uses[0].kernel] += row->bytes;
+      RowsHeld& rows = rows_held_[uses[0].kernel];
+      ++rows.count;
+      rows.bytes += row->bytes;
       uses = filled(u, row->axes, uses);
       rows_.emplace(u.node(), std::move(*row));
     } else if (goes_to_local(u)) {
@@ -483,8 +491,13 @@ class Decider {
       if (const std::string_view reason = repeated(u, use); !reason.empty()) return reason;
     }
     if (several) return {};
-    if (!row_of(u, uses) && is_computed_too_often(u, uses))
+    if (row_of(u, uses)) {
+      const auto held = rows_held_.find(uses[0].kernel);
+      if (held != rows_held_.end() && held->second.count == most_rows)
+        return "its kernel holds rows enough";
+    } else if (is_computed_too_often(u, uses)) {
       return "computed for more elements than it has";
+    }
     return grown(u, uses[0].kernel);
   }
 
@@ -509,9 +522,9 @@ class Decider {
           !walks_rows(u, use, out.axes, walked))
         return std::nullopt;
     for (const int64_t axis : out.axes) out.bytes *= largest(u.dim(static_cast<size_t>(axis)));
-    const auto used = bytes_of_rows_.find(first.kernel);
-    const double held = used == bytes_of_rows_.end() ? 0 : used->second;
-    if (held + out.bytes > static_cast<double>(most_row_bytes_)) return std::nullopt;
+    const auto held = rows_held_.find(first.kernel);
+    const double used = held == rows_held_.end() ? 0 : held->second.bytes;
+    if (used + out.bytes > static_cast<double>(most_row_bytes_)) return std::nullopt;
     out.reason = fmt::format("a row is read by {} loops", uses.size());
     return out;
   }
@@ -605,7 +618,7 @@ class Decider {
       const Dependence place(use);
       for (const UOp& loop : use.loops)
         if (!place.on(loop)) return "a running fold under a loop it does not depend on";
-      if (bytes_of_rows_.contains(use.kernel)) return "a running fold beside a row";
+      if (rows_held_.contains(use.kernel)) return "a running fold beside a row";
       const auto along = std::make_pair(scan->loop.node(), scan->down);
       return running_.try_emplace(use.kernel, along).first->second == along
                  ? std::string_view()
@@ -775,7 +788,7 @@ class Decider {
   absl::flat_hash_map<const Node*, std::string_view> wanted_;   // read as memory, and why
   absl::flat_hash_map<const Node*, std::string_view> decided_;  // and why
   absl::flat_hash_map<const Node*, Row> rows_;
-  absl::flat_hash_map<const Node*, double> bytes_of_rows_;  // by kernel
+  absl::flat_hash_map<const Node*, RowsHeld> rows_held_;  // by kernel
   int64_t most_row_bytes_;
   int64_t next_range_ = 0;
 };

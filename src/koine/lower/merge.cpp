@@ -4,6 +4,7 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <queue>
 
@@ -38,14 +39,17 @@ struct Draft {
   }
 };
 
-// A kernel of one loop nest whose Stores go to places that nothing else in it touches.
+// A kernel of one loop nest whose Stores go to places that nothing else in it touches, but for the
+// rows that it fills for itself.
 struct Nest {
   std::vector<UOp> loops;
   std::vector<UOp> stores;
   std::vector<UOp> loads;
+  std::vector<UOp> rows;  // LOCAL buffers
   size_t operations = 0;  // on values
 };
 
+bool is_in_row(const UOp& access) { return accessed_buffer(access).is(Op::Buffer); }
 int64_t slot_of(const UOp& access) { return accessed_buffer(access).as<BufferArg>().slot; }
 
 // Whether two Stores into one buffer never meet, wherever their loops are.
@@ -86,15 +90,18 @@ std::optional<Nest> nest_of(const Draft& kernel) {
                                   : std::vector<UOp>{body};
   absl::flat_hash_map<int64_t, std::vector<UOp>> stored;
   for (const UOp& s : out.stores) {
-    if (!s.is(Op::Store) || s.src().size() != 2 || !is_address(s.src(0))) return std::nullopt;
+    if (!s.is(Op::Store) || s.src().size() != 2 || !is_address(s.src(0)) || is_in_row(s))
+      return std::nullopt;
     std::vector<UOp>& others = stored[slot_of(s)];
     if (!is_apart_from(s, others)) return std::nullopt;
     others.push_back(s);
   }
   for (const UOp& u : toposort(kernel.ast)) {
     if (is_elementwise(u.op()) && u.dtype() != DType::Index) ++out.operations;
-    if (u.is(Op::After) || u.is(Op::Buffer)) return std::nullopt;  // LOCAL memory
-    if (u.is(Op::Load)) {
+    if (u.is(Op::After) && !strip_after(u).is(Op::Buffer)) return std::nullopt;
+    if (u.is(Op::Barrier)) return std::nullopt;
+    if (u.is(Op::Buffer)) out.rows.push_back(u);
+    if (u.is(Op::Load) && !is_in_row(u)) {
       if (stored.contains(slot_of(u))) return std::nullopt;
       out.loads.push_back(u);
     }
@@ -102,6 +109,12 @@ std::optional<Nest> nest_of(const Draft& kernel) {
     if (u.is(Op::Reduce) && is_contraction(u)) return std::nullopt;
   }
   return out;
+}
+
+int64_t bytes_of(const std::vector<UOp>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0}, [](int64_t sum, const UOp& row) {
+    return sum + row.numel() * item_size(row.dtype());
+  });
 }
 
 // Kernels that have become one, by their positions.
@@ -159,6 +172,7 @@ class Merger {
     if (a.loops != b.loops || a.operations + b.operations > most_fused_operations ||
         a.stores.size() + b.stores.size() > most_stores)
       return false;
+    if (bytes_of(a.rows) + bytes_of(b.rows) > Target{}.row_bytes) return false;
     if (!(kernels_[first].device() == kernels_[second].device())) return false;
     const bool feeds = depends(second, first);
     if (depends(first, second)) return false;
@@ -219,7 +233,7 @@ class Merger {
       renamed.emplace(p, with_slot(p, it->second));
     });
     if (out.buffers.size() > most_buffers) return std::nullopt;
-    renumber_reduces(a, b, renamed);
+    renumber_inner(first, second, renamed);
     const UOp second_ast = substitute(b.ast, renamed);
     std::optional<UOp> ast = forwarded(*nests_[first], second_ast, feeds);
     if (!ast) return std::nullopt;
@@ -232,8 +246,9 @@ class Merger {
   static bool stores_under_two_dtypes(const Draft& k) {
     const NodeList order = toposort(k.ast);
     return std::any_of(order.begin(), order.end(), [&](const UOp& u) {
-      return u.is(Op::Store) && std::count(k.buffers.begin(), k.buffers.end(),
-                                           k.buffers[static_cast<size_t>(slot_of(u))]) > 1;
+      return u.is(Op::Store) && !is_in_row(u) &&
+             std::count(k.buffers.begin(), k.buffers.end(),
+                        k.buffers[static_cast<size_t>(slot_of(u))]) > 1;
     });
   }
 
@@ -242,13 +257,21 @@ class Merger {
     for (const UOp& p : slots_of(ast)) visit(p, p.as<BufferArg>().slot);
   }
 
-  // The folds of the second kernel get loops of their own.
-  static void renumber_reduces(const Draft& a, const Draft& b, Substitution& renamed) {
-    const std::vector<UOp> taken = kernel_ranges(a.ast);
+  // The folds and the rows of the second kernel get loops and memory of their own.
+  void renumber_inner(size_t first, size_t second, Substitution& renamed) const {
+    const std::vector<UOp> taken = kernel_ranges(kernels_[first].ast);
+    const std::vector<UOp>& loops = nests_[second]->loops;
     int64_t next = taken.empty() ? 0 : taken.back().as<RangeArg>().id + 1;
-    for (const UOp& r : kernel_ranges(b.ast))
-      if (r.as<RangeArg>().type == AxisType::Reduce)
-        renamed.emplace(r, range(next++, r.src(0), AxisType::Reduce));
+    for (const UOp& r : kernel_ranges(kernels_[second].ast))
+      if (std::find(loops.begin(), loops.end(), r) == loops.end())
+        renamed.emplace(r, range(next++, r.src(0), r.as<RangeArg>().type));
+    int64_t slot = 0;
+    for (const UOp& row : nests_[first]->rows) slot = std::max(slot, row.as<BufferArg>().slot + 1);
+    for (const UOp& row : nests_[second]->rows) {
+      BufferArg arg = row.as<BufferArg>();
+      arg.slot += slot;
+      renamed.emplace(row, UOp::make(Op::Buffer, row.src(), std::move(arg)));
+    }
   }
 
   static std::optional<UOp> forwarded(const Nest& a, const UOp& second, bool feeds) {
@@ -260,7 +283,7 @@ class Merger {
     UOp body = second.src(0);
     bool follows = false;  // a Store into memory that the first has stored into elsewhere
     for (const UOp& u : toposort(second)) {
-      if (!u.is(Op::Store) && !u.is(Op::Load)) continue;
+      if ((!u.is(Op::Store) && !u.is(Op::Load)) || is_in_row(u)) continue;
       if (u.is(Op::Store) && touched.contains(slot_of(u))) return std::nullopt;
       const auto it = written.find(slot_of(u));
       if (it == written.end()) continue;

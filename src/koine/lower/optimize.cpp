@@ -1,6 +1,7 @@
 #include "koine/lower/optimize.hpp"
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -271,20 +272,22 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
   const bool symbolic = !bound.is(Op::Const);
   const auto [place, counts] =
       symbolic ? Padded{wide, lt(wide, bound)} : padded(wide, const_int(bound), multiple);
-  return transform_graph(
-      respell(ast, {{axis, {place, {wide}}}}), [&](const UOp&, const UOp& node) -> UOp {
-        if (symbolic && node.is(Op::Load) && depends_on(node.src(0), wide))
-          return load_within(node, wide, bound, counts);
-        // Another row of LOCAL memory, or the same element of a row once more, harms nobody.
-        const bool of_row = node.is(Op::Store) && accessed_buffer(node).is(Op::Buffer) &&
-                            (!symbolic || !depends_on(node.src(0).src(1), wide));
-        if (node.is(Op::Store) && depends_on(node, wide) && !of_row)
-          return store(node.src(0), node.src(1),
-                       node.src().size() == 3 ? bit_and(node.src(2), counts) : counts);
-        const auto ranges = node.is(Op::Reduce) ? node.src().subspan(1) : node.src().first(0);
-        if (std::find(ranges.begin(), ranges.end(), wide) == ranges.end()) return node;
-        return fold_of_counted(node, axis, wide, counts);
-      });
+  const UOp longer = respell(ast, {{axis, {place, {wide}}}});
+  // Another row of LOCAL memory, or the same element of a row once more, harms nobody.
+  absl::flat_hash_set<const Node*> of_rows;
+  for (const UOp& fill : row_fills(longer))
+    if (!symbolic || !depends_on(fill.src(0).src(0).src(1), wide))
+      of_rows.insert(fill.src(0).node());
+  return transform_graph(longer, [&](const UOp& original, const UOp& node) -> UOp {
+    if (symbolic && node.is(Op::Load) && depends_on(node.src(0), wide))
+      return load_within(node, wide, bound, counts);
+    if (node.is(Op::Store) && depends_on(node, wide) && !of_rows.contains(original.node()))
+      return store(node.src(0), node.src(1),
+                   node.src().size() == 3 ? bit_and(node.src(2), counts) : counts);
+    const auto ranges = node.is(Op::Reduce) ? node.src().subspan(1) : node.src().first(0);
+    if (std::find(ranges.begin(), ranges.end(), wide) == ranges.end()) return node;
+    return fold_of_counted(node, axis, wide, counts);
+  });
 }
 
 // Whether a REDUCE axis may stand outside of the parallel ones: the partial results then live in
