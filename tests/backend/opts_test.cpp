@@ -10,6 +10,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
 #include "koine/render/llvm.hpp"
 #include "koine/runtime/device.hpp"
 
@@ -50,11 +51,7 @@ std::vector<Opt> legal_splits(const UOp& ast) {
       for (const AxisType target : all_types)
         for (const bool top : {false, true}) {
           const Opt opt{OptOp::Split, axis, amount, target, top};
-          try {
-            (void)apply_opt(ast, opt);
-            out.push_back(opt);
-          } catch (const Error&) {
-          }
+          if (can_apply(ast, opt)) out.push_back(opt);
         }
   return out;
 }
@@ -251,6 +248,33 @@ TEST(opts, spec_O1g_spec_amend_24_illegal_splits_name_the_legal_ones) {
         EXPECT_NO_THROW((void)apply_opt(ast, opt)) << axis_type_name(from) << name;
     }
   }
+}
+
+// An edit is refused where `can_apply` says so, and nowhere else.
+TEST(opts, spec_O2_can_apply_knows_what_is_refused) {
+  std::vector<UOp> kernels;
+  for (const AxisType from : all_types) kernels.push_back(kernel_with(from));
+  const Tensor x = Tensor::ones({6, 8}), half = Tensor::ones({6, 8}, DType::Float16);
+  for (const Tensor& t : {x.exp() + Tensor(1.0), x.sum(1), x.matmul(x.transpose()), half.max(1)})
+    for (const Kernel& k : schedule({t.contiguous().uop()})) kernels.push_back(k.ast);
+  int refused = 0, applied = 0;
+  for (const UOp& ast : kernels)
+    for (const OptOp op : {OptOp::Split, OptOp::Padto, OptOp::Swap, OptOp::Nolocals})
+      for (const int axis : {-1, 0, 1, 2, 7})
+        for (const int64_t amount : {-1, 0, 1, 2, 3, 512})
+          for (const AxisType target : all_types) {
+            const Opt opt{op, axis, amount, target};
+            bool thrown = false;
+            try {
+              (void)apply_opt(ast, opt);
+            } catch (const Error&) {
+              thrown = true;
+            }
+            ++(thrown ? refused : applied);
+            EXPECT_EQ(can_apply(ast, opt), !thrown) << opt_text(opt) << " of\n" << to_text(ast);
+          }
+  EXPECT_GT(refused, 1000);
+  EXPECT_GT(applied, 1000);
 }
 
 // Split(axis, k, target): (n/k, k) with the new type inside, or outside where `top` says so.

@@ -17,10 +17,6 @@
 namespace koine {
 namespace {
 
-bool becomes_shape(AxisType t) {
-  return t == AxisType::Upcast || t == AxisType::Unroll || t == AxisType::GroupReduce;
-}
-
 bool contains(const std::vector<const Node*>& list, const Node* node) {
   return std::find(list.begin(), list.end(), node) != list.end();
 }

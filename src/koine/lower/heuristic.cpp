@@ -96,11 +96,13 @@ class Plan {
   void try_all(const std::vector<Opt>& opts) {
     const UOp before = ast_;
     const size_t count = opts_.size();
-    try {
-      for (const Opt& opt : opts) add(opt);
-    } catch (const Error&) {
-      ast_ = before;
-      opts_.resize(count);
+    for (const Opt& opt : opts) {
+      if (!can_apply(ast_, opt)) {
+        ast_ = before;
+        opts_.resize(count);
+        return;
+      }
+      add(opt);
     }
   }
 

@@ -117,21 +117,16 @@ bool bounds_another(const UOp& ast, const UOp& axis) {
                      [&](const UOp& r) { return depends_on(r.src(0), axis); });
 }
 
-bool is_shape(AxisType type) {
-  return type == AxisType::Upcast || type == AxisType::Unroll || type == AxisType::GroupReduce;
-}
+// Whether lanes, or other threads of a group, share what was one memory: its rows lie in it anew.
+bool shares_memory(AxisType target) { return becomes_shape(target) || target == AxisType::Local; }
 
 // Each lane has rows of its own, beside each other in memory that is so much larger.
-UOp with_rows_for_lanes(const UOp& ast, const UOp& lanes, int position) {
+UOp with_rows_for_lanes(const UOp& ast, const UOp& lanes) {
   absl::flat_hash_map<const Node*, UOp> wide;  // buffers
   for (const UOp& fill : row_fills(ast)) {
     const UOp& buffer = accessed_buffer(fill.src(0));
     if (!depends_on(fill, lanes) || wide.contains(buffer.node())) continue;
     const int64_t size = buffer.numel() * const_int(lanes.src(0));
-    KOINE_REQUIRE(
-        size * item_size(buffer.dtype()) <= most_local_bytes, Value,
-        "Split: axis {}: rows of {} {} elements for {} lanes do not fit into LOCAL memory",
-        position, buffer.numel(), dtype_name(buffer.dtype()), dim_text(lanes.src(0)));
     wide.emplace(buffer.node(), UOp::make(Op::Buffer, {shape_of({size})}, buffer.arg()));
   }
   if (wide.empty()) return ast;
@@ -143,40 +138,67 @@ UOp with_rows_for_lanes(const UOp& ast, const UOp& lanes, int position) {
   });
 }
 
-UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
+// Why an edit is not legal.
+struct Refusal {
+  ErrorKind kind;
+  std::string reason;
+};
+template <class... Args>
+std::optional<Refusal> refuse(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
+  return Refusal{kind, fmt::format(text, std::forward<Args>(args)...)};
+}
+
+std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const Opt& opt) {
+  constexpr ErrorKind value = ErrorKind::Value;
   const AxisType from = type_of(axis);
   const std::vector<AxisType> legal = legal_targets(from);
   if (std::find(legal.begin(), legal.end(), opt.target) == legal.end()) {
     std::string list;
     for (const AxisType t : legal) list += fmt::format(" {}", axis_type_name(t));
-    raise(ErrorKind::Value, "Split: axis {} is {}, which may not become {}; it may become:{}",
-          position, axis_type_name(from), axis_type_name(opt.target),
-          list.empty() ? " nothing" : list);
+    return refuse(value, "Split: axis {} is {}, which may not become {}; it may become:{}",
+                  opt.axis, axis_type_name(from), axis_type_name(opt.target),
+                  list.empty() ? " nothing" : list);
   }
   const UOp& bound = axis.src(0);
+  if (opt.amount < 1)
+    return refuse(value, "Split: axis {}: the factor {} must be positive", opt.axis, opt.amount);
+  if (!is_const(simplify_index(mod(bound, index_const(opt.amount))), 0))
+    return refuse(value, "Split: axis {} of size {} is not divisible by {}: use Padto first",
+                  opt.axis, dim_text(bound), opt.amount);
+  if (becomes_shape(opt.target) && opt.amount > 256)
+    return refuse(value, "Split: axis {}: {} lanes are too many", opt.axis, opt.amount);
+  const std::vector<UOp> fills = row_fills(ast);
+  if (!becomes_shape(opt.target) && opt.target != from && is_listed(fills, axis))
+    return refuse(value,
+                  "Split: axis {}: it fills LOCAL memory, of which each thread has its own: it may "
+                  "not become {}",
+                  opt.axis, axis_type_name(opt.target));
+  for (const UOp& fill : fills) {
+    const UOp& buffer = accessed_buffer(fill.src(0));
+    if (!shares_memory(opt.target) || !depends_on(fill, axis)) continue;
+    if (buffer.numel() > most_local_bytes / item_size(buffer.dtype()) / opt.amount)
+      return refuse(value,
+                    "Split: axis {}: rows of {} {} elements for {} lanes do not fit into LOCAL "
+                    "memory",
+                    opt.axis, buffer.numel(), dtype_name(buffer.dtype()), opt.amount);
+  }
+  if (!may_fold_lanes(ast, axis) && is_reduction(opt.target) && opt.target != AxisType::Reduce)
+    return refuse(value,
+                  "Split: axis {}: a reduce of floats narrower than 32 bits rounds at each step "
+                  "and folds one by one: sum in float32",
+                  opt.axis);
+  if (opt.target == AxisType::Upcast && bounds_another(ast, axis))
+    return refuse(value,
+                  "Split: axis {}: a running fold goes on along it, step by step: it may not "
+                  "become UPCAST",
+                  opt.axis);
+  return std::nullopt;
+}
+
+UOp split(const UOp& ast, const UOp& axis, const Opt& opt) {
+  const AxisType from = type_of(axis);
+  const UOp& bound = axis.src(0);
   const UOp factor = index_const(opt.amount);
-  KOINE_REQUIRE(opt.amount >= 1, Value, "Split: axis {}: the factor {} must be positive", position,
-                opt.amount);
-  KOINE_REQUIRE(simplify_index(mod(bound, factor)) == index_const(0), Value,
-                "Split: axis {} of size {} is not divisible by {}: use Padto first", position,
-                dim_text(bound), opt.amount);
-  KOINE_REQUIRE(!is_shape(opt.target) || opt.amount <= 256, Value,
-                "Split: axis {}: {} lanes are too many", position, opt.amount);
-  KOINE_REQUIRE(is_shape(opt.target) || opt.target == from || !is_listed(row_fills(ast), axis),
-                Value,
-                "Split: axis {}: it fills LOCAL memory, of which each thread has its own: it may "
-                "not become {}",
-                position, axis_type_name(opt.target));
-  KOINE_REQUIRE(
-      may_fold_lanes(ast, axis) || !is_reduction(opt.target) || opt.target == AxisType::Reduce,
-      Value,
-      "Split: axis {}: a reduce of floats narrower than 32 bits rounds at each step and "
-      "folds one by one: sum in float32",
-      position);
-  KOINE_REQUIRE(opt.target != AxisType::Upcast || !bounds_another(ast, axis), Value,
-                "Split: axis {}: a running fold goes on along it, step by step: it may not become "
-                "UPCAST",
-                position);
   const UOp rest = simplify_index(idiv(bound, factor));
   const int64_t id = axis.as<RangeArg>().id;
   // Room between neighbouring ids: all ids are doubled.
@@ -196,8 +218,7 @@ UOp split(const UOp& ast, const UOp& axis, const Opt& opt, int position) {
   changes.emplace(axis, Respelled{simplify_index(value), kept});
   const UOp out = respell(ast, std::move(changes));
   const UOp& lanes = opt.top ? outer : inner;
-  const bool share = is_shape(opt.target) || opt.target == AxisType::Local;  // memory
-  return share && opt.amount > 1 ? with_rows_for_lanes(out, lanes, position) : out;
+  return shares_memory(opt.target) && opt.amount > 1 ? with_rows_for_lanes(out, lanes) : out;
 }
 
 // An axis rounded up: its element that each value of the longer range stands for, and which of
@@ -256,14 +277,21 @@ UOp fold_of_counted(const UOp& node, const UOp& axis, const UOp& wide, const UOp
   return may_be_one ? UOp::make(op, {start, fold}, {}, tag::starts_from) : fold;
 }
 
-// Rounds an axis up; what lies beyond is neither stored nor folded in.
-UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, int position) {
-  KOINE_REQUIRE(multiple >= 1, Value, "Padto: axis {}: the multiple {} must be positive", position,
-                multiple);
+std::optional<Refusal> refusal_of_padding(const UOp& axis, const Opt& opt) {
   const UOp& bound = axis.src(0);
-  KOINE_REQUIRE(bound.bounds().high <= INT64_MAX - multiple, Value,
-                "Padto: axis {} of size {} has no multiple of {} in 63 bits above it", position,
-                dim_text(bound), multiple);
+  if (opt.amount < 1)
+    return refuse(ErrorKind::Value, "Padto: axis {}: the multiple {} must be positive", opt.axis,
+                  opt.amount);
+  if (bound.bounds().high > INT64_MAX - opt.amount)
+    return refuse(ErrorKind::Value,
+                  "Padto: axis {} of size {} has no multiple of {} in 63 bits above it", opt.axis,
+                  dim_text(bound), opt.amount);
+  return std::nullopt;
+}
+
+// Rounds an axis up; what lies beyond is neither stored nor folded in.
+UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple) {
+  const UOp& bound = axis.src(0);
   const UOp part = index_const(multiple),
             parts = simplify_index(idiv(add(bound, index_const(multiple - 1)), part)),
             rounded = simplify_index(mul(parts, part));
@@ -306,14 +334,20 @@ bool keeps_partial_sums(const UOp& ast) {
   return !updates && stores[0].src(1).dtype() == reduces[0].dtype();
 }
 
-UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b, int i, int j) {
-  KOINE_REQUIRE(
-      is_reduction(type_of(a)) == is_reduction(type_of(b)) || keeps_partial_sums(ast), Value,
-      "Swap: axes {} ({}) and {} ({}): a reduction axis stands outside a parallel one only "
-      "in a kernel with one reduce whose output has its dtype and is not read",
-      i, axis_type_name(type_of(a)), j, axis_type_name(type_of(b)));
-  KOINE_REQUIRE(a.src(0).ranges().empty() && b.src(0).ranges().empty(), Value,
-                "Swap: axes {} and {}: one of them has a length that depends on other axes", i, j);
+std::optional<Refusal> refusal_of_swap(const UOp& ast, const UOp& a, const UOp& b, const Opt& opt) {
+  if (is_reduction(type_of(a)) != is_reduction(type_of(b)) && !keeps_partial_sums(ast))
+    return refuse(ErrorKind::Value,
+                  "Swap: axes {} ({}) and {} ({}): a reduction axis stands outside a parallel one "
+                  "only in a kernel with one reduce whose output has its dtype and is not read",
+                  opt.axis, axis_type_name(type_of(a)), opt.amount, axis_type_name(type_of(b)));
+  if (!a.src(0).ranges().empty() || !b.src(0).ranges().empty())
+    return refuse(ErrorKind::Value,
+                  "Swap: axes {} and {}: one of them has a length that depends on other axes",
+                  opt.axis, opt.amount);
+  return std::nullopt;
+}
+
+UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b) {
   const UOp x = with_id(a, b.as<RangeArg>().id), y = with_id(b, a.as<RangeArg>().id);
   const UOp out = respell(ast, {{a, {x, {x}}}, {b, {y, {y}}}});
   // The lists of End and Reduce name ranges outermost first.
@@ -325,6 +359,20 @@ UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b, int i, int j) {
     });
     return with_sources(node, src);
   });
+}
+
+std::optional<Refusal> refusal(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt) {
+  if (opt.op == OptOp::Nolocals) return std::nullopt;
+  const auto count = static_cast<int64_t>(ranges.size());
+  for (const int64_t i : {int64_t{opt.axis}, opt.op == OptOp::Swap ? opt.amount : opt.axis})
+    if (i < 0 || i >= count)
+      return refuse(ErrorKind::Index, "{}: axis {} is out of range: the kernel has {} axes",
+                    opt_text(opt), i, count);
+  if (opt.op == OptOp::Swap && opt.axis == opt.amount) return std::nullopt;
+  const UOp& axis = ranges[static_cast<size_t>(opt.axis)];
+  if (opt.op == OptOp::Split) return refusal_of_split(ast, axis, opt);
+  if (opt.op == OptOp::Padto) return refusal_of_padding(axis, opt);
+  return refusal_of_swap(ast, axis, ranges[static_cast<size_t>(opt.amount)], opt);
 }
 
 int64_t count_divisions(const UOp& ast) {
@@ -375,6 +423,10 @@ bool is_listed(const std::vector<UOp>& fills, const UOp& axis) {
   });
 }
 
+bool becomes_shape(AxisType t) {
+  return t == AxisType::Upcast || t == AxisType::Unroll || t == AxisType::GroupReduce;
+}
+
 bool may_fold_lanes(const UOp& ast, const UOp& axis) {
   for (const UOp& u : toposort(ast)) {
     if (!u.is(Op::Reduce) || !is_small_float(u.dtype())) continue;
@@ -385,32 +437,28 @@ bool may_fold_lanes(const UOp& ast, const UOp& axis) {
 }
 
 UOp apply_opt(const UOp& ast, const Opt& opt) {
-  if (opt.op == OptOp::Nolocals) return ast;  // a CPU kernel has no workgroup axes to drop
   const std::vector<UOp> ranges = kernel_ranges(ast);
-  auto axis = [&](int64_t i) -> const UOp& {
-    KOINE_REQUIRE(i >= 0 && i < static_cast<int64_t>(ranges.size()), Index,
-                  "{}: axis {} is out of range: the kernel has {} axes", opt_text(opt), i,
-                  ranges.size());
-    return ranges[static_cast<size_t>(i)];
-  };
+  if (const auto no = refusal(ast, ranges, opt)) raise(no->kind, "{}", no->reason);
+  auto axis = [&](int64_t i) -> const UOp& { return ranges[static_cast<size_t>(i)]; };
   UOp out;
   switch (opt.op) {
     case OptOp::Split:
-      out = split(ast, axis(opt.axis), opt, opt.axis);
+      out = split(ast, axis(opt.axis), opt);
       break;
     case OptOp::Padto:
-      out = pad_to(ast, axis(opt.axis), opt.amount, opt.axis);
+      out = pad_to(ast, axis(opt.axis), opt.amount);
       break;
     case OptOp::Swap:
       if (opt.axis == opt.amount) return ast;
-      out =
-          swap_axes(ast, axis(opt.axis), axis(opt.amount), opt.axis, static_cast<int>(opt.amount));
+      out = swap_axes(ast, axis(opt.axis), axis(opt.amount));
       break;
-    default:
-      break;
+    case OptOp::Nolocals:
+      return ast;  // a CPU kernel has no workgroup axes to drop
   }
   return rewrite(renumber(out), symbolic_rules());
 }
+
+bool can_apply(const UOp& ast, const Opt& opt) { return !refusal(ast, kernel_ranges(ast), opt); }
 
 UOp merge_ranges(const UOp& ast) {
   UOp current = ast;

@@ -28,6 +28,8 @@ std::vector<UOp> kernel_ranges(const UOp& ast);
 std::vector<UOp> row_fills(const UOp& ast);
 /// Whether an axis is a loop of one of them.
 bool is_listed(const std::vector<UOp>& fills, const UOp& axis);
+/// Whether Ranges of this type become an axis of values: lanes, or elements side by side.
+bool becomes_shape(AxisType type);
 
 /// Whether several elements of a reduction axis may be folded at once: not where the reduce is in a
 /// float narrower than 32 bits, which rounds at every step.
@@ -37,6 +39,8 @@ bool may_fold_lanes(const UOp& ast, const UOp& axis);
 /// that does not divide, or a target type that this axis type may not become (the table of the
 /// spec, widened by amendment C24).
 UOp apply_opt(const UOp& ast, const Opt& opt);
+/// Whether `apply_opt` would not throw.
+bool can_apply(const UOp& ast, const Opt& opt);
 
 /// Merges neighbouring loops that are only ever used together.
 UOp merge_ranges(const UOp& ast);
