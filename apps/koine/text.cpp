@@ -14,6 +14,7 @@
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/plan.hpp"
 #include "koine/lower/rangeify.hpp"
+#include "koine/lower/shard.hpp"
 #include "koine/lower/split_reduce.hpp"
 #include "koine/render/c.hpp"
 #include "koine/render/llvm.hpp"
@@ -134,7 +135,7 @@ struct Work {
 // The host program of a value or a program; null for a kernel.
 UOp host_program_of(const Given& g) {
   if (g.stage.empty()) return host_program({g.graph});
-  if (g.stage == "callify") return rangeify(split_large_reduces(g.graph));
+  if (g.stage == "callify") return rangeify(split_large_reduces(on_each_device(g.graph)));
   if (g.stage == "decide") return rangeify(g.graph);
   return g.stage == "plan" ? g.graph : UOp();
 }
@@ -187,7 +188,7 @@ std::string text_after(std::string_view text, std::string_view until) {
     if (until == "callify" || until == "decide") {
       UOp program = callified(g);
       if (until == "decide" && g.stage != "decide")
-        program = decided_program(split_large_reduces(program));
+        program = decided_program(split_large_reduces(on_each_device(program)));
       out += fmt::format("; after {}\n{}", until, to_text(program));
       continue;
     }

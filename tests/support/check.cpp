@@ -38,8 +38,10 @@ void in_both_modes(const std::function<void()>& action) {
 Array array_of(const UOp& buffer) {
   const auto memory = memory_of(buffer);
   Array a{buffer.dtype(), present_sizes(buffer), {}, {}};
+  std::vector<std::byte> bytes(static_cast<size_t>(memory->bytes()) + 8);
+  memory->copy_out(bytes.data(), 0, memory->bytes());
   for (int64_t i = 0; i < a.numel(); ++i)
-    a.data.push_back(read_element(memory->data(), buffer.dtype(), i));
+    a.data.push_back(read_element(bytes.data(), buffer.dtype(), i));
   return a;
 }
 

@@ -144,6 +144,19 @@ TEST(placement, spec_amend_22_what_is_whole_on_every_device) {
       << "a copy to several devices splits axis 0";
   EXPECT_EQ(copy_to(x, Device("CPU:2,CPU:0")).device().name(), "CPU:2,CPU");
   EXPECT_EQ(constant(DType::Float32, 1).axis(), std::nullopt);
+  // A leaf says how it lies.
+  const UOp shape = shape_of({4, 4});
+  EXPECT_EQ(new_buffer(shape, DType::Int8, both, 1).axis(), 1u);
+  EXPECT_EQ(new_buffer(shape, DType::Int8, both, -1).axis(), std::nullopt);
+  EXPECT_EQ(new_buffer(shape, DType::Int8, Device("CPU"), 1).as<BufferArg>().axis, 0);
+  for (const int32_t axis : {-1, 1}) {
+    const UOp leaf = new_buffer(shape, DType::Int8, both, axis);
+    EXPECT_EQ(parse(to_text(leaf)), leaf);
+    EXPECT_EQ(param_for(3, leaf).axis(), leaf.axis());
+    EXPECT_EQ(copy_to(leaf, leaf.node()->placement), leaf);
+    EXPECT_EQ(copy_to(permute(leaf, {1, 0}), leaf.node()->placement).axis(), leaf.axis());
+  }
+  expect_error([&] { (void)new_buffer(shape, DType::Int8, both, 2); }, {"Buffer", "axis 2 of 2"});
   EXPECT_EQ(parse(to_text(permute(x, {1, 0}))).axis(), 1u);
 }
 
@@ -154,8 +167,8 @@ TEST(placement, operands_of_one_op_lie_on_one_device) {
   EXPECT_EQ((a + b.to("CPU:1")).device(), "CPU:1");
   EXPECT_EQ((a + Tensor(1.0)).device(), "CPU:1") << "constants lie everywhere";
   EXPECT_EQ(b.to("CPU:0").device(), "CPU");
-  expect_error([] { (void)Tensor(leaf({4})).to("CPU,CPU:1"); },
-               {"CPU,CPU:1", "several devices", "use one device"});
+  expect_error([] { (void)device_runtime("CPU,CPU:1"); },
+               {"CPU,CPU:1", "several devices", "one is needed here, such as CPU"});
   // An assignment keeps the target where it is.
   Tensor target = Tensor::zeros({3}).to("CPU:1").realize();
   target.assign(b);

@@ -12,6 +12,7 @@
 #include "koine/lower/plan.hpp"
 #include "koine/lower/rangeify.hpp"
 #include "koine/lower/schedule.hpp"
+#include "koine/lower/shard.hpp"
 #include "koine/lower/split_reduce.hpp"
 #include "koine/transform/function.hpp"
 
@@ -30,7 +31,7 @@ CompiledKernel launcher(std::shared_ptr<Program> program) {
 }  // namespace
 
 UOp schedule_of(const UOp& program, const StageChange& change) {
-  const UOp schedule = rangeify(split_large_reduces(program));
+  const UOp schedule = rangeify(split_large_reduces(on_each_device(program)));
   if (!change) return schedule;
   std::vector<UOp> calls;
   for (const Kernel& k : kernels_of(schedule))
@@ -62,7 +63,7 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
     Substitution buffers;
     for (size_t k = 0; k < c.arguments.size(); ++k) {
       const UOp& b = c.arguments[k];
-      buffers.emplace(param(static_cast<int64_t>(k), b.shape(), b.dtype(), b.device()), b);
+      buffers.emplace(param_for(static_cast<int64_t>(k), b), b);
     }
     const UOp body = substitute(substitute(c.body, bindings), buffers);
     return change ? change("callify", body) : body;
@@ -85,7 +86,8 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
 CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& with_places,
                             const StageChange& change) {
   const bool strict = options().strict;
-  StageCheck check{"rangeify", program, schedule, Level::Program, Level::Schedule, {}};
+  const UOp each = on_each_device(program);
+  StageCheck check{"rangeify", each, schedule, Level::Program, Level::Schedule, {}};
   check.apply = [&](const UOp& p) { return schedule_of(p, change); };
   check.liberties = {!strict, !strict};
   CheckCounts counts;

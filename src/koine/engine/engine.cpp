@@ -17,6 +17,7 @@
 #include "koine/ir/effects.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/rangeify.hpp"
+#include "koine/lower/shard.hpp"
 #include "koine/lower/split_reduce.hpp"
 #include "koine/transform/function.hpp"
 
@@ -34,9 +35,10 @@ CounterState& counter_state() {
 
 }  // namespace
 
-UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data) {
+UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data,
+                     int32_t axis) {
   require_no_trace("allocating a tensor");
-  const UOp buffer = storage::make_buffer(shape, dtype, Device(device));
+  const UOp buffer = storage::make_buffer(shape, dtype, {Device(device), axis});
   const auto memory = storage::memory(buffer);
   if (data != nullptr) memory->copy_in(data, 0, memory->bytes());
   return buffer;
@@ -95,12 +97,13 @@ UOp host_program(const std::vector<UOp>& values) {
   for (const UOp& value : with_results(updates.values(), device_of(values[0]))) {
     if (realized_buffer(value)) continue;
     lazy.push_back(value);
+    const Placement place = placement_of(value);
     destinations.push_back(
         value.is(Op::After) ? UOp()
-                            : new_buffer(value.shape(), value.dtype(), Device(device_of(value))));
+                            : new_buffer(value.shape(), value.dtype(), place.device, place.axis));
   }
   if (lazy.empty()) return UOp::make(Op::Linear, {});
-  return rangeify(split_large_reduces(callify(lazy, destinations).body));
+  return rangeify(split_large_reduces(on_each_device(callify(lazy, destinations).body)));
 }
 
 std::vector<Kernel> schedule(const std::vector<UOp>& values) {

@@ -17,7 +17,9 @@ namespace koine {
 using VariableValues = std::map<std::string, int64_t>;
 
 /// A new Buffer node with memory behind it, holding `bytes` bytes from `data` (null: arbitrary).
-UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data);
+/// Several devices split it along `axis`; -1: each holds all of it.
+UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data,
+                     int32_t axis = 0);
 /// The memory behind a Buffer node; null before it has any.
 std::shared_ptr<Memory> memory_of(const UOp& buffer);
 

@@ -62,17 +62,28 @@ DeviceRuntime& Executable::runtime_of(Device device) const {
   return device_runtime(device ? device.name() : device_);
 }
 
-void Executable::lay_out(const std::vector<Kernel>& kernels) {
+void Executable::find_arguments(const std::vector<Kernel>& kernels) {
   for (const Kernel& k : kernels)
-    for (const UOp& b : k.buffers)
-      if (b.is(Op::Param))
-        arguments_ = std::max(arguments_, static_cast<size_t>(b.as<BufferArg>().slot) + 1);
+    for (const UOp& b : k.buffers) {
+      if (!b.is(Op::Param)) continue;
+      const Given given{static_cast<size_t>(b.as<BufferArg>().slot), b.device()};
+      arguments_ = std::max(arguments_, given.slot + 1);
+      if (std::find(given_.begin(), given_.end(), given) == given_.end()) given_.push_back(given);
+    }
+}
+
+void Executable::lay_out(const std::vector<Kernel>& kernels) {
+  find_arguments(kernels);
   auto arena_of = [this](const UOp& buffer) {
     const Device device = buffer.device();
     size_t number = 0;
     while (number < arenas_.size() && !(arenas_[number].device == device)) ++number;
     if (number == arenas_.size()) arenas_.push_back({device, arena_bytes(schedule_, device)});
-    return arguments_ + number;
+    return given_.size() + number;
+  };
+  auto number_of = [this](const UOp& param) {
+    const Given given{static_cast<size_t>(param.as<BufferArg>().slot), param.device()};
+    return static_cast<size_t>(std::find(given_.begin(), given_.end(), given) - given_.begin());
   };
   for (const Kernel& k : kernels) {
     Entry entry{&runtime_of(k.device()),  nullptr,           places_.size(), k.buffers.size(),
@@ -80,7 +91,7 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
     for (const UOp& b : k.buffers) {
       const BufferArg& arg = b.as<BufferArg>();
       if (b.is(Op::Param))
-        places_.push_back({static_cast<size_t>(arg.slot), 0, -1});
+        places_.push_back({number_of(b), 0, -1});
       else
         places_.push_back({arena_of(b), arg.offset, largest_bytes(b)});
     }
@@ -131,23 +142,26 @@ Submission::Submission(std::shared_ptr<const Executable> executable,
       bound_(executable_->variables_.size()),
       is_bound_(executable_->variables_.size()) {
   const Executable& e = *executable_;
-  memory_.resize(e.arguments_ + e.arenas_.size());
+  memory_.resize(e.given_.size() + e.arenas_.size());
   for (size_t k = 0; k < e.arguments_; ++k) set_argument(k, arguments[k]);
   for (const auto& [name, value] : variables) set_variable(name, value);
   for (size_t a = 0; a < e.arenas_.size(); ++a)
-    memory_[e.arguments_ + a] = e.runtime_of(e.arenas_[a].device).allocate(e.arenas_[a].bytes);
+    memory_[e.given_.size() + a] = e.runtime_of(e.arenas_[a].device).allocate(e.arenas_[a].bytes);
 }
 
 void Submission::set_argument(size_t slot, const UOp& buffer) {
   KOINE_REQUIRE(slot < executable_->arguments_, Value,
                 "the step has {} arguments, there is none at {}", executable_->arguments_, slot);
-  std::shared_ptr<Memory> memory = storage::memory(buffer);
-  KOINE_REQUIRE(memory, Value, "buffer {} has no memory: it was never computed",
+  KOINE_REQUIRE(storage::memory(buffer), Value, "buffer {} has no memory: it was never computed",
                 buffer.as<BufferArg>().slot);
-  KOINE_REQUIRE(!memory_[slot] || memory_[slot]->bytes() == memory->bytes(), Value,
-                "argument {} of the step has {} bytes, the buffer given for it {}", slot,
-                memory_[slot]->bytes(), memory->bytes());
-  memory_[slot] = std::move(memory);
+  for (size_t i = 0; i < executable_->given_.size(); ++i) {
+    if (executable_->given_[i].slot != slot) continue;
+    std::shared_ptr<Memory> memory = storage::memory_on(buffer, executable_->given_[i].device);
+    KOINE_REQUIRE(!memory_[i] || memory_[i]->bytes() == memory->bytes(), Value,
+                  "argument {} of the step has {} bytes, the buffer given for it {}", slot,
+                  memory_[i]->bytes(), memory->bytes());
+    memory_[i] = std::move(memory);
+  }
   ready_ = false;
 }
 

@@ -25,9 +25,15 @@ class Executable {
  private:
   friend class Submission;
 
+  // What of an argument of the program lies on a device.
+  struct Given {
+    size_t slot;
+    Device device;
+    bool operator==(const Given&) const = default;
+  };
   // Where an argument of a launch lies.
   struct Place {
-    size_t memory;   // the number of an argument; of an arena behind these
+    size_t memory;   // the number of what is given; of an arena behind these
     int64_t offset;  // in bytes
     int64_t bytes;   // of a temporary; -1: as many as the argument has
   };
@@ -49,6 +55,7 @@ class Executable {
   };
 
   DeviceRuntime& runtime_of(Device device) const;
+  void find_arguments(const std::vector<Kernel>& kernels);
   void lay_out(const std::vector<Kernel>& kernels);
   void add_segments(const std::vector<Kernel>& kernels);
   void compile(const std::vector<Kernel>& kernels, const StageChange& change);
@@ -56,6 +63,7 @@ class Executable {
   std::string device_;  // of what lies on no device, such as constants
   UOp schedule_;
   std::vector<UOp> variables_;
+  std::vector<Given> given_;
   size_t arguments_ = 0;
   std::vector<Arena> arenas_;
   std::vector<Entry> entries_;
@@ -93,7 +101,7 @@ class Submission {
   void run_with_report(const Executable::Entry& entry);
 
   std::shared_ptr<const Executable> executable_;
-  std::vector<std::shared_ptr<Memory>> memory_;  // of arguments, then arenas
+  std::vector<std::shared_ptr<Memory>> memory_;  // of what is given, then arenas
   std::vector<std::byte*> addresses_;            // of the places
   std::vector<int64_t> sizes_;
   std::vector<int64_t> bound_;  // of the Variables

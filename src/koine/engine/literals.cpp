@@ -151,8 +151,8 @@ Callified take_out_literals(const Callified& program, const std::string& device,
     const auto slot = static_cast<int64_t>(out.arguments.size());
     const UOp& number = literal.node;
     const Bits bits = number.as<ConstArg>().bits;
-    out.arguments.push_back(buffer_from_host(number.shape(), number.dtype(), device, &bits));
-    stand_ins[k] = param(slot, number.shape(), number.dtype(), Device(device));
+    out.arguments.push_back(buffer_from_host(number.shape(), number.dtype(), device, &bits, -1));
+    stand_ins[k] = param_for(slot, out.arguments.back());
   }
   out.body = without(program.body, literals, taken, [&](size_t k) { return stand_ins[k]; });
   return out;

@@ -144,7 +144,7 @@ class Preparation {
       } else {
         out.shape = value.shape();
         out.dtype = value.dtype();
-        out.device = Device(device_of(value));
+        out.place = placement_of(value);
       }
       made_.outputs.push_back(std::move(out));
     }
@@ -152,7 +152,8 @@ class Preparation {
 
   // Stands for the Buffer of an output, which each run makes anew.
   UOp placeholder(const UOp& value, size_t output) {
-    const UOp buffer = new_buffer(value.shape(), value.dtype(), Device(device_of(value)));
+    const Placement place = placement_of(value);
+    const UOp buffer = new_buffer(value.shape(), value.dtype(), place.device, place.axis);
     output_.emplace(buffer, output);
     return buffer;
   }
@@ -162,7 +163,8 @@ class Preparation {
     const double start = now_seconds();
     Callified program = callify(values, destinations);
     const std::string device = device_of(values[0]);
-    const std::string key = fmt::format("{}/{}{}", device_runtime(device).target().name,
+    const std::string first = Device(device).part(0).name();
+    const std::string key = fmt::format("{}/{}{}", device_runtime(first).target().name,
                                         options().cpu, options().noopt ? "/noopt" : "");
     dump_stage("callify", [&] { return to_text(program.body); });
     Prepared::Program out;
@@ -175,7 +177,7 @@ class Preparation {
     const double scheduled = now_seconds() - start;
     count([&](Counters& c) { c.schedule_seconds += scheduled; });
     if (!out.executable) {
-      out.executable = std::make_shared<const Executable>(program.body, device);
+      out.executable = std::make_shared<const Executable>(program.body, first);
       executables().add({program.body, key}, out.executable);
     }
     for (const UOp& a : program.arguments) out.arguments.push_back(argument_of(a));
@@ -204,6 +206,10 @@ bool lasts(const UOp& value) { return lasting({value})[0]; }
 std::string device_of(const UOp& value) {
   const Device d = value.device();
   return d ? d.name() : default_device();
+}
+
+Placement placement_of(const UOp& value) {
+  return value.device() ? value.node()->placement : Placement{Device(default_device()), -1};
 }
 
 std::vector<UOp> with_results(const std::vector<UOp>& values, const std::string& device) {

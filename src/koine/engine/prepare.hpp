@@ -31,7 +31,7 @@ struct Prepared {
     size_t buffer = 0;  ///< of the skeleton, where it is known or assigned
     UOp shape = {};
     DType dtype = DType::Void;
-    Device device = {};
+    Placement place = {};
     bool lasting = false;  ///< the Buffer stands for the value from now on
   };
 
@@ -52,6 +52,7 @@ bool lasts(const UOp& value);
 std::vector<UOp> with_results(const std::vector<UOp>& values, const std::string& device);
 /// Where a value is to lie: on its device, else on the default one.
 std::string device_of(const UOp& value);
+Placement placement_of(const UOp& value);
 
 void forget_prepared();
 

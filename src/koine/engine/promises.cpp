@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/runtime/device.hpp"
@@ -13,14 +15,42 @@
 namespace koine {
 namespace {
 
-// One uint8: whether any position leaves its range.
+// Whether copies of one value were asked for: these are equal.
+bool has_equal_copies(const UOp& replicated) {
+  const UOp& copies = replicated.src(0);
+  if (!copies.is(Op::Load) || !copies.src(0).is(Op::Expand)) return false;
+  return is_const(copies.src(0).src(0).dim(*copies.axis()), 1);
+}
+
+// Where the copies that Replicated asks for are not those of the first device, bit for bit.
+UOp differing(const UOp& replicated) {
+  const UOp all = copy_to(replicated.src(0), replicated.device().part(0));
+  const int64_t bytes = item_size(all.dtype());
+  const UOp bits = is_float(all.dtype()) ? bitcast(all, bytes == 1   ? DType::UInt8
+                                                        : bytes == 2 ? DType::UInt16
+                                                        : bytes == 4 ? DType::UInt32
+                                                                     : DType::UInt64)
+                                         : all;
+  const auto axis = static_cast<size_t>(replicated.as<int64_t>());
+  std::vector<UOp> one;
+  for (size_t k = 0; k < all.rank(); ++k) one.push_back(k == axis ? index_const(1) : all.dim(k));
+  return ne(bits, expand(shrink(bits, shape_of(Ints(all.rank(), 0)), stack(one)), all.shape()));
+}
+
+// One uint8: whether any position leaves its range, or copies differ.
 UOp is_broken(const UOp& promise) {
-  const UOp &position = promise.src(0), &low = promise.src(1), &high = promise.src(2);
-  UOp bad = cast(bit_or(lt(position, low), lt(high, position)), DType::UInt8);
+  UOp bad;
+  if (promise.is(Op::Replicated)) {
+    bad = cast(differing(promise), DType::UInt8);
+  } else {
+    const UOp &position = promise.src(0), &low = promise.src(1), &high = promise.src(2);
+    bad = cast(bit_or(lt(position, low), lt(high, position)), DType::UInt8);
+  }
   Ints axes;
   for (size_t i = 0; i < bad.rank(); ++i) axes.push_back(static_cast<int64_t>(i));
   if (!axes.empty()) bad = reshape(reduce(Op::Max, bad, axes), shape_of({}));
-  return bad;
+  const Device devices = bad.device();
+  return devices.count() > 1 ? copy_to(bad, devices.part(0)) : bad;
 }
 
 template <class Element>
@@ -34,6 +64,11 @@ std::vector<Element> elements(const UOp& buffer) {
 }
 
 [[noreturn]] void report(const UOp& promise, const VariableValues& variables) {
+  if (promise.is(Op::Replicated))
+    raise(ErrorKind::Value,
+          "Replicated: the devices {} hold copies of shape {} that differ: reduce along axis {} "
+          "instead, or copy one value to all of them with shard()",
+          promise.device().name(), shape_text(promise), promise.as<int64_t>());
   const std::string* named = std::get_if<std::string>(&promise.arg());
   const std::string what = named != nullptr ? *named : "Assume: value";
   // Positions that count from the end when negative are where(asked < 0, asked + size, asked).
@@ -62,9 +97,14 @@ std::vector<Element> elements(const UOp& buffer) {
 }  // namespace
 
 std::vector<UOp> promises_of(const std::vector<UOp>& values) {
-  if ((sink(values).node()->ops_below & mask_of(Op::Assume)) == 0) return {};
+  const bool debugs = options().verify >= 2;  // what a kernel does not read goes unseen otherwise
+  const OpMask checked = mask_of(Op::Assume) | (debugs ? mask_of(Op::Replicated) : OpMask());
+  if ((sink(values).node()->ops_below & checked) == 0) return {};
   std::vector<UOp> out;
   for (const UOp& u : toposort(inline_functions(sink(values)))) {
+    if (debugs && u.is(Op::Replicated) && u.device().count() > 1 && !has_effects(u) &&
+        !has_equal_copies(u))
+      out.push_back(u);
     if (!u.is(Op::Assume)) continue;
     const Interval &is = u.src(0).bounds(), &low = u.src(1).bounds(), &high = u.src(2).bounds();
     const bool holds = is.low >= low.high && is.high <= high.low;

@@ -92,6 +92,7 @@ class Builder {
     const BufferArg& arg = buffer.as<BufferArg>();
     word(static_cast<uint64_t>(arg.dtype) * 4 + static_cast<uint64_t>(arg.space));
     word(arg.device ? hash_of(arg.device) : 0);
+    word(static_cast<uint64_t>(arg.axis));
     word(buffer.src(0).id());
     out_.buffers.push_back(buffer);
   }
@@ -121,6 +122,7 @@ class Builder {
     word(static_cast<uint64_t>(v.slot));
     word(static_cast<uint64_t>(v.dtype) * 4 + static_cast<uint64_t>(v.space));
     word(v.device ? hash_of(v.device) : 0);
+    word(static_cast<uint64_t>(v.axis));
     text(v.name);
   }
   void argument(const RangeArg& v) {
@@ -167,7 +169,8 @@ UOp buffer_for(const UOp& node, const std::string& device) {
   if (node.is(Op::Buffer)) return node;
   UOp buffer = storage::result(node);
   if (node.is(Op::Binary) && !(buffer && buffer.device().name() == device)) {
-    buffer = buffer_from_host(node.shape(), DType::UInt8, device, node.as<std::string>().data());
+    buffer =
+        buffer_from_host(node.shape(), DType::UInt8, device, node.as<std::string>().data(), -1);
     storage::set_result(node, buffer);
   }
   return buffer;

@@ -68,13 +68,13 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
   skeleton_ = skeleton_of(values_, device_of(values_[0]));
   prepared_ = prepare(values_, skeleton_, checks == Checks::EachRun);
   if (prepared_->checks.executable) {
-    flag_ = storage::make_buffer(shape_of({}), DType::UInt8, prepared_->checked_on);
+    flag_ = storage::make_buffer(shape_of({}), DType::UInt8, {prepared_->checked_on});
     check_arguments_ = arguments_of(prepared_->checks, {flag_});
     checks_ = submission_of(prepared_->checks, check_arguments_);
   }
   for (const Prepared::Output& o : prepared_->outputs) {
     const bool made = o.kind == Prepared::Output::Kind::Made;
-    made_.push_back(made ? storage::make_buffer(o.shape, o.dtype, o.device)
+    made_.push_back(made ? storage::make_buffer(o.shape, o.dtype, o.place)
                          : skeleton_.buffers[o.buffer]);
     KOINE_REQUIRE(made || storage::memory(made_.back()), Value,
                   "buffer {} has no memory: it was never computed",

@@ -7,6 +7,7 @@
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/runtime/split_memory.hpp"
 
 namespace koine::storage {
 namespace {
@@ -41,14 +42,47 @@ void on_death(uint64_t id) {
 
 }  // namespace
 
-UOp make_buffer(const UOp& shape, DType dtype, Device device) {
-  UOp buffer = new_buffer(shape, dtype, device);
+namespace {
+
+// A part of it on each device.
+std::shared_ptr<Memory> allocate_split(const UOp& buffer, int64_t bytes) {
+  const Device devices = buffer.device();
+  const auto count = static_cast<int64_t>(devices.count());
+  int64_t run = 0;
+  if (const auto axis = buffer.axis()) {
+    run = item_size(buffer.dtype());
+    for (size_t k = *axis; k < buffer.rank(); ++k)
+      run *= static_cast<int64_t>(buffer.dim(k).bounds().high);
+    run /= count;
+  }
+  std::vector<std::shared_ptr<Memory>> parts;
+  for (size_t i = 0; i < devices.count(); ++i)
+    parts.push_back(
+        device_runtime(devices.part(i).name()).allocate(buffer.axis() ? bytes / count : bytes));
+  return std::make_shared<SplitMemory>(std::move(parts), bytes, run);
+}
+
+}  // namespace
+
+UOp make_buffer(const UOp& shape, DType dtype, const Placement& place) {
+  UOp buffer = new_buffer(shape, dtype, place.device, place.axis);
   int64_t bytes = 0;
   KOINE_REQUIRE(!__builtin_mul_overflow(largest_numel(buffer), item_size(dtype), &bytes), Memory,
                 "a tensor of shape {} and dtype {} does not fit into memory", shape_text(buffer),
                 dtype_name(dtype));
-  set_memory(buffer, device_runtime(device.name()).allocate(bytes));
+  set_memory(buffer, place.device.count() > 1
+                         ? allocate_split(buffer, bytes)
+                         : device_runtime(place.device.name()).allocate(bytes));
   return buffer;
+}
+
+std::shared_ptr<Memory> memory_on(const UOp& buffer, Device device) {
+  std::shared_ptr<Memory> all = memory(buffer);
+  const Device devices = buffer.device();
+  if (!all || devices.count() == 1) return all;
+  for (size_t i = 0; i < devices.count(); ++i)
+    if (devices.part(i) == device) return static_cast<const SplitMemory&>(*all).part(i);
+  internal_error("a buffer of {} has no part on {}", devices.name(), device.name());
 }
 
 void set_memory(const UOp& buffer, std::shared_ptr<Memory> memory) {

@@ -13,9 +13,11 @@
 namespace koine::storage {
 
 /// A new Buffer node with memory behind it whose contents are arbitrary.
-UOp make_buffer(const UOp& shape, DType dtype, Device device);
+UOp make_buffer(const UOp& shape, DType dtype, const Placement& place);
 void set_memory(const UOp& buffer, std::shared_ptr<Memory> memory);
 std::shared_ptr<Memory> memory(const UOp& buffer);
+/// What of it lies on one of the buffer's devices.
+std::shared_ptr<Memory> memory_on(const UOp& buffer, Device device);
 
 /// Remembers that `value` has been computed into `buffer`, for as long as the node lives.
 void set_result(const UOp& value, const UOp& buffer);

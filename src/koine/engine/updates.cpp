@@ -64,8 +64,9 @@ void Updates::choose_memory(Root& root, bool in_place) {
   UOp old = realized_buffer(node);
   if (!old && is_private_copy(node)) old = realized_buffer(node.src(0));
   root.in_place = in_place && old && old.device().name() == device_of(node) && nobody_wants(old);
-  root.memory =
-      root.in_place ? old : buffer_from_host(node.shape(), node.dtype(), device_of(node), nullptr);
+  root.memory = root.in_place ? old
+                              : buffer_from_host(node.shape(), node.dtype(), device_of(node),
+                                                 nullptr, node.node()->placement.axis);
 }
 
 // Whether nobody can ask for the contents of a Buffer but this program, which computes what is held
@@ -140,7 +141,8 @@ void Updates::commit(std::vector<UOp>& results) const {
   for (const Root& r : roots_) {
     UOp buffer = r.memory;
     if (r.in_place) {
-      buffer = new_buffer(r.memory.shape(), r.memory.dtype(), r.memory.device());
+      buffer = new_buffer(r.memory.shape(), r.memory.dtype(), r.memory.device(),
+                          r.memory.node()->placement.axis);
       storage::set_memory(buffer, storage::memory(r.memory));
       storage::set_memory(r.memory, nullptr);
       for (UOp& result : results)

@@ -1,9 +1,11 @@
 #include "koine/ir/arg.hpp"
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <unordered_map>
 
+#include "koine/base/error.hpp"
 #include "koine/base/hash.hpp"
 
 namespace koine {
@@ -37,7 +39,10 @@ Device::Device(std::string_view name) {
     if (part.ends_with(":0")) part.remove_suffix(2);
     if (begin > 0) entry.name += ',';
     entry.name += part;
-    if (begin > 0 || comma != name.npos) entry.parts.push_back(Device(part));
+    if (begin == 0 && comma == name.npos) continue;
+    entry.parts.push_back(Device(part));
+    KOINE_REQUIRE(std::count(entry.parts.begin(), entry.parts.end(), entry.parts.back()) == 1,
+                  Device, "the devices '{}' name {} twice", name, part);
   }
   static std::mutex mutex;
   // Node-based, so addresses are stable; never destroyed, since static handles may outlive it.
@@ -71,6 +76,7 @@ struct Hasher {
                           static_cast<uint64_t>(v.dtype) * 4 + static_cast<uint64_t>(v.space));
     if (v.device) h = hash_mix(h, hash_text(v.device.name()));
     if (v.offset >= 0) h = hash_mix(h, static_cast<uint64_t>(v.offset));
+    if (v.axis != 0) h = hash_mix(h, static_cast<uint64_t>(v.axis));
     return v.name.empty() ? h : hash_mix(h, hash_text(v.name));
   }
   uint64_t operator()(const RangeArg& v) const {

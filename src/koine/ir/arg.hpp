@@ -64,6 +64,7 @@ struct BufferArg {
   AddrSpace space = AddrSpace::Global;
   std::string name;     ///< of a Variable; empty otherwise
   int64_t offset = -1;  ///< bytes into its device's arena; -1: not placed
+  int32_t axis = 0;     ///< that several devices split; -1: each of them holds all of it
   bool operator==(const BufferArg&) const = default;
 };
 struct RangeArg {

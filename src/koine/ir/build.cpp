@@ -71,15 +71,30 @@ UOp param(int64_t slot, const UOp& shape, DType dtype, Device device, AddrSpace 
 }
 namespace {
 std::atomic<int64_t> next_slot{0};
+
+// On one device there is no axis to name.
+BufferArg placed(BufferArg arg, int32_t axis) {
+  arg.axis = arg.device.count() > 1 ? axis : 0;
+  return arg;
 }
+}  // namespace
 int64_t fresh_slot() { return next_slot.fetch_add(1, std::memory_order_relaxed); }
 void reserve_slot(int64_t slot) {
   int64_t next = next_slot.load(std::memory_order_relaxed);
   while (next <= slot && !next_slot.compare_exchange_weak(next, slot + 1)) {
   }
 }
-UOp new_buffer(const UOp& shape, DType dtype, Device device) {
-  return UOp::make(Op::Buffer, {shape}, BufferArg{fresh_slot(), dtype, device});
+UOp param_for(int64_t slot, const UOp& value) {
+  const Placement& at = value.node()->placement;
+  return UOp::make(Op::Param, {value.shape()},
+                   placed(BufferArg{slot, value.dtype(), at.device}, at.axis));
+}
+UOp argument_param(int64_t slot, const UOp& argument) {
+  return argument.device().count() > 1 ? param_for(slot, argument)
+                                       : param(slot, argument.shape(), argument.dtype());
+}
+UOp new_buffer(const UOp& shape, DType dtype, Device device, int32_t axis) {
+  return UOp::make(Op::Buffer, {shape}, placed(BufferArg{fresh_slot(), dtype, device}, axis));
 }
 
 UOp unary(Op op, const UOp& a) { return UOp::make(op, {a}); }
@@ -205,6 +220,30 @@ UOp load(const UOp& buffer, const UOp& alt, const UOp& gate) {
 }
 UOp copy_to(const UOp& value, Device device) {
   return UOp::make(Op::Load, {value}, LoadArg{device, AddrSpace::Global});
+}
+namespace {
+// Equal copies, one each device, and of these the one.
+UOp copy_to_each(const UOp& value, Device devices) {
+  std::vector<UOp> one{index_const(1)}, many{index_const(static_cast<int64_t>(devices.count()))};
+  for (size_t k = 0; k < value.rank(); ++k) {
+    one.push_back(value.dim(k));
+    many.push_back(value.dim(k));
+  }
+  return replicated(copy_to(expand(reshape(value, stack(one)), stack(many)), devices), 0);
+}
+}  // namespace
+UOp copy_to(const UOp& value, const Placement& place) {
+  const Placement& now = value.node()->placement;
+  if (place.device.count() == 1) return copy_to(value, place.device);
+  if (now.device == place.device && now.axis == place.axis) return value;
+  if (place.axis < 0) return copy_to_each(value, place.device);
+  std::vector<int64_t> order{place.axis}, back;
+  for (int32_t k = 0; k < static_cast<int32_t>(value.rank()); ++k) {
+    if (k != place.axis) order.push_back(k);
+    back.push_back(k == place.axis ? 0 : k < place.axis ? k + 1 : k);
+  }
+  if (place.axis == 0) return copy_to(value, place.device);
+  return permute(copy_to(permute(value, std::move(order)), place.device), std::move(back));
 }
 UOp store(const UOp& buffer, const UOp& value, const UOp& gate) {
   if (gate) return UOp::make(Op::Store, {buffer, value, gate});

@@ -33,8 +33,14 @@ bool is_variable(const UOp& node);
 void require_in_range(const UOp& variable, int64_t value);
 UOp param(int64_t slot, const UOp& shape, DType dtype, Device device = {},
           AddrSpace space = AddrSpace::Global);
-/// A buffer with a slot that no other buffer has.
-UOp new_buffer(const UOp& shape, DType dtype, Device device);
+/// A Param that stands for a value: its shape, dtype and place.
+UOp param_for(int64_t slot, const UOp& value);
+/// The Param of a function's body for an argument. Bodies are the same on every device; of what
+/// several devices split, they say how.
+UOp argument_param(int64_t slot, const UOp& argument);
+/// A buffer with a slot that no other buffer has. Several devices split it along `axis`; -1: each
+/// holds all of it.
+UOp new_buffer(const UOp& shape, DType dtype, Device device, int32_t axis = 0);
 int64_t fresh_slot();
 /// Later buffers get other slots than this one, which a text has named.
 void reserve_slot(int64_t slot);
@@ -102,6 +108,9 @@ UOp fold_start(Op op, DType dtype, std::span<const UOp> ranges);
 UOp load(const UOp& buffer, const UOp& alt = {}, const UOp& gate = {});
 /// The value on another device; the spec's Copy.
 UOp copy_to(const UOp& value, Device device);
+/// The same, split along any axis or whole on each device: the collectives scatter and broadcast.
+/// The value itself where it lies so.
+UOp copy_to(const UOp& value, const Placement& place);
 UOp store(const UOp& buffer, const UOp& value, const UOp& gate = {});
 UOp after(const UOp& buffer, std::span<const UOp> deps);
 UOp after(const UOp& buffer, std::initializer_list<UOp> deps);

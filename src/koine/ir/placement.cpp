@@ -1,6 +1,6 @@
 // Where a value lives. A value on n devices either is whole on each of them, or one of its axes is
-// split among them in n equal parts: `axis`. A leaf on n devices, and a copy to n devices, are
-// split along axis 0; the other ops carry the axis along. What would cut across the parts is an
+// split among them in n equal parts: `axis`. A leaf on n devices says its axis, a copy to n devices
+// is split along axis 0; the other ops carry the axis along. What would cut across the parts is an
 // error here, since a guess would silently compute something else (amendment C22).
 #include <algorithm>
 
@@ -29,23 +29,30 @@ bool splits_evenly(const UOp& size, const Device& device) {
 }
 
 std::string advice(const Device& device) {
-  return fmt::format("copy it to one device first, such as {}", device.part(0).name());
+  return fmt::format(
+      "copy it to one device first, such as {}, or split it along another axis with shard()",
+      device.part(0).name());
 }
 
-// Axis 0 of a value that is new on these devices.
-int32_t split_first(Op op, Sources src, const Derived& value, const Device& device) {
+// The axis of a value that is new on these devices.
+int32_t split_along(Op op, int32_t axis, Sources src, const Derived& value, const Device& device) {
+  if (axis == whole) return whole;
+  const size_t rank = rank_of(value, src);
   KOINE_REQUIRE(
-      rank_of(value, src) > 0, Value,
+      rank > 0, Value,
       "{}: a scalar cannot be split over the {} devices {}: reshape and expand it to ({},) "
-      "and drop that axis with Replicated",
+      "and drop that axis with Replicated, as shard() without an axis does",
       op_name(op), device.count(), device.name(), device.count());
+  const auto at = static_cast<size_t>(axis);
+  KOINE_REQUIRE(axis >= 0 && at < rank, Index, "{}: the devices {} cannot split axis {} of {} axes",
+                op_name(op), device.name(), axis, rank);
   const UOp size =
-      value.scalar_stack ? index_const(static_cast<int64_t>(src.size())) : value.shape.src(0);
+      value.scalar_stack ? index_const(static_cast<int64_t>(src.size())) : value.shape.src(at);
   KOINE_REQUIRE(splits_evenly(size, device), Value,
-                "{}: axis 0 of size {} does not split evenly over the {} devices {}: pad it to a "
+                "{}: axis {} of size {} does not split evenly over the {} devices {}: pad it to a "
                 "multiple of {}",
-                op_name(op), dim_text(size), device.count(), device.name(), device.count());
-  return 0;
+                op_name(op), axis, dim_text(size), device.count(), device.name(), device.count());
+  return axis;
 }
 
 // The axis of the new shape that begins where the split one begins, and that splits as evenly.
@@ -109,9 +116,9 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
   switch (op) {
     case Op::Param:
     case Op::Buffer:
-      return split_first(op, src, value, device);
+      return split_along(op, std::get<BufferArg>(arg).axis, src, value, device);
     case Op::Load:
-      return std::get<LoadArg>(arg).device ? split_first(op, src, value, device) : axis;
+      return std::get<LoadArg>(arg).device ? split_along(op, 0, src, value, device) : axis;
     case Op::Stack:
       return joined(op, src, [](size_t) { return 1; });
     case Op::Index:

@@ -52,6 +52,8 @@ struct ArgPrinter {
     if (v.device) out += " @" + quote(v.device.name());
     if (!v.name.empty()) out += " " + quote(v.name);
     if (v.offset >= 0) out += fmt::format(" at {}", v.offset);
+    if (v.axis > 0) out += fmt::format(" axis {}", v.axis);
+    if (v.axis < 0) out += " whole";
     return out;
   }
   std::string operator()(const RangeArg& v) const {
@@ -225,9 +227,16 @@ class LineParser {
         }
         b.device = device();
         if (peek('"')) b.name = quoted();
-        if (op == Op::Buffer && !peek(']')) {
-          if (word() != "at") fail("expected at");
-          b.offset = number<int64_t>();
+        while (!peek(']')) {
+          const std::string_view w = word();
+          if (w == "at" && op == Op::Buffer)
+            b.offset = number<int64_t>();
+          else if (w == "axis" && b.device.count() > 1)
+            b.axis = number<int32_t>();
+          else if (w == "whole" && b.device.count() > 1)
+            b.axis = -1;
+          else
+            fail("expected at, axis or whole");
         }
         return b;
       }

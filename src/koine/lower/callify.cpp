@@ -45,9 +45,8 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
                   node.as<BufferArg>().slot, dtype_name(node.dtype()), shape_text(node),
                   node.as<BufferArg>().slot);
     if (!node.is(Op::Buffer)) continue;
-    const BufferArg& b = node.as<BufferArg>();
     const auto slot = static_cast<int64_t>(out.arguments.size());
-    params.emplace(node, param(slot, node.shape(), b.dtype, b.device));
+    params.emplace(node, param_for(slot, node));
     out.arguments.push_back(node);
   }
   static const auto& rules =

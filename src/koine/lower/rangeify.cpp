@@ -51,7 +51,10 @@ class Scheduler : private KernelReads {
  public:
   // `to_copy`: versions that are read from a copy, because they are overwritten too early.
   Scheduler(const UOp& program, const absl::flat_hash_set<const Node*>& to_copy)
-      : program_(program), versions_(program), to_copy_(to_copy) {}
+      : program_(program),
+        versions_(program),
+        to_copy_(to_copy),
+        one_device_(is_on_one_device(program)) {}
 
   /// The host program, or, where no order of its kernels exists, further versions to copy.
   std::vector<UOp> run(UOp& out) {
@@ -103,7 +106,14 @@ class Scheduler : private KernelReads {
     const UOp value = stored_value(effect);
     const UOp& target = effect.src(0);
     queue_.push_back({{{target, value, {}}}, {}, "output", is_transfer(value)});
-    if (!value.is(Op::After) && !storage_of(value)) realized_.emplace(value.node(), target);
+    if (value.is(Op::After) || storage_of(value)) return;
+    // What lies on no device is made where it is read: this output serves those beside it.
+    if (value.device() || one_device_) realized_.emplace(value.node(), target);
+  }
+
+  static bool is_on_one_device(const UOp& program) {
+    return std::all_of(program.src().begin(), program.src().end(),
+                       [&](const UOp& effect) { return effect.device() == program.device(); });
   }
 
   // The Stores of an After and of what it waits for are kernels from here on.
@@ -429,6 +439,7 @@ class Scheduler : private KernelReads {
   UOp program_;
   Versions versions_;
   const absl::flat_hash_set<const Node*>& to_copy_;
+  bool one_device_;  // of all outputs
   std::deque<Request> queue_;
   std::vector<Pending> kernels_;
   absl::flat_hash_map<const Node*, UOp> realized_;  // node -> Buffer or Param with its value

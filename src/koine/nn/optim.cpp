@@ -5,6 +5,8 @@
 #include <numbers>
 
 #include "koine/base/error.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine::nn {
@@ -13,13 +15,19 @@ namespace {
 Tensor owned(const Tensor& t) { return t.clone().realize(); }
 std::vector<Tensor> zeros_for(const std::vector<Tensor>& parameters) {
   std::vector<Tensor> out;
-  for (const Tensor& p : parameters) out.push_back(owned(p.zeros_like().to(p.device())));
+  for (const Tensor& p : parameters) out.push_back(owned(p.zeros_like().shard_like(p)));
   return out;
+}
+
+// A number as memory of each device that a tensor lies on.
+Tensor number_beside(double value, const Tensor& p) {
+  return Tensor(buffer_from_host(shape_of({}), DType::Float64, p.device(), &value, -1));
 }
 
 // A float64 scalar as an update of `p` takes it.
 Tensor beside(const Tensor& scalar, const Tensor& p) {
-  return scalar.to(p.device()).cast(p.dtype() == DType::Float64 ? DType::Float64 : DType::Float32);
+  return scalar.shard(p.device())
+      .cast(p.dtype() == DType::Float64 ? DType::Float64 : DType::Float32);
 }
 
 void require_from_zero(std::string_view what, double value) {
@@ -51,7 +59,7 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double learning_rate)
 void Optimizer::set_learning_rate(double rate) {
   require_from_zero("learning rate", rate);
   rate_ = rate;
-  rate_tensor_ = Tensor::from(std::vector<double>{rate}, {});  // broadcasts to any parameter
+  rate_tensor_ = number_beside(rate, parameters_[0]);  // broadcasts to any parameter
 }
 void Optimizer::zero_grad() {
   for (Tensor& p : parameters_) p.zero_grad();
@@ -64,13 +72,13 @@ void Optimizer::clip_grad_norm(double norm) {
     if (!p.has_grad()) continue;
     const Tensor g = p.grad();  // narrow floats do not hold the squares
     const Tensor part = (is_small_float(g.dtype()) ? g.to_float() : g).square().sum();
-    total = total.defined() ? total + part.to(total.device()) : part;
+    total = total.defined() ? total + part.shard(total.device()) : part;
   }
   if (!total.defined()) return;
   const Tensor scale = (Tensor(norm) / (total.sqrt() + Tensor(1e-6))).minimum(Tensor(1.0));
   for (Tensor& p : parameters_) {
     if (!p.has_grad()) continue;
-    const Tensor clipped = p.grad() * scale.to(p.device());
+    const Tensor clipped = p.grad() * scale.shard(p.device());
     p.set_grad(clipped.cast(p.dtype()));
   }
 }
@@ -122,8 +130,8 @@ Adam::Adam(std::vector<Tensor> parameters, double learning_rate, double beta1, d
       beta2_(beta2),
       eps_(eps),
       decay_(weight_decay),
-      power1_(owned(Tensor::ones({}, DType::Float64))),
-      power2_(owned(Tensor::ones({}, DType::Float64))),
+      power1_(number_beside(1, parameters_[0])),
+      power2_(number_beside(1, parameters_[0])),
       m_(zeros_for(parameters_)),
       v_(zeros_for(parameters_)) {
   require_beta("beta1", beta1);

@@ -95,9 +95,8 @@ constexpr int most_devices = 64;
 
 std::unique_ptr<DeviceRuntime> make_device(const std::string& name) {
   KOINE_REQUIRE(name.find(',') == name.npos, Device,
-                "'{}': a value on several devices can be described and differentiated, but not yet "
-                "computed: use one device",
-                name);
+                "'{}' names several devices, and one is needed here, such as {}", name,
+                Device(name).part(0).name());
   const size_t colon = name.find(':');
   const std::string kind = name.substr(0, colon);
   if (colon != std::string::npos) {

@@ -53,9 +53,9 @@ UOp fit(const UOp& target, UOp v) {
                 shape_text(target));
   if (v.dtype() != target.dtype()) v = koine::cast(v, target.dtype());
   if (!(v.shape() == target.shape())) v = Tensor(v).expand(Shape::of(target)).uop();
-  if (target.device() && v.device() && !(v.device() == target.device()))
-    v = copy_to(v, target.device());
-  return v;
+  const Placement &there = target.node()->placement, &here = v.node()->placement;
+  if (!there.device || (!here.device && there.device.name() == default_device())) return v;
+  return here.device == there.device && here.axis == there.axis ? v : copy_to(v, there);
 }
 
 // A mask of leading axes, as one of all axes.

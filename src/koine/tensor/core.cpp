@@ -13,7 +13,7 @@ namespace koine {
 
 namespace tensor {
 
-UOp placeholder(const UOp& base) { return param(-2, base.shape(), base.dtype()); }
+UOp placeholder(const UOp& base) { return argument_param(-2, base); }
 
 std::string text_of(const Shape& shape) {
   std::string out = "(";
@@ -212,11 +212,43 @@ template int64_t Tensor::item<int64_t>() const;
 template uint64_t Tensor::item<uint64_t>() const;
 template bool Tensor::item<bool>() const;
 
+namespace {
+
+// An unknown device is an error here, in the user's line.
+Device known_device(const std::string& name) {
+  const Device device(name);
+  for (size_t i = 0; i < device.count(); ++i) (void)device_runtime(device.part(i).name());
+  return device;
+}
+
+}  // namespace
+
 Tensor Tensor::to(const std::string& device) const {
-  const Device target(device);
-  if (target.name() == this->device()) return *this;
-  (void)device_runtime(device);  // an unknown device is an error here, in the user's line
+  const Device target = known_device(device);
+  if (target.name() == this->device() && (target.count() == 1 || shard_axis() == 0)) return *this;
   return Tensor(copy_to(uop(), target));
+}
+Tensor Tensor::shard(const std::string& devices, std::optional<int64_t> axis) const {
+  const Device target = known_device(devices);
+  const int64_t split = axis ? axis_of(*axis, "shard") : -1;
+  if (target.count() == 1) return to(devices);
+  const auto parts = static_cast<int64_t>(target.count());
+  if (axis && size(split).is_number())
+    KOINE_REQUIRE(int64_t{size(split)} % parts == 0, Value,
+                  "shard of {}: axis {} of size {} does not split evenly over the {} devices {}: "
+                  "pad() it to a multiple of {}",
+                  tensor::text_of(shape()), split, size(split), parts, target.name(), parts);
+  return tensor::as_method("shard", {*this}, [&] {
+    return Tensor(copy_to(uop(), Placement{target, static_cast<int32_t>(split)}));
+  });
+}
+Tensor Tensor::shard_like(const Tensor& other) const {
+  return other.uop().device().count() > 1 ? shard(other.device(), other.shard_axis())
+                                          : to(other.device());
+}
+std::optional<int64_t> Tensor::shard_axis() const {
+  const auto axis = uop().axis();
+  return axis ? std::optional(static_cast<int64_t>(*axis)) : std::nullopt;
 }
 Tensor Tensor::contiguous() const { return Tensor(koine::contiguous(uop())); }
 Tensor Tensor::contiguous_backward() const {

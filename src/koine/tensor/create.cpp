@@ -128,7 +128,7 @@ RandomState& random_state() {
 
 }  // namespace
 
-Tensor tensor::random_bits(std::string_view method, const Shape& shape, const std::string& device) {
+Tensor tensor::random_bits(std::string_view method, const Shape& shape, const Placement& place) {
   const Size n = count_for(method, shape);
   uint64_t draw[2];
   {
@@ -138,17 +138,23 @@ Tensor tensor::random_bits(std::string_view method, const Shape& shape, const st
     draw[1] = state.counter;
     state.counter += static_cast<uint64_t>(n.present());
   }
-  const Tensor state = Tensor::from_bytes(draw, {2}, DType::UInt64, device);
-  const Tensor key = state.shrink({{0, 1}}), base = state.shrink({{1, 2}});
-  const UOp counters = add(iota(n.uop(), DType::UInt64), base.uop());
-  return Tensor(binary(Op::Threefry, counters, key.uop())).reshape(shape);
+  // Each device has the state, and counts the elements that it holds.
+  const Tensor state(buffer_from_host(shape_of({2}), DType::UInt64, place.device.name(), draw, -1));
+  const Tensor key = state.shrink({{0, 1}}).reshape({}), base = state.shrink({{1, 2}}).reshape({});
+  UOp counters = reshape(iota(n.uop(), DType::UInt64), shape_of(shape));
+  if (place.device.count() > 1) counters = copy_to(counters, place);
+  return Tensor(binary(Op::Threefry, add(counters, base.uop()), key.uop()));
+}
+
+Placement tensor::place_of(const std::string& device) {
+  return {Device(device.empty() ? default_device() : device), 0};
 }
 
 namespace {
 
 // 24 random bits: every float32 multiple of 2^-24 in [0, 1) is equally likely.
-Tensor random_floats(std::string_view method, const Shape& shape, const std::string& device) {
-  const Tensor bits = tensor::random_bits(method, shape, device)
+Tensor random_floats(std::string_view method, const Shape& shape, const Placement& place) {
+  const Tensor bits = tensor::random_bits(method, shape, place)
                           .cast(DType::UInt32)
                           .rshift(Tensor(constant_int(DType::UInt32, 8)));
   return bits.cast(DType::Float32) * Tensor(0x1p-24);
@@ -164,11 +170,11 @@ void Tensor::manual_seed(uint64_t seed) {
 }
 
 Tensor Tensor::rand(const Shape& shape, const std::string& device) {
-  return random_floats("rand", shape, device);
+  return random_floats("rand", shape, tensor::place_of(device));
 }
 // Box and Muller's transform; 1 - u keeps the logarithm's argument above 0.
 Tensor Tensor::randn(const Shape& shape, const std::string& device) {
-  auto uniform = [&] { return random_floats("randn", shape, device); };
+  auto uniform = [&] { return random_floats("randn", shape, tensor::place_of(device)); };
   const Tensor radius = ((Tensor(1.0) - uniform()).log() * Tensor(-2.0)).sqrt();
   return radius * (uniform() * Tensor(2 * std::numbers::pi)).cos();
 }
@@ -176,7 +182,7 @@ Tensor Tensor::randint(const Shape& shape, int64_t low, int64_t high, const std:
   KOINE_REQUIRE(low < high && low >= INT32_MIN && high - 1 <= INT32_MAX, Value,
                 "randint: the range [{}, {}) is empty or leaves int32", low, high);
   // 64 random bits modulo the range: the bias is below 2^-32.
-  const Tensor bits = tensor::random_bits("randint", shape, device);
+  const Tensor bits = tensor::random_bits("randint", shape, tensor::place_of(device));
   const Tensor offset =
       bits.mod(Tensor(constant_int(DType::UInt64, high - low))).cast(DType::Int64);
   return (offset + Tensor(low)).cast(DType::Int32);
@@ -185,7 +191,8 @@ Tensor Tensor::uniform(const Shape& shape, double low, double high, const std::s
   KOINE_REQUIRE(low <= high && std::isfinite(low) && std::isfinite(high), Value,
                 "uniform: from {} to {}: both must be finite, and the first not above the second",
                 low, high);
-  return random_floats("uniform", shape, device) * Tensor(high - low) + Tensor(low);
+  return random_floats("uniform", shape, tensor::place_of(device)) * Tensor(high - low) +
+         Tensor(low);
 }
 namespace {
 int64_t fan_in(std::string_view method, const Shape& shape) {
@@ -210,7 +217,9 @@ Tensor Tensor::dropout(double p, bool training) const {
   KOINE_REQUIRE(p >= 0 && p <= 1, Value, "dropout: p = {} is not a probability", p);
   if (!training || p == 0) return *this;
   if (p == 1) return tensor::like(*this, 0);
-  const Tensor keep = rand(shape(), device()) >= Tensor(p);
+  const UOp x = uop();
+  const Placement place = x.device() ? x.node()->placement : tensor::place_of("");
+  const Tensor keep = random_floats("dropout", shape(), place) >= Tensor(p);
   return where(keep, *this * Tensor(1 / (1 - p)), tensor::like(*this, 0));
 }
 

@@ -110,7 +110,10 @@ UOp broadcast_scalar(const UOp& value, const Shape& shape);
 Tensor like(const Tensor& x, double value);
 
 /// One uint64 of threefry output an element, of the next numbers under the global seed.
-Tensor random_bits(std::string_view method, const Shape& shape, const std::string& device);
+Tensor random_bits(std::string_view method, const Shape& shape, const Placement& place);
+/// Where a new tensor lies whose device is given by name: the default one where that is empty, and
+/// split along axis 0 on several.
+Placement place_of(const std::string& device);
 /// The size of an axis as a number, for a `method` that has no use for a symbolic one.
 int64_t known_size(std::string_view method, const Tensor& x, int64_t axis);
 

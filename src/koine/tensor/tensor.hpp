@@ -122,6 +122,14 @@ class Tensor {
   const Tensor& realize() const;
   static void realize(const std::vector<Tensor>& tensors);
   Tensor to(const std::string& device) const;
+  /// The values on several devices, such as "CPU,CPU:1": split along `axis` in equal parts, or
+  /// whole on each without one (on one device: to()). What follows is computed where its operands
+  /// are. Throws Error (Value) where the axis does not split evenly.
+  Tensor shard(const std::string& devices, std::optional<int64_t> axis = {}) const;
+  /// The values placed as those of another tensor.
+  Tensor shard_like(const Tensor& other) const;
+  /// The axis along which several devices split the values; none: each device has all of them.
+  std::optional<int64_t> shard_axis() const;
   Tensor contiguous() const;
   Tensor contiguous_backward() const;
   Tensor detach() const;

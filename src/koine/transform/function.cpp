@@ -140,8 +140,7 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
     while (k < distinct.size() && !(distinct[k] == argument)) ++k;
     if (k == distinct.size()) {
       distinct.push_back(argument);
-      traced.push_back(
-          param(fresh_trace_slot(), argument.shape(), argument.dtype(), argument.device()));
+      traced.push_back(param_for(fresh_trace_slot(), argument));
     }
   }
   std::vector<UOp> inputs;
@@ -158,7 +157,7 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
   Substitution closed;
   auto close = [&](const UOp& value) {
     const auto slot = static_cast<int64_t>(closed.size());
-    closed.emplace(value, param(slot, value.shape(), value.dtype()));
+    closed.emplace(value, argument_param(slot, value));
   };
   for (const UOp& own : traced) close(own);
   for (const UOp& value : captured_values(body, traced)) {

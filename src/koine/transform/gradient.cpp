@@ -79,6 +79,12 @@ UOp times(const UOp& g, const UOp& x) {
   return is_const(base, 1) ? broadcast_to(x, g.shape()) : mul(g, x);
 }
 
+// Where several devices split a value, its cotangent lies as it does; beside a target in any case.
+UOp placed_as(const UOp& value, const UOp& g, bool target) {
+  const bool both = value.device().count() > 1 && g.device() == value.device();
+  return both && (target || value.axis()) ? copy_to(g, value.node()->placement) : g;
+}
+
 using Cotangents = std::vector<UOp>;  // one a source; null: no gradient
 using Vjp = std::function<Cotangents(const UOp& node, const UOp& g)>;
 
@@ -90,6 +96,19 @@ Cotangents fdiv_vjp(const UOp& n, const UOp& g) {
 }
 
 Cotangents none(const UOp& node, const UOp&) { return Cotangents(node.src().size()); }
+
+// Of equal copies the first has the whole cotangent, so that the sum over them is that.
+Cotangents replicated_vjp(const UOp& n, const UOp& g) {
+  const UOp& copies = n.src(0);
+  const auto axis = static_cast<size_t>(n.as<int64_t>());
+  std::vector<UOp> one;
+  for (size_t k = 0; k < copies.rank(); ++k)
+    one.push_back(k == axis ? index_const(1) : copies.dim(k));
+  const UOp first = reshape(g, stack(one));
+  if (n.device().count() == 1) return {first};
+  const UOp all = pad(first, shape_of(Ints(copies.rank(), 0)), copies.shape(), zeros_like(g));
+  return {copy_to(all, copies.node()->placement)};
+}
 
 // A movement whose first source is its value.
 Cotangents first(const UOp& node, UOp g) {
@@ -306,6 +325,7 @@ const std::unordered_map<Op, Vjp>& table() {
        [](const UOp& n, const UOp& g) { return first(n, sum_to(g, n.src(0).shape())); }},
       {Op::Flip, [](const UOp& n, const UOp& g) { return Cotangents{flip(g, n.as<Ints>())}; }},
       {Op::Pad, pad_vjp},
+      {Op::Replicated, replicated_vjp},
       {Op::Shrink,
        [](const UOp& n, const UOp& g) {
          return first(n, pad(g, n.src(1), n.src(0).shape(), zeros_like(g)));
@@ -320,7 +340,7 @@ const std::unordered_map<Op, Vjp>& table() {
       {Op::Load,
        [](const UOp& n, const UOp& g) {
          KOINE_REQUIRE(n.src().size() == 1, Value, "gradient: a gated Load has no gradient rule");
-         return Cotangents{copy_to(g, n.src(0).device())};
+         return Cotangents{copy_to(g, n.src(0).node()->placement)};
        }},
   };
   return rows;
@@ -335,14 +355,12 @@ UOp gradient_function(const UOp& call, const std::vector<UOp>& output_cotangents
   for (size_t k = 0; k < arguments.size(); ++k) {
     const auto it = by_slot.find(static_cast<int64_t>(k));
     params.push_back(it != by_slot.end() ? it->second
-                                         : param(static_cast<int64_t>(k), arguments[k].shape(),
-                                                 arguments[k].dtype()));
+                                         : argument_param(static_cast<int64_t>(k), arguments[k]));
   }
   for (size_t i = 0; i < body.src().size(); ++i) {
     if (!output_cotangents[i]) continue;
     outputs.push_back(body.src(i));
-    seeds.push_back(
-        param(static_cast<int64_t>(arguments.size()), body.src(i).shape(), body.src(i).dtype()));
+    seeds.push_back(argument_param(static_cast<int64_t>(arguments.size()), body.src(i)));
     arguments.push_back(output_cotangents[i]);
   }
   std::vector<UOp> grads = gradient(outputs, seeds, params);
@@ -405,7 +423,10 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
   std::unordered_map<UOp, std::vector<UOp>> call_cotangents;
   auto accumulate = [&](const UOp& node, const UOp& g) {
     UOp& slot = total[node];
-    slot = slot ? add(slot, g) : g;
+    const UOp placed = placed_as(node, g, wanted.contains(node));
+    const bool meet = !slot || !slot.axis() || !placed.axis() || slot.axis() == placed.axis();
+    const UOp other = meet ? placed : copy_to(placed, slot.node()->placement);
+    slot = slot ? add(slot, other) : other;
   };
   for (size_t i = 0; i < outputs.size(); ++i) {
     const UOp& output = root.src(i);

@@ -295,9 +295,10 @@ std::optional<Violation> check_names(std::span<const UOp> nodes) {
   absl::flat_hash_map<std::string, const Node*> taken;
   for (const UOp& u : nodes) {
     std::string name;
-    if (u.is(Op::Param))
-      name = u.as<BufferArg>().name.empty() ? fmt::format("slot {}", u.as<BufferArg>().slot)
-                                            : "Variable " + u.as<BufferArg>().name;
+    if (u.is(Op::Param))  // of an argument of several devices, each has its part
+      name = u.as<BufferArg>().name.empty()
+                 ? fmt::format("slot {} {}", u.as<BufferArg>().slot, u.device().name())
+                 : "Variable " + u.as<BufferArg>().name;
     else if (u.is(Op::Buffer))
       name = fmt::format("{} Buffer {}", addrspace_name(u.as<BufferArg>().space),
                          u.as<BufferArg>().slot);

@@ -1,0 +1,351 @@
+// One rule an op: what each device computes of a value that several devices hold. Which ops keep
+// the parts whole was decided when the graph was built (ir/placement.cpp), so nothing here has to
+// refuse a shape.
+#include "koine/lower/shard.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
+#include "koine/interp/liberties.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+using Parts = std::vector<UOp>;  // by device; one for a value that lies on one device or on none
+
+// --- shapes ------------------------------------------------------------------------------------
+
+UOp times(const UOp& size, size_t count) {
+  return simplify_index(mul(size, index_const(static_cast<int64_t>(count))));
+}
+UOp divided(const UOp& size, size_t pieces) {
+  return simplify_index(idiv(size, index_const(static_cast<int64_t>(pieces))));
+}
+
+UOp shape_with(const UOp& value, size_t axis, const UOp& size) {
+  std::vector<UOp> dims;
+  for (size_t k = 0; k < value.rank(); ++k) dims.push_back(k == axis ? size : value.dim(k));
+  return stack(dims);
+}
+
+UOp part_shape(const UOp& value) {
+  const auto axis = value.axis();
+  if (!axis) return value.shape();
+  return shape_with(value, *axis, divided(value.dim(*axis), value.device().count()));
+}
+
+// Of an axis cut into equal pieces, `count` of them.
+struct Cut {
+  size_t axis, first, count, pieces;
+};
+constexpr Cut all_of_it{0, 0, 1, 1};
+
+// Whether elements [from, from + count) of an axis lie beside what a Pad places there.
+bool is_beside(const UOp& pad, size_t axis, const UOp& from, const UOp& count) {
+  const UOp &begin = pad.src(1).src(axis), &size = pad.src(0).dim(axis);
+  for (const UOp& u : {from, count, begin, size})
+    if (!u.is(Op::Const)) return false;
+  return const_int(from) + const_int(count) <= const_int(begin) ||
+         const_int(from) >= const_int(begin) + const_int(size);
+}
+
+UOp sliced(const UOp& value, const Cut& cut) {
+  if (cut.count == cut.pieces) return value;
+  const UOp unit = divided(value.dim(cut.axis), cut.pieces);
+  const UOp from = times(unit, cut.first), count = times(unit, cut.count);
+  const UOp shape = shape_with(value, cut.axis, count);
+  if (value.is(Op::Pad) && value.src().size() == 4 && is_beside(value, cut.axis, from, count))
+    return expand(reshape(value.src(3), shape_of(Ints(value.rank(), 1))), shape);
+  // What only repeats, repeats less.
+  if (value.is(Op::Expand) && is_const(value.src(0).dim(cut.axis), 1))
+    return expand(value.src(0), shape);
+  std::vector<UOp> offsets(value.rank(), index_const(0));
+  offsets[cut.axis] = from;
+  return shrink(value, stack(offsets), shape);
+}
+
+// Values of equal shapes, one behind the other along an axis.
+UOp joined(const Parts& pieces, size_t axis) {
+  if (pieces.size() == 1) return pieces[0];
+  const UOp size = times(pieces[0].dim(axis), pieces.size());
+  Ints order;
+  for (size_t k = 0; k < axis; ++k) order.push_back(static_cast<int64_t>(k) + 1);
+  order.push_back(0);
+  for (size_t k = axis; k < pieces[0].rank(); ++k) order.push_back(static_cast<int64_t>(k) + 1);
+  return reshape(permute(stack(pieces), order), shape_with(pieces[0], axis, size));
+}
+
+UOp moved(const UOp& value, Device device) {
+  return !value.device() || value.device() == device ? value : copy_to(value, device);
+}
+
+// --- folds ---------------------------------------------------------------------------------------
+
+// A fixed tree over values in their order.
+UOp folded(Op op, Parts values) {
+  while (values.size() > 1) {
+    Parts halved;
+    for (size_t k = 0; k + 1 < values.size(); k += 2)
+      halved.push_back(binary(op, values[k], values[k + 1]));
+    if (values.size() % 2 == 1) halved.push_back(values.back());
+    values = std::move(halved);
+  }
+  return values[0];
+}
+
+// The fold of one partial result a device, on each of them: all send theirs to all. Whatever sends
+// less stands in the place of this function.
+Parts all_reduced(Op op, const Parts& partials, Device devices) {
+  Parts out;
+  for (size_t i = 0; i < partials.size(); ++i) {
+    Parts here;
+    for (const UOp& partial : partials) here.push_back(moved(partial, devices.part(i)));
+    const UOp total = folded(op, here);
+    // A sum of several elements starts from 0: it is never -0.
+    const bool starts = op == Op::Add && is_float(total.dtype());
+    out.push_back(starts ? add(total, constant_int(total.dtype(), 0)) : total);
+  }
+  return out;
+}
+
+// Whether all elements have to be folded in one order for the result that is asked for.
+bool wants_one_fold(const UOp& reduce) {
+  const ReduceArg& arg = reduce.as<ReduceArg>();
+  if (!options().strict || !is_float(reduce.dtype())) return false;
+  if (arg.op != Op::Max) return true;
+  // Of equal zeros the first one stays: parts come in order where theirs is the outermost axis.
+  const auto split = static_cast<int64_t>(*reduce.src(0).axis());
+  return std::any_of(arg.axes.begin(), arg.axes.end(), [&](int64_t axis) {
+    return axis < split && !is_const(reduce.src(0).dim(static_cast<size_t>(axis)), 1);
+  });
+}
+
+// --- the program ---------------------------------------------------------------------------------
+
+class Sharder {
+ public:
+  UOp run(const UOp& program) {
+    for (const UOp& u : toposort(program)) parts_.set(u.node(), parts_of(u));
+    return parts_.at(program.node())[0];
+  }
+
+ private:
+  const Parts& parts(const UOp& u) const { return parts_.at(u.node()); }
+  UOp part(const UOp& u, size_t i) const {
+    const Parts& all = parts(u);
+    return all.size() == 1 ? all[0] : all[i];
+  }
+
+  Parts parts_of(const UOp& u) {
+    const size_t n = u.device().count();
+    if (u.is(Op::Sink) || n == 1) return {on_one_device(u)};
+    if (u.is(Op::Reduce) && u.src(0).axis() && !u.axis()) return reduced(u);
+    Parts out;
+    for (size_t i = 0; i < n; ++i) out.push_back(on_device(u, i));
+    return out;
+  }
+
+  // Effects on several devices are one of each device; of values, a copy alone reads several.
+  UOp on_one_device(const UOp& u) {
+    if (u.is(Op::Load) && parts(u.src(0)).size() > 1 && u.src().size() == 1)
+      return fetched(u.src(0), u.device(), all_of_it);
+    std::vector<UOp> sources;
+    bool changed = false;
+    for (const UOp& s : u.src()) {
+      const Parts& all = parts(s);
+      if (all.size() > 1 && s.dtype() != DType::Void && !u.is(Op::Sink)) refuse(u, s);
+      changed = changed || all.size() > 1 || !(all[0] == s);
+      sources.insert(sources.end(), all.begin(), all.end());
+    }
+    return changed ? with_sources(u, sources) : u;
+  }
+
+  [[noreturn]] static void refuse(const UOp& u, const UOp& operand) {
+    raise(ErrorKind::Value,
+          "{}: its operand of shape {} lies on the devices {}, and it runs on one: copy that to "
+          "one device first, such as {}",
+          op_name(u.op()), shape_text(operand), operand.device().name(),
+          operand.device().part(0).name());
+  }
+
+  // What the i-th device computes of a value on several.
+  UOp on_device(const UOp& u, size_t i) {
+    if (is_elementwise(u.op()) || op_info(u.op()).group == GroupOp::Marker) return piecewise(u, i);
+    switch (u.op()) {
+      case Op::Param:
+      case Op::Buffer: {
+        BufferArg arg = u.as<BufferArg>();
+        arg.device = arg.device.part(i);
+        arg.axis = 0;
+        return UOp::make(u.op(), {part_shape(u)}, arg);
+      }
+      case Op::Load:
+        return u.as<LoadArg>().device ? copied(u, i) : piecewise(u, i);
+      case Op::Reshape:
+      case Op::Expand:
+        return with_sources(u, std::vector<UOp>{part(u.src(0), i), part_shape(u)});
+      case Op::Pad:
+      case Op::Shrink: {
+        std::vector<UOp> sources{part(u.src(0), i), u.src(1), part_shape(u)};
+        if (u.src().size() == 4) sources.push_back(part(u.src(3), i));
+        return with_sources(u, sources);
+      }
+      case Op::Replicated:
+        return reshape(part(u.src(0), i), u.shape());
+      case Op::Index:
+      case Op::Permute:
+      case Op::Flip:
+      case Op::Bitcast:
+      case Op::Reduce:
+        return over_parts(u, i);
+      case Op::Stack:
+      case Op::Store:
+        return piecewise(u, i);
+      case Op::After:
+      case Op::Group:
+        return effects(u, i);
+      default:
+        refuse(u, u);
+    }
+  }
+
+  UOp over_parts(const UOp& u, size_t i) const {
+    std::vector<UOp> sources;
+    for (const UOp& s : u.src()) sources.push_back(part(s, i));
+    return with_sources(u, sources);
+  }
+
+  // Of an op whose operands align on the right: of what is whole, the slice that meets the part.
+  UOp piecewise(const UOp& u, size_t i) const {
+    const UOp& like = u.is(Op::Store) ? u.src(0) : u;
+    std::vector<UOp> sources;
+    for (const UOp& s : u.src()) {
+      sources.push_back(part(s, i));
+      if (s.axis() || !like.axis() || s.rank() + *like.axis() < like.rank()) continue;
+      const size_t axis = s.rank() + *like.axis() - like.rank();
+      if (!is_const(s.dim(axis), 1))
+        sources.back() = sliced(sources.back(), {axis, i, 1, u.device().count()});
+    }
+    return with_sources(u, sources);
+  }
+
+  // Each device's Stores are its own; those on one device stand with the first.
+  UOp effects(const UOp& u, size_t i) const {
+    std::vector<UOp> sources;
+    for (size_t k = 0; k < u.src().size(); ++k) {
+      const Parts& all = parts(u.src(k));
+      if (all.size() > 1)
+        sources.push_back(all[i]);
+      else if (i == 0)
+        sources.push_back(all[0]);
+    }
+    return with_sources(u, sources);
+  }
+
+  // --- between devices -----------------------------------------------------------------------
+
+  UOp copied(const UOp& load, size_t i) const {
+    const Device devices = load.device();
+    return fetched(load.src(0), devices.part(i), {0, i, 1, devices.count()});
+  }
+
+  // A cut of a value, on a device.
+  UOp fetched(const UOp& value, Device device, const Cut& cut) const {
+    const Parts& all = parts(value);
+    if (!value.axis()) return moved(sliced(nearest(all, device), cut), device);
+    if (*value.axis() == cut.axis || cut.count == cut.pieces)
+      return fetched_along(value, device, {*value.axis(), cut.first, cut.count, cut.pieces});
+    Parts pieces;
+    for (const UOp& p : all) pieces.push_back(moved(sliced(p, cut), device));
+    return joined(pieces, *value.axis());
+  }
+
+  // Along the axis that the value is split along: both it and the cut are whole units.
+  UOp fetched_along(const UOp& value, Device device, const Cut& cut) const {
+    const Parts& all = parts(value);
+    const size_t units = std::lcm(all.size(), cut.pieces), own = units / all.size();
+    const size_t first = cut.first * (units / cut.pieces);
+    const size_t end = first + cut.count * (units / cut.pieces);
+    Parts pieces;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const size_t from = std::max(first, i * own), to = std::min(end, (i + 1) * own);
+      if (from >= to) continue;
+      const UOp run = moved(sliced(all[i], {cut.axis, from - i * own, to - from, own}), device);
+      for (size_t k = 0; k < to - from; ++k)
+        pieces.push_back(sliced(run, {cut.axis, k, 1, to - from}));
+    }
+    return joined(pieces, cut.axis);
+  }
+
+  // Of equal copies, the one that lies there, else the first.
+  static const UOp& nearest(const Parts& all, Device device) {
+    const auto here =
+        std::find_if(all.begin(), all.end(), [&](const UOp& p) { return p.device() == device; });
+    return here == all.end() ? all[0] : *here;
+  }
+
+  Parts reduced(const UOp& u) {
+    const Device devices = u.device();
+    Parts partials;
+    if (wants_one_fold(u)) {
+      for (size_t i = 0; i < devices.count(); ++i)
+        partials.push_back(with_sources(u, std::vector<UOp>{whole_on(u.src(0), i)}));
+      return partials;
+    }
+    const Op op = u.as<ReduceArg>().op;
+    const bool sums = is_float(u.dtype()) && op != Op::Max;
+    const DType wide = sums && !options().strict ? fold_dtype(u.dtype()) : u.dtype();
+    for (const UOp& p : parts(u.src(0)))  // memory, so that all devices fold the same bits
+      partials.push_back(UOp::make(Op::Contiguous,
+                                   {with_sources(u, std::vector<UOp>{cast(p, wide)})},
+                                   std::string("what one device has of a reduce over all")));
+    Parts out = all_reduced(op, partials, devices);
+    for (UOp& total : out) total = cast(total, u.dtype());
+    return out;
+  }
+
+  // The whole of a split value on the i-th device. What is elementwise or a view of other values is
+  // computed there from the whole of those.
+  UOp whole_on(const UOp& value, size_t i) const {
+    const Device devices = value.device();
+    auto recomputed = [](const UOp& u) {
+      return u.axis() && (is_elementwise(u.op()) || is_movement(u.op()));
+    };
+    NodeMap<UOp> whole;
+    auto found = [&](const UOp& u) {
+      if (const UOp* known = whole.find(u.node())) return *known;
+      return u.axis() ? fetched(u, devices.part(i), all_of_it) : part(u, i);
+    };
+    for (const UOp& u : toposort(value, recomputed)) {
+      std::vector<UOp> sources;
+      for (const UOp& s : u.src()) sources.push_back(found(s));
+      whole.set(u.node(), with_sources(u, sources));
+    }
+    return found(value);
+  }
+
+  NodeMap<Parts> parts_;
+};
+
+}  // namespace
+
+UOp on_each_device(const UOp& program) {
+  const NodeList order = toposort(program);
+  const bool spread =
+      std::any_of(order.begin(), order.end(), [](const UOp& u) { return u.device().count() > 1; });
+  if (!spread) return program;
+  const UOp out = rewrite(Sharder().run(program), movement_rules());
+  if (options().verify >= 2) verify(out, VerifyLevel::Program, "shard");
+  return out;
+}
+
+}  // namespace koine

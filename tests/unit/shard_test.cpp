@@ -1,0 +1,536 @@
+// Values on several devices, computed (row P6, amendments C8 and C22). The oracle is one device:
+// the interpreter on the same graph over leaves that nothing splits.
+#include <numeric>
+
+#include "check.hpp"
+#include "koine/engine/step.hpp"
+#include "koine/interp/bounded.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/lower/schedule.hpp"
+#include "koine/nn/nn.hpp"
+#include "koine/nn/optim.hpp"
+#include "koine/transform/gradient.hpp"
+
+namespace koine::test {
+namespace {
+
+constexpr int64_t size = 24;  // 2, 3, 4 and 8 divide it
+
+// n devices; of three the last one is interpreted.
+std::string devices(int64_t n) {
+  std::string out = "CPU";
+  for (int64_t i = 1; i < n; ++i) out += ",CPU:" + std::to_string(i);
+  return n == 3 ? "CPU,CPU:1,INTERP" : out;
+}
+
+UOp leaf_on(const Array& values, const std::string& where, int32_t axis) {
+  return buffer_from_host(shape_of(values.sizes), values.dtype, where, bytes_of(values).data(),
+                          axis);
+}
+
+// x has shape (24, 3, 4) or (3, 24, 4), and the axis of 24 is split; y of shape (3, 4) or (24, 4)
+// aligns with it on the right and is whole.
+using Build = std::function<UOp(const UOp& x, const UOp& y)>;
+struct Row {
+  const char* name;
+  Build build;
+};
+
+int64_t axis_of(const UOp& x) { return is_const(x.dim(0), size) ? 0 : 1; }
+UOp shape_like(const UOp& x, std::vector<int64_t> of_others) {
+  of_others.insert(of_others.begin() + axis_of(x), size);
+  return shape_of(of_others);
+}
+UOp number(const UOp& x, int64_t v) { return constant_int(x.dtype(), v); }
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> table = {
+      {"Add", [](auto& x, auto&) { return add(x, x); }},
+      {"Mul by what is whole", [](auto& x, auto& y) { return mul(y, x); }},
+      {"Max with a constant", [](auto& x, auto&) { return maximum(x, number(x, 2)); }},
+      {"Where", [](auto& x, auto& y) { return where(lt(y, x), number(x, 0), x); }},
+      {"Cast", [](auto& x, auto&) { return cast(x, DType::Float64); }},
+      {"Bitcast", [](auto& x, auto&) { return bitcast(x, DType::Int16); }},
+      {"Detach", [](auto& x, auto&) { return detach(add(x, x)); }},
+      {"Contiguous", [](auto& x, auto& y) { return add(contiguous(mul(x, x)), y); }},
+      {"ContiguousBackward",
+       [](auto& x, auto&) { return UOp::make(Op::ContiguousBackward, {add(x, x)}); }},
+      {"Permute", [](auto& x, auto&) { return permute(x, {2, 1, 0}); }},
+      {"Permute, and back",
+       [](auto& x, auto& y) {
+         return add(permute(add(permute(x, {2, 0, 1}), number(x, 1)), {1, 2, 0}), y);
+       }},
+      {"Flip off the axis",
+       [](auto& x, auto&) { return flip(x, axis_of(x) == 0 ? Ints{0, 1, 1} : Ints{1, 0, 1}); }},
+      {"Reshape, joined behind",
+       [](auto& x, auto&) {
+         return reshape(x, axis_of(x) == 0 ? shape_of({size, 12}) : shape_of({3, size * 4}));
+       }},
+      {"Reshape, split",
+       [](auto& x, auto&) {
+         return reshape(x, axis_of(x) == 0 ? shape_of({size, 2, 6}) : shape_of({3, 1, size, 2, 2}));
+       }},
+      {"Expand",
+       [](auto& x, auto&) {
+         const UOp one = axis_of(x) == 0 ? shape_of({size, 1, 3, 4}) : shape_of({3, size, 1, 4});
+         const UOp many = axis_of(x) == 0 ? shape_of({size, 5, 3, 4}) : shape_of({3, size, 5, 4});
+         return add(expand(reshape(x, one), many), number(x, 3));
+       }},
+      {"Pad with a fill",
+       [](auto& x, auto&) {
+         return pad(x, axis_of(x) == 0 ? shape_of({0, 1, 2}) : shape_of({1, 0, 2}),
+                    shape_like(x, {5, 7}), number(x, 9));
+       }},
+      {"Pad without one, reduced",
+       [](auto& x, auto&) {
+         return reduce(Op::Max,
+                       pad(x, axis_of(x) == 0 ? shape_of({0, 1, 2}) : shape_of({1, 0, 2}),
+                           shape_like(x, {5, 7})),
+                       {1 - axis_of(x), 2});
+       }},
+      {"Shrink off the axis",
+       [](auto& x, auto&) {
+         return shrink(x, axis_of(x) == 0 ? shape_of({0, 1, 2}) : shape_of({1, 0, 2}),
+                       shape_like(x, {2, 2}));
+       }},
+      {"Index before the axis",
+       [](auto& x, auto&) {
+         return index(axis_of(x) == 0 ? permute(x, {1, 0, 2}) : x, {index_const(2)});
+       }},
+      {"Index by a split tensor",
+       [](auto& x, auto& y) {
+         const UOp at = mod(cast(reduce(Op::Max, x, {1 - axis_of(x), 2}), DType::Int32),
+                            constant_int(DType::Int32, 3));
+         return index(y, {reshape(at, shape_of({size}))});
+       }},
+      {"Index by a whole tensor",
+       [](auto& x, auto& y) {
+         const UOp at = mod(cast(reshape(reduce(Op::Max, y, {0}), shape_of({4})), DType::Int32),
+                            constant_int(DType::Int32, 3));
+         return index(axis_of(x) == 0 ? permute(x, {1, 0, 2}) : x, {at});
+       }},
+      {"Stack",
+       [](auto& x, auto& y) {
+         return stack(std::vector<UOp>{
+             x, mul(x, x),
+             expand(reshape(y, axis_of(x) == 0 ? shape_of({1, 3, 4}) : shape_of({1, size, 4})),
+                    x.shape())});
+       }},
+      {"Load", [](auto& x, auto&) { return load(add(x, x)); }},
+      {"Load with a gate",
+       [](auto& x, auto& y) { return load(x, mul(x, number(x, 2)), lt(y, number(x, 1))); }},
+      {"After",
+       [](auto& x, auto& y) {
+         const UOp copy = contiguous(x);
+         return after(UOp::make(Op::Contiguous, {x}, {}, 77),
+                      {store(UOp::make(Op::Contiguous, {x}, {}, 77), add(mul(copy, copy), y))});
+       }},
+      {"Sum off the axis", [](auto& x, auto&) { return reduce(Op::Add, x, {1 - axis_of(x), 2}); }},
+      {"Sum over the axis", [](auto& x, auto&) { return reduce(Op::Add, x, {axis_of(x)}); }},
+      {"Sum of products over the axis",
+       [](auto& x, auto& y) { return reduce(Op::Add, mul(mul(x, x), y), {axis_of(x)}); }},
+      {"Sum over all", [](auto& x, auto&) { return reduce(Op::Add, x, {0, 1, 2}); }},
+      {"Max over the axis", [](auto& x, auto&) { return reduce(Op::Max, x, {axis_of(x)}); }},
+      {"Max over all", [](auto& x, auto&) { return reduce(Op::Max, x, {0, 1, 2}); }},
+      {"Mul over the axis and another", [](auto& x, auto&) { return reduce(Op::Mul, x, {0, 1}); }},
+      {"A sum that is read where it was made",
+       [](auto& x, auto&) { return mul(x, reduce(Op::Add, x, {axis_of(x)})); }},
+      {"GetTuple",
+       [](auto& x, auto& y) { return get_tuple(tuple(std::vector<UOp>{x, mul(x, y)}), 1); }},
+      {"Function",
+       [](auto& x, auto& y) {
+         const UOp a = param(0, x.shape(), x.dtype()), b = param(1, y.shape(), y.dtype());
+         return add(
+             get_tuple(function(tuple(std::vector<UOp>{mul(a, b)}), std::vector<UOp>{x, y}), 0), x);
+       }},
+      {"a copy to one device",
+       [](auto& x, auto&) { return add(copy_to(mul(x, x), Device("CPU:1")), number(x, 1)); }},
+      {"a copy to other devices",
+       [](auto& x, auto&) {
+         return add(copy_to(add(permute(x, {0, 1, 2}), x), Device("CPU:5,CPU:2,CPU:1")),
+                    number(x, 1));
+       }},
+      {"a copy to the same ones, split along axis 1",
+       [](auto& x, auto&) {
+         return mul(
+             copy_to(x, Placement{x.device() ? x.device() : Device("CPU"),
+                                  x.device().count() > 1 && is_const(x.dim(1), size) ? 1 : 0}),
+             number(x, 3));
+       }},
+  };
+  return table;
+}
+
+// The value of a row on devices against the interpreter's on one.
+void check_row(const Row& row, const Array& x, const Array& y, int64_t n, int32_t axis) {
+  const std::string where = devices(n);
+  const UOp one_x = leaf_on(x, "CPU", 0), one_y = leaf_on(y, "CPU", 0);
+  const UOp plain = row.build(one_x, one_y);
+  const UOp value = row.build(leaf_on(x, where, axis), leaf_on(y, where, -1));
+  SCOPED_TRACE(std::string(row.name) + " on " + where + ", axis " + std::to_string(axis) +
+               ", KOINE_TEST_SEED=" + std::to_string(test_seed()));
+  try {
+    const Bindings bindings{{one_x, x}, {one_y, y}};
+    const BoundedArray expected = options().strict ? BoundedArray{interpret(plain, bindings), {}}
+                                                   : interpret_bounded(plain, bindings);
+    // The graph of several devices means the same to the interpreter.
+    EXPECT_EQ(difference(interpret(plain, bindings), interpret(value, bindings_of(value))), "");
+    const UOp result = realize({value})[0];
+    EXPECT_EQ(difference(expected, array_of(result)), "") << to_text(value);
+    if (value.device().count() > 1) {
+      EXPECT_EQ(result.device(), value.device());
+      EXPECT_EQ(result.axis(), value.axis());
+    }
+  } catch (const std::exception& e) {
+    ADD_FAILURE() << e.what() << "\n" << to_text(value);
+  }
+}
+
+int64_t copies(const UOp& value) {
+  int64_t out = 0;
+  for (const Kernel& k : schedule({value})) out += k.ast.is(Op::CustomFunction) ? 1 : 0;
+  return out;
+}
+
+}  // namespace
+
+TEST(shard, spec_P6_every_op_of_the_placement_table_equals_one_device) {
+  in_both_modes([] {
+    std::mt19937_64 random(test_seed());
+    for (const Row& row : rows())
+      for (const int64_t n : {2, 3, 4, 8}) {
+        const DType dtype = random() % 3 == 0 ? DType::Int32 : DType::Float32;
+        const bool first = random() % 2 == 0;
+        const std::vector<int64_t> sizes =
+            first ? std::vector<int64_t>{size, 3, 4} : std::vector<int64_t>{3, size, 4};
+        check_row(row, random_array(random, sizes, dtype),
+                  random_array(random, {sizes[1], sizes[2]}, dtype), n, first ? 0 : 1);
+      }
+  });
+}
+
+TEST(shard, spec_P6_elementwise_ops_run_where_the_parts_are) {
+  for (const int64_t n : {2, 3, 4, 8}) {
+    const Tensor x = Tensor::arange(size * 3).reshape({size, 3}).shard(devices(n), 0);
+    const Tensor split = x.cast(DType::Float32).realize();
+    const UOp value = (split * split + Tensor(1.0)).exp().uop();
+    EXPECT_EQ(kernel_count({Tensor(value)}), n);
+    EXPECT_EQ(copies(value), 0);
+    // A sum over the parts: a partial result on each, all to all, and a fold on each.
+    const UOp sum = split.sum(0).uop();
+    EXPECT_EQ(copies(sum), n * (n - 1));
+    EXPECT_LE(kernel_count({Tensor(sum)}) - copies(sum), 2 * n);
+  }
+}
+
+TEST(shard, spec_amend_22_collectives_of_copies_come_back) {
+  std::mt19937_64 random(test_seed());
+  const Array values = random_array(random, {size, 5}, DType::Float32);
+  const Tensor x(leaf_on(values, "CPU", 0));
+  for (const int64_t n : {2, 3, 4, 8}) {
+    const std::string where = devices(n);
+    for (const std::optional<int64_t> axis :
+         {std::optional<int64_t>(0), std::optional<int64_t>()}) {
+      const Tensor there = x.shard(where, axis).realize();
+      EXPECT_EQ(there.device(), where);
+      EXPECT_EQ(there.shard_axis(), axis);
+      EXPECT_EQ(difference(values, array_of(there.uop())), "") << "read where it is";
+      const Tensor back = there.to("CPU").realize();
+      EXPECT_EQ(back.device(), "CPU");
+      EXPECT_EQ(difference(values, array_of(back.uop())), "");
+      EXPECT_EQ(there.to(where).shard_axis(), 0);
+      EXPECT_EQ(difference(values, array_of(there.to(where).realize().uop())), "");
+    }
+    // Device i holds the i-th part, and nothing else.
+    const Tensor split = x.shard(where, 0).realize();
+    EXPECT_EQ(memory_of(split.uop())->bytes(), size * 5 * 4);
+    EXPECT_EQ(copies(split.shard(where, 0).uop()), 0) << "it lies so";
+    EXPECT_EQ(copies((split + Tensor(1.0)).to("CPU").uop()), n - 1);
+  }
+  EXPECT_EQ(x.shard("CPU:1", 0).device(), "CPU:1");
+  // Parts of two and parts of three have common units.
+  const Tensor two = x.shard("CPU,CPU:1", 0).realize();
+  EXPECT_EQ(difference(values, array_of(two.to("CPU:3,CPU:1,CPU").realize().uop())), "");
+  EXPECT_EQ(copies(two.to("CPU:3,CPU:1,CPU").uop()), 3) << "two of the four runs are there";
+}
+
+TEST(shard, spec_amend_22_what_cannot_be_split_says_what_to_write) {
+  const Tensor x = Tensor::zeros({6, 5});
+  expect_error([&] { (void)x.shard("CPU,CPU:1", 1); },
+               {"shard of (6, 5)", "axis 1 of size 5", "2 devices CPU,CPU:1", "pad() it"});
+  expect_error([&] { (void)x.shard("CPU,CPU:1,CPU:2,CPU:3", 0); },
+               {"axis 0 of size 6", "multiple of 4"});
+  expect_error([&] { (void)x.shard("CPU,CPU:1", 2); }, {"shard", "axis 2"});
+  expect_error([&] { (void)x.shard("CPU,TPU", 0); }, {"TPU", "known devices"});
+  expect_error([&] { (void)x.shard("CPU,CPU:1,CPU:0", 0); }, {"name", "CPU", "twice"});
+  expect_error([&] { (void)Tensor::zeros({}).to("CPU,CPU:1"); }, {"scalar", "shard()"});
+  const Tensor split = x.shard("CPU,CPU:1", 0);
+  expect_error([&] { (void)split.flip({0}); },
+               {"Flip", "axis 0", "copy it to one device", "shard()"});
+  expect_error([&] { (void)split.shrink({{0, 3}, {0, 5}}); }, {"Shrink", "shard()"});
+  expect_error([&] { (void)(split + Tensor(leaf({6, 5}))); }, {"Add", "CPU,CPU:1", "to()"});
+}
+
+TEST(shard, empty_and_scalar_values_have_parts_too) {
+  for (const int64_t n : {2, 8}) {
+    const Tensor none = Tensor::zeros({0, 3}).shard(devices(n), 0).realize();
+    EXPECT_EQ((none + Tensor(1.0)).realize().numel(), 0);
+    EXPECT_EQ(none.sum().item<float>(), 0);
+    EXPECT_EQ(none.sum(0).realize().tolist<float>(), (std::vector<float>{0, 0, 0}));
+    const Tensor one = Tensor(3.5).shard(devices(n));
+    EXPECT_EQ((one * one).item<float>(), 12.25F);
+    EXPECT_EQ(one.shard_axis(), std::nullopt);
+    // One element on each device; of zeros the sum of several is +0, as on one device.
+    const Tensor zeros = Tensor::from(std::vector<float>(static_cast<size_t>(n), -0.0F), {n});
+    const Tensor sum = zeros.shard(devices(n), 0).sum();
+    EXPECT_EQ(std::signbit(sum.item<float>()), std::signbit(zeros.sum().item<float>()));
+  }
+}
+
+TEST(shard, random_numbers_are_those_of_one_device) {
+  auto draw = [](const std::string& where) {
+    Tensor::manual_seed(11);
+    return std::vector<Tensor>{Tensor::rand({size, 2}, where), Tensor::randn({size, 3}, where),
+                               Tensor::randint({size}, 0, 100, where)};
+  };
+  const std::vector<Tensor> one = draw("CPU");
+  for (const int64_t n : {2, 3, 4, 8}) {
+    const std::vector<Tensor> many = draw(devices(n));
+    for (size_t i = 0; i < one.size(); ++i) {
+      EXPECT_EQ(many[i].shard_axis(), 0);
+      EXPECT_EQ(copies(many[i].uop()), 0);
+    }
+    EXPECT_EQ(many[0].tolist<float>(), one[0].tolist<float>());
+    EXPECT_EQ(many[2].tolist<int>(), one[2].tolist<int>());
+  }
+}
+
+namespace {
+
+// A perceptron on a batch: whole parameters, split rows.
+struct Training {
+  std::vector<double> losses;
+  std::vector<Array> parameters;
+};
+Training train(const std::string& where, bool adam, DType dtype) {
+  Tensor::manual_seed(5);
+  const Tensor inputs = Tensor::uniform({size, 6}, -1, 1).cast(dtype).realize();
+  const Tensor wanted = Tensor::uniform({size, 2}, -1, 1).cast(dtype).realize();
+  std::vector<Tensor> parameters;
+  for (const Shape& shape : {Shape{6, 8}, Shape{8}, Shape{8, 2}, Shape{2}}) {
+    const Tensor p = Tensor::uniform(shape, -0.5, 0.5).cast(dtype).shard(where).clone().realize();
+    parameters.push_back(Tensor(p).requires_grad());
+  }
+  std::unique_ptr<nn::Optimizer> optimizer;
+  if (adam)
+    optimizer = std::make_unique<nn::Adam>(parameters, 0.01);
+  else
+    optimizer = std::make_unique<nn::SGD>(parameters, 0.1, 0.9);
+  const Tensor x = inputs.shard(where, 0).realize(), y = wanted.shard(where, 0).realize();
+  Training out;
+  for (int step = 0; step < 4; ++step) {
+    optimizer->zero_grad();
+    const Tensor hidden = (x.matmul(parameters[0]) + parameters[1]).tanh();
+    const Tensor loss = (hidden.matmul(parameters[2]) + parameters[3] - y).square().mean();
+    loss.backward();
+    optimizer->clip_grad_norm(5);
+    optimizer->step({loss});
+    out.losses.push_back(loss.item<double>());
+  }
+  for (const Tensor& p : parameters) {
+    EXPECT_EQ(p.shard_axis(), std::nullopt);
+    EXPECT_EQ(p.device(), Device(where).name());
+    out.parameters.push_back(array_of(p.realize().uop()));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST(shard, spec_P6_a_model_trains_on_parts_of_the_batch_as_on_all_of_it) {
+  in_both_modes([] {
+    for (const bool adam : {false, true}) {
+      const Training one = train("CPU", adam, DType::Float64);
+      for (const int64_t n : {2, 3, 4, 8}) {
+        SCOPED_TRACE(devices(n) + (adam ? ", Adam" : ", SGD"));
+        const Training many = train(devices(n), adam, DType::Float64);
+        for (size_t i = 0; i < one.losses.size(); ++i) {
+          if (options().strict)
+            EXPECT_EQ(many.losses[i], one.losses[i]);
+          else
+            EXPECT_NEAR(many.losses[i], one.losses[i], 1e-12);
+        }
+        for (size_t i = 0; i < one.parameters.size(); ++i)
+          for (size_t k = 0; k < one.parameters[i].data.size(); ++k) {
+            const double a = bits_to_double(DType::Float64, one.parameters[i].data[k]);
+            const double b = bits_to_double(DType::Float64, many.parameters[i].data[k]);
+            if (options().strict)
+              EXPECT_EQ(a, b);
+            else
+              EXPECT_NEAR(a, b, 1e-10);
+          }
+      }
+    }
+  });
+}
+
+TEST(shard, spec_P6_a_data_parallel_step_copies_gradients_alone) {
+  Options o = options();
+  o.strict = false;
+  const OptionScope scope(o);
+  for (const int64_t n : {2, 4}) {
+    const std::string where = devices(n);
+    Tensor w = Tensor::ones({6, 3}).shard(where).clone().realize();
+    w.requires_grad();
+    nn::SGD sgd({w}, 0.5);
+    const Tensor x = Tensor::rand({size, 6}, where).realize(),
+                 y = Tensor::rand({size, 3}, where).realize();
+    (x.matmul(w) - y).square().mean().backward();
+    const UOp grad = w.grad().uop();
+    EXPECT_EQ(grad.axis(), std::nullopt);
+    EXPECT_EQ(copies(grad), n * (n - 1));
+    const UOp next = (w.detach() - w.grad().detach() * Tensor(0.5)).uop();
+    EXPECT_EQ(copies(next), n * (n - 1)) << "each device updates what it has";
+    for (const Kernel& k : schedule({next}))
+      if (k.ast.is(Op::CustomFunction)) {
+        EXPECT_EQ(largest_bytes(k.buffers[0]), 6 * 3 * 4) << "a gradient";
+      }
+    sgd.step();
+    EXPECT_EQ(w.device(), where);
+  }
+}
+
+TEST(shard, spec_amend_8_replicas_hold_equal_bits) {
+  std::mt19937_64 random(test_seed());
+  in_both_modes([&] {
+    for (const int64_t n : {2, 3, 8}) {
+      const UOp x = leaf_on(random_array(random, {size, 64}, DType::Float32), devices(n), 0);
+      const UOp sum = realize({reduce(Op::Add, mul(x, x), {0})})[0];
+      ASSERT_EQ(sum.axis(), std::nullopt);
+      const Array first = array_of(sum);
+      for (int64_t i = 0; i < n; ++i) {  // each device's own copy
+        const Device device = x.device().part(static_cast<size_t>(i));
+        EXPECT_EQ(difference(first, array_of(realize({copy_to(sum, device)})[0])), "");
+      }
+    }
+  });
+}
+
+TEST(shard, spec_amend_8_replicated_is_checked_when_verifying) {
+  Options o = options();
+  o.verify = 2;
+  const OptionScope scope(o);
+  const Array unequal{DType::Float32, {2, 2}, {0, 0, 0, double_to_bits(DType::Float32, 1)}, {}};
+  const UOp x = leaf_on(unequal, "CPU,CPU:1", 0);
+  expect_error([&] { (void)realize({replicated(x, 0)}); },
+               {"Replicated", "CPU,CPU:1", "differ", "axis 0"});
+  const Array equal{DType::Float32, {2, 2}, {5, 7, 5, 7}, {}};
+  const UOp y = leaf_on(equal, "CPU,CPU:1", 0);
+  EXPECT_EQ(array_of(realize({replicated(y, 0)})[0]).data, (std::vector<Bits>{5, 7}));
+}
+
+TEST(shard, gradients_lie_where_their_targets_do) {
+  in_both_modes([] {
+    auto grads = [&](const std::string& where) {
+      std::mt19937_64 same(test_seed());
+      auto numbers = [&](const Shape& shape) {
+        std::vector<double> v(
+            static_cast<size_t>(shape.size() == 2 ? shape[0] * shape[1] : shape[0]));
+        for (double& d : v) d = static_cast<double>(same() % 17) - 8;
+        return Tensor::from(v, shape);
+      };
+      const Tensor a = numbers({size, 6}), b = numbers({size, 6}), w = numbers({6, 5}),
+                   c = numbers({size, 5});
+      const Tensor x = a.shard(where, 0).clone().realize(), z = b.shard(where, 1).clone().realize();
+      const Tensor v = w.shard(where).clone().realize(), e = c.realize();
+      // x stays in rows, z is in columns and comes to the rows, e lies on one device and goes to
+      // all.
+      const Tensor loss = ((x * z.shard(where, 0)).matmul(v) + e.shard(where, 0)).square().sum();
+      return loss.gradient({x, z, v, e});
+    };
+    const std::vector<Tensor> one = grads("CPU");
+    for (const int64_t n : {2, 3}) {
+      const std::vector<Tensor> many = grads(devices(n));
+      EXPECT_EQ(many[0].shard_axis(), 0);
+      EXPECT_EQ(many[1].shard_axis(), 1);
+      EXPECT_EQ(many[2].shard_axis(), std::nullopt);
+      EXPECT_EQ(many[3].device(), "CPU");
+      for (size_t i = 0; i < one.size(); ++i)  // whole numbers: exact in any order
+        EXPECT_EQ(many[i].tolist<double>(), one[i].tolist<double>()) << i;
+    }
+  });
+}
+
+TEST(shard, a_broadcast_inside_of_a_step_has_the_gradient_of_its_source) {
+  const Tensor w = Tensor::from<float>({1, 2, 3}).realize();
+  const Tensor x = Tensor::arange(12).reshape({4, 3}).cast(DType::Float32);
+  for (const int64_t n : {2, 4}) {
+    const Tensor g = (x.shard(devices(n), 0) * w.shard(devices(n))).sum().gradient({w})[0];
+    EXPECT_EQ(g.device(), "CPU");
+    EXPECT_EQ(g.tolist<float>(), (std::vector<float>{18, 22, 26}));
+  }
+}
+
+TEST(shard, assignments_go_to_each_part) {
+  for (const int64_t n : {2, 3, 4, 8}) {
+    SCOPED_TRACE(n);
+    const std::string where = devices(n);
+    Tensor x = Tensor::zeros({size, 3}, DType::Int32).shard(where, 0).clone().realize();
+    const Tensor rows = Tensor::arange(size).reshape({size, 1});
+    x.assign(rows.expand({size, 3}));
+    EXPECT_EQ(x.device(), Device(where).name());
+    EXPECT_EQ(x.sum().item<int>(), 3 * size * (size - 1) / 2);
+    // Through a view off the axis, in place; of a value that lies otherwise.
+    Tensor column = x.shrink({{0, size}, {1, 2}});
+    column.assign((rows * Tensor(2)).shard(where));
+    EXPECT_EQ(x.sum().item<int>(), 4 * size * (size - 1) / 2);
+    EXPECT_EQ(x.shard_axis(), 0);
+    x.assign(x + x);
+    EXPECT_EQ(x.sum().item<int>(), 8 * size * (size - 1) / 2);
+  }
+}
+
+TEST(shard, a_captured_step_runs_again_and_prepared_ones_are_found) {
+  const UOp x = leaf({size, 3}, DType::Int32, 1), y = leaf({size, 3}, DType::Int32, 2);
+  const std::string where = devices(4);
+  const UOp a = realize({copy_to(x, Device(where))})[0],
+            b = realize({copy_to(y, Device(where))})[0];
+  const UOp product = mul(a, a);
+  CapturedStep step({reduce(Op::Add, product, {0}), product});
+  step.run();
+  EXPECT_EQ(difference(interpret(mul(x, x), bindings_of(x)), array_of(step.outputs()[1])), "");
+  step.replace(a, b);
+  step.run();
+  const UOp expected = reduce(Op::Add, mul(y, y), {0});
+  EXPECT_EQ(difference(interpret(expected, bindings_of(y)), array_of(step.outputs()[0])), "");
+  // The same request over other memory compiles nothing.
+  (void)realize({mul(b, add(b, b))});
+  const int64_t compiled = counters().compiled;
+  (void)realize({mul(a, add(a, a))});
+  EXPECT_EQ(counters().compiled, compiled);
+}
+
+TEST(shard, memory_of_all_parts_goes_with_the_tensor) {
+  const std::string where = devices(4);
+  auto in_use = [&] {
+    int64_t out = 0;
+    for (size_t i = 0; i < 4; ++i)
+      out += device_runtime(Device(where).part(i).name()).bytes_in_use();
+    return out;
+  };
+  clear_compile_cache();
+  const int64_t before = in_use();
+  {
+    const Tensor split = Tensor::ones({1024, 256}).shard(where, 0).realize();
+    const Tensor whole = Tensor::ones({1024, 256}).shard(where).realize();
+    const int64_t bytes = 1024 * 256 * 4 * 5;  // one in parts, one on each device
+    EXPECT_GE(in_use() - before, bytes);
+    EXPECT_LE(in_use() - before, bytes * 5 / 4) << "blocks have some room";
+  }
+  clear_compile_cache();  // which keeps the numbers that tensors are filled with
+  EXPECT_EQ(in_use(), before);
+}
+
+}  // namespace koine::test
