@@ -165,10 +165,11 @@ LoweredKernel lower(const Piece& kernel, const Work& work, const Target& target,
 UOp callified(const Given& g) {
   if (!g.stage.empty()) return g.graph;
   const UOp& value = g.graph;
-  const Device device = value.device() ? value.device() : Device(default_device());
+  const Placement place =
+      value.device() ? value.node()->placement : Placement{Device(default_device())};
   const UOp to = value.is(Op::After)  // in memory already
                      ? UOp()
-                     : new_buffer(value.shape(), value.dtype(), device);
+                     : new_buffer(value.shape(), value.dtype(), place.device, place.axis);
   return callify({value}, {to}).body;
 }
 

@@ -12,17 +12,19 @@
 #include "koine/nn/nn.hpp"
 #include "koine/nn/optim.hpp"
 #include "koine/transform/gradient.hpp"
+#include "remote_device.hpp"
 
 namespace koine::test {
 namespace {
 
 constexpr int64_t size = 24;  // 2, 3, 4 and 8 divide it
 
-// n devices; of three the last one is interpreted.
+// n devices; of three the last one is interpreted, and of four the host does not see two.
 std::string devices(int64_t n) {
+  register_remote_device();
   std::string out = "CPU";
   for (int64_t i = 1; i < n; ++i) out += ",CPU:" + std::to_string(i);
-  return n == 3 ? "CPU,CPU:1,INTERP" : out;
+  return n == 3 ? "CPU,CPU:1,INTERP" : n == 4 ? "CPU,REMOTE,CPU:2,REMOTE:1" : out;
 }
 
 UOp leaf_on(const Array& values, const std::string& where, int32_t axis) {
@@ -141,7 +143,7 @@ const std::vector<Row>& rows() {
        [](auto& x, auto& y) { return get_tuple(tuple(std::vector<UOp>{x, mul(x, y)}), 1); }},
       {"Function",
        [](auto& x, auto& y) {
-         const UOp a = param(0, x.shape(), x.dtype()), b = param(1, y.shape(), y.dtype());
+         const UOp a = argument_param(0, x), b = argument_param(1, y);
          return add(
              get_tuple(function(tuple(std::vector<UOp>{mul(a, b)}), std::vector<UOp>{x, y}), 0), x);
        }},
@@ -513,7 +515,7 @@ TEST(shard, a_captured_step_runs_again_and_prepared_ones_are_found) {
 }
 
 TEST(shard, memory_of_all_parts_goes_with_the_tensor) {
-  const std::string where = devices(4);
+  const std::string where = "CPU,CPU:1,CPU:2,CPU:3";
   auto in_use = [&] {
     int64_t out = 0;
     for (size_t i = 0; i < 4; ++i)
@@ -531,6 +533,146 @@ TEST(shard, memory_of_all_parts_goes_with_the_tensor) {
   }
   clear_compile_cache();  // which keeps the numbers that tensors are filled with
   EXPECT_EQ(in_use(), before);
+}
+
+TEST(shard, numbers_that_change_are_arguments_on_each_device) {
+  const Tensor x = Tensor::arange(size).cast(DType::Float32).shard(devices(4), 0).realize();
+  EXPECT_EQ((x * Tensor(2.5)).sum().item<float>(), 690);
+  EXPECT_EQ((x * Tensor(3.5)).sum().item<float>(), 966);
+  const int64_t compiled = counters().compiled;
+  EXPECT_EQ((x * Tensor(4.5)).sum().item<float>(), 1242);
+  EXPECT_EQ(counters().compiled, compiled);
+  // What moves between devices keeps its numbers: they would be needed on each.
+  const Tensor y = Tensor::arange(size).cast(DType::Float32).realize();
+  for (const double by : {2.0, 3.0, 4.0})
+    EXPECT_EQ(((y.to("CPU:1") * Tensor(by)).to("CPU") + Tensor(by)).sum().item<float>(),
+              by * size * (size - 1) / 2 + by * size);
+}
+
+namespace {
+
+struct Method {
+  const char* name;
+  std::function<Tensor(const Tensor&)> run;
+  std::vector<const char*> rows, columns;  // what a refusal names; none: it is computed
+};
+
+const std::vector<Method>& methods() {
+  auto classes = [](const Tensor& x) {
+    return x.abs().cast(DType::Int32).mod(Tensor(6)).cast(DType::Int64);
+  };
+  auto labels = [](const Tensor& x) {
+    const bool several = x.uop().device().count() > 1;
+    return Tensor::arange(size).mod(Tensor(6)).shard(
+        x.device(), several ? std::optional<int64_t>(0) : std::optional<int64_t>());
+  };
+  static const std::vector<Method> table = {
+      {"softmax", [](auto& x) { return x.softmax(); }, {}, {}},
+      {"layernorm", [](auto& x) { return x.layernorm(1); }, {}, {}},
+      {"var", [](auto& x) { return x.var(0); }, {}, {}},
+      {"argmax", [](auto& x) { return x.argmax(0); }, {}, {}},
+      {"cumsum", [](auto& x) { return x.cumsum(0); }, {}, {}},
+      {"gram",
+       [](auto& x) { return x.transpose(0, 1).matmul(x); },
+       {},
+       {"Mul", "axis 0 and axis 1"}},
+      {"sort", [](auto& x) { return x.sort(1).first; }, {"Index"}, {"sort", "CmpLt"}},
+      {"roll", [](auto& x) { return x.roll(1, 1); }, {}, {"Shrink", "axis 1"}},
+      {"cat", [](auto& x) { return Tensor::cat({x, x}, 1); }, {}, {"Pad", "axis 1"}},
+      {"stack", [](auto& x) { return Tensor::stack({x, x}, 1); }, {}, {}},
+      {"flatten", [](auto& x) { return x.flatten(); }, {}, {"Reshape", "no axis"}},
+      {"pad", [](auto& x) { return x.pad({{0, 0}, {1, 2}}); }, {}, {"Pad", "axis 1"}},
+      {"index_select",
+       [](auto& x) { return x.index_select(1, Tensor::from<int>({0, 2, 1}).shard(x.device())); },
+       {},
+       {"Index", "axis 0"}},
+      {"cross_entropy",
+       [labels](auto& x) { return x.cross_entropy(labels(x)); },
+       {},
+       {"Where", "axis 0 and axis 2"}},
+      {"gather", [classes](auto& x) { return x.gather(1, classes(x)); }, {}, {"Where"}},
+      {"conv2d",
+       [](auto& x) { return x.reshape({size, 1, 2, 3}).conv2d(Tensor::ones({2, 1, 1, 2})); },
+       {},
+       {"Reshape"}},
+      {"attention",
+       [](auto& x) {
+         const Tensor y = x.reshape({size, 3, 2});
+         return y.matmul(y.transpose(1, 2)).softmax().matmul(y);
+       },
+       {},
+       {"split along axis 1 and axis 2"}},
+      {"gradient of softmax",
+       [](auto& x) { return x.softmax().square().sum().gradient({x})[0]; },
+       {},
+       {}},
+      {"gradient of var", [](auto& x) { return x.var(0).square().sum().gradient({x})[0]; }, {}, {}},
+  };
+  return table;
+}
+
+}  // namespace
+
+TEST(shard, spec_P6_methods_give_the_values_of_one_device_or_refuse) {
+  std::mt19937_64 random(test_seed());
+  std::vector<float> numbers(size * 6);
+  for (float& v : numbers) v = static_cast<float>(static_cast<int>(random() % 41) - 20) / 4;
+  const Tensor one = Tensor::from(numbers, {size, 6});
+  for (const Method& method : methods()) {
+    const Tensor plain = method.run(one);
+    const UOp graph = plain.uop();
+    const BoundedArray expected = interpret_bounded(graph, bindings_of(graph));
+    for (const int64_t axis : {-1, 0, 1}) {
+      SCOPED_TRACE(std::string(method.name) + ", axis " + std::to_string(axis));
+      const auto split = axis < 0 ? std::optional<int64_t>() : std::optional(axis);
+      const Tensor x = one.shard(devices(3), split).realize();
+      const auto compute = [&] { return array_of(realize({method.run(x).uop()})[0]); };
+      const auto& refusal = axis == 0   ? method.rows
+                            : axis == 1 ? method.columns
+                                        : std::vector<const char*>();
+      if (refusal.empty())
+        EXPECT_EQ(difference(expected, compute()), "");
+      else
+        expect_error([&] { (void)compute(); }, {refusal.begin(), refusal.end()});
+    }
+  }
+}
+
+TEST(shard, functions_and_symbolic_sizes_know_of_parts) {
+  const Tensor x = Tensor::arange(size * 6).reshape({6, size}).cast(DType::Float64).realize();
+  const Tensor w = (Tensor::arange(6).cast(DType::Float64) - Tensor(2.0)).reshape({6, 1}).realize();
+  for (const Resolve how : {Resolve::Substitute, Resolve::Precompile}) {
+    const auto f =
+        koine::function([](const Tensor& a, const Tensor& b) { return (a * b).square(); }, how);
+    const Tensor y = f(x, w), g = y.sum().gradient({x, w})[1];
+    for (const int64_t n : {2, 3}) {
+      const Tensor parts = x.shard(devices(n), 1).clone().realize(),
+                   whole = w.shard(devices(n)).clone().realize();
+      const Tensor z = f(parts, whole);
+      EXPECT_EQ(z.shard_axis(), 1);
+      EXPECT_EQ(z.tolist<double>(), y.tolist<double>());
+      const std::vector<Tensor> gradients = z.sum().gradient({parts, whole});
+      EXPECT_EQ(gradients[0].shard_axis(), 1);
+      EXPECT_EQ(gradients[1].shard_axis(), std::nullopt);
+      EXPECT_EQ(gradients[1].tolist<double>(), g.tolist<double>());
+    }
+  }
+  // The part of a device has its present elements at the front, as memory of one device does.
+  const Variable n("rows", 1, 6);
+  for (const int64_t rows : {5, 2})
+    for (const int64_t axis : {0, 1}) {
+      const Tensor all = axis == 0 ? x.transpose(0, 1).realize() : x;
+      const Size present = n.bind(rows);
+      const auto cut = [&](const Tensor& t) {
+        return (axis == 0 ? t.shrink({{0, size}, {0, present}})
+                          : t.shrink({{0, present}, {0, size}})) *
+               Tensor(2.0);
+      };
+      const Tensor split = cut(all.shard(devices(4), axis).realize());
+      EXPECT_EQ(split.shard_axis(), axis);
+      EXPECT_EQ(split.tolist<double>(), cut(all).tolist<double>());
+      EXPECT_EQ(split.to("CPU").sum().item<double>(), cut(all).sum().item<double>());
+    }
 }
 
 }  // namespace koine::test

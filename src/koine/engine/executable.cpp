@@ -1,5 +1,6 @@
 #include "koine/engine/executable.hpp"
 
+#include <absl/container/flat_hash_map.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -105,6 +106,7 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
 void Executable::add_segments(const std::vector<Kernel>& kernels) {
   const std::vector<std::vector<size_t>> needs = dependencies_of(kernels);
   std::vector<size_t> segment_of;
+  absl::flat_hash_map<const DeviceRuntime*, size_t> last;  // segment of each queue
   for (size_t k = 0; k < kernels.size(); ++k) {
     const bool alone = kernels[k].ast.is(Op::CustomFunction);
     const bool goes_on = k > 0 && !alone && !kernels[k - 1].ast.is(Op::CustomFunction) &&
@@ -116,6 +118,13 @@ void Executable::add_segments(const std::vector<Kernel>& kernels) {
     for (const size_t n : needs[k])
       if (segment_of[n] != segment_of[k] && (alone || entries_[n].device != entries_[k].device))
         own.waits.push_back(segment_of[n]);
+    if (!alone) {
+      last[entries_[k].device] = segment_of[k];
+    } else if (kernels[k].buffers[0].is(Op::Buffer)) {
+      // The host fills a place in the arena that an earlier launch may still use for another.
+      const auto it = last.find(entries_[k].device);
+      if (it != last.end()) own.waits.push_back(it->second);
+    }
   }
 }
 

@@ -116,11 +116,11 @@ std::vector<bool> varying(const UOp& skeleton, const std::vector<Literal>& liter
   return seen.varies;
 }
 
-// What is computed on several devices would need its numbers on each.
-bool is_spread(const Callified& program) {
-  const auto& given = program.arguments;
-  return std::any_of(given.begin(), given.end(),
-                     [&](const UOp& a) { return !(a.device() == given[0].device()); });
+// Whether values move between devices: they would need the numbers on each.
+bool is_spread(const UOp& body, Device device) {
+  const NodeList order = toposort(body);
+  return std::any_of(order.begin(), order.end(),
+                     [&](const UOp& u) { return u.device() && !(u.device() == device); });
 }
 
 }  // namespace
@@ -128,7 +128,7 @@ bool is_spread(const Callified& program) {
 Callified take_out_literals(const Callified& program, const std::string& device,
                             VariableValues& variables) {
   const std::vector<Literal> literals = literals_of(program.body);
-  if (literals.empty() || is_spread(program)) return program;
+  if (literals.empty() || is_spread(program.body, Device(device))) return program;
   auto placeholder = [&](size_t k) {
     const UOp& node = literals[k].node;
     return literals[k].axis ? offset_variable(literals[k], k)

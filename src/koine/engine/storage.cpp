@@ -50,9 +50,9 @@ std::shared_ptr<Memory> allocate_split(const UOp& buffer, int64_t bytes) {
   const auto count = static_cast<int64_t>(devices.count());
   int64_t run = 0;
   if (const auto axis = buffer.axis()) {
+    const std::vector<int64_t> sizes = present_sizes(buffer);  // they lie at the front of a part
     run = item_size(buffer.dtype());
-    for (size_t k = *axis; k < buffer.rank(); ++k)
-      run *= static_cast<int64_t>(buffer.dim(k).bounds().high);
+    for (size_t k = *axis; k < sizes.size(); ++k) run *= sizes[k];
     run /= count;
   }
   std::vector<std::shared_ptr<Memory>> parts;

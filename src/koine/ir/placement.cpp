@@ -7,6 +7,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/derive.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 
@@ -107,10 +108,10 @@ int32_t indexed(Sources src, const Device& device) {
 }
 
 int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, const Device& device) {
-  if (is_elementwise(op))
-    return joined(op, src, [&](size_t k) {  // shapes align on the right
-      return static_cast<int64_t>(rank_of(value, src)) - static_cast<int64_t>(src[k].rank());
-    });
+  auto aligned = [&](size_t k) {  // on the right
+    return static_cast<int64_t>(rank_of(value, src)) - static_cast<int64_t>(src[k].rank());
+  };
+  if (is_elementwise(op)) return joined(op, src, aligned);
   const int32_t axis = src.empty() ? whole : axis_of(src[0]);
   const auto at = static_cast<size_t>(axis);
   switch (op) {
@@ -118,7 +119,8 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
     case Op::Buffer:
       return split_along(op, std::get<BufferArg>(arg).axis, src, value, device);
     case Op::Load:
-      return std::get<LoadArg>(arg).device ? split_along(op, 0, src, value, device) : axis;
+      return std::get<LoadArg>(arg).device ? split_along(op, 0, src, value, device)
+                                           : joined(op, src, aligned);
     case Op::Stack:
       return joined(op, src, [](size_t) { return 1; });
     case Op::Index:
@@ -167,8 +169,23 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
 }
 
 // Ops that compute with all their sources at once, so these must lie on one device.
-bool combines(Op op) {
-  return is_elementwise(op) || op == Op::Stack || op == Op::Index || op == Op::Store;
+bool combines(Op op, Sources src) {
+  return is_elementwise(op) || op == Op::Stack || op == Op::Index || op == Op::Store ||
+         (op == Op::Load && src.size() > 1);
+}
+
+// What a body says of its results holds for arguments that lie as its Params do.
+void require_params(Sources src) {
+  for (const UOp& u : toposort(src[0])) {
+    if (!u.is(Op::Param) || u.as<BufferArg>().slot < 0) continue;
+    const size_t k = static_cast<size_t>(u.as<BufferArg>().slot) + 1;
+    if (k >= src.size() || src[k].device().count() == 1) continue;
+    KOINE_REQUIRE(
+        u.device() == src[k].device() && axis_of(u) == axis_of(src[k]), Value,
+        "Function: argument {} of shape {} lies on the devices {}, which the Param of the "
+        "body does not say: make it with argument_param()",
+        k - 1, shape_text(src[k]), src[k].device().name());
+  }
 }
 
 }  // namespace
@@ -180,12 +197,15 @@ Placement derive_placement(Op op, Sources src, const Arg& arg, const Derived& va
   for (size_t i = 0; i < src.size(); ++i) {
     const Device device = src[i].device();
     if (!placement.device) placement.device = device;
-    if (device && !(device == placement.device) && combines(op))
+    if (device && !(device == placement.device) && combines(op, src))
       raise(ErrorKind::Device,
             "{}: source {} of shape {} is on {}, but an earlier one is on {}: copy one of them to "
-            "the other's device with to()",
-            op_name(op), i, shape_text(src[i]), device.name(), placement.device.name());
+            "the other's device with to(){}",
+            op_name(op), i, shape_text(src[i]), device.name(), placement.device.name(),
+            device.count() > 1 || placement.device.count() > 1 ? ", or to all of them with shard()"
+                                                               : "");
   }
+  if (placement.device.count() > 1 && op == Op::Function) require_params(src);
   if (placement.device.count() > 1)
     placement.axis = split_axis(op, src, arg, value, placement.device);
   return placement;
