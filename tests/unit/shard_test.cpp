@@ -9,6 +9,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/schedule.hpp"
+#include "koine/lower/shard.hpp"
 #include "koine/nn/nn.hpp"
 #include "koine/nn/optim.hpp"
 #include "koine/transform/gradient.hpp"
@@ -449,8 +450,11 @@ TEST(shard, gradients_lie_where_their_targets_do) {
       const Tensor v = w.shard(where).clone().realize(), e = c.realize();
       // x stays in rows, z is in columns and comes to the rows, e lies on one device and goes to
       // all.
-      const Tensor loss = ((x * z.shard(where, 0)).matmul(v) + e.shard(where, 0)).square().sum();
-      return loss.gradient({x, z, v, e});
+      // u is whole, and read in rows.
+      const Tensor u = b.shard(where).clone().realize();
+      const Tensor loss =
+          ((x * z.shard(where, 0) * u).matmul(v) + e.shard(where, 0)).square().sum();
+      return loss.gradient({x, z, v, e, u});
     };
     const std::vector<Tensor> one = grads("CPU");
     for (const int64_t n : {2, 3}) {
@@ -459,6 +463,7 @@ TEST(shard, gradients_lie_where_their_targets_do) {
       EXPECT_EQ(many[1].shard_axis(), 1);
       EXPECT_EQ(many[2].shard_axis(), std::nullopt);
       EXPECT_EQ(many[3].device(), "CPU");
+      EXPECT_EQ(many[4].shard_axis(), std::nullopt);
       for (size_t i = 0; i < one.size(); ++i)  // whole numbers: exact in any order
         EXPECT_EQ(many[i].tolist<double>(), one[i].tolist<double>()) << i;
     }
@@ -655,6 +660,9 @@ TEST(shard, functions_and_symbolic_sizes_know_of_parts) {
       EXPECT_EQ(gradients[0].shard_axis(), 1);
       EXPECT_EQ(gradients[1].shard_axis(), std::nullopt);
       EXPECT_EQ(gradients[1].tolist<double>(), g.tolist<double>());
+      // The cotangent of what is whole comes in parts.
+      const Tensor squares = (f(whole, whole) * parts).sum().gradient({whole})[0];
+      EXPECT_EQ(squares.tolist<double>(), (f(w, w) * x).sum().gradient({w})[0].tolist<double>());
     }
   }
   // The part of a device has its present elements at the front, as memory of one device does.
@@ -673,6 +681,70 @@ TEST(shard, functions_and_symbolic_sizes_know_of_parts) {
       EXPECT_EQ(split.tolist<double>(), cut(all).tolist<double>());
       EXPECT_EQ(split.to("CPU").sum().item<double>(), cut(all).sum().item<double>());
     }
+}
+
+TEST(shard, what_runs_on_one_device_is_refused_on_several) {
+  const UOp x = param(0, shape_of({4}), DType::Int32, Device("CPU,CPU:1"));
+  const UOp custom = UOp::make(Op::CustomFunction, {}, std::string("f"));
+  const UOp call = UOp::make(Op::Call, {custom, x});
+  expect_error([&] { (void)on_each_device(sink(std::vector<UOp>{call})); },
+               {"Call", "shape (4,)", "CPU,CPU:1", "copy that to one device first, such as CPU"});
+  const UOp gated = UOp::make(Op::Load, {x, x, lt(x, x)}, LoadArg{x.device(), {}});
+  expect_error([&] { (void)on_each_device(sink(std::vector<UOp>{store(x, gated)})); },
+               {"Load", "gate", "copy"});
+  const UOp plain = param(0, shape_of({4}), DType::Int32, Device("CPU"));
+  const UOp program = sink(std::vector<UOp>{store(plain, add(plain, plain))});
+  EXPECT_EQ(on_each_device(program), program) << "nothing to do";
+  const UOp body = tuple(std::vector<UOp>{add(param(0, x.shape(), x.dtype()), x)});
+  expect_error([&] { (void)function(body, std::vector<UOp>{x}); },
+               {"Function", "argument 0", "CPU,CPU:1", "argument_param"});
+}
+
+TEST(shard, stores_on_one_device_and_on_others_run_in_one_program) {
+  const Array numbers{DType::Int32, {4}, {1, 2, 3, 4}, {}};
+  for (const bool first : {true, false}) {
+    const UOp two = leaf_on(numbers, "CPU,CPU:1", 0),
+              four = leaf_on(numbers, "CPU:1,CPU:2,CPU,CPU:3", 0),
+              one = leaf_on(numbers, "CPU:1", 0);
+    const UOp a = store(two, add(two, two)), b = store(four, mul(four, four)),
+              c = store(one, add(one, one));
+    const UOp result = after(first ? two : one, std::vector<UOp>{first ? a : c, b, first ? c : a});
+    EXPECT_EQ(array_of(realize({result})[0]).data, (std::vector<Bits>{2, 4, 6, 8}));
+    EXPECT_EQ(array_of(four).data, (std::vector<Bits>{1, 4, 9, 16}));
+    EXPECT_EQ(array_of(first ? one : two).data, (std::vector<Bits>{2, 4, 6, 8}));
+  }
+}
+
+// The specification writes its collectives in these ops: each is computed as it stands.
+TEST(shard, spec_P6_collectives_in_the_form_of_the_specification_are_computed) {
+  std::mt19937_64 random(test_seed());
+  for (const int64_t n : {2, 3, 4, 8}) {
+    const Device all(devices(n));
+    const int64_t s = size;
+    const UOp t = leaf_on(random_array(random, {n * s}, DType::Int32), all.name(), 0);
+    const UOp one = leaf_on(random_array(random, {s}, DType::Int32), "CPU", 0);
+    const auto to_each = [&](const UOp& x, int64_t length) {
+      return replicated(
+          copy_to(expand(reshape(x, shape_of({1, length})), shape_of({n, length})), all), 0);
+    };
+    const UOp scattered = permute(reshape(t, shape_of({n, n, s / n})), {1, 0, 2});
+    const UOp reduced = reshape(reduce(Op::Add, copy_to(scattered, all), {1}), shape_of({s}));
+    const std::vector<std::tuple<const char*, UOp, std::optional<size_t>>> forms = {
+        {"broadcast", to_each(one, s), std::nullopt},
+        {"scatter", copy_to(one, all), 0},
+        {"gather", copy_to(t, all.part(0)), std::nullopt},
+        {"reduce", reduce(Op::Add, reshape(copy_to(t, all.part(0)), shape_of({n, s})), {0}),
+         std::nullopt},
+        {"allgather", to_each(t, n * s), std::nullopt},
+        {"reduce_scatter", reduced, 0},
+        {"allreduce", to_each(reduced, s), std::nullopt}};
+    for (const auto& [name, value, axis] : forms) {
+      SCOPED_TRACE(std::string(name) + " on " + all.name());
+      EXPECT_EQ(value.axis(), axis);
+      EXPECT_EQ(difference(interpret(value, bindings_of(value)), array_of(realize({value})[0])),
+                "");
+    }
+  }
 }
 
 }  // namespace koine::test

@@ -162,19 +162,23 @@ class Sharder {
     bool changed = false;
     for (const UOp& s : u.src()) {
       const Parts& all = parts(s);
-      if (all.size() > 1 && s.dtype() != DType::Void && !u.is(Op::Sink)) refuse(u, s);
+      if (all.size() > 1 && s.dtype() != DType::Void && !u.is(Op::Sink)) refuse(u);
       changed = changed || all.size() > 1 || !(all[0] == s);
       sources.insert(sources.end(), all.begin(), all.end());
     }
     return changed ? with_sources(u, sources) : u;
   }
 
-  [[noreturn]] static void refuse(const UOp& u, const UOp& operand) {
+  [[noreturn]] static void refuse(const UOp& u) {
+    const auto several = std::find_if(u.src().begin(), u.src().end(),
+                                      [](const UOp& s) { return s.device().count() > 1; });
+    KOINE_INVARIANT(several != u.src().end(), "{} lies on several devices, and no source of it",
+                    op_name(u.op()));
     raise(ErrorKind::Value,
           "{}: its operand of shape {} lies on the devices {}, and it runs on one: copy that to "
           "one device first, such as {}",
-          op_name(u.op()), shape_text(operand), operand.device().name(),
-          operand.device().part(0).name());
+          op_name(u.op()), shape_text(*several), several->device().name(),
+          several->device().part(0).name());
   }
 
   // What the i-th device computes of a value on several.
@@ -214,7 +218,7 @@ class Sharder {
       case Op::Group:
         return effects(u, i);
       default:
-        refuse(u, u);
+        refuse(u);
     }
   }
 
@@ -238,15 +242,15 @@ class Sharder {
     return with_sources(u, sources);
   }
 
-  // Each device's Stores are its own; those on one device stand with the first.
+  // Each device's Stores are its own; those on other devices stand with the first.
   UOp effects(const UOp& u, size_t i) const {
     std::vector<UOp> sources;
-    for (size_t k = 0; k < u.src().size(); ++k) {
-      const Parts& all = parts(u.src(k));
-      if (all.size() > 1)
+    for (const UOp& s : u.src()) {
+      const Parts& all = parts(s);
+      if (s.device() == u.device())
         sources.push_back(all[i]);
       else if (i == 0)
-        sources.push_back(all[0]);
+        sources.insert(sources.end(), all.begin(), all.end());
     }
     return with_sources(u, sources);
   }
@@ -254,6 +258,9 @@ class Sharder {
   // --- between devices -----------------------------------------------------------------------
 
   UOp copied(const UOp& load, size_t i) const {
+    KOINE_REQUIRE(load.src().size() == 1, Value,
+                  "Load: a gate and a copy to the devices {} are two steps: load first, then copy",
+                  load.device().name());
     const Device devices = load.device();
     return fetched(load.src(0), devices.part(i), {0, i, 1, devices.count()});
   }

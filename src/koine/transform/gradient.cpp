@@ -360,7 +360,9 @@ UOp gradient_function(const UOp& call, const std::vector<UOp>& output_cotangents
   for (size_t i = 0; i < body.src().size(); ++i) {
     if (!output_cotangents[i]) continue;
     outputs.push_back(body.src(i));
-    seeds.push_back(argument_param(static_cast<int64_t>(arguments.size()), body.src(i)));
+    const auto slot = static_cast<int64_t>(arguments.size());
+    const UOp& seed = output_cotangents[i];  // on several devices it may lie otherwise
+    seeds.push_back(argument_param(slot, seed.device().count() > 1 ? seed : body.src(i)));
     arguments.push_back(output_cotangents[i]);
   }
   std::vector<UOp> grads = gradient(outputs, seeds, params);
