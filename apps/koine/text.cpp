@@ -75,7 +75,7 @@ void require_closed(const UOp& value) {
                   "the value reads the Param of slot {}, which has no value outside of a Function: "
                   "use a Buffer",
                   u.as<BufferArg>().slot);
-    for (size_t i = u.is(Op::Function) ? 1 : 0; i < u.src().size(); ++i)
+    for (size_t i = u.is(Op::Function) || u.is(Op::Call) ? 1 : 0; i < u.src().size(); ++i)
       if (seen.insert(u.src(i).node()).second) stack.push_back(u.src(i).node());
   }
 }

@@ -7,5 +7,6 @@
 #include "koine/io/safetensors.hpp"
 #include "koine/nn/nn.hpp"
 #include "koine/nn/optim.hpp"
+#include "koine/tensor/custom.hpp"
 #include "koine/tensor/function.hpp"
 #include "koine/tensor/tensor.hpp"

@@ -69,7 +69,7 @@ class Printer {
  public:
   std::string run(const UOp& root) {
     std::string out;
-    for (const UOp& u : toposort(root)) {
+    for (const UOp& u : toposort_with_bodies(root)) {
       if (inlined(u)) continue;
       const std::string name = u == root ? "root" : fmt::format("n{}", names_.size());
       const std::string text = expression(u);

@@ -80,8 +80,8 @@ class Numbers {
 
 std::vector<UOp> variables_of(const UOp& graph) {
   std::map<std::string, UOp> found;
-  for (const UOp& u : toposort(graph))
-    if (is_variable(u) && !is_bound(u)) found.emplace(u.as<BufferArg>().name, u);
+  for (const UOp& u : variables_below(graph))
+    if (!is_bound(u)) found.emplace(u.as<BufferArg>().name, u);
   std::vector<UOp> out;
   for (const auto& [name, u] : found) out.push_back(u);
   return out;

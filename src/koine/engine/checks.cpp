@@ -65,7 +65,7 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
       const UOp& b = c.arguments[k];
       buffers.emplace(param_for(static_cast<int64_t>(k), b), b);
     }
-    const UOp body = substitute(substitute(c.body, bindings), buffers);
+    const UOp body = substitute(with_values(c.body, bindings), buffers);
     return change ? change("callify", body) : body;
   };
   StageCheck check{"callify",      sink(effects),  over_buffers(made),

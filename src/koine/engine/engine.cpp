@@ -52,6 +52,10 @@ UOp realized_buffer(const UOp& value) {
   return buffer && buffer.device().name() == device_of(value) ? buffer : UOp();
 }
 
+bool calls_functions(const std::vector<UOp>& values) {
+  return (sink(values).node()->ops_below & mask_of(Op::CustomFunction)) != 0;
+}
+
 // Steps that run once, and what stays of them.
 class Realizer {
  public:
@@ -69,7 +73,9 @@ class Realizer {
     static auto& writing = *new std::recursive_mutex;
     const std::lock_guard lock(writing);
     check_promises(values, variables);  // these may run writes that the request waits for
-    const Updates updates(values, lasts);
+    // A function of the user's may fail halfway: then all contents are still those of before.
+    const bool in_place = !calls_functions(values);
+    const Updates updates(values, lasts, in_place);
     CapturedStep step(updates.values(), variables, CapturedStep::Checks::None);
     step.run();
     std::vector<UOp> out = step.outputs_;

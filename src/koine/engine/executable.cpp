@@ -9,10 +9,12 @@
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
+#include "koine/differential/run.hpp"
 #include "koine/engine/checks.hpp"
 #include "koine/engine/compile.hpp"
 #include "koine/engine/counting.hpp"
 #include "koine/engine/storage.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
@@ -46,8 +48,7 @@ void copy(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset, int6
 
 Executable::Executable(const UOp& program, const std::string& device, const StageChange& change)
     : device_(device) {
-  for (const UOp& u : toposort(program))
-    if (is_variable(u)) variables_.push_back(u);
+  variables_ = variables_below(program);
   const UOp scheduled = schedule_of(program, change);
   schedule_ = planned(scheduled, change);
   dump_stage("plan", [&] { return to_text(schedule_); });
@@ -87,8 +88,9 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
     return static_cast<size_t>(std::find(given_.begin(), given_.end(), given) - given_.begin());
   };
   for (const Kernel& k : kernels) {
-    Entry entry{&runtime_of(k.device()),  nullptr,           places_.size(), k.buffers.size(),
-                variable_numbers_.size(), k.variables.size()};
+    Entry entry{&runtime_of(k.device()), k.call,           nullptr,
+                places_.size(),          k.buffers.size(), variable_numbers_.size(),
+                k.variables.size()};
     for (const UOp& b : k.buffers) {
       const BufferArg& arg = b.as<BufferArg>();
       if (b.is(Op::Param))
@@ -217,9 +219,15 @@ void Submission::run() {
   const double begin = now_seconds();
   if (!ready_) make_ready();
   const Executable& e = *executable_;
-  for (size_t s = 0; s < e.segments_.size(); ++s) submit(e.segments_[s], s);
-  for (size_t s = 0; s < e.segments_.size(); ++s)
-    e.entries_[e.segments_[s].first].device->queue().wait(submitted_[s]);
+  for (size_t s = 0; s < e.segments_.size(); ++s) {
+    try {
+      submit(e.segments_[s], s);
+    } catch (...) {  // a function of the host; what runs still uses the memory
+      wait_for_segments(s);
+      throw;
+    }
+  }
+  wait_for_segments(e.segments_.size());
   const double seconds = now_seconds() - begin;
   count([&](Counters& c) {
     c.kernels += static_cast<int64_t>(e.entries_.size());
@@ -229,6 +237,12 @@ void Submission::run() {
     for (const Executable::Arena& a : e.arenas_)
       c.temporary_bytes = std::max(c.temporary_bytes, a.bytes);
   });
+}
+
+void Submission::wait_for_segments(size_t count) {
+  const Executable& e = *executable_;
+  for (size_t s = 0; s < count; ++s)
+    e.entries_[e.segments_[s].first].device->queue().wait(submitted_[s]);
 }
 
 void Submission::submit(const Executable::Segment& segment, size_t number) {
@@ -245,11 +259,38 @@ void Submission::submit(const Executable::Segment& segment, size_t number) {
       first.device->queue().submit({commands_.data() + segment.first, segment.count});
 }
 
-// A copy between devices.
+// A copy between devices, or a function of the user's.
 void Submission::run_on_host(const Executable::Entry& entry) {
+  if (!is_copy(entry.call.src(0))) return call_on_host(entry);
   const Executable::Place* places = executable_->places_.data() + entry.first_place;
   copy(*memory_[places[0].memory], places[0].offset, *memory_[places[1].memory], places[1].offset,
        sizes_[entry.first_place]);
+}
+
+void Submission::call_on_host(const Executable::Entry& entry) {
+  const Kernel kernel(entry.call);
+  const auto& name = kernel.ast.as<std::string>();
+  std::unordered_map<std::string, int64_t> variables;
+  for (size_t i = 0; i < kernel.variables.size(); ++i)
+    variables[kernel.variables[i].as<BufferArg>().name] = values_[entry.first_variable + i];
+  std::vector<HostResult> results;
+  std::vector<HostArgument> arguments;
+  for (size_t slot = 0; slot < kernel.buffers.size(); ++slot) {
+    const UOp& b = kernel.buffers[slot];
+    const Executable::Place& place = executable_->places_[entry.first_place + slot];
+    std::byte* const data = memory_[place.memory]->data();
+    KOINE_REQUIRE(data != nullptr, Device,
+                  "function '{}' runs on the host, which cannot see the memory of {}: copy its "
+                  "arguments to CPU with to()",
+                  name, entry.device->name());
+    std::vector<int64_t> sizes;
+    for (const UOp& d : b.shape().src()) sizes.push_back(evaluate_index(d, variables));
+    if (kernel.stores(slot))
+      results.push_back({b.dtype(), std::move(sizes), data + place.offset});
+    else
+      arguments.push_back({b.dtype(), std::move(sizes), data + place.offset});
+  }
+  run_host_function(kernel.ast, results, arguments);
 }
 
 void Submission::run_with_report(const Executable::Entry& entry) {

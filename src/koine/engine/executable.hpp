@@ -40,6 +40,7 @@ class Executable {
   // One Call.
   struct Entry {
     DeviceRuntime* device = nullptr;
+    UOp call;
     std::shared_ptr<Program> program;  // null: a function of the host
     size_t first_place = 0, places = 0;
     size_t first_variable = 0, variables = 0;
@@ -97,6 +98,8 @@ class Submission {
   void make_ready();
   void submit(const Executable::Segment& segment, size_t number);
   void run_on_host(const Executable::Entry& entry);
+  void call_on_host(const Executable::Entry& entry);
+  void wait_for_segments(size_t count);
   Launch launch_of(const Executable::Entry& entry) const;
   void run_with_report(const Executable::Entry& entry);
 

@@ -46,7 +46,8 @@ std::vector<Literal> literals_of(const UOp& body) {
   std::unordered_map<UOp, bool> numbers;  // and whether it may become an argument
   const NodeList order = toposort(body);
   for (const UOp& u : order) {
-    const bool values = is_elementwise(u.op()) || u.is(Op::Reshape) || u.is(Op::Store);
+    const bool values =
+        is_elementwise(u.op()) || u.is(Op::Reshape) || u.is(Op::Store) || u.is(Op::Contiguous);
     for (const UOp& s : u.src())
       if (is_number(s)) {
         const auto it = numbers.try_emplace(s, true).first;

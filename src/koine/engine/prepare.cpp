@@ -74,7 +74,7 @@ std::vector<bool> lasting(const std::vector<UOp>& values) {
   for (const UOp& u : toposort(sink(values))) {
     invalid.visit(u);
     bool v = is_variable(u) && !is_bound(u);
-    for (const UOp& s : u.src()) v = v || varies.at(s.node());
+    for (const UOp& s : sources_outside_body(u)) v = v || varies.at(s.node());
     varies.set(u.node(), v);
   }
   std::vector<bool> out;

@@ -59,7 +59,7 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
     position.push_back(number);
   }
   const bool symbolic = std::any_of(values_.begin(), values_.end(), [](const UOp& v) {
-    return v.is(Op::Param) || (v.node()->ops_below & mask_of(Op::Param)) != 0;
+    return (v.node()->ops_below & (mask_of(Op::Param) | mask_of(Op::Call))) != 0;
   });
   if (symbolic) {
     for (const UOp& v : values_) require_known_size(v);

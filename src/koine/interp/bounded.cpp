@@ -6,7 +6,10 @@
 #include <limits>
 #include <numbers>
 
+#include "koine/interp/call.hpp"
+#include "koine/interp/kernel.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/selection.hpp"
@@ -258,6 +261,10 @@ class BoundedInterpreter {
           (u.is(Op::Stack) && u.dtype() == DType::Index))
         continue;
       if (entries_.contains(u)) continue;
+      if (is_call_result(u)) {
+        called(u);
+        continue;
+      }
       Entry e{interpret(u, bindings_), {}, {}};
       bound(u, e);
       drop_zeros(e.error);
@@ -279,6 +286,30 @@ class BoundedInterpreter {
   Entry entry(const UOp& u) const {
     const auto it = entries_.find(u);
     return it != entries_.end() ? it->second : Entry{interpret(u, bindings_), {}, {}};
+  }
+
+  // All results of a Call, whose kernel takes the liberties of default mode.
+  void called(const UOp& result) {
+    const UOp& call = result.src(0);
+    std::vector<BoundedArray> arguments;
+    for (const UOp& a : sources_outside_body(call)) {
+      const Entry e = entry(a);
+      arguments.push_back({e.value, e.error});
+    }
+    std::vector<BoundedArray> made;
+    try {
+      made = interpret_call(call, arguments, bindings_, {true, true});
+    } catch (const Undetermined&) {
+      made = interpret_call(call, arguments, bindings_, {});
+      for (BoundedArray& m : made) m.error.assign(m.value.data.size(), unknown);
+    }
+    for (size_t k = 0; k < made.size(); ++k) {
+      const UOp node = get_tuple(call, static_cast<int64_t>(k));
+      if (entries_.contains(node)) continue;
+      drop_zeros(made[k].error);
+      bindings_.emplace(node, made[k].value);
+      entries_.emplace(node, Entry{std::move(made[k].value), std::move(made[k].error), {}});
+    }
   }
 
   void bound(const UOp& u, Entry& out) {
@@ -529,6 +560,7 @@ bool adds_products(const UOp& value) {
 
 bool has_liberties(const UOp& root) {
   for (const UOp& u : toposort(root)) {
+    if (u.is(Op::Call) && u.src(0).is(Op::Sink)) return true;
     if (!is_float(u.dtype())) continue;
     if (u.is(Op::Reduce) || u.is(Op::Mulacc) || is_function(u.op())) return true;
     if (u.is(Op::Add) && (u.node()->ops_below & mask_of(Op::Mul)) != 0) return true;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "koine/base/error.hpp"
+#include "koine/interp/call.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
@@ -151,7 +152,9 @@ class TensorInterpreter {
       case Op::After:
         return after_stores(u);
       case Op::GetTuple:
+        if (u.src(0).is(Op::Call)) return call_result(u);
         return get_tuple_value(u);
+      case Op::Call:
       case Op::Store:
       case Op::Group:
       case Op::Sink:
@@ -434,7 +437,19 @@ class TensorInterpreter {
     return interpret(body.src(index), inner);
   }
 
+  Array call_result(const UOp& u) {
+    const UOp& call = u.src(0);
+    auto it = calls_.find(call.node());
+    if (it == calls_.end()) {
+      std::vector<BoundedArray> arguments;
+      for (const UOp& a : sources_outside_body(call)) arguments.push_back({of(a), {}});
+      it = calls_.emplace(call.node(), interpret_call(call, arguments, bindings_, {})).first;
+    }
+    return it->second[static_cast<size_t>(u.as<int64_t>())].value;
+  }
+
   const Bindings& bindings_;
+  std::unordered_map<const Node*, std::vector<BoundedArray>> calls_;  // results
   std::optional<Versions> versions_;               // of the first root, where anything stores
   std::unordered_map<const Node*, Array> values_;  // references into it stay valid
   std::vector<UOp> keep_;

@@ -9,6 +9,22 @@
 namespace koine {
 namespace {
 
+// Whether a graph may hold Variables, in bodies too.
+bool may_vary(const UOp& graph) {
+  return (graph.node()->ops_below & (mask_of(Op::Param) | mask_of(Op::Call))) != 0;
+}
+
+// The graph and the bodies of its Calls, with Variables replaced.
+UOp with_each(const UOp& graph, const std::function<UOp(const UOp&)>& replacement) {
+  return transform_graph(graph, [&](const UOp&, const UOp& node) {
+    if (is_variable(node)) return replacement(node);
+    if (!node.is(Op::Call)) return node;
+    std::vector<UOp> src(node.src().begin(), node.src().end());
+    src[0] = with_each(src[0], replacement);
+    return with_sources(node, src);
+  });
+}
+
 UOp unbound(const UOp& bound) { return UOp::make(Op::Param, bound.src().first(3), bound.arg()); }
 
 }  // namespace
@@ -30,16 +46,22 @@ int64_t bound_value(const UOp& bound) { return const_int(bound.src(3)); }
 
 std::vector<UOp> variables_below(const UOp& graph) {
   std::vector<UOp> out;
-  if ((graph.node()->ops_below & mask_of(Op::Param)) == 0) return out;
-  for (const UOp& u : toposort(graph))
+  if (!may_vary(graph)) return out;
+  for (const UOp& u : toposort_with_bodies(graph))
     if (is_variable(u)) out.push_back(u);
   return out;
 }
 
 UOp without_values(const UOp& graph) {
-  if ((graph.node()->ops_below & mask_of(Op::Param)) == 0) return graph;
-  return transform_graph(
-      graph, [](const UOp&, const UOp& node) { return is_bound(node) ? unbound(node) : node; });
+  if (!may_vary(graph)) return graph;
+  return with_each(graph, [](const UOp& v) { return is_bound(v) ? unbound(v) : v; });
+}
+UOp with_values(const UOp& graph, const Substitution& values) {
+  if (values.empty()) return graph;
+  return with_each(graph, [&](const UOp& v) {
+    const auto it = values.find(v);
+    return it == values.end() ? v : it->second;
+  });
 }
 
 int64_t present_value(const UOp& index) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "koine/ir/graph.hpp"
 #include "koine/ir/uop.hpp"
 
 // Variables with values. `bind(n, 12)` stands for n in shapes and indices like n itself: what is
@@ -17,6 +18,8 @@ int64_t bound_value(const UOp& bound);
 std::vector<UOp> variables_below(const UOp& graph);
 /// The graph over Variables without values.
 UOp without_values(const UOp& graph);
+/// The graph with Variables replaced, those in bodies of Calls too.
+UOp with_values(const UOp& graph, const Substitution& values);
 
 /// An index scalar over bound Variables as a number. Throws Error (Key) naming a Variable that is
 /// not bound.

@@ -190,6 +190,9 @@ UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges) {
   src.insert(src.end(), ranges.begin(), ranges.end());
   return UOp::make(Op::Reduce, src, ReduceArg{op, {}});
 }
+UOp reduce_ranges(Op op, const UOp& a, std::initializer_list<UOp> ranges) {
+  return reduce_ranges(op, a, std::span<const UOp>(ranges.begin(), ranges.size()));
+}
 UOp identity_of(Op op, DType dtype) {
   if (op == Op::Add) return constant_int(dtype, 0);
   if (op == Op::Mul) return constant_int(dtype, 1);
@@ -266,8 +269,13 @@ UOp end(const UOp& body, std::span<const UOp> ranges) {
   src.insert(src.end(), ranges.begin(), ranges.end());
   return UOp::make(Op::End, src);
 }
+UOp end(const UOp& body, std::initializer_list<UOp> ranges) {
+  return end(body, std::span<const UOp>(ranges.begin(), ranges.size()));
+}
 UOp group(std::span<const UOp> effects) { return UOp::make(Op::Group, effects); }
+UOp group(std::initializer_list<UOp> effects) { return UOp::make(Op::Group, effects); }
 UOp sink(std::span<const UOp> effects) { return UOp::make(Op::Sink, effects); }
+UOp sink(std::initializer_list<UOp> effects) { return UOp::make(Op::Sink, effects); }
 UOp contiguous(const UOp& a) { return UOp::make(Op::Contiguous, {a}); }
 UOp detach(const UOp& a) { return UOp::make(Op::Detach, {a}); }
 UOp tuple(std::span<const UOp> values) { return UOp::make(Op::Tuple, values); }

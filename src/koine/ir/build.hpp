@@ -97,6 +97,7 @@ UOp replicated(const UOp& a, int64_t axis);
 /// Over axes, which keep size 1.
 UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes);
 UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges);
+UOp reduce_ranges(Op op, const UOp& a, std::initializer_list<UOp> ranges);
 /// The value that leaves every other unchanged: 0, 1, or the smallest of the dtype.
 UOp identity_of(Op op, DType dtype);
 /// The same, that leaves the sign of a zero unchanged too: -0 for sums of floats.
@@ -116,8 +117,11 @@ UOp after(const UOp& buffer, std::span<const UOp> deps);
 UOp after(const UOp& buffer, std::initializer_list<UOp> deps);
 UOp range(int64_t id, const UOp& bound, AxisType type);
 UOp end(const UOp& body, std::span<const UOp> ranges);
+UOp end(const UOp& body, std::initializer_list<UOp> ranges);
 UOp group(std::span<const UOp> effects);
+UOp group(std::initializer_list<UOp> effects);
 UOp sink(std::span<const UOp> effects);
+UOp sink(std::initializer_list<UOp> effects);
 UOp contiguous(const UOp& a);
 UOp detach(const UOp& a);
 UOp tuple(std::span<const UOp> values);

@@ -1,7 +1,9 @@
 #include "koine/ir/call.hpp"
 
 #include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 
@@ -25,6 +27,11 @@ void bind_size(const UOp& dim, const UOp& size, int64_t slot, Substitution& vari
   KOINE_REQUIRE(bound == size, Value,
                 "Function: slot {} says that {} is {}, but an earlier one says {}", slot,
                 dim_text(dim), dim_text(size), dim_text(bound));
+}
+
+std::string body_name(const UOp& body) {
+  const auto* name = std::get_if<std::string>(&body.arg());
+  return name != nullptr ? *name : "";
 }
 
 }  // namespace
@@ -73,5 +80,70 @@ UOp with_variables(const UOp& value, const Substitution& variables) {
       if (const UOp sized = with_sizes(u, variables); !(sized == u)) all.emplace(u, sized);
   return substitute(value, all);
 }
+
+std::vector<UOp> results_of(const UOp& body) {
+  if (body.is(Op::CustomFunction)) return {body.src().begin(), body.src().end()};
+  std::map<int64_t, UOp> stored;
+  for (const UOp& u : toposort(body)) {
+    if (!u.is(Op::Store)) continue;
+    const UOp& memory = accessed_buffer(u);
+    if (memory.is(Op::Param) && !is_variable(memory))
+      stored.emplace(memory.as<BufferArg>().slot, memory);
+  }
+  std::vector<UOp> out;
+  for (const auto& [slot, param] : stored) {
+    KOINE_REQUIRE(
+        slot == static_cast<int64_t>(out.size()), Value,
+        "kernel '{}' stores into slot {} and not into slot {}: its results are slots 0, 1, "
+        "..., each of them is stored into, and its arguments, behind them, are only read",
+        body_name(body), slot, out.size());
+    out.push_back(param);
+  }
+  KOINE_REQUIRE(!out.empty(), Value, "kernel '{}' stores nothing: store into the Param of slot 0",
+                body_name(body));
+  return out;
+}
+
+std::string call_name(const UOp& call) { return body_name(call.src(0)); }
+
+void require_arguments(const UOp& call) {
+  const UOp& body = call.src(0);
+  const std::string name = call_name(call);
+  KOINE_REQUIRE(body.is(Op::Sink) || body.is(Op::CustomFunction), Type,
+                "Call: the body is a kernel (a Sink) or a CustomFunction, got {}",
+                op_name(body.op()));
+  const auto results = static_cast<int64_t>(results_of(body).size());
+  const std::span<const UOp> arguments = call.src().subspan(1);
+  for (const UOp& a : arguments) {
+    KOINE_REQUIRE(a.dtype() != DType::Void && a.dtype() != DType::Index, Type,
+                  "'{}' of {}: the arguments of a Call are values in memory", name,
+                  dtype_name(a.dtype()));
+    const Device first = call.device();
+    KOINE_REQUIRE(!a.device() || (a.device() == first && first.count() == 1), Device,
+                  "'{}' runs on one device, and its arguments lie on {} and {}: copy them to one "
+                  "with to()",
+                  name, first.name(), a.device().name());
+  }
+  if (body.is(Op::CustomFunction)) return;
+  for (const UOp& u : toposort(body)) {
+    if (!u.is(Op::Param) || is_variable(u)) continue;
+    const int64_t slot = u.as<BufferArg>().slot, k = slot - results;
+    if (slot >= 0 && k < 0) continue;
+    KOINE_REQUIRE(slot >= 0 && k < static_cast<int64_t>(arguments.size()), Value,
+                  "kernel '{}' reads slot {}: it has {} results and is called with {} arguments",
+                  name, slot, results, arguments.size());
+    const UOp& argument = arguments[static_cast<size_t>(k)];
+    const bool fits = u.shape() == argument.shape() ||
+                      (u.rank() == argument.rank() &&
+                       without_values(u.shape()) == without_values(argument.shape()));
+    KOINE_REQUIRE(u.dtype() == argument.dtype() && fits, Value,
+                  "kernel '{}': argument {} is {} of shape {} in the kernel, and it is called with "
+                  "{} of shape {}",
+                  name, k, dtype_name(u.dtype()), shape_text(u), dtype_name(argument.dtype()),
+                  shape_text(argument));
+  }
+}
+
+bool is_call_result(const UOp& u) { return u.is(Op::GetTuple) && u.src(0).is(Op::Call); }
 
 }  // namespace koine

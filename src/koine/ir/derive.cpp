@@ -293,12 +293,24 @@ Derived elementwise(Op op, Sources src, const Arg& arg) {
   return d;
 }
 
+Derived call_result(const UOp& call, int64_t element) {
+  require_arguments(call);
+  const std::vector<UOp> results = results_of(call.src(0));
+  KOINE_REQUIRE(element >= 0 && element < static_cast<int64_t>(results.size()), Index,
+                "GetTuple: index {} is out of range: '{}' has {} results", element, call_name(call),
+                results.size());
+  const UOp& param = results[static_cast<size_t>(element)];
+  return {param.dtype(), stored_shape(param), false};
+}
+
 Derived get_tuple(Sources src, const Arg& arg) {
   const int64_t* element = std::get_if<int64_t>(&arg);
   KOINE_REQUIRE(element, Type, "GetTuple: needs an index");
   const UOp& source = src[0];
+  if (source.is(Op::Call)) return call_result(source, *element);
   const UOp tuple = source.is(Op::Function) ? source.src(0) : source;
-  KOINE_REQUIRE(tuple.is(Op::Tuple), Type, "GetTuple: source must be a Tuple or a Function, got {}",
+  KOINE_REQUIRE(tuple.is(Op::Tuple), Type,
+                "GetTuple: source must be a Tuple, a Function or a Call, got {}",
                 op_name(source.op()));
   const auto count = static_cast<int64_t>(tuple.src().size());
   KOINE_REQUIRE(*element >= 0 && *element < count, Index,

@@ -12,6 +12,7 @@ namespace {
 uint32_t after_body(const Node* node) {
   return node->op == Op::Function || node->op == Op::Call ? 1 : 0;
 }
+uint32_t after_call_body(const Node* node) { return node->op == Op::Call ? 1 : 0; }
 
 // Visits nodes after their sources. `expand(node)` says whether to go below a node, and
 // `first(node)` from which source on.
@@ -44,10 +45,22 @@ void post_order(const Node* root, Expand&& expand, Visit&& visit, First&& first)
 }
 template <class Expand, class Visit>
 void post_order(const Node* root, Expand&& expand, Visit&& visit) {
-  post_order(root, expand, visit, [](const Node*) { return 0U; });
+  post_order(root, expand, visit, after_call_body);
 }
 
 }  // namespace
+
+std::span<const UOp> sources_outside_body(const UOp& u) {
+  return u.src().subspan(after_call_body(u.node()));
+}
+
+NodeList toposort_with_bodies(const UOp& root) {
+  NodeList order(root);
+  post_order(
+      root.node(), [](const Node*) { return true; },
+      [&](const Node* node) { order.push_back(node); }, [](const Node*) { return 0U; });
+  return order;
+}
 
 NodeList toposort(const UOp& root) {
   NodeList order(root);
@@ -155,11 +168,13 @@ UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const U
           return;
         }
         bool changed = false;
-        for (const UOp& source : node->src())
+        const uint32_t first = after_call_body(node);
+        for (const UOp& source : node->src().subspan(first))
           changed = changed || !(result.at(source.node()) == source);
         if (changed) {
-          sources.clear();
-          for (const UOp& source : node->src()) sources.push_back(result.at(source.node()));
+          sources.assign(node->src().begin(), node->src().begin() + first);
+          for (const UOp& source : node->src().subspan(first))
+            sources.push_back(result.at(source.node()));
         }
         const UOp rebuilt = changed ? with_sources(self, sources) : self;
         UOp out = visit(self, rebuilt);

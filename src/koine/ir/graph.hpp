@@ -1,12 +1,14 @@
 #pragma once
 #include <functional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "koine/ir/node_map.hpp"
 #include "koine/ir/uop.hpp"
 
-// Traversals. None recurses: graphs may be hundreds of thousands of nodes deep.
+// Traversals. None recurses: graphs may be hundreds of thousands of nodes deep. A Call is opaque:
+// its body, a kernel or the name of a function, is no part of the graph around it.
 namespace koine {
 
 /// Every node below `root`, sources before users, each once, in a deterministic order.
@@ -14,8 +16,13 @@ NodeList toposort(const UOp& root);
 /// The same, entering only nodes for which `enter` holds; a node that is not entered is left out.
 NodeList toposort(const UOp& root, const std::function<bool(const UOp&)>& enter);
 
-/// The same without the bodies of Functions and Calls, which are no part of the values around them
-/// (amendment C33). Of a body given as the root itself: the values of that body.
+/// The same with the bodies of Calls: all that a text of the graph says.
+NodeList toposort_with_bodies(const UOp& root);
+/// The sources of a node; of a Call its arguments alone.
+std::span<const UOp> sources_outside_body(const UOp& u);
+
+/// The same as `toposort` without the bodies of Functions and Calls, which are no part of the
+/// values around them (amendment C33). Of a body given as the root itself: the values of that body.
 NodeList toposort_outside_bodies(const UOp& root);
 
 /// Whether a value still depends on a Range.

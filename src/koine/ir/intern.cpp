@@ -225,7 +225,8 @@ class InternTable {
     UOp* sources = node->sources();
     for (size_t i = 0; i < key.src.size(); ++i) {
       new (sources + i) UOp(key.src[i]);
-      node->ops_below |= key.src[i].node()->ops_below;
+      const bool body = key.op == Op::Call && i == 0;  // which is opaque
+      node->ops_below |= body ? mask_of(key.src[i].op()) : key.src[i].node()->ops_below;
     }
     return node;
   }

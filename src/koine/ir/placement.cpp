@@ -131,6 +131,7 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
                     axis_of(src[1]), shape_text(src[1]), advice(device));
       return whole;
     case Op::GetTuple: {
+      if (src[0].is(Op::Call)) return whole;
       const UOp tuple = src[0].is(Op::Function) ? src[0].src(0) : src[0];
       return axis_of(tuple.src(static_cast<size_t>(std::get<int64_t>(arg))));
     }

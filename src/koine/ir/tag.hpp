@@ -11,6 +11,7 @@ inline constexpr int64_t copies = 1;
 /// Contiguous: memory, unless the value has invalid elements, which memory could not hold.
 inline constexpr int64_t unless_invalid = -1;
 /// Detach: any but 0 is the number of a leaf that a gradient may be asked for.
+/// CustomFunction: how many functions have had its name before the one that it was made for.
 /// End: its iterations may store to one place; the last of them stays.
 inline constexpr int64_t runs_in_order = 1;
 /// Add, Mul and Max of a value and a Reduce: the fold starts from the value, not from 0.

@@ -81,7 +81,7 @@ std::string arg_text(const Arg& arg) { return std::visit(ArgPrinter{}, arg); }
 std::string to_text(const UOp& root) {
   std::string out;
   absl::flat_hash_map<const Node*, size_t> number;
-  for (const UOp& node : toposort(root)) {
+  for (const UOp& node : toposort_with_bodies(root)) {
     const size_t n = number.size();
     number.emplace(node.node(), n);
     out += fmt::format("%{} = {}", n, op_name(node.op()));

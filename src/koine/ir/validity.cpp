@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 
 namespace koine {
@@ -22,9 +23,16 @@ Ints row_axes(const UOp& load) {
 bool asks_for_buffer(const UOp& u) {
   if (u.is(Op::Contiguous)) {
     const UOp& of = u.src(0);
-    return !(of.is(Op::Param) || of.is(Op::Buffer) || of.is(Op::After)) || u.tag() != 0;
+    const bool memory =
+        of.is(Op::Param) || of.is(Op::Buffer) || of.is(Op::After) || is_call_result(of);
+    return !memory || u.tag() != 0;
   }
-  return u.is(Op::Load) && !goes_to_local(u);
+  return is_call_result(u) || (u.is(Op::Load) && !goes_to_local(u));
+}
+
+bool lies_in_memory(const UOp& u) {
+  return u.is(Op::Contiguous) || u.is(Op::Param) || u.is(Op::Buffer) || u.is(Op::After) ||
+         asks_for_buffer(u);
 }
 
 bool is_whole(const UOp& u) {

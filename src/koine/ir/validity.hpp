@@ -16,6 +16,8 @@ bool goes_to_local(const UOp& node);
 Ints row_axes(const UOp& load);
 /// Whether a node is computed into a buffer of its own wherever it stands.
 bool asks_for_buffer(const UOp& node);
+/// Whether a Call can be handed a node as it stands: memory, or what is computed into some.
+bool lies_in_memory(const UOp& node);
 /// Whether all elements of a node are valid whatever those of its sources are.
 bool is_whole(const UOp& node);
 

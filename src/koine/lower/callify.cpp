@@ -7,6 +7,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/ir/validity.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/selection.hpp"
 #include "koine/rules/simplify.hpp"
@@ -22,6 +23,19 @@ UOp with_all_effects(const UOp& program) {
   for (const UOp& u : toposort(program))
     if (u.is(Op::After)) effects.push_back(u);
   return sink(effects);
+}
+
+// What a Call reads is in memory: a view is copied, and what is lazy is computed before.
+UOp with_arguments_in_memory(const UOp& program) {
+  if ((program.node()->ops_below & mask_of(Op::Call)) == 0) return program;
+  return transform_graph(program, [](const UOp&, const UOp& node) {
+    if (!node.is(Op::Call)) return node;
+    std::vector<UOp> src(node.src().begin(), node.src().end());
+    for (size_t k = 1; k < src.size(); ++k)
+      if (!lies_in_memory(src[k]))
+        src[k] = UOp::make(Op::Contiguous, {src[k]}, std::string("an argument of a call"));
+    return with_sources(node, src);
+  });
 }
 
 }  // namespace
@@ -58,7 +72,7 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
     body = transform_graph(body, [](const UOp&, const UOp& node) {
       return is_private_copy(node) ? UOp::make(Op::Contiguous, node.src(), {}, tag::copies) : node;
     });
-  out.body = rewrite(body, rules);
+  out.body = with_arguments_in_memory(rewrite(body, rules));
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include "koine/base/hash.hpp"
 #include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/node_map.hpp"
@@ -121,7 +122,7 @@ class Decider {
     reads_memory_.resize(order_.size());
     picks_.resize(order_.size());
     for (size_t i = 0; i < order_.size(); ++i) {
-      for (const UOp& source : order_[i].src()) ++consumers_[number(source)];
+      for (const UOp& source : sources_outside_body(order_[i])) ++consumers_[number(source)];
       reads_memory_[i] = sees_memory(order_[i]);
       picks_[i] = tests_a_position(order_[i]);
     }
@@ -157,7 +158,8 @@ class Decider {
       const auto op = static_cast<uint64_t>(u.op());
       uint64_t hash = hash_mix(op, memory ? static_cast<uint64_t>(u.dtype()) : arg_hash(u.arg()));
       uint64_t operands = 0;
-      for (const UOp& s : u.src())
+      if (u.is(Op::Call)) hash = hash_mix(hash, u.src(0).hash());
+      for (const UOp& s : sources_outside_body(u))
         operands =
             commutes ? operands + hash_mix(op, out[number(s)]) : hash_mix(operands, out[number(s)]);
       out[i] = hash_mix(hash, operands);
@@ -170,7 +172,8 @@ class Decider {
     const std::vector<uint64_t> content = contents();
     std::vector<uint32_t> height(order_.size()), out(order_.size());
     for (uint32_t i = 0; i < order_.size(); ++i)
-      for (const UOp& s : order_[i].src()) height[i] = std::max(height[i], height[number(s)] + 1);
+      for (const UOp& s : sources_outside_body(order_[i]))
+        height[i] = std::max(height[i], height[number(s)] + 1);
     std::iota(out.begin(), out.end(), 0u);
     std::sort(out.begin(), out.end(), [&](uint32_t a, uint32_t b) {
       if (height[a] != height[b]) return height[a] > height[b];
@@ -183,7 +186,7 @@ class Decider {
   // What is made of constants alone folds away.
   bool sees_memory(const UOp& u) const {
     if (u.is(Op::Param)) return !is_variable(u);
-    if (u.is(Op::Buffer) || u.is(Op::After) || u.is(Op::Load)) return true;
+    if (u.is(Op::Buffer) || u.is(Op::After) || u.is(Op::Load) || u.is(Op::Call)) return true;
     return std::any_of(u.src().begin(), u.src().end(),
                        [&](const UOp& s) { return reads_memory_[number(s)]; });
   }
@@ -211,7 +214,8 @@ class Decider {
   }
   bool in_memory(const UOp& node) const {
     for (const UOp* u = &node;; u = &u->src(0)) {
-      if (u->is(Op::Param) || u->is(Op::Buffer) || held_.contains(u->node())) return true;
+      if (u->is(Op::Param) || u->is(Op::Buffer) || is_call_result(*u) || held_.contains(u->node()))
+        return true;
       if (decided_.contains(u->node()) || !shows_memory(u->op()))
         return decided_.contains(u->node());
     }

@@ -77,7 +77,9 @@ bool is_contraction(const UOp& reduce) {
 }
 
 std::optional<Nest> nest_of(const Draft& kernel) {
-  if (kernel.reason == asked_for || !kernel.ast.is(Op::Sink) || kernel.ast.src().size() != 1)
+  const bool by_hand = kernel.ast.arg().index() != 0;  // it has a name
+  if (kernel.reason == asked_for || by_hand || !kernel.ast.is(Op::Sink) ||
+      kernel.ast.src().size() != 1)
     return std::nullopt;
   UOp body = kernel.ast.src(0);
   Nest out;

@@ -14,7 +14,8 @@ class Ordering {
  public:
   Ordering(const std::vector<Footprint>& kernels, const Versions& versions)
       : kernels_(kernels), versions_(versions) {
-    for (size_t k = 0; k < kernels.size(); ++k) makers_[kernels[k].makes.node()].push_back(k);
+    for (size_t k = 0; k < kernels.size(); ++k)
+      for (const UOp& made : kernels[k].makes) makers_[made.node()].push_back(k);
     needs_.resize(kernels.size());
     for (size_t k = 0; k < kernels.size(); ++k) connect(k);
   }
@@ -75,7 +76,7 @@ class Ordering {
     for (const UOp& version : kernels_[k].overwrites) {
       follow(version);
       // Stores of one After into one version: in the order they are listed.
-      for (const size_t other : makers(kernels_[k].makes))
+      for (const size_t other : makers(kernels_[k].makes[0]))
         if (other < k && overwrites(other, version)) needs_[k].push_back(other);
     }
   }

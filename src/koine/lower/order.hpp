@@ -10,7 +10,7 @@ namespace koine {
 struct Footprint {
   std::vector<UOp> reads;       ///< Params, Buffers and Afters whose state it reads
   std::vector<UOp> overwrites;  ///< versions that it stores over
-  UOp makes;                    ///< the Buffer or Param it fills, or the After whose Stores it runs
+  std::vector<UOp> makes;  ///< the Buffers or Params it fills, or the After whose Stores it runs
 };
 
 struct KernelOrder {

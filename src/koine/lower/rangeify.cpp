@@ -9,6 +9,7 @@
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
@@ -26,6 +27,7 @@
 #include "koine/lower/sum_tree.hpp"
 #include "koine/lower/validity.hpp"
 #include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/flat_kernel.hpp"
 #include "koine/rules/places.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -45,6 +47,7 @@ struct Request {
   UOp after;  // whose Stores these are; null for a plain result
   std::string reason;
   bool transfer;  // a copy between devices
+  UOp call = {};  // whose results these are; null: none
 };
 
 class Scheduler : private KernelReads {
@@ -59,14 +62,14 @@ class Scheduler : private KernelReads {
   /// The host program, or, where no order of its kernels exists, further versions to copy.
   std::vector<UOp> run(UOp& out) {
     for (const UOp& effect : program_.src()) output(effect);
+    for (const UOp& effect : program_.src())
+      if (effect.is(Op::Store) && is_call_result(stored_value(effect)))
+        results_of_call(stored_value(effect).src(0), "output");
     std::vector<Footprint> footprints;
     while (!queue_.empty()) {
       Request request = std::move(queue_.front());
       queue_.pop_front();
-      std::erase_if(request.effects, [](const Effect& e) {  // nothing to compute
-        return is_const(product(e.value.shape()), 0);
-      });
-      if (request.effects.empty()) continue;
+      if (has_nothing_to_compute(request)) continue;
       kernels_.push_back(make_kernel(request));
       footprints.push_back(footprint_of(kernels_.back()));
     }
@@ -96,6 +99,14 @@ class Scheduler : private KernelReads {
     }
   }
 
+  static bool has_nothing_to_compute(Request& request) {
+    auto is_empty = [](const Effect& e) { return is_const(product(e.value.shape()), 0); };
+    auto& effects = request.effects;
+    if (request.call) return std::all_of(effects.begin(), effects.end(), is_empty);
+    std::erase_if(effects, is_empty);
+    return effects.empty();
+  }
+
   void output(const UOp& effect) {
     if (effect.is(Op::After)) {
       require_effects(effect);
@@ -105,6 +116,7 @@ class Scheduler : private KernelReads {
                     op_name(effect.op()));
     const UOp value = stored_value(effect);
     const UOp& target = effect.src(0);
+    if (is_call_result(value) && realized_.emplace(value.node(), target).second) return;
     queue_.push_back({{{target, value, {}}}, {}, "output", is_transfer(value)});
     if (value.is(Op::After) || storage_of(value)) return;
     // What lies on no device is made where it is read: this output serves those beside it.
@@ -177,7 +189,7 @@ class Scheduler : private KernelReads {
       bool found = false;
       toposort(value, [&](const UOp& u) {
         found = found || written.contains(u.node());
-        return !found;
+        return !found && !is_call_result(u);  // which is computed before
       });
       return found;
     };
@@ -221,7 +233,49 @@ class Scheduler : private KernelReads {
 
   UOp realize(const UOp& node, std::string reason) {
     if (const UOp known = storage_of(node)) return known;
-    return make_buffer(node, node, std::move(reason));
+    const UOp& value = behind_markers(node);
+    if (!is_call_result(value)) return make_buffer(node, node, std::move(reason));
+    results_of_call(value.src(0), "a result of a call");
+    return storage_of(value);
+  }
+
+  static const UOp& behind_markers(const UOp& node) {
+    const UOp* value = &node;
+    while (shows_memory(value->op()) && !value->is(Op::After) && !asks_for_buffer(*value))
+      value = &value->src(0);
+    return *value;
+  }
+
+  // A Call is one kernel, which fills memory for all its results.
+  void results_of_call(const UOp& call, std::string reason) {
+    if (!started_.insert(call.node()).second) return;
+    const std::vector<UOp> results = results_of(call.src(0));
+    const std::vector<bool> whole = stored_whole(call);
+    Request request{{}, {}, std::move(reason), false, call};
+    for (size_t k = 0; k < results.size(); ++k) {
+      const UOp result = get_tuple(call, static_cast<int64_t>(k));
+      kept_.push_back(result);
+      auto [it, fresh] = realized_.try_emplace(result.node());
+      if (fresh)
+        it->second = UOp::make(Op::Buffer, {result.shape()},
+                               BufferArg{next_buffer_++, result.dtype(), call.device()});
+      const UOp target = it->second;
+      request.effects.push_back({target, result, {}});
+      if (!whole[k])
+        queue_.push_back(
+            {{{target, zeros(result), {}}}, {}, "what a kernel leaves out is 0", false});
+    }
+    queue_.push_back(std::move(request));
+  }
+  // A function of the host gets memory that is cleared.
+  static std::vector<bool> stored_whole(const UOp& call) {
+    const UOp& body = call.src(0);
+    return body.is(Op::Sink) ? flat_kernel(body).whole : std::vector<bool>(body.src().size(), true);
+  }
+  static UOp zeros(const UOp& like) {
+    const UOp zero = constant_int(like.dtype(), 0);
+    return like.is_scalar() ? zero
+                            : expand(reshape(zero, shape_of(Ints(like.rank(), 1))), like.shape());
   }
 
   static std::string reason_of(const UOp& node) {
@@ -241,6 +295,7 @@ class Scheduler : private KernelReads {
     current_.request = request;
     slots_.clear();
     if (request.transfer) return make_transfer(request);
+    if (request.call) return make_call(request);
     Indexer indexer(*this);
     const UOp ast = rewrite(sink(make_nests(request, indexer)), kernel_rules());
     current_.ast = rewrite(without_promises(ast), kernel_rules());
@@ -337,6 +392,20 @@ class Scheduler : private KernelReads {
     return std::move(current_);
   }
 
+  // A kernel made by hand, or a function of the host: slots are results, then arguments.
+  Pending make_call(const Request& request) {
+    const UOp& body = request.call.src(0);
+    current_.ast = body.is(Op::Sink) ? rewrite(flat_kernel(body).ast, kernel_rules()) : body;
+    for (const Effect& e : request.effects) {
+      current_.buffers.push_back(e.target);
+      current_.reads.push_back(e.target);  // it may hold zeros
+    }
+    for (const UOp& argument : sources_outside_body(request.call))
+      current_.buffers.push_back(read(argument));
+    current_.request.reason = fmt::format("a call of '{}'", call_name(request.call));
+    return std::move(current_);
+  }
+
   // The buffer of which a Store's target is a view.
   UOp base_of(const UOp& target) const {
     UOp view = target;
@@ -421,8 +490,11 @@ class Scheduler : private KernelReads {
   }
 
   Footprint footprint_of(const Pending& pending) const {
-    Footprint out{pending.reads, {}, pending.request.after};
-    if (!out.makes) out.makes = pending.request.effects[0].target;
+    Footprint out{pending.reads, {}, {}};
+    if (pending.request.after)
+      out.makes.push_back(pending.request.after);
+    else
+      for (const Effect& e : pending.request.effects) out.makes.push_back(e.target);
     for (const Effect& e : pending.request.effects)
       if (pending.request.after) out.overwrites.push_back(versions_.of(e.target));
     return out;

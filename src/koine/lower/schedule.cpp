@@ -39,12 +39,12 @@ std::pair<UOp, std::vector<UOp>> without_unused(const UOp& ast, std::span<const 
   return {substitute(ast, renumbered), used};
 }
 
-// A copy stores into its first buffer; what another function of the host does is not known.
+// A copy stores into its first buffer, a function of the host into those of its results.
 std::vector<bool> stored_slots(const UOp& ast, size_t slots) {
   std::vector<bool> out(slots);
   if (ast.is(Op::CustomFunction)) {
-    if (ast.as<std::string>() != copy_function) return std::vector<bool>(slots, true);
-    out[0] = true;
+    const size_t results = is_copy(ast) ? 1 : ast.src().size();
+    std::fill_n(out.begin(), std::min(results, slots), true);
     return out;
   }
   for (const UOp& u : toposort(ast)) {
@@ -53,6 +53,14 @@ std::vector<bool> stored_slots(const UOp& ast, size_t slots) {
     if (buffer.is(Op::Param)) out[static_cast<size_t>(buffer.as<BufferArg>().slot)] = true;
   }
   return out;
+}
+
+// A function of the host is told the shapes of its buffers.
+UOp sizes_of(std::span<const UOp> buffers) {
+  std::vector<UOp> sizes;
+  for (const UOp& b : buffers)
+    for (const UOp& d : b.shape().src()) sizes.push_back(d);
+  return stack(sizes);
 }
 
 bool is_temporary_nowhere(const UOp& b) { return b.is(Op::Buffer) && !b.device(); }
@@ -75,6 +83,9 @@ Kernel::Kernel(UOp shown) : call(std::move(shown)), ast(call.src(0)) {
   stored_ = stored_slots(ast, buffers.size());
 }
 
+bool is_copy(const UOp& ast) {
+  return ast.is(Op::CustomFunction) && ast.as<std::string>() == copy_function;
+}
 bool Kernel::stores(size_t slot) const { return stored_[slot]; }
 
 std::vector<UOp> slots_of(const UOp& ast) {
@@ -106,7 +117,8 @@ UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view r
     src = {kernel};
     src.insert(src.end(), used.begin(), used.end());
   }
-  for (const UOp& v : variables_in(ast)) src.push_back(v);
+  for (const UOp& v : variables_in(ast.is(Op::CustomFunction) ? sizes_of(buffers) : ast))
+    src.push_back(v);
   return UOp::make(Op::Call, src, reason.empty() ? Arg() : Arg(std::string(reason)));
 }
 

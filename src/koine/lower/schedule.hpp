@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "koine/interp/host_function.hpp"
 #include "koine/ir/uop.hpp"
 
 // The host program: Linear(Call(kernel, buffers..., Variables...)...), the device of each Call
@@ -12,8 +13,8 @@ namespace koine {
 
 /// The reason of a kernel that the user wants apart: it is not merged with others.
 constexpr std::string_view asked_for = "asked for by contiguous()";
-/// The CustomFunction that moves the bytes of its second buffer to its first.
-constexpr std::string_view copy_function = "copy";
+/// Whether a body is the CustomFunction that moves the bytes of its second buffer to its first.
+bool is_copy(const UOp& ast);
 
 /// One launch, as its Call shows it. `ast` is a Sink of Ends over Stores in which every value has
 /// shape () and slot k of its Params is buffers[k], or a CustomFunction that names what the host

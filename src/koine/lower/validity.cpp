@@ -26,7 +26,8 @@ class Resolver {
     bool changed = false;
     std::vector<UOp> src;
     for (const UOp& s : u.src()) {
-      src.push_back(values_.at(s.node()));
+      const bool body = u.is(Op::Call) && src.empty();
+      src.push_back(body ? s : values_.at(s.node()));
       changed = changed || !(src.back() == s);
     }
     return changed ? with_sources(u, src) : u;
@@ -43,7 +44,7 @@ class Resolver {
     if (!is_whole(u)) return same;
     // Memory holds 0 for what is invalid, and a Reduce skips it.
     std::vector<UOp> src(same.src().begin(), same.src().end());
-    for (size_t i = 0; i < src.size(); ++i)
+    for (size_t i = u.is(Op::Call) ? 1 : 0; i < src.size(); ++i)
       src[i] = instead(u.src(i), src[i],
                        u.is(Op::Reduce) ? identity_of(u.as<ReduceArg>().op, u.dtype()) : UOp());
     const UOp out = with_sources(same, src);

@@ -81,8 +81,8 @@ UOp rewrite_fixpoint(const UOp& root, const Pass& pass) {
       continue;
     }
     const Node* node = state.node;
-    const bool is_call = node->op == Op::Function || node->op == Op::Call;
-    const uint32_t first = !pass.enter_calls && is_call ? 1 : 0;
+    const bool opaque = node->op == Op::Call || (node->op == Op::Function && !pass.enter_calls);
+    const uint32_t first = opaque ? 1 : 0;
     if (state.links == none) {
       const auto begin = static_cast<uint32_t>(links.size());
       state.links = begin;

@@ -29,7 +29,8 @@ void trace(std::string_view rule, const UOp& before, const UOp& after);
 enum class Enter { Everything, NotCalls };
 
 /// Rewrites bottom-up: sources first, then the node until no rule applies; results are rewritten
-/// again. Every node is visited once. A cycle of rules stops with an InternalError that prints it.
+/// again. Every node is visited once; bodies of Calls are opaque. A cycle of rules stops with an
+/// InternalError that prints it.
 template <class Context>
 UOp rewrite(const UOp& root, const RuleSet<Context>& rules, Context& context,
             Enter enter = Enter::Everything) {

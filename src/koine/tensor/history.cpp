@@ -72,7 +72,7 @@ void add_sources(storage::Past& past, const UOp& graph) {
       ids.insert(ids.end(), below->sources.begin(), below->sources.end());
     }
     if (u.is(Op::Detach)) continue;
-    for (size_t i = u.is(Op::Function) ? 1 : 0; i < u.src().size(); ++i)
+    for (size_t i = u.is(Op::Function) || u.is(Op::Call) ? 1 : 0; i < u.src().size(); ++i)
       if (may_pass(u.src(i))) stack.push_back(u.src(i));
   }
   if (!depends) return;

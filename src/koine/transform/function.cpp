@@ -104,7 +104,8 @@ std::vector<UOp> captured_values(const UOp& body, const std::vector<UOp>& own) {
       inside = inside || computed.contains(s);
       reads = reads || outside.contains(s);
     }
-    const bool effect = !can_be_argument(u) && !u.is(Op::Function) && !u.is(Op::Tuple);
+    const bool effect =
+        !can_be_argument(u) && !u.is(Op::Function) && !u.is(Op::Call) && !u.is(Op::Tuple);
     if (!inside && !(reads && effect)) {
       if (reads) outside.insert(u);
       continue;

@@ -14,6 +14,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
+#include "koine/transform/call_gradient.hpp"
 #include "koine/transform/written.hpp"
 
 namespace koine {
@@ -348,7 +349,7 @@ const std::unordered_map<Op, Vjp>& table() {
 
 // A call is differentiated as a second Function over its arguments and the cotangents of its
 // outputs (row B12).
-UOp gradient_function(const UOp& call, const std::vector<UOp>& output_cotangents) {
+Cotangents function_vjp(const UOp& call, const std::vector<UOp>& output_cotangents) {
   const UOp& body = call.src(0);
   std::vector<UOp> params, seeds, outputs, arguments(call.src().begin() + 1, call.src().end());
   const std::map<int64_t, UOp> by_slot = params_of(body);
@@ -368,7 +369,11 @@ UOp gradient_function(const UOp& call, const std::vector<UOp>& output_cotangents
   std::vector<UOp> grads = gradient(outputs, seeds, params);
   for (size_t k = 0; k < grads.size(); ++k)
     if (!grads[k]) grads[k] = spread(constant_int(params[k].dtype(), 0), params[k].shape());
-  return function(tuple(grads), arguments, resolve_of(call));
+  const UOp second = function(tuple(grads), arguments, resolve_of(call));
+  Cotangents out;
+  for (size_t k = 0; k < grads.size(); ++k)
+    out.push_back(get_tuple(second, static_cast<int64_t>(k)));
+  return out;
 }
 
 // A GetTuple of a Tuple is the element.
@@ -411,7 +416,8 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
   std::unordered_set<UOp> wanted(bare.begin(), bare.end()), leads;
   for (const UOp& u : order) {
     bool on_path = wanted.contains(u);
-    for (const UOp& s : u.src()) on_path = on_path || leads.contains(s);
+    const bool passes = !u.is(Op::Detach) && (is_float(u.dtype()) || u.dtype() == DType::Void);
+    for (const UOp& s : u.src()) on_path = on_path || (passes && leads.contains(s));
     if (on_path) leads.insert(u);
   }
   // What is invalid counts for nothing: its cotangent is 0 (amendment C27).
@@ -440,22 +446,24 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& node = order[i];
     if (!leads.contains(node) || node == root) continue;
-    if (node.is(Op::Function)) {
+    if (node.is(Op::Function) || node.is(Op::Call)) {
       const auto it = call_cotangents.find(node);
       if (it == call_cotangents.end()) continue;
-      const UOp call = gradient_function(node, it->second);
+      const Cotangents parts =
+          node.is(Op::Call) ? call_vjp(node, it->second) : function_vjp(node, it->second);
       for (size_t k = 1; k < node.src().size(); ++k)
-        if (leads.contains(node.src(k)) && is_float(node.src(k).dtype()))
-          accumulate(node.src(k), get_tuple(call, static_cast<int64_t>(k - 1)));
+        if (parts[k - 1] && leads.contains(node.src(k)) && is_float(node.src(k).dtype()))
+          accumulate(node.src(k), parts[k - 1]);
       continue;
     }
     const auto found = total.find(node);
     if (found == total.end()) continue;
     const UOp g = found->second = of_valid(node, found->second);
-    if (node.is(Op::GetTuple) && node.src(0).is(Op::Function)) {
+    if (node.is(Op::GetTuple)) {
       auto& list = call_cotangents[node.src(0)];
-      list.resize(node.src(0).src(0).src().size());
-      list[static_cast<size_t>(node.as<int64_t>())] = g;
+      const auto k = static_cast<size_t>(node.as<int64_t>());
+      list.resize(std::max({list.size(), k + 1, node.src(0).src(0).src().size()}));
+      list[k] = g;
       continue;
     }
     bool below = false;

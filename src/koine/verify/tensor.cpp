@@ -4,11 +4,21 @@
 #include <algorithm>
 
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/validity.hpp"
+#include "koine/rules/flat_kernel.hpp"
 #include "koine/verify/demand.hpp"
 
 namespace koine {
 namespace {
+
+bool is_callable(const UOp& body) {
+  if (body.is(Op::Sink)) return !find_violation(flat_kernel(body).ast, VerifyLevel::Kernel);
+  return body.is(Op::CustomFunction) && !body.src().empty() &&
+         std::all_of(body.src().begin(), body.src().end(),
+                     [](const UOp& r) { return r.is(Op::Param) && !is_variable(r); });
+}
 
 const std::vector<Demand>& value_part() {
   static const auto& part = *new const std::vector<Demand>{
@@ -39,6 +49,9 @@ const std::vector<Demand>& value_part() {
        }},
       {ops({Op::Store}), "a Store writes a value, not Invalid",
        [](const UOp& u, const Facts&) { return unless(!is_invalid(u.src(1)), 1); }},
+      {ops({Op::Call}),
+       "the body of a Call is a kernel, or a CustomFunction that lists its results",
+       [](const UOp& u, const Facts&) { return unless(is_callable(u.src(0)), 0); }},
       {ops({Op::Sink, Op::Group}), "holds effects",
        [](const UOp& u, const Facts&) {
          return first_source(u, 0, [](const UOp& s) {
@@ -57,12 +70,17 @@ const Demands& tensor_demands() {
 }
 
 const Demands& program_demands() {
-  static const auto& demands =
-      *new const Demands{value_part(),
-                         {{ops({Op::Buffer}), "a program's memory is in its Params",
-                           [](const UOp&, const Facts&) { return itself; }},
-                          {ops({Op::Function, Op::Tuple, Op::GetTuple}), "Functions are inlined",
-                           [](const UOp&, const Facts&) { return itself; }}}};
+  static const auto& demands = *new const Demands{
+      value_part(),
+      {{ops({Op::Buffer}), "a program's memory is in its Params",
+        [](const UOp&, const Facts&) { return itself; }},
+       {ops({Op::Function, Op::Tuple}), "Functions are inlined",
+        [](const UOp&, const Facts&) { return itself; }},
+       {ops({Op::GetTuple}), "a GetTuple takes a result of a Call",
+        [](const UOp& u, const Facts&) { return unless(is_call_result(u), 0); }},
+       {ops({Op::Call}), "the arguments of a Call are in memory", [](const UOp& u, const Facts&) {
+          return first_source(u, 1, [](const UOp& s) { return !lies_in_memory(s); });
+        }}}};
   return demands;
 }
 

@@ -1,0 +1,190 @@
+#include "koine/rules/flat_kernel.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/ir/tag.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/places.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+bool is_slot(const UOp& u) { return u.is(Op::Param) && !is_variable(u); }
+// The place of an element: an Index into memory, or memory of shape ().
+bool is_element(const UOp& u) {
+  if (is_address(u)) return true;
+  return u.is_scalar() && (u.is(Op::Param) || u.is(Op::After)) && is_slot(strip_after(u));
+}
+
+// Whether the loops of a nest visit each element of a Store's target once: its indices are the
+// loops, in some order, each as long as its axis.
+bool visits_each_element(const UOp& store, std::span<const UOp> loops) {
+  const UOp& place = store.src(0);
+  const UOp& memory = buffer_at(place);
+  std::set<const Node*> used;
+  for (size_t k = 0; k < memory.rank(); ++k) {
+    if (!place.is(Op::Index) || k + 1 >= place.src().size()) return false;
+    const UOp &index = place.src(k + 1), size = memory.dim(k);
+    if (is_const(size, 1) && is_const(index, 0)) continue;
+    if (!index.is(Op::Range) || !(index.src(0) == size) || !used.insert(index.node()).second)
+      return false;
+  }
+  return used.size() == loops.size() &&
+         std::all_of(loops.begin(), loops.end(), [&](const UOp& r) { return used.contains(r.node()); });
+}
+
+class Flattener {
+ public:
+  explicit Flattener(const UOp& kernel) : kernel_(kernel), results_(results_of(kernel)) {
+    out_.whole.resize(results_.size());
+  }
+
+  FlatKernel run() {
+    for (const UOp& u : toposort(kernel_))
+      KOINE_REQUIRE(op_info(u.op()).group != GroupOp::Call && !u.is(Op::Linear), Value,
+                    "kernel '{}' holds {}, which belongs to graphs of values", name(),
+                    op_name(u.op()));
+    require_stored_before_read();
+    const bool in_order = !may_run_in_any_order();
+    for (const UOp& u : toposort(kernel_)) made_.set(u.node(), flat(u));
+    out_.ast = made_.at(kernel_.node());
+    if (in_order)
+      out_.ast = transform_graph(out_.ast, [](const UOp&, const UOp& u) {
+        return u.is(Op::End) ? UOp::make(Op::End, u.src(), {}, tag::runs_in_order) : u;
+      });
+    out_.ast = without_promises(out_.ast);
+    return std::move(out_);
+  }
+
+ private:
+  bool is_result(const UOp& memory) const {
+    return is_slot(memory) &&
+           memory.as<BufferArg>().slot < static_cast<int64_t>(results_.size());
+  }
+
+  void require_stored_before_read() const {
+    for (const UOp& u : toposort(kernel_))
+      for (size_t i = 0; i < u.src().size(); ++i) {
+        const UOp& s = u.src(i);
+        const bool names = i == 0 && (u.is(Op::Store) || u.is(Op::Index) || u.is(Op::After));
+        if (names || !is_element(s) || !is_result(buffer_at(s))) continue;
+        const UOp& memory = s.is(Op::Index) ? s.src(0) : s;
+        KOINE_REQUIRE(memory.is(Op::After), Value,
+                      "kernel '{}' reads an element of slot {}, its result: say by an After which "
+                      "stores come before, as in index(after(p, {{end(store(...), {{i}})}}), {{j}})",
+                      name(), buffer_at(s).as<BufferArg>().slot);
+      }
+  }
+
+  std::string name() const {
+    const auto* text = std::get_if<std::string>(&kernel_.arg());
+    return text != nullptr ? *text : "";
+  }
+
+  // Plain nests of loops, each over all elements of what it stores. Notes which results are whole.
+  bool may_run_in_any_order() {
+    bool any_order = true;
+    for (const UOp& u : toposort(kernel_)) {
+      const bool plain = !u.is(Op::Range) || u.as<RangeArg>().type == AxisType::Loop ||
+                         u.as<RangeArg>().type == AxisType::Reduce;
+      any_order = any_order && plain && !u.is(Op::After);
+    }
+    for (const UOp& effect : kernel_.src()) {
+      const bool nest = effect.is(Op::End);
+      const UOp& body = nest ? effect.src(0) : effect;
+      const std::span<const UOp> loops = nest ? effect.src().subspan(1) : std::span<const UOp>();
+      const std::span<const UOp> stores =
+          body.is(Op::Group) ? body.src() : std::span<const UOp>(&body, 1);
+      for (const UOp& s : stores) {
+        const bool each = s.is(Op::Store) && visits_each_element(s, loops);
+        any_order = any_order && each;
+        if (each && s.src().size() == 2 && is_result(buffer_at(s.src(0))))
+          out_.whole[static_cast<size_t>(buffer_at(s.src(0)).as<BufferArg>().slot)] = true;
+      }
+    }
+    return any_order;
+  }
+
+  // --- over flat memory ------------------------------------------------------------------------
+
+  UOp flat(const UOp& u) {
+    if (is_slot(u))
+      return param(u.as<BufferArg>().slot, stack(std::vector<UOp>{product(u.shape())}), u.dtype());
+    if (is_address(u)) return address(u);
+    if (u.is(Op::Load) && is_element(u.src(0))) return loaded(u);
+    std::vector<UOp> src;
+    for (size_t i = 0; i < u.src().size(); ++i) {
+      const UOp& s = u.src(i);
+      const bool place = i == 0 && (u.is(Op::Store) || u.is(Op::After));
+      src.push_back(!is_element(s) ? made_.at(s.node())
+                    : place        ? (u.is(Op::Store) ? place_of(s) : made_.at(s.node()))
+                                   : value_at(s));
+    }
+    if (u.is(Op::Store) && is_element(u.src(0))) {
+      const UOp gate = conjunction(src.size() == 3 ? src[2] : UOp(), inside(u.src(0)));
+      return is_true(gate) ? store(src[0], src[1]) : store(src[0], src[1], gate);
+    }
+    return with_sources(u, src);
+  }
+
+  // The flat place; under which condition it exists is kept beside it.
+  UOp address(const UOp& u) {
+    const UOp shape = buffer_at(u).shape();
+    KOINE_REQUIRE(u.src().size() == shape.src().size() + 1, Value,
+                  "kernel '{}' indexes memory of shape {} with {} indices: give one for each axis",
+                  name(), stack_text(shape), u.src().size() - 1);
+    UOp exists;
+    Indices at;
+    for (size_t k = 0; k < shape.src().size(); ++k) {
+      const UOp& s = u.src(k + 1);
+      UOp index = cast(is_element(s) ? value_at(s) : made_.at(s.node()), DType::Index);
+      index = simplify(index);
+      keep_within(index, shape.src(k), exists);
+      at.push_back(index);
+    }
+    inside_.set(u.node(), exists);
+    return index(made_.at(u.src(0).node()), {flat_index(shape, at)});
+  }
+
+  // Memory of shape () has its element at place 0.
+  UOp place_of(const UOp& element) {
+    const UOp& made = made_.at(element.node());
+    return element.is(Op::Index) ? made : index(made, {index_const(0)});
+  }
+  UOp inside(const UOp& element) const {
+    const UOp* exists = inside_.find(element.node());
+    return exists != nullptr ? *exists : UOp();
+  }
+  UOp value_at(const UOp& element) {
+    const UOp exists = inside(element);
+    return is_true(exists) ? load(place_of(element))
+                           : load(place_of(element), constant_int(element.dtype(), 0), exists);
+  }
+  UOp loaded(const UOp& u) {
+    if (u.src().size() == 1) return value_at(u.src(0));
+    const UOp alt = is_element(u.src(1)) ? value_at(u.src(1)) : made_.at(u.src(1).node());
+    const UOp gate = is_element(u.src(2)) ? value_at(u.src(2)) : made_.at(u.src(2).node());
+    return load(place_of(u.src(0)), alt, conjunction(gate, inside(u.src(0))));
+  }
+
+  UOp kernel_;
+  std::vector<UOp> results_;
+  NodeMap<UOp> made_;
+  NodeMap<UOp> inside_;  // of an Index that may be out of bounds
+  FlatKernel out_;
+};
+
+}  // namespace
+
+FlatKernel flat_kernel(const UOp& kernel) { return Flattener(kernel).run(); }
+
+}  // namespace koine
