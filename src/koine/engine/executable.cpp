@@ -268,6 +268,7 @@ void Submission::run_on_host(const Executable::Entry& entry) {
 }
 
 void Submission::call_on_host(const Executable::Entry& entry) {
+  if (!entry.device->computes()) return;
   const Kernel kernel(entry.call);
   const auto& name = kernel.ast.as<std::string>();
   std::unordered_map<std::string, int64_t> variables;

@@ -59,7 +59,7 @@ class Builder {
       if (top.next < top.node->source_count) {
         const Node* source = top.node->sources()[top.next++].node();
         if (top.next == 1 && has_body(top.node))
-          body(source);
+          body(top.node->op, source);
         else
           enter(source);
         continue;
@@ -72,9 +72,9 @@ class Builder {
 
   static bool has_body(const Node* n) { return n->op == Op::Function || n->op == Op::Call; }
 
-  // A body says what it does of its Params; memory that it captured is part of what it is.
-  void body(const Node* n) {
-    if (!is_constant(n)) out_.reusable = false;
+  // A body says what it does of its Params; memory that a Function captured is part of what it is.
+  void body(Op of, const Node* n) {
+    if (of == Op::Function && !is_constant(n)) out_.reusable = false;
     if (!positions_.contains(n)) itself(n);
   }
 

@@ -25,8 +25,7 @@ class CallInterpreter {
       : call_(call), arguments_(arguments), bindings_(bindings) {
     for (const UOp& r : results_of(call.src(0))) {
       BoundedArray made{{r.dtype(), {}, {}, {}}, {}};
-      for (const UOp& d : r.shape().src())
-        made.value.sizes.push_back(interpret_index(d, bindings));
+      for (const UOp& d : r.shape().src()) made.value.sizes.push_back(interpret_index(d, bindings));
       made.value.data.resize(static_cast<size_t>(made.value.numel()));
       memory_.push_back(in_bytes(made.value));
       results_.push_back(std::move(made));

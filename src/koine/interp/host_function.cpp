@@ -31,8 +31,7 @@ Registered find(const std::string& name) {
   if (const auto it = known.functions.find(name); it != known.functions.end()) return it->second;
   std::vector<std::string> names;
   for (const auto& [other, registered] : known.functions) names.push_back(other);
-  raise(ErrorKind::Key,
-        "function '{}' is not registered: call register_function() first; {}", name,
+  raise(ErrorKind::Key, "function '{}' is not registered: call register_function() first; {}", name,
         names.empty() ? "none is registered" : fmt::format("known are {}", fmt::join(names, ", ")));
 }
 

@@ -44,8 +44,8 @@ using HostArgument = BasicHostArray<const std::byte>;
 /// what was computed is not computed again. It may run in any thread, in several at once, and while
 /// others compile; it may compute tensors of its own, but not wait for another thread that does.
 /// What it throws becomes an Error that names it, and the tensors keep the values they had.
-using HostFunction =
-    std::function<void(std::span<const HostResult> results, std::span<const HostArgument> arguments)>;
+using HostFunction = std::function<void(std::span<const HostResult> results,
+                                        std::span<const HostArgument> arguments)>;
 
 /// Makes a function callable by name. A second one of that name takes the place of the first: no
 /// later run calls the old one, and no result of it is used for calls that are made from then on.

@@ -25,21 +25,43 @@ bool is_element(const UOp& u) {
   return u.is_scalar() && (u.is(Op::Param) || u.is(Op::After)) && is_slot(strip_after(u));
 }
 
-// Whether the loops of a nest visit each element of a Store's target once: its indices are the
-// loops, in some order, each as long as its axis.
+// Whether an index goes through 0, 1, ... up to a size, each once, while the loops that it names
+// run: i, or 8 i + j with j below 8. Notes the loops.
+bool counts_through(const UOp& index, const UOp& size, std::set<const Node*>& used) {
+  if (index.is(Op::Range)) return index.src(0) == size && used.insert(index.node()).second;
+  if (index.dtype() != DType::Index) return false;
+  std::vector<std::pair<int64_t, const Node*>> steps;
+  UOp rest = simplify_index(index);
+  for (const Node* n : index.ranges()) {
+    const UOp loop = UOp::share(n);
+    int64_t step = 0;
+    UOp left;
+    if (!loop.src(0).is(Op::Const) || !linear_coefficient(rest, loop, step, left)) return false;
+    if (!used.insert(n).second) return false;
+    steps.emplace_back(step, n);
+    rest = left;
+  }
+  std::sort(steps.begin(), steps.end());
+  int64_t places = 1;
+  for (const auto& [step, loop] : steps) {
+    if (step != places) return false;
+    places *= const_int(loop->sources()[0]);
+  }
+  return is_const(rest, 0) && is_const(size, places);
+}
+
+// Whether the loops of a nest visit each element of a Store's target once.
 bool visits_each_element(const UOp& store, std::span<const UOp> loops) {
   const UOp& place = store.src(0);
   const UOp& memory = buffer_at(place);
   std::set<const Node*> used;
-  for (size_t k = 0; k < memory.rank(); ++k) {
-    if (!place.is(Op::Index) || k + 1 >= place.src().size()) return false;
-    const UOp &index = place.src(k + 1), size = memory.dim(k);
-    if (is_const(size, 1) && is_const(index, 0)) continue;
-    if (!index.is(Op::Range) || !(index.src(0) == size) || !used.insert(index.node()).second)
+  for (size_t k = 0; k < memory.rank(); ++k)
+    if (!place.is(Op::Index) || k + 1 >= place.src().size() ||
+        !counts_through(place.src(k + 1), memory.dim(k), used))
       return false;
-  }
-  return used.size() == loops.size() &&
-         std::all_of(loops.begin(), loops.end(), [&](const UOp& r) { return used.contains(r.node()); });
+  return used.size() == loops.size() && std::all_of(loops.begin(), loops.end(), [&](const UOp& r) {
+           return used.contains(r.node());
+         });
 }
 
 class Flattener {
@@ -67,8 +89,7 @@ class Flattener {
 
  private:
   bool is_result(const UOp& memory) const {
-    return is_slot(memory) &&
-           memory.as<BufferArg>().slot < static_cast<int64_t>(results_.size());
+    return is_slot(memory) && memory.as<BufferArg>().slot < static_cast<int64_t>(results_.size());
   }
 
   void require_stored_before_read() const {
@@ -78,10 +99,11 @@ class Flattener {
         const bool names = i == 0 && (u.is(Op::Store) || u.is(Op::Index) || u.is(Op::After));
         if (names || !is_element(s) || !is_result(buffer_at(s))) continue;
         const UOp& memory = s.is(Op::Index) ? s.src(0) : s;
-        KOINE_REQUIRE(memory.is(Op::After), Value,
-                      "kernel '{}' reads an element of slot {}, its result: say by an After which "
-                      "stores come before, as in index(after(p, {{end(store(...), {{i}})}}), {{j}})",
-                      name(), buffer_at(s).as<BufferArg>().slot);
+        KOINE_REQUIRE(
+            memory.is(Op::After), Value,
+            "kernel '{}' reads an element of slot {}, its result: say by an After which "
+            "stores come before, as in index(after(p, {{end(store(...), {{i}})}}), {{j}})",
+            name(), buffer_at(s).as<BufferArg>().slot);
       }
   }
 

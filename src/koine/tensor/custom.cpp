@@ -35,17 +35,17 @@ std::vector<Tensor> results_of_call(const UOp& body, const std::vector<Tensor>& 
   for (const Tensor& t : arguments) src.push_back(t.uop());
   const UOp call = UOp::make(Op::Call, src);
   std::vector<Tensor> out;
-  for (size_t k = 0; k < count; ++k)
-    out.emplace_back(get_tuple(call, static_cast<int64_t>(k)));
+  for (size_t k = 0; k < count; ++k) out.emplace_back(get_tuple(call, static_cast<int64_t>(k)));
   return out;
 }
 
 void require_kernel(const std::string& name, const UOp& kernel, size_t results) {
   const size_t stored = results_of(kernel).size();
-  KOINE_REQUIRE(stored == results, Value,
-                "custom_kernel: '{}' stores into {} of its Params and has {} results: each result is "
-                "stored into, and the arguments behind them are only read",
-                name, stored, results);
+  KOINE_REQUIRE(
+      stored == results, Value,
+      "custom_kernel: '{}' stores into {} of its Params and has {} results: each result is "
+      "stored into, and the arguments behind them are only read",
+      name, stored, results);
   if (const auto violation = find_violation(flat_kernel(kernel).ast, VerifyLevel::Kernel))
     raise(ErrorKind::Value, "custom_kernel: '{}' is no kernel: {}", name,
           violation_text(*violation));
@@ -63,8 +63,8 @@ std::vector<Tensor> custom_kernel(const std::string& name, const std::vector<Cal
     params.push_back(param(static_cast<int64_t>(params.size()), t.uop().shape(), t.dtype()));
   const UOp made = kernel(params);
   KOINE_REQUIRE(made.is(Op::Sink), Value,
-                "custom_kernel: '{}' is no kernel: return sink({{...}}) of its stores, got {}", name,
-                made ? op_name(made.op()) : "nothing");
+                "custom_kernel: '{}' is no kernel: return sink({{...}}) of its stores, got {}",
+                name, made ? op_name(made.op()) : "nothing");
   const UOp body = UOp::make(Op::Sink, made.src(), name);
   require_kernel(name, body, results.size());
   return results_of_call(body, arguments, results.size());

@@ -19,7 +19,8 @@ struct CallResult {
 
 /// Makes a kernel of its Params: results first, then arguments, each with its shape and dtype.
 ///
-///     Tensor c = custom_kernel("axpy", CallResult{x.shape()}, {x, y}, [](const std::vector<UOp>& p) {
+///     Tensor c = custom_kernel("axpy", CallResult{x.shape()}, {x, y}, [](const std::vector<UOp>&
+///     p) {
 ///       const UOp i = range(0, p[0].dim(0), AxisType::Loop);
 ///       const UOp twice = mul(constant(DType::Float32, 2), index(p[1], {i}));
 ///       return sink({end(store(index(p[0], {i}), add(twice, index(p[2], {i}))), {i})});
@@ -64,8 +65,8 @@ struct CallGradient {
   std::vector<Tensor> arguments, results, gradients;
 };
 /// Says the gradient of the kernels and the function of this name, from now on: one tensor for each
-/// argument in its shape and dtype, or Tensor() where there is none. Without one, a gradient through
-/// a call is an Error that names it.
+/// argument in its shape and dtype, or Tensor() where there is none. Without one, a gradient
+/// through a call is an Error that names it.
 ///
 ///     register_gradient("axpy", [](const CallGradient& c) -> std::vector<Tensor> {
 ///       return {2 * c.gradients[0], c.gradients[0]};

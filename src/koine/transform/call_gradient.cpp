@@ -44,7 +44,8 @@ UOp zeros(const UOp& like) {
 }  // namespace
 
 void register_call_gradient(const std::string& name, CallGradientRule rule) {
-  KOINE_REQUIRE(!name.empty(), Value, "register_gradient: a gradient needs the name of what it is of");
+  KOINE_REQUIRE(!name.empty(), Value,
+                "register_gradient: a gradient needs the name of what it is of");
   KOINE_REQUIRE(rule, Value, "register_gradient: '{}' is given no rule", name);
   Registry& known = registry();
   auto made = std::make_shared<const CallGradientRule>(std::move(rule));
@@ -73,9 +74,11 @@ std::vector<UOp> call_vjp(const UOp& call, const std::vector<UOp>& cotangents) {
                 name, out.size(), arguments.size());
   for (size_t k = 0; k < out.size(); ++k)
     KOINE_REQUIRE(
-        !out[k] || (out[k].dtype() == arguments[k].dtype() && out[k].shape() == arguments[k].shape()),
-        Value, "gradient: the gradient of the {} '{}' gives {} of shape {} for argument {}, {} of "
-               "shape {}",
+        !out[k] ||
+            (out[k].dtype() == arguments[k].dtype() && out[k].shape() == arguments[k].shape()),
+        Value,
+        "gradient: the gradient of the {} '{}' gives {} of shape {} for argument {}, {} of "
+        "shape {}",
         what, name, dtype_name(out[k].dtype()), shape_text(out[k]), k,
         dtype_name(arguments[k].dtype()), shape_text(arguments[k]));
   return out;

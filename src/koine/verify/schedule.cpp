@@ -40,7 +40,10 @@ std::optional<Violation> check_call(const UOp& call) {
                        "a Call takes Params and Buffers, then Variables"};
   }
   const UOp& body = call.src(0);
-  if (body.is(Op::CustomFunction)) return std::nullopt;
+  if (body.is(Op::CustomFunction)) {
+    if (buffers.size() >= std::max<size_t>(body.src().size(), 1)) return std::nullopt;
+    return Violation{call, -1, "a CustomFunction has memory for each of its results"};
+  }
   if (const auto inside = find_violation(body, VerifyLevel::Kernel)) return inside;
   if (const int at = check_slots(call, buffers); at != fine)
     return Violation{call, at, "each slot of a kernel has a buffer"};
