@@ -67,8 +67,14 @@ std::vector<Case> value_cases() {
                                        BufferArg{0, DType::Index, {}, AddrSpace::Local, "n"});
   const UOp other = param(2, shape_of({4}), DType::Float32);
   const UOp body = tuple(Nodes{add(p, p)});
-  const UOp r = loop();
+  const UOp r = loop(), i = loop(0, 4);
+  const UOp stored = store(index(p, {i}), index(q, {i}));
+  const UOp open = UOp::make(Op::Call, {sink(Nodes{stored}), x});
+  const UOp lazy = UOp::make(Op::Call, {sink(Nodes{end(stored, Nodes{i})}), add(other, other)});
   return {
+      {tensor, get_tuple(open, 0), Op::Call, 0, "the body of a Call is a kernel"},
+      {program, sink(Nodes{store(p, get_tuple(lazy, 0))}), Op::Call, 1,
+       "the arguments of a Call are in memory"},
       {tensor, UOp::make(Op::Barrier, {x}), Op::Barrier, -1, "no codegen op"},
       {tensor, add(x, cast(r, DType::Float32)), Op::Range, -1, "belong to kernels"},
       {tensor, reduce_ranges(Op::Add, x, Nodes{range(0, variable("n", 1, 4), AxisType::Reduce)}),

@@ -222,7 +222,7 @@ void Submission::run() {
   for (size_t s = 0; s < e.segments_.size(); ++s) {
     try {
       submit(e.segments_[s], s);
-    } catch (...) {  // a function of the host; what runs still uses the memory
+    } catch (...) {  // of a function of the host: what runs still uses the memory
       wait_for_segments(s);
       throw;
     }

@@ -64,7 +64,7 @@ class Scheduler : private KernelReads {
     for (const UOp& effect : program_.src()) output(effect);
     for (const UOp& effect : program_.src())
       if (effect.is(Op::Store) && is_call_result(stored_value(effect)))
-        results_of_call(stored_value(effect).src(0), "output");
+        results_of_call(stored_value(effect).src(0));
     std::vector<Footprint> footprints;
     while (!queue_.empty()) {
       Request request = std::move(queue_.front());
@@ -235,7 +235,7 @@ class Scheduler : private KernelReads {
     if (const UOp known = storage_of(node)) return known;
     const UOp& value = behind_markers(node);
     if (!is_call_result(value)) return make_buffer(node, node, std::move(reason));
-    results_of_call(value.src(0), "a result of a call");
+    results_of_call(value.src(0));
     return storage_of(value);
   }
 
@@ -247,11 +247,11 @@ class Scheduler : private KernelReads {
   }
 
   // A Call is one kernel, which fills memory for all its results.
-  void results_of_call(const UOp& call, std::string reason) {
+  void results_of_call(const UOp& call) {
     if (!started_.insert(call.node()).second) return;
     const std::vector<UOp> results = results_of(call.src(0));
     const std::vector<bool> whole = stored_whole(call);
-    Request request{{}, {}, std::move(reason), false, call};
+    Request request{{}, {}, fmt::format("a call of '{}'", call_name(call)), false, call};
     for (size_t k = 0; k < results.size(); ++k) {
       const UOp result = get_tuple(call, static_cast<int64_t>(k));
       kept_.push_back(result);
@@ -402,7 +402,6 @@ class Scheduler : private KernelReads {
     }
     for (const UOp& argument : sources_outside_body(request.call))
       current_.buffers.push_back(read(argument));
-    current_.request.reason = fmt::format("a call of '{}'", call_name(request.call));
     return std::move(current_);
   }
 

@@ -117,8 +117,8 @@ UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view r
     src = {kernel};
     src.insert(src.end(), used.begin(), used.end());
   }
-  for (const UOp& v : variables_in(ast.is(Op::CustomFunction) ? sizes_of(buffers) : ast))
-    src.push_back(v);
+  const bool told = ast.is(Op::CustomFunction) && !is_copy(ast);
+  for (const UOp& v : variables_in(told ? sizes_of(buffers) : ast)) src.push_back(v);
   return UOp::make(Op::Call, src, reason.empty() ? Arg() : Arg(std::string(reason)));
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "koine/ir/build.hpp"
-#include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/rules/flat_kernel.hpp"
@@ -76,8 +75,6 @@ const Demands& program_demands() {
         [](const UOp&, const Facts&) { return itself; }},
        {ops({Op::Function, Op::Tuple}), "Functions are inlined",
         [](const UOp&, const Facts&) { return itself; }},
-       {ops({Op::GetTuple}), "a GetTuple takes a result of a Call",
-        [](const UOp& u, const Facts&) { return unless(is_call_result(u), 0); }},
        {ops({Op::Call}), "the arguments of a Call are in memory", [](const UOp& u, const Facts&) {
           return first_source(u, 1, [](const UOp& s) { return !lies_in_memory(s); });
         }}}};
