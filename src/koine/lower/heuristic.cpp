@@ -96,18 +96,26 @@ class Plan {
   void try_all(const std::vector<Opt>& opts) {
     const UOp before = ast_;
     const size_t count = opts_.size();
-    for (const Opt& opt : opts) {
-      if (!can_apply(ast_, opt)) {
-        ast_ = before;
-        opts_.resize(count);
-        return;
-      }
-      add(opt);
-    }
+    if (add_legal(opts)) return;
+    ast_ = before;
+    opts_.resize(count);
   }
 
  private:
   UOp ast_;
+  // False: one of them is not legal, or makes indices of a huge axis leave 64 bits.
+  bool add_legal(const std::vector<Opt>& opts) {
+    try {
+      for (const Opt& opt : opts) {
+        if (!can_apply(ast_, opt)) return false;
+        add(opt);
+      }
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
   const Target& target_;
   std::vector<Opt> opts_;
 };

@@ -39,7 +39,8 @@ bool may_fold_lanes(const UOp& ast, const UOp& axis);
 /// that does not divide, or a target type that this axis type may not become (the table of the
 /// spec, widened by amendment C24).
 UOp apply_opt(const UOp& ast, const Opt& opt);
-/// Whether `apply_opt` would not throw.
+/// Whether an edit is legal: `apply_opt` throws of one that is not, and where indices of a huge
+/// axis leave 64 bits.
 bool can_apply(const UOp& ast, const Opt& opt);
 
 /// Merges neighbouring loops that are only ever used together.
