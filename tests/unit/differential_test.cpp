@@ -348,7 +348,7 @@ std::vector<Broken> broken_graphs() {
        [](const UOp& u) {
          return u.is(Op::Mulacc) ? mulacc(u.src(0), u.src(2), u.src(1)) : UOp();
        }},
-      {"linearize: an accumulator is reset in its loop", "linearize", {}, reset_in_loop},
+      {"linearize: an accumulator is reset in its loop", "linearize", {}, reset_in_loop, 14},
       {"linearize: a store is left out", "linearize", {}, without_last_store},
       {"linearize: a loop closes before its store", "linearize", {}, close_early},
       {"linearize: a load leaves its loop", "linearize", {}, hoist_load},
