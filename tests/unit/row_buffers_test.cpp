@@ -246,7 +246,8 @@ TEST(row_buffers, spec_O7_lanes_along_rows_and_across_them) {
     const std::vector<Kernel> kernels = schedule({value.uop()});
     ASSERT_EQ(kernels.size(), 1u);
     bool vectors = false;
-    for (const UOp& u : lower_kernel(kernels[0].ast, target).linear.src())
+    const LoweredKernel lowered = lower_kernel(kernels[0].ast, target);
+    for (const UOp& u : lowered.linear.src())
       vectors = vectors || (u.is(Op::Load) && !u.is_scalar() && is_address(u.src(0)) &&
                             accessed_buffer(u).is(Op::Buffer));
     EXPECT_TRUE(vectors) << "rows are read by vectors";
