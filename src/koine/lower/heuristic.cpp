@@ -107,8 +107,10 @@ class Plan {
   bool add_legal(const std::vector<Opt>& opts) {
     try {
       for (const Opt& opt : opts) {
-        if (!can_apply(ast_, opt)) return false;
-        add(opt);
+        UOp next = apply_if_legal(ast_, opt);
+        if (!next) return false;
+        ast_ = std::move(next);
+        opts_.push_back(opt);
       }
       return true;
     } catch (const Error&) {

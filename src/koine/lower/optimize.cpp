@@ -436,9 +436,10 @@ bool may_fold_lanes(const UOp& ast, const UOp& axis) {
   return true;
 }
 
-UOp apply_opt(const UOp& ast, const Opt& opt) {
-  const std::vector<UOp> ranges = kernel_ranges(ast);
-  if (const auto no = refusal(ast, ranges, opt)) raise(no->kind, "{}", no->reason);
+namespace {
+
+// What a legal edit makes.
+UOp edited(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt) {
   auto axis = [&](int64_t i) -> const UOp& { return ranges[static_cast<size_t>(i)]; };
   UOp out;
   switch (opt.op) {
@@ -456,6 +457,19 @@ UOp apply_opt(const UOp& ast, const Opt& opt) {
       return ast;  // a CPU kernel has no workgroup axes to drop
   }
   return rewrite(renumber(out), symbolic_rules());
+}
+
+}  // namespace
+
+UOp apply_opt(const UOp& ast, const Opt& opt) {
+  const std::vector<UOp> ranges = kernel_ranges(ast);
+  if (const auto no = refusal(ast, ranges, opt)) raise(no->kind, "{}", no->reason);
+  return edited(ast, ranges, opt);
+}
+
+UOp apply_if_legal(const UOp& ast, const Opt& opt) {
+  const std::vector<UOp> ranges = kernel_ranges(ast);
+  return refusal(ast, ranges, opt) ? UOp() : edited(ast, ranges, opt);
 }
 
 bool can_apply(const UOp& ast, const Opt& opt) { return !refusal(ast, kernel_ranges(ast), opt); }

@@ -42,6 +42,8 @@ UOp apply_opt(const UOp& ast, const Opt& opt);
 /// Whether an edit is legal: `apply_opt` throws of one that is not, and where indices of a huge
 /// axis leave 64 bits.
 bool can_apply(const UOp& ast, const Opt& opt);
+/// `apply_opt`, or null for an edit that is not legal.
+UOp apply_if_legal(const UOp& ast, const Opt& opt);
 
 /// Merges neighbouring loops that are only ever used together.
 UOp merge_ranges(const UOp& ast);
