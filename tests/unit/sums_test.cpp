@@ -429,6 +429,20 @@ TEST(sums, one_element_keeps_its_sign) {
   }
 }
 
+// The sum that a condition tests, and picks, is one node: the loops of its sum are not the outer
+// sum's too.
+TEST(sums, sums_picked_by_themselves) {
+  for (const DType dtype : {DType::Bool, DType::Int32, DType::Float32}) {
+    const Tensor x = (Tensor::arange(18).contiguous() - 20).reshape({6, 3}).cast(dtype);
+    const UOp rows = reduce(Op::Add, x.uop(), {1});
+    const UOp test = dtype == DType::Bool ? rows : lt(rows, constant_int(dtype, -9));
+    const UOp none = constant_int(dtype, 0);
+    expect_same_everywhere(Tensor(reduce(Op::Add, where(test, rows, none), {0})));
+    const Tensor beside = Tensor::arange(6).contiguous().cast(dtype);
+    expect_same_everywhere(Tensor(reduce(Op::Add, where(test, beside.uop(), none), {0})));
+  }
+}
+
 TEST(sums, narrow_floats_add_in_float32) {
   for (const DType d : {DType::Float16, DType::BFloat16}) {
     const UOp ones = buffer_from_host(

@@ -188,8 +188,13 @@ UOp join_sums(const UOp& r, bool strict) {
   if (picked && !is_const(r.src(0).src(2), 0)) return {};
   const UOp inner = picked ? r.src(0).src(1) : r.src(0);
   if (!inner.is(Op::Reduce) || inner.as<ReduceArg>().op != Op::Add) return {};
+  const std::span<const UOp> summed = inner.src().subspan(1);
+  // A condition on a fold over the same loops would stand inside of them.
+  if (picked)
+    for (const UOp& u : toposort(r.src(0).src(0)))
+      if (std::find(summed.begin(), summed.end(), u) != summed.end()) return {};
   std::vector<UOp> ranges(r.src().begin() + 1, r.src().end());
-  ranges.insert(ranges.end(), inner.src().begin() + 1, inner.src().end());
+  ranges.insert(ranges.end(), summed.begin(), summed.end());
   const UOp body = picked ? where(r.src(0).src(0), inner.src(0), r.src(0).src(2)) : inner.src(0);
   return reduce_ranges(Op::Add, body, ranges);
 }
