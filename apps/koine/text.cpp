@@ -136,7 +136,8 @@ struct Work {
 UOp host_program_of(const Given& g) {
   if (g.stage.empty()) return host_program({g.graph});
   if (g.stage == "callify") return rangeify(split_large_reduces(on_each_device(g.graph)));
-  if (g.stage == "decide") return rangeify(g.graph);
+  if (g.stage == "decide") return scheduled_program(bufferized_program(g.graph));
+  if (g.stage == "bufferize") return scheduled_program(g.graph);
   return g.stage == "plan" ? g.graph : UOp();
 }
 
@@ -186,10 +187,14 @@ std::string text_after(std::string_view text, std::string_view until) {
   for (const Given& g : parse_all(text, target)) {
     KOINE_REQUIRE(g.stage.empty() || place_of(until) >= place_of(g.stage), Value,
                   "--until={}: the graph is past it, after {}", until, g.stage);
-    if (until == "callify" || until == "decide") {
+    if (place_of(until) <= place_of("bufferize")) {
+      const auto comes = [&](std::string_view stage) {
+        return place_of(until) >= place_of(stage) &&
+               (g.stage.empty() || place_of(g.stage) < place_of(stage));
+      };
       UOp program = callified(g);
-      if (until == "decide" && g.stage != "decide")
-        program = decided_program(split_large_reduces(on_each_device(program)));
+      if (comes("decide")) program = decided_program(split_large_reduces(on_each_device(program)));
+      if (comes("bufferize")) program = bufferized_program(program);
       out += fmt::format("; after {}\n{}", until, to_text(program));
       continue;
     }

@@ -45,7 +45,8 @@ std::vector<UOp> programs() {
 }
 
 std::vector<std::string> stages() {
-  return {"callify", "decide", "rangeify", "optimize", "expand", "select", "linearize"};
+  return {"callify",  "decide", "bufferize", "rangeify",
+          "optimize", "expand", "select",    "linearize"};
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
+#include "koine/lower/bufferize.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/decide.hpp"
 #include "koine/lower/pipeline.hpp"
@@ -30,15 +31,48 @@ UOp program_of(const std::vector<Tensor>& values) {
   return make_validity_explicit(callify(what, destinations).body);
 }
 
+using Decisions = std::multimap<std::string, std::string>;
+
 // What gets memory of its own: the op, and why.
-std::multimap<std::string, std::string> decisions(const std::vector<Tensor>& values) {
-  std::multimap<std::string, std::string> out;
+Decisions decisions(const std::vector<Tensor>& values) {
+  Decisions out;
   for (const UOp& u : toposort(decide(program_of(values))))
     if (u.is(Op::Contiguous) && std::holds_alternative<std::string>(u.arg()))
       out.emplace(op_name(u.src(0).op()), u.as<std::string>());
   return out;
 }
-using Decisions = std::multimap<std::string, std::string>;
+// The memory that a program fills, and why: "output 0", "temporary 1", with what is stored there.
+Decisions memory_in(const UOp& program) {
+  Decisions out;
+  for (const UOp& u : toposort(bufferize(decide(program)))) {
+    if (!u.is(Op::After) || !std::holds_alternative<std::string>(u.arg())) continue;
+    const UOp memory = memory_of_value(u);
+    const int64_t slot = memory.as<BufferArg>().slot;
+    out.emplace(fmt::format("{} {}", memory.is(Op::Buffer) ? "temporary" : "output", slot),
+                fmt::format("{}: {}", op_name(u.src(1).src(1).op()), u.as<std::string>()));
+  }
+  return out;
+}
+
+TEST(schedule, spec_B20_every_value_in_memory_has_a_buffer_and_a_reason) {
+  const Tensor x = filled({64, 48}), w = filled({48, 32});
+  const Tensor scores = x.matmul(w);
+  EXPECT_EQ(memory_in(program_of({scores.softmax(1)})),
+            (Decisions{{"output 0", "Fdiv: output"},
+                       {"temporary 0", "Reduce: a reduce read at several places"}}));
+  // An output serves those who read the same value; what it is asked for twice is copied.
+  EXPECT_EQ(memory_in(program_of({scores, scores.relu(), scores.contiguous()})),
+            (Decisions{{"output 0", "Reshape: output"},
+                       {"output 3", "Max: output"},
+                       {"output 4", "After: output"}}));
+  // What a Store reads of its own memory elsewhere is computed before.
+  const UOp b = x.uop();
+  const UOp turned = after(b, {store(b, flip(b, {0, 1}))});
+  EXPECT_EQ(memory_in(make_validity_explicit(callify({turned}, {UOp()}).body)),
+            (Decisions{{"temporary 0", "Flip: computed before it is overwritten"}}));
+  const UOp doubled = after(b, {store(b, add(b, b))});
+  EXPECT_EQ(memory_in(make_validity_explicit(callify({doubled}, {UOp()}).body)), Decisions{});
+}
 
 TEST(schedule, spec_C38_what_is_used_in_place_gets_no_memory) {
   const Tensor x = filled({64, 48}), w = filled({48, 32});

@@ -58,6 +58,7 @@ struct Case {
 
 std::vector<Case> value_cases() {
   const auto tensor = VerifyLevel::Tensor, program = VerifyLevel::Program;
+  const auto memory = VerifyLevel::Memory;
   const UOp x = leaf({4}), p = param(0, shape_of({4}), DType::Float32);
   const UOp q = param(1, shape_of({4}), DType::Float32);
   const UOp scalar = leaf({});
@@ -115,6 +116,17 @@ std::vector<Case> value_cases() {
       {program,
        sink(Nodes{store(q, p), store(param(2, shape_of({3}), DType::Float32),
                                      param(0, shape_of({3}), DType::Float32))}),
+       Op::Param, -1, "two nodes are slot 0"},
+      {memory, sink(Nodes{store(p, q)}), Op::Sink, 0, "holds Afters"},
+      {memory, sink(Nodes{after(p, {store(p, add(contiguous(add(q, q)), q))})}), Op::Add, 0,
+       "what asks for memory has a Buffer"},
+      {memory, sink(Nodes{after(p, {store(p, get_tuple(function(body, Nodes{q}), 0))})}), Op::Tuple,
+       -1, "inlined"},
+      {memory,
+       sink(
+           Nodes{after(q, {store(q, p)}), after(param(0, shape_of({3}), DType::Float32),
+                                                {store(param(0, shape_of({3}), DType::Float32),
+                                                       param(2, shape_of({3}), DType::Float32))})}),
        Op::Param, -1, "two nodes are slot 0"},
   };
 }

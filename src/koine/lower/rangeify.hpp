@@ -4,16 +4,21 @@
 
 namespace koine {
 
-/// The first part of stage 2: the program over values alone, with what is decided written into it
-/// (`make_validity_explicit`, `decide`).
-UOp decided_program(const UOp& values);
-
 /// Stage 2. Splits a stateless program into a host program (`lower/schedule`): one Linear of Calls
 /// in execution order. Elementwise chains, movement, and reduces with their prologue and epilogue
 /// fuse; a value gets a buffer of its own where fusing would repeat work (amendment C38): it is
 /// read by several kernels, or under a loop that it does not depend on. A reduce over rows whose
 /// result is used along the same rows stays in one kernel. Temporaries are Buffers with slots
-/// counted from 0.
+/// counted from 0. It is the three parts below, one behind the other.
 UOp rangeify(const UOp& values);
+
+/// The program over values alone, with what is decided written into it (`make_validity_explicit`,
+/// `decide`).
+UOp decided_program(const UOp& values);
+/// The decided program with memory (`bufferize`).
+UOp bufferized_program(const UOp& decided);
+/// The kernels of that (`split`, with `index`), without those that nobody needs (`schedule`), those
+/// over the same loops in one (`merge`).
+UOp scheduled_program(const UOp& bufferized);
 
 }  // namespace koine

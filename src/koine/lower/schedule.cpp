@@ -10,6 +10,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/ir/validity.hpp"
 
 namespace koine {
 namespace {
@@ -83,6 +84,9 @@ Kernel::Kernel(UOp shown) : call(std::move(shown)), ast(call.src(0)) {
   stored_ = stored_slots(ast, buffers.size());
 }
 
+bool is_transfer(const UOp& value) {
+  return value.is(Op::Load) && value.src().size() < 3 && !goes_to_local(value);
+}
 bool is_copy(const UOp& ast) {
   return ast.is(Op::CustomFunction) && ast.as<std::string>() == copy_function;
 }

@@ -54,6 +54,7 @@ OpSet group_ops(std::initializer_list<GroupOp> groups);
 // The tables (program.cpp, vector.cpp, tensor.cpp).
 const Demands& tensor_demands();
 const Demands& program_demands();
+const Demands& memory_demands();
 const Demands& kernel_demands();
 const Demands& shaped_demands();
 const Demands& selected_demands();

@@ -81,6 +81,22 @@ const Demands& program_demands() {
   return demands;
 }
 
+const Demands& memory_demands() {
+  static const auto& demands = *new const Demands{
+      value_part(),
+      {{ops({Op::Sink}), "a program with memory holds Afters",
+        [](const UOp& u, const Facts&) {
+          return first_source(u, 0, [](const UOp& s) { return !s.is(Op::After); });
+        }},
+       {ops({Op::Function, Op::Tuple}), "Functions are inlined",
+        [](const UOp&, const Facts&) { return itself; }},
+       {~ops({Op::Store}), "what asks for memory has a Buffer", [](const UOp& u, const Facts&) {
+          return first_source(u, u.is(Op::Call) ? 1 : 0,
+                              [](const UOp& s) { return asks_for_buffer(s); });
+        }}}};
+  return demands;
+}
+
 // A program's Stores fill memory that it finds empty: what overwrites a state is an After, whose
 // order with the readers of that state follows from the graph.
 std::optional<Violation> check_program(const UOp& sink, std::span<const UOp> nodes) {

@@ -14,6 +14,8 @@ const Demands& demands_of(VerifyLevel level) {
       return tensor_demands();
     case VerifyLevel::Program:
       return program_demands();
+    case VerifyLevel::Memory:
+      return memory_demands();
     case VerifyLevel::Kernel:
       return kernel_demands();
     case VerifyLevel::Shaped:
@@ -47,6 +49,8 @@ std::optional<Violation> check_graph(const UOp& graph, std::span<const UOp> node
   switch (level) {
     case VerifyLevel::Tensor:
       return std::nullopt;
+    case VerifyLevel::Memory:
+      return check_names(nodes);
     case VerifyLevel::Program:
       return check_program(graph, nodes);
     case VerifyLevel::Linear:

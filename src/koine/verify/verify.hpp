@@ -13,6 +13,7 @@ namespace koine {
 enum class VerifyLevel : uint8_t {
   Tensor,    ///< a graph of values: no codegen ops, no loops
   Program,   ///< a Sink of Stores and Afters of whole values into Params (callify)
+  Memory,    ///< a Sink of Afters, with a Buffer for every value in memory (bufferize)
   Schedule,  ///< a Linear of Calls of kernels on Params and Buffers (rangeify, plan)
   Kernel,    ///< a Sink of Stores under Ends over Ranges; every value is a scalar (rangeify,
              ///< optimize)
