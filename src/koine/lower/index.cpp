@@ -20,6 +20,12 @@ UOp load_under(const UOp& guard, const UOp& address, DType dtype) {
 
 }  // namespace
 
+UOp Leaves::param_of(const UOp& node, DType dtype, const UOp& elements) {
+  const auto [it, fresh] =
+      slots_.try_emplace({node.node(), dtype}, static_cast<int64_t>(slots_.size()));
+  return param(it->second, stack(std::vector<UOp>{elements}), dtype);
+}
+
 Indices Indexer::open_loops(const UOp& value, std::vector<UOp>& loops) {
   return koine::open_loops(value, next_range_, loops);
 }

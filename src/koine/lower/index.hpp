@@ -1,6 +1,8 @@
 #pragma once
 #include <absl/container/flat_hash_map.h>
 
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "koine/ir/uop.hpp"
@@ -19,6 +21,19 @@ class KernelReads {
   virtual UOp param_of(const UOp& node, DType dtype, const UOp& elements) = 0;
   /// The stores of an After around a value that is not in memory must run before this kernel.
   virtual void wait_for(const UOp& after) = 0;
+};
+
+/// For a look at how a value follows from positions: what is a leaf stands for itself.
+class Leaves : public KernelReads {
+ public:
+  explicit Leaves(std::function<bool(const UOp&)> is_leaf) : is_leaf_(std::move(is_leaf)) {}
+  bool is_read(const UOp& node) override { return is_leaf_(node); }
+  UOp param_of(const UOp& node, DType dtype, const UOp& elements) override;
+  void wait_for(const UOp&) override {}
+
+ private:
+  std::function<bool(const UOp&)> is_leaf_;
+  absl::flat_hash_map<std::pair<const Node*, DType>, int64_t> slots_;
 };
 
 /// The elements of values in one kernel: indices are pushed from a value down to the memory it is

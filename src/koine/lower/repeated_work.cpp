@@ -1,0 +1,127 @@
+#include "koine/lower/repeated_work.hpp"
+
+#include <algorithm>
+
+#include "koine/ir/build.hpp"
+#include "koine/lower/cost.hpp"
+
+namespace koine {
+namespace {
+
+// What storing and loading an element costs, in operations on values that lie in registers.
+constexpr double cost_of_memory = 32;
+
+double cost_without(const ValueFacts& facts, const UOp& u, const UOp& without) {
+  const double elements = elements_of(u);
+  return element_cost(u, [&](const UOp& n) {
+    return n == without || n.is(Op::Reduce) || !facts.reads_memory(n) ||
+           elements_of(n) < elements || facts.in_memory(n);
+  });
+}
+
+// Whether the sum that reads a sum goes over its elements too, each about once: one loop nest,
+// with one register tile, and no memory in between.
+bool is_summed_on(const ValueFacts& facts, const UOp& u, const Use& use) {
+  const bool exact = facts.strict() && is_float(u.dtype());
+  return use.in_window && u.as<ReduceArg>().op == Op::Add && !exact &&
+         times_computed(use) <= 1.5 * elements_of(u);
+}
+
+// Whether most of what a value costs lies in one below that others read too: that one gets
+// memory, and the rest is computed again.
+bool is_dear_below(const ValueFacts& facts, const UOp& u, double surplus) {
+  std::vector<UOp> pending{u};
+  for (size_t seen = 0; !pending.empty() && seen < 64; ++seen) {
+    const UOp node = pending.back();
+    pending.pop_back();
+    for (const UOp& s : node.src()) {
+      if (!is_elementwise(s.op()) || !facts.reads_memory(s) || facts.in_memory(s)) continue;
+      if (cost_without(facts, u, s) * surplus > cost_of_memory) continue;
+      if (facts.consumers(s) > 1 && cost_between_folds(facts, s) * surplus > cost_of_memory)
+        return true;
+      pending.push_back(s);
+    }
+  }
+  return false;
+}
+
+// The loops that what lies below the movement of a value depends on; folded axes stand at 0.
+Dependence source_loops(UOp node, Use use) {
+  use.at = aligned(node, use.at);
+  while (is_movement(node.op()) && !node.is(Op::Stack) && !node.is(Op::Bitcast) &&
+         !node.is(Op::Index)) {
+    use = moved_to_source(node, use);
+    node = UOp(node.src(0));
+  }
+  use.guard = {};
+  return Dependence(use);
+}
+
+}  // namespace
+
+double cost_between_folds(const ValueFacts& facts, const UOp& u) {
+  return cost_without(facts, u, {});
+}
+
+std::string_view repeated(const ValueFacts& facts, const UOp& u, const Use& use) {
+  const Dependence place(use);
+  const size_t around = loops_around(use).size();
+  double iterations = 1, distinct = 1, repeats = 1;
+  bool in_reduce = false;
+  for (size_t i = 0; i < use.loops.size(); ++i) {
+    const double size = largest(use.loops[i].src(0));
+    iterations *= size;
+    if (place.on(use.loops[i])) {
+      distinct *= size;
+      in_reduce = in_reduce || use.loops[i].as<RangeArg>().type == AxisType::Reduce;
+    } else if (i < around) {
+      repeats *= size;
+    }
+  }
+  if (u.is(Op::Reduce) && in_reduce && iterations * reduced_size(u) > 4096 &&
+      !is_summed_on(facts, u, use))
+    return "a reduce of reduces";
+  if (distinct == iterations) return {};
+  const double cost = element_cost(u, [&](const UOp& n) { return facts.in_memory(n); });
+  if (repeats > 1 && cost * distinct * (repeats - 1) > 0.25 * iterations)
+    return "read under a loop it does not depend on";
+  // Nothing is repeated (the loops it lacks are inside): but a reduce for few rows would leave
+  // one thread with all of its work.
+  if (cost >= 32 && distinct < 8 && cost * distinct > 8192) return "a long reduce for few results";
+  return {};
+}
+
+bool is_computed_too_often(const ValueFacts& facts, const UOp& u, const std::vector<Use>& uses) {
+  double surplus = -elements_of(u);
+  for (const Use& use : uses) surplus += times_computed(use);
+  if (surplus <= 0) return false;
+  surplus /= std::max(1.0, elements_of(u));
+  const double cost = surplus * cost_between_folds(facts, u);
+  // A fold beside a condition, or among others, loses its register tile as well.
+  if (u.is(Op::Reduce)) return surplus > 0.05 && cost > 4 && !is_summed_on(facts, u, uses[0]);
+  return cost > cost_of_memory && !is_dear_below(facts, u, surplus);
+}
+
+bool is_read_more_often_than_held(const UOp& u, const Use& use) {
+  return times_computed(use) > elements_of(u) && element_cost(u, nullptr) >= 4;
+}
+
+bool is_large_product(const UOp& u, const Use& use) {
+  if (!u.is(Op::Reduce) || u.as<ReduceArg>().op != Op::Add || !is_float(u.dtype())) return false;
+  UOp body = u.src(0);
+  while (body.is(Op::Cast)) body = UOp(body.src(0));
+  const double work = reduced_size(u) * times_computed(use);
+  if (!body.is(Op::Mul) || work < 1 << 15) return false;
+  Use place = use;
+  place.guard = {};
+  const Dependence left = source_loops(body.src(0), place),
+                   right = source_loops(body.src(1), place);
+  bool own[2] = {false, false};
+  for (const UOp& loop : use.loops) {
+    own[0] = own[0] || (left.on(loop) && !right.on(loop));
+    own[1] = own[1] || (right.on(loop) && !left.on(loop));
+  }
+  return own[0] && own[1];
+}
+
+}  // namespace koine

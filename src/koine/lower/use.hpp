@@ -1,0 +1,50 @@
+#pragma once
+#include <vector>
+
+#include "koine/ir/uop.hpp"
+#include "koine/rules/places.hpp"
+
+// Where values are read, while `decide` looks at a program.
+namespace koine {
+
+/// That a kernel reads a value: at which place, under which condition (null: always), inside of
+/// which loops, outermost first.
+struct Use {
+  const Node* kernel;
+  Indices at;
+  UOp guard;
+  std::vector<UOp> loops;
+  bool folded_on = false;  ///< by a running fold, which has one body
+  bool in_window = false;  ///< by a sum over few places, which may go over what it sums as well
+
+  /// The same kernel at another place.
+  Use at_place(Indices place) const;
+};
+
+/// The loops that a place depends on.
+class Dependence {
+ public:
+  explicit Dependence(const Use& use);
+  bool on(const UOp& loop) const;
+
+ private:
+  void add(const UOp& index);
+  std::vector<const Node*> used_;
+};
+
+/// The loops around what is computed at a place: those it depends on, and what these stand in.
+std::vector<UOp> loops_around(const Use& use);
+/// How often an element is computed at a place, there or not.
+double times_computed(const Use& use);
+/// Whether values of the program are in the place.
+bool data_decides(const Use& use);
+
+/// What a movement op is read at, as a place in its source.
+Use moved_to_source(const UOp& movement, const Use& use);
+/// The place where the row begins in which an element lies; a row goes along `axes`.
+Use start_of_row(const Ints& axes, Use use);
+/// The loops that a value is read along at a place, where each goes over a whole axis and nothing
+/// else at this place depends on it; null for other axes.
+std::vector<UOp> whole_axes(const UOp& value, const Use& use);
+
+}  // namespace koine

@@ -1,0 +1,114 @@
+#include "koine/lower/value_facts.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "koine/base/hash.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
+#include "koine/ir/effects.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/lower/cost.hpp"
+
+namespace koine {
+
+ValueFacts::ValueFacts(const UOp& program, bool strict)
+    : strict_(strict), order_(toposort(program)) {
+  for (const UOp& u : order_) numbers_.add(u.node());
+  consumers_.resize(order_.size());
+  reads_memory_.resize(order_.size());
+  picks_.resize(order_.size());
+  for (size_t i = 0; i < order_.size(); ++i) {
+    for (const UOp& source : sources_outside_body(order_[i])) ++consumers_[number(source)];
+    reads_memory_[i] = sees_memory(order_[i]);
+    picks_[i] = tests_a_position(order_[i]);
+  }
+  for (const UOp& effect : program.src()) {
+    if (!effect.is(Op::Store)) continue;
+    const UOp value = stored_value(effect);
+    if (!value.is(Op::After) && !in_memory(value)) outputs_.emplace(value.node(), effect.node());
+  }
+}
+
+// Hashes that neither the order of operands nor the number of a Param changes.
+std::vector<uint64_t> ValueFacts::contents() const {
+  std::vector<uint64_t> out(order_.size());
+  for (uint32_t i = 0; i < order_.size(); ++i) {
+    const UOp& u = order_[i];
+    const bool memory = u.is(Op::Param) && !is_variable(u), commutes = is_commutative(u.op());
+    const auto op = static_cast<uint64_t>(u.op());
+    uint64_t hash = hash_mix(op, memory ? static_cast<uint64_t>(u.dtype()) : arg_hash(u.arg()));
+    uint64_t operands = 0;
+    if (u.is(Op::Call)) hash = hash_mix(hash, u.src(0).hash());
+    for (const UOp& s : sources_outside_body(u))
+      operands =
+          commutes ? operands + hash_mix(op, out[number(s)]) : hash_mix(operands, out[number(s)]);
+    out[i] = hash_mix(hash, operands);
+  }
+  return out;
+}
+
+// By height; equal heights by content.
+std::vector<uint32_t> ValueFacts::consumers_first() const {
+  const std::vector<uint64_t> content = contents();
+  std::vector<uint32_t> height(order_.size()), out(order_.size());
+  for (uint32_t i = 0; i < order_.size(); ++i)
+    for (const UOp& s : sources_outside_body(order_[i]))
+      height[i] = std::max(height[i], height[number(s)] + 1);
+  std::iota(out.begin(), out.end(), 0u);
+  std::sort(out.begin(), out.end(), [&](uint32_t a, uint32_t b) {
+    if (height[a] != height[b]) return height[a] > height[b];
+    return content[a] != content[b] ? content[a] < content[b] : order_[a].hash() < order_[b].hash();
+  });
+  return out;
+}
+
+bool ValueFacts::sees_memory(const UOp& u) const {
+  if (u.is(Op::Param)) return !is_variable(u);
+  if (u.is(Op::Buffer) || u.is(Op::After) || u.is(Op::Load) || u.is(Op::Call)) return true;
+  return std::any_of(u.src().begin(), u.src().end(), [&](const UOp& s) { return reads_memory(s); });
+}
+
+bool ValueFacts::tests_a_position(const UOp& u) const {
+  if (u.dtype() != DType::Bool || !is_elementwise(u.op()) || u.src().size() != 2) return false;
+  auto known = [&](const UOp& s) { return !reads_memory(s); };
+  auto is_position = [&](UOp s) {
+    while (is_movement(s.op()) && !s.is(Op::Stack)) s = UOp(s.src(0));
+    return known(s) && !s.is(Op::Const);
+  };
+  const UOp &a = u.src(0), &b = u.src(1);
+  return picks(a) || picks(b) ||
+         (u.is(Op::CmpNe) && known(a) != known(b) && (is_position(a) || is_position(b)));
+}
+
+bool ValueFacts::is_chosen_by_place(const UOp& value) const {
+  if (!value.is(Op::Where) || !(is_const(value.src(1), 0) || is_const(value.src(2), 0)))
+    return false;
+  return picks(value.src(0)) || !reads_memory(value.src(0));
+}
+
+const Node* ValueFacts::output_of(const UOp& u) const {
+  const auto it = outputs_.find(u.node());
+  return it == outputs_.end() ? nullptr : it->second;
+}
+
+std::string_view ValueFacts::reason_of(const UOp& u) const {
+  const auto it = decided_.find(u.node());
+  return it == decided_.end() ? std::string_view() : it->second;
+}
+
+bool ValueFacts::in_memory(const UOp& node) const {
+  for (const UOp* u = &node;; u = &u->src(0)) {
+    if (u->is(Op::Param) || u->is(Op::Buffer) || is_call_result(*u) || outputs_.contains(u->node()))
+      return true;
+    if (decided_.contains(u->node()) || !shows_memory(u->op())) return decided_.contains(u->node());
+  }
+}
+
+double elements_of(const UOp& u) {
+  double out = 1;
+  for (size_t i = 0; i < u.rank(); ++i) out *= largest(u.dim(i));
+  return out;
+}
+
+}  // namespace koine
