@@ -480,6 +480,19 @@ TEST(effects, spec_B18_the_copy_of_an_old_state_is_filled_from_memory) {
   expect_value(add(next, after(next, {store(flip(next, {1}), next)})), {7, 7, 7, 7});
 }
 
+// A value that waits for an effect is one of the program's effects, and may have memory of its own.
+TEST(effects, spec_B18_a_value_behind_an_effect_is_copied_to_another_device) {
+  for (const int verify : {0, 2}) {
+    Options checked = options();
+    checked.verify = verify;
+    const OptionScope scope(checked);
+    const UOp b = numbers({1, 2, 3, 4}), c = numbers({5, 6, 7, 8});
+    const UOp moved = copy_to(after(add(c, c), {store(b, c)}), Device("CPU:1"));
+    EXPECT_EQ(in_memory(realize({moved})[0]), (Numbers{10, 12, 14, 16}));
+    EXPECT_EQ(in_memory(b), (Numbers{5, 6, 7, 8}));
+  }
+}
+
 // Each state that one request names is what it was, also where another overwrites its memory.
 TEST(effects, spec_B18_a_state_asked_for_beside_the_next_is_a_copy) {
   in_both_modes([] {

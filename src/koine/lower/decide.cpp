@@ -44,6 +44,7 @@ class Decider {
   UOp run() {
     for (const uint32_t i : facts_.consumers_first()) visit(facts_.order()[i], std::move(uses_[i]));
     return transform_graph(program_, [&](const UOp& original, const UOp& node) {
+      if (original.is(Op::Sink)) return effects(original, node);
       // Who asked for memory gets that which others read.
       if (original.is(Op::Contiguous) && original.tag() == 0 &&
           !facts_.reason_of(original.src(0)).empty())
@@ -57,6 +58,14 @@ class Decider {
   }
 
  private:
+  // What the program runs stays an effect, also where its value has memory now.
+  static UOp effects(const UOp& original, const UOp& node) {
+    std::vector<UOp> src(node.src().begin(), node.src().end());
+    for (size_t i = 0; i < src.size(); ++i)
+      if (src[i].is(Op::Contiguous) && original.src(i).is(Op::After)) src[i] = UOp(src[i].src(0));
+    return with_sources(node, src);
+  }
+
   // --- the walk ------------------------------------------------------------------------------
 
   void visit(const UOp& u, std::vector<Use> uses) {
