@@ -59,7 +59,7 @@ class RemoteDevice : public DeviceRuntime {
  public:
   explicit RemoteDevice(std::string name) : name_(std::move(name)) {}
   const std::string& name() const override { return name_; }
-  const Target& target() const override { return behind().target(); }
+  const Target& target(const CompileOptions& how) const override { return behind().target(how); }
   std::shared_ptr<Memory> allocate(int64_t bytes) override {
     return std::make_shared<RemoteMemory>(behind().allocate(bytes));
   }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "koine/base/compile_options.hpp"
 #include "koine/base/error.hpp"
 
 namespace koine {
@@ -99,6 +100,11 @@ const std::vector<std::string_view>& stage_names() {
 }
 
 const Options& options() { return mutable_options(); }
+
+CompileOptions compile_options() {
+  const Options& o = options();
+  return {o.strict, o.noopt, o.verify, o.cpu};
+}
 
 const std::vector<OptionRow>& option_table() {
   static const auto& rows = *new const std::vector<OptionRow>{

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "koine/base/options.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
@@ -30,8 +29,8 @@ CompiledKernel launcher(std::shared_ptr<Program> program) {
 
 }  // namespace
 
-UOp schedule_of(const UOp& program, const StageChange& change) {
-  const UOp schedule = rangeify(split_large_reduces(on_each_device(program)));
+UOp schedule_of(const UOp& program, const StageChange& change, const CompileOptions& how) {
+  const UOp schedule = rangeify(split_large_reduces(on_each_device(program, how), how), how);
   if (!change) return schedule;
   std::vector<UOp> calls;
   for (const Kernel& k : kernels_of(schedule))
@@ -41,14 +40,15 @@ UOp schedule_of(const UOp& program, const StageChange& change) {
   return UOp::make(Op::Linear, calls);
 }
 
-UOp planned(const UOp& schedule, const StageChange& change) {
+UOp planned(const UOp& schedule, const StageChange& change, const CompileOptions& how) {
   const UOp out = plan_memory(schedule);
-  if (options().verify >= 2) verify(out, VerifyLevel::Schedule, "plan");
+  if (how.verify >= 2) verify(out, VerifyLevel::Schedule, "plan");
   return change ? change("plan", out) : out;
 }
 
 CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UOp>& destinations,
-                            const Callified& made, const StageChange& change) {
+                            const Callified& made, const StageChange& change,
+                            const CompileOptions& how) {
   std::vector<UOp> effects;
   for (size_t i = 0; i < values.size(); ++i) {
     // The interpreter gives a body values: what it stores reaches memory where the body is inlined.
@@ -76,7 +76,7 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
       what.push_back(effect.is(Op::Store) ? effect.src(1) : effect);
       where_to.push_back(effect.is(Op::Store) ? effect.src(0) : UOp());
     }
-    return over_buffers(callify(what, where_to));
+    return over_buffers(callify(what, where_to, how));
   };
   CheckCounts counts;
   count_check(counts, "callify", check_stage(check));
@@ -84,17 +84,16 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
 }
 
 CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& with_places,
-                            const StageChange& change) {
-  const bool strict = options().strict;
-  const UOp each = on_each_device(program);
+                            const StageChange& change, const CompileOptions& how) {
+  const UOp each = on_each_device(program, how);
   StageCheck check{"rangeify", each, schedule, Level::Program, Level::Schedule, {}};
-  check.apply = [&](const UOp& p) { return schedule_of(p, change); };
-  check.liberties = {!strict, !strict};
+  check.apply = [&](const UOp& p) { return schedule_of(p, change, how); };
+  check.liberties = {!how.strict, !how.strict};
   CheckCounts counts;
   count_check(counts, check.stage, check_stage(check));
   check.stage = "plan";
   check.after = with_places;
-  check.apply = [&](const UOp& p) { return planned(schedule_of(p, change), change); };
+  check.apply = [&](const UOp& p) { return planned(schedule_of(p, change, how), change, how); };
   count_check(counts, check.stage, check_stage(check));
   return counts;
 }
@@ -115,7 +114,7 @@ CheckCounts check_rendered(Program& program, const LoweredKernel& kernel, Device
     return launcher(device.compile(std::move(other)));
   };
   check.types = kernel.types;
-  check.liberties.contract = !device.target().strict;
+  check.liberties.contract = !kernel.how.strict;
   CheckCounts counts;
   count_check(counts, check.stage, check_stage(check));
   return counts;

@@ -10,16 +10,17 @@
 namespace koine {
 
 /// Stage 2 of a program: its host program.
-UOp schedule_of(const UOp& program, const StageChange& change);
+UOp schedule_of(const UOp& program, const StageChange& change, const CompileOptions& how);
 /// Stage 7.
-UOp planned(const UOp& schedule, const StageChange& change);
+UOp planned(const UOp& schedule, const StageChange& change, const CompileOptions& how);
 
 /// Runs a program of values to compute beside what Callify made of it.
 CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UOp>& destinations,
-                            const Callified& made, const StageChange& change = {});
+                            const Callified& made, const StageChange& change = {},
+                            const CompileOptions& how = compile_options());
 /// Runs a program beside its host program, with temporaries apart from each other and as planned.
 CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& planned,
-                            const StageChange& change);
+                            const StageChange& change, const CompileOptions& how);
 /// Runs a kernel before Linearize beside its machine code.
 CheckCounts check_rendered(Program& program, const LoweredKernel& kernel, DeviceRuntime& device,
                            const StageChange& change);

@@ -32,10 +32,10 @@ Team& compile_team() {
   return *team;
 }
 
-std::string target_key(const DeviceRuntime& device) {
+std::string target_key(const DeviceRuntime& device, const CompileOptions& how) {
   const std::string& name = device.name();
-  return name.substr(0, name.find(':')) + "/" + device.target().name +
-         (options().noopt ? "/noopt" : "");
+  return name.substr(0, name.find(':')) + "/" + device.target(how).name +
+         (how.noopt ? "/noopt" : "");
 }
 
 void report_kernel(const LoweredKernel& k) {
@@ -54,16 +54,18 @@ void report_kernel(const LoweredKernel& k) {
   }
 }
 
-std::shared_ptr<Program> compile_kernel(const CompileRequest& request, const StageChange& change) {
+std::shared_ptr<Program> compile_kernel(const CompileRequest& request, const StageChange& change,
+                                        const CompileOptions& how) {
   DeviceRuntime& device = *request.device;
-  LoweredKernel lowered = lower_kernel(request.ast, device.target(), {}, nullptr, change);
+  LoweredKernel lowered =
+      lower_kernel(request.ast, device.target(how), {}, nullptr, change, "rangeify", how);
   report_kernel(lowered);
   CheckCounts checks = lowered.checks;
   if (change) lowered.linear = change("render", lowered.linear);
   auto program = device.compile(lowered);
   dump_stage("render", [&] { return program->source() + "\n"; });
   if (options().debug >= 5) fmt::print(stderr, "{}\n", program->source());
-  if (options().verify >= 3 && device.computes())
+  if (how.verify >= 3 && device.computes())
     checks += check_rendered(*program, lowered, device, change);
   count_checks(checks);
   return program;
@@ -74,6 +76,7 @@ struct Work {
   const CompileRequest* request;
   std::string key;
   const StageChange* change;
+  const CompileOptions* how;
   std::shared_ptr<Program> program = nullptr;
   std::exception_ptr error = nullptr;
 };
@@ -83,7 +86,7 @@ void compile_in_parallel(std::vector<Work>& works) {
       [](void* context, int64_t i) {
         Work& w = (*static_cast<std::vector<Work>*>(context))[static_cast<size_t>(i)];
         try {
-          w.program = compile_kernel(*w.request, *w.change);
+          w.program = compile_kernel(*w.request, *w.change, *w.how);
         } catch (...) {
           w.error = std::current_exception();
         }
@@ -96,17 +99,18 @@ void compile_in_parallel(std::vector<Work>& works) {
 }  // namespace
 
 std::vector<std::shared_ptr<Program>> compile_kernels(const std::vector<CompileRequest>& requests,
-                                                      const StageChange& change) {
+                                                      const StageChange& change,
+                                                      const CompileOptions& how) {
   const double start = now_seconds();
   std::vector<Work> missing;
   // Held from here on: the cache may drop any of them, now or by another thread.
   std::map<std::string, std::unordered_map<UOp, std::shared_ptr<Program>>> programs;
   for (const CompileRequest& r : requests) {
-    const std::string key = target_key(*r.device);
+    const std::string key = target_key(*r.device, how);
     const auto [it, fresh] = programs[key].try_emplace(r.ast);
     if (!fresh) continue;
     if (!change) it->second = program_cache().find({r.ast, key});
-    if (!it->second) missing.push_back({&r, key, &change});
+    if (!it->second) missing.push_back({&r, key, &change, &how});
   }
   compile_in_parallel(missing);
   for (const Work& w : missing) {
@@ -115,7 +119,7 @@ std::vector<std::shared_ptr<Program>> compile_kernels(const std::vector<CompileR
   }
   std::vector<std::shared_ptr<Program>> out;
   for (const CompileRequest& r : requests)
-    out.push_back(programs.at(target_key(*r.device)).at(r.ast));
+    out.push_back(programs.at(target_key(*r.device, how)).at(r.ast));
   count([&](Counters& c) {
     c.compiled += static_cast<int64_t>(missing.size());
     c.compile_seconds += now_seconds() - start;

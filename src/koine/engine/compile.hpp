@@ -16,7 +16,8 @@ struct CompileRequest {
 /// Stages 3 to 8: a program for each request, equal kernels sharing one. Those that the cache lacks
 /// are compiled in parallel. With `change`, they neither come from the cache nor go there.
 std::vector<std::shared_ptr<Program>> compile_kernels(const std::vector<CompileRequest>& requests,
-                                                      const StageChange& change);
+                                                      const StageChange& change,
+                                                      const CompileOptions& how);
 
 void clear_program_cache();
 

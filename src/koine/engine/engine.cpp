@@ -109,7 +109,9 @@ UOp host_program(const std::vector<UOp>& values) {
                             : new_buffer(value.shape(), value.dtype(), place.device, place.axis));
   }
   if (lazy.empty()) return UOp::make(Op::Linear, {});
-  return rangeify(split_large_reduces(on_each_device(callify(lazy, destinations).body)));
+  const CompileOptions how = compile_options();
+  const UOp program = on_each_device(callify(lazy, destinations, how).body, how);
+  return rangeify(split_large_reduces(program, how), how);
 }
 
 std::vector<Kernel> schedule(const std::vector<UOp>& values) {

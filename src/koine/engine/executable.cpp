@@ -46,18 +46,19 @@ void copy(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset, int6
 
 // --- Executable ----------------------------------------------------------------------------------
 
-Executable::Executable(const UOp& program, const std::string& device, const StageChange& change)
+Executable::Executable(const UOp& program, const std::string& device, const StageChange& change,
+                       const CompileOptions& how)
     : device_(device) {
   variables_ = variables_below(program);
-  const UOp scheduled = schedule_of(program, change);
-  schedule_ = planned(scheduled, change);
+  const UOp scheduled = schedule_of(program, change, how);
+  schedule_ = planned(scheduled, change, how);
   dump_stage("plan", [&] { return to_text(schedule_); });
-  if (options().verify >= 3) count_checks(check_scheduled(program, scheduled, schedule_, change));
+  if (how.verify >= 3) count_checks(check_scheduled(program, scheduled, schedule_, change, how));
   const std::vector<Kernel> kernels = kernels_of(schedule_);
   print_schedule(kernels);
   lay_out(kernels);
   add_segments(kernels);
-  compile(kernels, change);
+  compile(kernels, change, how);
 }
 
 DeviceRuntime& Executable::runtime_of(Device device) const {
@@ -130,12 +131,13 @@ void Executable::add_segments(const std::vector<Kernel>& kernels) {
   }
 }
 
-void Executable::compile(const std::vector<Kernel>& kernels, const StageChange& change) {
+void Executable::compile(const std::vector<Kernel>& kernels, const StageChange& change,
+                         const CompileOptions& how) {
   std::vector<CompileRequest> requests;
   for (size_t k = 0; k < kernels.size(); ++k)
     if (!kernels[k].ast.is(Op::CustomFunction))
       requests.push_back({kernels[k].ast, entries_[k].device});
-  const auto programs = compile_kernels(requests, change);
+  const auto programs = compile_kernels(requests, change, how);
   size_t next = 0;
   for (size_t k = 0; k < kernels.size(); ++k) {
     if (kernels[k].ast.is(Op::CustomFunction)) continue;

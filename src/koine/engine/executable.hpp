@@ -16,8 +16,10 @@ namespace koine {
 class Executable {
  public:
   /// Stages 2 to 8 of a stateless program, verified by KOINE_VERIFY. What lies on no device runs on
-  /// `device`. With `change`, kernels neither come from the cache nor go there.
-  Executable(const UOp& program, const std::string& device, const StageChange& change = {});
+  /// `device`. With `change`, kernels neither come from the cache nor go there. `how`: the options,
+  /// as they were when the program began to be compiled.
+  Executable(const UOp& program, const std::string& device, const StageChange& change = {},
+             const CompileOptions& how = compile_options());
 
   /// The host program: what is printed, inspected and exported.
   const UOp& schedule() const { return schedule_; }
@@ -59,7 +61,8 @@ class Executable {
   void find_arguments(const std::vector<Kernel>& kernels);
   void lay_out(const std::vector<Kernel>& kernels);
   void add_segments(const std::vector<Kernel>& kernels);
-  void compile(const std::vector<Kernel>& kernels, const StageChange& change);
+  void compile(const std::vector<Kernel>& kernels, const StageChange& change,
+               const CompileOptions& how);
 
   std::string device_;  // of what lies on no device, such as constants
   UOp schedule_;

@@ -53,10 +53,9 @@ PreparedCache& prepared_cache() {
 constexpr size_t words_of_an_entry = 2048;
 
 // The options that change what is compiled, behind the words of the graph.
-void add_options(RequestKey& key, bool checks) {
-  const Options& o = options();
-  for (const uint64_t w : {uint64_t{o.strict} | uint64_t{o.noopt} << 1 | uint64_t{checks} << 2,
-                           hash_text(o.cpu), hash_text(o.device)}) {
+void add_options(RequestKey& key, bool checks, const CompileOptions& how) {
+  for (const uint64_t w : {uint64_t{how.strict} | uint64_t{how.noopt} << 1 | uint64_t{checks} << 2,
+                           hash_text(how.cpu), hash_text(options().device)}) {
     key.words.push_back(w);
     key.hash = hash_mix(key.hash, w);
   }
@@ -90,13 +89,13 @@ class Preparation {
  public:
   /// `given`: the values before what was computed earlier became Buffers.
   Preparation(const std::vector<UOp>& given, const std::vector<UOp>& values,
-              const Skeleton& skeleton)
-      : given_(given), values_(values) {
+              const Skeleton& skeleton, const CompileOptions& how)
+      : given_(given), values_(values), how_(how) {
     for (size_t i = 0; i < skeleton.buffers.size(); ++i) number_.emplace(skeleton.buffers[i], i);
   }
 
   std::shared_ptr<const Prepared> run(bool checks) {
-    if (options().verify >= 1)
+    if (how_.verify >= 1)
       verify(values_.size() == 1 ? values_[0] : UOp::make(Op::Tuple, values_), VerifyLevel::Tensor,
              "the request");
     add_outputs();
@@ -161,23 +160,23 @@ class Preparation {
   Prepared::Program program_of(const std::vector<UOp>& values,
                                const std::vector<UOp>& destinations) {
     const double start = now_seconds();
-    Callified program = callify(values, destinations);
+    Callified program = callify(values, destinations, how_);
     const std::string device = device_of(values[0]);
     const std::string first = Device(device).part(0).name();
-    const std::string key = fmt::format("{}/{}{}", device_runtime(first).target().name,
-                                        options().cpu, options().noopt ? "/noopt" : "");
+    const std::string key = fmt::format("{}/{}{}", device_runtime(first).target(how_).name,
+                                        how_.cpu, how_.noopt ? "/noopt" : "");
     dump_stage("callify", [&] { return to_text(program.body); });
     Prepared::Program out;
     out.executable = executables().find({program.body, key});
     if (!out.executable) {
-      if (options().verify >= 3) count_checks(check_callified(values, destinations, program));
+      if (how_.verify >= 3) count_checks(check_callified(values, destinations, program, {}, how_));
       program = take_out_literals(program, device, out.literals);
       out.executable = executables().find({program.body, key});
     }
     const double scheduled = now_seconds() - start;
     count([&](Counters& c) { c.schedule_seconds += scheduled; });
     if (!out.executable) {
-      out.executable = std::make_shared<const Executable>(program.body, first);
+      out.executable = std::make_shared<const Executable>(program.body, first, StageChange{}, how_);
       executables().add({program.body, key}, out.executable);
     }
     for (const UOp& a : program.arguments) out.arguments.push_back(argument_of(a));
@@ -194,6 +193,7 @@ class Preparation {
 
   const std::vector<UOp>& given_;
   const std::vector<UOp>& values_;
+  const CompileOptions& how_;
   std::unordered_map<UOp, size_t> number_;  // of the Buffers that are given
   std::unordered_map<UOp, size_t> output_;
   Prepared made_;
@@ -229,9 +229,11 @@ std::vector<UOp> with_results(const std::vector<UOp>& values, const std::string&
 std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, const Skeleton& skeleton,
                                         bool checks) {
   RequestKey key{skeleton.words, skeleton.hash};
-  add_options(key, checks);
+  const CompileOptions how = compile_options();
+  add_options(key, checks, how);
   if (auto known = prepared_cache().find(key)) return known;
-  auto made = Preparation(values, with_results(values, device_of(values[0])), skeleton).run(checks);
+  auto made =
+      Preparation(values, with_results(values, device_of(values[0])), skeleton, how).run(checks);
   const size_t weight = key.words.size() + words_of_an_entry;
   if (skeleton.reusable) prepared_cache().add(std::move(key), made, weight);
   return made;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numbers>
 
+#include "koine/base/options.hpp"
 #include "koine/interp/call.hpp"
 #include "koine/interp/kernel.hpp"
 #include "koine/ir/build.hpp"
@@ -576,7 +577,8 @@ BoundedArray interpret_bounded(const UOp& root, const BoundedBindings& bindings)
     values.emplace(node, given.value);
   }
   if (exact) return {interpret(root, values), {}};
-  return BoundedInterpreter(bindings).run(inline_functions(rewrite(root, selection_rules())));
+  const UOp meant = options().strict ? root : rewrite(root, selection_rules());
+  return BoundedInterpreter(bindings).run(inline_functions(meant));
 }
 
 BoundedArray interpret_bounded(const UOp& root, const Bindings& bindings) {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "koine/base/error.hpp"
+#include "koine/base/options.hpp"
 #include "koine/interp/call.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/ir/binding.hpp"
@@ -123,7 +124,8 @@ class TensorInterpreter {
       case Op::Stack:
         return stack_values(u);
       case Op::Reduce:
-        if (const UOp selection = one_hot_selection(u)) return of(selection);
+        if (const UOp selection = options().strict ? UOp() : one_hot_selection(u))
+          return of(selection);
         return reduce_axes(u);
       case Op::Bitcast:
         return bitcast_value(u);

@@ -40,14 +40,17 @@ UOp with_arguments_in_memory(const UOp& program) {
 
 }  // namespace
 
-Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destinations) {
+Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destinations,
+                  const CompileOptions& how) {
   KOINE_INVARIANT(values.size() == destinations.size(), "callify: {} values, {} destinations",
                   values.size(), destinations.size());
   std::vector<UOp> effects;
   for (size_t i = 0; i < values.size(); ++i)
     effects.push_back(destinations[i] ? store(destinations[i], values[i]) : values[i]);
   // Before bodies are inlined: a body means by itself what it means when it is interpreted.
-  const UOp program = with_all_effects(inline_functions(rewrite(sink(effects), selection_rules())));
+  const UOp asked = sink(effects);
+  const UOp meant = how.strict ? asked : rewrite(asked, selection_rules());
+  const UOp program = with_all_effects(inline_functions(meant));
   Callified out;
   Substitution params;
   bool clones = false;

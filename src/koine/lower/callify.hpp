@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "koine/base/compile_options.hpp"
 #include "koine/ir/uop.hpp"
 
 namespace koine {
@@ -15,6 +16,7 @@ struct Callified {
 /// Stage 1. Turns values to compute into one stateless function: output k is stored to
 /// `destinations[k]` (a Buffer of the same shape and dtype), or, where that is null, the value is
 /// an After whose effects are wanted. Functions are inlined; all state becomes arguments (row L1).
-Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destinations);
+Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destinations,
+                  const CompileOptions& how = compile_options());
 
 }  // namespace koine

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string_view>
 
-#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -36,8 +35,8 @@ constexpr int most_rows = 8;  // of a kernel, whose code would grow without boun
 
 class Decider {
  public:
-  Decider(const UOp& program, int64_t row_bytes)
-      : program_(program), facts_(program, options().strict), most_row_bytes_(row_bytes) {
+  Decider(const UOp& program, int64_t row_bytes, bool strict)
+      : program_(program), facts_(program, strict), most_row_bytes_(row_bytes) {
     uses_.resize(facts_.order().size());
   }
 
@@ -334,6 +333,8 @@ class Decider {
 
 }  // namespace
 
-UOp decide(const UOp& program, int64_t row_bytes) { return Decider(program, row_bytes).run(); }
+UOp decide(const UOp& program, int64_t row_bytes, const CompileOptions& how) {
+  return Decider(program, row_bytes, how.strict).run();
+}
 
 }  // namespace koine

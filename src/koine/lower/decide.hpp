@@ -1,4 +1,5 @@
 #pragma once
+#include "koine/base/compile_options.hpp"
 #include "koine/ir/uop.hpp"
 #include "koine/target/target.hpp"
 
@@ -11,6 +12,7 @@ namespace koine {
 /// matters. Where several loops of a kernel walk over the rows of a value, it comes back inside a
 /// Load into LOCAL memory that holds a row at a time, with the reason too; `row_bytes`: how much of
 /// that a kernel may have.
-UOp decide(const UOp& program, int64_t row_bytes = Target{}.row_bytes);
+UOp decide(const UOp& program, int64_t row_bytes = Target{}.row_bytes,
+           const CompileOptions& how = compile_options());
 
 }  // namespace koine

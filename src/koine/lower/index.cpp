@@ -139,7 +139,8 @@ UOp Indexer::reduction(const Place& place) {
   }
   const UOp body = need({node.src(0), at, place.guard});
   if (!missing_.empty() || ranges.empty()) return body;
-  return rewrite(reduce_ranges(arg.op, rewrite(body, kernel_rules()), ranges), kernel_rules());
+  return rewrite(reduce_ranges(arg.op, rewrite(body, kernel_rules(strict_)), ranges),
+                 kernel_rules(strict_));
 }
 
 UOp Indexer::stacked(const Place& place) {
@@ -230,8 +231,8 @@ UOp Indexer::local(const Place& place) {
         node.src().size() == 3 ? gated(from) : need({node.src(0), known.at, row.guard});
     if (!missing_.empty()) return {};
     // As it will be in the end, so that all that reads it waits for one node.
-    const UOp filled =
-        rewrite(end(store(address(known.buffer, known.at), value), known.loops), kernel_rules());
+    const UOp filled = rewrite(end(store(address(known.buffer, known.at), value), known.loops),
+                               kernel_rules(strict_));
     locals_[row].filled = after(known.buffer, {whole ? UOp::make(Op::Barrier, {filled}) : filled});
   }
   return load_under(place.guard, address(locals_.at(row).filled, place.at), node.dtype());

@@ -41,8 +41,8 @@ class Leaves : public KernelReads {
 class Indexer {
  public:
   /// Ranges are numbered from `first_range` on.
-  explicit Indexer(KernelReads& memory, int64_t first_range = 0)
-      : memory_(memory), next_range_(first_range) {}
+  Indexer(KernelReads& memory, bool strict, int64_t first_range = 0)
+      : memory_(memory), strict_(strict), next_range_(first_range) {}
 
   /// A scalar: the element of a node at a place.
   UOp element(const UOp& node, const Indices& at);
@@ -88,6 +88,7 @@ class Indexer {
   UOp indexed(const Place& place);
 
   KernelReads& memory_;
+  bool strict_;
   absl::flat_hash_map<Place, UOp> memo_;
   absl::flat_hash_map<Place, Indices> reduce_ranges_;
   absl::flat_hash_map<Place, Local> locals_;  // by where a row begins

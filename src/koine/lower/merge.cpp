@@ -122,7 +122,7 @@ int64_t bytes_of(const std::vector<UOp>& rows) {
 // Kernels that have become one, by their positions.
 class Merger {
  public:
-  explicit Merger(const UOp& schedule) {
+  Merger(const UOp& schedule, bool strict) : strict_(strict) {
     const std::vector<Kernel> launches = kernels_of(schedule);
     std::vector<std::vector<size_t>> needs = dependencies_of(launches);
     for (size_t k = 0; k < launches.size(); ++k) {
@@ -276,7 +276,7 @@ class Merger {
     }
   }
 
-  static std::optional<UOp> forwarded(const Nest& a, const UOp& second, bool feeds) {
+  std::optional<UOp> forwarded(const Nest& a, const UOp& second, bool feeds) const {
     absl::flat_hash_map<int64_t, std::vector<UOp>> written;  // by slot
     for (const UOp& s : a.stores) written[slot_of(s)].push_back(s);
     absl::flat_hash_set<int64_t> touched;
@@ -308,7 +308,7 @@ class Merger {
       stores.insert(stores.end(), inner.src().begin(), inner.src().end());
     else
       stores.push_back(inner);
-    return rewrite(sink(std::vector<UOp>{end(group(stores), a.loops)}), kernel_rules());
+    return rewrite(sink(std::vector<UOp>{end(group(stores), a.loops)}), kernel_rules(strict_));
   }
 
   // --- the merged schedule -------------------------------------------------------------------
@@ -366,6 +366,7 @@ class Merger {
     return {sink(std::vector<UOp>{end(body, loops)}), k.buffers, k.reason, k.needs};
   }
 
+  bool strict_;
   std::vector<Draft> kernels_;
   std::vector<std::optional<Nest>> nests_;
   std::vector<size_t> group_;  // kernel -> that into which it went
@@ -374,6 +375,6 @@ class Merger {
 
 }  // namespace
 
-UOp merge_kernels(const UOp& schedule) { return Merger(schedule).run(); }
+UOp merge_kernels(const UOp& schedule, bool strict) { return Merger(schedule, strict).run(); }
 
 }  // namespace koine

@@ -7,6 +7,6 @@ namespace koine {
 /// (row W11) where that saves a pass over memory: one reads what the other stores, element by
 /// element, or both read the same buffer. A temporary that nobody else reads is not stored any
 /// more.
-UOp merge_kernels(const UOp& schedule);
+UOp merge_kernels(const UOp& schedule, bool strict);
 
 }  // namespace koine

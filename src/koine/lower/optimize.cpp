@@ -7,7 +7,6 @@
 #include <unordered_map>
 
 #include "koine/base/error.hpp"
-#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -506,8 +505,9 @@ UOp merge_ranges(const UOp& ast) {
   return renumber(current);
 }
 
-UOp optimize(const UOp& ast, const Target& target, std::vector<Opt>* applied) {
-  if (options().noopt) return renumber(ast);
+UOp optimize(const UOp& ast, const Target& target, std::vector<Opt>* applied,
+             const CompileOptions& how) {
+  if (how.noopt) return renumber(ast);
   Edited out = choose_opts(merge_ranges(ast), target);
   if (applied != nullptr) *applied = std::move(out.opts);
   return out.ast;

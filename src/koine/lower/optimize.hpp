@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "koine/base/compile_options.hpp"
 #include "koine/ir/uop.hpp"
 #include "koine/target/target.hpp"
 
@@ -49,6 +50,7 @@ UOp apply_if_legal(const UOp& ast, const Opt& opt);
 UOp merge_ranges(const UOp& ast);
 
 /// Stage 3: merge_ranges, then the heuristic's edits.
-UOp optimize(const UOp& ast, const Target& target, std::vector<Opt>* applied = nullptr);
+UOp optimize(const UOp& ast, const Target& target, std::vector<Opt>* applied = nullptr,
+             const CompileOptions& how = compile_options());
 
 }  // namespace koine

@@ -14,7 +14,7 @@ namespace koine {
 namespace {
 
 // A loop of a sum runs over a window alone; gives what is left of the condition.
-UOp run_over(const Window& window, size_t i, Use& body, int64_t& next_range) {
+UOp run_over(const Window& window, size_t i, Use& body, int64_t& next_range, bool strict) {
   const UOp whole = body.loops[i];
   UOp at = window.last;
   if (window.count == 1) {
@@ -25,7 +25,7 @@ UOp run_over(const Window& window, size_t i, Use& body, int64_t& next_range) {
   }
   const Substitution there{{whole, at}};
   for (UOp& index : body.at) index = simplify(substitute(index, there));
-  return rewrite(substitute(window.rest, there), kernel_rules());
+  return rewrite(substitute(window.rest, there), kernel_rules(strict));
 }
 
 // Whether the elements of a sum say at which place along a loop around it they belong.
@@ -54,12 +54,12 @@ void sum_where_picked(const ValueFacts& facts, const UOp& summed, size_t outer, 
   Leaves leaves([&](const UOp& n) {
     return facts.reads_memory(n) && !is_elementwise(n.op()) && !is_movement(n.op());
   });
-  Indexer indexer(leaves, next_range);
+  Indexer indexer(leaves, facts.strict(), next_range);
   UOp condition = indexer.element(test, aligned(test, body.at));
-  condition = rewrite(hit ? condition : logical_not(condition), kernel_rules());
+  condition = rewrite(hit ? condition : logical_not(condition), kernel_rules(facts.strict()));
   for (size_t i = outer; i < body.loops.size();) {
     const std::optional<Window> window = window_of(condition, body.loops[i]);
-    if (window) condition = run_over(*window, i, body, next_range);
+    if (window) condition = run_over(*window, i, body, next_range, facts.strict());
     body.in_window = body.in_window || window;
     i = window ? outer : i + 1;
   }

@@ -77,6 +77,7 @@ struct Observed {
   const StageSink& sink;
   const StageChange& change;
   std::string_view given;  // the stage whose output came in; empty once it is passed
+  int verify;
   SlotTypes types;
   CheckCounts checks;
 };
@@ -132,8 +133,8 @@ UOp run_stage(const Stage& stage, const UOp& in, Observed& observed) {
   if (options().debug >= 7) fmt::print(stderr, "  {:10} {:8.3f} ms\n", stage.name, seconds * 1e3);
   dump_stage(stage.name, [&] { return to_text(out); });
   if (observed.sink) observed.sink(stage.name, out);
-  if (options().verify >= 3 && !given) check_steps(stage, in, observed);
-  if (options().verify >= 2 || (options().verify == 1 && stage.edge))
+  if (observed.verify >= 3 && !given) check_steps(stage, in, observed);
+  if (observed.verify >= 2 || (observed.verify == 1 && stage.edge))
     verify(out, level_after(stage.name), stage.name, &observed.target);
   return out;
 }
@@ -151,13 +152,14 @@ VerifyLevel level_after(std::string_view stage) {
 
 LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink& sink,
                            const std::vector<Opt>* opts, const StageChange& change,
-                           std::string_view given) {
+                           std::string_view given, const CompileOptions& how) {
   LoweredKernel out;
-  Observed observed{target, sink, change, given, {}, {}};
-  if (options().verify >= 3) out.types = observed.types = slot_types_of(ast);
+  out.how = how;
+  Observed observed{target, sink, change, given, how.verify, {}, {}};
+  if (how.verify >= 3) out.types = observed.types = slot_types_of(ast);
   const Liberties sums{!target.strict || opts != nullptr, false}, all{sums.reorder, !target.strict};
   auto optimized = [&](const UOp& u, std::vector<Opt>* applied) {
-    if (opts == nullptr) return optimize(u, target, applied);
+    if (opts == nullptr) return optimize(u, target, applied, how);
     UOp edited = u;
     for (const Opt& opt : *opts) edited = apply_opt(edited, opt);
     return edited;
@@ -185,7 +187,7 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
                  {"lanes", lanes}};
   k = run_stage({"expand", false, sums, std::move(expansion)}, k, observed);
   k = run_stage({"select", true, all, select_steps(target)}, k, observed);
-  if (options().verify >= 3) out.selected = k;
+  if (how.verify >= 3) out.selected = k;
   out.linear = run_stage({"linearize", true, {}, {{"", linearize}}}, k, observed);
   out.checks = observed.checks;
   return out;

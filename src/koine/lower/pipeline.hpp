@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "koine/base/options.hpp"
+#include "koine/base/compile_options.hpp"
 #include "koine/differential/check.hpp"
 #include "koine/ir/uop.hpp"
 #include "koine/lower/optimize.hpp"
@@ -23,6 +23,7 @@ struct KernelEstimate {
 struct LoweredKernel {
   std::string name;  ///< letters and sizes of its axes, for example "r_t8_L16_R512_u16"
   UOp linear;
+  CompileOptions how;
   std::vector<Opt> opts;
   KernelEstimate estimate;
   // Kept for KOINE_VERIFY=3 alone.
@@ -45,7 +46,8 @@ VerifyLevel level_after(std::string_view stage);
 /// `given` is the stage whose output `ast` is: those up to it have run.
 LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink& sink = {},
                            const std::vector<Opt>* opts = nullptr, const StageChange& change = {},
-                           std::string_view given = "rangeify");
+                           std::string_view given = "rangeify",
+                           const CompileOptions& how = compile_options());
 
 /// Prints what came out of a stage where KOINE_DUMP asks for that.
 void dump_stage(std::string_view stage, const std::function<std::string()>& text);

@@ -1,6 +1,5 @@
 #include "koine/lower/rangeify.hpp"
 
-#include "koine/base/options.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/bufferize.hpp"
@@ -16,27 +15,29 @@ namespace koine {
 namespace {
 
 // A part of the stage, which is looked at as stages are.
-UOp shown(UOp program, std::string_view part) {
+UOp shown(UOp program, std::string_view part, const CompileOptions& how) {
   dump_stage(part, [&] { return to_text(program); });
-  if (options().verify >= 2) verify(program, level_after(part), part);
+  if (how.verify >= 2) verify(program, level_after(part), part);
   return program;
 }
 
 }  // namespace
 
-UOp decided_program(const UOp& values) {
+UOp decided_program(const UOp& values, const CompileOptions& how) {
   (void)Versions(values);  // refuses Stores into what is no memory
-  return shown(decide(make_validity_explicit(values)), "decide");
+  return shown(decide(make_validity_explicit(values), Target{}.row_bytes, how), "decide", how);
 }
 
-UOp bufferized_program(const UOp& decided) { return shown(bufferize(decided), "bufferize"); }
-
-UOp scheduled_program(const UOp& bufferized) {
-  return merge_kernels(on_devices(without_unread(split(bufferized))));
+UOp bufferized_program(const UOp& decided, const CompileOptions& how) {
+  return shown(bufferize(decided), "bufferize", how);
 }
 
-UOp rangeify(const UOp& values) {
-  return scheduled_program(bufferized_program(decided_program(values)));
+UOp scheduled_program(const UOp& bufferized, const CompileOptions& how) {
+  return merge_kernels(on_devices(without_unread(split(bufferized, how.strict))), how.strict);
+}
+
+UOp rangeify(const UOp& values, const CompileOptions& how) {
+  return scheduled_program(bufferized_program(decided_program(values, how), how), how);
 }
 
 }  // namespace koine

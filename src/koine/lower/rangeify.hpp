@@ -1,4 +1,5 @@
 #pragma once
+#include "koine/base/compile_options.hpp"
 #include "koine/ir/uop.hpp"
 #include "koine/lower/schedule.hpp"
 
@@ -10,15 +11,15 @@ namespace koine {
 /// read by several kernels, or under a loop that it does not depend on. A reduce over rows whose
 /// result is used along the same rows stays in one kernel. Temporaries are Buffers with slots
 /// counted from 0. It is the three parts below, one behind the other.
-UOp rangeify(const UOp& values);
+UOp rangeify(const UOp& values, const CompileOptions& how = compile_options());
 
 /// The program over values alone, with what is decided written into it (`make_validity_explicit`,
 /// `decide`).
-UOp decided_program(const UOp& values);
+UOp decided_program(const UOp& values, const CompileOptions& how = compile_options());
 /// The decided program with memory (`bufferize`).
-UOp bufferized_program(const UOp& decided);
+UOp bufferized_program(const UOp& decided, const CompileOptions& how = compile_options());
 /// The kernels of that (`split`, with `index`), without those that nobody needs (`schedule`), those
 /// over the same loops in one (`merge`).
-UOp scheduled_program(const UOp& bufferized);
+UOp scheduled_program(const UOp& bufferized, const CompileOptions& how = compile_options());
 
 }  // namespace koine

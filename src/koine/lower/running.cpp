@@ -33,7 +33,8 @@ std::optional<Scan> scan_at(const ValueFacts& facts, const UOp& reduce, const Us
     if (loop.as<RangeArg>().type != AxisType::Loop) return std::nullopt;
   Leaves leaves(
       [&](const UOp& n) { return !(n == reduce) && !only_chooses(n) && facts.reads_memory(n); });
-  return find_scan(Indexer(leaves).element(reduce, use.at), use.loops);
+  return find_scan(Indexer(leaves, facts.strict()).element(reduce, use.at), use.loops,
+                   facts.strict());
 }
 
 bool is_running_alone(const ValueFacts& facts, const UOp& reduce) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
@@ -35,8 +34,8 @@ bool is_identity(Op op, const UOp& miss) {
 }
 
 // Whether a fold may run from its last element to its first.
-bool any_order(const UOp& reduce) {
-  return !is_float(reduce.dtype()) || (!options().strict && reduce.as<ReduceArg>().op != Op::Max);
+bool any_order(const UOp& reduce, bool strict) {
+  return !is_float(reduce.dtype()) || (!strict && reduce.as<ReduceArg>().op != Op::Max);
 }
 
 bool equals(const UOp& a, const UOp& b) { return simplify_index(sub(a, b)) == index_const(0); }
@@ -61,14 +60,14 @@ std::optional<Limit> limit_of(const UOp& condition, const UOp& j, const UOp& i) 
 
 // The fold over the j within a limit, of `value`, as one that grows with the loop i.
 std::optional<Scan> grown(const UOp& reduce, const UOp& i, const UOp& value, Limit limit,
-                          const UOp& of_element = {}, const UOp& of_result = {}) {
+                          bool strict, const UOp& of_element = {}, const UOp& of_result = {}) {
   const UOp &j = reduce.src(1), &n = j.src(0), &steps = i.src(0), one = index_const(1);
   if (simplify_index(sub(n, steps)).bounds().low < 0) return std::nullopt;
   const bool slides = limit.above && depends_on(value, i);  // a window that begins before the row
   const UOp last = simplify_index(sub(n, one));
   UOp rest = limit.rest;
   if (limit.above && !slides) {  // the rest of the row: counted from its end
-    if (!any_order(reduce)) return std::nullopt;
+    if (!any_order(reduce, strict)) return std::nullopt;
     rest = add(rest, sub(one, n));
   }
   // In terms of k, which counts the steps: +-j - k + rest < 0.
@@ -132,7 +131,7 @@ std::optional<SameKey> same_key(const std::vector<UOp>& parts, const UOp& j, con
 
 }  // namespace
 
-std::optional<Scan> find_scan(const UOp& reduce, std::span<const UOp> loops) {
+std::optional<Scan> find_scan(const UOp& reduce, std::span<const UOp> loops, bool strict) {
   if (!reduce.is(Op::Reduce) || reduce.src().size() != 2) return std::nullopt;
   const UOp choice = as_choice(reduce.src(0)), &j = reduce.src(1);
   if (!choice.is(Op::Where)) return std::nullopt;
@@ -148,10 +147,10 @@ std::optional<Scan> find_scan(const UOp& reduce, std::span<const UOp> loops) {
           const UOp others = conjunction_without(parts, dropped);
           return others ? where(others, choice.src(hit), miss) : choice.src(hit);
         };
-        if (auto scan = grown(reduce, i, chosen({part}), *limit)) return scan;
+        if (auto scan = grown(reduce, i, chosen({part}), *limit, strict)) return scan;
         if (const auto key = same_key(parts, j, i))
-          if (auto scan = grown(reduce, i, chosen({part, key->condition}), *limit, key->of_element,
-                                key->of_result))
+          if (auto scan = grown(reduce, i, chosen({part, key->condition}), *limit, strict,
+                                key->of_element, key->of_result))
             return scan;
       }
   }
@@ -207,7 +206,7 @@ int64_t next_range_of(const UOp& ast) {
 
 }  // namespace
 
-UOp scan_kernel(const UOp& ast) {
+UOp scan_kernel(const UOp& ast, bool strict) {
   const UOp nest = only_nest(ast);
   if (!nest) return ast;
   const std::vector<UOp> loops(nest.src().begin() + 1, nest.src().end());
@@ -216,7 +215,7 @@ UOp scan_kernel(const UOp& ast) {
   std::vector<UOp> updates;  // of tables
   int64_t next_range = next_range_of(ast);
   for (const UOp& u : toposort(nest.src(0))) {
-    const auto scan = find_scan(u, loops);
+    const auto scan = find_scan(u, loops, strict);
     if (!scan || (along && !(along->loop == scan->loop && along->down == scan->down))) continue;
     if (!along) along = scan;
     if (scan->key) {

@@ -24,12 +24,12 @@ struct Scan {
 };
 
 /// Null where a Reduce is none along any of these loops.
-std::optional<Scan> find_scan(const UOp& reduce, std::span<const UOp> loops);
+std::optional<Scan> find_scan(const UOp& reduce, std::span<const UOp> loops, bool strict);
 
 /// The kernel with its running folds as Reduce(f(t), t in 0..k) along its innermost loop k. The
 /// same kernel where it has none; folds along a second loop, or in the other direction, stay as
 /// they are.
-UOp scan_kernel(const UOp& ast);
+UOp scan_kernel(const UOp& ast, bool strict);
 
 /// The loops that count the elements of a running fold, outermost first: k = (k2 * n1 + k1) * n0 +
 /// k0 in Reduce(f(t), t in 0..k). Empty: the Reduce is none.

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "koine/base/error.hpp"
-#include "koine/base/options.hpp"
 #include "koine/interp/liberties.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -118,9 +117,9 @@ Parts all_reduced(Op op, const Parts& partials, Device devices) {
 }
 
 // Whether all elements have to be folded in one order for the result that is asked for.
-bool wants_one_fold(const UOp& reduce) {
+bool wants_one_fold(const UOp& reduce, bool strict) {
   const ReduceArg& arg = reduce.as<ReduceArg>();
-  if (!options().strict || !is_float(reduce.dtype())) return false;
+  if (!strict || !is_float(reduce.dtype())) return false;
   if (arg.op != Op::Max) return true;
   // Of equal zeros the first one stays: parts come in order where theirs is the outermost axis.
   const auto split = static_cast<int64_t>(*reduce.src(0).axis());
@@ -133,6 +132,8 @@ bool wants_one_fold(const UOp& reduce) {
 
 class Sharder {
  public:
+  explicit Sharder(bool strict) : strict_(strict) {}
+
   UOp run(const UOp& program) {
     for (const UOp& u : toposort(program)) parts_.set(u.node(), parts_of(u));
     return parts_.at(program.node())[0];
@@ -303,14 +304,14 @@ class Sharder {
   Parts reduced(const UOp& u) {
     const Device devices = u.device();
     Parts partials;
-    if (wants_one_fold(u)) {
+    if (wants_one_fold(u, strict_)) {
       for (size_t i = 0; i < devices.count(); ++i)
         partials.push_back(with_sources(u, std::vector<UOp>{whole_on(u.src(0), i)}));
       return partials;
     }
     const Op op = u.as<ReduceArg>().op;
     const bool sums = is_float(u.dtype()) && op != Op::Max;
-    const DType wide = sums && !options().strict ? fold_dtype(u.dtype()) : u.dtype();
+    const DType wide = sums && !strict_ ? fold_dtype(u.dtype()) : u.dtype();
     for (const UOp& p : parts(u.src(0)))  // memory, so that all devices fold the same bits
       partials.push_back(UOp::make(Op::Contiguous,
                                    {with_sources(u, std::vector<UOp>{cast(p, wide)})},
@@ -340,18 +341,19 @@ class Sharder {
     return found(value);
   }
 
+  bool strict_;
   NodeMap<Parts> parts_;
 };
 
 }  // namespace
 
-UOp on_each_device(const UOp& program) {
+UOp on_each_device(const UOp& program, const CompileOptions& how) {
   const NodeList order = toposort(program);
   const bool spread =
       std::any_of(order.begin(), order.end(), [](const UOp& u) { return u.device().count() > 1; });
   if (!spread) return program;
-  const UOp out = rewrite(Sharder().run(program), movement_rules());
-  if (options().verify >= 2) verify(out, VerifyLevel::Program, "shard");
+  const UOp out = rewrite(Sharder(how.strict).run(program), movement_rules());
+  if (how.verify >= 2) verify(out, VerifyLevel::Program, "shard");
   return out;
 }
 

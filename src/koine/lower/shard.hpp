@@ -1,4 +1,5 @@
 #pragma once
+#include "koine/base/compile_options.hpp"
 #include "koine/ir/uop.hpp"
 
 namespace koine {
@@ -11,6 +12,6 @@ namespace koine {
 /// its part, the partial results go to all devices, and each folds them in the same fixed tree, in
 /// the order of the devices, so that all hold equal bits. In strict mode a float sum or product is
 /// one ascending fold: each device gets the whole operand instead and folds it alone.
-UOp on_each_device(const UOp& program);
+UOp on_each_device(const UOp& program, const CompileOptions& how = compile_options());
 
 }  // namespace koine

@@ -7,7 +7,6 @@
 #include <deque>
 
 #include "koine/base/error.hpp"
-#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/effects.hpp"
@@ -78,8 +77,11 @@ bool is_plain_store_of(const UOp& ast, const UOp& reduce) {
 
 class Splitter : private KernelReads {
  public:
-  Splitter(const UOp& program, const Versions& versions)
-      : program_(program), versions_(versions), next_buffer_(next_temporary(program)) {
+  Splitter(const UOp& program, const Versions& versions, bool strict)
+      : program_(program),
+        strict_(strict),
+        versions_(versions),
+        next_buffer_(next_temporary(program)) {
     for (const UOp& u : toposort_outside_bodies(program))
       for (const UOp& dependency : u.is(Op::After) ? u.src().subspan(1) : std::span<const UOp>())
         if (dependency.is(Op::Store) && is_call_result(dependency.src(1)))
@@ -166,21 +168,21 @@ class Splitter : private KernelReads {
     slots_.clear();
     if (is_transfer(request.stores[0].src(1))) return make_transfer(request.stores[0]);
     if (is_call(request)) return make_call(request);
-    Indexer indexer(*this);
-    const UOp ast = rewrite(sink(make_nests(request.stores, indexer)), kernel_rules());
-    current_.ast = rewrite(without_promises(ast), kernel_rules());
+    Indexer indexer(*this, strict_);
+    const UOp ast = rewrite(sink(make_nests(request.stores, indexer)), kernel_rules(strict_));
+    current_.ast = rewrite(without_promises(ast), kernel_rules(strict_));
     if (const auto scatter = find_scatter(current_.ast)) {
       const Op op = scatter->reduce.as<ReduceArg>().op;
       if (request.stores.size() == 1 && is_plain_store_of(current_.ast, scatter->reduce)) {
-        current_.ast = rewrite(scatter_kernel(current_.ast, *scatter), kernel_rules());
+        current_.ast = rewrite(scatter_kernel(current_.ast, *scatter), kernel_rules(strict_));
       } else {
         bool found = false;
         for (const UOp& s : request.stores) found = split_folds(s.src(1), op) || found;
         if (found) return make_kernel(Request(request));  // the fold has a kernel now: start again
       }
     }
-    current_.ast = scan_kernel(current_.ast);
-    if (!options().strict) current_.ast = fold_in_float32(current_.ast);
+    current_.ast = scan_kernel(current_.ast, strict_);
+    if (!strict_) current_.ast = fold_in_float32(current_.ast);
     return std::move(current_);
   }
 
@@ -258,7 +260,7 @@ class Splitter : private KernelReads {
   Pending make_call(const Request& request) {
     const UOp& call = request.stores[0].src(1).src(0);
     const UOp& body = call.src(0);
-    current_.ast = body.is(Op::Sink) ? rewrite(flat_kernel(body).ast, kernel_rules()) : body;
+    current_.ast = body.is(Op::Sink) ? rewrite(flat_kernel(body).ast, kernel_rules(strict_)) : body;
     for (const UOp& s : request.stores) current_.buffers.push_back(target_of(s));
     for (const UOp& argument : sources_outside_body(call))
       current_.buffers.push_back(read(argument));
@@ -318,6 +320,7 @@ class Splitter : private KernelReads {
   }
 
   UOp program_;
+  bool strict_;
   const Versions& versions_;
   int64_t next_buffer_;
   std::deque<Request> queue_;
@@ -333,11 +336,11 @@ class Splitter : private KernelReads {
 
 }  // namespace
 
-UOp split(const UOp& program) {
+UOp split(const UOp& program, bool strict) {
   UOp current = program, schedule;
   while (true) {
     const Versions versions(current);
-    const std::vector<UOp> to_copy = Splitter(current, versions).run(schedule);
+    const std::vector<UOp> to_copy = Splitter(current, versions, strict).run(schedule);
     if (to_copy.empty()) return schedule;
     current = with_copies_of(current, to_copy, versions);
   }

@@ -8,6 +8,6 @@ namespace koine {
 /// them and memory (`lower/index`); copies between devices and Calls are launches too. What nobody
 /// reads gets no kernel. Launches stand in an order in which each state of memory is read before it
 /// is overwritten; where none exists, old states are read from copies.
-UOp split(const UOp& program);
+UOp split(const UOp& program, bool strict);
 
 }  // namespace koine

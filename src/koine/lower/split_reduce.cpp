@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 
@@ -45,8 +44,8 @@ UOp split_one(const UOp& node) {
 
 }  // namespace
 
-UOp split_large_reduces(const UOp& program) {
-  if (options().strict || options().noopt) return program;
+UOp split_large_reduces(const UOp& program, const CompileOptions& how) {
+  if (how.strict || how.noopt) return program;
   return transform_graph(program, [](const UOp&, const UOp& node) {
     return node.is(Op::Reduce) ? split_one(node) : node;
   });

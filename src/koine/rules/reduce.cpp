@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
@@ -215,10 +214,10 @@ RuleSet<> make_reduce(bool strict) {
 
 }  // namespace
 
-const RuleSet<>& reduce_rules() {
+const RuleSet<>& reduce_rules(bool strict) {
   static const auto& rules = *new const RuleSet<>(make_reduce(false));
-  static const auto& strict = *new const RuleSet<>(make_reduce(true));
-  return options().strict ? strict : rules;
+  static const auto& strict_rules = *new const RuleSet<>(make_reduce(true));
+  return strict ? strict_rules : rules;
 }
 
 const RuleSet<>& symbolic_rules() {
@@ -227,11 +226,11 @@ const RuleSet<>& symbolic_rules() {
   return rules;
 }
 
-const RuleSet<>& kernel_rules() {
+const RuleSet<>& kernel_rules(bool strict) {
   auto with = [](const RuleSet<>& reduce) { return (symbolic_rules() + reduce).remembered(); };
   static const auto& rules = *new const RuleSet<>(with(make_reduce(false)));
-  static const auto& strict = *new const RuleSet<>(with(make_reduce(true)));
-  return options().strict ? strict : rules;
+  static const auto& strict_rules = *new const RuleSet<>(with(make_reduce(true)));
+  return strict ? strict_rules : rules;
 }
 
 UOp simplify(const UOp& graph) { return rewrite(graph, symbolic_rules()); }

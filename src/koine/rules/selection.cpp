@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
@@ -71,8 +70,9 @@ class ElementReader {
       ranges.push_back(range(next_range_++, size, AxisType::Reduce));
       at[axis] = ranges.back();
     }
-    const UOp body = rewrite(read(node.src(0), at), kernel_rules());
-    return ranges.empty() ? body : rewrite(reduce_ranges(arg.op, body, ranges), kernel_rules());
+    const UOp body = rewrite(read(node.src(0), at), kernel_rules(false));
+    return ranges.empty() ? body
+                          : rewrite(reduce_ranges(arg.op, body, ranges), kernel_rules(false));
   }
 
   int64_t next_range_;
@@ -88,8 +88,8 @@ bool is_one_hot(const UOp& condition, const UOp& shape, const Ints& axes) {
                      ? index_const(0)
                      : range(static_cast<int64_t>(k), shape.src(k), AxisType::Loop));
   ElementReader reader(static_cast<int64_t>(at.size()));
-  UOp element = rewrite(reader.read(condition, aligned(condition, at)), kernel_rules());
-  element = rewrite(without_promises(element), kernel_rules());
+  UOp element = rewrite(reader.read(condition, aligned(condition, at)), kernel_rules(false));
+  element = rewrite(without_promises(element), kernel_rules(false));
   for (const UOp& part : conjuncts(element))
     for (size_t k = 0; k < at.size(); ++k) {
       if (!at[k].is(Op::Range)) continue;
@@ -130,7 +130,7 @@ UOp condition_of(const UOp& mask) {
 
 UOp one_hot_selection(const UOp& reduce) {
   const ReduceArg& arg = reduce.as<ReduceArg>();
-  if (options().strict || arg.op != Op::Add || arg.axes.empty()) return {};
+  if (arg.op != Op::Add || arg.axes.empty()) return {};
   std::vector<DType> casts;
   UOp product = reduce.src(0);
   for (; product.is(Op::Cast); product = product.src(0)) casts.push_back(product.dtype());

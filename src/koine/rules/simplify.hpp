@@ -17,12 +17,12 @@ const RuleSet<>& forward_rules();
 /// Movement ops on tensors: merging, and dropping those that do nothing.
 const RuleSet<>& movement_rules();
 /// Reduces over Ranges that have a closed form: sums of constants, counts, one-hot selections.
-const RuleSet<>& reduce_rules();
+const RuleSet<>& reduce_rules(bool strict);
 
 /// fold + algebra + index: what every stage runs.
 const RuleSet<>& symbolic_rules();
 /// symbolic + reduce: for kernels.
-const RuleSet<>& kernel_rules();
+const RuleSet<>& kernel_rules(bool strict);
 
 UOp simplify(const UOp& graph);
 

@@ -47,7 +47,9 @@ class InterpDevice : public DeviceRuntime {
         strict_(generic_target(true)),
         runs_(runs) {}
   const std::string& name() const override { return name_; }
-  const Target& target() const override { return options().strict ? strict_ : plain_; }
+  const Target& target(const CompileOptions& how) const override {
+    return how.strict ? strict_ : plain_;
+  }
   std::shared_ptr<Memory> allocate(int64_t bytes) override { return allocator_.allocate(bytes); }
   std::shared_ptr<Program> compile(LoweredKernel kernel) override {
     return std::make_shared<InterpProgram>(std::move(kernel), runs_);

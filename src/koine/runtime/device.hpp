@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "koine/base/compile_options.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/target/target.hpp"
 
@@ -85,7 +86,9 @@ class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
   virtual const std::string& name() const = 0;
-  virtual const Target& target() const = 0;
+  /// What it is to be compiled for.
+  virtual const Target& target(const CompileOptions& how) const = 0;
+  const Target& target() const { return target(compile_options()); }
   /// Contents are arbitrary. Throws Error (Memory) naming the size when there is not enough.
   virtual std::shared_ptr<Memory> allocate(int64_t bytes) = 0;
   /// Safe from several threads at once.

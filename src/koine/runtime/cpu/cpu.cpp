@@ -77,21 +77,30 @@ class CpuProgram : public Program {
   int64_t threads_;
 };
 
+Target target_for(const CompileOptions& how) {
+  const std::string& level = how.cpu;
+  const auto& levels = cpu_levels();
+  KOINE_REQUIRE(level.empty() || std::find(levels.begin(), levels.end(), level) != levels.end(),
+                Value, "KOINE_CPU={}: expected one of {}", level, fmt::join(levels, ", "));
+  KOINE_REQUIRE(level.empty() || host_runs(level), Device,
+                "KOINE_CPU={}: this host ({}) lacks its instructions", level, host_cpu_name());
+  return cpu_target(level, how.strict);
+}
+
 class CpuDevice : public DeviceRuntime {
  public:
   explicit CpuDevice(std::string name) : name_(std::move(name)), allocator_(name_) {}
   const std::string& name() const override { return name_; }
-  const Target& target() const override {
-    // Options may change between tests: the target follows them.
-    const std::string key = options().cpu + (options().strict ? "!" : "");
+  const Target& target(const CompileOptions& how) const override {
+    const std::string key = how.cpu + (how.strict ? "!" : "");
     const std::lock_guard lock(mutex_);
     auto& slot = targets_[key];
-    if (!slot) slot = std::make_unique<Target>(cpu_target());
+    if (!slot) slot = std::make_unique<Target>(target_for(how));
     return *slot;
   }
   std::shared_ptr<Memory> allocate(int64_t bytes) override { return allocator_.allocate(bytes); }
   std::shared_ptr<Program> compile(LoweredKernel kernel) override {
-    auto code = jit_compile(kernel.linear, target());
+    auto code = jit_compile(kernel.linear, target(kernel.how));
     return std::make_shared<CpuProgram>(std::move(kernel), std::move(code));
   }
   Queue& queue() override { return queue_; }
@@ -133,15 +142,7 @@ Target cpu_target(std::string_view level, bool strict) {
   return t;
 }
 
-Target cpu_target() {
-  const std::string& level = options().cpu;
-  const auto& levels = cpu_levels();
-  KOINE_REQUIRE(level.empty() || std::find(levels.begin(), levels.end(), level) != levels.end(),
-                Value, "KOINE_CPU={}: expected one of {}", level, fmt::join(levels, ", "));
-  KOINE_REQUIRE(level.empty() || host_runs(level), Device,
-                "KOINE_CPU={}: this host ({}) lacks its instructions", level, host_cpu_name());
-  return cpu_target(level, options().strict);
-}
+Target cpu_target() { return target_for(compile_options()); }
 
 const std::vector<std::string_view>& cpu_levels() {
   static const auto& levels =
