@@ -317,6 +317,7 @@ std::vector<Case> linear_cases() {
       {l, linear({in, r, from, value, close(r), out, first, store(first, value)}), Op::Store, 1,
        "in the same loop or one around it"},
       {l, linear({out, out}), Op::Param, -1, "stands once"},
+      {l, linear({shape_of({})}), Op::Stack, -1, "has lanes"},
       {l, linear({memory(INT64_MAX)}), Op::Param, -1, "a Param is memory"},
       {l, linear({r, s, close(r), close(s)}), Op::End, -1, "loops nest"},
       {l, linear({close(r)}), Op::End, -1, "loops nest"},

@@ -208,8 +208,11 @@ const Demands& linear_demands() {
 
 std::optional<Violation> check_linear(const UOp& linear) {
   std::vector<UOp> instructions;
-  for (const UOp& u : linear.src())
+  for (const UOp& u : linear.src()) {
+    if (u.is(Op::Stack) && u.src().empty())
+      return Violation{u, -1, "a vector of a linear program has lanes"};
     if (!u.is(Op::End)) instructions.push_back(u);
+  }
   if (auto violation = check_names(instructions)) return violation;
   return Walk().run(linear);
 }
