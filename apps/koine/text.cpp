@@ -136,7 +136,7 @@ struct Work {
 UOp host_program_of(const Given& g) {
   if (g.stage.empty()) return host_program({g.graph});
   if (g.stage == "callify") return rangeify(split_large_reduces(on_each_device(g.graph)));
-  if (g.stage == "decide") return scheduled_program(bufferized_program(g.graph));
+  if (g.stage == "decide") return rangeify(g.graph);
   if (g.stage == "bufferize") return scheduled_program(g.graph);
   return g.stage == "plan" ? g.graph : UOp();
 }
@@ -194,7 +194,8 @@ std::string text_after(std::string_view text, std::string_view until) {
       };
       UOp program = callified(g);
       if (comes("decide")) program = decided_program(split_large_reduces(on_each_device(program)));
-      if (comes("bufferize")) program = bufferized_program(program);
+      if (comes("bufferize"))
+        program = bufferized_program(g.stage == "decide" ? decided_program(program) : program);
       out += fmt::format("; after {}\n{}", until, to_text(program));
       continue;
     }
