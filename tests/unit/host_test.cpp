@@ -42,6 +42,100 @@ std::vector<UOp> three_kernels(const UOp& x, const UOp& y) {
   return {contiguous(sub(b, reduce(Op::Add, b, {0})))};
 }
 
+// --- checks of positions -------------------------------------------------------------------------
+
+// The launches of a step: names of functions of the host, and "kernel".
+std::vector<std::string> launches(const UOp& program) {
+  std::vector<std::string> out;
+  for (const Kernel& k : kernels_of(program))
+    out.push_back(k.ast.is(Op::CustomFunction) ? k.ast.as<std::string>() : "kernel");
+  return out;
+}
+
+TEST(host, spec_C28_positions_are_checked_by_the_program_that_uses_them) {
+  in_both_modes([] {
+    constexpr int64_t rows = 48, columns = 96, inner = 64;
+    const Tensor a = Tensor::randn({rows, inner}).realize(),
+                 b = Tensor::randn({inner, columns}).realize(),
+                 table = Tensor::randn({columns, 3}).realize();
+    auto picked = [&](const Tensor& at) { return table.index_select(0, at); };
+    reset_counters();
+    const Tensor at = a.matmul(b).argmax(1);
+    const std::vector<float> got = picked(at).tolist<float>();
+    EXPECT_LT(counters().operations, 2.0 * rows * columns * inner * 1.4) << "one product";
+    EXPECT_EQ(got, picked(Tensor::from(at.tolist<int32_t>(), {rows})).tolist<float>());
+
+    const Tensor x = Tensor::from<float>({1, 2, 3}).realize(),
+                 two = Tensor::from<int32_t>({2, 0}).realize();
+    CapturedStep step({x.index_select(0, two).uop()});
+    EXPECT_EQ(launches(step.host_program()),
+              (std::vector<std::string>{"kernel", std::string(check_function), "kernel"}));
+    EXPECT_EQ(parse(to_text(step.host_program())), step.host_program());
+    reset_counters();
+    step.run();
+    EXPECT_EQ(counters().kernels, 2) << "a look is no kernel";
+  });
+}
+
+TEST(host, spec_C28_what_follows_a_broken_position_does_not_run) {
+  in_both_modes([] {
+    const UOp x = floats({1, 2, 3});
+    const int32_t good[2] = {2, 0}, bad[2] = {1, 3}, other[2] = {0, 1};
+    const UOp at = buffer_from_host(shape_of({2}), DType::Int32, "CPU", good);
+    // Writes to what is indexed; the positions and what is made of them are outputs as well.
+    const Tensor places = Tensor(at) * Tensor(1);
+    const UOp rows = Tensor(x).index_select(0, places).uop();
+    CapturedStep step(
+        {after(x, {store(x, mul(x, expand(reshape(reduce(Op::Add, rows, {0}), shape_of({1})),
+                                          shape_of({3}))))}),
+         places.uop()});
+    step.run();
+    EXPECT_EQ(held(x), (Floats{4, 8, 12}));
+    auto outputs = [&] {
+      std::vector<int32_t> out(2);
+      memory_of(step.outputs()[1])->copy_out(out.data(), 0, 8);
+      return out;
+    };
+    EXPECT_EQ(outputs(), (std::vector<int32_t>{2, 0}));
+    memory_of(at)->copy_in(bad, 0, sizeof bad);
+    for (int i = 0; i < 2; ++i)
+      expect_error([&] { step.run(); }, {"position 3", "element 1", "size 3"});
+    EXPECT_EQ(held(x), (Floats{4, 8, 12}));
+    EXPECT_EQ(outputs(), (std::vector<int32_t>{2, 0})) << "no output is written before the look";
+    memory_of(at)->copy_in(other, 0, sizeof other);
+    step.run();
+    EXPECT_EQ(held(x), (Floats{48, 96, 144}));
+    EXPECT_EQ(outputs(), (std::vector<int32_t>{0, 1}));
+  });
+}
+
+TEST(host, spec_C28_a_broken_position_leaves_what_is_assigned_on_two_devices) {
+  in_both_modes([] {
+    Tensor x = Tensor::from<float>({1, 2, 3, 4}).to("CPU:1").realize();
+    Tensor y = Tensor::from<float>({5, 6, 7, 8}).realize();
+    const Tensor near = Tensor::from<int32_t>({3, 1}).realize(),
+                 far = Tensor::from<int32_t>({0, 4}).to("CPU:1").realize();
+    expect_error(
+        [&] {
+          Tensor::realize({y.index_select(0, near) + Tensor(1),
+                           (x.index_select(0, far) * Tensor(2)).to("CPU")});
+        },
+        {"position 4", "element 1", "size 4"});
+    EXPECT_EQ(Tensor(y.index_select(0, near)).tolist<float>(), (Floats{8, 6}));
+    CapturedStep step({y.index_select(0, near).uop(), x.index_select(0, near.to("CPU:1")).uop()});
+    step.run();
+    EXPECT_EQ(held(step.outputs()[0]), (Floats{8, 6}));
+    EXPECT_EQ(held(step.outputs()[1]), (Floats{4, 2}));
+    const int32_t bad[2] = {9, 0}, good[2] = {0, 2};
+    memory_of(near.uop())->copy_in(bad, 0, sizeof bad);
+    expect_error([&] { step.run(); }, {"position 9", "element 0", "size 4"});
+    memory_of(near.uop())->copy_in(good, 0, sizeof good);
+    step.run();
+    EXPECT_EQ(held(step.outputs()[0]), (Floats{5, 7}));
+    EXPECT_EQ(held(step.outputs()[1]), (Floats{1, 3}));
+  });
+}
+
 }  // namespace
 
 // --- the node ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@
 #include "koine/engine/updates.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/rangeify.hpp"
 #include "koine/lower/shard.hpp"
@@ -56,13 +57,20 @@ bool calls_functions(const std::vector<UOp>& values) {
   return (sink(values).node()->ops_below & mask_of(Op::CustomFunction)) != 0;
 }
 
+// Whether some of these follow from memory that this request writes.
+bool any_written(const std::vector<UOp>& promises) {
+  const NodeList below = toposort(sink(promises));
+  return std::any_of(below.begin(), below.end(),
+                     [](const UOp& u) { return u.is(Op::After) || is_private_copy(u); });
+}
+
 // Steps that run once, and what stays of them.
 class Realizer {
  public:
   static std::vector<UOp> compute(const std::vector<UOp>& values, const VariableValues& variables) {
     CapturedStep step(values, variables);
     step.run();
-    for (size_t i = 0; i < step.made_.size(); ++i)
+    for (size_t i = 0; i < step.values_.size(); ++i)
       if (step.prepared_->outputs[i].lasting) storage::set_result(step.values_[i], step.made_[i]);
     return step.outputs_;
   }
@@ -72,11 +80,14 @@ class Realizer {
                                             const VariableValues& variables) {
     static auto& writing = *new std::recursive_mutex;
     const std::lock_guard lock(writing);
-    check_promises(values, variables);  // these may run writes that the request waits for
+    // Positions that follow from writes of the request: those run, and are looked at, before.
+    const bool apart = any_written(promises_of(values));
+    if (apart) check_promises(values, variables);
     // A function of the user's may fail halfway: then all contents are still those of before.
     const bool in_place = !calls_functions(values);
     const Updates updates(values, lasts, in_place);
-    CapturedStep step(updates.values(), variables, CapturedStep::Checks::None);
+    CapturedStep step(updates.values(), variables,
+                      apart ? CapturedStep::Checks::None : CapturedStep::Checks::EachRun);
     step.run();
     std::vector<UOp> out = step.outputs_;
     updates.commit(out);

@@ -103,6 +103,7 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
       variable_numbers_.push_back(static_cast<size_t>(
           std::find(variables_.begin(), variables_.end(), v) - variables_.begin()));
     entries_.push_back(std::move(entry));
+    launches_ += is_check(k.ast) ? 0 : 1;
   }
 }
 
@@ -217,13 +218,16 @@ Launch Submission::launch_of(const Executable::Entry& entry) const {
           {values_.data() + entry.first_variable, entry.variables}};
 }
 
-void Submission::run() {
+bool Submission::run() {
   const double begin = now_seconds();
   if (!ready_) make_ready();
   const Executable& e = *executable_;
   for (size_t s = 0; s < e.segments_.size(); ++s) {
     try {
-      submit(e.segments_[s], s);
+      if (!submit(e.segments_[s], s)) {
+        wait_for_segments(s);
+        return false;
+      }
     } catch (...) {  // of a function of the host: what runs still uses the memory
       wait_for_segments(s);
       throw;
@@ -232,13 +236,14 @@ void Submission::run() {
   wait_for_segments(e.segments_.size());
   const double seconds = now_seconds() - begin;
   count([&](Counters& c) {
-    c.kernels += static_cast<int64_t>(e.entries_.size());
+    c.kernels += static_cast<int64_t>(e.launches_);
     c.operations += e.operations_;
     c.bytes += e.bytes_;
     c.run_seconds += seconds;
     for (const Executable::Arena& a : e.arenas_)
       c.temporary_bytes = std::max(c.temporary_bytes, a.bytes);
   });
+  return true;
 }
 
 void Submission::wait_for_segments(size_t count) {
@@ -247,7 +252,8 @@ void Submission::wait_for_segments(size_t count) {
     e.entries_[e.segments_[s].first].device->queue().wait(submitted_[s]);
 }
 
-void Submission::submit(const Executable::Segment& segment, size_t number) {
+// False where a check stops the program.
+bool Submission::submit(const Executable::Segment& segment, size_t number) {
   const Executable& e = *executable_;
   for (const size_t earlier : segment.waits)
     e.entries_[e.segments_[earlier].first].device->queue().wait(submitted_[earlier]);
@@ -255,18 +261,34 @@ void Submission::submit(const Executable::Segment& segment, size_t number) {
   if (!first.program) return run_on_host(first);
   if (options().debug >= 1) {
     for (size_t k = 0; k < segment.count; ++k) run_with_report(e.entries_[segment.first + k]);
-    return;
+    return true;
   }
   submitted_[number] =
       first.device->queue().submit({commands_.data() + segment.first, segment.count});
+  return true;
 }
 
-// A copy between devices, or a function of the user's.
-void Submission::run_on_host(const Executable::Entry& entry) {
-  if (!is_copy(entry.call.src(0))) return call_on_host(entry);
+// A copy between devices, a check, or a function of the user's.
+bool Submission::run_on_host(const Executable::Entry& entry) {
+  if (is_check(entry.call.src(0))) return check(entry);
+  if (!is_copy(entry.call.src(0))) {
+    call_on_host(entry);
+    return true;
+  }
   const Executable::Place* places = executable_->places_.data() + entry.first_place;
   copy(*memory_[places[0].memory], places[0].offset, *memory_[places[1].memory], places[1].offset,
        sizes_[entry.first_place]);
+  return true;
+}
+
+// What a device that does not compute holds says nothing.
+bool Submission::check(const Executable::Entry& entry) {
+  if (!entry.device->computes()) return true;
+  const Executable::Place* places = executable_->places_.data() + entry.first_place;
+  uint8_t flag = 0;
+  memory_[places[1].memory]->copy_out(&flag, places[1].offset, sizeof flag);
+  memory_[places[0].memory]->copy_in(&flag, places[0].offset, sizeof flag);
+  return flag == 0;
 }
 
 void Submission::call_on_host(const Executable::Entry& entry) {

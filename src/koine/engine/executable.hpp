@@ -74,6 +74,7 @@ class Executable {
   std::vector<Segment> segments_;
   std::vector<Place> places_;
   std::vector<size_t> variable_numbers_;
+  size_t launches_ = 0;  // entries but for checks
   double operations_ = 0, bytes_ = 0;
 };
 
@@ -89,8 +90,9 @@ class Submission {
   Submission(Submission&&) = default;
   Submission& operator=(Submission&&) = default;
 
-  /// Runs to completion. Throws Error (Key) where a Variable that a kernel reads has no value.
-  void run();
+  /// Runs to completion, or up to a check that finds its flag set: then it is false. Throws Error
+  /// (Key) where a Variable that a kernel reads has no value.
+  bool run();
   /// Another Buffer of the same size in place of an argument.
   void set_argument(size_t slot, const UOp& buffer);
   void set_variable(const std::string& name, int64_t value);
@@ -99,8 +101,9 @@ class Submission {
 
  private:
   void make_ready();
-  void submit(const Executable::Segment& segment, size_t number);
-  void run_on_host(const Executable::Entry& entry);
+  bool submit(const Executable::Segment& segment, size_t number);
+  bool run_on_host(const Executable::Entry& entry);
+  bool check(const Executable::Entry& entry);
   void call_on_host(const Executable::Entry& entry);
   void wait_for_segments(size_t count);
   Launch launch_of(const Executable::Entry& entry) const;

@@ -99,8 +99,11 @@ class Preparation {
       verify(values_.size() == 1 ? values_[0] : UOp::make(Op::Tuple, values_), VerifyLevel::Tensor,
              "the request");
     add_outputs();
-    if (checks) add_checks();
     std::vector<UOp> work, destinations;
+    if (const UOp checked = checks ? check() : UOp()) {
+      work.push_back(checked);  // in front of all else
+      destinations.push_back(placeholder(checked, values_.size()));
+    }
     for (size_t i = 0; i < values_.size(); ++i) {
       const Prepared::Output::Kind kind = made_.outputs[i].kind;
       if (kind == Prepared::Output::Kind::Known) continue;
@@ -108,20 +111,24 @@ class Preparation {
       destinations.push_back(kind == Prepared::Output::Kind::Made ? placeholder(values_[i], i)
                                                                   : UOp());
     }
-    if (!work.empty()) made_.main = program_of(work, destinations);
+    if (!work.empty()) made_.program = program_of(work, destinations);
     return std::make_shared<const Prepared>(std::move(made_));
   }
 
  private:
-  void add_checks() {
+  // Asks whether all promises are kept; null: there are none.
+  UOp check() {
     const std::vector<UOp> promises = promises_of(values_);
-    if (promises.empty()) return;
+    if (promises.empty()) return {};
     const UOp flag = any_broken(promises);
     KOINE_REQUIRE(!has_effects(flag), Value,
                   "a captured step checks positions before it writes anything, and some of these "
                   "follow from what it writes: compute them in a step before");
-    made_.checked_on = Device(device_of(flag));
-    made_.checks = program_of({flag}, {placeholder(flag, 0)});
+    made_.checks = true;
+    const UOp out = checked(flag);
+    made_.outputs.push_back(
+        {Prepared::Output::Kind::Made, 0, out.shape(), out.dtype(), placement_of(flag), false});
+    return out;
   }
 
   void add_outputs() {
@@ -161,7 +168,7 @@ class Preparation {
                                const std::vector<UOp>& destinations) {
     const double start = now_seconds();
     Callified program = callify(values, destinations, how_);
-    const std::string device = device_of(values[0]);
+    const std::string device = device_of(values_[0]);
     const std::string first = Device(device).part(0).name();
     const std::string key = fmt::format("{}/{}{}", device_runtime(first).target(how_).name,
                                         how_.cpu, how_.noopt ? "/noopt" : "");

@@ -35,11 +35,9 @@ struct Prepared {
     bool lasting = false;  ///< the Buffer stands for the value from now on
   };
 
-  std::vector<Output> outputs;  ///< one a value
-  Program main;
-  /// Gives a UInt8, its output 0: whether a position that the user gave is out of range.
-  Program checks;
-  Device checked_on;  ///< where that lies
+  std::vector<Output> outputs;  ///< one a value; behind these the flag of the checks
+  bool checks = false;  ///< that the program makes before all else; the flag is the last output
+  Program program;
 };
 
 /// Stages 1 to 8 for distinct values, or what was prepared for a request that looked the same; with

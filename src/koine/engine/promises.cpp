@@ -4,6 +4,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
+#include "koine/interp/host_function.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
@@ -122,6 +123,13 @@ UOp any_broken(const std::vector<UOp>& promises) {
     out = out ? bit_or(out, flag) : flag;
   }
   return out;
+}
+
+UOp checked(const UOp& flag) {
+  const UOp result = param(0, flag.shape(), flag.dtype());
+  const UOp body =
+      UOp::make(Op::CustomFunction, std::vector<UOp>{result}, std::string(check_function));
+  return get_tuple(UOp::make(Op::Call, std::vector<UOp>{body, flag}), 0);
 }
 
 bool is_set(const UOp& flag) {

@@ -15,6 +15,9 @@ UOp any_broken(const std::vector<UOp>& promises);
 
 /// Computes whether they are kept and throws like `report_broken` where one is not.
 void check_promises(const std::vector<UOp>& values, const VariableValues& variables);
+/// `any_broken` once it has been looked at: a program in which this comes first goes on where it is
+/// 0 (`is_check`).
+UOp checked(const UOp& flag);
 /// Whether a realized `any_broken` says so; false on a device that does not compute.
 bool is_set(const UOp& flag);
 

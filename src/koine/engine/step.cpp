@@ -67,11 +67,6 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
   }
   skeleton_ = skeleton_of(values_, device_of(values_[0]));
   prepared_ = prepare(values_, skeleton_, checks == Checks::EachRun);
-  if (prepared_->checks.executable) {
-    flag_ = storage::make_buffer(shape_of({}), DType::UInt8, {prepared_->checked_on});
-    check_arguments_ = arguments_of(prepared_->checks, {flag_});
-    checks_ = submission_of(prepared_->checks, check_arguments_);
-  }
   for (const Prepared::Output& o : prepared_->outputs) {
     const bool made = o.kind == Prepared::Output::Kind::Made;
     made_.push_back(made ? storage::make_buffer(o.shape, o.dtype, o.place)
@@ -81,40 +76,32 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
                   made_.back().as<BufferArg>().slot);
   }
   for (const size_t p : position) outputs_.push_back(made_[p]);
-  main_arguments_ = arguments_of(prepared_->main, made_);
-  main_ = submission_of(prepared_->main, main_arguments_);
+  arguments_ = arguments_of(prepared_->program);
+  submission_ = submission_of(prepared_->program);
 }
 
-std::vector<UOp> CapturedStep::arguments_of(const Prepared::Program& program,
-                                            const std::vector<UOp>& outputs) const {
+std::vector<UOp> CapturedStep::arguments_of(const Prepared::Program& program) const {
   using Kind = Prepared::Argument::Kind;
   std::vector<UOp> out;
   for (const Prepared::Argument& a : program.arguments)
     out.push_back(a.kind == Kind::Given    ? skeleton_.buffers[a.number]
-                  : a.kind == Kind::Output ? outputs[a.number]
+                  : a.kind == Kind::Output ? made_[a.number]
                                            : a.literal);
   return out;
 }
 
-std::optional<Submission> CapturedStep::submission_of(const Prepared::Program& program,
-                                                      const std::vector<UOp>& arguments) const {
+std::optional<Submission> CapturedStep::submission_of(const Prepared::Program& program) const {
   if (!program.executable) return std::nullopt;
   if (program.literals.empty())
-    return std::optional<Submission>(std::in_place, program.executable, arguments, variables_);
+    return std::optional<Submission>(std::in_place, program.executable, arguments_, variables_);
   VariableValues bound = program.literals;
   bound.insert(variables_.begin(), variables_.end());
-  return std::optional<Submission>(std::in_place, program.executable, arguments, bound);
-}
-
-void CapturedStep::check() {
-  checks_->run();
-  if (is_set(flag_))
-    report_broken(promises_of(with_results(values_, device_of(values_[0]))), variables_);
+  return std::optional<Submission>(std::in_place, program.executable, arguments_, bound);
 }
 
 void CapturedStep::run() {
-  if (checks_) check();
-  if (main_) main_->run();
+  if (submission_ && !submission_->run())
+    report_broken(promises_of(with_results(values_, device_of(values_[0]))), variables_);
 }
 
 void CapturedStep::replace(const UOp& buffer, const UOp& by) {
@@ -124,16 +111,12 @@ void CapturedStep::replace(const UOp& buffer, const UOp& by) {
                 dtype_name(by.dtype()), shape_text(by), dtype_name(buffer.dtype()),
                 shape_text(buffer));
   bool named = false;
-  auto exchange = [&](std::vector<UOp>& arguments, std::optional<Submission>& submission) {
-    for (size_t k = 0; k < arguments.size(); ++k) {
-      if (!(arguments[k] == buffer)) continue;
-      arguments[k] = by;
-      submission->set_argument(k, by);
-      named = true;
-    }
-  };
-  if (checks_) exchange(check_arguments_, checks_);
-  if (main_) exchange(main_arguments_, main_);
+  for (size_t k = 0; k < arguments_.size(); ++k) {
+    if (!(arguments_[k] == buffer)) continue;
+    arguments_[k] = by;
+    submission_->set_argument(k, by);
+    named = true;
+  }
   KOINE_REQUIRE(named, Value, "a captured step does not use the buffer of slot {}",
                 buffer.as<BufferArg>().slot);
   const UOp all = substitute(sink(values_), {{buffer, by}});
@@ -144,12 +127,11 @@ void CapturedStep::replace(const UOp& buffer, const UOp& by) {
 
 void CapturedStep::bind(const std::string& variable, int64_t value) {
   variables_[variable] = value;
-  if (checks_) checks_->set_variable(variable, value);
-  if (main_) main_->set_variable(variable, value);
+  if (submission_) submission_->set_variable(variable, value);
 }
 
 UOp CapturedStep::host_program() const {
-  return main_ ? main_->schedule() : UOp::make(Op::Linear, {});
+  return submission_ ? submission_->schedule() : UOp::make(Op::Linear, {});
 }
 
 }  // namespace koine

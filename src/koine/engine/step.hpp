@@ -39,21 +39,17 @@ class CapturedStep {
 
   enum class Checks : uint8_t { None, EachRun };
   CapturedStep(const std::vector<UOp>& values, const VariableValues& variables, Checks checks);
-  std::vector<UOp> arguments_of(const Prepared::Program& program,
-                                const std::vector<UOp>& outputs) const;
-  std::optional<Submission> submission_of(const Prepared::Program& program,
-                                          const std::vector<UOp>& arguments) const;
-  void check();
+  std::vector<UOp> arguments_of(const Prepared::Program& program) const;
+  std::optional<Submission> submission_of(const Prepared::Program& program) const;
 
   std::vector<UOp> values_;  // distinct
   VariableValues variables_;
   Skeleton skeleton_;
   std::shared_ptr<const Prepared> prepared_;
-  std::vector<UOp> made_;     // by distinct value
+  std::vector<UOp> made_;     // by distinct value, then the flag of the checks
   std::vector<UOp> outputs_;  // by value
-  UOp flag_;                  // of the checks
-  std::vector<UOp> main_arguments_, check_arguments_;
-  std::optional<Submission> main_, checks_;
+  std::vector<UOp> arguments_;
+  std::optional<Submission> submission_;
 };
 
 }  // namespace koine

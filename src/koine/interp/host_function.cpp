@@ -46,7 +46,7 @@ template struct BasicHostArray<std::byte>;
 template struct BasicHostArray<const std::byte>;
 
 void register_function(const std::string& name, HostFunction function) {
-  KOINE_REQUIRE(!name.empty() && name != copy_function, Value,
+  KOINE_REQUIRE(!name.empty() && name != copy_function && name != check_function, Value,
                 "register_function: '{}' is no name for a function of yours", name);
   KOINE_REQUIRE(function, Value, "register_function: '{}' is registered without a function", name);
   Registry& known = registry();
@@ -64,6 +64,10 @@ UOp host_function(const std::string& name, std::span<const UOp> results) {
 void run_host_function(const UOp& function, std::span<const HostResult> results,
                        std::span<const HostArgument> arguments) {
   const auto& name = function.as<std::string>();
+  if (name == check_function) {
+    results[0].data[0] = arguments[0].data[0];
+    return;
+  }
   const Registered registered = find(name);
   for (const HostResult& r : results)
     std::fill_n(r.data, r.numel() * item_size(r.dtype), std::byte{0});

@@ -60,5 +60,8 @@ void run_host_function(const UOp& function, std::span<const HostResult> results,
 
 /// The function that copies between devices.
 constexpr std::string_view copy_function = "copy";
+/// The function that a program asks whether it may go on: its result is its argument, one UInt8,
+/// and where that is not 0, no launch behind it runs.
+constexpr std::string_view check_function = "check positions";
 
 }  // namespace koine

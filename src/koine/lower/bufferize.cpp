@@ -42,15 +42,26 @@ std::string reason_of(const UOp& marked) {
   return reason != nullptr && marked.is(Op::Contiguous) ? *reason : std::string(asked_for);
 }
 
+// Whether a value is the result of a check.
+bool is_checked(const UOp& value) { return is_call_result(value) && is_check(value.src(0).src(0)); }
+
 class Bufferizer {
  public:
   explicit Bufferizer(const UOp& program) : program_(program) {
     const bool one_device =
         std::all_of(program.src().begin(), program.src().end(),
                     [&](const UOp& effect) { return effect.device() == program.device(); });
+    for (const UOp& effect : program.src())
+      if (effect.is(Op::Store) && is_checked(stored_value(effect)))
+        for (const UOp& u : toposort_outside_bodies(stored_value(effect).src(0)))
+          checked_.insert(u.node());
     for (const UOp& effect : program.src()) {
       if (!effect.is(Op::Store)) continue;
       const UOp value = stored_value(effect);
+      if (checked_.contains(value.node())) {  // outputs are written behind the check
+        copied_.insert(value.node());
+        continue;
+      }
       // What lies on no device is made where it is read: this output serves those beside it.
       if (!memory_of_value(value) && !value.is(Op::After) && !value.is(Op::Const) &&
           (value.device() || one_device))
@@ -80,6 +91,7 @@ class Bufferizer {
     if (original.is(Op::Bitcast) &&
         item_size(original.src(0).dtype()) != item_size(original.dtype()))
       return with_memory(node);
+    if (copied_.contains(original.node())) return in_memory(node, "a check reads it");
     return outputs_.contains(original.node()) ? put(original, node, "output") : node;
   }
 
@@ -235,6 +247,8 @@ class Bufferizer {
   UOp program_;
   int64_t next_buffer_ = 0;
   absl::flat_hash_map<const Node*, UOp> outputs_;  // value of the given program -> Param
+  absl::flat_hash_set<const Node*> checked_;       // what a check reads
+  absl::flat_hash_set<const Node*> copied_;        // of these the values of outputs
   absl::flat_hash_map<const Node*, UOp> in_memory_, snapshots_;  // value -> After
   absl::flat_hash_map<const Node*, std::vector<bool>> whole_;    // by Call
   std::vector<UOp> kept_;                                        // what stands in these maps

@@ -4,6 +4,7 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -90,6 +91,9 @@ bool is_transfer(const UOp& value) {
 bool is_copy(const UOp& ast) {
   return ast.is(Op::CustomFunction) && ast.as<std::string>() == copy_function;
 }
+bool is_check(const UOp& ast) {
+  return ast.is(Op::CustomFunction) && ast.as<std::string>() == check_function;
+}
 bool Kernel::stores(size_t slot) const { return stored_[slot]; }
 
 std::vector<UOp> slots_of(const UOp& ast) {
@@ -133,8 +137,11 @@ std::vector<std::vector<size_t>> dependencies_of(const std::vector<Kernel>& kern
   };
   absl::flat_hash_map<const Node*, Use> uses;
   std::vector<std::vector<size_t>> out(kernels.size());
+  std::optional<size_t> check;  // the last one, which all later launches wait for
   for (size_t k = 0; k < kernels.size(); ++k) {
     const Kernel& kernel = kernels[k];
+    if (check) out[k].push_back(*check);
+    if (is_check(kernel.ast)) check = k;
     for (size_t slot = 0; slot < kernel.buffers.size(); ++slot) {
       Use& use = uses[kernel.buffers[slot].node()];
       out[k].insert(out[k].end(), use.stored.begin(), use.stored.end());

@@ -17,6 +17,9 @@ constexpr std::string_view asked_for = "asked for by contiguous()";
 bool is_transfer(const UOp& value);
 /// Whether a body is the CustomFunction that moves the bytes of its second buffer to its first.
 bool is_copy(const UOp& ast);
+/// Whether a body is the CustomFunction that looks at a flag: what stands behind it in a host
+/// program runs where the flag is 0.
+bool is_check(const UOp& ast);
 
 /// One launch, as its Call shows it. `ast` is a Sink of Ends over Stores in which every value has
 /// shape () and slot k of its Params is buffers[k], or a CustomFunction that names what the host
@@ -47,8 +50,8 @@ std::vector<Kernel> kernels_of(const UOp& schedule);
 /// A launch of `ast` on those of the buffers that it uses, and the Variables that it reads.
 UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason);
 
-/// For each launch the earlier ones that must have run: those that make what it reads, and those
-/// that read or stored what it overwrites.
+/// For each launch the earlier ones that must have run: those that make what it reads, those
+/// that read or stored what it overwrites, and a check.
 std::vector<std::vector<size_t>> dependencies_of(const std::vector<Kernel>& kernels);
 
 /// Leaves out launches that make temporaries nobody reads: rules may have folded the loads away.
