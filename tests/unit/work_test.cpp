@@ -430,6 +430,10 @@ TEST(work, spec_C38_joins_and_parts_of_a_product_compute_it_once) {
 Work checked(double indices, Work w) {
   return {w.operations + 7 * indices, w.bytes + 4 * indices + 1, w.kernels + 1};
 }
+// The same where both read the places from memory: what makes them is computed once.
+Work checked_in_memory(double indices, Work w) {
+  return {w.operations + 4 * indices, w.bytes + 8 * indices + 1, w.kernels + 1};
+}
 
 TEST(work, spec_C38_what_is_read_by_index_is_computed_once_before) {
   constexpr int64_t bins = 512, hits = 96;
@@ -443,21 +447,21 @@ TEST(work, spec_C38_what_is_read_by_index_is_computed_once_before) {
                    count_bytes = (4 + 8) * hits + (8 + 4) * hits + 4 * bins;
   expect_table({
       {"histogram", [=] { return Tensors{histogram(positions())}; },
-       checked(hits, {count + bins, count_bytes + 2 * 4 * bins, 3})},
+       checked_in_memory(hits, {count + bins, count_bytes + 2 * 4 * bins, 3})},
       {"histogram[at]",
        [=] {
          const Tensor at = positions();
          return Tensors{histogram(at).index_select(0, at)};
        },
-       checked(hits, {count + hits, count_bytes + (8 + 4 + 4) * hits, 3})},
+       checked_in_memory(hits, {count + hits, count_bytes + (8 + 4 + 4) * hits, 3})},
       {"histogram.roll[at]",
        [=] {
          const Tensor at = positions();
          return Tensors{histogram(at).roll(1, 0).index_select(0, at)};
        },
        // and which part of the roll it is in
-       checked(hits, {count + 2 * hits, count_bytes + (8 + 4 + 4) * hits, 3}),
-       {1.308, 1.061, "both parts of the roll add to zeros"}},
+       checked_in_memory(hits, {count + 2 * hits, count_bytes + (8 + 4 + 4) * hits, 3}),
+       {1.4, 1.058, "both parts of the roll add to zeros"}},
       {"sum[at]", [=] { return Tensors{data({bins, 8}).sum(1).index_select(0, positions())}; },
        checked(hits, {8.0 * bins + 3 * hits, 4 * (8 * bins + bins) + 4.0 * 3 * hits, 2})},
   });

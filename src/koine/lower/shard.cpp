@@ -160,8 +160,9 @@ class Sharder {
     if (u.is(Op::Load) && parts(u.src(0)).size() > 1 && u.src().size() == 1)
       return fetched(u.src(0), u.device(), all_of_it);
     std::vector<UOp> sources;
+    if (u.is(Op::Call)) sources.push_back(u.src(0));
     bool changed = false;
-    for (const UOp& s : u.src()) {
+    for (const UOp& s : sources_outside_body(u)) {
       const Parts& all = parts(s);
       if (all.size() > 1 && s.dtype() != DType::Void && !u.is(Op::Sink)) refuse(u);
       changed = changed || all.size() > 1 || !(all[0] == s);
