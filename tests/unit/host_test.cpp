@@ -109,6 +109,27 @@ TEST(host, spec_C28_what_follows_a_broken_position_does_not_run) {
   });
 }
 
+// A look reads nothing at positions that are not known to be in range either.
+TEST(host, spec_C28_positions_found_at_positions) {
+  in_both_modes([] {
+    const Tensor far = Tensor::from<int64_t>({3, 1, 2, 0}).realize(),
+                 near = Tensor::from<int32_t>({2, 0, 1}).realize(),
+                 x = Tensor::from<float>({1, 2, 3, 4}).realize();
+    for (const int64_t bad : {int64_t{3}, int64_t{1000000000000}, INT64_MIN}) {
+      const Tensor at = Tensor::from<int64_t>({1, bad}).realize();
+      expect_error(
+          [&] { x.index_select(0, far.index_select(0, near.index_select(0, at))).realize(); },
+          {fmt::format("position {}", bad), "element 1", "size 3"});
+    }
+    const Tensor at = Tensor::from<int64_t>({1, -1}).realize();
+    EXPECT_EQ(x.index_select(0, far.index_select(0, near.index_select(0, at))).tolist<float>(),
+              (Floats{4, 2}));
+    const Tensor wrong = Tensor::from<int64_t>({3, 4000000000, 2, 1}).realize();
+    expect_error([&] { x.index_select(0, wrong.index_select(0, near)).realize(); },
+                 {"position 4000000000", "element 2", "size 4"});
+  });
+}
+
 TEST(host, spec_C28_a_broken_position_leaves_what_is_assigned_on_two_devices) {
   in_both_modes([] {
     Tensor x = Tensor::from<float>({1, 2, 3, 4}).to("CPU:1").realize();

@@ -10,6 +10,7 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/rules/places.hpp"
 #include "koine/runtime/device.hpp"
 #include "koine/transform/function.hpp"
 
@@ -44,7 +45,9 @@ UOp is_broken(const UOp& promise) {
   if (promise.is(Op::Replicated)) {
     bad = cast(differing(promise), DType::UInt8);
   } else {
-    const UOp &position = promise.src(0), &low = promise.src(1), &high = promise.src(2);
+    // What it reads at positions of the user's is read before these are known to be in range.
+    const UOp position = without_promises(promise.src(0));
+    const UOp &low = promise.src(1), &high = promise.src(2);
     bad = cast(bit_or(lt(position, low), lt(high, position)), DType::UInt8);
   }
   Ints axes;
