@@ -6,6 +6,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/ir/validity.hpp"
 
 namespace koine {
 namespace {
@@ -144,6 +145,10 @@ void require_arguments(const UOp& call) {
   }
 }
 
+UOp call_argument(const UOp& value) {
+  if (lies_in_memory(value)) return value;
+  return UOp::make(Op::Contiguous, {value}, std::string("an argument of a call"));
+}
 bool is_call_result(const UOp& u) { return u.is(Op::GetTuple) && u.src(0).is(Op::Call); }
 
 }  // namespace koine

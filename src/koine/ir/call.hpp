@@ -31,6 +31,8 @@ std::string call_name(const UOp& call);
 /// Throws Error (Value) where the arguments of a Call do not fit its body, or lie on several
 /// devices.
 void require_arguments(const UOp& call);
+/// A value as a Call takes it: in memory. A view is copied, and what is lazy is computed before.
+UOp call_argument(const UOp& value);
 /// Whether a node is a result of a Call.
 bool is_call_result(const UOp& u);
 

@@ -3,11 +3,11 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
-#include "koine/ir/validity.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/selection.hpp"
 #include "koine/rules/simplify.hpp"
@@ -31,9 +31,7 @@ UOp with_arguments_in_memory(const UOp& program) {
   return transform_graph(program, [](const UOp&, const UOp& node) {
     if (!node.is(Op::Call)) return node;
     std::vector<UOp> src(node.src().begin(), node.src().end());
-    for (size_t k = 1; k < src.size(); ++k)
-      if (!lies_in_memory(src[k]))
-        src[k] = UOp::make(Op::Contiguous, {src[k]}, std::string("an argument of a call"));
+    for (size_t k = 1; k < src.size(); ++k) src[k] = call_argument(src[k]);
     return with_sources(node, src);
   });
 }

@@ -9,6 +9,7 @@
 #include "koine/base/error.hpp"
 #include "koine/interp/liberties.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
@@ -167,6 +168,7 @@ class Sharder {
       if (all.size() > 1 && s.dtype() != DType::Void && !u.is(Op::Sink)) refuse(u);
       changed = changed || all.size() > 1 || !(all[0] == s);
       sources.insert(sources.end(), all.begin(), all.end());
+      if (u.is(Op::Call)) sources.back() = call_argument(sources.back());  // it was a copy
     }
     return changed ? with_sources(u, sources) : u;
   }
