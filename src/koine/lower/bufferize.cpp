@@ -32,11 +32,6 @@ std::vector<bool> stored_whole(const UOp& call) {
   return body.is(Op::Sink) ? flat_kernel(body).whole : std::vector<bool>(body.src().size(), true);
 }
 
-UOp base_of(UOp view) {
-  while (is_movement(view.op())) view = UOp(view.src(0));
-  return memory_of_value(view);
-}
-
 std::string reason_of(const UOp& marked) {
   const auto* reason = std::get_if<std::string>(&marked.arg());
   return reason != nullptr && marked.is(Op::Contiguous) ? *reason : std::string(asked_for);
@@ -51,14 +46,15 @@ class Bufferizer {
     const bool one_device =
         std::all_of(program.src().begin(), program.src().end(),
                     [&](const UOp& effect) { return effect.device() == program.device(); });
+    absl::flat_hash_set<const Node*> checked;  // what a check reads
     for (const UOp& effect : program.src())
       if (effect.is(Op::Store) && is_checked(stored_value(effect)))
         for (const UOp& u : toposort_outside_bodies(stored_value(effect).src(0)))
-          checked_.insert(u.node());
+          checked.insert(u.node());
     for (const UOp& effect : program.src()) {
       if (!effect.is(Op::Store)) continue;
       const UOp value = stored_value(effect);
-      if (checked_.contains(value.node())) {  // outputs are written behind the check
+      if (checked.contains(value.node())) {  // outputs are written behind the check
         copied_.insert(value.node());
         continue;
       }
@@ -122,7 +118,6 @@ class Bufferizer {
     if (memory_of_value(value)) return value;
     UOp& known = in_memory_[value.node()];
     if (!known) known = filled(temporary(value), value, reason);
-    kept_.push_back(value);
     return known;
   }
   // Its first source is read from memory.
@@ -173,7 +168,7 @@ class Bufferizer {
   UOp settled(const UOp& dependency) {
     std::vector<UOp> stores = stores_in(dependency);
     absl::flat_hash_set<const Node*> written;
-    for (const UOp& s : stores) written.insert(base_of(s.src(0)).node());
+    for (const UOp& s : stores) written.insert(written_memory(s).node());
     const bool alone = stores.size() == 1;
     bool changed = false;
     for (UOp& s : stores) {
@@ -240,18 +235,15 @@ class Bufferizer {
   UOp snapshot(const UOp& value) {
     UOp& known = snapshots_[value.node()];
     if (!known) known = filled(temporary(value), value, "computed before it is overwritten");
-    kept_.push_back(value);
     return known;
   }
 
   UOp program_;
   int64_t next_buffer_ = 0;
   absl::flat_hash_map<const Node*, UOp> outputs_;  // value of the given program -> Param
-  absl::flat_hash_set<const Node*> checked_;       // what a check reads
-  absl::flat_hash_set<const Node*> copied_;        // of these the values of outputs
+  absl::flat_hash_set<const Node*> copied_;        // values of outputs that a check reads
   absl::flat_hash_map<const Node*, UOp> in_memory_, snapshots_;  // value -> After
   absl::flat_hash_map<const Node*, std::vector<bool>> whole_;    // by Call
-  std::vector<UOp> kept_;                                        // what stands in these maps
 };
 
 }  // namespace
@@ -269,6 +261,12 @@ int64_t next_temporary(const UOp& program) {
   for (const UOp& u : toposort_outside_bodies(program))
     if (u.is(Op::Buffer)) next = std::max(next, u.as<BufferArg>().slot + 1);
   return next;
+}
+
+UOp written_memory(const UOp& store) {
+  UOp view = store.src(0);
+  while (is_movement(view.op())) view = UOp(view.src(0));
+  return memory_of_value(view);
 }
 
 UOp memory_of_value(const UOp& value) {

@@ -17,6 +17,8 @@ UOp bufferize(const UOp& program);
 /// The memory that a value lies in, a Buffer or Param, seen through Afters and markers; null for a
 /// value that a kernel computes.
 UOp memory_of_value(const UOp& value);
+/// The memory of which a Store fills a view; null where it is none.
+UOp written_memory(const UOp& store);
 /// A Buffer for a value of a program.
 UOp temporary_for(const UOp& value, int64_t number);
 /// The first number that no temporary of a program has.

@@ -48,12 +48,6 @@ std::string_view reason_of(const UOp& after) {
   return reason != nullptr ? std::string_view(*reason) : "assignment";
 }
 
-UOp target_of(const UOp& store) {
-  UOp view = store.src(0);
-  while (is_movement(view.op())) view = UOp(view.src(0));
-  return memory_of_value(view);
-}
-
 bool stores_nothing(const UOp& store) { return is_const(product(store.src(1).shape()), 0); }
 
 // Whether two elements of a Store may go to one place.
@@ -192,7 +186,7 @@ class Splitter : private KernelReads {
     bool together = true;
     for (const UOp& s : wanted)
       together = together && s.src(1).shape() == wanted[0].src(1).shape() &&
-                 written.insert(target_of(s).node()).second;
+                 written.insert(written_memory(s).node()).second;
     std::vector<UOp> nests, stores, ranges;
     Indices at;
     for (const UOp& s : wanted) {
@@ -252,7 +246,7 @@ class Splitter : private KernelReads {
   Pending make_transfer(const UOp& store) {
     const UOp source = read(store.src(1).src(0));
     current_.ast = UOp::make(Op::CustomFunction, {}, std::string(copy_function));
-    current_.buffers = {target_of(store), source};
+    current_.buffers = {written_memory(store), source};
     return std::move(current_);
   }
 
@@ -261,7 +255,7 @@ class Splitter : private KernelReads {
     const UOp& call = request.stores[0].src(1).src(0);
     const UOp& body = call.src(0);
     current_.ast = body.is(Op::Sink) ? rewrite(flat_kernel(body).ast, kernel_rules(strict_)) : body;
-    for (const UOp& s : request.stores) current_.buffers.push_back(target_of(s));
+    for (const UOp& s : request.stores) current_.buffers.push_back(written_memory(s));
     for (const UOp& argument : sources_outside_body(call))
       current_.buffers.push_back(read(argument));
     return std::move(current_);
