@@ -28,13 +28,20 @@ struct Item {
   Lanes bits;
   Values deviations, residuals;  // empty: all 0
   uint64_t stamp = 0;            // of the clock; 0: never computed
-  bool active = false;           // a Range inside of its loop
+  std::vector<uint32_t> again;   // of loops: what a further round computes, in order
+  bool is_range = false;
+  bool active = false;     // a Range inside of its loop
+  bool continues = false;  // a fold that goes on from a value
+  bool computes = false;   // its value from those it needs alone
+  bool exact = false;      // it deviates only where what it needs does
 
   Deviating lane(size_t i) const {
     const size_t at = bits.size() == 1 ? 0 : i;
     return {bits[at], deviations.empty() ? 0 : deviations[at],
             residuals.empty() ? 0 : residuals[at]};
   }
+  // To the bit, and rounded.
+  bool known() const { return deviations.empty() && residuals.empty(); }
   bool determined() const {
     return std::all_of(deviations.begin(), deviations.end(), [](double d) { return d == 0; });
   }
@@ -79,8 +86,12 @@ class KernelInterpreter {
     } else if (!u.is(Op::Range) && !u.is(Op::Param) && !u.is(Op::Buffer) && !u.is(Op::Special)) {
       for (const UOp& s : u.src()) need(s);
     }
-    if (continues_a_fold(u)) item.needs[1] = number_.at(u.src(1).src(0).node());
-    if (computes(u) || u.is(Op::Load) || u.is(Op::Store)) item.value = ValueOp(u);
+    item.is_range = u.is(Op::Range);
+    item.continues = continues_a_fold(u);
+    item.computes = computes(u);
+    item.exact = !is_elementwise(u.op()) || !is_float(u.dtype()) || !is_float(u.src(0).dtype());
+    if (item.continues) item.needs[1] = number_.at(u.src(1).src(0).node());
+    if (item.computes || u.is(Op::Load) || u.is(Op::Store)) item.value = ValueOp(u);
     items_.push_back(std::move(item));
   }
 
@@ -115,14 +126,16 @@ class KernelInterpreter {
   // --- when to compute -------------------------------------------------------------------------
 
   bool fresh(const Item& item) const {
-    if (item.node.is(Op::Range)) return item.active;
+    if (item.is_range) return item.active;
+    if (item.stamp == clock_) return true;
     return item.stamp != 0 && std::all_of(item.ranges.begin(), item.ranges.end(), [&](uint32_t r) {
              return items_[r].stamp <= item.stamp;
            });
   }
 
-  // Recursion is as deep as loops nest, never as deep as the graph.
-  void evaluate(uint32_t root) {
+  // Recursion is as deep as loops nest, never as deep as the graph. `computed`: the items, if
+  // asked.
+  void evaluate(uint32_t root, std::vector<uint32_t>* computed = nullptr) {
     const size_t base = stack_.size();
     stack_.push_back(root);
     while (stack_.size() > base) {
@@ -139,15 +152,22 @@ class KernelInterpreter {
       if (!fresh(item)) {
         compute(item);
         item.stamp = clock_;
+        if (computed != nullptr) computed->push_back(at);
       }
       stack_.pop_back();
     }
   }
 
-  void each(const Item& owner, size_t depth, const std::function<void()>& body) {
+  // Runs the loops of an item around its first source, with `then` behind each round.
+  void each(Item& owner, const std::function<void()>& then) {
+    each(owner, 0, true, number_.at(owner.node.src(0).node()), then);
+  }
+  // `first`: the innermost loop has just begun.
+  void each(Item& owner, size_t depth, bool first, uint32_t body,
+            const std::function<void()>& then) {
     if (depth == owner.loops.size()) {
-      body();
-      return;
+      round(owner, first, body);
+      return then();
     }
     Item& range = items_[owner.loops[depth]];
     evaluate(owner.bounds[depth]);  // it may depend on the loops around
@@ -160,11 +180,20 @@ class KernelInterpreter {
     for (int64_t i = 0; i < count; ++i) {
       range.bits = {static_cast<Bits>(i)};
       range.stamp = ++clock_;
-      each(owner, depth + 1, body);
+      each(owner, depth + 1, i == 0, body, then);
     }
     range.active = outer;
     range.bits = saved;
     range.stamp = ++clock_;
+  }
+  // All rounds but the first of the innermost loop compute the same items in the same order.
+  void round(Item& owner, bool first, uint32_t body) {
+    if (first) return evaluate(body);
+    if (owner.again.empty()) return evaluate(body, &owner.again);
+    for (const uint32_t k : owner.again) {
+      compute(items_[k]);
+      items_[k].stamp = clock_;
+    }
   }
 
   static int64_t integer(const Item& item) { return bits_to_int(item.node.dtype(), item.bits[0]); }
@@ -176,8 +205,8 @@ class KernelInterpreter {
 
   void compute(Item& item) {
     const UOp& u = item.node;
-    if (continues_a_fold(u)) return fold_axes(item, u.src(1));
-    if (computes(u)) return compute_value(item);
+    if (item.continues) return fold_axes(item, u.src(1));
+    if (item.computes) return compute_value(item);
     switch (u.op()) {
       case Op::Const:
         item.bits = {u.as<ConstArg>().bits};
@@ -193,7 +222,7 @@ class KernelInterpreter {
       case Op::Reduce:
         return u.as<ReduceArg>().axes.empty() ? fold_ranges(item) : fold_axes(item, u);
       case Op::End:
-        each(item, 0, [&] { evaluate(number_.at(u.src(0).node())); });
+        each(item, [] {});
         break;
       case Op::Load:
         return load(item);
@@ -239,7 +268,10 @@ class KernelInterpreter {
     Lanes made = item.value.compute(operands_);
     clear(item, made.size());
     item.bits = std::move(made);
-    if (!liberties_.any()) return;
+    if (!liberties_.any() ||
+        (item.exact && std::all_of(item.needs.begin(), item.needs.end(),
+                                   [&](uint32_t k) { return items_[k].known(); })))
+      return;
     if (is_elementwise(u.op())) {
       Deviating operands[3];
       for (size_t i = 0; i < item.bits.size(); ++i) {
@@ -269,8 +301,7 @@ class KernelInterpreter {
     const ReduceArg& arg = item.node.as<ReduceArg>();
     const auto count = static_cast<size_t>(lane_count(item.node));
     std::vector<Fold> folds(count, Fold(arg.op, item.node.dtype(), liberties_));
-    each(item, 0, [&] {
-      evaluate(body);
+    each(item, [&] {
       for (size_t i = 0; i < count; ++i) folds[i].add(items_[body].lane(i));
     });
     clear(item, count);
