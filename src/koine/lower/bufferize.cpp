@@ -13,6 +13,7 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/validity.hpp"
+#include "koine/lower/joins.hpp"
 #include "koine/lower/schedule.hpp"
 #include "koine/rules/flat_kernel.hpp"
 
@@ -79,6 +80,7 @@ class Bufferizer {
     if (is_call_result(original)) return result_of_call(original, node);
     if (original.is(Op::Call)) return call(node);
     if (original.is(Op::Contiguous)) {
+      if (is_marked_part(original)) return node;  // its join finds it
       if (memory_of_value(node.src(0))) return node.src(0);
       return asks_for_buffer(original) ? in_memory(node.src(0), reason_of(original)) : node;
     }
@@ -111,14 +113,34 @@ class Bufferizer {
   // A value in its output, or in memory of its own.
   UOp put(const UOp& original, const UOp& value, std::string_view reason) {
     if (const auto output = outputs_.find(original.node()); output != outputs_.end())
-      return filled(output->second, value, reason);
+      return fill(output->second, value, reason);
     return in_memory(value, reason);
   }
   UOp in_memory(const UOp& value, std::string_view reason) {
     if (memory_of_value(value)) return value;
     UOp& known = in_memory_[value.node()];
-    if (!known) known = filled(temporary(value), value, reason);
+    if (!known) known = fill(temporary(value), value, reason);
     return known;
+  }
+  // Memory that holds a value. Parts of a join that have kernels of their own are stored into their
+  // slices by these; one kernel stores the others.
+  UOp fill(const UOp& memory, const UOp& value, std::string_view reason) {
+    const auto join = join_of(value);
+    auto is_own = [](const Join::Part& part) { return is_marked_part(part.source); };
+    if (!join || std::none_of(join->parts.begin(), join->parts.end(), is_own))
+      return filled(memory, value, reason);
+    std::vector<UOp> filling{memory}, others;
+    for (const Join::Part& part : join->parts) {
+      const UOp slice = join->slice(memory, part);
+      if (!is_own(part)) {
+        others.push_back(store(slice, part.stored));
+        continue;
+      }
+      const UOp stored = substitute(part.stored, {{part.source, part.source.src(0)}});
+      filling.push_back(settled(store(slice, stored)));
+    }
+    if (!others.empty()) filling.push_back(settled(others.size() == 1 ? others[0] : group(others)));
+    return UOp::make(Op::After, filling, std::string(reason));
   }
   // Its first source is read from memory.
   UOp with_memory(const UOp& node) { return with_source(node, in_memory(node.src(0), asked_for)); }
@@ -152,7 +174,7 @@ class Bufferizer {
       }
       const UOp value = stored_value(effect);
       const bool there = memory_of_value(value) == effect.src(0);
-      out.push_back(there ? value : filled(effect.src(0), value, "output"));
+      out.push_back(there ? value : fill(effect.src(0), value, "output"));
     }
     return sink(out);
   }

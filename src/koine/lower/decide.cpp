@@ -12,6 +12,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/cost.hpp"
+#include "koine/lower/joins.hpp"
 #include "koine/lower/picked_sum.hpp"
 #include "koine/lower/repeated_work.hpp"
 #include "koine/lower/rows.hpp"
@@ -31,6 +32,8 @@ struct Held {
   int rows = 0;  // in LOCAL memory
   double row_bytes = 0;
 };
+// A copy of fewer costs less than a launch.
+constexpr double least_elements_of_a_part = 256;
 constexpr int most_rows = 8;  // of a kernel, whose code would grow without bound
 
 class Decider {
@@ -88,7 +91,37 @@ class Decider {
     } else if (goes_to_local(u)) {
       uses = where_rows_are_filled(u, row_axes(u), uses, next_range_);
     }
+    const bool lies_in_memory = facts_.in_memory(u) || asks_for_buffer(u);
+    if (lies_in_memory && !uses.empty() && filled_by_parts(u, uses[0].kernel)) return;
     for (const Use& use : uses) pass_on(u, use);
+  }
+
+  // A join in memory: parts that fold have kernels of their own, the others share one.
+  bool filled_by_parts(const UOp& u, const Node* kernel) {
+    const UOp& value = u.is(Op::Contiguous) ? u.src(0) : u;
+    auto read_once = [&](const UOp& node) {
+      return node == u || (facts_.consumers(node) == 1 && facts_.output_of(node) == nullptr);
+    };
+    auto is_own = [&](const Join::Part& part) {
+      return read_once(part.source) && facts_.folds(part.source) &&
+             !facts_.in_memory(part.source) && elements_of(part.source) >= least_elements_of_a_part;
+    };
+    const auto join = join_of(value);
+    if (!join || !std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
+        std::none_of(join->parts.begin(), join->parts.end(), is_own))
+      return false;
+    for (const Join::Part& part : join->parts)
+      if (part.shown && facts_.reads_memory(part.shown)) return false;
+    if (!shows_its_parts(*join)) return false;
+    for (const Join::Part& part : join->parts) {
+      if (is_own(part)) {
+        read_from_memory(part.source, part_of_a_join);
+      } else {
+        held_[kernel].assigns = true;
+        read(part.source, open(part.source, kernel));
+      }
+    }
+    return true;
   }
 
   void outputs() {

@@ -8,6 +8,7 @@
 #include "koine/ir/call.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/ir/validity.hpp"
 #include "koine/lower/cost.hpp"
 
 namespace koine {
@@ -17,12 +18,14 @@ ValueFacts::ValueFacts(const UOp& program, bool strict)
   for (const UOp& u : order_) numbers_.add(u.node());
   consumers_.resize(order_.size());
   reads_memory_.resize(order_.size());
+  folds_.resize(order_.size());
   picks_.resize(order_.size());
   for (size_t i = 0; i < order_.size(); ++i) {
     for (const UOp& source : sources_outside_body(order_[i])) ++consumers_[number(source)];
     reads_memory_[i] = sees_memory(order_[i]);
     picks_[i] = tests_a_position(order_[i]);
   }
+  for (size_t i = 0; i < order_.size(); ++i) folds_[i] = has_fold(order_[i]);
   for (const UOp& effect : program.src()) {
     if (!effect.is(Op::Store)) continue;
     const UOp value = stored_value(effect);
@@ -67,6 +70,14 @@ bool ValueFacts::sees_memory(const UOp& u) const {
   if (u.is(Op::Param)) return !is_variable(u);
   if (u.is(Op::Buffer) || u.is(Op::After) || u.is(Op::Load) || u.is(Op::Call)) return true;
   return std::any_of(u.src().begin(), u.src().end(), [&](const UOp& s) { return reads_memory(s); });
+}
+
+bool ValueFacts::has_fold(const UOp& u) const {
+  const bool lies_in_memory = asks_for_buffer(u) || shows_memory(u.op()) || u.is(Op::Call);
+  if (!reads_memory(u) || lies_in_memory) return false;
+  return u.is(Op::Reduce) || std::any_of(u.src().begin(), u.src().end(), [&](const UOp& s) {
+           return consumers(s) == 1 && folds(s);
+         });
 }
 
 bool ValueFacts::tests_a_position(const UOp& u) const {

@@ -27,6 +27,8 @@ class ValueFacts {
   uint32_t consumers(const UOp& u) const { return consumers_[number(u)]; }
   /// False for what is made of constants alone, which folds away.
   bool reads_memory(const UOp& u) const { return reads_memory_[number(u)]; }
+  /// Whether a fold is in it, itself or one that nothing else reads.
+  bool folds(const UOp& u) const { return folds_[number(u)]; }
   /// Whether a condition compares positions with numbers: the compiler makes a load, or a store, at
   /// the one position out of what such a condition picks, so it is worth nothing in memory.
   bool picks(const UOp& u) const { return picks_[number(u)]; }
@@ -45,13 +47,15 @@ class ValueFacts {
  private:
   std::vector<uint64_t> contents() const;
   bool sees_memory(const UOp& u) const;
+  bool has_fold(const UOp& u) const;
   bool tests_a_position(const UOp& u) const;
 
   bool strict_;
   NodeList order_;
   NodeNumbers numbers_;
-  std::vector<uint32_t> consumers_;  // by number, as the next two
+  std::vector<uint32_t> consumers_;  // by number, as the next three
   std::vector<bool> reads_memory_;
+  std::vector<bool> folds_;
   std::vector<bool> picks_;
   absl::flat_hash_map<const Node*, const Node*> outputs_;  // value -> its Store
   absl::flat_hash_map<const Node*, std::string_view> decided_;

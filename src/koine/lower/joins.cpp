@@ -1,0 +1,154 @@
+#include "koine/lower/joins.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "koine/ir/build.hpp"
+#include "koine/lower/index.hpp"
+#include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+bool is_positive_zero(const UOp& fill) {
+  UOp u = fill;
+  while (u.is(Op::Cast)) u = UOp(u.src(0));
+  return u.is(Op::Const) && u.as<ConstArg>().bits == 0;
+}
+
+bool has_known_sizes(const UOp& shape) {
+  return std::all_of(shape.src().begin(), shape.src().end(),
+                     [](const UOp& size) { return size.is(Op::Const); });
+}
+
+// A Pad along one axis, which all Pads of a join share.
+bool add_pad(Join& join, const UOp& pad, const UOp& shown, bool onto_zero) {
+  if (!pad.is(Op::Pad) || !(pad.shape() == join.value.shape())) return false;
+  const UOp &source = pad.src(0), &offsets = pad.src(1);
+  if (onto_zero && (pad.src().size() != 4 || !is_positive_zero(pad.src(3)))) return false;
+  if (!has_known_sizes(source.shape()) || !has_known_sizes(offsets)) return false;
+  int64_t axis = -1;
+  for (size_t i = 0; i < pad.rank(); ++i) {
+    if (source.dim(i) == pad.dim(i)) continue;
+    if (axis >= 0) return false;
+    axis = static_cast<int64_t>(i);
+  }
+  if (axis < 0 || (!join.parts.empty() && axis != join.axis)) return false;
+  join.axis = axis;
+  const auto i = static_cast<size_t>(axis);
+  // As the sum makes it of -0.
+  const bool rounds = onto_zero && is_float(source.dtype());
+  join.parts.push_back({source, rounds ? add(source, pad.src(3)) : source,
+                        const_int(offsets.src(i)), const_int(source.dim(i)), shown});
+  join.inner.push_back(pad);
+  return true;
+}
+
+bool read_cat(Join& join) {
+  UOp rest = join.value;
+  for (; rest.is(Op::Where); rest = UOp(rest.src(1))) {
+    join.inner.push_back(rest);
+    if (!add_pad(join, rest.src(2), rest.src(0), false)) return false;
+  }
+  return add_pad(join, rest, {}, false);
+}
+
+bool read_sum(Join& join) {
+  std::vector<UOp> pending{join.value};
+  while (!pending.empty()) {
+    const UOp u = pending.back();
+    pending.pop_back();
+    if (!u.is(Op::Add)) {
+      if (!add_pad(join, u, {}, true)) return false;
+      continue;
+    }
+    join.inner.push_back(u);
+    pending.insert(pending.end(), u.src().begin(), u.src().end());
+  }
+  return true;
+}
+
+bool read_stack(Join& join) {
+  const UOp& value = join.value;
+  const bool permuted = value.is(Op::Permute);
+  const UOp& stacked = permuted ? value.src(0) : value;
+  if (!stacked.is(Op::Stack) || stacked.rank() == 0) return false;
+  Ints order(stacked.rank());
+  std::iota(order.begin(), order.end(), 0);
+  if (permuted) order = value.as<Ints>();
+  join.axis = std::find(order.begin(), order.end(), 0) - order.begin();
+  join.inner = {value, stacked};
+  std::vector<UOp> sizes(stacked.shape().src().begin(), stacked.shape().src().end());
+  sizes[0] = index_const(1);
+  for (const UOp& part : stacked.src()) {
+    const UOp row = reshape(part, stack(sizes));
+    join.parts.push_back({part,
+                          permuted ? permute(row, {order.begin(), order.end()}) : row,
+                          static_cast<int64_t>(join.parts.size()),
+                          1,
+                          {}});
+  }
+  return true;
+}
+
+bool fill_the_axis(const Join& join) {
+  std::vector<std::pair<int64_t, int64_t>> slices;
+  for (const Join::Part& part : join.parts) slices.emplace_back(part.from, part.size);
+  std::sort(slices.begin(), slices.end());
+  int64_t at = 0;
+  for (const auto& [from, size] : slices) {
+    if (from != at) return false;
+    at += size;
+  }
+  return at == const_int(join.value.dim(static_cast<size_t>(join.axis)));
+}
+
+// A condition at all places of a join from one along its axis to another.
+UOp condition_at(const Join& join, const UOp& condition, int64_t from, int64_t to) {
+  Leaves leaves([](const UOp&) { return false; });
+  Indexer indexer(leaves, true, static_cast<int64_t>(join.value.rank()));
+  Indices at;
+  for (size_t i = 0; i < join.value.rank(); ++i) {
+    const bool along = static_cast<int64_t>(i) == join.axis;
+    const UOp loop = range(static_cast<int64_t>(i),
+                           along ? index_const(to - from) : join.value.dim(i), AxisType::Loop);
+    at.push_back(along ? add(loop, index_const(from)) : loop);
+  }
+  return rewrite(indexer.element(condition, aligned(condition, at)), kernel_rules(true));
+}
+
+}  // namespace
+
+UOp Join::slice(const UOp& memory, const Part& part) const {
+  std::vector<UOp> offsets(value.rank(), index_const(0));
+  std::vector<UOp> sizes(value.shape().src().begin(), value.shape().src().end());
+  offsets[static_cast<size_t>(axis)] = index_const(part.from);
+  sizes[static_cast<size_t>(axis)] = index_const(part.size);
+  return shrink(memory, stack(offsets), stack(sizes));
+}
+
+std::optional<Join> join_of(const UOp& value) {
+  Join out{value, 0, {}, {}};
+  const bool is_join = value.is(Op::Where) ? read_cat(out)
+                       : value.is(Op::Add) ? read_sum(out)
+                                           : read_stack(out);
+  if (!is_join || !has_known_sizes(value.shape()) || !fill_the_axis(out)) return std::nullopt;
+  return out;
+}
+
+bool shows_its_parts(const Join& join) {
+  return std::all_of(join.parts.begin(), join.parts.end(), [&](const Join::Part& part) {
+    return !part.shown ||
+           (is_true(condition_at(join, part.shown, 0, part.from)) &&
+            is_false(condition_at(join, part.shown, part.from, part.from + part.size)));
+  });
+}
+
+bool is_marked_part(const UOp& source) {
+  const auto* reason = std::get_if<std::string>(&source.arg());
+  return source.is(Op::Contiguous) && reason != nullptr && *reason == part_of_a_join;
+}
+
+}  // namespace koine

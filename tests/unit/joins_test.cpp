@@ -1,0 +1,148 @@
+// Values put together from others (cat, stack, sums of pads): parts that fold are computed straight
+// into their slices of memory.
+#include "koine/lower/joins.hpp"
+#include "check.hpp"
+#include "kernels.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
+#include "koine/ir/graph.hpp"
+
+namespace koine::test {
+namespace {
+
+Tensor numbers(const Shape& shape, uint64_t salt) {
+  std::mt19937_64 random(test_seed() + salt);
+  int64_t count = 1;
+  for (const int64_t s : shape) count *= s;
+  std::vector<float> data;
+  for (int64_t i = 0; i < count; ++i) data.push_back(static_cast<float>(random() % 401) / 64 - 3);
+  return Tensor::from(data, shape).realize();
+}
+// Of shape (rows, columns), where both are known to be large enough for a kernel of its own.
+Tensor product(int64_t rows, int64_t columns, uint64_t salt, int64_t depth = 2) {
+  return numbers({rows, depth}, salt).matmul(numbers({depth, columns}, salt + 1));
+}
+// Largest values of rows, some of them NaN, some -0.
+Tensor largest(int64_t rows, int64_t columns, uint64_t salt) {
+  std::mt19937_64 random(test_seed() + salt);
+  const float special[] = {-0.0F, -0.0F, -1.0F, NAN, -INFINITY};
+  std::vector<float> data;
+  for (int64_t i = 0; i < rows * columns * 3; ++i) data.push_back(special[random() % 5]);
+  return Tensor::from(data, {rows, columns, 3}).realize().max(2).reshape({rows, columns});
+}
+
+size_t kernels_of_value(const Tensor& value) { return schedule({value.uop()}).size(); }
+
+struct Case {
+  const char* what;
+  Tensor value;
+  size_t kernels;
+};
+void expect_cases(const std::vector<Case>& cases) {
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    EXPECT_EQ(kernels_of_value(c.value), c.kernels);
+    expect_same_everywhere(c.value);
+  }
+}
+
+TEST(joins, products_are_computed_into_their_slices) {
+  const Tensor a = product(16, 20, 1), b = product(16, 20, 3), c = product(8, 40, 5);
+  expect_cases({
+      {"cat of rows", Tensor::cat({a, b}, 0), 2},
+      {"cat of columns", Tensor::cat({a, b}, 1), 2},
+      {"unequal parts", Tensor::cat({c, product(7, 40, 7), c.exp()}, 0), 3},
+      {"stack", Tensor::stack({a, b}, 0), 2},
+      {"stack in the middle", Tensor::stack({a, b}, 1), 2},
+      {"stack at the end", Tensor::stack({a, b}, 2), 2},
+      {"what is made of products", Tensor::cat({a.relu(), (b + 1).tanh()}, 0), 2},
+      {"asked for", Tensor::cat({a, b}, 0).contiguous(), 2},
+  });
+}
+
+TEST(joins, parts_without_a_fold_share_a_kernel) {
+  const Tensor a = product(16, 20, 11), x = numbers({16, 20}, 13), y = numbers({16, 3}, 15);
+  expect_cases({
+      {"one product", Tensor::cat({a, x + 1}, 1), 2},
+      {"several others", Tensor::cat({x + 1, a, y.exp(), y * 2}, 1), 2},
+      {"no product", Tensor::cat({x + 1, y * 2}, 1), 1},
+  });
+}
+
+TEST(joins, the_sum_of_the_gradients_of_parts_is_their_join) {
+  const Tensor a = product(16, 20, 21), b = product(16, 20, 23), c = product(16, 20, 25);
+  auto at = [](const Tensor& x, int64_t from) { return x.pad({{0, 0}, {from, 40 - from}}); };
+  expect_cases({
+      {"two and one", at(a, 0) + at(b, 20) + at(c, 40), 3},
+      {"one and two", at(a, 40) + (at(b, 20) + at(c, 0)), 3},
+      {"with a gap", at(a, 0) + at(c, 40), 3},
+  });
+}
+
+// -0 put into zeros is 0, also where it is stored straight into its slice. (One kernel fills both
+// slices.)
+TEST(joins, a_sum_of_pads_rounds_as_it_did) {
+  const Tensor a = largest(16, 20, 31), b = largest(16, 20, 33);
+  const Tensor sum = a.pad({{0, 16}, {0, 0}}) + b.pad({{16, 0}, {0, 0}});
+  expect_cases({{"sum", sum, 1}, {"cat", Tensor::cat({a, b}, 0), 1}});
+  const std::vector<float> summed = sum.tolist<float>(),
+                           put = Tensor::cat({a, b}, 0).tolist<float>();
+  size_t negative = 0;
+  for (size_t i = 0; i < summed.size(); ++i) {
+    EXPECT_FALSE(summed[i] == 0 && std::signbit(summed[i])) << i;
+    if (put[i] == 0 && std::signbit(put[i])) ++negative;
+  }
+  EXPECT_GT(negative, 20U);
+}
+
+TEST(joins, a_part_that_others_read_keeps_its_memory) {
+  const Tensor a = product(16, 20, 41, 8), b = product(16, 20, 43, 8);
+  const Tensor both = Tensor::cat({a, b}, 0);
+  EXPECT_EQ(schedule(std::vector<UOp>{both.uop(), (a * 2).uop()}).size(), 3U);
+  expect_cases({{"twice in one", Tensor::cat({a, b, a}, 0), 3},
+                {"beside itself", both * a.sum(), 3},
+                {"rows that are read again", (both + 1).sum(1), 3}});
+}
+
+TEST(joins, small_parts_are_copied) {
+  const Tensor a = product(4, 20, 51, 8), b = product(4, 20, 53, 8);
+  expect_cases({{"rows", Tensor::cat({a, b}, 0), 3}});
+}
+
+TEST(joins, a_join_may_be_assigned_to_what_it_reads) {
+  Tensor x = numbers({32, 20}, 61);
+  const Tensor w = numbers({20, 20}, 63);
+  auto half = [&](int64_t from) { return x.shrink({{from, from + 16}, {0, 20}}); };
+  const Tensor expected = Tensor::cat({half(16).matmul(w), half(0) + 1}, 0).realize();
+  x.assign(Tensor::cat({half(16).matmul(w), half(0) + 1}, 0));
+  EXPECT_EQ(x.tolist<float>(), expected.tolist<float>());
+}
+
+// Forms that are nearly a join, and joins: places overlap, leave gaps, or are chosen otherwise.
+TEST(joins, any_choice_of_two_pads_is_what_it_says) {
+  std::mt19937_64 random(test_seed());
+  for (int i = 0; i < 16; ++i) {
+    auto draw = [&](int64_t most) {
+      return static_cast<int64_t>(random() % static_cast<uint64_t>(most));
+    };
+    const int64_t axis = draw(2), at = draw(3) == 0 ? 15 + draw(3) : 16;
+    const int64_t from = draw(3) == 0 ? 15 + draw(2) : 16;
+    auto put = [&](const Tensor& x, int64_t before, int64_t behind) {
+      SizePairs room{{0, 0}, {0, 0}};
+      room[static_cast<size_t>(axis)] = {before, behind};
+      return x.pad(room);
+    };
+    const Tensor a = put(product(16, 16, random()), 0, 16),
+                 b = put(product(16, 16, random()), from, 16 - from);
+    Shape wide{1, 1};
+    wide[static_cast<size_t>(axis)] = 32;
+    const Tensor place = Tensor::arange(32).reshape(wide);
+    const Tensor test = draw(4) == 0 ? place >= at : place < at;
+    const Tensor value = draw(2) == 0 ? Tensor::where(test, a, b) : a + b;
+    SCOPED_TRACE(fmt::format("case {}: axis {}, at {}, from {}", i, axis, at, from));
+    expect_same_everywhere(draw(2) == 0 ? value : value + 1);
+  }
+}
+
+}  // namespace
+}  // namespace koine::test
