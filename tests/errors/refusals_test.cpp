@@ -368,6 +368,16 @@ TEST(refusals, spec_amend_28_one_hot_obeys_the_switch) {
   }
 }
 
+TEST(refusals, spec_amend_28_positions_on_an_axis_of_one) {
+  const Tensor single = Tensor::zeros({1, 2});
+  for (const int at : {1, -2})
+    expect_error([&] { (void)single.index_select(0, Tensor::from<int>({0, at})).realize(); },
+                 {fmt::format("index_select: position {} (element 1 of shape", at),
+                  "out of range for size 1: use -1 to 0"});
+  expect_error([&] { (void)Tensor::from<uint8_t>({0, 1}).one_hot(1).realize(); },
+               {"one_hot: class 1 (element 1", "out of range for size 1: use 0 to 0"});
+}
+
 // Of an axis without elements: an Error, or what the switch says, and nothing is read.
 TEST(refusals, spec_amend_28_positions_on_an_empty_axis) {
   const Tensor none = Tensor::zeros({0, 2}), first = Tensor::from<int>({0});

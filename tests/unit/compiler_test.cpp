@@ -419,6 +419,42 @@ TEST(stages, debug_levels_print_what_the_docs_say) {
   }
 }
 
+TEST(stages, a_report_of_a_run_divides_work_by_time) {
+  const Tensor x = Tensor::zeros({1 << 20}).contiguous().realize();
+  Options o = options();
+  o.debug = 1;
+  const OptionScope scope(o);
+  reset_counters();
+  ::testing::internal::CaptureStderr();
+  (void)(x * x + 1).realize();
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  double micros = 0, operations = 0, bytes = 0;
+  ASSERT_EQ(std::sscanf(text.c_str(), "run %*s %lf us %lf GFLOP/s %lf GB/s", &micros, &operations,
+                        &bytes),
+            3)
+      << text;
+  EXPECT_GT(micros, 1);
+  EXPECT_NEAR(operations, counters().operations / micros * 1e-3, 0.01) << text;
+  EXPECT_NEAR(bytes, counters().bytes / micros * 1e-3, 0.01) << text;
+}
+
+TEST(stages, each_stage_is_dumped_by_its_name) {
+  for (const char* stage : {"callify", "decide", "bufferize", "rangeify", "optimize", "expand",
+                            "select", "linearize", "plan", "render"}) {
+    Options o = options();
+    o.dump = stage;
+    const OptionScope scope(o);
+    clear_compile_cache();
+    ::testing::internal::CaptureStderr();
+    (void)small({8, 8}).sum({1}).tolist<float>();
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    const std::string title = fmt::format("--- after {}\n", stage);
+    EXPECT_EQ(text.find(title), 0u) << stage << ": " << text;
+    EXPECT_EQ(text.find("--- after", title.size()), std::string::npos) << text;
+    EXPECT_GT(text.size(), title.size() + 20) << text;
+  }
+}
+
 TEST(stages, spec_L6_linear_text_is_deterministic) {
   const UOp ast = schedule({small({16, 16}).softmax().uop()})[0].ast;
   const std::string once = to_text(lower_kernel(ast, generic_target(true)).linear);

@@ -508,6 +508,7 @@ TEST(custom, spec_X4_it_runs_once_for_all_readers_and_never_for_none) {
   EXPECT_EQ(square_runs(), 1);
   EXPECT_EQ(list(y), (Floats{1, 4, 9}));
   EXPECT_EQ(square_runs(), 1) << "what was computed stays";
+  EXPECT_EQ(schedule({square(x + 3).uop()}).size(), 2u) << "it fills its results itself";
   (void)list(square(x + 2) * 0 + x);
   (void)list(x + 1);
   EXPECT_LE(square_runs(), 2);

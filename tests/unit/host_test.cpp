@@ -1,5 +1,7 @@
 // The host program: one node that says what is launched, on which device; the steps made from it;
 // devices whose memory the host cannot see.
+#include <chrono>
+
 #include "check.hpp"
 #include "koine/engine/skeleton.hpp"
 #include "koine/ir/build.hpp"
@@ -75,6 +77,20 @@ TEST(host, spec_C28_positions_are_checked_by_the_program_that_uses_them) {
     step.run();
     EXPECT_EQ(counters().kernels, 2) << "a look is no kernel";
   });
+}
+
+// What bounds prove is not looked at: uint8 is never beyond the last of 256 places.
+TEST(host, spec_C28_positions_in_range_by_their_dtype_are_not_checked) {
+  const Tensor at = Tensor::from<uint8_t>({0, 255}).realize();
+  auto launched = [&](int64_t size) {
+    const UOp table = Tensor::zeros({size}).contiguous().realize().uop();
+    const UOp position =
+        UOp::make(Op::Assume, {at.uop(), constant_int(DType::UInt8, 0),
+                               constant_int(DType::UInt8, static_cast<Bits>(size - 1))});
+    return launches(CapturedStep({index(table, {position})}).host_program());
+  };
+  EXPECT_EQ(launched(256), std::vector<std::string>{"kernel"});
+  EXPECT_EQ(launched(255).size(), 3u);
 }
 
 TEST(host, spec_C28_what_follows_a_broken_position_does_not_run) {
@@ -222,6 +238,31 @@ TEST(host, spec_L7_a_plan_that_overlaps_is_refused) {
 }
 
 // Where rules fold the only loads of a temporary away, what makes it goes too.
+TEST(host, counters_begin_at_zero_and_add_what_ran) {
+  const UOp x = floats(Floats(1000, 2));
+  const auto begin = std::chrono::steady_clock::now();
+  clear_compile_cache();
+  reset_counters();
+  const Counters none = counters();
+  EXPECT_EQ(none.kernels + none.compiled + none.temporary_bytes, 0);
+  EXPECT_EQ(none.checked_stages + none.unchecked_stages, 0);
+  EXPECT_EQ(none.operations + none.bytes, 0);
+  EXPECT_EQ(none.run_seconds + none.schedule_seconds + none.compile_seconds, 0);
+  for (int runs = 1; runs <= 2; ++runs) {
+    (void)realize({UOp::make(Op::Contiguous, {mul(x, x)}, {}, 1)});
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    const Counters c = counters();
+    EXPECT_EQ(c.kernels, runs);
+    EXPECT_EQ(c.compiled, 1);
+    EXPECT_EQ(c.operations, runs * 1000);
+    EXPECT_EQ(c.bytes, runs * 8000);
+    for (const double seconds : {c.run_seconds, c.schedule_seconds, c.compile_seconds}) {
+      EXPECT_GT(seconds, 0);
+      EXPECT_LT(seconds, passed.count());
+    }
+  }
+}
+
 TEST(host, nothing_is_computed_that_nobody_reads) {
   const Tensor x(floats({1, 2, 3})), dear = x.exp2().contiguous();
   const UOp chosen = Tensor::where(Tensor::arange(3) < Tensor(10), x, dear).uop();

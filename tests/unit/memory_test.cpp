@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "check.hpp"
+#include "koine/engine/cache.hpp"
 #include "koine/engine/executable.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -479,6 +480,30 @@ TEST(memory, caches_know_the_mode_that_code_was_made_for) {
   clear_compile_cache();
   EXPECT_EQ(name(true).find("_G"), std::string::npos);
   EXPECT_NE(name(false).find("_G"), std::string::npos);
+}
+
+TEST(memory, a_cache_keeps_the_youngest_that_weigh_no_more_than_it_holds) {
+  Cache<int, const int> cache(6);
+  auto kept = [&] {
+    std::vector<int> out;
+    for (int key = 0; key < 20; ++key)
+      if (cache.find(key)) out.push_back(key);
+    return out;
+  };
+  for (int key = 0; key < 10; ++key) cache.add(key, std::make_shared<const int>(key), 2);
+  EXPECT_EQ(kept(), (std::vector<int>{7, 8, 9}));
+  cache.add(10, std::make_shared<const int>(10), 3);
+  EXPECT_EQ(kept(), (std::vector<int>{9, 10}));
+  cache.add(9, std::make_shared<const int>(90), 2);  // another for the same key: no more weight
+  EXPECT_EQ(*cache.find(9), 90);
+  cache.add(11, std::make_shared<const int>(11));
+  EXPECT_EQ(kept(), (std::vector<int>{9, 10, 11}));
+  cache.add(12, std::make_shared<const int>(12), 100);
+  EXPECT_EQ(kept(), std::vector<int>{12}) << "the last one stays, whatever it weighs";
+  cache.clear();
+  EXPECT_TRUE(kept().empty());
+  for (int key = 0; key < 3; ++key) cache.add(key, std::make_shared<const int>(key), 2);
+  EXPECT_EQ(kept(), (std::vector<int>{0, 1, 2}));
 }
 
 // --- the arena and the allocator

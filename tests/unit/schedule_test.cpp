@@ -96,6 +96,17 @@ TEST(schedule, spec_C38_what_would_be_repeated_gets_memory) {
     EXPECT_EQ(decisions({centred}).size(), 1u) << "the product is computed once";
 }
 
+// What most of the work of several values lies in gets memory, and the rest is computed again.
+TEST(schedule, spec_C38_what_several_values_share_gets_memory_and_not_each_of_them) {
+  const Tensor x = filled({64, 48}), y = filled({64, 48}), dear = x.sin().sin().sin().sin();
+  auto blurred = [](const Tensor& t) { return t[Slice{1, 64}] + t[Slice{0, 63}]; };
+  const std::string why = "computed for more elements than it has";
+  EXPECT_EQ(decisions({blurred(dear * y)}), (Decisions{{"Mul", why}}));
+  EXPECT_EQ(decisions({blurred(dear * y) * blurred(dear + y)}), (Decisions{{"Sin", why}}));
+  EXPECT_EQ(decisions({blurred((y + dear * y) * y) * blurred(dear + y)}),
+            (Decisions{{"Sin", why}}));
+}
+
 TEST(schedule, spec_C38_a_value_has_one_rounding) {
   const Tensor x = filled({8, 16}), w = filled({16, 8}), table = filled({8, 8});
   const Tensor c = x.matmul(w);
