@@ -122,24 +122,20 @@ class Bufferizer {
     if (!known) known = fill(temporary(value), value, reason);
     return known;
   }
-  // Memory that holds a value. Parts of a join that have kernels of their own are stored into their
-  // slices by these; one kernel stores the others.
+  // Memory that holds a value. A join that was decided to be filled by its parts has a Store into
+  // the slice of each.
   UOp fill(const UOp& memory, const UOp& value, std::string_view reason) {
     const auto join = join_of(value);
-    auto is_own = [](const Join::Part& part) { return is_marked_part(part.source); };
-    if (!join || std::none_of(join->parts.begin(), join->parts.end(), is_own))
+    if (!join || std::none_of(join->parts.begin(), join->parts.end(),
+                              [](const Join::Part& part) { return is_marked_part(part.source); }))
       return filled(memory, value, reason);
-    std::vector<UOp> filling{memory}, others;
+    std::vector<UOp> filling{memory};
     for (const Join::Part& part : join->parts) {
-      const UOp slice = join->slice(memory, part);
-      if (!is_own(part)) {
-        others.push_back(store(slice, part.stored));
-        continue;
-      }
-      const UOp stored = substitute(part.stored, {{part.source, part.source.src(0)}});
-      filling.push_back(settled(store(slice, stored)));
+      const UOp& source = part.source;
+      const UOp stored =
+          is_marked_part(source) ? substitute(part.stored, {{source, source.src(0)}}) : part.stored;
+      filling.push_back(settled(store(join->slice(memory, part), stored)));
     }
-    if (!others.empty()) filling.push_back(settled(others.size() == 1 ? others[0] : group(others)));
     return UOp::make(Op::After, filling, std::string(reason));
   }
   // Its first source is read from memory.

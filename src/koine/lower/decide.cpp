@@ -34,7 +34,8 @@ struct Held {
 };
 // A copy of fewer costs less than a launch.
 constexpr double least_elements_of_a_part = 256;
-constexpr int most_rows = 8;  // of a kernel, whose code would grow without bound
+constexpr size_t most_parts = 16;  // each a launch
+constexpr int most_rows = 8;       // of a kernel, whose code would grow without bound
 
 class Decider {
  public:
@@ -92,12 +93,12 @@ class Decider {
       uses = where_rows_are_filled(u, row_axes(u), uses, next_range_);
     }
     const bool lies_in_memory = facts_.in_memory(u) || asks_for_buffer(u);
-    if (lies_in_memory && !uses.empty() && filled_by_parts(u, uses[0].kernel)) return;
+    if (lies_in_memory && !uses.empty() && filled_by_parts(u)) return;
     for (const Use& use : uses) pass_on(u, use);
   }
 
-  // A join in memory: parts that fold have kernels of their own, the others share one.
-  bool filled_by_parts(const UOp& u, const Node* kernel) {
+  // A join in memory, some part of which folds: each part has a kernel, with loops of its own.
+  bool filled_by_parts(const UOp& u) {
     const UOp& value = u.is(Op::Contiguous) ? u.src(0) : u;
     auto read_once = [&](const UOp& node) {
       return node == u || (facts_.consumers(node) == 1 && facts_.output_of(node) == nullptr);
@@ -107,19 +108,18 @@ class Decider {
              !facts_.in_memory(part.source) && elements_of(part.source) >= least_elements_of_a_part;
     };
     const auto join = join_of(value);
-    if (!join || !std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
+    if (!join || join->parts.size() > most_parts ||
+        !std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
         std::none_of(join->parts.begin(), join->parts.end(), is_own))
       return false;
     for (const Join::Part& part : join->parts)
       if (part.shown && facts_.reads_memory(part.shown)) return false;
     if (!shows_its_parts(*join)) return false;
     for (const Join::Part& part : join->parts) {
-      if (is_own(part)) {
+      if (is_own(part))
         read_from_memory(part.source, part_of_a_join);
-      } else {
-        held_[kernel].assigns = true;
-        read(part.source, open(part.source, kernel));
-      }
+      else
+        read(part.source, open(part.source, part.source.node()));
     }
     return true;
   }
