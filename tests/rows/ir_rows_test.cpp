@@ -299,8 +299,13 @@ TEST(rows, spec_B11_spec_F3_ill_formed_reduces_and_functions) {
   expect_error([&] { (void)UOp::make(Op::Reduce, {x}, ReduceArg{Op::Xor, {0}}); },
                {"Reduce", "Add, Max or Mul"});
   expect_error([&] { (void)UOp::make(Op::Reduce, {x, x}, ReduceArg{Op::Add, {0}}); },
-               {"Reduce", "Range"});
+               {"Reduce", "shape (2, 3)"});
+  expect_error([&] { (void)reduce(Op::Add, x, {1}, index_const(1)); },
+               {"Reduce", "Range", "float32", "index"});
+  const UOp r = range(0, index_const(4), AxisType::Reduce);
+  expect_error([&] { (void)reduce_ranges(Op::Add, r, {r}, index_const(1)); }, {"Reduce", "index"});
   EXPECT_EQ(reduced({1}).sizes(), (Sizes{2, 1}));
+  EXPECT_EQ(reduce(Op::Add, x, {1}, reduced({1})).sizes(), (Sizes{2, 1}));
   expect_error([&] { (void)function(x, std::vector<UOp>{x}); }, {"Function", "Tuple", "Param"});
   expect_error([&] { (void)function(add(x, x), std::vector<UOp>{x}); },
                {"Function", "Tuple", "Add"});

@@ -1,4 +1,5 @@
 // Compositions and the stages: rows C, L and O of the specification.
+#include <bit>
 #include <cmath>
 #include <ctime>
 
@@ -521,6 +522,72 @@ std::vector<float> run_kernel(const UOp& ast, const std::vector<std::vector<floa
 }
 
 UOp flat_param(int64_t slot, int64_t n) { return param(slot, shape_of({n}), DType::Float32); }
+
+// Of four rows of in, each folded from twice an element of init.
+UOp fold_from_values(Op op, int64_t n) {
+  const UOp out = flat_param(0, 4), in = flat_param(1, 4 * n), init = flat_param(2, 4);
+  const UOp i = range(0, index_const(4), AxisType::Loop),
+            k = range(1, index_const(n), AxisType::Reduce);
+  const UOp start = mul(load(index(init, {i})), constant(DType::Float32, 2));
+  const UOp fold = reduce_ranges(op, load(index(in, {add(mul(i, index_const(n)), k)})), {k}, start);
+  return sink({end(store(index(out, {i}), fold), {i})});
+}
+
+// What a fold starts from is its source, outside of its loops: in memory as in text, however the
+// loops are edited. In strict mode the start is the first that the fold rounds.
+TEST(stages, a_fold_starts_from_its_last_source) {
+  const UOp ast = fold_from_values(Op::Add, 24);
+  EXPECT_EQ(parse(to_text(ast)), ast);
+  for (const UOp& u : toposort(ast)) {
+    if (!u.is(Op::Reduce)) continue;
+    EXPECT_EQ(u.ranges().size(), 1U);
+    EXPECT_EQ(reduced_ranges(u).size(), 1U);
+    EXPECT_NE(expression_text(u).find(", from "), std::string::npos) << expression_text(u);
+  }
+  std::vector<float> in(4 * 24), init{1, -0.5F, 1e8F, -0.0F};
+  for (size_t i = 0; i < in.size(); ++i) in[i] = std::sin(static_cast<float>(7 * i));
+  std::fill(in.begin() + 72, in.end(), -0.0F);  // from -0 a sum of -0 is -0
+  const std::vector<std::vector<Opt>> edits{
+      {},
+      {{OptOp::Padto, 1, 32}},
+      {{OptOp::Padto, 1, 32}, {OptOp::Split, 1, 8, AxisType::Unroll}},
+      {{OptOp::Split, 1, 4, AxisType::Unroll}},
+      {{OptOp::Split, 1, 24, AxisType::Unroll}},
+      {{OptOp::Split, 1, 8, AxisType::GroupReduce}},
+      {{OptOp::Split, 0, 4, AxisType::Upcast}, {OptOp::Split, 2, 3, AxisType::Unroll}},
+      {{OptOp::Split, 1, 6, AxisType::Reduce}, {OptOp::Swap, 0, 1}},
+      {{OptOp::Swap, 0, 1}}};
+  for (const Op op : {Op::Add, Op::Max})
+    for (const bool strict : {true, false})
+      for (const std::vector<Opt>& opts : edits) {
+        const UOp kernel = fold_from_values(op, 24);
+        const bool lanes = !opts.empty() && opts.back().target == AxisType::GroupReduce;
+        std::vector<float> expected(4), got(4, -1);
+        for (size_t i = 0; i < 4; ++i) {
+          float total = 2 * init[i];
+          for (size_t k = 0; k < 24; ++k)
+            total = op == Op::Add ? total + in[24 * i + k] : std::max(total, in[24 * i + k]);
+          expected[i] = total;
+        }
+        Options o = options();
+        o.verify = 3;
+        const OptionScope scope(o);
+        std::vector<std::byte*> memory;
+        for (std::vector<float>* b : {&got, &in, &init})
+          memory.push_back(reinterpret_cast<std::byte*>(b->data()));
+        const std::vector<int64_t> bytes{16, 4 * 96, 16};
+        device_runtime("INTERP")
+            .compile(lower_kernel(kernel, generic_target(strict), {}, &opts))
+            ->run(Launch{memory, bytes, {}});
+        for (size_t i = 0; i < 4; ++i) {
+          SCOPED_TRACE(i);
+          if (op == Op::Max || (strict && !lanes))
+            EXPECT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(expected[i]));
+          else
+            EXPECT_NEAR(got[i], expected[i], i == 2 ? 64 : 1e-5);
+        }
+      }
+}
 
 TEST(stages, spec_A3_every_address_space_renders) {
   // Each row of in (4, 8) goes through a LOCAL buffer and comes out reversed; the sum of the row is

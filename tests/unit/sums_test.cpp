@@ -429,6 +429,29 @@ TEST(sums, one_element_keeps_its_sign) {
   }
 }
 
+// The same where it is one of a tree's, and where two axes have to be as short.
+TEST(sums, one_element_of_a_symbolic_tree_keeps_its_sign) {
+  constexpr int64_t most = 5000;
+  const UOp n = variable("n", 0, most), m = variable("m", 0, 6);
+  const UOp x = buffer_from_host(shape_of({6, most}), DType::Float32, "CPU",
+                                 std::vector<float>(6 * most, -0.0F).data());
+  for (const bool strict : {true, false}) {
+    const OptionScope scope(strict ? strict_options() : options());
+    const UOp part = shrink(x, shape_of({0, 0}), stack(std::vector<UOp>{m, n}));
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 1}, {2, 1}, {1, 2}, {6, 0}})
+      for (const auto& axes : {Ints{0, 1}, Ints{1, 0}})
+        EXPECT_EQ(array_of(realize({reduce(Op::Add, part, axes)}, {{"m", rows}, {"n", columns}})[0])
+                      .data[0],
+                  rows * columns == 1 ? 0x80000000 : 0U)
+            << rows << " " << columns;
+    const UOp row = shrink(x, shape_of({0, 0}), stack(std::vector<UOp>{index_const(1), n}));
+    for (const int64_t size : {0, 1, 2, 4999})
+      EXPECT_EQ(array_of(realize({reduce(Op::Add, row, {1})}, {{"n", size}})[0]).data[0],
+                size == 1 ? 0x80000000 : 0U)
+          << size;
+  }
+}
+
 // The sum that a condition tests, and picks, is one node: the loops of its sum are not the outer
 // sum's too.
 TEST(sums, sums_picked_by_themselves) {

@@ -30,10 +30,9 @@ struct Item {
   uint64_t stamp = 0;            // of the clock; 0: never computed
   std::vector<uint32_t> again;   // of loops: what a further round computes, in order
   bool is_range = false;
-  bool active = false;     // a Range inside of its loop
-  bool continues = false;  // a fold that goes on from a value
-  bool computes = false;   // its value from those it needs alone
-  bool exact = false;      // it deviates only where what it needs does
+  bool active = false;    // a Range inside of its loop
+  bool computes = false;  // its value from those it needs alone
+  bool exact = false;     // it deviates only where what it needs does
 
   Deviating lane(size_t i) const {
     const size_t at = bits.size() == 1 ? 0 : i;
@@ -75,7 +74,7 @@ class KernelInterpreter {
     for (const Node* r : u.ranges()) item.ranges.push_back(number_.at(r));
     auto need = [&](const UOp& s) { item.needs.push_back(number_.at(s.node())); };
     if (loops_over_ranges(u)) {
-      for (const UOp& r : u.src().subspan(1)) {
+      for (const UOp& r : u.is(Op::Reduce) ? reduced_ranges(u) : u.src().subspan(1)) {
         item.loops.push_back(number_.at(r.node()));
         item.bounds.push_back(number_.at(r.src(0).node()));
       }
@@ -86,11 +85,10 @@ class KernelInterpreter {
     } else if (!u.is(Op::Range) && !u.is(Op::Param) && !u.is(Op::Buffer) && !u.is(Op::Special)) {
       for (const UOp& s : u.src()) need(s);
     }
+    if (u.is(Op::Reduce) && start_of(u)) need(start_of(u));
     item.is_range = u.is(Op::Range);
-    item.continues = continues_a_fold(u);
     item.computes = computes(u);
     item.exact = !is_elementwise(u.op()) || !is_float(u.dtype()) || !is_float(u.src(0).dtype());
-    if (item.continues) item.needs[1] = number_.at(u.src(1).src(0).node());
     if (item.computes || u.is(Op::Load) || u.is(Op::Store)) item.value = ValueOp(u);
     items_.push_back(std::move(item));
   }
@@ -112,15 +110,6 @@ class KernelInterpreter {
   static bool computes(const UOp& u) {
     return is_elementwise(u.op()) || u.is(Op::Stack) || u.is(Op::Expand) || u.is(Op::Bitcast) ||
            u.is(Op::Reshape) || u.is(Op::Shrink) || (u.is(Op::Index) && !is_address(u));
-  }
-
-  // x op Reduce(op, axes): the fold goes on from x, value after value. Lanes are folded first.
-  static bool continues_a_fold(const UOp& u) {
-    if (!is_elementwise(u.op()) || u.src().size() != 2 || !u.src(1).is(Op::Reduce)) return false;
-    const ReduceArg& fold = u.src(1).as<ReduceArg>();
-    const auto last = static_cast<int64_t>(u.src(1).rank()) - 1;
-    return fold.op == u.op() && !fold.axes.empty() && u.shape() == u.src(1).shape() &&
-           std::find(fold.axes.begin(), fold.axes.end(), last) == fold.axes.end();
   }
 
   // --- when to compute -------------------------------------------------------------------------
@@ -205,7 +194,6 @@ class KernelInterpreter {
 
   void compute(Item& item) {
     const UOp& u = item.node;
-    if (item.continues) return fold_axes(item, u.src(1));
     if (item.computes) return compute_value(item);
     switch (u.op()) {
       case Op::Const:
@@ -220,7 +208,7 @@ class KernelInterpreter {
       case Op::Range:
         internal_error("a Range is used outside of its loop:\n{}", to_text(u));
       case Op::Reduce:
-        return u.as<ReduceArg>().axes.empty() ? fold_ranges(item) : fold_axes(item, u);
+        return u.as<ReduceArg>().axes.empty() ? fold_ranges(item) : fold_axes(item);
       case Op::End:
         each(item, [] {});
         break;
@@ -296,30 +284,36 @@ class KernelInterpreter {
     }
   }
 
+  // A fold for each lane, from the value that the node starts from, if it does.
+  std::vector<Fold> begun(const Item& item) const {
+    const UOp& u = item.node;
+    const auto count = static_cast<size_t>(lane_count(u));
+    std::vector<Fold> folds(count, Fold(u.as<ReduceArg>().op, u.dtype(), liberties_));
+    if (const UOp start = start_of(u))
+      for (size_t i = 0; i < count; ++i)
+        folds[i].start_from(items_[number_.at(start.node())].lane(i));
+    return folds;
+  }
+
   void fold_ranges(Item& item) {
     const uint32_t body = number_.at(item.node.src(0).node());
-    const ReduceArg& arg = item.node.as<ReduceArg>();
-    const auto count = static_cast<size_t>(lane_count(item.node));
-    std::vector<Fold> folds(count, Fold(arg.op, item.node.dtype(), liberties_));
+    std::vector<Fold> folds = begun(item);
+    const size_t count = folds.size();
     each(item, [&] {
       for (size_t i = 0; i < count; ++i) folds[i].add(items_[body].lane(i));
     });
     clear(item, count);
-    for (size_t i = 0; i < count; ++i) set(item, i, folds[i].result(true));
+    const bool from_identity = !start_of(item.node);
+    for (size_t i = 0; i < count; ++i) set(item, i, folds[i].result(from_identity));
   }
 
-  // Over axes of a value: ascending, onto a value that is there or from the first.
-  void fold_axes(Item& item, const UOp& reduction) {
-    const bool onto = !(item.node == reduction);
-    const Item& value = items_[item.needs.back()];
-    const ReduceArg& arg = reduction.as<ReduceArg>();
-    const std::vector<int64_t> sizes = reduction.src(0).sizes();
-    const auto count = static_cast<size_t>(lane_count(item.node));
-    std::vector<Fold> folds(count, Fold(arg.op, item.node.dtype(), liberties_));
-    const ValueOp like(item.node);
-    if (onto)
-      for (size_t i = 0; i < count; ++i)
-        folds[i].start_from(items_[item.needs[0]].lane(like.from(0, i)));
+  // Over axes of a value: ascending, onto its start or from the first.
+  void fold_axes(Item& item) {
+    const UOp& u = item.node;
+    const Item& value = items_[item.needs[0]];
+    const ReduceArg& arg = u.as<ReduceArg>();
+    const std::vector<int64_t> sizes = u.src(0).sizes();
+    std::vector<Fold> folds = begun(item);
     for (size_t i = 0; i < value.bits.size(); ++i) {
       size_t rest = i, at = 0, stride = 1;
       for (size_t k = sizes.size(); k-- > 0;) {
@@ -334,8 +328,8 @@ class KernelInterpreter {
       }
       folds[at].add(value.lane(i));
     }
-    clear(item, count);
-    for (size_t i = 0; i < count; ++i) set(item, i, folds[i].result(false));
+    clear(item, folds.size());
+    for (size_t i = 0; i < folds.size(); ++i) set(item, i, folds[i].result(false));
   }
 
   // --- memory ----------------------------------------------------------------------------------

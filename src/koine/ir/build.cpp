@@ -182,16 +182,27 @@ UOp index(const UOp& a, std::initializer_list<UOp> indices) {
   return index(a, std::span<const UOp>(indices.begin(), indices.size()));
 }
 UOp replicated(const UOp& a, int64_t axis) { return UOp::make(Op::Replicated, {a}, axis); }
-UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes) {
-  return UOp::make(Op::Reduce, {a}, ReduceArg{op, std::move(axes)});
+UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes, const UOp& start) {
+  const UOp src[] = {a, start};
+  return UOp::make(Op::Reduce, std::span<const UOp>(src, start ? 2 : 1),
+                   ReduceArg{op, std::move(axes)});
 }
-UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges) {
+UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges, const UOp& start) {
   std::vector<UOp> src{a};
   src.insert(src.end(), ranges.begin(), ranges.end());
+  if (start) src.push_back(start);
   return UOp::make(Op::Reduce, src, ReduceArg{op, {}});
 }
-UOp reduce_ranges(Op op, const UOp& a, std::initializer_list<UOp> ranges) {
-  return reduce_ranges(op, a, std::span<const UOp>(ranges.begin(), ranges.size()));
+UOp reduce_ranges(Op op, const UOp& a, std::initializer_list<UOp> ranges, const UOp& start) {
+  return reduce_ranges(op, a, std::span<const UOp>(ranges.begin(), ranges.size()), start);
+}
+UOp start_of(const UOp& reduce) {
+  const UOp& last = reduce.src().back();
+  return reduce.src().size() > 1 && !last.is(Op::Range) ? last : UOp();
+}
+std::span<const UOp> reduced_ranges(const UOp& reduce) {
+  const size_t others = start_of(reduce) ? 2 : 1;
+  return reduce.src().subspan(1, reduce.src().size() - others);
 }
 UOp identity_of(Op op, DType dtype) {
   if (op == Op::Add) return constant_int(dtype, 0);
@@ -294,7 +305,6 @@ Resolve resolve_of(const UOp& function) {
 UOp with_sources(const UOp& node, std::span<const UOp> src) {
   return UOp::make(node.op(), src, node.arg(), node.tag());
 }
-
 int64_t const_int(const UOp& node) {
   const ConstArg& value = node.as<ConstArg>();
   return bits_to_int(value.dtype, value.bits);

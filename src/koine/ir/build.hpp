@@ -94,10 +94,16 @@ UOp index(const UOp& a, std::span<const UOp> indices);
 UOp index(const UOp& a, std::initializer_list<UOp> indices);
 /// Of n equal copies along the axis that n devices split, the one (amendment C8).
 UOp replicated(const UOp& a, int64_t axis);
-/// Over axes, which keep size 1.
-UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes);
-UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges);
-UOp reduce_ranges(Op op, const UOp& a, std::initializer_list<UOp> ranges);
+/// Over axes, which keep size 1. `start`: a value of the result's shape that the fold starts from.
+UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes, const UOp& start = {});
+/// Over Ranges. `start`: a value that the fold starts from, outside of them.
+UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges, const UOp& start = {});
+UOp reduce_ranges(Op op, const UOp& a, std::initializer_list<UOp> ranges, const UOp& start = {});
+/// What a Reduce starts from: its last source, if that is no Range. Null: it starts from what
+/// `fold_start` says, or from the first of its values along axes.
+UOp start_of(const UOp& reduce);
+/// The Ranges that a Reduce goes over; of one over axes none.
+std::span<const UOp> reduced_ranges(const UOp& reduce);
 /// The value that leaves every other unchanged: 0, 1, or the smallest of the dtype.
 UOp identity_of(Op op, DType dtype);
 /// The same, that leaves the sign of a zero unchanged too: -0 for sums of floats.

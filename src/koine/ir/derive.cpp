@@ -212,11 +212,15 @@ Derived reduce(Sources src, const Arg& arg) {
                               reduction->op == Op::Mul),
                 Type, "Reduce: op must be Add, Max or Mul");
   const UOp& value = src[0];
-  for (size_t i = 1; i < src.size(); ++i)
-    KOINE_REQUIRE(src[i].is(Op::Range), Type, "Reduce: source {} must be a Range, got {}", i,
-                  op_name(src[i].op()));
+  const UOp& start = src.back();
+  const bool starts = src.size() > 1 && !start.is(Op::Range) && start.dtype() == value.dtype() &&
+                      value.dtype() != DType::Index;
+  for (size_t i = 1; i < src.size() - (starts ? 1 : 0); ++i)
+    KOINE_REQUIRE(src[i].is(Op::Range), Type,
+                  "Reduce: source {} must be a Range, or a {} that it starts from and no index, "
+                  "got {} {}",
+                  i, dtype_name(value.dtype()), dtype_name(src[i].dtype()), op_name(src[i].op()));
   Derived d{value.dtype(), stored_shape(value), false};
-  if (reduction->axes.empty()) return d;
   std::vector<UOp> dims;
   for (size_t k = 0; k < value.rank(); ++k) dims.push_back(value.dim(k));
   for (const int64_t axis : reduction->axes) {
@@ -225,7 +229,10 @@ Derived reduce(Sources src, const Arg& arg) {
                   shape_text(value), dims.size());
     dims[static_cast<size_t>(axis)] = index_const(1);
   }
-  d.shape = UOp::make(Op::Stack, dims);
+  if (!reduction->axes.empty()) d.shape = UOp::make(Op::Stack, dims);
+  KOINE_REQUIRE(!starts || stored_shape(start) == d.shape, Value,
+                "Reduce: it starts from a value of shape {}, which is not that of its result",
+                shape_text(start));
   return d;
 }
 

@@ -14,9 +14,7 @@ inline constexpr int64_t unless_invalid = -1;
 /// CustomFunction: how many functions have had its name before the one that it was made for.
 /// End: its iterations may store to one place; the last of them stays.
 inline constexpr int64_t runs_in_order = 1;
-/// Add, Mul and Max of a value and a Reduce: the fold starts from the value, not from 0.
-inline constexpr int64_t starts_from = 1;
 /// Reduce: it holds the newest element of a running fold.
-inline constexpr int64_t goes_on = 2;
+inline constexpr int64_t goes_on = 1;
 
 }  // namespace koine::tag

@@ -425,8 +425,9 @@ std::string expression_text(const UOp& expression) {
       out = wrapped(0, level) + std::string(symbol) + wrapped(1, level + 1);
     } else if (node.is(Op::Reduce)) {
       out = fmt::format("{}[", op_name(node.as<ReduceArg>().op));
-      for (size_t i = 1; i < node.src().size(); ++i) out += (i > 1 ? "," : "") + of(i);
-      out += "](" + of(0) + ")";
+      const size_t ranges = reduced_ranges(node).size();
+      for (size_t i = 1; i <= ranges; ++i) out += (i > 1 ? "," : "") + of(i);
+      out += "](" + of(0) + (start_of(node) ? ", from " + of(ranges + 1) : "") + ")";
     } else {
       out = std::string(op_name(node.op()));
       if (node.is(Op::Cast) || node.is(Op::Bitcast)) out = arg_text(node.arg());

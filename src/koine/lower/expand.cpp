@@ -157,13 +157,7 @@ class Expander {
     switch (node.op()) {
       case Op::Reduce:
         return node.tag() == tag::goes_on ? running_fold(node.as<ReduceArg>().op, src[0])
-                                          : reduction(node, src, {});
-      case Op::Add:
-      case Op::Mul:
-      case Op::Max:
-        // A fold that starts from a stored partial result.
-        if (node.tag() == tag::starts_from) return reduction(node.src(1), {}, src[0]);
-        break;
+                                          : reduction(node, src);
       case Op::End: {
         std::vector<UOp> loops;
         for (size_t i = 1; i < src.size(); ++i)
@@ -202,13 +196,13 @@ class Expander {
     return store(kept, value);
   }
 
-  // `start` replaces the identity; null: none.
-  UOp reduction(const UOp& node, const std::vector<UOp>& src, const UOp& start_value) {
+  UOp reduction(const UOp& node, const std::vector<UOp>& src) {
     const Op op = node.as<ReduceArg>().op;
-    UOp value = src.empty() ? done_.at(node.src(0).node()) : src[0];
+    UOp value = src[0];
+    const UOp given = start_of(node) ? src.back() : UOp();
     std::vector<UOp> loops;
     std::vector<int64_t> unrolled, grouped;
-    for (const UOp& r : node.src().subspan(1)) {
+    for (const UOp& r : reduced_ranges(node)) {
       const auto it = layout_.axis.find(r.node());
       if (it == layout_.axis.end())
         loops.push_back(r);
@@ -226,36 +220,40 @@ class Expander {
         full[static_cast<size_t>(axis)] = layout_.sizes[static_cast<size_t>(axis)];
       }
     if (widen) value = broadcast_to(value, shape_of(full));
-    const UOp folded = unrolled.empty() ? value : koine::reduce(op, value, unrolled);
+    UOp shape = value.shape();
+    if (!unrolled.empty()) {
+      for (const int64_t axis : unrolled) full[static_cast<size_t>(axis)] = 1;
+      shape = shape_of(full);
+    }
+    // The values of a step, onto what was folded before it.
+    auto onto = [&](const UOp& before) {
+      return unrolled.empty() ? binary(op, before, value)
+                              : koine::reduce(op, value, unrolled, before);
+    };
     // Lanes that fold after the loop start from what changes nothing each.
-    const bool from_start = start_value && grouped.empty();
-    const UOp begin = from_start    ? start_value
-                      : start_value ? neutral_of(op, value.dtype())
-                                    : fold_start(op, value.dtype(), node.src().subspan(1));
-    const UOp identity = broadcast_to(begin, folded.shape());
-    UOp result;
-    if (loops.empty()) {
-      result = binary(op, identity, folded);
-    } else {
-      const UOp acc = accumulator(folded);
+    const bool from_given = given && grouped.empty();
+    const UOp begin = from_given ? given
+                      : given    ? neutral_of(op, value.dtype())
+                                 : fold_start(op, value.dtype(), reduced_ranges(node));
+    const UOp first = broadcast_to(begin, shape);
+    UOp result = onto(first);
+    if (!loops.empty()) {
+      const UOp acc = accumulator(first);
       std::vector<UOp> outer;
-      const UOp both = from_start ? binary(op, folded, identity) : folded;
       auto surround = [&](const std::vector<const Node*>& ranges) {
         for (const Node* r : ranges)
           if (std::none_of(loops.begin(), loops.end(), [&](const UOp& l) { return l.node() == r; }))
             outer.push_back(UOp::share(r));
       };
-      surround(both.ranges());
+      surround(result.ranges());
       for (const UOp& l : loops) surround(l.src(0).ranges());
-      const UOp start = store(outer.empty() ? acc : after(acc, outer), identity);
-      std::vector<UOp> inside{start};
+      std::vector<UOp> inside{store(outer.empty() ? acc : after(acc, outer), first)};
       inside.insert(inside.end(), loops.begin(), loops.end());
       const UOp current = after(acc, inside);
-      const UOp update = store(current, binary(op, load(current), folded));
-      result = load(after(acc, {end(update, loops)}));
+      result = load(after(acc, {end(store(current, onto(load(current))), loops)}));
     }
     if (!grouped.empty()) result = koine::reduce(op, result, grouped);
-    return start_value && !from_start ? binary(op, start_value, result) : result;
+    return given && !from_given ? binary(op, given, result) : result;
   }
 
   UOp accumulator(const UOp& like) {
@@ -358,7 +356,7 @@ UOp block_reduces(const UOp& ast, bool in_order) {
   for (const UOp& r : closing.src().subspan(1))
     innermost_loop = std::max(innermost_loop, r.as<RangeArg>().id);
   std::vector<UOp> outer, inner;
-  for (const UOp& r : reduction.src().subspan(1))
+  for (const UOp& r : reduced_ranges(reduction))
     (r.as<RangeArg>().id < innermost_loop && r.as<RangeArg>().type == AxisType::Reduce ? outer
                                                                                        : inner)
         .push_back(r);
@@ -371,13 +369,19 @@ UOp block_reduces(const UOp& ast, bool in_order) {
   }
   const UOp gate = stored.src().size() == 3 ? stored.src(2) : UOp();
   const UOp later = logical_not(first);
+  const UOp& value = reduction.src(0);
+  const UOp start = start_of(reduction);
   const UOp partial =
-      load(stored.src(0), identity_of(op, reduction.dtype()), gate ? bit_and(gate, later) : later);
-  const UOp block = inner.empty() ? reduction.src(0) : reduce_ranges(op, reduction.src(0), inner);
-  // The block's sum first: the partial result is loaded after the loop, where registers are free.
-  const UOp total = in_order
-                        ? UOp::make(op, {partial, block}, {}, inner.empty() ? 0 : tag::starts_from)
-                        : UOp::make(op, {block, partial});
+      load(stored.src(0), start ? start : identity_of(op, value.dtype()),
+           gate ? bit_and(gate, later) : later);
+  UOp total;
+  if (inner.empty())
+    total = in_order ? binary(op, partial, value) : binary(op, value, partial);
+  else if (in_order)
+    total = reduce_ranges(op, value, inner, partial);
+  else  // the partial result is loaded after the loop, where registers are free
+    total = binary(
+        op, reduce_ranges(op, value, inner, start ? neutral_of(op, value.dtype()) : UOp()), partial);
   std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());
   loops.insert(loops.end(), outer.begin(), outer.end());
   std::sort(loops.begin(), loops.end(),

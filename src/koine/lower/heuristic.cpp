@@ -531,7 +531,7 @@ bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
 void tile_product(Plan& plan, const Contraction& c, const Accesses& accesses) {
   const UOp& reduction = accesses.reduces[0];
   int64_t k = 1;
-  for (const UOp& r : reduction.src().subspan(1)) k *= std::max<int64_t>(size_of(r), 1);
+  for (const UOp& r : reduced_ranges(reduction)) k *= std::max<int64_t>(size_of(r), 1);
   const TileLoops loops = register_tile(plan, c, reduction.dtype());
   const int64_t block = rows_of_block(k, loops, c.pitch);
   block_columns(plan, loops, block);

@@ -11,7 +11,6 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/heuristic.hpp"
 #include "koine/rewrite/rewrite.hpp"
@@ -21,6 +20,10 @@ namespace koine {
 namespace {
 
 AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
+
+bool is_among(std::span<const UOp> list, const UOp& u) {
+  return std::find(list.begin(), list.end(), u) != list.end();
+}
 
 // What an axis type may be split into (the spec's table, and C24 for CPUs).
 std::vector<AxisType> legal_targets(AxisType from) {
@@ -266,14 +269,16 @@ UOp load_within(const UOp& node, const UOp& wide, const UOp& size, const UOp& co
 // keeps the sign of a zero, the longer axis does not say: the fold then starts from what does.
 UOp fold_of_counted(const UOp& node, const UOp& axis, const UOp& wide, const UOp& counts) {
   const Op op = node.as<ReduceArg>().op;
-  std::vector<UOp> src(node.src().begin(), node.src().end()), ranges(src.begin() + 1, src.end());
-  std::replace(ranges.begin(), ranges.end(), wide, axis);
-  const UOp start = fold_start(op, node.dtype(), ranges);
-  const bool may_be_one = !start.is(Op::Const);
-  src[0] = where(counts, src[0],
-                 may_be_one ? neutral_of(op, node.dtype()) : identity_of(op, node.dtype()));
-  const UOp fold = with_sources(node, src);
-  return may_be_one ? UOp::make(op, {start, fold}, {}, tag::starts_from) : fold;
+  const std::span<const UOp> ranges = reduced_ranges(node);
+  UOp start = start_of(node);
+  if (!start) {
+    std::vector<UOp> counted(ranges.begin(), ranges.end());
+    std::replace(counted.begin(), counted.end(), wide, axis);
+    start = fold_start(op, node.dtype(), counted);
+    if (start.is(Op::Const)) start = {};  // the longer axis says the same
+  }
+  const UOp nothing = start ? neutral_of(op, node.dtype()) : identity_of(op, node.dtype());
+  return reduce_ranges(op, where(counts, node.src(0), nothing), ranges, start);
 }
 
 std::optional<Refusal> refusal_of_padding(const UOp& axis, const Opt& opt) {
@@ -311,8 +316,7 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple) {
     if (node.is(Op::Store) && depends_on(node, wide) && !of_rows.contains(original.node()))
       return store(node.src(0), node.src(1),
                    node.src().size() == 3 ? bit_and(node.src(2), counts) : counts);
-    const auto ranges = node.is(Op::Reduce) ? node.src().subspan(1) : node.src().first(0);
-    if (std::find(ranges.begin(), ranges.end(), wide) == ranges.end()) return node;
+    if (!node.is(Op::Reduce) || !is_among(reduced_ranges(node), wide)) return node;
     return fold_of_counted(node, axis, wide, counts);
   });
 }
@@ -353,9 +357,11 @@ UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b) {
   return transform_graph(out, [](const UOp&, const UOp& node) -> UOp {
     if (!node.is(Op::End) && !node.is(Op::Reduce)) return node;
     std::vector<UOp> src(node.src().begin(), node.src().end());
-    std::stable_sort(src.begin() + 1, src.end(), [](const UOp& p, const UOp& q) {
-      return p.as<RangeArg>().id < q.as<RangeArg>().id;
-    });
+    const bool starts = node.is(Op::Reduce) && start_of(node);  // its last source
+    std::stable_sort(src.begin() + 1, src.end() - (starts ? 1 : 0),
+                     [](const UOp& p, const UOp& q) {
+                       return p.as<RangeArg>().id < q.as<RangeArg>().id;
+                     });
     return with_sources(node, src);
   });
 }
@@ -418,7 +424,7 @@ std::vector<UOp> row_fills(const UOp& ast) {
 
 bool is_listed(const std::vector<UOp>& fills, const UOp& axis) {
   return std::any_of(fills.begin(), fills.end(), [&](const UOp& fill) {
-    return std::find(fill.src().begin() + 1, fill.src().end(), axis) != fill.src().end();
+    return is_among(fill.src().subspan(1), axis);
   });
 }
 
@@ -429,8 +435,7 @@ bool becomes_shape(AxisType t) {
 bool may_fold_lanes(const UOp& ast, const UOp& axis) {
   for (const UOp& u : toposort(ast)) {
     if (!u.is(Op::Reduce) || !is_small_float(u.dtype())) continue;
-    const auto ranges = u.src().subspan(1);
-    if (std::find(ranges.begin(), ranges.end(), axis) != ranges.end()) return false;
+    if (is_among(reduced_ranges(u), axis)) return false;
   }
   return true;
 }
@@ -486,9 +491,7 @@ UOp merge_ranges(const UOp& ast) {
       for (const UOp& u : toposort(current)) {
         if (!u.is(Op::End) && !u.is(Op::Reduce) && !u.is(Op::After)) continue;
         const auto list = u.src().subspan(1);
-        const bool has_a = std::find(list.begin(), list.end(), a) != list.end();
-        const bool has_b = std::find(list.begin(), list.end(), b) != list.end();
-        together = together && has_a == has_b;
+        together = together && is_among(list, a) == is_among(list, b);
       }
       if (!together) continue;
       const UOp merged =

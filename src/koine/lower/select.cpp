@@ -198,16 +198,7 @@ class Devectorizer {
   Pieces elementwise(const UOp& u) {
     const std::vector<int64_t> sizes = sizes_of(u);
     Pieces out;
-    // acc op (fold of unrolled values): one value after the other into the accumulator.
-    const bool folds = in_order_ && u.src().size() == 2 && u.src(1).is(Op::Reduce) &&
-                       u.src(1).as<ReduceArg>().op == u.op() && !reduces_lanes(u.src(1));
     for (size_t i = 0; i < lead_count(sizes); ++i) {
-      if (folds) {
-        UOp acc = piece(u.src(0), sizes, i);
-        for (const UOp& v : unrolled(u.src(1), sizes, i)) acc = combine(u, {acc, v});
-        out.push_back(acc);
-        continue;
-      }
       std::vector<UOp> src;
       for (const UOp& s : u.src()) src.push_back(piece(s, sizes, i));
       out.push_back(combine(u, src));
@@ -259,12 +250,19 @@ class Devectorizer {
     const Op op = u.as<ReduceArg>().op;
     const std::vector<int64_t> sizes = sizes_of(u);
     const UOp like = binary(op, constant_int(u.dtype(), 0), constant_int(u.dtype(), 0));
+    auto both = [&](const UOp& a, const UOp& b) { return combine(like, {a, b}); };
+    const UOp start = start_of(u);
     Pieces out;
     for (size_t i = 0; i < lead_count(sizes); ++i) {
       const std::vector<UOp> values = unrolled(u, sizes, i);
-      UOp total =
-          in_pairs(values, [&](const UOp& a, const UOp& b) { return combine(like, {a, b}); });
-      if (reduces_lanes(u)) total = across_lanes(op, splat(materialize(total)));
+      UOp total = start ? piece(start, sizes, i) : UOp();
+      if (start && in_order_ && !reduces_lanes(u)) {
+        for (const UOp& value : values) total = both(total, value);
+      } else {
+        UOp sum = in_pairs(values, both);
+        if (reduces_lanes(u)) sum = across_lanes(op, splat(materialize(sum)));
+        total = start ? both(total, sum) : sum;
+      }
       out.push_back(total);
     }
     return out;

@@ -68,7 +68,7 @@ class Builder {
  public:
   Builder(const UOp& reduction, int64_t next_range) : next_range_(next_range) {
     int64_t lanes = 1;
-    for (const UOp& r : reduction.src().subspan(1)) {
+    for (const UOp& r : reduced_ranges(reduction)) {
       if (type_of(r) == AxisType::GroupReduce)
         lanes_.push_back(r), lanes *= const_int(r.src(0));
       else
@@ -88,7 +88,11 @@ class Builder {
     tree.front().insert(tree.front().end(), unrolled_.begin(), unrolled_.end());
     tree.back().insert(tree.back().end(), lanes_.begin(), lanes_.end());
     UOp value = substitute(reduction.src(0), places);
-    for (const std::vector<UOp>& ranges : tree) value = reduce_ranges(Op::Add, value, ranges);
+    // Below a start, which says what becomes of the sign of a zero, nothing changes it.
+    const UOp start = start_of(reduction), nothing = neutral_of(Op::Add, value.dtype());
+    for (size_t k = 0; k < tree.size(); ++k)
+      value =
+          reduce_ranges(Op::Add, value, tree[k], !start || k + 1 == tree.size() ? start : nothing);
     return rewrite(value, symbolic_rules());
   }
 
@@ -170,8 +174,10 @@ UOp fold_in_float32(const UOp& ast) {
     if (!node.is(Op::Reduce) || fold_dtype(node.dtype()) == node.dtype()) return node;
     const Op op = node.as<ReduceArg>().op;
     if (op == Op::Max) return node;
-    const UOp wide = cast(node.src(0), fold_dtype(node.dtype()));
-    return cast(reduce_ranges(op, wide, node.src().subspan(1)), node.dtype());
+    std::vector<UOp> src(node.src().begin(), node.src().end());
+    src[0] = cast(src[0], fold_dtype(node.dtype()));
+    if (start_of(node)) src.back() = cast(src.back(), src[0].dtype());
+    return cast(with_sources(node, src), node.dtype());
   });
 }
 

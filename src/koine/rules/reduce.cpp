@@ -20,7 +20,7 @@ bool repeats_exactly(const UOp& value, const UOp& reduction) {
   const double v = const_double(value), limit = std::ldexp(1, significant_bits(value.dtype()));
   if (v == 0 && std::signbit(v)) return false;
   double largest = std::max(std::fabs(v), 1.0);
-  for (const UOp& range : reduction.src().subspan(1))
+  for (const UOp& range : reduced_ranges(reduction))
     largest *= std::max(1.0, static_cast<double>(range.src(0).bounds().high));
   return v == std::trunc(v) && largest < limit;
 }
@@ -186,7 +186,7 @@ UOp join_sums(const UOp& r, bool strict) {
   const bool picked = r.src(0).is(Op::Where);
   if (picked && !is_const(r.src(0).src(2), 0)) return {};
   const UOp inner = picked ? r.src(0).src(1) : r.src(0);
-  if (!inner.is(Op::Reduce) || inner.as<ReduceArg>().op != Op::Add) return {};
+  if (!inner.is(Op::Reduce) || inner.as<ReduceArg>().op != Op::Add || start_of(inner)) return {};
   const std::span<const UOp> summed = inner.src().subspan(1);
   // A condition on a fold over the same loops would stand inside of them.
   if (picked)
@@ -198,17 +198,22 @@ UOp join_sums(const UOp& r, bool strict) {
   return reduce_ranges(Op::Add, body, ranges);
 }
 
+// A fold that starts from a value is none over the values of its loops alone.
+auto unless_started(UOp (*change)(const UOp&, bool), bool strict) {
+  return [=](const Match& m) { return start_of(m.root()) ? UOp() : change(m.root(), strict); };
+}
+
 RuleSet<> make_reduce(bool strict) {
   return {
       rule("reduce-unused-range", node(Op::Reduce),
-           [strict](const Match& m) { return drop_unused_range(m.root(), strict); }),
+           unless_started(drop_unused_range, strict)),
       rule("reduce-cast", node_with(Op::Reduce, {pat_cast(node(Op::Where))}), cast_both_sides),
       rule("reduce-count", node_with(Op::Reduce, {node(Op::Where)}),
-           [strict](const Match& m) { return count_condition(m.root(), strict); }),
+           unless_started(count_condition, strict)),
       rule("reduce-window", node_with(Op::Reduce, {node(Op::Where)}),
-           [strict](const Match& m) { return select_window(m.root(), strict); }),
+           unless_started(select_window, strict)),
       rule("reduce-of-sums", node_with(Op::Reduce, {node(ops({Op::Where, Op::Reduce}))}),
-           [strict](const Match& m) { return join_sums(m.root(), strict); }),
+           unless_started(join_sums, strict)),
   };
 }
 

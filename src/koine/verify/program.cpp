@@ -1,8 +1,8 @@
 // Kernels: before and after Expand turns ranges into shape.
 #include "koine/verify/program.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
-#include "koine/ir/tag.hpp"
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
@@ -150,14 +150,17 @@ int check_reshape(const UOp& u, const Facts&) {
 
 int check_shaped_reduce(const UOp& u, const Facts&) {
   Ints axes = u.as<ReduceArg>().axes;
-  if (u.src().size() != 1 || axes.empty() || is_small_float(u.dtype())) return itself;
+  if (!reduced_ranges(u).empty() || axes.empty() || is_small_float(u.dtype())) return itself;
   std::sort(axes.begin(), axes.end());
   return unless(std::adjacent_find(axes.begin(), axes.end()) == axes.end());
 }
 
 int check_kernel_reduce(const UOp& u, const Facts&) {
-  if (u.src().size() < 2 || !u.as<ReduceArg>().axes.empty()) return itself;
+  const std::span<const UOp> ranges = reduced_ranges(u);
+  if (ranges.empty() || !u.as<ReduceArg>().axes.empty()) return itself;
   return first_source(u, 1, [&](const UOp& r) {
+    if (!r.is(Op::Range))  // its start
+      return std::ranges::any_of(ranges, [&](const UOp& loop) { return depends_on(r, loop); });
     const AxisType type = r.as<RangeArg>().type;
     const bool shape = type != AxisType::Thread && most_steps(type) != INT64_MAX;
     return std::count(u.src().begin() + 1, u.src().end(), r) != 1 || !is_reduction(type) ||
@@ -236,15 +239,14 @@ const Demands& kernel_demands() {
        {value_ops(), "every value in a kernel is a scalar",
         [](const UOp& u, const Facts&) { return unless(u.is_scalar()); }},
        {ops({Op::Reduce}),
-        "a Reduce goes over Ranges of reductions, each once, and one of narrow floats over loops",
+        "a Reduce goes over Ranges of reductions, each once, and one of narrow floats over loops, "
+        "from a value outside of them",
         check_kernel_reduce},
        {ops({Op::Buffer}), "registers come with Expand",
         [](const UOp& u, const Facts&) { return unless(u.addrspace() != AddrSpace::Reg); }},
-       {ops({Op::Add, Op::Mul, Op::Max}),
-        "a fold that starts from a value is one of it and a Reduce",
-        [](const UOp& u, const Facts&) {
-          return unless(u.tag() == 0 || (u.tag() == tag::starts_from && u.src(1).is(Op::Reduce)));
-        }}},
+       {group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary}),
+        "an operation on values has no tag",
+        [](const UOp& u, const Facts&) { return unless(u.tag() == 0); }}},
       memory_part(),
       effect_part()};
   return demands;

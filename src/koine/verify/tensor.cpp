@@ -40,8 +40,9 @@ const std::vector<Demand>& value_part() {
                     ? fine
                     : shape;
        }},
-      {ops({Op::Reduce}), "the axes of a Reduce are distinct",
+      {ops({Op::Reduce}), "the axes of a Reduce are distinct, and it starts from no value",
        [](const UOp& u, const Facts&) {
+         if (start_of(u)) return itself;
          Ints axes = u.as<ReduceArg>().axes;
          std::sort(axes.begin(), axes.end());
          return unless(std::adjacent_find(axes.begin(), axes.end()) == axes.end());
