@@ -147,23 +147,14 @@ class Reduction {
 
   // Every vector of a kernel becomes its first lane.
   UOp first_lanes() const {
-    NodeMap<UOp> done;
-    const NodeList order = toposort(best_);
-    for (const UOp& node : order) {
-      const bool memory = node.is(Op::Param) || node.is(Op::Buffer);
+    return rebuild_graph(best_, [](const UOp& node, std::vector<UOp>& src) {
       if (node.is(Op::Expand) || node.is(Op::Reshape) || node.is(Op::Shrink) ||
-          (node.is(Op::Stack) && !node.src().empty()) ||
-          (node.is(Op::Index) && !is_address(node))) {
-        done.set(node.node(), done.at(node.src(0).node()));
-      } else if (memory && node.addrspace() == AddrSpace::Reg) {
-        done.set(node.node(), UOp::make(node.op(), {shape_of({})}, node.arg()));
-      } else {
-        std::vector<UOp> src;
-        for (const UOp& s : node.src()) src.push_back(memory ? s : done.at(s.node()));
-        done.set(node.node(), with_sources(node, src));
-      }
-    }
-    return done.at(order.back().node());
+          (node.is(Op::Stack) && !node.src().empty()) || (node.is(Op::Index) && !is_address(node)))
+        return src[0];
+      if (!node.is(Op::Param) && !node.is(Op::Buffer)) return with_sources(node, src);
+      return node.addrspace() == AddrSpace::Reg ? UOp::make(node.op(), {shape_of({})}, node.arg())
+                                                : node;
+    });
   }
 
   // Something that is there already, in place of a node.
@@ -188,18 +179,17 @@ class Reduction {
 
   // The loop's first iteration.
   UOp without(const UOp& range) const {
-    NodeMap<UOp> done;
-    UOp last;
-    for (const UOp& node : toposort(best_)) {
-      std::vector<UOp> src;
+    return rebuild_graph(best_, [&](const UOp& node, std::vector<UOp>& src) {
+      if (node == range) return index_const(0);
       const bool loops = node.is(Op::End) || node.is(Op::Reduce);
-      for (size_t i = 0; i < node.src().size(); ++i)
-        if (!loops || i == 0 || !(node.src(i) == range)) src.push_back(done.at(node.src(i).node()));
-      const bool over = loops && src.size() == 1 && node.src().size() > 1;
-      last = node == range ? index_const(0) : over ? src[0] : with_sources(node, src);
-      done.set(node.node(), last);
-    }
-    return last;
+      const auto listed = node.src().subspan(loops ? 1 : node.src().size());
+      const auto at = std::find(listed.begin(), listed.end(), range) - listed.begin();
+      if (at == std::ssize(listed)) return with_sources(node, src);
+      src.erase(src.begin() + 1 + at);
+      const bool starts = node.is(Op::Reduce) && start_of(node);
+      if (src.size() > (starts ? 2 : 1)) return with_sources(node, src);
+      return starts ? binary(node.as<ReduceArg>().op, src[1], src[0]) : src[0];
+    });
   }
 
   // Sizes are constants of dtype index that shapes share: one is changed everywhere.

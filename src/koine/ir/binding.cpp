@@ -19,9 +19,7 @@ UOp with_each(const UOp& graph, const std::function<UOp(const UOp&)>& replacemen
   return transform_graph(graph, [&](const UOp&, const UOp& node) {
     if (is_variable(node)) return replacement(node);
     if (!node.is(Op::Call)) return node;
-    std::vector<UOp> src(node.src().begin(), node.src().end());
-    src[0] = with_each(src[0], replacement);
-    return with_sources(node, src);
+    return with_source(node, 0, with_each(node.src(0), replacement));
   });
 }
 

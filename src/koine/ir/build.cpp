@@ -303,8 +303,17 @@ Resolve resolve_of(const UOp& function) {
 }
 
 UOp with_sources(const UOp& node, std::span<const UOp> src) {
+  const std::span<const UOp> now = node.src();
+  if (std::equal(src.begin(), src.end(), now.begin(), now.end())) return node;
   return UOp::make(node.op(), src, node.arg(), node.tag());
 }
+UOp with_source(const UOp& node, size_t i, const UOp& source) {
+  if (node.src(i) == source) return node;
+  std::vector<UOp> src(node.src().begin(), node.src().end());
+  src[i] = source;
+  return with_sources(node, src);
+}
+
 int64_t const_int(const UOp& node) {
   const ConstArg& value = node.as<ConstArg>();
   return bits_to_int(value.dtype, value.bits);

@@ -138,8 +138,10 @@ enum class Resolve { Substitute, Precompile };
 UOp function(const UOp& body, std::span<const UOp> arguments, Resolve how = Resolve::Substitute);
 Resolve resolve_of(const UOp& function);
 
-/// The same op, arg and tag over other sources.
+/// The same op, arg and tag over other sources: the node itself where these are its own.
 UOp with_sources(const UOp& node, std::span<const UOp> src);
+/// The same with one other source.
+UOp with_source(const UOp& node, size_t i, const UOp& source);
 
 /// Value of a Const, as int or double.
 int64_t const_int(const UOp& node);

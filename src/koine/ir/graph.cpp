@@ -185,4 +185,19 @@ UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const U
   return result.at(root.node());
 }
 
+UOp rebuild_graph(const UOp& root, const std::function<UOp(const UOp&, std::vector<UOp>&)>& make) {
+  NodeMap<UOp> result;
+  std::vector<UOp> sources;
+  post_order(
+      root.node(), [](const Node*) { return true; },
+      [&](const Node* node) {
+        const uint32_t first = after_call_body(node);
+        sources.assign(node->src().begin(), node->src().begin() + first);
+        for (const UOp& source : node->src().subspan(first))
+          sources.push_back(result.at(source.node()));
+        result.set(node, make(UOp::share(node), sources));
+      });
+  return result.at(root.node());
+}
+
 }  // namespace koine

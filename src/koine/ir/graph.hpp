@@ -40,6 +40,10 @@ UOp substitute(const UOp& root, const Substitution& replacements);
 UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const UOp&)>& visit,
                     uint32_t skip = 0);
 
+/// The same where what is made of a source may be no source: `make(node, sources)` changes the
+/// sources, made already, and builds the node.
+UOp rebuild_graph(const UOp& root, const std::function<UOp(const UOp&, std::vector<UOp>&)>& make);
+
 /// What rewriting has done in this thread since its start: by rules, and by node functions under
 /// transform_graph.
 struct RewriteCounters {

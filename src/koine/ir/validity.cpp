@@ -81,9 +81,7 @@ class OneNode {
     if (!bad) return {};
     if (u.is(Op::Bitcast)) return bitcasted(u, bad);
     if (!is_movement(u.op())) return bad;  // a marker
-    std::vector<UOp> src(same_.src().begin(), same_.src().end());
-    src[0] = bad;
-    return with_sources(same_, src);
+    return with_source(same_, 0, bad);
   }
 
  private:

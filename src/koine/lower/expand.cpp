@@ -167,8 +167,7 @@ class Expander {
       case Op::Store: {
         if (node.src(0).is(Op::Buffer)) return keep(node.src(0), src[1]);
         const UOp all = broadcast_shape(Op::Store, src);
-        const UOp address =
-            with_sources(src[0], std::vector<UOp>{src[0].src(0), broadcast_to(src[0].src(1), all)});
+        const UOp address = with_source(src[0], 1, broadcast_to(src[0].src(1), all));
         const UOp value = broadcast_to(src[1], all);
         if (src.size() == 3) return store(address, value, broadcast_to(src[2], all));
         return store(address, value);
@@ -178,15 +177,13 @@ class Expander {
         // The gate may have lanes where the address has none, and the reverse.
         const UOp all = broadcast_shape(Op::Load, src);
         if (all == src[0].shape() || !src[0].is(Op::Index)) break;
-        const UOp address =
-            with_sources(src[0], std::vector<UOp>{src[0].src(0), broadcast_to(src[0].src(1), all)});
+        const UOp address = with_source(src[0], 1, broadcast_to(src[0].src(1), all));
         return load(address, broadcast_to(src[1], all), broadcast_to(src[2], all));
       }
       default:
         break;
     }
-    const bool same = std::equal(src.begin(), src.end(), node.src().begin());
-    return same ? node : with_sources(node, src);
+    return with_sources(node, src);
   }
 
   // Stores into a register of the value's shape.
@@ -371,17 +368,17 @@ UOp block_reduces(const UOp& ast, bool in_order) {
   const UOp later = logical_not(first);
   const UOp& value = reduction.src(0);
   const UOp start = start_of(reduction);
-  const UOp partial =
-      load(stored.src(0), start ? start : identity_of(op, value.dtype()),
-           gate ? bit_and(gate, later) : later);
+  const UOp partial = load(stored.src(0), start ? start : identity_of(op, value.dtype()),
+                           gate ? bit_and(gate, later) : later);
   UOp total;
   if (inner.empty())
     total = in_order ? binary(op, partial, value) : binary(op, value, partial);
   else if (in_order)
     total = reduce_ranges(op, value, inner, partial);
   else  // the partial result is loaded after the loop, where registers are free
-    total = binary(
-        op, reduce_ranges(op, value, inner, start ? neutral_of(op, value.dtype()) : UOp()), partial);
+    total =
+        binary(op, reduce_ranges(op, value, inner, start ? neutral_of(op, value.dtype()) : UOp()),
+               partial);
   std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());
   loops.insert(loops.end(), outer.begin(), outer.end());
   std::sort(loops.begin(), loops.end(),
@@ -402,28 +399,19 @@ UOp threads_to_special(const UOp& ast) {
   UOp threads = index_const(1);
   for (const UOp& r : axes) threads = simplify_index(mul(threads, r.src(0)));
   UOp rest = UOp::make(Op::Special, {threads}, std::string("thread"));
-  NodeMap<UOp> done;
+  Substitution places;
   for (size_t k = axes.size(); k-- > 0;) {
     const UOp& size = axes[k].src(0);
-    done.set(axes[k].node(), k == 0 ? rest : simplify_index(mod(rest, size)));
+    places.emplace(axes[k], k == 0 ? rest : simplify_index(mod(rest, size)));
     rest = simplify_index(idiv(rest, size));
   }
-  UOp last;
-  for (const UOp& node : toposort(ast)) {
-    if (done.contains(node.node())) continue;
-    std::vector<UOp> src;
-    for (const UOp& s : node.src())
-      if (!(node.is(Op::End) && s.is(Op::Range) && s.as<RangeArg>().type == AxisType::Thread))
-        src.push_back(done.at(s.node()));
-    if (node.is(Op::End) && src.size() == 1)
-      last = src[0];
-    else
-      last = std::equal(src.begin(), src.end(), node.src().begin(), node.src().end())
-                 ? node
-                 : with_sources(node, src);
-    done.set(node.node(), last);
-  }
-  return last;
+  return rebuild_graph(ast, [&](const UOp& node, std::vector<UOp>& src) {
+    if (const auto it = places.find(node); it != places.end()) return it->second;
+    if (!node.is(Op::End)) return with_sources(node, src);
+    for (size_t i = node.src().size(); --i > 0;)
+      if (places.contains(node.src(i))) src.erase(src.begin() + static_cast<std::ptrdiff_t>(i));
+    return src.size() == 1 ? src[0] : with_sources(node, src);
+  });
 }
 
 }  // namespace koine

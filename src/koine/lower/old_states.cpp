@@ -39,12 +39,8 @@ class Copies {
                         (original.is(Op::After) && memory_of_value(original));
     const size_t end = original.is(Op::After) ? 1 : node.src().size();  // what it waits for
     std::vector<UOp> src(node.src().begin(), node.src().end());
-    bool changed = false;
-    for (size_t i = writes ? 1 : 0; i < end; ++i) {
-      src[i] = read(original.src(i), node.src(i));
-      changed = changed || !(src[i] == node.src(i));
-    }
-    return changed ? with_sources(node, src) : node;
+    for (size_t i = writes ? 1 : 0; i < end; ++i) src[i] = read(original.src(i), node.src(i));
+    return with_sources(node, src);
   }
 
   // A source whose elements are read: the views of a version, over its copy.
@@ -62,11 +58,7 @@ class Copies {
           filled(temporary_for(now, next_buffer_++), now, "old state of an assigned buffer");
     }
     UOp out = copy->second;
-    for (; !views.empty(); views.pop_back()) {
-      std::vector<UOp> src(views.back().src().begin(), views.back().src().end());
-      src[0] = out;
-      out = with_sources(views.back(), src);
-    }
+    for (; !views.empty(); views.pop_back()) out = with_source(views.back(), 0, out);
     return out;
   }
 

@@ -66,37 +66,21 @@ void respell_bounds(Respelled& to, const Substitution& others) {
 
 // Replaces ranges, all at once, in one pass.
 UOp respell(const UOp& ast, Respelling changes) {
-  NodeMap<UOp> done;
   Substitution values;
-  UOp last;
-  std::vector<UOp> src;
-  for (const UOp& node : toposort(ast)) {
-    if (node.is(Op::Range)) {
-      if (const auto it = changes.find(node); it != changes.end()) {
-        respell_bounds(it->second, values);
-        done.set(node.node(), it->second.value);
-        values.emplace(node, it->second.value);
-        continue;
-      }
+  return rebuild_graph(ast, [&](const UOp& node, std::vector<UOp>& src) {
+    if (const auto it = changes.find(node); it != changes.end()) {
+      respell_bounds(it->second, values);
+      return values.emplace(node, it->second.value).first->second;
     }
-    src.clear();
-    const bool lists = node.is(Op::Reduce) || node.is(Op::End);
-    bool changed = false;
-    for (size_t i = 0; i < node.src().size(); ++i) {
-      const UOp& old = node.src(i);
-      const auto it = lists && i > 0 ? changes.find(old) : changes.end();
-      if (it != changes.end()) {
-        src.insert(src.end(), it->second.ranges.begin(), it->second.ranges.end());
-        changed = true;
-      } else {
-        src.push_back(done.at(old.node()));
-        changed = changed || !(src.back() == old);
+    if (node.is(Op::Reduce) || node.is(Op::End))
+      for (size_t i = node.src().size(); --i > 0;) {
+        const auto it = changes.find(node.src(i));
+        if (it == changes.end()) continue;
+        const auto at = src.erase(src.begin() + static_cast<std::ptrdiff_t>(i));
+        src.insert(at, it->second.ranges.begin(), it->second.ranges.end());
       }
-    }
-    last = changed ? with_sources(node, src) : node;
-    done.set(node.node(), last);
-  }
-  return last;
+    return with_sources(node, src);
+  });
 }
 
 UOp with_id(const UOp& r, int64_t id) { return range(id, r.src(0), type_of(r)); }
@@ -136,7 +120,7 @@ UOp with_rows_for_lanes(const UOp& ast, const UOp& lanes) {
     if (const auto it = wide.find(original.node()); it != wide.end()) return it->second;
     if (!is_address(original) || !wide.contains(buffer_at(original).node())) return node;
     const UOp place = add(mul(node.src(1), lanes.src(0)), lanes);
-    return with_sources(node, std::vector<UOp>{node.src(0), simplify_index(place)});
+    return with_source(node, 1, simplify_index(place));
   });
 }
 
@@ -257,12 +241,10 @@ UOp load_within(const UOp& node, const UOp& wide, const UOp& size, const UOp& co
                 gate);
   }
   const Substitution nearest{{wide, minimum(wide, sub(size, index_const(1)))}};
-  std::vector<UOp> src(node.src().begin(), node.src().end());
-  src[0] = with_sources(
-      address,
-      std::vector<UOp>{address.src(0), simplify_index(substitute(address.src(1), nearest))});
-  if (src.size() == 3) src[2] = substitute(src[2], nearest);  // it speaks of the place
-  return with_sources(node, src);
+  const UOp there = with_source(
+      node, 0, with_source(address, 1, simplify_index(substitute(address.src(1), nearest))));
+  if (node.src().size() < 3) return there;
+  return with_source(there, 2, substitute(node.src(2), nearest));  // it speaks of the place
 }
 
 // A Reduce over a longer axis folds in only what counts. Whether it is a sum of one element, which
@@ -358,10 +340,9 @@ UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b) {
     if (!node.is(Op::End) && !node.is(Op::Reduce)) return node;
     std::vector<UOp> src(node.src().begin(), node.src().end());
     const bool starts = node.is(Op::Reduce) && start_of(node);  // its last source
-    std::stable_sort(src.begin() + 1, src.end() - (starts ? 1 : 0),
-                     [](const UOp& p, const UOp& q) {
-                       return p.as<RangeArg>().id < q.as<RangeArg>().id;
-                     });
+    std::stable_sort(src.begin() + 1, src.end() - (starts ? 1 : 0), [](const UOp& p, const UOp& q) {
+      return p.as<RangeArg>().id < q.as<RangeArg>().id;
+    });
     return with_sources(node, src);
   });
 }
@@ -423,9 +404,8 @@ std::vector<UOp> row_fills(const UOp& ast) {
 }
 
 bool is_listed(const std::vector<UOp>& fills, const UOp& axis) {
-  return std::any_of(fills.begin(), fills.end(), [&](const UOp& fill) {
-    return is_among(fill.src().subspan(1), axis);
-  });
+  return std::any_of(fills.begin(), fills.end(),
+                     [&](const UOp& fill) { return is_among(fill.src().subspan(1), axis); });
 }
 
 bool becomes_shape(AxisType t) {

@@ -134,8 +134,7 @@ class Devectorizer {
     if (u.src().empty()) return {u};
     std::vector<UOp> src;
     for (const UOp& s : u.src()) src.push_back(s.is(Op::Stack) ? s : pieces_.at(s.node())[0]);
-    const bool same = std::equal(src.begin(), src.end(), u.src().begin());
-    return {same ? u : with_sources(u, src)};
+    return {with_sources(u, src)};
   }
 
   // Reshape(Stack(0, 1, ..., n-1)) along one axis.

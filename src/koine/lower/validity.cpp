@@ -23,14 +23,12 @@ class Resolver {
 
  private:
   UOp over_values(const UOp& u) const {
-    bool changed = false;
     std::vector<UOp> src;
     for (const UOp& s : u.src()) {
       const bool body = u.is(Op::Call) && src.empty();
       src.push_back(body ? s : values_.at(s.node()));
-      changed = changed || !(src.back() == s);
     }
-    return changed ? with_sources(u, src) : u;
+    return with_sources(u, src);
   }
 
   // What a node is when its sources are values: `same` is the node over these.

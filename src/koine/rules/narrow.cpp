@@ -1,7 +1,6 @@
 #include "koine/rules/narrow.hpp"
 
 #include <cmath>
-#include <unordered_map>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -114,56 +113,50 @@ UOp emulate_narrow_floats(const UOp& kernel) {
   bool any = false;
   for (const UOp& u : order) any = any || is_small_float(u.dtype());
   if (!any) return kernel;
-  std::unordered_map<UOp, UOp> done;
-  for (const UOp& u : order) {
-    std::vector<UOp> src;
-    for (const UOp& s : u.src()) src.push_back(done.at(s));
+  return rebuild_graph(kernel, [](const UOp& u, std::vector<UOp>& src) {
     const DType dtype = u.dtype();
-    auto rebuilt = [&] {
-      return std::equal(src.begin(), src.end(), u.src().begin()) ? u : with_sources(u, src);
-    };
-    UOp out;
     if (u.is(Op::Const) && is_small_float(dtype)) {
       const ConstArg& c = u.as<ConstArg>();
-      out = c.invalid ? invalid(DType::Float32)
-                      : simplify(decode(dtype, constant_bits(storage_uint(dtype), c.bits)));
-    } else if ((u.is(Op::Param) || u.is(Op::Buffer)) && is_small_float(dtype)) {
+      return c.invalid ? invalid(DType::Float32)
+                       : simplify(decode(dtype, constant_bits(storage_uint(dtype), c.bits)));
+    }
+    if ((u.is(Op::Param) || u.is(Op::Buffer)) && is_small_float(dtype)) {
       BufferArg arg = u.as<BufferArg>();
       // Registers hold the float32; memory holds bits.
       arg.dtype = arg.space == AddrSpace::Reg ? DType::Float32 : storage_uint(dtype);
-      out = UOp::make(u.op(), src, arg);
-    } else if (u.is(Op::Load) && is_small_float(dtype) && u.src(0).addrspace() != AddrSpace::Reg) {
+      return UOp::make(u.op(), src, arg);
+    }
+    if (u.is(Op::Load) && is_small_float(dtype) && u.src(0).addrspace() != AddrSpace::Reg) {
       if (src.size() == 3) src[1] = encode(dtype, src[1]);
-      out = decode(dtype, UOp::make(Op::Load, src, u.arg()));
-    } else if (u.is(Op::Store) && is_small_float(u.src(1).dtype()) &&
-               u.src(0).addrspace() != AddrSpace::Reg) {
+      return decode(dtype, UOp::make(Op::Load, src, u.arg()));
+    }
+    if (u.is(Op::Store) && is_small_float(u.src(1).dtype()) &&
+        u.src(0).addrspace() != AddrSpace::Reg) {
       src[1] = encode(u.src(1).dtype(), src[1]);
-      out = with_sources(u, src);
-    } else if (u.is(Op::Cast) && is_small_float(dtype)) {
+      return with_sources(u, src);
+    }
+    if (u.is(Op::Cast) && is_small_float(dtype)) {
       const DType from = u.src(0).dtype();
       const UOp wide =
           from == DType::Float64 ? to_odd_float32(src[0]) : cast(src[0], DType::Float32);
-      out = round_to(dtype, wide);
-    } else if (u.is(Op::Cast) && is_small_float(u.src(0).dtype())) {
-      out = cast(src[0], dtype);
-    } else if (u.is(Op::Bitcast) && (is_small_float(dtype) || is_small_float(u.src(0).dtype()))) {
+      return round_to(dtype, wide);
+    }
+    if (u.is(Op::Cast) && is_small_float(u.src(0).dtype())) return cast(src[0], dtype);
+    if (u.is(Op::Bitcast) && (is_small_float(dtype) || is_small_float(u.src(0).dtype()))) {
       const DType from = u.src(0).dtype();
       UOp bits = is_small_float(from) ? encode(from, src[0]) : bitcast(src[0], storage_uint(from));
-      out = is_small_float(dtype) ? decode(dtype, bits) : bitcast(bits, dtype);
-    } else if (is_elementwise(u.op()) && is_small_float(dtype)) {
-      const UOp wide = UOp::make(u.op(), src, u.arg());
-      if (u.is(Op::Mulacc))
-        out = round_to(dtype, add(round_to(dtype, mul(src[0], src[1])), src[2]));
-      else
-        out = exact_in_any_format(u.op()) ? wide : round_to(dtype, wide);
-    } else if (u.is(Op::Reduce) && is_small_float(dtype)) {
-      internal_error("a Reduce of {} reaches instruction selection", dtype_name(dtype));
-    } else {
-      out = rebuilt();
+      return is_small_float(dtype) ? decode(dtype, bits) : bitcast(bits, dtype);
     }
-    done.emplace(u, out);
-  }
-  return done.at(kernel);
+    if (u.is(Op::Mulacc) && is_small_float(dtype))
+      return round_to(dtype, add(round_to(dtype, mul(src[0], src[1])), src[2]));
+    if (is_elementwise(u.op()) && is_small_float(dtype)) {
+      const UOp wide = UOp::make(u.op(), src, u.arg());
+      return exact_in_any_format(u.op()) ? wide : round_to(dtype, wide);
+    }
+    if (u.is(Op::Reduce) && is_small_float(dtype))
+      internal_error("a Reduce of {} reaches instruction selection", dtype_name(dtype));
+    return with_sources(u, src);
+  });
 }
 
 }  // namespace koine

@@ -120,10 +120,9 @@ UOp count_condition(const UOp& r, bool strict) {
 UOp cast_both_sides(const Match& m) {
   const UOp &r = m.root(), &cast_of = r.src(0), &choice = cast_of.src(0);
   if (!choice.src(1).is(Op::Const) && !choice.src(2).is(Op::Const)) return {};
-  std::vector<UOp> src(r.src().begin(), r.src().end());
-  src[0] = where(choice.src(0), cast(choice.src(1), cast_of.dtype()),
-                 cast(choice.src(2), cast_of.dtype()));
-  return with_sources(r, src);
+  return with_source(r, 0,
+                     where(choice.src(0), cast(choice.src(1), cast_of.dtype()),
+                           cast(choice.src(2), cast_of.dtype())));
 }
 
 // Replaces a range by an index that may be out of its bounds: loads below get the gate.
@@ -159,10 +158,7 @@ UOp sum_over_window(const UOp& r, size_t i, const UOp& condition, const UOp& val
     there = add(there, fold_start(Op::Add, there.dtype(), r.src().subspan(1)));
   const UOp body = where(valid, there, constant_int(there.dtype(), 0));
   if (single) return without_range(r, body, i);
-  std::vector<UOp> src(r.src().begin(), r.src().end());
-  src[0] = body;
-  src[i] = shorter;
-  return with_sources(r, src);
+  return with_source(with_source(r, 0, body), i, shorter);
 }
 
 // sum over j of (j == e ? x(j) : 0)  ->  0 <= e < n ? x(e) : 0, and a sum over j with
@@ -205,8 +201,7 @@ auto unless_started(UOp (*change)(const UOp&, bool), bool strict) {
 
 RuleSet<> make_reduce(bool strict) {
   return {
-      rule("reduce-unused-range", node(Op::Reduce),
-           unless_started(drop_unused_range, strict)),
+      rule("reduce-unused-range", node(Op::Reduce), unless_started(drop_unused_range, strict)),
       rule("reduce-cast", node_with(Op::Reduce, {pat_cast(node(Op::Where))}), cast_both_sides),
       rule("reduce-count", node_with(Op::Reduce, {node(Op::Where)}),
            unless_started(count_condition, strict)),

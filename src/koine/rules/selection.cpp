@@ -118,11 +118,7 @@ UOp condition_of(const UOp& mask) {
   if (!at.is(Op::Cast)) return {};
   while (at.is(Op::Cast)) at = at.src(0);
   if (at.dtype() != DType::Bool) return {};
-  for (; !movements.empty(); movements.pop_back()) {
-    std::vector<UOp> src(movements.back().src().begin(), movements.back().src().end());
-    src[0] = at;
-    at = with_sources(movements.back(), src);
-  }
+  for (; !movements.empty(); movements.pop_back()) at = with_source(movements.back(), 0, at);
   return at;
 }
 
