@@ -554,7 +554,7 @@ TEST(stages, a_fold_starts_from_its_last_source) {
       {{OptOp::Split, 1, 4, AxisType::Unroll}},
       {{OptOp::Split, 1, 24, AxisType::Unroll}},
       {{OptOp::Split, 1, 8, AxisType::GroupReduce}},
-      {{OptOp::Split, 0, 4, AxisType::Upcast}, {OptOp::Split, 2, 3, AxisType::Unroll}},
+      {{OptOp::Split, 0, 4, AxisType::Upcast}, {OptOp::Split, 1, 3, AxisType::Unroll}},
       {{OptOp::Split, 1, 6, AxisType::Reduce}, {OptOp::Swap, 0, 1}},
       {{OptOp::Swap, 0, 1}}};
   for (const Op op : {Op::Add, Op::Max})

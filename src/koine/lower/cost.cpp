@@ -1,10 +1,15 @@
 #include "koine/lower/cost.hpp"
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/symbolic.hpp"
 
 namespace koine {
 namespace {
@@ -39,11 +44,38 @@ bool is_leaf(const UOp& u) { return u.is(Op::Param) || u.is(Op::Buffer) || u.is(
 
 constexpr size_t cost_horizon = 300;  // nodes looked at before "expensive" is the answer
 
+// How often a node of a kernel is computed; of a Reduce, how often it folds. A loop whose length
+// depends on another is that of a running fold, which goes on with the one that it counts.
+double rounds_of(const UOp& u) {
+  double rounds = 1;
+  const UOp& inside = u.is(Op::Reduce) ? u.src(0) : u;
+  for (const Node* loop : inside.ranges())
+    if (const UOp& bound = loop->sources()[0]; bound.ranges().empty()) rounds *= largest(bound);
+  return rounds;
+}
+
+using Nodes = absl::flat_hash_set<const Node*>;
+
+// Whether a node computes a place, or tests one: loops and gates, and no work on values.
+bool is_about_places(const UOp& u, const Nodes& tests) {
+  if (u.dtype() == DType::Index) return true;
+  return u.dtype() == DType::Bool && is_elementwise(u.op()) &&
+         std::all_of(u.src().begin(), u.src().end(), [&](const UOp& s) {
+           return s.is(Op::Const) || s.dtype() == DType::Index || tests.contains(s.node());
+         });
+}
+
 }  // namespace
 
 double largest(const UOp& size) {
   return size.is(Op::Const) ? static_cast<double>(const_int(size))
                             : static_cast<double>(size.bounds().high);
+}
+
+double elements_of(const UOp& u) {
+  double out = 1;
+  for (size_t i = 0; i < u.rank(); ++i) out *= largest(u.dim(i));
+  return out;
 }
 
 double reduced_size(const UOp& reduce) {
@@ -84,6 +116,34 @@ double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop
     }
   }
   return total;
+}
+
+bool is_operation(const UOp& u) { return is_elementwise(u.op()) && u.dtype() != DType::Index; }
+
+KernelEstimate estimate_of(const UOp& kernel) {
+  struct Bytes {
+    double accessed = 0, whole = 0;
+  };
+  KernelEstimate out;
+  absl::flat_hash_map<const Node*, Bytes> buffers;
+  Nodes tests;  // of places
+  for (const UOp& u : toposort(kernel)) {
+    const bool accesses = u.is(Op::Load) || u.is(Op::Store);
+    if (!is_elementwise(u.op()) && !u.is(Op::Reduce) && !accesses) continue;
+    const double rounds = rounds_of(u);
+    const bool places = is_about_places(u, tests);
+    if (places) tests.insert(u.node());
+    if (u.dtype() != DType::Index) out.steps += rounds;
+    if (!places && !accesses && !u.is(Op::Cast)) out.operations += rounds;
+    if (!accesses || !accessed_buffer(u).is(Op::Param)) continue;  // the kernel's own
+    const UOp& buffer = accessed_buffer(u);
+    const auto size = static_cast<double>(item_size(buffer.dtype()));
+    Bytes& bytes = buffers[buffer.node()];
+    bytes.accessed += rounds * size;
+    bytes.whole = buffer.src().empty() ? 0 : largest(product(buffer.src(0))) * size;
+  }
+  for (const auto& [buffer, bytes] : buffers) out.bytes += std::min(bytes.accessed, bytes.whole);
+  return out;
 }
 
 }  // namespace koine

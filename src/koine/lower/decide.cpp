@@ -294,7 +294,7 @@ class Decider {
     if (facts_.picks(u)) return {};
     const bool several = std::any_of(uses.begin(), uses.end(),
                                      [&](const Use& use) { return use.kernel != uses[0].kernel; });
-    if (several && (u.is(Op::Reduce) || cost_between_folds(facts_, u) >= 4))
+    if (several && (u.is(Op::Reduce) || cost_between_folds(facts_, u) >= cost_of_load))
       return "several kernels read it";
     // What is folded twice may be rounded in two ways.
     if (u.is(Op::Reduce) && uses.size() > 1) return "a reduce read at several places";
@@ -349,7 +349,7 @@ class Decider {
 
   // A long chain goes on in another kernel.
   static std::string_view grown(const UOp& u, Held& kernel) {
-    if (!is_elementwise(u.op()) || ++kernel.operations <= most_fused_operations) return {};
+    if (!is_operation(u) || ++kernel.operations <= most_fused_operations) return {};
     kernel.operations = 0;
     return "its kernel is large enough";
   }

@@ -12,6 +12,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/tag.hpp"
+#include "koine/lower/cost.hpp"
 #include "koine/lower/scan.hpp"
 
 namespace koine {
@@ -46,7 +47,6 @@ struct Accesses {
   std::vector<UOp> in_rows;        // addresses in LOCAL memory
   std::vector<UOp> reduces;
   std::vector<UOp> fills;  // of rows
-  double work = 0;         // scalar operations of the whole kernel, roughly
 };
 
 Accesses survey(const UOp& ast) {
@@ -59,13 +59,6 @@ Accesses survey(const UOp& ast) {
                                          : out.stores)
           .push_back(u.src(0));
     if (u.is(Op::Reduce)) out.reduces.push_back(u);
-    if (is_elementwise(u.op()) || u.is(Op::Load) || u.is(Op::Store) || u.is(Op::Reduce)) {
-      double times = 1;
-      const UOp& inside = u.is(Op::Reduce) ? u.src(0) : u;
-      for (const Node* r : inside.ranges())
-        times *= static_cast<double>(std::max<int64_t>(size_of(UOp::share(r)), 1));
-      if (u.dtype() != DType::Index) out.work += times;
-    }
   }
   return out;
 }
@@ -476,14 +469,11 @@ int64_t chunks_of(const UOp& axis, int64_t most) {
 
 // The outermost loops are shared out, as many as it takes, in chunks that depend on the shape
 // alone, never on the number of threads (amendment C32).
-void threads(Plan& plan, double work) {
-  constexpr double worth =
-      1 << 17;  // operations; below it a second thread costs more than it gives
-  constexpr int64_t enough_chunks = 8, most_chunks = 16;
-  if (!plan.target().has_threads || work < worth) return;
+void threads(Plan& plan, const KernelEstimate& work) {
+  if (!plan.target().has_threads || work.steps < least_steps_for_threads) return;
   int64_t chunks = 1;
   int outermost = 0;  // where the next THREAD axis goes
-  for (int at = 0; chunks < enough_chunks && at < static_cast<int>(plan.axes().size()); ++at) {
+  for (int at = 0; chunks < enough_parts && at < static_cast<int>(plan.axes().size()); ++at) {
     const UOp axis = plan.axes()[static_cast<size_t>(at)];
     // Loops inside of a tile's rows go over what these read again.
     if (type_of(axis) == AxisType::Reduce || (type_of(axis) == AxisType::Upcast && chunks > 1))
@@ -494,7 +484,7 @@ void threads(Plan& plan, double work) {
     if (!std::all_of(fills.begin(), fills.end(),
                      [&](const UOp& fill) { return depends_on(fill, axis); }))
       return;
-    const int64_t n = chunks_of(axis, most_chunks / chunks);
+    const int64_t n = chunks_of(axis, most_parts / chunks);
     if (n < 2) continue;
     if (!divides(n, axis)) plan.add({OptOp::Padto, at, n});
     plan.add({OptOp::Split, at, n, AxisType::Thread, true});
@@ -528,14 +518,14 @@ bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
 }
 
 // A register tile, in blocks that the caches keep.
-void tile_product(Plan& plan, const Contraction& c, const Accesses& accesses) {
-  const UOp& reduction = accesses.reduces[0];
+void tile_product(Plan& plan, const Contraction& c, const UOp& reduction,
+                  const KernelEstimate& work) {
   int64_t k = 1;
   for (const UOp& r : reduced_ranges(reduction)) k *= std::max<int64_t>(size_of(r), 1);
   const TileLoops loops = register_tile(plan, c, reduction.dtype());
   const int64_t block = rows_of_block(k, loops, c.pitch);
   block_columns(plan, loops, block);
-  threads(plan, accesses.work);
+  threads(plan, work);
   if (!c.folded) block_reduction(plan, size_of(c.rows), block);
 }
 
@@ -545,12 +535,13 @@ Edited choose_opts(const UOp& ast, const Target& target) {
   Plan plan(ast, target);
   const Accesses accesses = survey(ast);
   if (keeps_its_order(ast, accesses)) return {ast, {}};
+  const KernelEstimate work = estimate_of(ast);
   if (const auto contraction = find_contraction(plan, accesses)) {
-    tile_product(plan, *contraction, accesses);
+    tile_product(plan, *contraction, accesses.reduces[0], work);
     return std::move(plan).take();
   }
   lanes_everywhere(plan, accesses);
-  threads(plan, accesses.work);
+  threads(plan, work);
   return std::move(plan).take();
 }
 

@@ -4,17 +4,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <unordered_set>
 #include <utility>
 
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/ir/linear.hpp"
-#include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
-#include "koine/lower/cost.hpp"
 #include "koine/lower/expand.hpp"
 #include "koine/lower/linearize.hpp"
 #include "koine/lower/scan.hpp"
@@ -35,40 +31,6 @@ std::string kernel_name(const UOp& ast) {
     axes += fmt::format("_{}{}", axis_letter(r.as<RangeArg>().type),
                         r.src(0).is(Op::Const) ? std::to_string(const_int(r.src(0))) : "n");
   return (reduces ? "r" : "e") + axes;
-}
-
-// Whether a node computes a place, or tests one: loops and gates, and no work on values.
-bool is_about_places(const UOp& u, const std::unordered_set<UOp>& tests) {
-  if (u.dtype() == DType::Index) return true;
-  return u.dtype() == DType::Bool && is_elementwise(u.op()) &&
-         std::all_of(u.src().begin(), u.src().end(), [&](const UOp& s) {
-           return s.is(Op::Const) || s.dtype() == DType::Index || tests.contains(s);
-         });
-}
-
-KernelEstimate estimate_of(const UOp& ast) {
-  KernelEstimate out;
-  std::unordered_map<UOp, double> accessed, whole;
-  std::unordered_set<UOp> tests;  // of places
-  for (const UOp& u : toposort(ast)) {
-    double times = 1;
-    const UOp& inside = u.is(Op::Reduce) ? u.src(0) : u;
-    for (const Node* r : inside.ranges())  // a running fold goes on with the loop that it counts
-      if (r->sources()[0].ranges().empty()) times *= largest(r->sources()[0]);
-    if (is_about_places(u, tests))
-      tests.insert(u);
-    else if ((is_elementwise(u.op()) || u.is(Op::Reduce)) && !u.is(Op::Cast))
-      out.operations += times;
-    if (u.is(Op::Load) || u.is(Op::Store)) {
-      const UOp& buffer = accessed_buffer(u);
-      if (buffer.is(Op::Buffer)) continue;  // of the kernel's own
-      const auto bytes = static_cast<double>(item_size(buffer.dtype()));
-      accessed[buffer] += times * bytes;
-      whole[buffer] = buffer.src().empty() ? 0 : largest(product(buffer.src(0))) * bytes;
-    }
-  }
-  for (const auto& [buffer, bytes] : accessed) out.bytes += std::min(bytes, whole[buffer]);
-  return out;
 }
 
 // What the stages of one kernel share: how they are observed, and changed.

@@ -7,18 +7,12 @@
 #include "koine/base/compile_options.hpp"
 #include "koine/differential/check.hpp"
 #include "koine/ir/uop.hpp"
+#include "koine/lower/cost.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/target/target.hpp"
 #include "koine/verify/verify.hpp"
 
 namespace koine {
-
-/// What one kernel costs, counted on its loops: for reports and for choosing.
-struct KernelEstimate {
-  double operations =
-      0;             ///< arithmetic on values; none for casts and what computes or tests a place
-  double bytes = 0;  ///< distinct bytes of the buffers it touches, at most what it accesses
-};
 
 struct LoweredKernel {
   std::string name;  ///< letters and sizes of its axes, for example "r_t8_L16_R512_u16"

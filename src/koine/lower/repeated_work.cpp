@@ -8,8 +8,15 @@
 namespace koine {
 namespace {
 
-// What storing and loading an element costs, in operations on values that lie in registers.
-constexpr double cost_of_memory = 32;
+// A fold within a fold of no more steps is as cheap in place.
+constexpr double most_nested_steps = 4096;
+// A sum of products of fewer is fast without a register tile.
+constexpr double least_tiled_products = 1 << 15;
+// How much more than once a fold may be computed, or all of a sum that another goes on with: what
+// stands at the edges.
+constexpr double few_again = 0.05, some_again = 1.5;
+// Repeated operations, to each iteration of the loops, that nobody notices.
+constexpr double unnoticed = 0.25;
 
 double cost_without(const ValueFacts& facts, const UOp& u, const UOp& without) {
   const double elements = elements_of(u);
@@ -24,7 +31,7 @@ double cost_without(const ValueFacts& facts, const UOp& u, const UOp& without) {
 bool is_summed_on(const ValueFacts& facts, const UOp& u, const Use& use) {
   const bool exact = facts.strict() && is_float(u.dtype());
   return use.in_window && u.as<ReduceArg>().op == Op::Add && !exact &&
-         times_computed(use) <= 1.5 * elements_of(u);
+         times_computed(use) <= some_again * elements_of(u);
 }
 
 // Whether most of what a value costs lies in one below that others read too: that one gets
@@ -78,16 +85,18 @@ std::string_view repeated(const ValueFacts& facts, const UOp& u, const Use& use)
       repeats *= size;
     }
   }
-  if (u.is(Op::Reduce) && in_reduce && iterations * reduced_size(u) > 4096 &&
+  if (u.is(Op::Reduce) && in_reduce && iterations * reduced_size(u) > most_nested_steps &&
       !is_summed_on(facts, u, use))
     return "a reduce of reduces";
   if (distinct == iterations) return {};
   const double cost = element_cost(u, [&](const UOp& n) { return facts.in_memory(n); });
-  if (repeats > 1 && cost * distinct * (repeats - 1) > 0.25 * iterations)
+  if (repeats > 1 && cost * distinct * (repeats - 1) > unnoticed * iterations)
     return "read under a loop it does not depend on";
   // Nothing is repeated (the loops it lacks are inside): but a reduce for few rows would leave
   // one thread with all of its work.
-  if (cost >= 32 && distinct < 8 && cost * distinct > 8192) return "a long reduce for few results";
+  if (cost >= cost_of_memory && distinct < enough_parts &&
+      cost * distinct > most_operations_of_a_part)
+    return "a long reduce for few results";
   return {};
 }
 
@@ -98,12 +107,13 @@ bool is_computed_too_often(const ValueFacts& facts, const UOp& u, const std::vec
   surplus /= std::max(1.0, elements_of(u));
   const double cost = surplus * cost_between_folds(facts, u);
   // A fold beside a condition, or among others, loses its register tile as well.
-  if (u.is(Op::Reduce)) return surplus > 0.05 && cost > 4 && !is_summed_on(facts, u, uses[0]);
+  if (u.is(Op::Reduce))
+    return surplus > few_again && cost > cost_of_load && !is_summed_on(facts, u, uses[0]);
   return cost > cost_of_memory && !is_dear_below(facts, u, surplus);
 }
 
 bool is_read_more_often_than_held(const UOp& u, const Use& use) {
-  return times_computed(use) > elements_of(u) && element_cost(u, nullptr) >= 4;
+  return times_computed(use) > elements_of(u) && element_cost(u, nullptr) >= cost_of_load;
 }
 
 bool is_large_product(const UOp& u, const Use& use) {
@@ -111,7 +121,7 @@ bool is_large_product(const UOp& u, const Use& use) {
   UOp body = u.src(0);
   while (body.is(Op::Cast)) body = UOp(body.src(0));
   const double work = reduced_size(u) * times_computed(use);
-  if (!body.is(Op::Mul) || work < 1 << 15) return false;
+  if (!body.is(Op::Mul) || work < least_tiled_products) return false;
   Use place = use;
   place.guard = {};
   const Dependence left = source_loops(body.src(0), place),

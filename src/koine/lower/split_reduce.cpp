@@ -4,13 +4,10 @@
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/lower/cost.hpp"
 
 namespace koine {
 namespace {
-
-constexpr int64_t long_reduce = 1 << 16;  // elements for each result
-constexpr int64_t few_results = 32;
-constexpr int64_t chunks = 64;
 
 bool reads_buffer(const UOp& u) {
   const auto order = toposort(u);
@@ -26,13 +23,15 @@ UOp split_one(const UOp& node) {
   const UOp& value = node.src(0);
   const std::vector<int64_t> sizes = value.sizes();
   const int64_t results = node.numel();
-  if (results == 0 || results > few_results || value.numel() / results < long_reduce) return node;
+  if (results == 0 || results > most_results_to_split ||
+      value.numel() / results < least_elements_to_split)
+    return node;
   for (const int64_t axis : arg.axes) {
     const auto at = static_cast<size_t>(axis);
-    if (sizes[at] % chunks != 0 || sizes[at] == chunks || !reads_buffer(value)) continue;
+    if (sizes[at] % split_parts != 0 || sizes[at] == split_parts || !reads_buffer(value)) continue;
     std::vector<int64_t> split = sizes;
-    split[at] = chunks;
-    split.insert(split.begin() + axis + 1, sizes[at] / chunks);
+    split[at] = split_parts;
+    split.insert(split.begin() + axis + 1, sizes[at] / split_parts);
     Ints inner;
     for (const int64_t a : arg.axes) inner.push_back(a >= axis ? a + 1 : a);
     const UOp partial = reduce(arg.op, reshape(value, shape_of(split)), inner);

@@ -9,7 +9,6 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/validity.hpp"
-#include "koine/lower/cost.hpp"
 
 namespace koine {
 
@@ -114,12 +113,6 @@ bool ValueFacts::in_memory(const UOp& node) const {
       return true;
     if (decided_.contains(u->node()) || !shows_memory(u->op())) return decided_.contains(u->node());
   }
-}
-
-double elements_of(const UOp& u) {
-  double out = 1;
-  for (size_t i = 0; i < u.rank(); ++i) out *= largest(u.dim(i));
-  return out;
 }
 
 }  // namespace koine

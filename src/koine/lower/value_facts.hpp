@@ -61,7 +61,4 @@ class ValueFacts {
   absl::flat_hash_map<const Node*, std::string_view> decided_;
 };
 
-/// How many elements a value has.
-double elements_of(const UOp& u);
-
 }  // namespace koine
