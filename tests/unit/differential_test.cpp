@@ -14,6 +14,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/rangeify.hpp"
 
 namespace koine::test {
 namespace {
@@ -420,6 +421,33 @@ TEST(differential, stages_that_are_right_raise_no_alarm) {
   }
 }
 
+// A program with memory in it is run as well: what was never stored is no value.
+TEST(differential, a_part_of_rangeify_that_is_wrong_is_found) {
+  const UOp x = leaf({6, 8}), w = leaf({8, 8}, DType::Float32, 1);
+  const UOp product = matmul(x, w), value = add(product, row_sums(product));
+  const UOp out = UOp::make(Op::Buffer, {value.shape()}, BufferArg{77, DType::Float32, {}});
+  const UOp decided = decided_program(sink({store(out, value)}));
+  using Part = std::function<UOp(const UOp&)>;
+  const auto check = [&](const Part& part) {
+    StageCheck c{"bufferize", decided, part(decided), Level::Program, Level::Program, part};
+    return check_stage(c);
+  };
+  const Part right = [](const UOp& p) { return bufferized_program(p); };
+  const Part unwritten = [&](const UOp& p) {
+    return transform_graph(right(p), [&](const UOp& original, const UOp& u) {
+      const bool filled = original.is(Op::After) && u.src(0).is(Op::Buffer);
+      return filled && u.src(0).as<BufferArg>().slot != 77 ? UOp(u.src(0)) : u;
+    });
+  };
+  EXPECT_TRUE(check(right));
+  try {
+    check(unwritten);
+    FAIL() << "nothing was noticed";
+  } catch (const InternalError& e) {
+    EXPECT_NE(std::string(e.what()).find("bufferize"), std::string::npos) << e.what();
+  }
+}
+
 // Edits that the heuristic does not choose for work of this size.
 TEST(differential, broken_edits_are_found_named_and_reduced) {
   const OptionScope scope(verified(false));
@@ -469,7 +497,7 @@ TEST(differential, realize_checks_what_it_compiles_and_nothing_twice) {
   reset_counters();
   EXPECT_EQ((x * x + Tensor(1.0)).sum().item(), 85408);
   const int64_t checked = counters().checked_stages;
-  EXPECT_GE(checked, 7);  // callify, rangeify, plan, kernel stages, render
+  EXPECT_GE(checked, 9);  // callify, decide, bufferize, rangeify, plan, kernel stages, render
   EXPECT_EQ(counters().unchecked_stages, 0);
   EXPECT_EQ((x * x + Tensor(1.0)).sum().item(), 85408);
   EXPECT_EQ(counters().checked_stages, checked);

@@ -25,6 +25,16 @@ Storage* find(Storages& storages, const UOp& leaf) {
   return nullptr;
 }
 
+// What nobody has written yet; no value may depend on it.
+Array temporary(const UOp& buffer, const Setting& setting) {
+  Array out{buffer.dtype(), {}, {}, {}};
+  for (const UOp& d : buffer.shape().src())
+    out.sizes.push_back(evaluate_index(d, setting.variables));
+  const Bits garbage = is_float(out.dtype) ? double_to_bits(out.dtype, 12345) : 1;
+  out.data.assign(static_cast<size_t>(out.numel()), garbage);
+  return out;
+}
+
 Bindings bindings_of(const UOp& graph, const Setting& setting) {
   Bindings out;
   for (const Storage& s : setting.memory) {
@@ -33,12 +43,14 @@ Bindings bindings_of(const UOp& graph, const Setting& setting) {
       a.data.push_back(read_element(s.bytes.data(), s.dtype, i));
     out.emplace(s.leaf, std::move(a));
   }
-  for (const UOp& u : toposort(graph))
+  for (const UOp& u : toposort(graph)) {
     if (u.is(Op::Param) && !u.as<BufferArg>().name.empty())
       out.emplace(u, Array{u.dtype(),
                            {},
                            {static_cast<Bits>(setting.variables.at(u.as<BufferArg>().name))},
                            {}});
+    if (u.is(Op::Buffer) && !out.contains(u)) out.emplace(u, temporary(u, setting));
+  }
   return out;
 }
 

@@ -85,16 +85,23 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
 
 CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& with_places,
                             const StageChange& change, const CompileOptions& how) {
-  const UOp each = on_each_device(program, how);
-  StageCheck check{"rangeify", each, schedule, Level::Program, Level::Schedule, {}};
-  check.apply = [&](const UOp& p) { return schedule_of(p, change, how); };
-  check.liberties = {!how.strict, !how.strict};
+  const UOp each = on_each_device(program, how), reduced = split_large_reduces(each, how);
+  const UOp decided = decided_program(reduced, how), with_memory = bufferized_program(decided, how);
   CheckCounts counts;
-  count_check(counts, check.stage, check_stage(check));
-  check.stage = "plan";
-  check.after = with_places;
-  check.apply = [&](const UOp& p) { return planned(schedule_of(p, change, how), change, how); };
-  count_check(counts, check.stage, check_stage(check));
+  auto check = [&](std::string_view stage, const UOp& before, const UOp& after, Level to,
+                   std::function<UOp(const UOp&)> apply) {
+    StageCheck c{stage, before, after, Level::Program, to, std::move(apply)};
+    c.liberties = {!how.strict, !how.strict};
+    count_check(counts, stage, check_stage(c));
+  };
+  check("decide", reduced, decided, Level::Program,
+        [&](const UOp& p) { return decided_program(p, how); });
+  check("bufferize", decided, with_memory, Level::Program,
+        [&](const UOp& p) { return bufferized_program(p, how); });
+  check("rangeify", each, schedule, Level::Schedule,
+        [&](const UOp& p) { return schedule_of(p, change, how); });
+  check("plan", each, with_places, Level::Schedule,
+        [&](const UOp& p) { return planned(schedule_of(p, change, how), change, how); });
   return counts;
 }
 
