@@ -424,6 +424,7 @@ TEST(stages, a_report_of_a_run_divides_work_by_time) {
   const Tensor x = Tensor::zeros({1 << 20}).contiguous().realize();
   Options o = options();
   o.debug = 1;
+  o.verify = 0;  // which reports as well
   const OptionScope scope(o);
   reset_counters();
   ::testing::internal::CaptureStderr();

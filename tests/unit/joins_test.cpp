@@ -105,6 +105,19 @@ TEST(joins, a_part_that_others_read_keeps_its_memory) {
                 {"rows that are read again", (both + 1).sum(1), 3}});
 }
 
+TEST(joins, joins_of_joins_are_filled_part_by_part) {
+  const Tensor x = numbers({16, 20}, 71);
+  auto both = [](uint64_t salt) {
+    return Tensor::cat({product(16, 20, salt), product(16, 20, salt + 2)}, 1);
+  };
+  const Tensor wide = x.pad({{0, 0}, {20, 0}}) + product(16, 20, 73).pad({{0, 0}, {0, 20}});
+  expect_cases(
+      {{"cat of cats", Tensor::cat({both(75), both(79)}, 0), 4},
+       {"stack of cats", Tensor::stack({both(75), both(79)}, 1), 5},
+       {"cat of sums", Tensor::cat({wide, both(75)}, 1), 4},
+       {"sum of cats", both(75).pad({{0, 16}, {0, 0}}) + both(79).pad({{16, 0}, {0, 0}}), 5}});
+}
+
 TEST(joins, small_parts_are_copied) {
   const Tensor a = product(4, 20, 51, 8), b = product(4, 20, 53, 8);
   expect_cases({{"rows", Tensor::cat({a, b}, 0), 3}});

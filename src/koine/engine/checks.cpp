@@ -7,12 +7,15 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/lower/bufferize.hpp"
+#include "koine/lower/decide.hpp"
 #include "koine/lower/linearize.hpp"
 #include "koine/lower/plan.hpp"
 #include "koine/lower/rangeify.hpp"
 #include "koine/lower/schedule.hpp"
 #include "koine/lower/shard.hpp"
 #include "koine/lower/split_reduce.hpp"
+#include "koine/lower/validity.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
@@ -85,8 +88,11 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
 
 CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& with_places,
                             const StageChange& change, const CompileOptions& how) {
+  auto decide_all = [&](const UOp& p) {
+    return decide(make_validity_explicit(p), Target{}.row_bytes, how);
+  };
   const UOp each = on_each_device(program, how), reduced = split_large_reduces(each, how);
-  const UOp decided = decided_program(reduced, how), with_memory = bufferized_program(decided, how);
+  const UOp decided = decide_all(reduced);
   CheckCounts counts;
   auto check = [&](std::string_view stage, const UOp& before, const UOp& after, Level to,
                    std::function<UOp(const UOp&)> apply) {
@@ -94,10 +100,8 @@ CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& 
     c.liberties = {!how.strict, !how.strict};
     count_check(counts, stage, check_stage(c));
   };
-  check("decide", reduced, decided, Level::Program,
-        [&](const UOp& p) { return decided_program(p, how); });
-  check("bufferize", decided, with_memory, Level::Program,
-        [&](const UOp& p) { return bufferized_program(p, how); });
+  check("decide", reduced, decided, Level::Program, decide_all);
+  check("bufferize", decided, bufferize(decided), Level::Program, bufferize);
   check("rangeify", each, schedule, Level::Schedule,
         [&](const UOp& p) { return schedule_of(p, change, how); });
   check("plan", each, with_places, Level::Schedule,

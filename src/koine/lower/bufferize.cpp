@@ -122,21 +122,27 @@ class Bufferizer {
     if (!known) known = fill(temporary(value), value, reason);
     return known;
   }
-  // Memory that holds a value. A join that was decided to be filled by its parts has a Store into
-  // the slice of each.
+  // Memory that holds a value.
   UOp fill(const UOp& memory, const UOp& value, std::string_view reason) {
+    std::vector<UOp> filling{memory};
+    store_parts(memory, value, filling);
+    return filling.size() == 1 ? filled(memory, value, reason)
+                               : UOp::make(Op::After, filling, std::string(reason));
+  }
+  // Of a join that was decided to be filled by its parts, a Store into the slice of each.
+  void store_parts(const UOp& view, const UOp& value, std::vector<UOp>& out) {
     const auto join = join_of(value);
     if (!join || std::none_of(join->parts.begin(), join->parts.end(),
                               [](const Join::Part& part) { return is_marked_part(part.source); }))
-      return filled(memory, value, reason);
-    std::vector<UOp> filling{memory};
+      return;
     for (const Join::Part& part : join->parts) {
-      const UOp& source = part.source;
+      const UOp &source = part.source, slice = join->slice(view, part);
       const UOp stored =
           is_marked_part(source) ? substitute(part.stored, {{source, source.src(0)}}) : part.stored;
-      filling.push_back(settled(store(join->slice(memory, part), stored)));
+      const size_t before = out.size();
+      store_parts(slice, stored, out);  // a part may be a join itself
+      if (out.size() == before) out.push_back(settled(store(slice, stored)));
     }
-    return UOp::make(Op::After, filling, std::string(reason));
   }
   // Its first source is read from memory.
   UOp with_memory(const UOp& node) { return with_source(node, in_memory(node.src(0), asked_for)); }

@@ -105,7 +105,9 @@ class Decider {
     };
     auto is_own = [&](const Join::Part& part) {
       return read_once(part.source) && facts_.folds(part.source) &&
-             !facts_.in_memory(part.source) && elements_of(part.source) >= least_elements_of_a_part;
+             !facts_.in_memory(part.source) &&
+             elements_of(part.source) >= least_elements_of_a_part &&
+             (part.stored == part.source || !join_of(part.source));
     };
     const auto join = join_of(value);
     if (!join || join->parts.size() > most_parts ||
