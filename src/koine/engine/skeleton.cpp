@@ -114,10 +114,7 @@ class Builder {
   void argument(std::monostate) {}
   void argument(int64_t v) { word(static_cast<uint64_t>(v)); }
   void argument(DType v) { word(static_cast<uint64_t>(v)); }
-  void argument(const ConstArg& v) {
-    word(v.bits);
-    word(static_cast<uint64_t>(v.dtype) * 2 + (v.invalid ? 1 : 0));
-  }
+  void argument(const ConstArg&) {}  // a Const is itself
   void argument(const BufferArg& v) {
     word(static_cast<uint64_t>(v.slot));
     word(static_cast<uint64_t>(v.dtype) * 4 + static_cast<uint64_t>(v.space));

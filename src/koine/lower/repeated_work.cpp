@@ -37,17 +37,17 @@ bool is_summed_on(const ValueFacts& facts, const UOp& u, const Use& use) {
 // Whether most of what a value costs lies in one below that others read too: that one gets
 // memory, and the rest is computed again.
 bool is_dear_below(const ValueFacts& facts, const UOp& u, double surplus) {
-  std::vector<UOp> pending{u};
-  for (size_t seen = 0; !pending.empty() && seen < 64; ++seen) {
-    const UOp node = pending.back();
-    pending.pop_back();
-    for (const UOp& s : node.src()) {
-      if (!is_elementwise(s.op()) || !facts.reads_memory(s) || facts.in_memory(s)) continue;
-      if (cost_without(facts, u, s) * surplus > cost_of_memory) continue;
-      if (facts.consumers(s) > 1 && cost_between_folds(facts, s) * surplus > cost_of_memory)
-        return true;
-      pending.push_back(s);
-    }
+  auto is_dear = [&](double cost) { return cost * surplus > cost_of_memory; };
+  auto holds_most = [&](const UOp& s) {
+    return is_elementwise(s.op()) && facts.reads_memory(s) && !facts.in_memory(s) &&
+           !is_dear(cost_without(facts, u, s)) && is_dear(cost_between_folds(facts, s));
+  };
+  UOp node = u;
+  for (int depth = 0; depth < 64; ++depth) {
+    const auto dear = std::find_if(node.src().begin(), node.src().end(), holds_most);
+    if (dear == node.src().end()) return false;
+    if (facts.consumers(*dear) > 1) return true;
+    node = UOp(*dear);
   }
   return false;
 }

@@ -138,7 +138,6 @@ class Splitter : private KernelReads {
     const size_t count = results_of(call.src(0)).size();
     Request request{std::vector<UOp>(count), {}};
     for (const UOp& after : results_.at(call.node())) {
-      started_.insert(after.node());
       const UOp& store = after.src(1);
       request.stores[static_cast<size_t>(store.src(1).as<int64_t>())] = store;
       request.afters.push_back(after);
