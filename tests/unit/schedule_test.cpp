@@ -107,6 +107,19 @@ TEST(schedule, spec_C38_what_several_values_share_gets_memory_and_not_each_of_th
             (Decisions{{"Sin", why}}));
 }
 
+// The Stores of a Group on one device are one kernel, also where their shapes differ.
+TEST(schedule, spec_B19_stores_of_a_group_are_one_reader) {
+  const UOp x = filled({4}).uop(), narrow = filled({4}).uop(), wide = filled({2, 4}).uop();
+  const UOp dear = UOp::make(Op::Sin, {x});
+  const UOp both = group(std::vector<UOp>{
+      store(narrow, dear), store(wide, expand(reshape(dear, shape_of({1, 4})), shape_of({2, 4})))});
+  Decisions out;
+  for (const UOp& u :
+       toposort(decide(make_validity_explicit(callify({after(narrow, {both})}, {UOp()}).body))))
+    if (u.is(Op::Contiguous)) out.emplace(op_name(u.src(0).op()), u.as<std::string>());
+  EXPECT_EQ(out, (Decisions{{"Sin", "read under a loop it does not depend on"}}));
+}
+
 TEST(schedule, spec_C38_a_value_has_one_rounding) {
   const Tensor x = filled({8, 16}), w = filled({16, 8}), table = filled({8, 8});
   const Tensor c = x.matmul(w);
@@ -238,6 +251,15 @@ TEST(schedule, spec_W11_what_stays_apart) {
   } while (std::next_permutation(order.begin(), order.end()));
   Tensor::realize(all);
   EXPECT_EQ(beside.tolist<float>()[7], 1.5F + 200 * 100 * 5.0F);
+  // Parts of one memory that overlap: the later write stays, wherever it begins.
+  const Tensor some = Tensor::from<int>({1, 2, 3, 4, 5, 6}), others = some * Tensor(10);
+  for (const auto& [one, two] : {std::pair(0, 3), {3, 0}}) {
+    Tensor parts = Tensor::zeros({9}, DType::Int32).clone().realize();
+    parts[{Slice{one, one + 6}}].assign(some);
+    parts[{Slice{two, two + 6}}].assign(others);
+    EXPECT_EQ(parts.tolist<int>(), two == 3 ? (std::vector<int>{1, 2, 3, 10, 20, 30, 40, 50, 60})
+                                            : (std::vector<int>{10, 20, 30, 40, 50, 60, 4, 5, 6}));
+  }
 }
 
 // What is read byte by byte is in memory before: no value stands for it.
