@@ -788,6 +788,31 @@ TEST(render, quotients_of_zeros_under_a_mask_stay_out_of_sight) {
   }
 }
 
+// A scalar that is chosen is loaded alone, in memory that ends behind it.
+TEST(render, a_choice_of_scalars_reads_no_more_than_them) {
+  for (const std::string_view level : {"", "x86-64-v2", "x86-64-v3", "x86-64-v4"}) {
+    if (!host_runs(level)) continue;
+    for (const DType dtype : {DType::Float32, DType::Float64, DType::Float16}) {
+      Options o = options();
+      o.cpu = level;
+      o.noopt = true;
+      const OptionScope scope(o);
+      const auto three = [&](float first) {
+        const std::vector<float> data{first, first + 1, first + 2};
+        return Tensor::from(data, {3}).cast(dtype).realize();
+      };
+      const Tensor x = three(0), y = three(5), z = three(8), zero(0.0), one(1.0);
+      for (const Tensor& value : {Tensor::where(x != zero, y, x), Tensor::where(x != zero, x, y),
+                                  Tensor::where(x < one, y, z)}) {
+        const UOp out = buffer_from_host(value.uop().shape(), dtype, "CPU", nullptr);
+        const Callified program = callify({value.uop()}, {out});
+        const Array got = run_kernels(kernels_of(rangeify(program.body)), program, {0, {}});
+        EXPECT_EQ(difference(interpret(value.uop(), bindings_of(value.uop())), got), "") << level;
+      }
+    }
+  }
+}
+
 // Found by random sequences: each is a wrong value or an access out of bounds when it breaks.
 TEST(opts, sequences_that_once_went_wrong) {
   const OptionScope scope(strict_options());

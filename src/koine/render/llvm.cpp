@@ -238,6 +238,16 @@ class LlvmRenderer {
     return b_.CreateGEP(memory_type(buffer.dtype()), value(buffer), at);
   }
 
+  // Where LLVM 19 selects instructions fast, it blends whole registers, and takes a scalar that was
+  // just loaded from all the bytes of one, past the end of its buffer: it may not see the load.
+  Value* chosen(Value* condition, Value* a, Value* b) {
+    auto hidden = [&](Value* v) {
+      const bool folds = v->getType()->isFloatingPointTy() && llvm::isa<llvm::LoadInst>(v);
+      return folds ? b_.CreateFreeze(v) : v;
+    };
+    return b_.CreateSelect(condition, hidden(a), hidden(b));
+  }
+
   // The gate of an access when it is the same for all lanes; null otherwise.
   Value* scalar_gate(const UOp& gate) {
     if (gate.is_scalar()) return value(gate);
@@ -260,7 +270,7 @@ class LlvmRenderer {
       Value* pointer = element_pointer(buffer, address.src(1));
       if (gated) pointer = b_.CreateSelect(value(u.src(2)), pointer, nowhere());
       Value* loaded = from_memory(b_.CreateAlignedLoad(memory_type(d), pointer, align_of(d)), d);
-      return gated ? b_.CreateSelect(value(u.src(2)), loaded, value(u.src(1))) : loaded;
+      return gated ? chosen(value(u.src(2)), loaded, value(u.src(1))) : loaded;
     }
     const Contiguous c = contiguous_access(address);
     KOINE_INVARIANT(c.yes, "a vector load is not contiguous:\n{}", to_text(u));
@@ -477,7 +487,7 @@ class LlvmRenderer {
       case Op::CmpNe:
         return real_in ? b_.CreateFCmpUNE(a(), b()) : b_.CreateICmpNE(a(), b());
       case Op::Where:
-        return b_.CreateSelect(value(u.src(0)), operand(u, 1), operand(u, 2));
+        return chosen(value(u.src(0)), operand(u, 1), operand(u, 2));
       case Op::Mulacc:
         return b_.CreateIntrinsic(llvm::Intrinsic::fma, {type_of(u)}, {a(), b(), value(u.src(2))});
       case Op::Sqrt:
