@@ -34,7 +34,7 @@ struct Held {
 };
 // A copy of fewer costs less than a launch.
 constexpr double least_elements_of_a_part = 256;
-constexpr size_t most_parts = 16;  // each a launch
+constexpr size_t most_slices = 16;  // each a launch
 constexpr int most_rows = 8;       // of a kernel, whose code would grow without bound
 
 class Decider {
@@ -110,7 +110,7 @@ class Decider {
              (part.stored == part.source || !join_of(part.source));
     };
     const auto join = join_of(value);
-    if (!join || join->parts.size() > most_parts ||
+    if (!join || join->parts.size() > most_slices ||
         !std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
         std::none_of(join->parts.begin(), join->parts.end(), is_own))
       return false;
