@@ -35,7 +35,7 @@ struct Held {
 // A copy of fewer costs less than a launch.
 constexpr double least_elements_of_a_part = 256;
 constexpr size_t most_slices = 16;  // each a launch
-constexpr int most_rows = 8;       // of a kernel, whose code would grow without bound
+constexpr int most_rows = 8;        // of a kernel, whose code would grow without bound
 
 class Decider {
  public:
