@@ -74,9 +74,9 @@ class Bufferizer {
  private:
   UOp visit(const UOp& original, const UOp& node) {
     if (original.is(Op::Sink)) return effects(original, node);
-    if (original.is(Op::Store)) return with_source(node, view_of(original.src(0), node.src(0)));
+    if (original.is(Op::Store)) return with_source(node, 0, view_of(original.src(0), node.src(0)));
     if (original.is(Op::After))
-      return settled_after(with_source(node, view_of(original.src(0), node.src(0))));
+      return settled_after(with_source(node, 0, view_of(original.src(0), node.src(0))));
     if (is_call_result(original)) return result_of_call(original, node);
     if (original.is(Op::Call)) return call(node);
     if (original.is(Op::Contiguous)) {
@@ -97,13 +97,7 @@ class Bufferizer {
   static UOp view_of(const UOp& original, const UOp& node) {
     if (!is_movement(original.op())) return node;
     const UOp& view = node.is(Op::After) ? node.src(1).src(1) : node;
-    return with_source(view, view_of(original.src(0), view.src(0)));
-  }
-  static UOp with_source(const UOp& node, const UOp& first) {
-    if (first == node.src(0)) return node;
-    std::vector<UOp> src(node.src().begin(), node.src().end());
-    src[0] = first;
-    return with_sources(node, src);
+    return with_source(view, 0, view_of(original.src(0), view.src(0)));
   }
 
   // --- values ----------------------------------------------------------------------------------
@@ -125,32 +119,33 @@ class Bufferizer {
   // Memory that holds a value.
   UOp fill(const UOp& memory, const UOp& value, std::string_view reason) {
     std::vector<UOp> filling{memory};
-    store_parts(memory, value, filling);
-    return filling.size() == 1 ? filled(memory, value, reason)
-                               : UOp::make(Op::After, filling, std::string(reason));
+    if (!store_parts(memory, value, filling)) return filled(memory, value, reason);
+    return UOp::make(Op::After, filling, std::string(reason));
   }
-  // Of a join that was decided to be filled by its parts, a Store into the slice of each.
-  void store_parts(const UOp& view, const UOp& value, std::vector<UOp>& out) {
+  // Of a join that was decided to be filled by its parts, a Store into the slice of each; false: it
+  // is no such join.
+  bool store_parts(const UOp& view, const UOp& value, std::vector<UOp>& out) {
     const auto join = join_of(value);
     if (!join || std::none_of(join->parts.begin(), join->parts.end(),
                               [](const Join::Part& part) { return is_marked_part(part.source); }))
-      return;
+      return false;
     for (const Join::Part& part : join->parts) {
       const UOp &source = part.source, slice = join->slice(view, part);
       const UOp stored =
           is_marked_part(source) ? substitute(part.stored, {{source, source.src(0)}}) : part.stored;
-      const size_t before = out.size();
-      store_parts(slice, stored, out);  // a part may be a join itself
-      if (out.size() == before) out.push_back(settled(store(slice, stored)));
+      if (!store_parts(slice, stored, out)) out.push_back(settled(store(slice, stored)));
     }
+    return true;
   }
   // Its first source is read from memory.
-  UOp with_memory(const UOp& node) { return with_source(node, in_memory(node.src(0), asked_for)); }
+  UOp with_memory(const UOp& node) {
+    return with_source(node, 0, in_memory(node.src(0), asked_for));
+  }
 
   UOp call(const UOp& node) {
     std::vector<UOp> src(node.src().begin(), node.src().end());
     for (size_t k = 1; k < src.size(); ++k) src[k] = in_memory(src[k], asked_for);
-    return std::equal(src.begin(), src.end(), node.src().begin()) ? node : with_sources(node, src);
+    return with_sources(node, src);
   }
 
   UOp result_of_call(const UOp& original, const UOp& node) {
@@ -184,8 +179,7 @@ class Bufferizer {
   UOp settled_after(const UOp& after) {
     std::vector<UOp> src(after.src().begin(), after.src().end());
     for (size_t k = 1; k < src.size(); ++k) src[k] = settled(src[k]);
-    return std::equal(src.begin(), src.end(), after.src().begin()) ? after
-                                                                   : with_sources(after, src);
+    return with_sources(after, src);
   }
 
   // A dependency, all of whose Stores read before one of them writes.

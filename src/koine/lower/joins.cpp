@@ -18,17 +18,12 @@ bool is_positive_zero(const UOp& fill) {
   return u.is(Op::Const) && u.as<ConstArg>().bits == 0;
 }
 
-bool has_known_sizes(const UOp& shape) {
-  return std::all_of(shape.src().begin(), shape.src().end(),
-                     [](const UOp& size) { return size.is(Op::Const); });
-}
-
 // A Pad along one axis, which all Pads of a join share.
 bool add_pad(Join& join, const UOp& pad, const UOp& shown, bool onto_zero) {
   if (!pad.is(Op::Pad) || !(pad.shape() == join.value.shape())) return false;
   const UOp &source = pad.src(0), &offsets = pad.src(1);
   if (onto_zero && (pad.src().size() != 4 || !is_positive_zero(pad.src(3)))) return false;
-  if (!has_known_sizes(source.shape()) || !has_known_sizes(offsets)) return false;
+  if (!source.has_concrete_shape()) return false;
   int64_t axis = -1;
   for (size_t i = 0; i < pad.rank(); ++i) {
     if (source.dim(i) == pad.dim(i)) continue;
@@ -38,6 +33,7 @@ bool add_pad(Join& join, const UOp& pad, const UOp& shown, bool onto_zero) {
   if (axis < 0 || (!join.parts.empty() && axis != join.axis)) return false;
   join.axis = axis;
   const auto i = static_cast<size_t>(axis);
+  if (!offsets.src(i).is(Op::Const)) return false;
   // As the sum makes it of -0.
   const bool rounds = onto_zero && is_float(source.dtype());
   join.parts.push_back({source, rounds ? add(source, pad.src(3)) : source,
@@ -134,7 +130,7 @@ std::optional<Join> join_of(const UOp& value) {
   const bool is_join = value.is(Op::Where) ? read_cat(out)
                        : value.is(Op::Add) ? read_sum(out)
                                            : read_stack(out);
-  if (!is_join || !has_known_sizes(value.shape()) || !fill_the_axis(out)) return std::nullopt;
+  if (!is_join || !value.has_concrete_shape() || !fill_the_axis(out)) return std::nullopt;
   return out;
 }
 
