@@ -35,6 +35,16 @@ void in_both_modes(const std::function<void()>& action) {
   }
 }
 
+Tensor small(const Shape& shape, uint64_t salt) {
+  std::mt19937_64 random(test_seed() + salt);
+  int64_t n = 1;
+  for (const int64_t s : shape) n *= s;
+  std::vector<float> data;
+  for (int64_t i = 0; i < n; ++i)
+    data.push_back(static_cast<float>(static_cast<int64_t>(random() % 2001) - 1000) / 500.0f);
+  return Tensor::from(data, shape);
+}
+
 Array array_of(const UOp& buffer) {
   const auto memory = memory_of(buffer);
   Array a{buffer.dtype(), present_sizes(buffer), {}, {}};

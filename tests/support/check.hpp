@@ -19,6 +19,9 @@ Options strict_options();
 /// Runs `action` in strict mode, then in default mode, whatever the environment says.
 void in_both_modes(const std::function<void()>& action);
 
+/// Random numbers between -2 and 2, by the test's seed.
+Tensor small(const Shape& shape, uint64_t salt = 0);
+
 /// Memory of a realized Buffer as an Array.
 Array array_of(const UOp& buffer);
 /// Buffers with memory below a graph, bound to their contents.

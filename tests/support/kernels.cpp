@@ -54,6 +54,12 @@ Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
   return array_of(program.arguments[0]);  // the destination of the first value
 }
 
+int count_ops(const UOp& graph, Op op) {
+  int n = 0;
+  for (const UOp& u : toposort(graph)) n += u.is(op);
+  return n;
+}
+
 UOp with_swapped_operands(const UOp& value, std::mt19937_64& random) {
   return transform_graph(value, [&](const UOp&, const UOp& node) {
     const bool commutes = node.is(Op::Add) || node.is(Op::Mul) || node.is(Op::And) ||

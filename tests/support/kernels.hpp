@@ -36,6 +36,8 @@ class GuardedMemory {
 Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
                   const KernelEdits& edits);
 
+/// How many nodes of a graph are of an op.
+int count_ops(const UOp& graph, Op op);
 /// The same value with the operands of some commutative ops exchanged.
 UOp with_swapped_operands(const UOp& value, std::mt19937_64& random);
 /// Operations and bytes of each kernel that would run for values, ascending.

@@ -1,4 +1,4 @@
-// Compositions and the stages: rows C, L and O of the specification.
+// The stages: rows L and O of the specification.
 #include <bit>
 #include <cmath>
 #include <ctime>
@@ -6,6 +6,7 @@
 #include "c_text.hpp"
 #include "check.hpp"
 #include "graphs.hpp"
+#include "kernels.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -22,22 +23,6 @@
 
 namespace koine::test {
 namespace {
-
-Tensor small(const Shape& shape, uint64_t salt = 0) {
-  std::mt19937_64 random(test_seed() + salt);
-  int64_t n = 1;
-  for (const int64_t s : shape) n *= s;
-  std::vector<float> data;
-  for (int64_t i = 0; i < n; ++i)
-    data.push_back(static_cast<float>(static_cast<int64_t>(random() % 2001) - 1000) / 500.0f);
-  return Tensor::from(data, shape);
-}
-
-int count_ops(const UOp& graph, Op op) {
-  int n = 0;
-  for (const UOp& u : toposort(graph)) n += u.is(op);
-  return n;
-}
 
 // Runs a kernel's linear program in the interpreter on copies of its buffers.
 Array run_linear(const UOp& linear, const UOp& out, const std::vector<UOp>& inputs) {
@@ -64,213 +49,6 @@ Array run_linear(const UOp& linear, const UOp& out, const std::vector<UOp>& inpu
 }
 
 }  // namespace
-
-TEST(compositions, spec_C_gemm) {
-  const int64_t m = 24, n = 32, k = 40;
-  const Tensor a = small({m, k}), b = small({k, n}, 1);
-  const Tensor c = (a.reshape({m, k, 1}) * b.reshape({1, k, n})).sum({1});
-  EXPECT_EQ(kernel_count({c}), 1);
-  EXPECT_EQ(kernel_count({a.matmul(b).relu()}), 1) << "the epilogue is fused";
-  expect_same_everywhere(c);
-  const auto x = a.tolist<double>(), y = b.tolist<double>(), z = a.matmul(b).tolist<double>();
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = 0;
-      for (int64_t r = 0; r < k; ++r)
-        sum += x[static_cast<size_t>(i * k + r)] * y[static_cast<size_t>(r * n + j)];
-      ASSERT_NEAR(z[static_cast<size_t>(i * n + j)], sum, 1e-4);
-    }
-}
-
-TEST(compositions, spec_C_arange) {
-  for (const int64_t n : {1, 2, 7, 10, 100}) {
-    const Tensor a = Tensor::arange(n);
-    const auto kernels = schedule({a.uop()});
-    ASSERT_EQ(kernels.size(), 1u);
-    EXPECT_EQ(count_ops(kernels[0].ast, Op::Reduce), 0) << "the sum folds to an index expression";
-    EXPECT_EQ(count_ops(kernels[0].ast, Op::Load), 0);
-    std::vector<int> want(static_cast<size_t>(n));
-    for (size_t i = 0; i < want.size(); ++i) want[i] = static_cast<int>(i);
-    EXPECT_EQ(a.tolist<int>(), want);
-  }
-  EXPECT_TRUE(Tensor::arange(0).tolist<int>().empty());
-  EXPECT_EQ(Tensor::arange(2, 11, 3).tolist<int>(), (std::vector<int>{2, 5, 8}));
-  EXPECT_EQ(Tensor::arange(5, 0, -2).tolist<int>(), (std::vector<int>{5, 3, 1}));
-}
-
-namespace {
-Options options_with(IndexMode mode) {
-  Options o = options();
-  o.index = mode;
-  return o;
-}
-}  // namespace
-
-TEST(compositions, spec_C_gather_spec_amend_31) {
-  const int64_t k = 50;
-  const double inf = std::numeric_limits<double>::infinity();
-  std::vector<float> table(static_cast<size_t>(k), 1.5f);
-  table[7] = static_cast<float>(inf);
-  const Tensor t = Tensor::from(table, {k}), idx = Tensor::from<int32_t>({3, 0, 49, 50, -1, 3});
-  // As the specification writes it: a one-hot mask, a product, a sum.
-  const Tensor mask =
-      (Tensor::arange(k).reshape({k, 1}) == idx.reshape({1, -1})).cast(DType::Float32);
-  const Tensor out = (t.reshape({k, 1}) * mask).sum({0});
-  const auto kernels = schedule({out.uop()});
-  ASSERT_EQ(kernels.size(), 1u);
-  EXPECT_EQ(count_ops(kernels[0].ast, Op::Reduce), 0) << "no loop over the table is left";
-  EXPECT_EQ(count_ops(kernels[0].ast, Op::Load), 2);
-  EXPECT_EQ(out.tolist<float>(), (std::vector<float>{1.5f, 1.5f, 1.5f, 0, 0, 1.5f}))
-      << "inf at an unselected row is not read; out of range reads 0";
-  // Tensor.gather selects, so it holds in strict mode too.
-  const OptionScope scope(options_with(IndexMode::Fill));
-  expect_same_everywhere(t.gather(0, idx));
-}
-
-// Scalar operations that computing a value costs, by the engine's own count while it runs. (At
-// least one: the value was not there before.)
-double operations_of(const Tensor& value) {
-  reset_counters();
-  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, {}, 1)});
-  EXPECT_GE(counters().operations, 1);
-  return counters().operations;
-}
-
-TEST(compositions, spec_C_scat) {
-  const int64_t k = 300, d = 500;
-  std::mt19937_64 random(test_seed());
-  std::vector<int32_t> where_to;
-  for (int64_t i = 0; i < d; ++i) where_to.push_back(static_cast<int32_t>(random() % 310) - 5);
-  const Tensor t = small({k}), v = small({d}, 1), idx = Tensor::from(where_to, {d});
-  // As the specification writes it.
-  const Tensor mask =
-      (Tensor::arange(k).reshape({k, 1}) == idx.reshape({1, d})).cast(DType::Float32);
-  const Tensor out = t + (mask * v.reshape({1, d})).sum({1});
-  EXPECT_LE(operations_of(out), 8.0 * (k + d)) << "work is linear, not k * d";
-  std::vector<float> sums(static_cast<size_t>(k), 0.0f);
-  const auto values = v.tolist<float>(), base = t.tolist<float>();
-  for (size_t i = 0; i < values.size(); ++i)
-    if (where_to[i] >= 0 && where_to[i] < k) sums[static_cast<size_t>(where_to[i])] += values[i];
-  const auto got = out.tolist<float>();
-  for (size_t i = 0; i < sums.size(); ++i) ASSERT_EQ(got[i], base[i] + sums[i]) << i;
-  // The library's form, in rows, and the gradient of an embedding, which is one.
-  const OptionScope scope(options_with(IndexMode::Fill));
-  expect_same_everywhere(t.scatter_add(0, idx, v));
-  Tensor table = small({40, 6}, 2);
-  const Tensor rows = Tensor::from<int32_t>({3, 3, 39, 0, 7});
-  const Tensor grad = (table.index_select(0, rows) * small({5, 6}, 3)).sum().gradient({table})[0];
-  EXPECT_LE(operations_of(grad), 12.0 * (40 + 5) * 6);
-  expect_same_everywhere(grad);
-}
-
-TEST(compositions, spec_C_scat_the_last_write_wins_in_linear_work) {
-  const int64_t k = 300, d = 500;
-  std::mt19937_64 random(test_seed());
-  std::vector<int32_t> where_to;
-  for (int64_t i = 0; i < d; ++i) where_to.push_back(static_cast<int32_t>(random() % 310));
-  const Tensor t = small({k}), v = small({d}, 1), idx = Tensor::from(where_to, {d});
-  const OptionScope scope(options_with(IndexMode::Fill));
-  const Tensor out = t.scatter(0, idx, v);
-  EXPECT_LE(operations_of(out), 8.0 * (k + d));
-  auto expected = t.tolist<float>();
-  const auto values = v.tolist<float>();
-  for (size_t i = 0; i < values.size(); ++i)
-    if (where_to[i] < k) expected[static_cast<size_t>(where_to[i])] = values[i];
-  EXPECT_EQ(out.tolist<float>(), expected);
-  expect_same_everywhere(out);
-  Tensor set = t.clone();
-  set.setitem({idx.clip(0, k - 1)}, v);
-  EXPECT_LE(operations_of(set), 17.0 * (k + d)) << "with the clip of its positions";
-  // Along each axis of a matrix, with fewer indices than the matrix has rows and columns.
-  std::vector<int32_t> few;
-  for (int64_t i = 0; i < 20; ++i) few.push_back(static_cast<int32_t>(random() % 6));
-  const Tensor m = small({6, 7}), source = small({4, 5}, 2), at = Tensor::from(few, {4, 5});
-  for (const int64_t axis : {0, 1}) {
-    auto want = m.tolist<float>();
-    const auto from = source.tolist<float>();
-    const auto place = at.tolist<int>();
-    for (size_t i = 0; i < 4; ++i)
-      for (size_t j = 0; j < 5; ++j) {
-        const auto p = static_cast<size_t>(place[i * 5 + j]);
-        want[axis == 0 ? p * 7 + j : i * 7 + p] = from[i * 5 + j];
-      }
-    EXPECT_EQ(m.scatter(axis, at, source).tolist<float>(), want) << axis;
-    expect_same_everywhere(m.scatter(axis, at, source));
-  }
-}
-
-// Each element folds once more, whether its place and value depend on all of the fold's ranges or
-// not: strict sums of equal floats stay loops.
-TEST(compositions, spec_C_scat_equal_values_fold_as_often_as_they_stand) {
-  const Tensor values = Tensor::from<float>({1, 2, 4, 8}), at = Tensor::from<int32_t>({2, 0, 2, 1});
-  const Tensor hits =
-      (Tensor::arange(3).reshape({3, 1, 1}) == at.reshape({1, 4, 1})).expand({3, 4, 5});
-  const Tensor sums = Tensor::where(hits, values.reshape({1, 4, 1}), Tensor::zeros({})).sum({1, 2});
-  const std::vector<float> expected{10, 40, 25};
-  EXPECT_EQ(sums.tolist<float>(), expected);
-  {
-    const OptionScope scope(strict_options());
-    EXPECT_EQ(Tensor::where(hits, values.reshape({1, 4, 1}), Tensor::zeros({}))
-                  .sum({1, 2})
-                  .tolist<float>(),
-              expected);
-  }
-  expect_same_everywhere(sums);
-}
-
-// Folds by index of every kind: those that misses change keep their loops.
-TEST(compositions, spec_C_scat_random_folds_by_index) {
-  std::mt19937_64 random(test_seed());
-  auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
-  const DType dtypes[] = {DType::Int8,   DType::UInt8,   DType::Int32,   DType::Int64,
-                          DType::UInt64, DType::Float16, DType::Float32, DType::Bool};
-  const int64_t cases = test_cases(150);
-  for (int64_t i = 0; i < cases; ++i) {
-    const int64_t k = 1 + below(9), d = below(12), rows = 1 + below(3);
-    const DType dtype = dtypes[below(8)];
-    const bool add = below(2) == 0 && dtype != DType::Bool;
-    std::vector<int32_t> at;
-    for (int64_t j = 0; j < d; ++j) at.push_back(static_cast<int32_t>(below(k + 4)) - 2);
-    const Tensor places = Tensor::from(at, {1, 1, d}).cast(below(2) ? DType::Int32 : DType::Int64),
-                 value = below(3) == 0 ? Tensor::arange(1, d + 1).reshape({1, 1, d}).cast(dtype)
-                                       : Tensor(random_leaf(random, {rows, 1, d}, dtype)),
-                 miss = Tensor(constant_int(dtype, below(2) == 0 ? 0 : below(4) - 2));
-    Tensor hit = places == Tensor::arange(0, k, 1, places.dtype()).reshape({1, k, 1});
-    if (below(3) == 0)
-      hit = hit.bitwise_and(Tensor(random_leaf(random, {rows, 1, d}, DType::Bool)));
-    const Tensor picked = below(2) == 0 ? Tensor::where(hit, value, miss)
-                                        : Tensor::where(hit.logical_not(), miss, value);
-    if (d == 0 && !add) continue;  // a maximum of nothing is refused
-    Tensor folded = add ? picked.sum({2}) : picked.max({2});
-    if (below(2) == 0) folded = folded + folded;
-    SCOPED_TRACE(fmt::format("KOINE_TEST_SEED={} case {}", test_seed(), i));
-    expect_same_everywhere(folded);
-    if (HasFailure()) break;
-  }
-}
-
-TEST(compositions, scatter_add_and_scatter) {
-  const OptionScope scope(options_with(IndexMode::Fill));
-  const Tensor t = Tensor::zeros({5}), idx = Tensor::from<int32_t>({1, 1, 4, 9, 0}),
-               v = Tensor::from<float>({1, 2, 3, 4, 5});
-  EXPECT_EQ(t.scatter_add(0, idx, v).tolist<float>(), (std::vector<float>{5, 3, 0, 0, 3}));
-  EXPECT_EQ(Tensor::ones({5}).scatter(0, idx, v).tolist<float>(),
-            (std::vector<float>{5, 2, 1, 1, 3}));
-}
-
-// A sum starts from 0, so in strict mode a sum of -0 is 0; a gathered -0 stays -0 by default.
-TEST(compositions, sums_of_minus_zero) {
-  const Tensor x = Tensor::from<float>({-0.0F, 1}), idx = Tensor::from<int32_t>({0, 1, 0});
-  for (const DType d : {DType::Float16, DType::Float32, DType::Float64}) {
-    const Tensor zeros = Tensor(constant(d, -0.0)).expand({4, 3});
-    expect_same_everywhere(zeros.sum({1}));
-    expect_same_everywhere(zeros.tril().sum({1}));
-    expect_same_everywhere((x.cast(d).pad({{0, 3}}) * Tensor(-2.0)).reshape({5, 1}).sum({1}));
-    expect_same_everywhere(x.cast(d).gather(0, idx));
-    expect_same_everywhere(x.cast(d).scatter_add(0, idx, zeros[0]));
-    EXPECT_TRUE(std::signbit(x.cast(d).gather(0, idx).tolist<double>()[0]));
-  }
-}
 
 TEST(stages, spec_L1_programs_are_stateless) {
   auto program = [](const Tensor& x) {

@@ -1,26 +1,13 @@
 // Values put together from others (cat, stack, sums of pads): parts that fold are computed straight
 // into their slices of memory.
-#include "koine/lower/joins.hpp"
 #include "check.hpp"
-#include "kernels.hpp"
-#include "koine/ir/build.hpp"
-#include "koine/ir/effects.hpp"
-#include "koine/ir/graph.hpp"
 
 namespace koine::test {
 namespace {
 
-Tensor numbers(const Shape& shape, uint64_t salt) {
-  std::mt19937_64 random(test_seed() + salt);
-  int64_t count = 1;
-  for (const int64_t s : shape) count *= s;
-  std::vector<float> data;
-  for (int64_t i = 0; i < count; ++i) data.push_back(static_cast<float>(random() % 401) / 64 - 3);
-  return Tensor::from(data, shape).realize();
-}
-// Of shape (rows, columns), where both are known to be large enough for a kernel of its own.
+// Of shape (rows, columns).
 Tensor product(int64_t rows, int64_t columns, uint64_t salt, int64_t depth = 2) {
-  return numbers({rows, depth}, salt).matmul(numbers({depth, columns}, salt + 1));
+  return small({rows, depth}, salt).matmul(small({depth, columns}, salt + 1));
 }
 // Largest values of rows, some of them NaN, some -0.
 Tensor largest(int64_t rows, int64_t columns, uint64_t salt) {
@@ -62,7 +49,7 @@ TEST(joins, products_are_computed_into_their_slices) {
 
 // Each part has the loops of its own shape.
 TEST(joins, parts_beside_one_that_folds_have_kernels) {
-  const Tensor a = product(16, 20, 11), x = numbers({16, 20}, 13), y = numbers({16, 3}, 15);
+  const Tensor a = product(16, 20, 11), x = small({16, 20}, 13), y = small({16, 3}, 15);
   expect_cases({
       {"one product", Tensor::cat({a, x + 1}, 1), 2},
       {"several others", Tensor::cat({x + 1, a, y.exp(), y * 2}, 1), 4},
@@ -106,7 +93,7 @@ TEST(joins, a_part_that_others_read_keeps_its_memory) {
 }
 
 TEST(joins, joins_of_joins_are_filled_part_by_part) {
-  const Tensor x = numbers({16, 20}, 71);
+  const Tensor x = small({16, 20}, 71);
   auto both = [](uint64_t salt) {
     return Tensor::cat({product(16, 20, salt), product(16, 20, salt + 2)}, 1);
   };
@@ -124,8 +111,8 @@ TEST(joins, small_parts_are_copied) {
 }
 
 TEST(joins, a_join_may_be_assigned_to_what_it_reads) {
-  Tensor x = numbers({32, 20}, 61);
-  const Tensor w = numbers({20, 20}, 63);
+  Tensor x = small({32, 20}, 61);
+  const Tensor w = small({20, 20}, 63);
   auto half = [&](int64_t from) { return x.shrink({{from, from + 16}, {0, 20}}); };
   const Tensor expected = Tensor::cat({half(16).matmul(w), half(0) + 1}, 0).realize();
   x.assign(Tensor::cat({half(16).matmul(w), half(0) + 1}, 0));
