@@ -405,7 +405,7 @@ class TensorInterpreter {
     Array numbers{DType::Int64, buffer.sizes, {}, {}};
     for (int64_t i = 1; i <= buffer.numel(); ++i) numbers.data.push_back(static_cast<Bits>(i));
     UOp places = param(0, base.shape(), DType::Int64);
-    Bindings inner = bindings_;
+    Bindings inner = bound_variables();
     inner.insert_or_assign(places, std::move(numbers));
     for (; !chain.empty(); chain.pop_back()) {
       const UOp& step = chain.back();
@@ -429,14 +429,20 @@ class TensorInterpreter {
     if (source.is(Op::Tuple)) return of(source.src(index));
     const UOp& body = source.src(0);
     const auto arguments = source.src().subspan(1);
-    Bindings inner;
+    Bindings inner = bound_variables();
     for (const auto& [variable, size] : variables_from(body, arguments))
-      inner.emplace(variable, of(size));
+      inner.insert_or_assign(variable, of(size));
     for (const auto& [slot, p] : params_of(body))
-      inner.emplace(p, of(arguments[static_cast<size_t>(slot)]));
-    for (const auto& [p, array] : bindings_)
-      if (p.is(Op::Param) && p.as<BufferArg>().slot < 0) inner.emplace(p, array);  // Variables
+      inner.insert_or_assign(p, of(arguments[static_cast<size_t>(slot)]));
     return interpret(body.src(index), inner);
+  }
+
+  // What shapes and bounds are made of.
+  Bindings bound_variables() const {
+    Bindings out;
+    for (const auto& [p, array] : bindings_)
+      if (is_variable(p)) out.emplace(p, array);
+    return out;
   }
 
   Array call_result(const UOp& u) {
