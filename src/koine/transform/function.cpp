@@ -6,6 +6,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/tag.hpp"
 #include "koine/ir/validity.hpp"
@@ -56,8 +57,10 @@ UOp in_memory(const UOp& value) {
   return UOp::make(Op::Contiguous, {value}, {}, tag::unless_invalid);
 }
 
-// What only repeats elements stays outside of the memory.
+// What only repeats elements stays outside of the memory. What is memory stays itself: the body may
+// hold what stores into it.
 UOp argument_in_memory(const UOp& value) {
+  if (value.is(Op::Buffer) || is_private_copy(value)) return value;
   if (value.is(Op::Expand)) return expand(argument_in_memory(value.src(0)), value.src(1));
   const OpMask memory = mask_of(Op::Buffer) | mask_of(Op::Param);
   return (value.node()->ops_below & memory) == 0 ? value : in_memory(value);
