@@ -192,21 +192,24 @@ TEST(functions, spec_F4_a_precompiled_body_holds_writes_to_what_it_captures) {
     Tensor y = x * Tensor(1.5);
     y[{Slice{{}, {}, 2}}].assign(x[{Slice{{}, {}, 2}}] * Tensor(4.0));
     const auto f = koine::function([&](const Tensor& t) { return t * y.sum(); }, how);
-    const Tensor loss = f(x).sum();
+    const Tensor loss = f(x).sum() + y.sum();  // the same state inside and outside
     const float value = loss.item<float>();
     return std::pair(value, loss.gradient({x})[0].tolist<float>());
   };
   // y is 4, -3, 12 and its sum 13; that of x is 2.
-  const std::pair want(26.0F, std::vector<float>{21, 16, 21});
+  const std::pair want(39.0F, std::vector<float>{25, 17.5, 25});
   EXPECT_EQ(run(Resolve::Substitute), want);
   EXPECT_EQ(run(Resolve::Precompile), want);
   // Memory that the user named is written where it is.
-  const UOp memory = Tensor::from<float>({1, 2, 3}).uop();
-  const UOp written = after(memory, {store(memory, Tensor::from<float>({4, 5, 6}).uop())});
   for (const Resolve how : {Resolve::Substitute, Resolve::Precompile}) {
-    const Tensor two = Tensor::from<float>({2}).realize();
-    const auto f = koine::function([&](const Tensor& t) { return t * Tensor(written); }, how);
-    EXPECT_EQ(f(two).tolist<float>(), (std::vector<float>{8, 10, 12}));
+    const UOp memory = Tensor::zeros({3}).clone().realize().uop();
+    const UOp call = make_function(
+        [&](const std::vector<UOp>& in) {
+          return std::vector<UOp>{after(memory, {store(memory, in[0])})};
+        },
+        {Tensor::from<float>({4, 5, 6}).uop()}, how);
+    EXPECT_EQ(Tensor(get_tuple(call, 0)).tolist<float>(), (std::vector<float>{4, 5, 6}));
+    EXPECT_EQ(Tensor(memory).tolist<float>(), (std::vector<float>{4, 5, 6}));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "koine/ir/call.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/tag.hpp"
 #include "koine/ir/validity.hpp"
 
@@ -60,7 +61,8 @@ UOp in_memory(const UOp& value) {
 // What only repeats elements stays outside of the memory. What is memory stays itself: the body may
 // hold what stores into it.
 UOp argument_in_memory(const UOp& value) {
-  if (value.is(Op::Buffer) || is_private_copy(value)) return value;
+  const UOp& base = strip_after(value);
+  if (base.is(Op::Buffer) || is_private_copy(base)) return value;
   if (value.is(Op::Expand)) return expand(argument_in_memory(value.src(0)), value.src(1));
   const OpMask memory = mask_of(Op::Buffer) | mask_of(Op::Param);
   return (value.node()->ops_below & memory) == 0 ? value : in_memory(value);
@@ -96,29 +98,31 @@ bool can_be_argument(const UOp& u) { return u.dtype() != DType::Void && u.dtype(
 // What a body reads from outside, each value as large as can be: whoever holds one may ask for the
 // gradient with respect to it (amendment C33).
 std::vector<UOp> captured_values(const UOp& body, const std::vector<UOp>& own) {
-  std::unordered_set<UOp> computed(own.begin(), own.end()), outside, listed;
-  std::vector<UOp> out;
-  auto capture = [&](const UOp& value) {
-    if (listed.insert(value).second) out.push_back(value);
-  };
-  for (const UOp& u : toposort_outside_bodies(body)) {
-    bool inside = computed.contains(u) || u == body, reads = is_outside(u);
+  const NodeList order = toposort_outside_bodies(body);
+  std::unordered_set<UOp> inside(own.begin(), own.end()), reading, listed;
+  for (const UOp& u : order) {
+    bool computed = u == body, reads = is_outside(u);
     for (const UOp& s : u.src()) {
-      inside = inside || computed.contains(s);
-      reads = reads || outside.contains(s);
+      computed = computed || inside.contains(s);
+      reads = reads || reading.contains(s);
     }
-    const bool effect =
-        !can_be_argument(u) && !u.is(Op::Function) && !u.is(Op::Call) && !u.is(Op::Tuple);
-    if (!inside && !(reads && effect)) {
-      if (reads) outside.insert(u);
-      continue;
-    }
-    computed.insert(u);
+    if (computed) inside.insert(u);
+    if (reads) reading.insert(u);
+  }
+  // What can be no argument is computed where it is used.
+  for (size_t k = order.size(); k-- > 0;)
+    if (inside.contains(order[k]))
+      for (const UOp& s : order[k].src())
+        if (reading.contains(s) && !can_be_argument(s)) inside.insert(s);
+  std::vector<UOp> out;
+  for (const UOp& u : order) {
+    if (!inside.contains(u)) continue;
     for (size_t i = 0; i < u.src().size(); ++i) {
       UOp value = u.src(i);
       if ((u.is(Op::Store) || u.is(Op::After)) && i == 0)  // stays a view of its memory
         while (is_movement(value.op())) value = value.src(0);
-      if (outside.contains(value)) capture(value);
+      if (reading.contains(value) && !inside.contains(value) && listed.insert(value).second)
+        out.push_back(value);
     }
   }
   return out;
