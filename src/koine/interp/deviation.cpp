@@ -150,7 +150,7 @@ Deviating deviate(const UOp& node, Bits result, std::span<const Deviating> opera
 }
 
 Fold::Fold(Op op, DType dtype, Liberties liberties)
-    : op_(op), dtype_(dtype), liberties_(liberties) {
+    : op_(op), dtype_(dtype), fold_(op, dtype, dtype), liberties_(liberties) {
   from_identity_ = identity_of(op, dtype).as<ConstArg>().bits;
 }
 
@@ -160,17 +160,13 @@ void Fold::start_from(const Deviating& value) {
 }
 
 void Fold::add(const Deviating& value) {
-  auto folded = [&](Bits onto) {
-    const Bits operands[] = {onto, value.bits};
-    return interpret_scalar(op_, dtype_, dtype_, operands);
-  };
   if (count_ == 0) {
     first_ = from_first_ = value.bits;
     first_deviation_ = value.deviation;
   } else {
-    from_first_ = folded(from_first_);
+    from_first_ = fold_(from_first_, value.bits);
   }
-  from_identity_ = folded(from_identity_);
+  from_identity_ = fold_(from_identity_, value.bits);
   ++count_;
   if (!liberties_.any()) return;
   deviations_ += value.deviation;
@@ -188,12 +184,14 @@ void Fold::add_float(const Deviating& value, double x) {
     return;
   }
   magnitude_ += std::abs(x);
+  if (op_ == Op::Max) return;
+  const auto [last, digits] = significant(x);
+  lowest_bit_ = std::min(lowest_bit_, last);
+  if (op_ == Op::Add) return;
+  digits_ += digits;
   const double logarithm = std::log2(std::abs(x));
   (logarithm > 0 ? grows_ : shrinks_) += logarithm;
   relative_ += value.deviation < std::abs(x) / 2 ? 2 * value.deviation / std::abs(x) : undetermined;
-  const auto [last, digits] = significant(x);
-  lowest_bit_ = std::min(lowest_bit_, last);
-  digits_ += digits;
 }
 
 double Fold::sum_deviation(double result) const {

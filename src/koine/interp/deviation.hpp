@@ -39,6 +39,7 @@ class Fold {
 
   Op op_;
   DType dtype_;
+  ScalarOp fold_;
   Liberties liberties_;
   int64_t count_ = 0;
   Bits first_ = 0, from_first_ = 0, from_identity_ = 0;

@@ -6,6 +6,7 @@
 #include "koine/base/options.hpp"
 #include "koine/interp/call.hpp"
 #include "koine/interp/interp.hpp"
+#include "koine/interp/scalar.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
@@ -199,6 +200,7 @@ class TensorInterpreter {
     }
     if (masked) out.valid.resize(out.data.size());
     const DType dtype = in[u.is(Op::Where) ? 1 : 0]->dtype;
+    const ScalarOp compute(u.op(), u.dtype(), dtype, u.arg());
     Coordinates c(out.sizes);
     Bits operands[3] = {};
     for (size_t i = 0; i < out.data.size(); ++i, c.next()) {
@@ -212,8 +214,7 @@ class TensorInterpreter {
       }
       if (u.is(Op::Where))  // only the chosen side counts
         valid = element_valid[0] && element_valid[(operands[0] & 1) != 0 ? 1 : 2];
-      out.data[i] = interpret_scalar(u.op(), u.dtype(), dtype,
-                                     std::span<const Bits>(operands, count), u.arg());
+      out.data[i] = compute(operands[0], operands[1], operands[2]);
       if (masked) out.valid[i] = valid;
     }
     return out;
@@ -356,12 +357,12 @@ class TensorInterpreter {
     Sizes strides = strides_of(out.sizes);
     for (const int64_t axis : arg.axes) strides[static_cast<size_t>(axis)] = 0;
     const bool single = in.data.size() == out.data.size();
+    const ScalarOp fold(arg.op, u.dtype(), u.dtype());
     Coordinates c(in.sizes);
     for (size_t i = 0; i < in.data.size(); ++i, c.next()) {
       if (!in.is_valid(i)) continue;
       Bits& acc = out.data[static_cast<size_t>(offset_of(c.at(), strides))];
-      const Bits operands[] = {acc, in.data[i]};
-      acc = single ? in.data[i] : interpret_scalar(arg.op, u.dtype(), u.dtype(), operands);
+      acc = single ? in.data[i] : fold(acc, in.data[i]);
     }
     return out;
   }

@@ -25,11 +25,12 @@ size_t ValueOp::value_sources(const UOp& node) {
   return node.src().size();
 }
 
-ValueOp::ValueOp(const UOp& node) : node_(node), elementwise_(is_elementwise(node.op())) {
+ValueOp::ValueOp(const UOp& node) : node_(node) {
   const bool accesses = node.is(Op::Load) || node.is(Op::Store);
   count_ = product_of(sizes_of(accesses ? node.src(0) : node));
-  if (elementwise_) {
-    in_ = node.src(node.is(Op::Where) ? 1 : 0).dtype();
+  if (is_elementwise(node.op()) || node.is(Op::Bitcast)) {
+    each_.emplace(node.op(), node.dtype(), node.src(node.is(Op::Where) ? 1 : 0).dtype(),
+                  node.arg());
     for (size_t k = 0; k < node.src().size(); ++k) broadcast(k, node.src(k), node);
   } else if (accesses) {
     for (size_t k = 1; k < node.src().size(); ++k) broadcast(k, node.src(k), node.src(0));
@@ -79,12 +80,11 @@ void ValueOp::movement() {
 
 Lanes ValueOp::compute(std::span<const Lanes* const> operands) const {
   Lanes out(count_);
-  if (elementwise_) {
+  if (each_) {
     Bits values[3] = {};
     for (size_t i = 0; i < count_; ++i) {
       for (size_t k = 0; k < operands.size(); ++k) values[k] = (*operands[k])[from(k, i)];
-      out[i] = interpret_scalar(node_.op(), node_.dtype(), in_,
-                                std::span<const Bits>(values, operands.size()), node_.arg());
+      out[i] = (*each_)(values[0], values[1], values[2]);
     }
     return out;
   }
@@ -93,11 +93,6 @@ Lanes ValueOp::compute(std::span<const Lanes* const> operands) const {
     case Op::Reshape:
     case Op::Shrink:
       for (size_t i = 0; i < count_; ++i) out[i] = (*operands[0])[from(0, i)];
-      return out;
-    case Op::Bitcast:
-      for (size_t i = 0; i < count_; ++i)
-        out[i] = interpret_scalar(Op::Bitcast, node_.dtype(), node_.src(0).dtype(),
-                                  std::span<const Bits>(&(*operands[0])[i], 1));
       return out;
     case Op::Stack:
       out.clear();

@@ -2,10 +2,12 @@
 #include <absl/container/inlined_vector.h>
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "koine/interp/interp.hpp"
+#include "koine/interp/scalar.hpp"
 
 namespace koine {
 
@@ -36,8 +38,7 @@ class ValueOp {
   void movement();
 
   UOp node_;
-  DType in_ = DType::Void;
-  bool elementwise_ = false;
+  std::optional<ScalarOp> each_;  // of an op that computes each element by itself
   size_t count_ = 1;
   std::vector<std::vector<uint32_t>> maps_;  // of an operand; empty: element i
 };
