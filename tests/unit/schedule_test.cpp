@@ -152,6 +152,36 @@ TEST(schedule, spec_C38_a_kernel_holds_one_product) {
   EXPECT_EQ(decisions({y.matmul(a) + y.sum(1, true)}), Decisions{}) << "a sum is no product";
 }
 
+// A fold over n elements into k places costs n + k where it is all that a kernel stores.
+TEST(schedule, spec_C38_a_fold_by_index_is_alone_in_its_kernel) {
+  const Tensor at = Tensor::from<int32_t>({3, 1, 1, 0, 2, 3}).realize(), x = filled({6}),
+               one_hot = Tensor::arange(4).reshape({4, 1}) == at;
+  const Tensor hist = Tensor::where(one_hot, x, Tensor(0.0)).sum(1);
+  const Decisions alone{{"Reduce", "a fold by index"}};
+  EXPECT_EQ(decisions({hist}), Decisions{}) << "an output";
+  EXPECT_EQ(decisions({hist.contiguous()}), Decisions{});
+  EXPECT_EQ(decisions({hist.reshape({2, 2}).transpose()}), Decisions{}) << "stored elsewhere";
+  EXPECT_EQ(decisions({hist + 1.0}), alone);
+  EXPECT_EQ(decisions({Tensor(1.0) + hist.flip({0})}), alone);
+  EXPECT_EQ(decisions({(hist * hist).sum(0)}), alone);
+  EXPECT_EQ(decisions({hist.pad({{1, 0}})}).size(), 1u);
+  EXPECT_EQ(decisions({one_hot.max(1).logical_not()}), alone) << "which places are hit";
+  EXPECT_EQ(decisions({hist.shrink({{1, 2}}) + 1.0}), Decisions{}) << "one place costs n";
+  // Places that the program makes itself, and what is no test of equality.
+  const Tensor back = Tensor::arange(6).flip({0}), place = Tensor::arange(6).reshape({6, 1});
+  EXPECT_EQ(decisions({Tensor::where(place == back, x, Tensor(0.0)).sum(1) + 1.0}), Decisions{})
+      << "each is read where it belongs";
+  EXPECT_EQ(decisions({Tensor::where(place < at, x, Tensor(0.0)).sum(1) + 1.0}), Decisions{});
+  // Two Stores of one kernel: each would fill and fold in loops of its own.
+  const UOp p = filled({4}).uop(), q = filled({4}).uop();
+  const UOp both = group(std::vector<UOp>{store(p, hist.uop()), store(q, (hist + 1.0).uop())});
+  size_t folds = 0;
+  for (const UOp& u :
+       toposort(decide(make_validity_explicit(callify({after(p, {both})}, {UOp()}).body))))
+    folds += u.is(Op::Contiguous) && u.as<std::string>() == "a fold by index" ? 1 : 0;
+  EXPECT_EQ(folds, 1u);
+}
+
 TEST(schedule, spec_C38_a_kernel_does_not_grow_without_bound) {
   in_both_modes([] {
     const Tensor x = Tensor::from<float>({1, -2, 0.5F}).realize();

@@ -17,6 +17,7 @@
 #include "koine/lower/repeated_work.hpp"
 #include "koine/lower/rows.hpp"
 #include "koine/lower/running.hpp"
+#include "koine/lower/scattered.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
@@ -137,8 +138,12 @@ class Decider {
   // The Stores of one dependency on one device are a kernel; those of one shape share its loops.
   void stores(const UOp& after) {
     for (const UOp& dependency : after.src().subspan(1)) {
+      const std::vector<UOp> written = stores_in(dependency);
       std::vector<std::pair<UOp, Use>> nests;
-      for (const UOp& s : stores_in(dependency)) {
+      for (const UOp& s : written) {
+        const bool is_alone = std::count_if(written.begin(), written.end(), [&](const UOp& other) {
+                                return other.src(0).device() == s.src(0).device();
+                              }) == 1;
         auto same = std::find_if(nests.begin(), nests.end(), [&](const auto& nest) {
           return nest.first.src(1).shape() == s.src(1).shape() &&
                  nest.first.src(0).device() == s.src(0).device();
@@ -149,6 +154,7 @@ class Decider {
             if (other.src(0).device() == s.src(0).device()) kernel = use.kernel;
           held_[kernel].assigns = true;
           same = nests.insert(nests.end(), {s, open(s.src(1), kernel)});
+          same->second.stored = is_alone && s.src().size() == 2;
         }
         store(s, same->second);
       }
@@ -163,7 +169,7 @@ class Decider {
 
   // The loops over all elements of a value.
   Use open(const UOp& value, const Node* kernel) {
-    Use use{kernel, {}, {}, {}};
+    Use use{kernel, {}, {}, {}, true};
     use.at = open_loops(value, next_range_, use.loops);
     return use;
   }
@@ -188,7 +194,10 @@ class Decider {
   }
 
   // The sources of a node that is computed at a place are read at these.
-  void pass_on(const UOp& u, const Use& use) {
+  void pass_on(const UOp& u, Use use) {
+    const bool chooses = u.is(Op::Pad) || u.is(Op::Index) || u.is(Op::Stack);
+    use.stored = use.stored &&
+                 (shows_memory(u.op()) || u.is(Op::Assume) || (is_movement(u.op()) && !chooses));
     if (is_elementwise(u.op())) {
       Use its = use;
       its.in_window = its.in_window && u.is(Op::Where);
@@ -290,6 +299,9 @@ class Decider {
   std::string_view reason_for(const UOp& u, const std::vector<Use>& uses) {
     if (const auto wanted = wanted_.find(u.node()); wanted != wanted_.end()) return wanted->second;
     if (!is_elementwise(u.op()) && !u.is(Op::Reduce)) return {};
+    if (u.is(Op::Reduce))
+      for (const Use& use : uses)
+        if (!use.stored && is_scattered(facts_, u, use, next_range_)) return "a fold by index";
     if (uses.empty() || !facts_.reads_memory(u)) return {};  // a shape, or a constant
     if (u.is(Op::Reduce))
       if (const std::string_view reason = broken_fold(u, uses[0]); !reason.empty()) return reason;

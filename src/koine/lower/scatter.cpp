@@ -90,12 +90,8 @@ std::optional<Scatter> match_scatter(const UOp& reduce, const UOp& k, const Choi
 
 }  // namespace
 
-std::optional<Scatter> find_scatter(const UOp& ast) {
-  const NodeList order = toposort(ast);
-  std::vector<UOp> loops;
-  for (const UOp& u : order)
-    if (u.is(Op::End)) loops.assign(u.src().begin() + 1, u.src().end());
-  for (const UOp& u : order) {
+std::optional<Scatter> find_scatter(const UOp& value, std::span<const UOp> loops) {
+  for (const UOp& u : toposort(value)) {
     if (!u.is(Op::Reduce)) continue;
     for (const Choice& choice : choices_of(u))
       for (const UOp& k : loops)
@@ -105,15 +101,15 @@ std::optional<Scatter> find_scatter(const UOp& ast) {
   return std::nullopt;
 }
 
-UOp scatter_kernel(const UOp& ast, const Scatter& scatter) {
-  UOp stored, closing;
-  for (const UOp& u : toposort(ast)) {
-    if (u.is(Op::Store)) stored = u;
-    if (u.is(Op::End)) closing = u;
-  }
-  KOINE_INVARIANT(stored && closing, "scatter: the kernel has no store in a loop:\n{}",
-                  to_text(ast));
+UOp scatter_kernel(const UOp& ast) {
+  if (ast.src().size() != 1 || !ast.src(0).is(Op::End)) return ast;
+  const UOp &closing = ast.src(0), &stored = closing.src(0);
+  if (!stored.is(Op::Store) || stored.src().size() != 2 || !stored.src(1).is(Op::Reduce))
+    return ast;
   const std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());
+  const auto found = find_scatter(stored.src(1), loops);
+  if (!found || !(found->reduce == stored.src(1))) return ast;
+  const Scatter& scatter = *found;
   const UOp filled = end(store(stored.src(0), scatter.miss), loops);
   // The second nest has ranges of its own: the d of the fold, then the loops other than k.
   int64_t next = kernel_ranges(ast).back().as<RangeArg>().id + 1;  // it has loops

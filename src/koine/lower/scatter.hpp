@@ -1,5 +1,6 @@
 #pragma once
 #include <optional>
+#include <span>
 
 #include "koine/ir/uop.hpp"
 
@@ -17,12 +18,12 @@ struct Scatter {
   UOp miss;    ///< a constant: what stands in a place before
 };
 
-/// The first such fold in a kernel; it costs (size of k) * (size of d) as it stands.
-std::optional<Scatter> find_scatter(const UOp& ast);
+/// The first such fold in a value inside of loops; it costs (size of k) * (size of d) as it stands.
+std::optional<Scatter> find_scatter(const UOp& value, std::span<const UOp> loops);
 
-/// The kernel "store the fold" with work k + d: its output is filled with the miss, then each d
-/// folds its value in where it belongs, in ascending order (row C-scat). The Store's value must be
-/// the Reduce itself.
-UOp scatter_kernel(const UOp& ast, const Scatter& scatter);
+/// A kernel that stores such a fold and nothing else, with work k + d: its output is filled with
+/// the miss, then each d folds its value in where it belongs, in ascending order (row C-scat).
+/// Other kernels come back as they are.
+UOp scatter_kernel(const UOp& ast);
 
 }  // namespace koine

@@ -63,12 +63,6 @@ UOp closed(const UOp& body, const std::vector<UOp>& ranges, std::span<const UOp>
   return UOp::make(Op::End, nest.src(), {}, tag::runs_in_order);
 }
 
-bool is_plain_store_of(const UOp& ast, const UOp& reduce) {
-  for (const UOp& u : toposort(ast))
-    if (u.is(Op::Store)) return u.src(1) == reduce && u.src().size() == 2;
-  return false;
-}
-
 class Splitter : private KernelReads {
  public:
   Splitter(const UOp& program, const Versions& versions, bool strict)
@@ -164,16 +158,7 @@ class Splitter : private KernelReads {
     Indexer indexer(*this, strict_);
     const UOp ast = rewrite(sink(make_nests(request.stores, indexer)), kernel_rules(strict_));
     current_.ast = rewrite(without_promises(ast), kernel_rules(strict_));
-    if (const auto scatter = find_scatter(current_.ast)) {
-      const Op op = scatter->reduce.as<ReduceArg>().op;
-      if (request.stores.size() == 1 && is_plain_store_of(current_.ast, scatter->reduce)) {
-        current_.ast = rewrite(scatter_kernel(current_.ast, *scatter), kernel_rules(strict_));
-      } else {
-        bool found = false;
-        for (const UOp& s : request.stores) found = split_folds(s.src(1), op) || found;
-        if (found) return make_kernel(Request(request));  // the fold has a kernel now: start again
-      }
-    }
+    current_.ast = rewrite(scatter_kernel(current_.ast), kernel_rules(strict_));
     current_.ast = scan_kernel(current_.ast, strict_);
     if (!strict_) current_.ast = fold_in_float32(current_.ast);
     return std::move(current_);
@@ -225,22 +210,6 @@ class Splitter : private KernelReads {
                  {flat_index(shape, at)});
   }
 
-  // Gives the folds below a value kernels of their own; false when there is none that lacks one.
-  bool split_folds(const UOp& value, Op op) {
-    bool found = false;
-    toposort(value, [&](const UOp& u) {
-      if (u == value) return true;
-      if (is_read(u)) return false;
-      if (!u.is(Op::Reduce)) return true;
-      if (u.as<ReduceArg>().op == op) {
-        found = true;
-        folds_.emplace(u.node(), filled(temporary_for(u, next_buffer_++), u, "a fold by index"));
-      }
-      return false;
-    });
-    return found;
-  }
-
   // A copy between devices: the runtime moves the bytes, no kernel is compiled.
   Pending make_transfer(const UOp& store) {
     const UOp source = read(store.src(1).src(0));
@@ -262,12 +231,7 @@ class Splitter : private KernelReads {
 
   // --- what a kernel reads ---------------------------------------------------------------------
 
-  bool is_read(const UOp& node) override {
-    return memory_of_value(node) || (folds_.contains(node.node()) && !is_stored_here(node));
-  }
-  bool is_stored_here(const UOp& node) const {
-    return current_.request.stores.size() == 1 && current_.request.stores[0].src(1) == node;
-  }
+  bool is_read(const UOp& node) override { return static_cast<bool>(memory_of_value(node)); }
 
   void wait_for(const UOp& after) override {
     require(after);
@@ -290,7 +254,6 @@ class Splitter : private KernelReads {
   // The memory of a node that this kernel reads.
   UOp read(const UOp& node) {
     UOp state = node;
-    if (const auto fold = folds_.find(node.node()); fold != folds_.end()) state = fold->second;
     while (shows_memory(state.op()) && !state.is(Op::After)) state = UOp(state.src(0));
     require(state);
     current_.reads.push_back(state);
@@ -319,7 +282,6 @@ class Splitter : private KernelReads {
   std::deque<Request> queue_;
   std::vector<Pending> kernels_;
   absl::flat_hash_map<const Node*, std::vector<UOp>> results_;  // of a Call: Afters
-  absl::flat_hash_map<const Node*, UOp> folds_;                 // Reduce -> After
   absl::flat_hash_set<const Node*> started_;
 
   // of the kernel being made

@@ -14,6 +14,7 @@ struct Use {
   Indices at;
   UOp guard;
   std::vector<UOp> loops;
+  bool stored = false;     ///< what it reads is what it stores, and all of that
   bool folded_on = false;  ///< by a running fold, which has one body
   bool in_window = false;  ///< by a sum over few places, which may go over what it sums as well
 
