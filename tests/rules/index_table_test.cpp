@@ -98,6 +98,17 @@ TEST_F(IndexTable, quotients_and_remainders) {
   row(b % (b + 1), "b");
 }
 
+TEST_F(IndexTable, remainders_by_subtraction) {
+  row(b - b / 4 * 4, "b%4");
+  row(b * 3 - b / 4 * 12, "b%4*3");
+  row(b / 4 * 4 - b, "b%4*-1");
+  row(b - b / 4 * 4 + b / 4 * 4, "b");
+  row(b - b / 4 * 8, "b+b//4*-8");
+  row(b + b / 4 * 4, "b+b//4*4");
+  row(i * b - b / 4 * i * 4, "L0*(b%4)");
+  row((b + i) - (b + i) / 5 * 5, "(L0+b)%5");
+}
+
 TEST_F(IndexTable, remainders_and_quotients_that_belong_together) {
   row((i * 4 + j) / 4 * 4 + (i * 4 + j) % 4, "L0*4+L1");
   row(b / 5 * 5 + b % 5, "b");

@@ -478,6 +478,56 @@ TEST(sums, narrow_floats_add_in_float32) {
   }
 }
 
+// Many elements that become few are folded in parts, which threads take, whatever their number.
+TEST(sums, spec_amend_32_large_folds_have_parts_of_any_size) {
+  if (options().strict || options().noopt) GTEST_SKIP() << "parts are made in the default mode";
+  std::mt19937_64 random(test_seed());
+  constexpr int64_t most = (1 << 17) + 200;
+  const std::vector<double> values = values_of(Kind::Mixed, most, DType::Float32, random);
+  const Tensor all = tensor_of(values, {most}, DType::Float32).realize();
+  auto first = [&](int64_t size) { return all.shrink({{0, size}}); };
+  auto check = [&](const Tensor& x, int64_t size, const Tensor& sum, const Tensor& largest,
+                   const Tensor& count) {
+    SCOPED_TRACE(size);
+    long double right = 0, magnitude = 0;
+    double top = -INFINITY;
+    int32_t positive = 0;
+    const std::vector<double> got = x.tolist<double>();
+    for (int64_t i = 0; i < size; ++i) {
+      const double v = got[static_cast<size_t>(i)];
+      right += v, magnitude += std::abs(v), top = std::max(top, v), positive += v > 0 ? 1 : 0;
+    }
+    EXPECT_NEAR(sum.item(), static_cast<double>(right),
+                allowed(DType::Float32, size, static_cast<double>(magnitude)));
+    EXPECT_EQ(largest.item(), top);
+    EXPECT_EQ(count.item(), positive);
+  };
+  const Tensor zero(0.0);
+  for (const int64_t size : std::vector<int64_t>{1 << 17, 131073, 82703}) {
+    const Tensor x = first(size);
+    check(x, size, x.sum(), x.max(), (zero < x).cast(DType::Int32).sum());
+    EXPECT_EQ(kernel_count({x.sum()}), 2);
+  }
+  EXPECT_EQ(kernel_count({all.reshape({most / 2, 2}).sum({0})}), 2);
+  // What lies behind the last whole part.
+  for (const double odd : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+    std::vector<double> marked = values;
+    marked.back() = odd;
+    const Tensor x = tensor_of(marked, {most}, DType::Float32);
+    EXPECT_EQ(std::isnan(x.sum().item()), std::isnan(odd));
+    EXPECT_EQ(std::isnan(x.max().item()), std::isnan(odd));
+    EXPECT_FALSE(std::isfinite(x.sum().item()));
+  }
+  const Variable count("count", 1, most);
+  const Tensor minus = Tensor::full({most}, -0.0).contiguous().realize();
+  for (const int64_t size : {1, 2, 63, 64, 4097, 131200}) {
+    const Tensor x = all[Slice{0, count.bind(size)}];
+    check(first(size), size, x.sum(), x.max(), (zero < x).cast(DType::Int32).sum());
+    EXPECT_EQ(kernel_count({x.sum()}), 2) << "one program serves all sizes";
+    EXPECT_EQ(std::signbit(minus[Slice{0, count.bind(size)}].sum().item()), size == 1) << size;
+  }
+}
+
 // The order of a sum follows from the shape: the same bits with any number of threads.
 TEST(sums, spec_amend_32_threads_never_change_a_bit) {
   std::mt19937_64 random(test_seed());

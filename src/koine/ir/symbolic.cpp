@@ -397,44 +397,56 @@ bool divide(const Polynomial& p, const Polynomial& b, DivMod& out) {
   return true;
 }
 
-// k (a mod c) + k c (a // c) = k a
+bool is_by_constant(const UOp& atom, Op op) {
+  return atom.is(op) && atom.src(1).is(Op::Const) && const_int(atom.src(1)) > 0;
+}
+
+// Exchanges term i of p and the terms of `wanted` for `replacement`; false where one is missing.
+bool exchange(Polynomial& p, size_t i, const Polynomial& wanted, const Polynomial& replacement) {
+  Polynomial rest = p;
+  rest[i].coefficient = 0;
+  for (const Term& w : wanted) {
+    const auto found = std::find_if(rest.begin(), rest.end(), [&](const Term& t) {
+      return t.coefficient == w.coefficient && compare_factors(t.factors, w.factors) == 0;
+    });
+    if (found == rest.end()) return false;
+    found->coefficient = 0;
+  }
+  if (wanted.empty()) return false;
+  rest.erase(
+      std::remove_if(rest.begin(), rest.end(), [](const Term& t) { return t.coefficient == 0; }),
+      rest.end());
+  p = sum(rest, replacement);
+  return true;
+}
+
+// k (a mod c) + k c (a // c) = k a, for a term that is the remainder;
+// k a - k c (a // c) = k (a mod c), for a term that is the quotient.
+bool recombine(Polynomial& p, size_t i, size_t f) {
+  const UOp atom = p[i].factors[f];
+  const bool remainder = is_by_constant(atom, Op::Mod), quotient = is_by_constant(atom, Op::Idiv);
+  if (!remainder && !quotient) return false;
+  const int64_t c = const_int(atom.src(1)), k = p[i].coefficient;
+  Factors others = p[i].factors;
+  others.erase(others.begin() + static_cast<std::ptrdiff_t>(f));
+  const auto times = [&](const UOp& value, int64_t by) {
+    return multiply(to_polynomial(value), {{by, others}});
+  };
+  // Each in normal form, which may be several terms.
+  if (remainder)
+    return exchange(
+        p, i, times(simplify_index_node(idiv(atom.src(0), index_const(c))), checked_mul(k, c)),
+        times(atom.src(0), k));
+  if (k % c != 0) return false;
+  return exchange(p, i, times(atom.src(0), -(k / c)),
+                  times(simplify_index_node(mod(atom.src(0), index_const(c))), -(k / c)));
+}
+
 void recombine(Polynomial& p) {
   for (bool again = true; again;) {
     again = false;
-    for (size_t i = 0; !again && i < p.size(); ++i) {
-      for (size_t f = 0; !again && f < p[i].factors.size(); ++f) {
-        const UOp m = p[i].factors[f];
-        if (!m.is(Op::Mod) || !m.src(1).is(Op::Const)) continue;
-        const int64_t c = const_int(m.src(1));
-        if (c <= 0) continue;
-        Factors others = p[i].factors;
-        others.erase(others.begin() + static_cast<std::ptrdiff_t>(f));
-        // The quotient in normal form may be several terms; look for the single-atom form.
-        const UOp quotient = simplify_index_node(idiv(m.src(0), index_const(c)));
-        Polynomial wanted = multiply(to_polynomial(quotient), {{1, others}});
-        wanted = scale_up(wanted, checked_mul(p[i].coefficient, c));
-        bool all = !wanted.empty();
-        for (const Term& w : wanted) {
-          const bool found = std::any_of(p.begin(), p.end(), [&](const Term& t) {
-            return t.coefficient == w.coefficient && compare_factors(t.factors, w.factors) == 0;
-          });
-          all = all && found;
-        }
-        if (!all) continue;
-        Polynomial replacement = multiply(to_polynomial(m.src(0)), {{p[i].coefficient, others}});
-        Polynomial rest = p;
-        rest[i].coefficient = 0;
-        for (const Term& w : wanted)
-          for (Term& t : rest)
-            if (t.coefficient == w.coefficient && compare_factors(t.factors, w.factors) == 0)
-              t.coefficient = 0;
-        rest.erase(std::remove_if(rest.begin(), rest.end(),
-                                  [](const Term& t) { return t.coefficient == 0; }),
-                   rest.end());
-        p = sum(rest, replacement);
-        again = true;
-      }
-    }
+    for (size_t i = 0; !again && i < p.size(); ++i)
+      for (size_t f = 0; !again && f < p[i].factors.size(); ++f) again = recombine(p, i, f);
   }
 }
 
@@ -453,7 +465,10 @@ const UOp* atom_of(const UOp& term) {
       is_invalid(term.src(1)))
     return nullptr;
   const int64_t coefficient = const_int(term.src(1));
-  return coefficient == 0 || coefficient == 1 ? nullptr : &term.src(0);
+  const UOp& atom = term.src(0);
+  const bool may_recombine =
+      is_by_constant(atom, Op::Idiv) && coefficient % const_int(atom.src(1)) == 0;
+  return coefficient == 0 || coefficient == 1 || may_recombine ? nullptr : &atom;
 }
 // Most sums that are asked about are in normal form already, and this plain: terms of one atom
 // each, in order, and a constant last.

@@ -1,10 +1,12 @@
 #include "koine/lower/split_reduce.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/lower/cost.hpp"
+#include "koine/rules/simplify.hpp"
 
 namespace koine {
 namespace {
@@ -16,29 +18,62 @@ bool reads_buffer(const UOp& u) {
   });
 }
 
-// Splits the outermost long axis n into (chunks, n / chunks).
-UOp split_one(const UOp& node) {
-  const ReduceArg& arg = node.as<ReduceArg>();
-  if (!node.has_concrete_shape() || !node.src(0).has_concrete_shape()) return node;
-  const UOp& value = node.src(0);
-  const std::vector<int64_t> sizes = value.sizes();
-  const int64_t results = node.numel();
-  if (results == 0 || results > most_results_to_split ||
-      value.numel() / results < least_elements_to_split)
-    return node;
-  for (const int64_t axis : arg.axes) {
+bool divides(const UOp& size) { return size.is(Op::Const) && const_int(size) % split_parts == 0; }
+
+// The axis that is cut: one that has parts of equal size, or the first long one.
+std::optional<size_t> long_axis(const UOp& value, const Ints& axes) {
+  std::optional<size_t> out;
+  for (const int64_t axis : axes) {
     const auto at = static_cast<size_t>(axis);
-    if (sizes[at] % split_parts != 0 || sizes[at] == split_parts || !reads_buffer(value)) continue;
-    std::vector<int64_t> split = sizes;
-    split[at] = split_parts;
-    split.insert(split.begin() + axis + 1, sizes[at] / split_parts);
-    Ints inner;
-    for (const int64_t a : arg.axes) inner.push_back(a >= axis ? a + 1 : a);
-    const UOp partial = reduce(arg.op, reshape(value, shape_of(split)), inner);
-    const UOp total = reduce(arg.op, contiguous(partial), {axis});
-    return reshape(total, node.shape());
+    const UOp& size = value.dim(at);
+    if (largest(size) < 2 * split_parts) continue;
+    if (!out || (divides(size) && !divides(value.dim(*out)))) out = at;
   }
-  return node;
+  return out;
+}
+
+std::vector<UOp> dims_of(const UOp& value) {
+  std::vector<UOp> out;
+  for (size_t i = 0; i < value.rank(); ++i) out.push_back(value.dim(i));
+  return out;
+}
+
+// What lies along an axis from `first` on.
+UOp part_of(const UOp& value, size_t axis, const UOp& first, const UOp& count) {
+  std::vector<UOp> offset(value.rank(), index_const(0)), sizes = dims_of(value);
+  offset[axis] = first;
+  sizes[axis] = count;
+  return shrink(value, stack(offset), stack(sizes));
+}
+
+// A long axis of n becomes (parts, n / parts), which are folded first; what is left over, fewer
+// elements than there are parts, is folded with their results.
+UOp split_one(const UOp& node) {
+  const UOp& value = node.src(0);
+  const Ints& axes = node.as<ReduceArg>().axes;
+  const double results = elements_of(node);
+  if (results < 1 || results > most_results_to_split ||
+      elements_of(value) < results * least_elements_to_split || !reads_buffer(value))
+    return node;
+  const auto axis = long_axis(value, axes);
+  if (!axis) return node;
+  const Op op = node.as<ReduceArg>().op;
+  const UOp &size = value.dim(*axis), parts = index_const(split_parts),
+            each = simplify(idiv(size, parts)), whole = simplify(mul(each, parts)),
+            rest = simplify(sub(size, whole));
+  const UOp split = is_const(rest, 0) ? value : part_of(value, *axis, index_const(0), whole);
+  std::vector<UOp> sizes = dims_of(value);
+  sizes[*axis] = each;
+  sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(*axis), parts);
+  Ints inner;
+  for (const int64_t a : axes) inner.push_back(a >= static_cast<int64_t>(*axis) ? a + 1 : a);
+  const UOp partial = contiguous(reduce(op, reshape(split, stack(sizes)), inner));
+  const UOp folded = reshape(reduce(op, partial, {static_cast<int64_t>(*axis)}), node.shape());
+  if (is_const(rest, 0)) return folded;
+  const UOp last = reduce(op, part_of(value, *axis, whole, rest), axes);
+  const UOp both = UOp::make(op, {folded, last});
+  // A sum of one element is that element, -0 too; where there are parts it starts from 0.
+  return size.is(Op::Const) ? both : where(lt(size, parts), last, both);
 }
 
 }  // namespace
