@@ -136,6 +136,26 @@ TEST(methods, random_integers_and_orders) {
   });
 }
 
+// Sequences and draws that no memory holds: what is read of them is computed.
+TEST(methods, more_elements_than_memory_holds) {
+  for (const int64_t n : {(int64_t{1} << 30) + 5, int64_t{1} << 32, (int64_t{1} << 40) + 123}) {
+    SCOPED_TRACE(n);
+    const auto last = [&](const Tensor& t) { return t.shrink({{n - 3, n}}).contiguous(); };
+    EXPECT_EQ(last(Tensor::arange(0, n, 1, Int64)).tolist<int64_t>(),
+              (std::vector<int64_t>{n - 3, n - 2, n - 1}));
+    constexpr int64_t middle = int64_t{1} << 30;
+    const Tensor row = Tensor::arange(0, n, 1, Int64).shrink({{middle - 1, middle + 2}}) + 0;
+    EXPECT_EQ(row.contiguous().tolist<int64_t>(),
+              (std::vector<int64_t>{middle - 1, middle, middle + 1}));
+    // A draw goes on where the one before ended.
+    Tensor::manual_seed(test_seed());
+    const std::vector<float> drawn = last(Tensor::rand({n})).tolist<float>();
+    Tensor::manual_seed(test_seed());
+    (void)Tensor::rand({n - 3});
+    EXPECT_EQ(Tensor::rand({3}).tolist<float>(), drawn);
+  }
+}
+
 // A number is dropped, or kept and divided by the chance to be kept.
 TEST(methods, dropout) {
   std::mt19937_64 random(test_seed());

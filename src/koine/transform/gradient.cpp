@@ -32,6 +32,16 @@ UOp sum_to(const UOp& value, const UOp& shape) {
 UOp iota(int64_t n, DType dtype) {
   if (n == 0)
     return shrink(reshape(constant_int(dtype, 0), shape_of({1})), shape_of({0}), shape_of({0}));
+  constexpr int64_t row = int64_t{1} << 30;  // whose windows have fewer than 2^63 elements
+  if (n > row) {
+    const int64_t rows = (n + row - 1) / row;
+    const UOp start =
+                  mul(reshape(iota(rows, dtype), shape_of({rows, 1})), constant_int(dtype, row)),
+              along = reshape(iota(row, dtype), shape_of({1, row}));
+    const UOp whole =
+        add(expand(start, shape_of({rows, row})), expand(along, shape_of({rows, row})));
+    return shrink(reshape(whole, shape_of({rows * row})), shape_of({0}), shape_of({n}));
+  }
   // prefix_sum(ones) - 1: windows of a padded, tiled row of ones.
   UOp x = expand(reshape(constant_int(dtype, 1), shape_of({1})), shape_of({n}));
   x = pad(x, shape_of({n - 1}), shape_of({2 * n - 1}), constant_int(dtype, 0));
