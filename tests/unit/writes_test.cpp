@@ -303,6 +303,32 @@ TEST(writes, spec_amend_29_a_small_value_that_is_held_costs_no_copy) {
   }
 }
 
+// A value that is held reads what was there, whether its program writes over that or not.
+TEST(writes, spec_amend_29_a_value_that_is_held_reads_the_old_contents) {
+  for (const char* x_is : {"a buffer", "computed", "computed when it has a reader"})
+    for (const bool viewed : {false, true})
+      for (const bool large : {false, true}) {
+        SCOPED_TRACE(fmt::format("x is {}, viewed {}, large {}", x_is, viewed, large));
+        const std::string_view how(x_is);
+        Tensor x = how == "a buffer" ? ramp({16}) : ramp({16}) * Tensor(3.0);
+        const double step = how == "a buffer" ? 1 : 3;
+        if (how == "computed") x.realize();
+        const Tensor from = viewed ? x.reshape({4, 4}).permute({1, 0}).flatten() : x;
+        const Tensor held = (large ? Tensor::cat({from, from}) : from[{Slice{0, 8}}]) + Tensor(1.0);
+        x.realize();
+        x[{Slice{0, 4}}].assign(held[{Slice{4, 8}}]);
+        x.realize();
+        for (size_t i = 0; i < 8; ++i) {
+          const auto at = [&](size_t k) {
+            return static_cast<double>(viewed ? k % 4 * 4 + k / 4 : k);
+          };
+          EXPECT_EQ(values(held)[i], at(i) * step + 1) << i;
+          EXPECT_EQ(values(x)[i], i < 4 ? at(i + 4) * step + 1 : static_cast<double>(i) * step)
+              << i;
+        }
+      }
+}
+
 // The bounds of memory that has been stored into are those of its dtype.
 TEST(writes, spec_P5_what_is_written_may_leave_the_bounds_of_the_base) {
   Tensor at = Tensor::zeros({3}, DType::Int32);
