@@ -427,6 +427,9 @@ TEST(host, spec_L9_a_captured_step_writes_in_place_and_checks_positions_each_tim
     step.replace(at, near);
     step.run();
     EXPECT_EQ(held(step.outputs()[0]), (Floats{1, 2}));
+    const int32_t beyond[2] = {7, 0};
+    memory_of(near)->copy_in(beyond, 0, sizeof beyond);
+    expect_error([&] { step.run(); }, {"position 7", "element 0", "size 3"});
     EXPECT_TRUE(CapturedStep({}).outputs().empty());
     EXPECT_EQ(CapturedStep({w}).outputs()[0], w) << "nothing to run";
     expect_error([&] { CapturedStep({mul(w, cast(variable("n", 1, 9), DType::Float32))}).run(); },

@@ -432,6 +432,18 @@ TEST(shard, spec_amend_8_replicated_is_checked_when_verifying) {
   const Array equal{DType::Float32, {2, 2}, {5, 7, 5, 7}, {}};
   const UOp y = leaf_on(equal, "CPU,CPU:1", 0);
   EXPECT_EQ(array_of(realize({replicated(y, 0)})[0]).data, (std::vector<Bits>{5, 7}));
+  // Copies of one value are equal: that costs no look.
+  const UOp one = leaf({1, 6}, DType::Float32);
+  auto kernels = [&](int verify) {
+    Options looked = options();
+    looked.verify = verify;
+    const OptionScope inner(looked);
+    reset_counters();
+    (void)realize(
+        {replicated(copy_to(expand(one, shape_of({2, 6})), Placement{Device("CPU,CPU:1"), 0}), 0)});
+    return counters().kernels;
+  };
+  EXPECT_EQ(kernels(2), kernels(1));
 }
 
 TEST(shard, gradients_lie_where_their_targets_do) {
