@@ -432,18 +432,23 @@ TEST(shard, spec_amend_8_replicated_is_checked_when_verifying) {
   const Array equal{DType::Float32, {2, 2}, {5, 7, 5, 7}, {}};
   const UOp y = leaf_on(equal, "CPU,CPU:1", 0);
   EXPECT_EQ(array_of(realize({replicated(y, 0)})[0]).data, (std::vector<Bits>{5, 7}));
-  // Copies of one value are equal: that costs no look.
-  const UOp one = leaf({1, 6}, DType::Float32);
-  auto kernels = [&](int verify) {
+  // Copies of one value are equal: that costs no look. Others are looked at, also where the same
+  // was asked for before and not verified.
+  const Device both("CPU,CPU:1");
+  auto kernels = [&](const UOp& copies, int verify) {
     Options looked = options();
     looked.verify = verify;
     const OptionScope inner(looked);
     reset_counters();
-    (void)realize(
-        {replicated(copy_to(expand(one, shape_of({2, 6})), Placement{Device("CPU,CPU:1"), 0}), 0)});
+    (void)realize({replicated(copies, 0)});
     return counters().kernels;
   };
-  EXPECT_EQ(kernels(2), kernels(1));
+  const UOp copies =
+      copy_to(expand(leaf({1, 6}, DType::Float32), shape_of({2, 6})), Placement{both, 0});
+  EXPECT_EQ(kernels(copies, 1), kernels(copies, 2));
+  const UOp rows = leaf({2, 6}, DType::Float32), others = copy_to(rows, Placement{both, 0});
+  EXPECT_EQ(kernels(others, 1), kernels(copies, 1));
+  expect_error([&] { (void)kernels(others, 2); }, {"Replicated", "differ"});
 }
 
 TEST(shard, gradients_lie_where_their_targets_do) {
