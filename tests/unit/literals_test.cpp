@@ -66,6 +66,51 @@ TEST(literals, a_cache_that_is_written_row_by_row) {
   for (size_t k = 0; k < got.size(); ++k) EXPECT_EQ(got[k], static_cast<float>(k / 4) + 0.5F) << k;
 }
 
+TEST(literals, values_on_several_devices_compile_once_more) {
+  in_both_modes([] {
+    const auto numbers = Tensor::rand({8, 6}).tolist<float>();
+    for (const int64_t axis : {0, 1}) {
+      Tensor w = Tensor::from(numbers, {8, 6}).shard("CPU,CPU:1", axis).realize();
+      const Tensor g = Tensor::from(numbers, {8, 6}).realize(),
+                   there = g.shard("CPU,CPU:1", axis).realize();
+      const int64_t once = compiled_in([&] { (void)(w - there * 0.5).realize(); });
+      std::vector<double> expected(numbers.begin(), numbers.end());
+      EXPECT_EQ(compiled_in([&] {
+                  for (int i = 1; i <= 20; ++i) {
+                    const auto rate = static_cast<double>(0.1F / static_cast<float>(i));
+                    w = (w - there * rate).realize();
+                    for (size_t k = 0; k < numbers.size(); ++k)
+                      expected[k] -= static_cast<double>(numbers[k]) * rate;
+                  }
+                }),
+                2 * once);
+      const auto got = w.to("CPU").tolist<float>();
+      for (size_t k = 0; k < got.size(); ++k) EXPECT_NEAR(got[k], expected[k], 1e-5) << k;
+    }
+    // Part of it on one device, part on another, the interpreter too.
+    const Tensor x = Tensor::from(numbers, {8, 6}).realize();
+    for (const char* other : {"CPU:1", "INTERP"}) {
+      auto value = [&](int64_t i) {
+        const double by = static_cast<double>(i) + 0.5;
+        return ((x[Slice{i, i + 2}] * by).to(other) + by).to("CPU") - by;
+      };
+      const int64_t once = compiled_in([&] { (void)value(0).realize(); });
+      EXPECT_EQ(compiled_in([&] {
+                  for (int64_t i = 0; i < 6; ++i) {
+                    const auto got = value(i).tolist<float>();
+                    for (size_t k = 0; k < got.size(); ++k)
+                      EXPECT_NEAR(
+                          got[k],
+                          numbers[static_cast<size_t>(i) * 6 + k] * (static_cast<float>(i) + 0.5F),
+                          1e-5);
+                  }
+                }),
+                2 * once)
+          << other;
+    }
+  });
+}
+
 // Each value is that of the interpreter, whichever came before it.
 TEST(literals, every_value_is_computed_with_its_own) {
   constexpr double inf = std::numeric_limits<double>::infinity();

@@ -93,6 +93,7 @@ TEST(symbolic, a_size_is_a_number_or_an_expression) {
   expect_error([&] { (void)n.bind(129); }, {"'n'", "129", "1 to 128"});
   expect_error([&] { (void)n.bind(0); }, {"'n'", "0", "1 to 128"});
   expect_error([&] { (void)Variable("2n", 1, 2); }, {"Variable('2n', 1, 2)"});
+  expect_error([&] { (void)Variable("koine_n", 1, 2); }, {"Variable('koine_n', 1, 2)", "library"});
 }
 
 TEST(symbolic, a_shape_holds_its_sizes_and_prints_them) {

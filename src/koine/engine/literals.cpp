@@ -18,10 +18,6 @@ namespace {
 struct Literal {
   UOp node;
   std::optional<size_t> axis;  // of a Shrink
-  int64_t value() const {
-    return axis ? const_int(node.src(1).src(*axis))
-                : static_cast<int64_t>(node.as<ConstArg>().bits);
-  }
 };
 
 // Ops that are compiled in another way for a number that is known.
@@ -62,26 +58,49 @@ std::vector<Literal> literals_of(const UOp& body) {
   return out;
 }
 
-// The body with some literals taken out; `stand_in(k)` is what stands for the k-th.
+// The body with some literals taken out.
 UOp without(const UOp& body, const std::vector<Literal>& literals, const std::vector<bool>& taken,
-            const std::function<UOp(size_t)>& stand_in) {
+            const std::vector<UOp>& stand_ins) {
   std::unordered_map<UOp, std::vector<size_t>> of;
   for (size_t k = 0; k < literals.size(); ++k)
     if (taken[k]) of[literals[k].node].push_back(k);
   return transform_graph(body, [&](const UOp& original, const UOp& node) {
     const auto it = of.find(original);
     if (it == of.end()) return node;
-    if (original.is(Op::Const)) return stand_in(it->second[0]);
+    if (original.is(Op::Const)) return stand_ins[it->second[0]];
     std::vector<UOp> offsets(node.src(1).src().begin(), node.src(1).src().end());
-    for (const size_t k : it->second) offsets[*literals[k].axis] = stand_in(k);
+    for (const size_t k : it->second) offsets[*literals[k].axis] = stand_ins[k];
     return with_sources(node, std::vector<UOp>{node.src(0), stack(offsets), node.src(2)});
   });
 }
 
-UOp offset_variable(const Literal& literal, size_t k) {
-  const int64_t size = const_int(literal.node.src(2).src(*literal.axis));
-  return variable(fmt::format("koine_offset_{}", k), 0,
-                  const_int(literal.node.src(0).dim(*literal.axis)) - size);
+DType signed_with_size_of(DType dtype) {
+  switch (item_size(dtype)) {
+    case 1:
+      return DType::Int8;
+    case 2:
+      return DType::Int16;
+    case 4:
+      return DType::Int32;
+    default:
+      return DType::Int64;
+  }
+}
+
+// What stands for the k-th literal: the offset of a slice is a Variable, a number the bits of one.
+UOp variable_for(const Literal& literal, size_t k, int64_t& value) {
+  const std::string name = fmt::format("koine_literal_{}", k);
+  if (literal.axis) {
+    const int64_t size = const_int(literal.node.src(2).src(*literal.axis));
+    value = const_int(literal.node.src(1).src(*literal.axis));
+    return variable(name, 0, const_int(literal.node.src(0).dim(*literal.axis)) - size);
+  }
+  const DType number = literal.node.dtype(), bits = signed_with_size_of(number);
+  const IntegerRange range = integer_range(bits);
+  value = bits_to_int(bits, literal.node.as<ConstArg>().bits);
+  return bitcast(
+      cast(variable(name, static_cast<int64_t>(range.low), static_cast<int64_t>(range.high)), bits),
+      number);
 }
 
 // What is known of the programs of one shape.
@@ -100,62 +119,40 @@ Programs& programs() {
 constexpr size_t most_programs = 1024;
 
 // Which literals of a program have had other values; empty: none.
-std::vector<bool> varying(const UOp& skeleton, const std::vector<Literal>& literals) {
+std::vector<bool> varying(const UOp& skeleton, const std::vector<int64_t>& values) {
   Programs& known = programs();
   const std::lock_guard lock(known.mutex);
   if (known.seen.size() >= most_programs) known.seen.clear();
   const auto [it, fresh] = known.seen.try_emplace(skeleton);
   Seen& seen = it->second;
-  for (size_t k = 0; k < literals.size(); ++k) {
-    const int64_t value = literals[k].value();
-    if (fresh) {
-      seen.first.push_back(value);
-      seen.varies.push_back(false);
-    }
-    if (seen.first[k] != value) seen.varies[k] = true;
+  if (fresh) {
+    seen.first = values;
+    seen.varies.resize(values.size());
   }
+  for (size_t k = 0; k < values.size(); ++k)
+    if (seen.first[k] != values[k]) seen.varies[k] = true;
   return seen.varies;
-}
-
-// Whether values move between devices: they would need the numbers on each.
-bool is_spread(const UOp& body, Device device) {
-  const NodeList order = toposort(body);
-  return std::any_of(order.begin(), order.end(),
-                     [&](const UOp& u) { return u.device() && !(u.device() == device); });
 }
 
 }  // namespace
 
-Callified take_out_literals(const Callified& program, const std::string& device,
-                            VariableValues& variables) {
+Callified take_out_literals(const Callified& program, VariableValues& variables) {
   const std::vector<Literal> literals = literals_of(program.body);
-  if (literals.empty() || is_spread(program.body, Device(device))) return program;
-  auto placeholder = [&](size_t k) {
-    const UOp& node = literals[k].node;
-    return literals[k].axis ? offset_variable(literals[k], k)
-                            : param(-2 - static_cast<int64_t>(k), node.shape(), node.dtype());
+  if (literals.empty()) return program;
+  std::vector<UOp> stand_ins;
+  std::vector<int64_t> values(literals.size());
+  for (size_t k = 0; k < literals.size(); ++k)
+    stand_ins.push_back(variable_for(literals[k], k, values[k]));
+  const auto without_those = [&](const std::vector<bool>& taken) {
+    return without(program.body, literals, taken, stand_ins);
   };
-  const std::vector<bool> all(literals.size(), true);
   const std::vector<bool> taken =
-      varying(without(program.body, literals, all, placeholder), literals);
+      varying(without_those(std::vector<bool>(literals.size(), true)), values);
   if (std::find(taken.begin(), taken.end(), true) == taken.end()) return program;
+  for (size_t k = 0; k < literals.size(); ++k)
+    if (taken[k]) variables[fmt::format("koine_literal_{}", k)] = values[k];
   Callified out = program;
-  std::vector<UOp> stand_ins(literals.size());
-  for (size_t k = 0; k < literals.size(); ++k) {
-    if (!taken[k]) continue;
-    const Literal& literal = literals[k];
-    if (literal.axis) {
-      stand_ins[k] = offset_variable(literal, k);
-      variables[stand_ins[k].as<BufferArg>().name] = literal.value();
-      continue;
-    }
-    const auto slot = static_cast<int64_t>(out.arguments.size());
-    const UOp& number = literal.node;
-    const Bits bits = number.as<ConstArg>().bits;
-    out.arguments.push_back(buffer_from_host(number.shape(), number.dtype(), device, &bits, -1));
-    stand_ins[k] = param_for(slot, out.arguments.back());
-  }
-  out.body = without(program.body, literals, taken, [&](size_t k) { return stand_ins[k]; });
+  out.body = without_those(taken);
   return out;
 }
 

@@ -178,7 +178,7 @@ class Preparation {
     out.executable = executables().find({program.body, key});
     if (!out.executable) {
       if (how_.verify >= 3) count_checks(check_callified(values, destinations, program, {}, how_));
-      program = take_out_literals(program, device, out.literals);
+      program = take_out_literals(program, out.literals);
       out.executable = executables().find({program.body, key});
     }
     const double scheduled = now_seconds() - start;

@@ -84,7 +84,7 @@ bool ValueFacts::tests_a_position(const UOp& u) const {
   auto known = [&](const UOp& s) { return !reads_memory(s); };
   auto is_position = [&](UOp s) {
     while (is_movement(s.op()) && !s.is(Op::Stack)) s = UOp(s.src(0));
-    return known(s) && !s.is(Op::Const);
+    return known(s) && !s.is_scalar();
   };
   const UOp &a = u.src(0), &b = u.src(1);
   return picks(a) || picks(b) ||

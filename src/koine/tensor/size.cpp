@@ -72,7 +72,11 @@ bool never_exceeds(const Size& a, const Size& b) {
 std::ostream& operator<<(std::ostream& out, const Size& size) { return out << size.text(); }
 
 Variable::Variable(std::string_view name, int64_t low, int64_t high)
-    : variable_(variable(name, low, high)) {}
+    : variable_(variable(name, low, high)) {
+  KOINE_REQUIRE(!name.starts_with("koine_"), Value,
+                "Variable('{}', {}, {}): names that begin with koine_ are the library's", name, low,
+                high);
+}
 Size Variable::bind(int64_t value) const { return Size(koine::bind(variable_, value)); }
 
 bool Shape::is_known() const {
