@@ -143,6 +143,23 @@ TEST(schedule, spec_C38_a_value_has_one_rounding) {
   });
 }
 
+// Operands that were exchanged make no second value.
+TEST(schedule, spec_C38_a_value_has_one_order_of_operands) {
+  const Tensor a = filled({8, 16}), b = filled({8, 16});
+  auto stored = [&](const Tensor& t) {
+    std::map<Op, int> count;
+    for (const UOp& u : toposort(program_of({t}))) ++count[u.op()];
+    return count;
+  };
+  EXPECT_EQ(stored((a * b).sin() + (b * a).cos())[Op::Mul],
+            stored((a * b).sin() + (a * b).cos())[Op::Mul]);
+  EXPECT_EQ(stored((a * b + b).sin() * (b + b * a))[Op::Add], 1);
+  EXPECT_EQ(stored(a.maximum(b).sin() - b.maximum(a))[Op::Max], 2) << "of two zeros the left one";
+  const Tensor i = a.cast(DType::Int32), j = b.cast(DType::Int32);
+  EXPECT_EQ(stored(i.maximum(j) * j.maximum(i))[Op::Max], 1);
+  in_both_modes([&] { expect_same_everywhere((a * b).sin() + (b * a).cos() + (a + b) * (b + a)); });
+}
+
 TEST(schedule, spec_C38_a_kernel_holds_one_product) {
   const Tensor y = filled({64, 48}), a = filled({48, 32}), b = filled({48, 32});
   const Decisions second{{"Reduce", "a product beside another"}};

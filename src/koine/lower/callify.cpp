@@ -1,5 +1,10 @@
 #include "koine/lower/callify.hpp"
 
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <tuple>
+
 #include "koine/base/error.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
@@ -33,6 +38,17 @@ UOp with_arguments_in_memory(const UOp& program) {
     std::vector<UOp> src(node.src().begin(), node.src().end());
     for (size_t k = 1; k < src.size(); ++k) src[k] = call_argument(src[k]);
     return with_sources(node, src);
+  });
+}
+
+// a * b and b * a are one value. Bodies that are inlined with their arguments exchanged have both.
+UOp with_one_order(const UOp& program) {
+  absl::flat_hash_map<std::tuple<Op, const Node*, const Node*>, UOp> first;
+  return transform_graph(program, [&](const UOp&, const UOp& node) {
+    if (!is_commutative(node.op()) || node.src(0) == node.src(1)) return node;
+    if (node.is(Op::Max) && is_float(node.dtype())) return node;  // of two zeros the left one
+    const auto [low, high] = std::minmax({node.src(0).node(), node.src(1).node()});
+    return first.try_emplace({node.op(), low, high}, node).first->second;
   });
 }
 
@@ -73,7 +89,7 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
     body = transform_graph(body, [](const UOp&, const UOp& node) {
       return is_private_copy(node) ? UOp::make(Op::Contiguous, node.src(), {}, tag::copies) : node;
     });
-  out.body = with_arguments_in_memory(rewrite(body, rules));
+  out.body = with_arguments_in_memory(with_one_order(rewrite(body, rules)));
   return out;
 }
 
