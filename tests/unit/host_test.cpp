@@ -459,6 +459,19 @@ TEST(host, requests_that_look_alike_are_prepared_once_and_others_apart) {
   EXPECT_EQ(twice[1], x);
 }
 
+TEST(host, equal_kernels_of_different_programs_are_compiled_once) {
+  clear_compile_cache();
+  const UOp x = floats({1, 2, 3}), y = floats({4, 5, 6}), row = floats({1, 2, 3, 4, 5});
+  auto compiled = [](const std::vector<UOp>& values) {
+    reset_counters();
+    (void)realize(values);
+    return counters().compiled;
+  };
+  EXPECT_EQ(compiled({sub(x, mul(x, x))}), 1);
+  EXPECT_EQ(compiled({sub(y, mul(y, y)), reduce(Op::Add, row, {0})}), 1) << "the sum alone";
+  EXPECT_EQ(compiled({reduce(Op::Add, row, {0}), add(row, row), sub(x, mul(x, x))}), 1);
+}
+
 TEST(host, spec_C38_looking_at_many_outputs_walks_their_graph_once) {
   auto visits = [](int64_t count) {
     UOp h = floats({1, 2, 3});

@@ -421,6 +421,21 @@ TEST(shard, spec_amend_8_replicas_hold_equal_bits) {
   });
 }
 
+// A maximum along the axis that is split is folded where its parts lie, in strict mode too.
+TEST(shard, spec_P6_a_strict_maximum_moves_one_result_a_device) {
+  std::map<bool, int64_t> kernels;
+  const Tensor x = Tensor::randn({8, 6}).realize();
+  for (const bool strict : {false, true}) {
+    Options o = options();
+    o.strict = strict;
+    const OptionScope scope(o);
+    const Tensor parts = x.shard("CPU,CPU:1", 0).realize();
+    kernels[strict] = kernel_count({parts.max({0})});
+    EXPECT_EQ(parts.max({0}).to("CPU").tolist<float>(), x.max({0}).tolist<float>());
+  }
+  EXPECT_EQ(kernels[false], kernels[true]);
+}
+
 TEST(shard, spec_amend_8_replicated_is_checked_when_verifying) {
   Options o = options();
   o.verify = 2;
