@@ -24,7 +24,7 @@ std::vector<Tensor> large_program() {
   const Tensor x = numbers({40, 64}), y = numbers({64, 48}), narrow = x.cast(DType::BFloat16);
   const Tensor at = Tensor::from<int32_t>({3, 1, 2});
   const Tensor product = x.matmul(y);
-  return {numbers({1 << 17}).sum(),
+  return {numbers({1 << 18}).sum(),
           product.softmax(1),
           x.cumsum(1),
           x.flip({1}).cumsum(1).flip({1}),

@@ -52,6 +52,6 @@ constexpr int64_t enough_parts = 8, most_parts = 16;
 constexpr double most_operations_of_a_part = 8192;
 /// A reduce of so many elements a result, with no more results than these, becomes partial ones of
 /// so many parts.
-constexpr int64_t least_elements_to_split = 1 << 16, most_results_to_split = 32, split_parts = 64;
+constexpr int64_t least_elements_to_split = 1 << 18, most_results_to_split = 32, split_parts = 64;
 
 }  // namespace koine

@@ -140,7 +140,7 @@ class Merger {
   UOp run() {
     for (size_t k = 0; k < kernels_.size(); ++k)
       if (nests_[k])
-        for (const size_t other : neighbours(k)) (void)merge(merged_into(other), k);
+        for (const size_t other : neighbours(k)) merge(merged_into(other), k);
     drop_unread();
     return in_order();
   }
@@ -168,26 +168,25 @@ class Merger {
     return k;
   }
 
-  bool merge(size_t first, size_t second) {
-    if (first == second || !nests_[first] || !nests_[second]) return false;
+  void merge(size_t first, size_t second) {
+    if (first == second || !nests_[first] || !nests_[second]) return;
     const Nest &a = *nests_[first], &b = *nests_[second];
     if (a.loops != b.loops || a.operations + b.operations > most_fused_operations ||
         a.stores.size() + b.stores.size() > most_stores)
-      return false;
-    if (bytes_of(a.rows) + bytes_of(b.rows) > Target{}.row_bytes) return false;
-    if (!(kernels_[first].device() == kernels_[second].device())) return false;
+      return;
+    if (bytes_of(a.rows) + bytes_of(b.rows) > Target{}.row_bytes) return;
+    if (!(kernels_[first].device() == kernels_[second].device())) return;
     const bool feeds = depends(second, first);
-    if (depends(first, second)) return false;
-    if (is_between(first, second) || is_between(second, first)) return false;
+    if (depends(first, second)) return;
+    if (is_between(first, second) || is_between(second, first)) return;
     std::optional<Draft> both = joined(first, second, feeds);
-    if (!both) return false;
+    if (!both) return;
     std::vector<size_t>& needs = both->needs;
     needs = kernels_[first].needs;
     needs.insert(needs.end(), kernels_[second].needs.begin(), kernels_[second].needs.end());
     kernels_[second] = std::move(*both);
     nests_[second] = nest_of(kernels_[second]);
     group_[first] = second;
-    return true;
   }
 
   bool depends(size_t user, size_t source) {

@@ -20,14 +20,19 @@ bool reads_buffer(const UOp& u) {
 
 bool divides(const UOp& size) { return size.is(Op::Const) && const_int(size) % split_parts == 0; }
 
-// The axis that is cut: one that has parts of equal size, or the first long one.
-std::optional<size_t> long_axis(const UOp& value, const Ints& axes) {
+// The axis that is cut: one that has parts of equal size, or the first of which little is left over
+// and parts are long runs of memory.
+std::optional<size_t> axis_to_cut(const UOp& value, const Ints& axes) {
+  constexpr double least_part = 8, least_run = 256;
   std::optional<size_t> out;
   for (const int64_t axis : axes) {
     const auto at = static_cast<size_t>(axis);
     const UOp& size = value.dim(at);
-    if (largest(size) < 2 * split_parts) continue;
-    if (!out || (divides(size) && !divides(value.dim(*out)))) out = at;
+    const double part = largest(size) / split_parts;
+    double run = part;
+    for (size_t i = at + 1; i < value.rank(); ++i) run *= largest(value.dim(i));
+    if (part >= 2 && divides(size)) return at;
+    if (!out && part >= least_part && run >= least_run) out = at;
   }
   return out;
 }
@@ -55,7 +60,7 @@ UOp split_one(const UOp& node) {
   if (results < 1 || results > most_results_to_split ||
       elements_of(value) < results * least_elements_to_split || !reads_buffer(value))
     return node;
-  const auto axis = long_axis(value, axes);
+  const auto axis = axis_to_cut(value, axes);
   if (!axis) return node;
   const Op op = node.as<ReduceArg>().op;
   const UOp &size = value.dim(*axis), parts = index_const(split_parts),
