@@ -133,5 +133,24 @@ TEST(literals, every_value_is_computed_with_its_own) {
   }
 }
 
+// Differences of 64-bit numbers leave 64 bits: such a number is no place to count from.
+TEST(literals, the_ends_of_64_bits) {
+  const std::vector<int64_t> ends{5, INT64_MAX, INT64_MIN, -1, 0, INT64_MAX - 1};
+  const Tensor x = Tensor::from(ends, {6}).realize(),
+               narrow = Tensor::from<int32_t>({-4, 7}).realize();
+  for (const int64_t number : ends) {
+    SCOPED_TRACE(number);
+    const Tensor literal(constant_int(DType::Int64, number));
+    std::vector<int> less, more, near;
+    for (const int64_t v : ends) less.push_back(v < number), more.push_back(number < v);
+    for (const int64_t v : {-4, 7}) near.push_back(number < v);
+    EXPECT_EQ((x < literal).tolist<int>(), less);
+    EXPECT_EQ((literal < x).tolist<int>(), more);
+    EXPECT_EQ((literal < narrow.cast(DType::Int64)).tolist<int>(), near);
+    EXPECT_EQ((x + literal).tolist<int64_t>()[3],
+              static_cast<int64_t>(static_cast<uint64_t>(number) - 1));
+  }
+}
+
 }  // namespace
 }  // namespace koine::test

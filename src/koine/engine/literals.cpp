@@ -74,7 +74,9 @@ UOp without(const UOp& body, const std::vector<Literal>& literals, const std::ve
   });
 }
 
-DType signed_with_size_of(DType dtype) {
+// The integers that a Variable gives the bits of a number in. Of 64 bits they are not the number's
+// own: it would be counted with as a place, and differences of such numbers leave 64 bits.
+DType bits_of(DType dtype) {
   switch (item_size(dtype)) {
     case 1:
       return DType::Int8;
@@ -83,7 +85,7 @@ DType signed_with_size_of(DType dtype) {
     case 4:
       return DType::Int32;
     default:
-      return DType::Int64;
+      return dtype == DType::Int64 ? DType::UInt64 : DType::Int64;
   }
 }
 
@@ -95,8 +97,8 @@ UOp variable_for(const Literal& literal, size_t k, int64_t& value) {
     value = const_int(literal.node.src(1).src(*literal.axis));
     return variable(name, 0, const_int(literal.node.src(0).dim(*literal.axis)) - size);
   }
-  const DType number = literal.node.dtype(), bits = signed_with_size_of(number);
-  const IntegerRange range = integer_range(bits);
+  const DType number = literal.node.dtype(), bits = bits_of(number);
+  const IntegerRange range = integer_range(is_unsigned(bits) ? DType::Int64 : bits);
   value = bits_to_int(bits, literal.node.as<ConstArg>().bits);
   return bitcast(
       cast(variable(name, static_cast<int64_t>(range.low), static_cast<int64_t>(range.high)), bits),
