@@ -505,16 +505,18 @@ TEST(sums, spec_amend_32_large_folds_have_parts_of_any_size) {
     EXPECT_EQ(count.item(), positive);
   };
   const Tensor zero(0.0);
-  for (const int64_t size : beside ? Sizes{300007} : Sizes{1 << 19, 524289, 300007}) {
+  for (const int64_t size : beside ? Sizes{262151} : Sizes{1 << 19, 524289, 300007}) {
     const Tensor x = first(size);
     check(x, size, x.sum(), x.max(), (zero < x).cast(DType::Int32).sum());
     EXPECT_EQ(kernel_count({x.sum()}), 2);
   }
-  EXPECT_EQ(kernel_count({all.reshape({most / 2, 2}).sum({0})}), 2);
-  // No parts that are short, or of which much is left over.
-  EXPECT_EQ(kernel_count({all.reshape({2, most / 2}).sum()}), 2);
-  EXPECT_EQ(kernel_count({all.shrink({{0, 300000}}).reshape({100, 3000}).sum()}), 1);
-  EXPECT_EQ(kernel_count({all.shrink({{0, 100 * 5003}}).reshape({5003, 100}).sum()}), 2);
+  if (!beside) {
+    EXPECT_EQ(kernel_count({all.reshape({most / 2, 2}).sum({0})}), 2);
+    // No parts that are short, or of which much is left over.
+    EXPECT_EQ(kernel_count({all.reshape({2, most / 2}).sum()}), 2);
+    EXPECT_EQ(kernel_count({first(300000).reshape({100, 3000}).sum()}), 1);
+    EXPECT_EQ(kernel_count({first(100 * 5003).reshape({5003, 100}).sum()}), 2);
+  }
   // What lies behind the last whole part.
   for (const double odd : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
     if (beside) break;
@@ -527,7 +529,7 @@ TEST(sums, spec_amend_32_large_folds_have_parts_of_any_size) {
   }
   const Variable count("count", 1, most);
   const Tensor minus = Tensor::full({most}, -0.0).contiguous().realize();
-  for (const int64_t size : beside ? Sizes{63, 300007} : Sizes{1, 63, 64, 4097, 524488}) {
+  for (const int64_t size : beside ? Sizes{63, 262151} : Sizes{1, 63, 64, 4097, 524488}) {
     const Tensor x = all[Slice{0, count.bind(size)}];
     check(first(size), size, x.sum(), x.max(), (zero < x).cast(DType::Int32).sum());
     EXPECT_EQ(kernel_count({x.sum()}), 2) << "one program serves all sizes";
