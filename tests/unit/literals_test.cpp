@@ -149,6 +149,14 @@ TEST(literals, the_ends_of_64_bits) {
     EXPECT_EQ((literal < narrow.cast(DType::Int64)).tolist<int>(), near);
     EXPECT_EQ((x + literal).tolist<int64_t>()[3],
               static_cast<int64_t>(static_cast<uint64_t>(number) - 1));
+    const auto bits = static_cast<uint64_t>(number);
+    const Tensor words = x.bitcast(DType::UInt64), word(constant_bits(DType::UInt64, bits));
+    for (size_t i = 0; i < ends.size(); ++i) {
+      less[i] = static_cast<uint64_t>(ends[i]) < bits;
+      more[i] = bits < static_cast<uint64_t>(ends[i]);
+    }
+    EXPECT_EQ((words < word).tolist<int>(), less);
+    EXPECT_EQ((word < words).tolist<int>(), more);
   }
 }
 

@@ -18,6 +18,10 @@ namespace {
 struct Literal {
   UOp node;
   std::optional<size_t> axis;  // of a Shrink
+  int64_t value() const {
+    return axis ? const_int(node.src(1).src(*axis))
+                : static_cast<int64_t>(node.as<ConstArg>().bits);
+  }
 };
 
 // Ops that are compiled in another way for a number that is known.
@@ -74,35 +78,16 @@ UOp without(const UOp& body, const std::vector<Literal>& literals, const std::ve
   });
 }
 
-// The integers that a Variable gives the bits of a number in. Of 64 bits they are not the number's
-// own: it would be counted with as a place, and differences of such numbers leave 64 bits.
-DType bits_of(DType dtype) {
-  switch (item_size(dtype)) {
-    case 1:
-      return DType::Int8;
-    case 2:
-      return DType::Int16;
-    case 4:
-      return DType::Int32;
-    default:
-      return dtype == DType::Int64 ? DType::UInt64 : DType::Int64;
-  }
-}
+std::string name_of(size_t k) { return fmt::format("koine_literal_{}", k); }
 
 // What stands for the k-th literal: the offset of a slice is a Variable, a number the bits of one.
-UOp variable_for(const Literal& literal, size_t k, int64_t& value) {
-  const std::string name = fmt::format("koine_literal_{}", k);
+UOp variable_for(const Literal& literal, size_t k) {
   if (literal.axis) {
     const int64_t size = const_int(literal.node.src(2).src(*literal.axis));
-    value = const_int(literal.node.src(1).src(*literal.axis));
-    return variable(name, 0, const_int(literal.node.src(0).dim(*literal.axis)) - size);
+    return variable(name_of(k), 0, const_int(literal.node.src(0).dim(*literal.axis)) - size);
   }
-  const DType number = literal.node.dtype(), bits = bits_of(number);
-  const IntegerRange range = integer_range(is_unsigned(bits) ? DType::Int64 : bits);
-  value = bits_to_int(bits, literal.node.as<ConstArg>().bits);
-  return bitcast(
-      cast(variable(name, static_cast<int64_t>(range.low), static_cast<int64_t>(range.high)), bits),
-      number);
+  const DType number = literal.node.dtype();
+  return bitcast(cast(variable(name_of(k), INT64_MIN, INT64_MAX), storage_uint(number)), number);
 }
 
 // What is known of the programs of one shape.
@@ -142,9 +127,11 @@ Callified take_out_literals(const Callified& program, VariableValues& variables)
   const std::vector<Literal> literals = literals_of(program.body);
   if (literals.empty()) return program;
   std::vector<UOp> stand_ins;
-  std::vector<int64_t> values(literals.size());
-  for (size_t k = 0; k < literals.size(); ++k)
-    stand_ins.push_back(variable_for(literals[k], k, values[k]));
+  std::vector<int64_t> values;
+  for (size_t k = 0; k < literals.size(); ++k) {
+    stand_ins.push_back(variable_for(literals[k], k));
+    values.push_back(literals[k].value());
+  }
   const auto without_those = [&](const std::vector<bool>& taken) {
     return without(program.body, literals, taken, stand_ins);
   };
@@ -152,7 +139,7 @@ Callified take_out_literals(const Callified& program, VariableValues& variables)
       varying(without_those(std::vector<bool>(literals.size(), true)), values);
   if (std::find(taken.begin(), taken.end(), true) == taken.end()) return program;
   for (size_t k = 0; k < literals.size(); ++k)
-    if (taken[k]) variables[fmt::format("koine_literal_{}", k)] = values[k];
+    if (taken[k]) variables[name_of(k)] = values[k];
   Callified out = program;
   out.body = without_those(taken);
   return out;

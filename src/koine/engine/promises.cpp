@@ -27,16 +27,10 @@ bool has_equal_copies(const UOp& replicated) {
 // Where the copies that Replicated asks for are not those of the first device, bit for bit.
 UOp differing(const UOp& replicated) {
   const UOp all = copy_to(replicated.src(0), replicated.device().part(0));
-  const int64_t bytes = item_size(all.dtype());
-  const UOp bits = is_float(all.dtype()) ? bitcast(all, bytes == 1   ? DType::UInt8
-                                                        : bytes == 2 ? DType::UInt16
-                                                        : bytes == 4 ? DType::UInt32
-                                                                     : DType::UInt64)
-                                         : all;
+  const UOp bits = is_float(all.dtype()) ? bitcast(all, storage_uint(all.dtype())) : all;
   const auto axis = static_cast<size_t>(replicated.as<int64_t>());
-  std::vector<UOp> one;
-  for (size_t k = 0; k < all.rank(); ++k) one.push_back(k == axis ? index_const(1) : all.dim(k));
-  return ne(bits, expand(shrink(bits, shape_of(Ints(all.rank(), 0)), stack(one)), all.shape()));
+  const UOp first = slice(bits, axis, index_const(0), index_const(1));
+  return ne(bits, expand(first, all.shape()));
 }
 
 // One uint8: whether any position leaves its range, or copies differ.

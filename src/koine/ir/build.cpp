@@ -173,6 +173,13 @@ UOp pad(const UOp& a, const UOp& offset, const UOp& shape, const UOp& fill) {
 UOp shrink(const UOp& a, const UOp& offset, const UOp& shape) {
   return UOp::make(Op::Shrink, {a, offset, shape});
 }
+UOp slice(const UOp& a, size_t axis, const UOp& first, const UOp& count) {
+  std::vector<UOp> offsets(a.rank(), index_const(0));
+  std::vector<UOp> sizes(a.shape().src().begin(), a.shape().src().end());
+  offsets[axis] = first;
+  sizes[axis] = count;
+  return shrink(a, stack(offsets), stack(sizes));
+}
 UOp index(const UOp& a, std::span<const UOp> indices) {
   std::vector<UOp> src{a};
   src.insert(src.end(), indices.begin(), indices.end());

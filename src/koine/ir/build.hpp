@@ -90,6 +90,8 @@ UOp permute(const UOp& a, std::vector<int64_t> order);
 UOp flip(const UOp& a, std::vector<int64_t> flags);
 UOp pad(const UOp& a, const UOp& offset, const UOp& shape, const UOp& fill = {});
 UOp shrink(const UOp& a, const UOp& offset, const UOp& shape);
+/// `count` elements along an axis, from `first` on.
+UOp slice(const UOp& a, size_t axis, const UOp& first, const UOp& count);
 UOp index(const UOp& a, std::span<const UOp> indices);
 UOp index(const UOp& a, std::initializer_list<UOp> indices);
 /// Of n equal copies along the axis that n devices split, the one (amendment C8).

@@ -118,11 +118,8 @@ UOp condition_at(const Join& join, const UOp& condition, int64_t from, int64_t t
 }  // namespace
 
 UOp Join::slice(const UOp& memory, const Part& part) const {
-  std::vector<UOp> offsets(value.rank(), index_const(0));
-  std::vector<UOp> sizes(value.shape().src().begin(), value.shape().src().end());
-  offsets[static_cast<size_t>(axis)] = index_const(part.from);
-  sizes[static_cast<size_t>(axis)] = index_const(part.size);
-  return shrink(memory, stack(offsets), stack(sizes));
+  return koine::slice(memory, static_cast<size_t>(axis), index_const(part.from),
+                      index_const(part.size));
 }
 
 std::optional<Join> join_of(const UOp& value) {

@@ -68,9 +68,7 @@ UOp sliced(const UOp& value, const Cut& cut) {
   // What only repeats, repeats less.
   if (value.is(Op::Expand) && is_const(value.src(0).dim(cut.axis), 1))
     return expand(value.src(0), shape);
-  std::vector<UOp> offsets(value.rank(), index_const(0));
-  offsets[cut.axis] = from;
-  return shrink(value, stack(offsets), shape);
+  return slice(value, cut.axis, from, count);
 }
 
 // Values of equal shapes, one behind the other along an axis.

@@ -37,20 +37,6 @@ std::optional<size_t> axis_to_cut(const UOp& value, const Ints& axes) {
   return out;
 }
 
-std::vector<UOp> dims_of(const UOp& value) {
-  std::vector<UOp> out;
-  for (size_t i = 0; i < value.rank(); ++i) out.push_back(value.dim(i));
-  return out;
-}
-
-// What lies along an axis from `first` on.
-UOp part_of(const UOp& value, size_t axis, const UOp& first, const UOp& count) {
-  std::vector<UOp> offset(value.rank(), index_const(0)), sizes = dims_of(value);
-  offset[axis] = first;
-  sizes[axis] = count;
-  return shrink(value, stack(offset), stack(sizes));
-}
-
 // A long axis of n becomes (parts, n / parts), which are folded first; what is left over, fewer
 // elements than there are parts, is folded with their results.
 UOp split_one(const UOp& node) {
@@ -66,8 +52,8 @@ UOp split_one(const UOp& node) {
   const UOp &size = value.dim(*axis), parts = index_const(split_parts),
             each = simplify(idiv(size, parts)), whole = simplify(mul(each, parts)),
             rest = simplify(sub(size, whole));
-  const UOp split = is_const(rest, 0) ? value : part_of(value, *axis, index_const(0), whole);
-  std::vector<UOp> sizes = dims_of(value);
+  const UOp split = is_const(rest, 0) ? value : slice(value, *axis, index_const(0), whole);
+  std::vector<UOp> sizes(value.shape().src().begin(), value.shape().src().end());
   sizes[*axis] = each;
   sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(*axis), parts);
   Ints inner;
@@ -75,7 +61,7 @@ UOp split_one(const UOp& node) {
   const UOp partial = contiguous(reduce(op, reshape(split, stack(sizes)), inner));
   const UOp folded = reshape(reduce(op, partial, {static_cast<int64_t>(*axis)}), node.shape());
   if (is_const(rest, 0)) return folded;
-  const UOp last = reduce(op, part_of(value, *axis, whole, rest), axes);
+  const UOp last = reduce(op, slice(value, *axis, whole, rest), axes);
   const UOp both = UOp::make(op, {folded, last});
   // A sum of one element is that element, -0 too; where there are parts it starts from 0.
   return size.is(Op::Const) ? both : where(lt(size, parts), last, both);

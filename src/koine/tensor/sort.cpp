@@ -13,25 +13,12 @@ namespace {
 constexpr int64_t digits = 256;
 constexpr int64_t few = 64;  // elements of a row up to which each is compared with each
 
-DType unsigned_of_size(int64_t bytes) {
-  switch (bytes) {
-    case 1:
-      return DType::UInt8;
-    case 2:
-      return DType::UInt16;
-    case 4:
-      return DType::UInt32;
-    default:
-      return DType::UInt64;
-  }
-}
-
 // Unsigned integers in the order of the elements: -0 is 0, and NaN comes last.
 Tensor keys_of(const Tensor& x) {
   const DType d = x.dtype();
   if (d == DType::Bool) return x.cast(DType::UInt8);
   if (!is_float(d) && is_unsigned(d)) return x;
-  const DType keys = unsigned_of_size(item_size(d));
+  const DType keys = storage_uint(d);
   const Tensor one(constant_int(keys, 1)), last = Tensor(constant_int(keys, 0)).bitwise_not();
   const Tensor sign = one.lshift(Tensor(constant_int(keys, 8 * item_size(d) - 1)));
   if (!is_float(d)) return x.bitcast(keys).bitwise_xor(sign);
