@@ -3,6 +3,7 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string_view>
 
@@ -139,11 +140,10 @@ class Decider {
   void stores(const UOp& after) {
     for (const UOp& dependency : after.src().subspan(1)) {
       const std::vector<UOp> written = stores_in(dependency);
+      std::map<std::string, int> stores_on;
+      for (const UOp& s : written) ++stores_on[s.src(0).device().name()];
       std::vector<std::pair<UOp, Use>> nests;
       for (const UOp& s : written) {
-        const bool is_alone = std::count_if(written.begin(), written.end(), [&](const UOp& other) {
-                                return other.src(0).device() == s.src(0).device();
-                              }) == 1;
         auto same = std::find_if(nests.begin(), nests.end(), [&](const auto& nest) {
           return nest.first.src(1).shape() == s.src(1).shape() &&
                  nest.first.src(0).device() == s.src(0).device();
@@ -154,7 +154,7 @@ class Decider {
             if (other.src(0).device() == s.src(0).device()) kernel = use.kernel;
           held_[kernel].assigns = true;
           same = nests.insert(nests.end(), {s, open(s.src(1), kernel)});
-          same->second.stored = is_alone && s.src().size() == 2;
+          same->second.stored = stores_on[s.src(0).device().name()] == 1 && s.src().size() == 2;
         }
         store(s, same->second);
       }
@@ -199,9 +199,8 @@ class Decider {
     use.stored = use.stored &&
                  (shows_memory(u.op()) || u.is(Op::Assume) || (is_movement(u.op()) && !chooses));
     if (is_elementwise(u.op())) {
-      Use its = use;
-      its.in_window = its.in_window && u.is(Op::Where);
-      for (const UOp& s : u.src()) read_broadcast(s, its);
+      use.in_window = use.in_window && u.is(Op::Where);
+      for (const UOp& s : u.src()) read_broadcast(s, use);
       return;
     }
     switch (u.op()) {

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
-#include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/text.hpp"
 #include "koine/lower/optimize.hpp"
+#include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
@@ -101,7 +100,7 @@ std::optional<Scatter> find_scatter(const UOp& value, std::span<const UOp> loops
   return std::nullopt;
 }
 
-UOp scatter_kernel(const UOp& ast) {
+UOp scatter_kernel(const UOp& ast, bool strict) {
   if (ast.src().size() != 1 || !ast.src(0).is(Op::End)) return ast;
   const UOp &closing = ast.src(0), &stored = closing.src(0);
   if (!stored.is(Op::Store) || stored.src().size() != 2 || !stored.src(1).is(Op::Reduce))
@@ -136,7 +135,8 @@ UOp scatter_kernel(const UOp& ast) {
   const UOp before = load(address, scatter.miss, gate);
   const UOp folded =
       scatter.reduce.as<ReduceArg>().op == Op::Add ? add(before, value) : maximum(before, value);
-  return sink(std::vector<UOp>{filled, end(store(address, folded, gate), nest)});
+  return rewrite(sink(std::vector<UOp>{filled, end(store(address, folded, gate), nest)}),
+                 kernel_rules(strict));
 }
 
 }  // namespace koine

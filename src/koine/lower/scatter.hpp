@@ -24,6 +24,6 @@ std::optional<Scatter> find_scatter(const UOp& value, std::span<const UOp> loops
 /// A kernel that stores such a fold and nothing else, with work k + d: its output is filled with
 /// the miss, then each d folds its value in where it belongs, in ascending order (row C-scat).
 /// Other kernels come back as they are.
-UOp scatter_kernel(const UOp& ast);
+UOp scatter_kernel(const UOp& ast, bool strict);
 
 }  // namespace koine

@@ -158,7 +158,7 @@ class Splitter : private KernelReads {
     Indexer indexer(*this, strict_);
     const UOp ast = rewrite(sink(make_nests(request.stores, indexer)), kernel_rules(strict_));
     current_.ast = rewrite(without_promises(ast), kernel_rules(strict_));
-    current_.ast = rewrite(scatter_kernel(current_.ast), kernel_rules(strict_));
+    current_.ast = scatter_kernel(current_.ast, strict_);
     current_.ast = scan_kernel(current_.ast, strict_);
     if (!strict_) current_.ast = fold_in_float32(current_.ast);
     return std::move(current_);
