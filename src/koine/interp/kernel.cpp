@@ -251,18 +251,11 @@ class KernelInterpreter {
 
   void compute_value(Item& item) {
     const UOp& u = item.node;
-    if (item.value.is_of_one()) {
-      Bits in[3] = {};
-      for (size_t k = 0; k < item.needs.size(); ++k) in[k] = items_[item.needs[k]].bits[0];
-      clear(item, 1);
-      item.bits[0] = item.value.compute_one(in[0], in[1], in[2]);
-    } else {
-      operands_.clear();
-      for (const uint32_t k : item.needs) operands_.push_back(&items_[k].bits);
-      Lanes made = item.value.compute(operands_);
-      clear(item, made.size());
-      item.bits = std::move(made);
-    }
+    operands_.clear();
+    for (const uint32_t k : item.needs) operands_.push_back(&items_[k].bits);
+    Lanes made = item.value.compute(operands_);
+    clear(item, made.size());
+    item.bits = std::move(made);
     if (!liberties_.any() ||
         (item.exact && std::all_of(item.needs.begin(), item.needs.end(),
                                    [&](uint32_t k) { return items_[k].known(); })))

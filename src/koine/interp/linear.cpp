@@ -185,12 +185,6 @@ class LinearThread {
     }
     if (is_address(u)) return next;  // its users look at it
     if (at.operands.empty()) internal_error("interpreter: {} in a linear program", op_name(u.op()));
-    if (at.value.is_of_one()) {
-      Bits in[3] = {};
-      for (size_t k = 0; k < at.operands.size(); ++k) in[k] = lanes(at.operands[k])[0];
-      values_[pc_] = {at.value.compute_one(in[0], in[1], in[2])};
-      return next;
-    }
     operands_.clear();
     for (const uint32_t k : at.operands) operands_.push_back(&lanes(k));
     values_[pc_] = at.value.compute(operands_);

@@ -32,10 +32,6 @@ class ValueOp {
     return k < maps_.size() && !maps_[k].empty() ? maps_[k][i] : i;
   }
   Lanes compute(std::span<const Lanes* const> operands) const;
-  /// Whether it computes one element from one of each operand, most often a place: `compute_one`
-  /// does so without lists.
-  bool is_of_one() const { return each_ && count_ == 1; }
-  Bits compute_one(Bits x, Bits y, Bits z) const { return (*each_)(x, y, z); }
 
  private:
   void broadcast(size_t operand, const UOp& source, const UOp& whole);
