@@ -1,6 +1,7 @@
 // Inputs for runs of the interpreter, and how much work a run is.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <random>
 
@@ -154,6 +155,10 @@ std::vector<Storage> memory_of_leaves(const UOp& graph, Level level, const Varia
   return out;
 }
 
+// Numbers that are drawn for one buffer; in a larger one, of which a program that is checked reads
+// little, they come again.
+constexpr int64_t most_drawn = 1 << 18;
+
 }  // namespace
 
 SlotTypes slot_types_of(const UOp& kernel) {
@@ -208,8 +213,12 @@ std::vector<Setting> settings_of(const UOp& graph, Level level, double most_oper
       for (Storage& m : s.memory) {
         Numbers next(kind, 7919 * salt++ + static_cast<uint64_t>(kind));
         const auto count = static_cast<int64_t>(m.bytes.size()) / item_size(m.dtype);
-        for (int64_t i = 0; i < count; ++i)
+        const int64_t drawn = std::min(count, most_drawn);
+        for (int64_t i = 0; i < drawn; ++i)
           write_element(m.bytes.data(), m.dtype, i, next(m.dtype));
+        const auto period = static_cast<size_t>(drawn * item_size(m.dtype));
+        for (size_t at = period; at < m.bytes.size(); at += period)
+          std::memcpy(m.bytes.data() + at, m.bytes.data(), std::min(period, m.bytes.size() - at));
       }
       out.push_back(std::move(s));
     }
