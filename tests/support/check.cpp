@@ -214,7 +214,7 @@ int64_t test_cases(int64_t usual) {
 #ifdef KOINE_SANITIZED
   return std::max<int64_t>(usual / 20, 20);
 #else
-  return usual;
+  return options().verify < 3 ? usual : std::max<int64_t>(usual / 5, 20);
 #endif
 }
 

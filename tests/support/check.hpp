@@ -74,7 +74,8 @@ std::vector<DType> stored_dtypes();
 int64_t memory_in_use();
 /// The seed of a randomised test: KOINE_TEST_SEED, else a fixed one; printed with failures.
 uint64_t test_seed();
-/// How many cases a fuzz test runs: KOINE_TEST_CASES, else `usual`, fewer under a sanitizer.
+/// How many cases a fuzz test runs: KOINE_TEST_CASES, else `usual`, fewer under a sanitizer and
+/// where every stage of every program is run (KOINE_VERIFY=3).
 int64_t test_cases(int64_t usual);
 
 }  // namespace koine::test
