@@ -12,6 +12,7 @@
 #include "koine/ir/validity.hpp"
 #include "koine/lower/bufferize.hpp"
 #include "koine/lower/callify.hpp"
+#include "koine/lower/cost.hpp"
 #include "koine/lower/decide.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/rangeify.hpp"
@@ -253,6 +254,14 @@ TEST(schedule, spec_C38_the_order_of_operands_changes_no_work) {
           << "program " << i << ", KOINE_TEST_SEED=" << test_seed();
     }
   }
+}
+
+// A value that a fold reads, and what reads the fold, costs what the fold makes of it.
+TEST(schedule, spec_C38_the_order_of_operands_changes_no_cost) {
+  const UOp x = filled({36}).sin().uop(), most = expand(reduce(Op::Max, x, {0}), x.shape());
+  const double cost = element_cost(binary(Op::CmpNe, x, most), nullptr);
+  EXPECT_EQ(element_cost(binary(Op::CmpNe, most, x), nullptr), cost);
+  EXPECT_GT(cost, 36 * element_cost(x, nullptr));
 }
 
 // --- kernels that become one -------------------------------------------------------------------

@@ -4,6 +4,7 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "koine/ir/build.hpp"
@@ -43,6 +44,15 @@ double own_cost(const UOp& u) {
 bool is_leaf(const UOp& u) { return u.is(Op::Param) || u.is(Op::Buffer) || u.is(Op::After); }
 
 constexpr size_t cost_horizon = 300;  // nodes looked at before "expensive" is the answer
+
+// What is computed with a value, not read at a place of it.
+std::span<const UOp> computed_sources(const UOp& u) {
+  if (is_movement(u.op()) && !u.is(Op::Stack)) return u.src().first(1);
+  const bool passes = u.is(Op::Stack) || u.is(Op::Reduce) || is_elementwise(u.op()) ||
+                      u.is(Op::Detach) || u.is(Op::Assume) || u.is(Op::ContiguousBackward) ||
+                      u.is(Op::Contiguous);
+  return passes ? u.src() : std::span<const UOp>();
+}
 
 // How often a node of a kernel is computed; of a Reduce, how often it folds. A loop whose length
 // depends on another is that of a running fold, which goes on with the one that it counts.
@@ -86,34 +96,37 @@ double reduced_size(const UOp& reduce) {
 }
 
 double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop) {
-  double total = 0;
-  size_t seen = 0;
+  auto is_counted = [&](const UOp& u) { return !is_leaf(u) && !(stop && stop(u)); };
   struct Frame {
-    UOp node;
-    double times;
+    const UOp* node;
+    std::span<const UOp> rest;
   };
-  std::vector<Frame> stack{{node, 1}};
-  absl::flat_hash_set<const Node*> done;
+  // How often each is computed: within a fold as often as there, whichever consumer is met first.
+  absl::flat_hash_map<const Node*, double> times{{node.node(), 1}};
+  std::vector<const UOp*> order;  // sources before their consumers
+  std::vector<Frame> stack{{&node, computed_sources(node)}};
   while (!stack.empty()) {
-    const Frame f = stack.back();
-    stack.pop_back();
-    if (!done.insert(f.node.node()).second) continue;
-    if (++seen > cost_horizon) return 1e12;
-    double times = f.times;
-    if (f.node.is(Op::Reduce)) {
-      times *= reduced_size(f.node);
-      total += times;
+    Frame& f = stack.back();
+    if (f.rest.empty()) {
+      order.push_back(f.node);
+      stack.pop_back();
+      continue;
     }
-    total += own_cost(f.node) * f.times;
-    if (is_movement(f.node.op()) || f.node.is(Op::Reduce) || is_elementwise(f.node.op()) ||
-        f.node.is(Op::Detach) || f.node.is(Op::Assume) || f.node.is(Op::ContiguousBackward) ||
-        f.node.is(Op::Contiguous)) {
-      const size_t count =
-          is_movement(f.node.op()) && !f.node.is(Op::Stack) ? 1 : f.node.src().size();
-      for (size_t i = 0; i < count; ++i)
-        if (!is_leaf(f.node.src(i)) && !(stop && stop(f.node.src(i))))
-          stack.push_back({f.node.src(i), times});
-    }
+    const UOp& s = f.rest.back();
+    f.rest = f.rest.first(f.rest.size() - 1);
+    if (!is_counted(s) || !times.emplace(s.node(), 0).second) continue;
+    if (times.size() > cost_horizon) return 1e12;
+    stack.push_back({&s, computed_sources(s)});
+  }
+  double total = 0;
+  for (size_t i = order.size(); i-- > 0;) {
+    const UOp& u = *order[i];
+    double each = times[u.node()];
+    total += own_cost(u) * each;
+    if (u.is(Op::Reduce)) total += each *= reduced_size(u);
+    for (const UOp& s : computed_sources(u))
+      if (const auto it = times.find(s.node()); it != times.end())
+        it->second = std::max(it->second, each);
   }
   return total;
 }
