@@ -105,6 +105,19 @@ TEST(joins, joins_of_joins_are_filled_part_by_part) {
        {"sum of cats", both(75).pad({{0, 16}, {0, 0}}) + both(79).pad({{16, 0}, {0, 0}}), 5}});
 }
 
+// What folds has a kernel wherever it is put; each of the others would be a launch more.
+TEST(joins, any_number_of_parts_that_fold_and_few_others_have_slices) {
+  std::vector<Tensor> products, maxima, one;
+  for (uint64_t k = 0; k < 24; ++k) {
+    products.push_back(product(16, 20, 100 + 2 * k));
+    maxima.push_back(largest(16, 20, 200 + k));
+    one.push_back(k == 7 ? products[k] : small({16, 20}, 300 + k) + 1);
+  }
+  expect_cases({{"products", Tensor::cat(products, 0), 24},
+                {"maxima", Tensor::stack(maxima, 1), 24},
+                {"one product", Tensor::cat(one, 1), 2}});
+}
+
 TEST(joins, small_parts_are_copied) {
   const Tensor a = product(4, 20, 51, 8), b = product(4, 20, 53, 8);
   expect_cases({{"rows", Tensor::cat({a, b}, 0), 3}});

@@ -539,4 +539,28 @@ TEST(symbolic, threads_share_a_symbolic_number_of_rows) {
   });
 }
 
+// One program for every length, whatever axis has it.
+TEST(symbolic, parts_of_joins_are_computed_into_their_slices) {
+  const Variable n("n", 1, 40);
+  const Tensor x = random_tensor({40, 24}, 51).realize(), y = random_tensor({40, 24}, 53).realize(),
+               w = random_tensor({24, 20}, 55).realize();
+  using Make = std::function<Tensor(const Tensor&, const Tensor&)>;
+  const std::tuple<const char*, size_t, Make> makes[] = {
+      {"rows", 2, [&](auto& a, auto& b) { return Tensor::cat({a.matmul(w), b.matmul(w)}, 0); }},
+      {"columns", 2, [&](auto& a, auto& b) { return Tensor::cat({a.matmul(w), b.matmul(w)}, 1); }},
+      {"a product behind what is there", 3,
+       [&](auto& a, auto&) { return Tensor::cat({a + 1, y.matmul(w).matmul(w.transpose())}, 0); }},
+      {"stack", 2, [&](auto& a, auto& b) { return Tensor::stack({a.matmul(w), b.matmul(w)}, 1); }},
+  };
+  for (const auto& [what, kernels, make] : makes) {
+    SCOPED_TRACE(what);
+    for (const int64_t k : {1, 7, 40}) {
+      const Slice bound{{}, n.bind(k)}, known{{}, k};
+      const Tensor symbolic = make(x[bound], y[bound]), concrete = make(x[known], y[known]);
+      EXPECT_EQ(schedule({symbolic.uop()}).size(), kernels);
+      expect_close(symbolic, concrete, 1e-5);
+    }
+  }
+}
+
 }  // namespace koine::test

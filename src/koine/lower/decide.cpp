@@ -3,6 +3,7 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -36,8 +37,8 @@ struct Held {
 };
 // A copy of fewer costs less than a launch.
 constexpr double least_elements_of_a_part = 256;
-constexpr size_t most_slices = 16;  // each a launch
-constexpr int most_rows = 8;        // of a kernel, whose code would grow without bound
+constexpr int64_t most_slices = 16;  // of parts that do not fold: each a launch
+constexpr int most_rows = 8;         // of a kernel, whose code would grow without bound
 
 class Decider {
  public:
@@ -112,8 +113,8 @@ class Decider {
              (part.stored == part.source || !join_of(part.source));
     };
     const auto join = join_of(value);
-    if (!join || join->parts.size() > most_slices ||
-        !std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
+    if (!join || !std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
+        std::count_if(join->parts.begin(), join->parts.end(), std::not_fn(is_own)) > most_slices ||
         std::none_of(join->parts.begin(), join->parts.end(), is_own))
       return false;
     for (const Join::Part& part : join->parts)

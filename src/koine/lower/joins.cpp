@@ -1,5 +1,7 @@
 #include "koine/lower/joins.hpp"
 
+#include <absl/container/flat_hash_map.h>
+
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -23,7 +25,6 @@ bool add_pad(Join& join, const UOp& pad, const UOp& shown, bool onto_zero) {
   if (!pad.is(Op::Pad) || !(pad.shape() == join.value.shape())) return false;
   const UOp &source = pad.src(0), &offsets = pad.src(1);
   if (onto_zero && (pad.src().size() != 4 || !is_positive_zero(pad.src(3)))) return false;
-  if (!source.has_concrete_shape()) return false;
   int64_t axis = -1;
   for (size_t i = 0; i < pad.rank(); ++i) {
     if (source.dim(i) == pad.dim(i)) continue;
@@ -33,11 +34,10 @@ bool add_pad(Join& join, const UOp& pad, const UOp& shown, bool onto_zero) {
   if (axis < 0 || (!join.parts.empty() && axis != join.axis)) return false;
   join.axis = axis;
   const auto i = static_cast<size_t>(axis);
-  if (!offsets.src(i).is(Op::Const)) return false;
   // As the sum makes it of -0.
   const bool rounds = onto_zero && is_float(source.dtype());
-  join.parts.push_back({source, rounds ? add(source, pad.src(3)) : source,
-                        const_int(offsets.src(i)), const_int(source.dim(i)), shown});
+  join.parts.push_back(
+      {source, rounds ? add(source, pad.src(3)) : source, offsets.src(i), source.dim(i), shown});
   join.inner.push_back(pad);
   return true;
 }
@@ -82,35 +82,38 @@ bool read_stack(Join& join) {
     const UOp row = reshape(part, stack(sizes));
     join.parts.push_back({part,
                           permuted ? permute(row, {order.begin(), order.end()}) : row,
-                          static_cast<int64_t>(join.parts.size()),
-                          1,
+                          index_const(static_cast<int64_t>(join.parts.size())),
+                          index_const(1),
                           {}});
   }
   return true;
 }
 
+// Whether each part begins where another ends.
 bool fill_the_axis(const Join& join) {
-  std::vector<std::pair<int64_t, int64_t>> slices;
-  for (const Join::Part& part : join.parts) slices.emplace_back(part.from, part.size);
-  std::sort(slices.begin(), slices.end());
-  int64_t at = 0;
-  for (const auto& [from, size] : slices) {
-    if (from != at) return false;
-    at += size;
+  absl::flat_hash_map<const Node*, const Join::Part*> by_start;
+  for (const Join::Part& part : join.parts)
+    if (!is_const(part.size, 0) && !by_start.emplace(simplify(part.from).node(), &part).second)
+      return false;
+  UOp at = index_const(0);
+  for (size_t k = 0; k < by_start.size(); ++k) {
+    const auto next = by_start.find(at.node());
+    if (next == by_start.end()) return false;
+    at = simplify(add(at, next->second->size));
   }
-  return at == const_int(join.value.dim(static_cast<size_t>(join.axis)));
+  return at == simplify(join.value.dim(static_cast<size_t>(join.axis)));
 }
 
-// A condition at all places of a join from one along its axis to another.
-UOp condition_at(const Join& join, const UOp& condition, int64_t from, int64_t to) {
+// A condition at all places of a join from one along its axis on.
+UOp condition_at(const Join& join, const UOp& condition, const UOp& from, const UOp& size) {
   Leaves leaves([](const UOp&) { return false; });
   Indexer indexer(leaves, true, static_cast<int64_t>(join.value.rank()));
   Indices at;
   for (size_t i = 0; i < join.value.rank(); ++i) {
     const bool along = static_cast<int64_t>(i) == join.axis;
-    const UOp loop = range(static_cast<int64_t>(i),
-                           along ? index_const(to - from) : join.value.dim(i), AxisType::Loop);
-    at.push_back(along ? add(loop, index_const(from)) : loop);
+    const UOp loop =
+        range(static_cast<int64_t>(i), along ? size : join.value.dim(i), AxisType::Loop);
+    at.push_back(along ? add(loop, from) : loop);
   }
   return rewrite(indexer.element(condition, aligned(condition, at)), kernel_rules(true));
 }
@@ -118,8 +121,7 @@ UOp condition_at(const Join& join, const UOp& condition, int64_t from, int64_t t
 }  // namespace
 
 UOp Join::slice(const UOp& memory, const Part& part) const {
-  return koine::slice(memory, static_cast<size_t>(axis), index_const(part.from),
-                      index_const(part.size));
+  return koine::slice(memory, static_cast<size_t>(axis), part.from, part.size);
 }
 
 std::optional<Join> join_of(const UOp& value) {
@@ -127,15 +129,14 @@ std::optional<Join> join_of(const UOp& value) {
   const bool is_join = value.is(Op::Where) ? read_cat(out)
                        : value.is(Op::Add) ? read_sum(out)
                                            : read_stack(out);
-  if (!is_join || !value.has_concrete_shape() || !fill_the_axis(out)) return std::nullopt;
+  if (!is_join || !fill_the_axis(out)) return std::nullopt;
   return out;
 }
 
 bool shows_its_parts(const Join& join) {
   return std::all_of(join.parts.begin(), join.parts.end(), [&](const Join::Part& part) {
-    return !part.shown ||
-           (is_true(condition_at(join, part.shown, 0, part.from)) &&
-            is_false(condition_at(join, part.shown, part.from, part.from + part.size)));
+    return !part.shown || (is_true(condition_at(join, part.shown, index_const(0), part.from)) &&
+                           is_false(condition_at(join, part.shown, part.from, part.size)));
   });
 }
 

@@ -11,10 +11,10 @@ namespace koine {
 /// cat, a stack, a sum of pads. A kernel may store a part straight into its slice of memory.
 struct Join {
   struct Part {
-    UOp source;    ///< the value that is put there
-    UOp stored;    ///< how it is put there, in the shape of the slice
-    int64_t from;  ///< where the slice begins along the axis
-    int64_t size;
+    UOp source;  ///< the value that is put there
+    UOp stored;  ///< how it is put there, in the shape of the slice
+    UOp from;    ///< where the slice begins along the axis
+    UOp size;
     UOp shown;  ///< of a cat: false there, and true before it; null: nothing decides
   };
   UOp value;
@@ -26,7 +26,7 @@ struct Join {
   UOp slice(const UOp& memory, const Part& part) const;
 };
 
-/// How a value is put together, by its form alone; null: it is not, or sizes are not known.
+/// How a value is put together, by its form alone; null: it is not.
 std::optional<Join> join_of(const UOp& value);
 /// Whether the conditions of a cat, which are made of positions alone, show each part in its slice.
 bool shows_its_parts(const Join& join);
