@@ -1,5 +1,6 @@
 // Memory and what stands for it: Params, Variables, devices, LOCAL memory, the arena, the
 // allocator, caches (rows A2, B15, B17, B18, B20, L1, L7, P4, amendment C28). In both modes.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -247,6 +248,14 @@ std::vector<size_t> legal_order(const std::vector<Kernel>& kernels, std::mt19937
 }
 
 }  // namespace
+
+// The closed lanes of a last vector lie in memory that is there; some of these sizes fill a block.
+TEST(memory, blocks_end_with_room_for_a_vector) {
+  for (int64_t bytes = 64; bytes <= 4 << 20; bytes += bytes < 8192 ? 64 : 1 << 16) {
+    const auto block = CachingAllocator("CPU").allocate(bytes);
+    ASSERT_GE(malloc_usable_size(block->address()), static_cast<size_t>(bytes + 256));
+  }
+}
 
 // Two buffers, written and read in any order, into each other too: whichever legal order the
 // kernels run in, each reader sees the version it names, and memory ends as the last one.
