@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "check.hpp"
+#include "isolate.hpp"
 #include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
@@ -156,6 +157,41 @@ TEST(fuzz, default_mode_stays_within_the_stated_bound) {
   }
   RecordProperty("largest_error_in_bounds", std::to_string(worst));
   EXPECT_GT(worst, 1e-3) << "the bound says nothing";
+}
+
+// However often a value is computed again, it is the same to all who read it: what they make of it
+// is what they would make of its memory.
+TEST(fuzz, default_mode_computes_a_value_the_same_wherever_it_is_read) {
+  const uint64_t seed = test_seed();
+  check_isolated(
+      test_cases(800), 200,
+      [&](int64_t i) {
+        std::mt19937_64 random(seed + static_cast<uint64_t>(i));
+        const UOp graph = Generator(random).run().graph;
+        const OptionScope scope(Options{.strict = false});
+        const Tensor v(graph), row = v.max(v.ndim() - 1, true), moved = v - row, more = v + 1.5;
+        const bool stored = random() % 2 == 0;  // else all who read it compute it
+        std::vector<Tensor> asked{moved, more, row};
+        if (stored) asked.push_back(v);
+        Tensor::realize(asked);
+        const auto gaps = moved.tolist<float>(), sums = more.tolist<float>();
+        if (std::any_of(gaps.begin(), gaps.end(), [](float g) { return g > 0; }))
+          return "a value above the maximum of its row:\n" + to_text(graph);
+        if (std::isfinite(row.sum().item()) && (moved == 0).any(-1).all().item() != 1)
+          return "a row without its maximum:\n" + to_text(graph);
+        if (!stored) return std::string();
+        const auto values = v.tolist<float>();
+        for (size_t k = 0; k < values.size(); ++k)
+          if (!std::isnan(values[k]) && sums[k] != values[k] + 1.5F)
+            return fmt::format("element {} is {}, and 1.5 more than it {}:\n{}", k, values[k],
+                               sums[k], to_text(graph));
+        return std::string();
+      },
+      [&](int64_t i, const std::string& problem) {
+        ADD_FAILURE() << "KOINE_TEST_SEED=" << seed + static_cast<uint64_t>(i)
+                      << " KOINE_TEST_CASES=1: " << problem;
+        return false;
+      });
 }
 
 }  // namespace koine::test

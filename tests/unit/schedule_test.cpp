@@ -144,6 +144,32 @@ TEST(schedule, spec_C38_a_value_has_one_rounding) {
   });
 }
 
+// A product that kernels compute again, in a sum and elsewhere, is the same in all of them.
+TEST(schedule, spec_C38_a_product_has_one_rounding) {
+  in_both_modes([] {
+    const Tensor a = Tensor::randn({64, 64}).realize(), b = Tensor::randn({64, 64}).realize();
+    const Tensor c = a * b, below = c - c.max(0, true);
+    EXPECT_EQ((below == 0).cast(DType::Int32).sum().item(), 64);
+    EXPECT_EQ(below.max().item(), 0);
+    const auto gaps = below.tolist<float>();
+    EXPECT_EQ(std::count_if(gaps.begin(), gaps.end(), [](float g) { return g > 0; }), 0);
+    // Where a product beside itself is read at several places, too, and through a view.
+    const Tensor ones = Tensor::ones({4, 1}).realize();
+    const Tensor same = (ones.expand({4, 3}) * 0.1).reshape({12});
+    EXPECT_EQ((same.shrink({{1, 12}}) - same.shrink({{0, 11}})).abs().max().item(), 0);
+    expect_same_everywhere(below);
+  });
+  // What is read once goes into a sum as it is.
+  const Tensor x = filled({8, 16}), y = filled({8, 16}), z = filled({8, 16});
+  auto rounded = [](const Tensor& t) {
+    const NodeList order = toposort(decided_program(program_of({t}), {}));
+    return std::count_if(order.begin(), order.end(), is_rounded_product);
+  };
+  EXPECT_EQ(rounded(x * y + z), 0);
+  EXPECT_EQ(rounded(x.matmul(y.T())), 0);
+  EXPECT_EQ(rounded((x * y).exp() + x * y), 1);
+}
+
 // Operands that were exchanged make no second value.
 TEST(schedule, spec_C38_a_value_has_one_order_of_operands) {
   const Tensor a = filled({8, 16}), b = filled({8, 16});

@@ -156,6 +156,8 @@ UOp bit_xor(const UOp& a, const UOp& b) { return binary(Op::Xor, a, b); }
 UOp where(const UOp& condition, const UOp& a, const UOp& b) {
   return UOp::make(Op::Where, {condition, a, b});
 }
+UOp rounded_product(const UOp& product) { return UOp::make(Op::Mul, product.src(), int64_t{1}); }
+bool is_rounded_product(const UOp& u) { return u.is(Op::Mul) && u.arg().index() != 0; }
 UOp mulacc(const UOp& a, const UOp& b, const UOp& c) { return UOp::make(Op::Mulacc, {a, b, c}); }
 
 UOp reshape(const UOp& a, const UOp& shape) { return UOp::make(Op::Reshape, {a, shape}); }

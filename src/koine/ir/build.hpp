@@ -83,6 +83,9 @@ UOp bit_or(const UOp& a, const UOp& b);
 UOp bit_xor(const UOp& a, const UOp& b);
 UOp where(const UOp& condition, const UOp& a, const UOp& b);
 UOp mulacc(const UOp& a, const UOp& b, const UOp& c);
+/// A product of floats that is rounded wherever it is computed: no sum becomes a Mulacc of it.
+UOp rounded_product(const UOp& product);
+bool is_rounded_product(const UOp& u);
 
 UOp reshape(const UOp& a, const UOp& shape);
 UOp expand(const UOp& a, const UOp& shape);

@@ -52,16 +52,16 @@ bool read_cat(Join& join) {
 }
 
 bool read_sum(Join& join) {
-  std::vector<UOp> pending{join.value};
+  std::vector<const UOp*> pending{&join.value};
   while (!pending.empty()) {
-    const UOp u = pending.back();
+    const UOp& u = *pending.back();
     pending.pop_back();
     if (!u.is(Op::Add)) {
       if (!add_pad(join, u, {}, true)) return false;
       continue;
     }
     join.inner.push_back(u);
-    pending.insert(pending.end(), u.src().begin(), u.src().end());
+    for (const UOp& s : u.src()) pending.push_back(&s);
   }
   return true;
 }

@@ -7,6 +7,7 @@
 #include "koine/lower/merge.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/schedule.hpp"
+#include "koine/lower/shared_products.hpp"
 #include "koine/lower/split.hpp"
 #include "koine/lower/validity.hpp"
 #include "koine/verify/verify.hpp"
@@ -25,7 +26,9 @@ UOp shown(UOp program, std::string_view part, const CompileOptions& how) {
 
 UOp decided_program(const UOp& values, const CompileOptions& how) {
   (void)Versions(values);  // refuses Stores into what is no memory
-  return shown(decide(make_validity_explicit(values), Target{}.row_bytes, how), "decide", how);
+  const UOp valid = make_validity_explicit(values);
+  return shown(decide(how.strict ? valid : round_shared_products(valid), Target{}.row_bytes, how),
+               "decide", how);
 }
 
 UOp bufferized_program(const UOp& decided, const CompileOptions& how) {

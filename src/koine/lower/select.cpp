@@ -414,9 +414,10 @@ class Devectorizer {
 // value is infinite, and no product that a sum may take unrounded.
 const RuleSet<DecomposeContext>& contraction_rules() {
   static const auto& rules = *new const RuleSet<DecomposeContext>{
-      rule<DecomposeContext>("mulacc", any(0) * any(1) + any(2),
+      rule<DecomposeContext>("mulacc", (any(0) * any(1)).as(3) + any(2),
                              [](const Match& m, DecomposeContext& c) -> UOp {
                                if (m[0].is(Op::Bitcast) || m[1].is(Op::Bitcast)) return {};
+                               if (is_rounded_product(m[3])) return {};
                                if (c.lacks(Op::Mulacc, m.root())) return {};
                                return mulacc(m[0], m[1], m[2]);
                              }),

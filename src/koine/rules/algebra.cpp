@@ -96,7 +96,7 @@ RuleSet<> make_algebra() {
            [](const Match& m) {
              if (m[0].is(Op::Const) || !is_commutative(m.root().op()) || !commutes(m.root()))
                return UOp();
-             return binary(m.root().op(), m[0], m[3]);
+             return with_sources(m.root(), std::vector<UOp>{m[0], m[3]});
            }),
       // --- Add
       rule("x+0", x + c1,
