@@ -9,4 +9,5 @@
 #include "koine/nn/optim.hpp"
 #include "koine/tensor/custom.hpp"
 #include "koine/tensor/function.hpp"
+#include "koine/tensor/random.hpp"
 #include "koine/tensor/tensor.hpp"

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "koine/tensor/random.hpp"
 #include "koine/tensor/tensor.hpp"
 
 // Layers. Each has a forward call and `parameters(prefix, visit)`, which names its tensors; names
@@ -58,6 +59,10 @@ struct Embedding {
 struct Dropout {
   explicit Dropout(double probability = 0.5) : p(probability) {}
   Tensor operator()(const Tensor& x, bool training) const { return x.dropout(p, training); }
+  /// What is dropped follows from the key.
+  Tensor operator()(const random::Key& key, const Tensor& x, bool training) const {
+    return training ? random::dropout(key, x, p) : x;
+  }
   double p;
 };
 

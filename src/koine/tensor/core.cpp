@@ -212,24 +212,19 @@ template int64_t Tensor::item<int64_t>() const;
 template uint64_t Tensor::item<uint64_t>() const;
 template bool Tensor::item<bool>() const;
 
-namespace {
-
-// An unknown device is an error here, in the user's line.
-Device known_device(const std::string& name) {
+Device tensor::known_device(const std::string& name) {
   const Device device(name);
   for (size_t i = 0; i < device.count(); ++i) (void)device_runtime(device.part(i).name());
   return device;
 }
 
-}  // namespace
-
 Tensor Tensor::to(const std::string& device) const {
-  const Device target = known_device(device);
+  const Device target = tensor::known_device(device);
   if (target.name() == this->device() && (target.count() == 1 || shard_axis() == 0)) return *this;
   return Tensor(copy_to(uop(), target));
 }
 Tensor Tensor::shard(const std::string& devices, std::optional<int64_t> axis) const {
-  const Device target = known_device(devices);
+  const Device target = tensor::known_device(devices);
   const int64_t split = axis ? axis_of(*axis, "shard") : -1;
   if (target.count() == 1) return to(devices);
   const auto parts = static_cast<int64_t>(target.count());

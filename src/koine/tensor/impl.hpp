@@ -95,6 +95,8 @@ UOp placeholder(const UOp& base);
 std::string text_of(const Shape& shape);
 /// Elements of a shape; null where a size may be negative or the product may leave 63 bits.
 std::optional<Size> count_of(const Shape& shape);
+/// The same; where there is no such number it is refused in the name of `method`.
+Size count_for(std::string_view method, const Shape& shape);
 /// Both operands of `method` in the dtype they meet in; the literals are null for what is no C++
 /// literal.
 std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor& b,
@@ -109,11 +111,8 @@ UOp broadcast_scalar(const UOp& value, const Shape& shape);
 /// A number in the shape and dtype of x: a constant, where full_like() gives a tensor of its own.
 Tensor like(const Tensor& x, double value);
 
-/// One uint64 of threefry output an element, of the next numbers under the global seed.
-Tensor random_bits(std::string_view method, const Shape& shape, const Placement& place);
-/// Where a new tensor lies whose device is given by name: the default one where that is empty, and
-/// split along axis 0 on several.
-Placement place_of(const std::string& device);
+/// The device or devices of that name. An unknown one is an Error here, in the user's line.
+Device known_device(const std::string& name);
 /// The size of an axis as a number, for a `method` that has no use for a symbolic one.
 int64_t known_size(std::string_view method, const Tensor& x, int64_t axis);
 

@@ -155,10 +155,4 @@ Tensor Tensor::unique() const {
   return Tensor(index(sorted.uop(), {from.contiguous().uop()}));
 }
 
-// Sorted by random keys of 64 bits.
-Tensor Tensor::randperm(int64_t n, const std::string& device) {
-  KOINE_REQUIRE(n >= 0 && n <= INT32_MAX, Value, "randperm: {} is not in 0..2^31 - 1", n);
-  return tensor::random_bits("randperm", {n}, tensor::place_of(device)).argsort(0);
-}
-
 }  // namespace koine

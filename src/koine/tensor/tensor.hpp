@@ -87,7 +87,10 @@ class Tensor {
   static Tensor linspace(double start, double stop, int64_t steps);
   static Tensor eye(int64_t n, DType dtype = DType::Float32);
 
-  // --- random: threefry under a global seed (amendment C36) --------------------------------------
+  // --- random: threefry under a global seed (amendment C36); under keys: tensor/random.hpp
+  // --------
+  /// The numbers of the draws that follow are those of this seed. A draw inside of a traced
+  /// function is captured: the function has other numbers at each call.
   static void manual_seed(uint64_t seed);
   /// Uniform in [0, 1).
   static Tensor rand(const Shape& shape, const std::string& device = "");
@@ -96,6 +99,7 @@ class Tensor {
   /// int32 in [low, high).
   static Tensor randint(const Shape& shape, int64_t low, int64_t high,
                         const std::string& device = "");
+  /// float32 in [low, high), both rounded to float32; where they are equal, that number.
   static Tensor uniform(const Shape& shape, double low, double high,
                         const std::string& device = "");
   static Tensor kaiming_uniform(const Shape& shape, const std::string& device = "");

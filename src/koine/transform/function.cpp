@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <unordered_set>
+#include <utility>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -129,6 +130,9 @@ std::vector<UOp> captured_values(const UOp& body, const std::vector<UOp>& own) {
 }
 
 }  // namespace
+
+OutsideOfTraces::OutsideOfTraces() : traced_(std::exchange(innermost_trace(), nullptr)) {}
+OutsideOfTraces::~OutsideOfTraces() { innermost_trace() = traced_; }
 
 bool is_tracing() { return innermost_trace() != nullptr; }
 

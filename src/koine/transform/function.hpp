@@ -23,6 +23,20 @@ bool is_tracing();
 /// Throws Error (Value) when it is; `action` is what was asked for.
 void require_no_trace(std::string_view action);
 
+/// While one lives, this thread is in no trace. Memory that is made then is captured by the trace
+/// around it, as what was there before is: the state that random numbers follow from (amendment
+/// C36).
+class OutsideOfTraces {
+ public:
+  OutsideOfTraces();
+  ~OutsideOfTraces();
+  OutsideOfTraces(const OutsideOfTraces&) = delete;
+  OutsideOfTraces& operator=(const OutsideOfTraces&) = delete;
+
+ private:
+  const std::source_location* traced_;
+};
+
 /// Replaces each GetTuple of a Function by its body with Params substituted (row F4); arguments and
 /// results of a precompiled one are memory, unless some of their elements are invalid. Substitution
 /// is simultaneous and never enters a nested body.
