@@ -294,51 +294,55 @@ TEST(random, spec_C36_a_draw_begins_as_a_longer_one_does) {
   }
 }
 
-// The word of the rounded-up product: 1 + (1 - 2^-24) is 2 in float32.
+// The largest fraction, 1 - 2^-24, and the smallest: 1 + (1 - 2^-24) is 2 in float32.
 TEST(random, spec_C36_uniform_never_reaches_its_end) {
-  constexpr int64_t high_of_key = 25714024, zero_of_key = 805694;  // under the seed 7
-  ASSERT_EQ(fraction_of(word_of(7, high_of_key)), 1 - 0x1p-24F);
-  ASSERT_EQ(fraction_of(word_of(7, zero_of_key)), 0);
-  constexpr int64_t high_of_stream = 14405490, zero_of_stream = 4938106;
-  ASSERT_EQ(fraction_of(threefry(high_of_stream, 7)), 1 - 0x1p-24F);
-  ASSERT_EQ(fraction_of(threefry(zero_of_stream, 7)), 0);
+  struct At {
+    uint64_t seed;
+    size_t element;
+  };
+  constexpr At end_under_key{2362773, 2}, start_under_key{571685, 1};
+  constexpr At end_of_stream{228028, 5}, start_of_stream{1683351, 6};
+  const auto word_in_stream = [](const At& p) { return threefry(p.element, p.seed); };
+  ASSERT_EQ(fraction_of(word_of(end_under_key.seed, end_under_key.element)), 1 - 0x1p-24F);
+  ASSERT_EQ(fraction_of(word_of(start_under_key.seed, start_under_key.element)), 0);
+  ASSERT_EQ(fraction_of(word_in_stream(end_of_stream)), 1 - 0x1p-24F);
+  ASSERT_EQ(fraction_of(word_in_stream(start_of_stream)), 0);
+  struct Bounds {
+    double low, high;
+  };
   in_both_modes([&] {
-    struct Bounds {
-      double low, high;
-    };
     for (const auto& [low, high] : {Bounds{1, 2}, Bounds{-3, 5}, Bounds{0, 1}, Bounds{0.1, 0.7},
                                     Bounds{1, 1 + 0x1p-23}, Bounds{1000, 1000.5}, Bounds{-2, -1},
                                     Bounds{1e30, 3e30}, Bounds{0, 1e-45}, Bounds{-1e-40, 1e-40}}) {
-      auto element = [&](const Tensor& t, int64_t i) {
-        return t.shrink({{i, i + 1}}).item<float>();
-      };
       SCOPED_TRACE(testing::Message() << low << " to " << high);
-      const auto first = static_cast<float>(low), end = static_cast<float>(high);
-      const Tensor under_key = random::uniform(Key(7), {30000000}, low, high);
-      EXPECT_LT(element(under_key, high_of_key), end);
-      EXPECT_GE(element(under_key, high_of_key), first);
-      if (std::nextafter(std::lerp(first, end, 0.5F), end) < end) {
-        EXPECT_GT(element(under_key, high_of_key), std::lerp(first, end, 0.5F)) << "but is near it";
+      const auto first = static_cast<float>(low), end = static_cast<float>(high),
+                 span = static_cast<float>(high - low);
+      const auto expect = [&](const std::vector<float>& got, size_t element, uint64_t word) {
+        EXPECT_GE(got[element], first);
+        EXPECT_LT(got[element], end);
+        if (!options().strict) return;
+        const float rounded = fraction_of(word) * span + first;
+        EXPECT_EQ(got[element], rounded < end ? rounded : std::nextafter(end, first));
+      };
+      for (const At& at : {end_under_key, start_under_key}) {
+        const auto got = random::uniform(Key(at.seed), {8}, low, high).tolist<float>();
+        for (size_t i = 0; i < 8; ++i) expect(got, i, word_of(at.seed, i));
       }
-      EXPECT_EQ(element(under_key, zero_of_key), first);
-      Tensor::manual_seed(7);
-      const Tensor in_stream = Tensor::uniform({30000000}, low, high);
-      EXPECT_LT(element(in_stream, high_of_stream), end);
-      EXPECT_EQ(element(in_stream, zero_of_stream), first);
+      for (const At& at : {end_of_stream, start_of_stream}) {
+        Tensor::manual_seed(at.seed);
+        const auto got = Tensor::uniform({8}, low, high).tolist<float>();
+        for (size_t i = 0; i < 8; ++i) expect(got, i, threefry(i, at.seed));
+      }
     }
-    Tensor::manual_seed(7);
-    EXPECT_EQ(Tensor::uniform({30000000}, 1, 2)
-                  .shrink({{high_of_stream, high_of_stream + 1}})
-                  .item<float>(),
-              2 - 0x1p-23F);
+    Tensor::manual_seed(end_of_stream.seed);
+    EXPECT_EQ(Tensor::uniform({8}, 1, 2).tolist<float>()[end_of_stream.element], 2 - 0x1p-23F);
     // Between equal numbers, and numbers that are equal in float32, there is the one.
     for (const double high : {1.0, 1 + 1e-10})
       for (const float v : random::uniform(Key(7), {100}, 1, high).tolist<float>()) EXPECT_EQ(v, 1);
   });
 }
 
-// --- many elements
-// -----------------------------------------------------------------------------------
+// --- many elements -------------------------------------------------------------------------------
 
 TEST(random, spec_C36_counters_beyond_32_bits) {
   const uint64_t seed = test_seed();
