@@ -166,7 +166,7 @@ template <class Fractions>
 Tensor dropped(const Tensor& x, double p, Fractions&& fractions_where_x_lies) {
   require_probability("dropout", p);
   if (p == 0) return x;
-  if (p == 1) return tensor::like(x, 0);
+  if (p == 1) return tensor::like(x, 0);  // 1 / (1 - p) would make its gradient NaN
   const Tensor keep = fractions_where_x_lies() >= Tensor(p);
   return Tensor::where(keep, x * Tensor(1 / (1 - p)), tensor::like(x, 0));
 }
@@ -350,8 +350,8 @@ Tensor Tensor::kaiming_uniform(const Shape& shape, const std::string& device) {
   return uniform(shape, -bound, bound, device);
 }
 Tensor Tensor::glorot_uniform(const Shape& shape, const std::string& device) {
-  const double fans = static_cast<double>(shape.empty() ? 1 : int64_t{shape[0]}) +
-                      static_cast<double>(fan_in("glorot_uniform", shape));
+  const int64_t in = fan_in("glorot_uniform", shape);
+  const double fans = static_cast<double>(int64_t{shape[0]}) + static_cast<double>(in);
   const double bound = std::sqrt(6.0 / fans);
   return uniform(shape, -bound, bound, device);
 }
