@@ -60,6 +60,16 @@ TEST(random, spec_C36_draws_are_threefry_of_their_key) {
   });
 }
 
+// A fraction that is the probability itself is not below it.
+TEST(random, spec_C36_a_fraction_of_exactly_one_half) {
+  constexpr uint64_t seed = 1506083;
+  ASSERT_EQ(fraction_of(word_of(seed, 7)), 0.5F);
+  in_both_modes([] {
+    EXPECT_EQ(random::dropout(Key(seed), Tensor::ones({8}), 0.5).tolist<float>()[7], 2);
+    EXPECT_EQ(random::bernoulli(Key(seed), {8}, 0.5).tolist<int>()[7], 0);
+  });
+}
+
 TEST(random, spec_C36_normal_numbers_are_box_and_mullers) {
   on_both(true, [] {
     std::vector<uint64_t> seeds = some_seeds();
@@ -453,9 +463,12 @@ TEST(random, spec_C36_refusals) {
   for (const auto& [low, high] : {std::pair<int64_t, int64_t>{3, 3},
                                   {4, 3},
                                   {INT32_MIN - int64_t{1}, 0},
-                                  {0, INT32_MAX + int64_t{2}}})
+                                  {0, INT32_MAX + int64_t{2}}}) {
+    expect_error([&] { (void)Tensor::randint({2}, low, high); },
+                 {"randint", std::to_string(low), std::to_string(high)});
     expect_error([&] { (void)random::randint(key, {2}, low, high); },
                  {"randint", std::to_string(low), std::to_string(high)});
+  }
   EXPECT_EQ(random::randint(key, {2}, INT32_MAX, int64_t{INT32_MAX} + 1).tolist<int>(),
             (std::vector<int>{INT32_MAX, INT32_MAX}));
   for (const auto& [low, high] :
