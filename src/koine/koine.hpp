@@ -11,3 +11,4 @@
 #include "koine/tensor/function.hpp"
 #include "koine/tensor/random.hpp"
 #include "koine/tensor/tensor.hpp"
+#include "koine/tensor/transforms.hpp"

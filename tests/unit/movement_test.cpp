@@ -9,6 +9,7 @@
 #include "koine/ir/text.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/transform/compose.hpp"
 #include "koine/transform/function.hpp"
 #include "koine/transform/gradient.hpp"
 

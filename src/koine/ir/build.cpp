@@ -307,8 +307,8 @@ UOp function(const UOp& body, std::span<const UOp> arguments, Resolve how) {
                    how == Resolve::Precompile ? Arg(std::string("precompile")) : Arg());
 }
 Resolve resolve_of(const UOp& function) {
-  return std::holds_alternative<std::string>(function.arg()) ? Resolve::Precompile
-                                                             : Resolve::Substitute;
+  const auto* words = std::get_if<std::string>(&function.arg());
+  return words != nullptr && *words == "precompile" ? Resolve::Precompile : Resolve::Substitute;
 }
 
 UOp with_sources(const UOp& node, std::span<const UOp> src) {

@@ -463,8 +463,9 @@ Derived derive(Op op, Sources src, const Arg& arg) {
       KOINE_REQUIRE(src[0].is(Op::Tuple), Type, "Function: the body must be a Tuple, got {}",
                     op_name(src[0].op()));
       KOINE_REQUIRE(arg.index() == 0 || (std::holds_alternative<std::string>(arg) &&
-                                         std::get<std::string>(arg) == "precompile"),
-                    Type, "Function: the arg is \"precompile\" or none");
+                                         (std::get<std::string>(arg) == "precompile" ||
+                                          std::get<std::string>(arg).starts_with("rule "))),
+                    Type, "Function: the arg is \"precompile\", \"rule \" and a name, or none");
       return {};
     case Op::After:
       KOINE_REQUIRE(!is_variable(src[0]), Type,

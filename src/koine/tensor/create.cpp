@@ -3,7 +3,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/tensor/impl.hpp"
-#include "koine/transform/gradient.hpp"
+#include "koine/transform/compose.hpp"
 
 namespace koine {
 

@@ -176,7 +176,7 @@ class Printer {
 
 // Whether a value stands for something that is not known before a call.
 bool is_open(const UOp& value) {
-  const NodeList below = toposort(value);
+  const NodeList below = toposort_outside_bodies(value);
   return std::any_of(below.begin(), below.end(),
                      [](const UOp& u) { return u.is(Op::Param) && !is_bound(u); });
 }

@@ -1,5 +1,6 @@
 #include "koine/transform/function.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <unordered_set>
 #include <utility>
@@ -144,39 +145,53 @@ void require_no_trace(std::string_view action) {
                 action, where->file_name(), where->line());
 }
 
-UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
-                  const std::vector<UOp>& arguments, Resolve how, std::source_location where) {
-  std::vector<UOp> distinct, traced;
-  for (const UOp& argument : arguments) {
-    size_t k = 0;
-    while (k < distinct.size() && !(distinct[k] == argument)) ++k;
-    if (k == distinct.size()) {
-      distinct.push_back(argument);
-      traced.push_back(param_for(fresh_trace_slot(), argument));
-    }
-  }
+Traced trace_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
+                      const std::vector<UOp>& arguments, std::source_location where) {
   std::vector<UOp> inputs;
-  for (const UOp& argument : arguments)
-    for (size_t k = 0; k < distinct.size(); ++k)
-      if (distinct[k] == argument) {
-        inputs.push_back(traced[k]);
-        break;
-      }
+  for (const UOp& argument : arguments) inputs.push_back(param_for(fresh_trace_slot(), argument));
   const TraceScope scope(where);
-  UOp body = tuple(trace(inputs));
+  const UOp body = tuple(trace(inputs));
   // What the body captures becomes arguments after the given ones.
-  std::vector<UOp> call_arguments = distinct;
   Substitution closed;
   auto close = [&](const UOp& value) {
     const auto slot = static_cast<int64_t>(closed.size());
     closed.emplace(value, argument_param(slot, value));
   };
-  for (const UOp& own : traced) close(own);
-  for (const UOp& value : captured_values(body, traced)) {
+  for (const UOp& own : inputs) close(own);
+  Traced out;
+  for (const UOp& value : captured_values(body, inputs)) {
     close(value);
-    call_arguments.push_back(value);
+    out.captured.push_back(value);
   }
-  return function(substitute(body, closed), call_arguments, how);
+  out.body = substitute(body, closed);
+  return out;
+}
+
+UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
+                  const std::vector<UOp>& arguments, Resolve how, std::source_location where) {
+  std::vector<UOp> distinct;
+  std::vector<size_t> which;
+  for (const UOp& argument : arguments) {
+    which.push_back(static_cast<size_t>(std::find(distinct.begin(), distinct.end(), argument) -
+                                        distinct.begin()));
+    if (which.back() == distinct.size()) distinct.push_back(argument);
+  }
+  auto of_all = [&](const std::vector<UOp>& params) {
+    std::vector<UOp> inputs;
+    for (const size_t k : which) inputs.push_back(params[k]);
+    return trace(inputs);
+  };
+  Traced made = trace_function(of_all, distinct, where);
+  distinct.insert(distinct.end(), made.captured.begin(), made.captured.end());
+  return function(made.body, distinct, how);
+}
+
+UOp without_tuples(const UOp& graph) {
+  if ((graph.node()->ops_below & mask_of(Op::GetTuple)) == 0) return graph;
+  return transform_graph(graph, [](const UOp&, const UOp& node) {
+    const bool packed = node.is(Op::GetTuple) && node.src(0).is(Op::Tuple);
+    return packed ? node.src(0).src(static_cast<size_t>(node.as<int64_t>())) : node;
+  });
 }
 
 UOp inline_functions(const UOp& graph) {

@@ -8,6 +8,17 @@
 
 namespace koine {
 
+/// A function as a closed body, a Tuple: Params of slots 0, 1, ... stand for the arguments, those
+/// behind them for the values that it captured.
+struct Traced {
+  UOp body;
+  std::vector<UOp> captured;
+};
+/// Calls `trace` with a fresh Param for each argument, of which only dtype, shape and place count.
+Traced trace_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
+                      const std::vector<UOp>& arguments,
+                      std::source_location where = std::source_location::current());
+
 /// Calls `trace` with fresh Params shaped like `arguments` (amendment C33: values are never
 /// substituted afterwards) and wraps the values it returns in Function(Tuple(body), arguments).
 /// Equal arguments share one Param (row F1). Buffers that the body captures are lifted into further
@@ -36,6 +47,9 @@ class OutsideOfTraces {
  private:
   const std::source_location* traced_;
 };
+
+/// The graph where a GetTuple of a Tuple is that element.
+UOp without_tuples(const UOp& graph);
 
 /// Replaces each GetTuple of a Function by its body with Params substituted (row F4); arguments and
 /// results of a precompiled one are memory, unless some of their elements are invalid. Substitution

@@ -49,21 +49,37 @@ UOp inside(const UOp& view) {
   return put_back(view, yes, constant_bool(false));
 }
 
+// The view that an effect of an After stores into.
+UOp stored_view(const UOp& after, size_t k, std::string_view transform) {
+  const UOp& effect = after.src(k);
+  const bool plain = effect.is(Op::Store) && effect.src().size() == 2 &&
+                     memory_of_view(effect.src(0)) == after.src(0);
+  KOINE_REQUIRE(plain, Type,
+                "{0}: After has a {0} rule for plain Stores into views of the memory that it "
+                "holds, not for this {1}; detach() what is stored",
+                transform, op_name(effect.op()));
+  return effect.src(0);
+}
+
 }  // namespace
+
+UOp after_value(const UOp& after, const UOp& memory, std::span<const UOp> stored) {
+  UOp out = memory;
+  for (size_t k = 1; k < after.src().size(); ++k) {
+    const UOp view = stored_view(after, k, "transform");
+    const UOp there = put_back(view, stored[k - 1], constant(memory.dtype(), 0));
+    out = where(inside(view), there, out);
+  }
+  return out;
+}
 
 std::vector<UOp> after_vjp(const UOp& after, const UOp& cotangent) {
   std::vector<UOp> out(after.src().size());
   UOp left = cotangent;
   for (size_t k = after.src().size(); k-- > 1;) {
-    const UOp& effect = after.src(k);
-    const bool plain = effect.is(Op::Store) && effect.src().size() == 2 &&
-                       memory_of_view(effect.src(0)) == after.src(0);
-    KOINE_REQUIRE(plain, Type,
-                  "gradient: After has a gradient rule for plain Stores into views of the memory "
-                  "that it holds, not for this {}; detach() what is stored",
-                  op_name(effect.op()));
+    const UOp view = stored_view(after, k, "gradient");
     out[k] = left;
-    left = where(inside(effect.src(0)), constant(left.dtype(), 0), left);
+    left = where(inside(view), constant(left.dtype(), 0), left);
   }
   out[0] = left;
   return out;

@@ -1,0 +1,32 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "koine/ir/build.hpp"
+
+// Transforms that go from sources to results: tangents and values for many examples. One driver
+// walks the graph and asks the column of the table (`transform/table`) at each node; the body of a
+// Function is walked once and stays a Function.
+namespace koine {
+
+/// Tangents of `outputs` for those of `inputs`, which are nodes below them; null: 0. A tangent has
+/// the dtype and shape of its value.
+std::vector<UOp> tangents(std::span<const UOp> outputs, std::span<const UOp> inputs,
+                          std::span<const UOp> of_inputs);
+
+/// The values of `outputs` for many examples, where `of_inputs` holds those of `inputs`: of the
+/// same shape behind an axis of size `examples`, an index. Null: equal in all examples.
+std::vector<UOp> batched(std::span<const UOp> outputs, std::span<const UOp> inputs,
+                         std::span<const UOp> of_inputs, const UOp& examples);
+
+/// A value that is equal in all examples, once for each.
+UOp for_each_example(const UOp& value, const UOp& examples);
+
+/// The first of the values for all examples.
+UOp first_example(const UOp& carried);
+
+/// A Function of results that read arguments by Params of their positions; those that none reads
+/// are left out.
+UOp function_of_used(std::span<const UOp> results, std::span<const UOp> arguments, Resolve how);
+
+}  // namespace koine
