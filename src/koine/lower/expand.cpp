@@ -92,13 +92,20 @@ class RunningFolds {
       ++nests;
       loops.assign(u.src().begin() + 1, u.src().end());
     }
+    const std::vector<UOp> all = loops;
+    // One inside of another fold starts anew at each of its steps.
+    auto stands_alone = [&](const UOp& reduce) {
+      return std::all_of(reduce.ranges().begin(), reduce.ranges().end(), [&](const Node* r) {
+        return std::any_of(all.begin(), all.end(), [&](const UOp& l) { return l.node() == r; });
+      });
+    };
     std::erase_if(loops, [](const UOp& r) {
       return !r.is(Op::Range) || becomes_shape(r.as<RangeArg>().type);
     });
     if (nests != 1) return;
     for (const UOp& u : toposort(ast)) {
       const std::vector<UOp> levels = running_levels(u);
-      if (levels.empty() || levels.size() > loops.size()) continue;
+      if (levels.empty() || levels.size() > loops.size() || !stands_alone(u)) continue;
       if (!std::equal(levels.begin(), levels.end(), loops.end() - ssize(levels))) continue;
       levels_ = levels;
       running_.push_back(u);
