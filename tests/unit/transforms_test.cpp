@@ -4,6 +4,9 @@
 #include "koine/tensor/transforms.hpp"
 
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
 #include <unordered_set>
 
 #include "check.hpp"
@@ -11,6 +14,7 @@
 #include "kernels.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/transform/table.hpp"
 
 namespace koine::test {
 namespace {
@@ -546,6 +550,20 @@ TEST(custom_rules, forward_mode_of_an_opaque_call_follows_from_its_gradient) {
   };
   const Tensor x = doubles({3}, 1), t = doubles({3}, 2);
   expect_near(jvp(twice, x, t).second, t * 2, "tangent");
+  // And a rule for many examples says what vmap makes of it.
+  const Tensor xs = doubles({4, 3}, 3);
+  register_vmap("transforms.twice", [](const CallForExamples& c) -> std::vector<Tensor> {
+    EXPECT_TRUE(c.mapped[0]);
+    EXPECT_EQ(int64_t{c.examples}, 4);
+    return {c.arguments[0] * 2};
+  });
+  expect_near(vmap(twice)(xs), xs * 2, "examples");
+  register_vmap("transforms.twice", [](const CallForExamples& c) -> std::vector<Tensor> {
+    return {c.arguments[0].sum()};
+  });
+  expect_error([&] { vmap(twice)(xs); }, {"'transforms.twice'", "()", "(3,)", "4"});
+  expect_error([] { register_vmap("", [](const CallForExamples& c) { return c.arguments; }); },
+               {"register_vmap", "name"});
 }
 
 // What a transform gives is computed the same on interpreted and compiled devices.
@@ -580,6 +598,48 @@ TEST(vmap, spec_V11_per_example_gradients_cost_no_loop) {
   const double one = operations(batch), each = operations(per_example);
   const double outputs = 24.0 * (16 * 32 + 32 * 8);
   EXPECT_LE(each, 1.3 * one + outputs);
+}
+
+namespace {
+
+template <class Cell>
+std::string cell_text(const Cell& cell) {
+  if (cell.rule() != nullptr) return "rule";
+  return fmt::format("{}: {}", cell.is_refused() ? "refused" : "nothing", cell.words());
+}
+
+// Ops whose cells say the same share a row.
+std::string table_of_cells() {
+  std::vector<std::pair<std::string, std::string>> rows;  // cells, ops
+  for (int i = 0; i < op_count; ++i) {
+    const Op op = static_cast<Op>(i);
+    const std::string cells = fmt::format("{} | {} | {}", cell_text(vjp_cell(op)),
+                                          cell_text(jvp_cell(op)), cell_text(batch_cell(op)));
+    auto row = std::find_if(rows.begin(), rows.end(), [&](auto& r) { return r.first == cells; });
+    if (row == rows.end()) row = rows.insert(rows.end(), {cells, ""});
+    row->second += fmt::format("{}{}", row->second.empty() ? "" : ", ", op_name(op));
+  }
+  std::string out = "| ops | vjp | jvp | vmap |\n|---|---|---|---|\n";
+  for (const auto& [cells, ops] : rows) out += fmt::format("| {} | {} |\n", ops, cells);
+  return out;
+}
+
+}  // namespace
+
+TEST(grads, spec_amend_40_the_table_in_the_documents_is_that_of_the_code) {
+  std::ifstream in("docs/transforms.md");
+  std::stringstream read;
+  read << in.rdbuf();
+  const std::string text = read.str(), end = "<!-- end of cells -->";
+  const size_t mark = text.find("<!-- cells"), from = text.find("-->\n", mark) + 4;
+  const size_t to = text.find(end);
+  ASSERT_NE(mark, std::string::npos);
+  ASSERT_NE(to, std::string::npos);
+  if (std::getenv("KOINE_TEST_FIX") != nullptr)
+    std::ofstream("docs/transforms.md")
+        << text.substr(0, from) << table_of_cells() << text.substr(to);
+  else
+    EXPECT_EQ(text.substr(from, to - from), table_of_cells());
 }
 
 }  // namespace koine::test

@@ -103,4 +103,16 @@ void register_gradient(const std::string& name,
   });
 }
 
+void register_vmap(const std::string& name,
+                   std::function<std::vector<Tensor>(const CallForExamples&)> rule) {
+  KOINE_REQUIRE(rule, Value, "register_vmap: '{}' is given no rule", name);
+  register_call_examples(name, [rule = std::move(rule)](const CallExamples& given) {
+    CallForExamples all{{}, given.mapped, Size(given.examples)};
+    for (const UOp& a : given.arguments) all.arguments.emplace_back(a);
+    std::vector<UOp> out;
+    for (const Tensor& t : rule(all)) out.push_back(t.defined() ? t.uop() : UOp());
+    return out;
+  });
+}
+
 }  // namespace koine

@@ -74,4 +74,16 @@ struct CallGradient {
 void register_gradient(const std::string& name,
                        std::function<std::vector<Tensor>(const CallGradient&)> rule);
 
+/// What a kernel or function for many examples is given: its arguments, and whether axis 0 of each
+/// counts the examples.
+struct CallForExamples {
+  std::vector<Tensor> arguments;
+  std::vector<bool> mapped;
+  Size examples;
+};
+/// Says what `vmap` makes of the kernels and the function of this name, from now on: each result
+/// for all examples, which axis 0 counts. Without one, vmap of a call is an Error that names it.
+void register_vmap(const std::string& name,
+                   std::function<std::vector<Tensor>(const CallForExamples&)> rule);
+
 }  // namespace koine

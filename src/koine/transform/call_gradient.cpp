@@ -12,21 +12,29 @@
 namespace koine {
 namespace {
 
-struct Registry {
-  std::mutex mutex;
-  std::map<std::string, std::shared_ptr<const CallGradientRule>> rules;
-};
-Registry& registry() {
-  static auto& instance = *new Registry;
-  return instance;
-}
+// Rules of one kind by the names of Calls.
+template <class Rule>
+class Registry {
+ public:
+  static Registry& instance() {
+    static auto& only = *new Registry;
+    return only;
+  }
+  void put(const std::string& name, Rule rule) {
+    auto made = std::make_shared<const Rule>(std::move(rule));
+    const std::lock_guard lock(mutex_);
+    rules_[name].swap(made);  // the old one goes without the lock
+  }
+  std::shared_ptr<const Rule> find(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const auto it = rules_.find(name);
+    return it == rules_.end() ? nullptr : it->second;
+  }
 
-std::shared_ptr<const CallGradientRule> rule_of(const std::string& name) {
-  Registry& known = registry();
-  const std::lock_guard lock(known.mutex);
-  const auto it = known.rules.find(name);
-  return it == known.rules.end() ? nullptr : it->second;
-}
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<const Rule>> rules_;
+};
 
 std::string arguments_text(std::span<const UOp> arguments) {
   std::string out;
@@ -47,17 +55,51 @@ void register_call_gradient(const std::string& name, CallGradientRule rule) {
   KOINE_REQUIRE(!name.empty(), Value,
                 "register_gradient: a gradient needs the name of what it is of");
   KOINE_REQUIRE(rule, Value, "register_gradient: '{}' is given no rule", name);
-  Registry& known = registry();
-  auto made = std::make_shared<const CallGradientRule>(std::move(rule));
-  const std::lock_guard lock(known.mutex);
-  known.rules[name].swap(made);  // the old one goes without the lock
+  Registry<CallGradientRule>::instance().put(name, std::move(rule));
+}
+
+void register_call_examples(const std::string& name, CallExamplesRule rule) {
+  KOINE_REQUIRE(!name.empty(), Value, "register_vmap: a rule needs the name of what it is of");
+  KOINE_REQUIRE(rule, Value, "register_vmap: '{}' is given no rule", name);
+  Registry<CallExamplesRule>::instance().put(name, std::move(rule));
+}
+
+std::vector<UOp> call_for_examples(const UOp& call, const std::vector<UOp>& carried,
+                                   const UOp& examples) {
+  const std::string name = call_name(call);
+  const auto rule = Registry<CallExamplesRule>::instance().find(name);
+  KOINE_REQUIRE(rule, Type,
+                "vmap: '{}' is opaque, so it cannot be run for many examples at once: "
+                "register_vmap(\"{}\", ...) says how",
+                name, name);
+  CallExamples given{{}, {}, examples};
+  for (size_t k = 0; k < carried.size(); ++k) {
+    given.arguments.push_back(carried[k] ? carried[k] : call.src(k + 1));
+    given.mapped.push_back(bool(carried[k]));
+  }
+  std::vector<UOp> out = (*rule)(given);
+  const size_t results = results_of(call.src(0)).size();
+  KOINE_REQUIRE(out.size() == results, Value, "vmap: the rule of '{}' gives {} values, for {}",
+                name, out.size(), results);
+  for (size_t k = 0; k < results; ++k) {
+    const UOp one = get_tuple(call, static_cast<int64_t>(k));
+    std::vector<UOp> dims{examples};
+    for (size_t d = 0; d < one.rank(); ++d) dims.push_back(one.dim(d));
+    KOINE_REQUIRE(out[k] && out[k].dtype() == one.dtype() && out[k].shape() == stack(dims), Value,
+                  "vmap: the rule of '{}' gives {} of shape {} for result {}, which is {} of shape "
+                  "{} in each of {} examples",
+                  name, out[k] ? dtype_name(out[k].dtype()) : "nothing",
+                  out[k] ? shape_text(out[k]) : "()", k, dtype_name(one.dtype()), shape_text(one),
+                  dim_text(examples));
+  }
+  return out;
 }
 
 std::vector<UOp> call_vjp(const UOp& call, const std::vector<UOp>& cotangents) {
   const std::string name = call_name(call);
   const std::string_view what = call.src(0).is(Op::Sink) ? "kernel" : "function";
   const auto arguments = call.src().subspan(1);
-  const auto rule = rule_of(name);
+  const auto rule = Registry<CallGradientRule>::instance().find(name);
   KOINE_REQUIRE(rule, Type,
                 "gradient: the {} '{}' of {} has no gradient: register_gradient(\"{}\", ...) says "
                 "it, or detach() its arguments",

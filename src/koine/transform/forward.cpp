@@ -9,6 +9,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
+#include "koine/transform/call_gradient.hpp"
 #include "koine/transform/compose.hpp"
 #include "koine/transform/custom_rule.hpp"
 #include "koine/transform/function.hpp"
@@ -95,13 +96,8 @@ class Forward {
     const size_t results =
         call.is(Op::Call) ? results_of(call.src(0)).size() : call.src(0).src().size();
     if (none_of(carried)) return std::vector<UOp>(results);
-    if (call.is(Op::Call)) {
-      KOINE_REQUIRE(!batches(), Type,
-                    "vmap: '{}' is opaque, so it cannot be run for many examples at once: write it "
-                    "for arguments with one more axis, and call that",
-                    call_name(call));
-      return call_tangents(call, carried);
-    }
+    if (call.is(Op::Call))
+      return batches() ? call_for_examples(call, carried, examples_) : call_tangents(call, carried);
     if (!custom_rule_of(call).empty())
       return batches() ? batched_custom(call, carried, examples_) : custom_tangents(call, carried);
     return of_function(call, carried);
