@@ -342,6 +342,49 @@ TEST(vmap, symbolic_numbers_of_examples) {
   }
 }
 
+TEST(vmap, spec_V13_spec_amend_36_random_numbers_are_those_of_each_example) {
+  Tensor::manual_seed(7);
+  const Tensor xs = Tensor::ones({4, 64});
+  const auto noisy = [](const Tensor& x) {
+    return std::pair{x + Tensor::rand({64}), x.dropout(0.5)};
+  };
+  const auto [drawn, dropped] = vmap(noisy)(xs);
+  const auto a = drawn.tolist<double>(), b = dropped.tolist<double>();
+  for (size_t i = 0; i < 4; ++i)
+    for (size_t k = i + 1; k < 4; ++k) {
+      int equal = 0;
+      for (size_t e = 0; e < 64; ++e) equal += a[64 * i + e] == a[64 * k + e] ? 1 : 0;
+      EXPECT_LE(equal, 2) << "examples " << i << " and " << k;
+      EXPECT_FALSE(std::equal(b.begin() + 64 * i, b.begin() + 64 * (i + 1), b.begin() + 64 * k));
+    }
+  double sum = 0;
+  for (const double v : a) sum += v - 1;
+  EXPECT_NEAR(sum / 256, 0.5, 0.1);
+  // Nested: an example of the inner one is another in each of the outer one.
+  const Tensor grid =
+      vmap(vmap([](const Tensor& x) { return x + Tensor::rand({}); }))(Tensor::zeros({8, 8}));
+  auto words = grid.tolist<double>();
+  std::sort(words.begin(), words.end());
+  EXPECT_GE(std::unique(words.begin(), words.end()) - words.begin(), 63);
+  // A gradient sees the masks that the value has.
+  const auto masked = [](const Tensor& x) {
+    const Tensor y = x.dropout(0.5);
+    return std::pair{y.sum(), y};
+  };
+  const auto [values, slopes] = vmap(value_and_grad(masked))(xs);
+  expect_near(slopes, values.second, "of ones the slope is the value");
+  // An explicit key is that of its example, and one key for all gives all the same numbers.
+  const auto keyed = [](const Tensor& key) { return random::rand(random::Key(key), {8}); };
+  const Tensor keys = Tensor::arange(0, 3, 1, DType::UInt64);
+  expect_near(vmap(keyed)(keys), in_a_loop(keyed, keys), "keys");
+  // The same seed gives the same numbers again.
+  auto again = [&] {
+    Tensor::manual_seed(11);
+    return vmap([](const Tensor& x) { return x + Tensor::randn({3}); })(Tensor::zeros({5, 3}));
+  };
+  expect_near(again(), again(), "a seed");
+}
+
 // --- derivatives ---------------------------------------------------------------------------------
 
 TEST(jvp, every_method_agrees_with_differences_and_with_vjp) {

@@ -10,8 +10,8 @@
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/tensor/impl.hpp"
+#include "koine/transform/compose.hpp"
 #include "koine/transform/function.hpp"
-#include "koine/transform/gradient.hpp"
 
 namespace koine {
 namespace {
@@ -77,7 +77,14 @@ GlobalStream& global_stream() {
   return stream;
 }
 
-// The next words of the global stream.
+// The examples that are traced in this thread, outermost first.
+std::vector<UOp>& traced_examples() {
+  static thread_local std::vector<UOp> numbers;
+  return numbers;
+}
+
+// The next words of the global stream; of an example under a key that follows from the seed and
+// its number.
 Tensor next_words(std::string_view method, const Shape& shape, const Placement& place) {
   const Size count = tensor::count_for(method, shape);
   uint64_t state[2];
@@ -92,7 +99,10 @@ Tensor next_words(std::string_view method, const Shape& shape, const Placement& 
   const Tensor seed = memory.shrink({{0, 1}}).reshape({}),
                first = memory.shrink({{1, 2}}).reshape({});
   const UOp counters = add(element_numbers(count, shape, place), first.uop());
-  return Tensor(binary(Op::Threefry, counters, seed.uop()));
+  UOp key = seed.uop();
+  for (const UOp& number : traced_examples())
+    key = binary(Op::Threefry, bit_or(number, constant_word(counter_of(Use::FoldIn, 0))), key);
+  return Tensor(binary(Op::Threefry, counters, key));
 }
 
 // The words of a draw under a key.
@@ -180,6 +190,9 @@ void require_length(std::string_view method, int64_t n) {
 // --- keys ----------------------------------------------------------------------------------------
 
 namespace random {
+
+ExampleScope::ExampleScope(const UOp& number) { traced_examples().push_back(number); }
+ExampleScope::~ExampleScope() { traced_examples().pop_back(); }
 
 void Key::hold(uint64_t bits, const std::string& device) {
   const uint64_t words[1] = {bits};

@@ -88,4 +88,14 @@ Tensor permutation(const Key& key, int64_t n, const std::string& device = "");
 /// Error (Value) where p is no probability.
 Tensor dropout(const Key& key, const Tensor& x, double p = 0.5);
 
+/// While one lives, draws of the global stream in this thread are different in each example of a
+/// vmap whose function is traced: `number` is that of the example, a uint64 of shape ().
+class ExampleScope {
+ public:
+  explicit ExampleScope(const UOp& number);
+  ~ExampleScope();
+  ExampleScope(const ExampleScope&) = delete;
+  ExampleScope& operator=(const ExampleScope&) = delete;
+};
+
 }  // namespace koine::random

@@ -7,6 +7,7 @@
 #include "koine/ir/call.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
+#include "koine/tensor/random.hpp"
 #include "koine/transform/compose.hpp"
 #include "koine/transform/custom_rule.hpp"
 #include "koine/transform/forward.hpp"
@@ -173,7 +174,15 @@ Tensors over_examples(const Function& f, const Tensors& given, const MappedAxes&
     prototypes.push_back(prototype_of(inputs[k], axes[k]));
     if (axes[k]) inputs[k] = moved_axis(inputs[k], static_cast<size_t>(*axes[k]), 0);
   }
-  Program program = program_of(f, inputs, prototypes, where);
+  // The last input is the number of the example, which random draws follow from.
+  inputs.push_back(iota(examples, DType::UInt64));
+  axes.emplace_back(0);
+  prototypes.push_back(prototype_of(inputs.back(), 0));
+  const Function numbered = [&](const Tensors& all) {
+    const random::ExampleScope scope(all.back().uop());
+    return f(Tensors(all.begin(), all.end() - 1));
+  };
+  Program program = program_of(numbered, inputs, prototypes, where);
   std::vector<UOp> single, of_all;
   for (const auto& [slot, param] : program.params) {
     const auto k = static_cast<size_t>(slot);
