@@ -645,6 +645,66 @@ TEST(vmap, spec_V11_per_example_gradients_cost_no_loop) {
 
 namespace {
 
+// Operations, and bytes between kernels and memory.
+std::pair<double, double> work_of(const std::vector<Tensor>& values) {
+  std::vector<UOp> nodes;
+  for (const Tensor& t : values) nodes.push_back(t.uop());
+  std::pair<double, double> sum;
+  for (const auto& [operations, bytes] : counted_work(nodes)) {
+    sum.first += operations;
+    sum.second += bytes;
+  }
+  return sum;
+}
+
+void expect_work(const Tensor& made, const Tensor& by_hand, double factor, const char* name) {
+  const auto [operations, bytes] = work_of({made});
+  const auto [least, moved] = work_of({by_hand});
+  EXPECT_LE(operations, factor * least) << name;
+  EXPECT_LE(bytes, factor * moved) << name;
+}
+
+}  // namespace
+
+TEST(vmap, spec_C38_costs_what_is_written_by_hand_for_all_examples) {
+  const Tensor xs = small({8, 24, 32}, 1).realize(), ys = small({8, 32, 16}, 2).realize(),
+               w = small({32, 16}, 3).realize(), rows = small({64, 32}, 4).realize(),
+               images = small({8, 3, 12, 12}, 5).realize(),
+               filters = small({4, 3, 3, 3}, 6).realize();
+  const Tensor at = Tensor::randint({8, 10}, 0, 64).realize();
+  const auto product = [](const Tensor& a, const Tensor& b) { return a.matmul(b); };
+  expect_work(vmap(product)(xs, ys), xs.matmul(ys), 1.01, "products of matrices");
+  expect_work(vmap(product, {0, std::nullopt})(xs, w), xs.matmul(w), 1.01, "with one matrix");
+  expect_work(vmap(vmap(product, {0, std::nullopt}))(xs, ys), xs.matmul(ys), 1.01, "nested");
+  const auto soft = [](const Tensor& x) { return x.softmax() * x.layernorm(); };
+  expect_work(vmap(soft)(xs), soft(xs), 1.01, "softmax");
+  const auto pick = [](const Tensor& table, const Tensor& i) { return table.index_select(0, i); };
+  expect_work(vmap(pick, {std::nullopt, 0})(rows, at), rows.index_select(0, at), 1.01, "rows");
+  const auto conv = [](const Tensor& x, const Tensor& f) {
+    return x.unsqueeze(0).conv2d(f).relu().squeeze(0);
+  };
+  expect_work(vmap(conv, {0, std::nullopt})(images, filters), images.conv2d(filters).relu(), 1.01,
+              "convolution");
+  const auto loss = [](const Tensor& x, const Tensor& v) { return (x.matmul(v)).sin().sum(); };
+  expect_work(vmap(grad(loss), {0, std::nullopt})(xs, w), ((xs.matmul(w)).cos().matmul(w.T())), 1.1,
+              "gradients");
+  expect_work(jvp(product, std::tuple{xs[0], w}, std::tuple{xs[1], w}).second,
+              xs[0].matmul(w) + xs[1].matmul(w), 1.01, "the tangent of a product");
+}
+
+// The Hessian times a vector costs a few gradients, whatever the size.
+TEST(jvp, spec_C38_hessian_vector_products_cost_at_most_four_gradients) {
+  const Tensor w1 = small({32, 48}, 1).realize(), w2 = small({48, 8}, 2).realize(),
+               x = small({16, 32}, 3).realize(), v = small({32, 48}, 4).realize();
+  const auto loss = [&](const Tensor& w) { return (x.matmul(w)).tanh().matmul(w2).square().sum(); };
+  const auto [one, moved] = work_of({grad(loss)(w1)});
+  const auto [all, bytes] = work_of({hvp(loss, w1, v)});
+  EXPECT_LE(all, 4 * one);
+  EXPECT_LE(bytes, 4 * moved);
+}
+
+namespace {
+
 template <class Cell>
 std::string cell_text(const Cell& cell) {
   if (cell.rule() != nullptr) return "rule";
