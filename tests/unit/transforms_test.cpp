@@ -328,6 +328,58 @@ TEST(vmap, spec_V2_spec_V4_misuse_is_refused_in_words) {
   expect_error([&] { vmap(opaque)(xs); }, {"vmap", "'twice'", "opaque"});
 }
 
+TEST(vmap, a_traced_function_changes_nothing_outside) {
+  const Tensor xs = doubles({4, 3}, 1);
+  Tensor sum = Tensor::zeros({3}, DType::Float64).clone().realize();
+  const auto adds = [&](const Tensor& x) {
+    sum += x;
+    return x;
+  };
+  const auto writes = [&](const Tensor& x) {
+    sum[0].assign(x[0]);
+    return x;
+  };
+  const std::vector<std::string> words{"assign", "(3,)", "outside", "transforms_test.cpp",
+                                       "return"};
+  expect_error([&] { vmap(adds)(xs); }, words);
+  expect_error([&] { koine::function(adds)(xs[0]); }, words);
+  expect_error([&] { vmap(writes)(xs); }, {"assign", "()", "outside"});
+  expect_error(
+      [&] {
+        grad([&](const Tensor& x) {
+          const Tensor y = koine::function(adds)(x);
+          return y.sum();
+        })(xs[0]);
+      },
+      words);
+  EXPECT_EQ(sum.tolist<double>(), (std::vector<double>{0, 0, 0})) << "it is as it was";
+  Tensor leaf = doubles({3}, 2).requires_grad();
+  expect_error(
+      [&] {
+        vmap([&](const Tensor& x) {
+          (x * leaf).sum().backward();
+          return x;
+        })(xs);
+      },
+      {"backward", "outside"});
+  EXPECT_FALSE(leaf.has_grad());
+}
+
+// Where devices split the examples, each computes its own.
+TEST(vmap, examples_on_several_devices) {
+  const Tensor xs = small({8, 4}, 1), w = small({4}, 2);
+  const Tensor split = xs.shard("CPU,CPU:1,CPU:2,CPU:3", 0), all = w.shard("CPU,CPU:1,CPU:2,CPU:3");
+  const auto f = [](const Tensor& x, const Tensor& v) { return (x * v).softmax() * x.sum(); };
+  const Tensor got = vmap(f, {0, std::nullopt})(split, all);
+  EXPECT_EQ(got.shard_axis(), 0);
+  const Tensor want = vmap(f, {0, std::nullopt})(xs, w);
+  expect_near(got.to("CPU").cast(DType::Float64), want.cast(DType::Float64), "split examples",
+              1e-6);
+  const auto loss = [&](const Tensor& x, const Tensor& v) { return f(x, v).square().sum(); };
+  expect_near(vmap(grad(loss), {0, std::nullopt})(split, all).to("CPU").cast(DType::Float64),
+              vmap(grad(loss), {0, std::nullopt})(xs, w).cast(DType::Float64), "gradients", 1e-5);
+}
+
 TEST(vmap, symbolic_numbers_of_examples) {
   const Tensor data = doubles({6, 3}, 1);
   const Variable n("examples", 1, 6);
@@ -405,6 +457,16 @@ TEST(jvp, every_method_agrees_with_differences_and_with_vjp) {
   }
 }
 
+// norm and std at 0 have the slope 0 in both directions, and in both orders.
+TEST(jvp, spec_amend_40_norm_at_zero) {
+  const Tensor zero = Tensor::zeros({3}, DType::Float64), t = doubles({3}, 1);
+  const auto norm = [](const Tensor& x) { return x.norm(); };
+  EXPECT_EQ(jvp(norm, zero, t).second.item(), 0);
+  EXPECT_EQ(grad(norm)(zero).tolist<double>(), (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(hvp(norm, zero, t).tolist<double>(), (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(jvp([](const Tensor& x) { return x.std(); }, zero, t).second.item(), 0);
+}
+
 TEST(jvp, linearize_gives_the_linear_map_as_a_function) {
   const auto f = [](const Tensor& x, const Tensor& y) { return (x * y).sin().sum({1}); };
   const Tensor x = doubles({3, 4}, 1), y = doubles({3, 4}, 2), tx = doubles({3, 4}, 3),
@@ -478,6 +540,39 @@ TEST(grads, values_arguments_and_what_comes_beside) {
   expect_error([&] { grad([](const Tensor& u) { return u.sum(); })(Tensor::arange(3)); },
                {"grad", "int32", "float"});
   expect_error([&] { jvp([](const Tensor& u) { return u; }, x, a); }, {"jvp", "(2, 3)", "(3,)"});
+}
+
+TEST(grads, layers_of_nn_are_arguments) {
+  struct Mlp {
+    nn::Linear first{4, 8}, last{8, 3, false};
+    void state(const std::string& prefix, const nn::StateVisitor& visit) {
+      first.state(prefix + "first.", visit);
+      last.state(prefix + "last.", visit);
+    }
+    Tensor operator()(const Tensor& x) const { return last(first(x).tanh()); }
+  };
+  const Mlp net;
+  const Tensor xs = small({5, 4}, 1), ys = Tensor::from<int>({0, 2, 1, 1, 0});
+  const auto loss = [](const Mlp& m, const Tensor& x, const Tensor& y) {
+    return m(x).cross_entropy(y);
+  };
+  const Mlp whole = grad(loss)(net, xs, ys);
+  const auto of_one = [&](const Mlp& m, const Tensor& x, const Tensor& y) {
+    return loss(m, x.unsqueeze(0), y.reshape({1}));
+  };
+  const Mlp each = vmap(grad(of_one), {std::nullopt, 0, 0})(net, xs, ys);
+  EXPECT_FALSE(each.last.bias.defined());
+  const auto near = [](const Tensor& a, const Tensor& b, const char* name) {
+    expect_near(a.mean({0}).cast(DType::Float64), b.cast(DType::Float64), name, 1e-5);
+  };
+  near(each.first.weight, whole.first.weight, "weight");
+  near(each.first.bias, whole.first.bias, "bias");
+  near(each.last.weight, whole.last.weight, "last");
+  Tensor leaf = net.first.bias;
+  leaf.requires_grad();
+  loss(net, xs, ys).backward();
+  expect_near(leaf.grad().cast(DType::Float64), whole.first.bias.cast(DType::Float64),
+              "as backward()", 1e-5);
 }
 
 TEST(grads, transforms_commute) {

@@ -83,6 +83,9 @@ UOp Tensor::stored_as(std::string_view method, DType dtype) const {
 
 Tensor& Tensor::assign(const Tensor& value) {
   const Impl& i = self();
+  if (is_tracing())
+    require_made_in(i.storage->trace,
+                    fmt::format("assign: to a tensor of shape {}", tensor::text_of(shape())));
   const UOp v = fit(uop(), value.stored_as("assign", dtype()));
   if (!i.view) {
     const std::lock_guard lock(i.storage->mutex);

@@ -8,6 +8,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
+#include "koine/transform/function.hpp"
 
 namespace koine {
 
@@ -56,6 +57,7 @@ Tensor::Tensor() = default;
 Tensor::Tensor(UOp value) : impl_(std::make_shared<Impl>()) {
   impl_->storage = std::make_shared<Storage>();
   impl_->storage->current = std::move(value);
+  impl_->storage->trace = trace_number();
 }
 Tensor::Tensor(double value) : Tensor(constant(DType::Float32, value)) {
   impl_->literal = constant(DType::Float64, value);

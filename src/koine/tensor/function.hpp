@@ -20,14 +20,24 @@ namespace koine {
 template <class T>
 concept HoldsTensors = requires(T& value) { value.tensors([](auto&) {}); };
 
+/// Layers and models, which name their tensors by `state(prefix, visit)`, as those of `koine::nn`.
+template <class T>
+concept HoldsState =
+    requires(T& value) { value.state("", [](const std::string&, Tensor&, bool) {}); };
+
 /// Calls `visit(Tensor&)` for every Tensor in a value, in a fixed order: Tensors, pairs, tuples,
-/// vectors, maps, optionals and types that HoldsTensors, nested at will. Anything else holds none.
+/// vectors, maps, optionals and types that HoldsTensors or HoldsState, nested at will. Anything
+/// else holds none, and a Tensor that is undefined, such as the bias of a layer without one, is
+/// left out.
 template <class T, class Visit>
 void for_each_tensor(T& value, Visit&& visit) {
   if constexpr (std::same_as<T, Tensor>) {
-    visit(value);
+    if (value.defined()) visit(value);
   } else if constexpr (HoldsTensors<T>) {
     value.tensors([&](auto& member) { for_each_tensor(member, visit); });
+  } else if constexpr (HoldsState<T>) {
+    value.state("",
+                [&](const std::string&, Tensor& member, bool) { for_each_tensor(member, visit); });
   } else if constexpr (requires { std::tuple_size<T>::value; }) {
     std::apply([&](auto&... parts) { (for_each_tensor(parts, visit), ...); }, value);
   } else if constexpr (requires { typename T::mapped_type; }) {

@@ -406,6 +406,7 @@ void require_variable(const UOp& target, size_t position) {
 }  // namespace
 
 void Tensor::backward() const {
+  if (is_tracing()) require_made_in(0, "backward: it adds to grad() of tensors");
   KOINE_REQUIRE(numel() == 1, Value, "backward: shape {} has {} elements; reduce to a scalar first",
                 shape_text(uop()), numel());
   std::unordered_map<UOp, History::Storages> leaves;

@@ -24,6 +24,7 @@ struct Tensor::Storage {
   UOp graph;                   ///< how `current` was computed, where a look made it memory
   uint64_t computed_from = 0;  ///< id of the node that `current` is the memory of; 0: none
   UOp before;  ///< the value before assignments that have not run; null: none, or below the chain
+  uint64_t trace = 0;  ///< the function that was traced when this was made; 0: none
   bool requires_grad = false;
   uint64_t required_since = 0;           ///< nodes with a larger id were made later
   UOp grad;                              ///< null: none yet

@@ -90,7 +90,9 @@ DType result_of(DType d) { return is_float(d) ? d : DType::Float32; }
 
 // The root of a sum of squares, whose slope at 0 is 0 by convention (that of the root is infinite).
 Tensor root_of_squares(const Tensor& sum) {
-  return Tensor::where(sum == tensor::like(sum, 0), sum.detach(), sum).sqrt();
+  const Tensor is_zero = sum == tensor::like(sum, 0);
+  return Tensor::where(is_zero, tensor::like(sum, 0),
+                       Tensor::where(is_zero, tensor::like(sum, 1), sum).sqrt());
 }
 }  // namespace
 

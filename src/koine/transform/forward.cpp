@@ -43,14 +43,10 @@ class Forward {
     }
     // What is equal in all examples may name one of them all the same, as an argument of a call
     // whose result does not depend on it: the first stands for it.
-    Substitution first;
-    if (batches())
-      for (size_t k = 0; k < inputs.size(); ++k)
-        first.emplace(without_tuples(inputs[k]), first_example(of_inputs[k]));
     std::vector<UOp> out;
     for (const UOp& output : root.src()) {
       const UOp& carried = carried_.at(output);
-      out.push_back(carried && batches() ? substitute(carried, first) : carried);
+      out.push_back(carried && batches() ? of_first_example(carried, inputs, of_inputs) : carried);
     }
     return out;
   }
@@ -153,7 +149,14 @@ UOp for_each_example(const UOp& value, const UOp& examples) {
   return broadcast_to(value, shape_for_each(value, examples));
 }
 
-UOp first_example(const UOp& carried) { return index(carried, {index_const(0)}); }
+UOp of_first_example(const UOp& value, std::span<const UOp> inputs,
+                     std::span<const UOp> of_inputs) {
+  Substitution first;
+  for (const UOp& u : toposort_outside_bodies(value))
+    for (size_t k = 0; k < inputs.size(); ++k)
+      if (u == inputs[k]) first.emplace(u, index(of_inputs[k], {index_const(0)}));
+  return first.empty() ? value : substitute(value, first);
+}
 
 UOp function_of_used(std::span<const UOp> results, std::span<const UOp> arguments, Resolve how) {
   const UOp body = tuple(results);

@@ -24,22 +24,31 @@ int64_t fresh_trace_slot() {
   return next.fetch_add(1);
 }
 
-// Where the innermost function that this thread traces was asked for; null outside of traces.
-const std::source_location*& innermost_trace() {
-  static thread_local const std::source_location* where = nullptr;
-  return where;
+// The innermost function that this thread traces: where it was asked for, null outside of traces,
+// and a number that no other trace has.
+struct InnermostTrace {
+  const std::source_location* where = nullptr;
+  uint64_t number = 0;
+};
+InnermostTrace& innermost_trace() {
+  static thread_local InnermostTrace trace;
+  return trace;
+}
+uint64_t fresh_trace_number() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1);
 }
 class TraceScope {
  public:
   explicit TraceScope(const std::source_location& where) : outer_(innermost_trace()) {
-    innermost_trace() = &where;
+    innermost_trace() = {&where, fresh_trace_number()};
   }
   ~TraceScope() { innermost_trace() = outer_; }
   TraceScope(const TraceScope&) = delete;
   TraceScope& operator=(const TraceScope&) = delete;
 
  private:
-  const std::source_location* outer_;
+  InnermostTrace outer_;
 };
 
 // A Contiguous around the body of a precompiled call: memory, unless the value has invalid
@@ -132,13 +141,22 @@ std::vector<UOp> captured_values(const UOp& body, const std::vector<UOp>& own) {
 
 }  // namespace
 
-OutsideOfTraces::OutsideOfTraces() : traced_(std::exchange(innermost_trace(), nullptr)) {}
-OutsideOfTraces::~OutsideOfTraces() { innermost_trace() = traced_; }
+OutsideOfTraces::OutsideOfTraces() : traced_(std::exchange(innermost_trace().where, nullptr)) {}
+OutsideOfTraces::~OutsideOfTraces() { innermost_trace().where = traced_; }
 
-bool is_tracing() { return innermost_trace() != nullptr; }
+bool is_tracing() { return innermost_trace().where != nullptr; }
+uint64_t trace_number() { return innermost_trace().number; }
+
+void require_made_in(uint64_t trace, std::string_view action) {
+  const InnermostTrace& now = innermost_trace();
+  KOINE_REQUIRE(now.where == nullptr || now.number == trace, Value,
+                "{}, which was made outside of the function traced at {}:{}: that describes its "
+                "results and changes nothing: return the new value, and assign it behind the call",
+                action, now.where->file_name(), now.where->line());
+}
 
 void require_no_trace(std::string_view action) {
-  const std::source_location* where = innermost_trace();
+  const std::source_location* where = innermost_trace().where;
   KOINE_REQUIRE(where == nullptr, Value,
                 "{} inside of the function traced at {}:{}: a traced function describes its result "
                 "and runs later; compute this value before, or make it an argument",

@@ -31,6 +31,11 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
 
 /// Whether this thread is tracing a function.
 bool is_tracing();
+/// A number that each trace has for its own; 0 outside of traces.
+uint64_t trace_number();
+/// Throws Error (Value) where this thread traces another function than the one of that number, in
+/// which something was made that `action` would change.
+void require_made_in(uint64_t trace, std::string_view action);
 /// Throws Error (Value) when it is; `action` is what was asked for.
 void require_no_trace(std::string_view action);
 
