@@ -193,7 +193,7 @@ Tensors over_examples(const Function& f, const Tensors& given, const MappedAxes&
   const std::vector<UOp> made = batched(program.results, single, of_all, examples);
   std::vector<UOp> values;
   for (size_t k = 0; k < made.size(); ++k)
-    values.push_back(made[k] ? made[k] : of_first_example(program.results[k], single, of_all));
+    values.push_back(made[k] ? made[k] : without_examples(program.results[k], single));
   KOINE_REQUIRE(out.one || out.axes.size() == made.size(), Value,
                 "vmap: out_axes has {} entries, and the function gives {} tensors", out.axes.size(),
                 made.size());

@@ -41,12 +41,10 @@ class Forward {
       if (!batches()) invalid_.visit(u);
       if (!carried_.contains(u) && !(u == root)) carried_.emplace(u, at(u));
     }
-    // What is equal in all examples may name one of them all the same, as an argument of a call
-    // whose result does not depend on it: the first stands for it.
     std::vector<UOp> out;
     for (const UOp& output : root.src()) {
       const UOp& carried = carried_.at(output);
-      out.push_back(carried && batches() ? of_first_example(carried, inputs, of_inputs) : carried);
+      out.push_back(carried && batches() ? without_examples(carried, inputs) : carried);
     }
     return out;
   }
@@ -149,13 +147,12 @@ UOp for_each_example(const UOp& value, const UOp& examples) {
   return broadcast_to(value, shape_for_each(value, examples));
 }
 
-UOp of_first_example(const UOp& value, std::span<const UOp> inputs,
-                     std::span<const UOp> of_inputs) {
-  Substitution first;
+UOp without_examples(const UOp& value, std::span<const UOp> inputs) {
+  Substitution zeros;
   for (const UOp& u : toposort_outside_bodies(value))
-    for (size_t k = 0; k < inputs.size(); ++k)
-      if (u == inputs[k]) first.emplace(u, index(of_inputs[k], {index_const(0)}));
-  return first.empty() ? value : substitute(value, first);
+    if (std::find(inputs.begin(), inputs.end(), u) != inputs.end())
+      zeros.emplace(u, filled_like(u, 0));
+  return zeros.empty() ? value : substitute(value, zeros);
 }
 
 UOp function_of_used(std::span<const UOp> results, std::span<const UOp> arguments, Resolve how) {

@@ -22,9 +22,9 @@ std::vector<UOp> batched(std::span<const UOp> outputs, std::span<const UOp> inpu
 /// A value that is equal in all examples, once for each.
 UOp for_each_example(const UOp& value, const UOp& examples);
 
-/// A value that is equal in all examples and names one of them all the same, with the first in its
-/// place.
-UOp of_first_example(const UOp& value, std::span<const UOp> inputs, std::span<const UOp> of_inputs);
+/// A value that names inputs of one example and does not depend on them, as a call does whose
+/// result needs none of these arguments, with zeros in their place.
+UOp without_examples(const UOp& value, std::span<const UOp> inputs);
 
 /// A Function of results that read arguments by Params of their positions; those that none reads
 /// are left out.
