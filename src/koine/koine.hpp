@@ -7,6 +7,7 @@
 #include "koine/io/safetensors.hpp"
 #include "koine/nn/nn.hpp"
 #include "koine/nn/optim.hpp"
+#include "koine/tensor/collectives.hpp"
 #include "koine/tensor/custom.hpp"
 #include "koine/tensor/function.hpp"
 #include "koine/tensor/random.hpp"

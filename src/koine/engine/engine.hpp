@@ -46,6 +46,9 @@ struct Counters {
   int64_t temporary_bytes = 0;   ///< largest arena of temporaries
   int64_t checked_stages = 0;    ///< that KOINE_VERIFY=3 has run beside their inputs
   int64_t unchecked_stages = 0;  ///< that were too large for it
+  /// Bytes that programs copied from one device to another, by (from, to). What the host writes and
+  /// reads is not counted.
+  std::map<std::pair<std::string, std::string>, int64_t> copied_bytes = {};
 };
 Counters counters();
 void reset_counters();

@@ -276,8 +276,11 @@ bool Submission::run_on_host(const Executable::Entry& entry) {
     return true;
   }
   const Executable::Place* places = executable_->places_.data() + entry.first_place;
+  const int64_t bytes = sizes_[entry.first_place];
   copy(*memory_[places[0].memory], places[0].offset, *memory_[places[1].memory], places[1].offset,
-       sizes_[entry.first_place]);
+       bytes);
+  const Device to = entry.call.src(1).device(), from = entry.call.src(2).device();
+  count([&](Counters& c) { c.copied_bytes[{from.name(), to.name()}] += bytes; });
   return true;
 }
 

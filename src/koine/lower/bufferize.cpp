@@ -84,7 +84,10 @@ class Bufferizer {
       if (memory_of_value(node.src(0))) return node.src(0);
       return asks_for_buffer(original) ? in_memory(node.src(0), reason_of(original)) : node;
     }
-    if (is_transfer(original)) return put(original, with_memory(node), "copy between devices");
+    if (is_transfer(original)) {
+      const std::string& reason = original.as<LoadArg>().reason;
+      return put(original, with_memory(node), reason.empty() ? "copy between devices" : reason);
+    }
     if (asks_for_buffer(original)) return put(original, node, asked_for);
     if (original.is(Op::Bitcast) &&
         item_size(original.src(0).dtype()) != item_size(original.dtype()))

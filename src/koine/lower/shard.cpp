@@ -3,6 +3,8 @@
 // refuse a shape.
 #include "koine/lower/shard.hpp"
 
+#include <absl/container/flat_hash_map.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -11,109 +13,15 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/collectives.hpp"
+#include "koine/lower/parts.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
 namespace {
-
-using Parts = std::vector<UOp>;  // by device; one for a value that lies on one device or on none
-
-// --- shapes ------------------------------------------------------------------------------------
-
-UOp times(const UOp& size, size_t count) {
-  return simplify_index(mul(size, index_const(static_cast<int64_t>(count))));
-}
-UOp divided(const UOp& size, size_t pieces) {
-  return simplify_index(idiv(size, index_const(static_cast<int64_t>(pieces))));
-}
-
-UOp shape_with(const UOp& value, size_t axis, const UOp& size) {
-  std::vector<UOp> dims;
-  for (size_t k = 0; k < value.rank(); ++k) dims.push_back(k == axis ? size : value.dim(k));
-  return stack(dims);
-}
-
-UOp part_shape(const UOp& value) {
-  const auto axis = value.axis();
-  if (!axis) return value.shape();
-  return shape_with(value, *axis, divided(value.dim(*axis), value.device().count()));
-}
-
-// Of an axis cut into equal pieces, `count` of them.
-struct Cut {
-  size_t axis, first, count, pieces;
-};
-constexpr Cut all_of_it{0, 0, 1, 1};
-
-// Whether elements [from, from + count) of an axis lie beside what a Pad places there.
-bool is_beside(const UOp& pad, size_t axis, const UOp& from, const UOp& count) {
-  const UOp &begin = pad.src(1).src(axis), &size = pad.src(0).dim(axis);
-  for (const UOp& u : {from, count, begin, size})
-    if (!u.is(Op::Const)) return false;
-  return const_int(from) + const_int(count) <= const_int(begin) ||
-         const_int(from) >= const_int(begin) + const_int(size);
-}
-
-UOp sliced(const UOp& value, const Cut& cut) {
-  if (cut.count == cut.pieces) return value;
-  const UOp unit = divided(value.dim(cut.axis), cut.pieces);
-  const UOp from = times(unit, cut.first), count = times(unit, cut.count);
-  const UOp shape = shape_with(value, cut.axis, count);
-  if (value.is(Op::Pad) && value.src().size() == 4 && is_beside(value, cut.axis, from, count))
-    return expand(reshape(value.src(3), shape_of(Ints(value.rank(), 1))), shape);
-  // What only repeats, repeats less.
-  if (value.is(Op::Expand) && is_const(value.src(0).dim(cut.axis), 1))
-    return expand(value.src(0), shape);
-  return slice(value, cut.axis, from, count);
-}
-
-// Values of equal shapes, one behind the other along an axis.
-UOp joined(const Parts& pieces, size_t axis) {
-  if (pieces.size() == 1) return pieces[0];
-  const UOp size = times(pieces[0].dim(axis), pieces.size());
-  Ints order;
-  for (size_t k = 0; k < axis; ++k) order.push_back(static_cast<int64_t>(k) + 1);
-  order.push_back(0);
-  for (size_t k = axis; k < pieces[0].rank(); ++k) order.push_back(static_cast<int64_t>(k) + 1);
-  return reshape(permute(stack(pieces), order), shape_with(pieces[0], axis, size));
-}
-
-UOp moved(const UOp& value, Device device) {
-  return !value.device() || value.device() == device ? value : copy_to(value, device);
-}
-
-// --- folds ---------------------------------------------------------------------------------------
-
-// A fixed tree over values in their order.
-UOp folded(Op op, Parts values) {
-  while (values.size() > 1) {
-    Parts halved;
-    for (size_t k = 0; k + 1 < values.size(); k += 2)
-      halved.push_back(binary(op, values[k], values[k + 1]));
-    if (values.size() % 2 == 1) halved.push_back(values.back());
-    values = std::move(halved);
-  }
-  return values[0];
-}
-
-// The fold of one partial result a device, on each of them: all send theirs to all. Whatever sends
-// less stands in the place of this function.
-Parts all_reduced(Op op, const Parts& partials, Device devices) {
-  Parts out;
-  for (size_t i = 0; i < partials.size(); ++i) {
-    Parts here;
-    for (const UOp& partial : partials) here.push_back(moved(partial, devices.part(i)));
-    const UOp total = folded(op, here);
-    // A sum of several elements starts from 0: it is never -0.
-    const bool starts = op == Op::Add && is_float(total.dtype());
-    out.push_back(starts ? add(total, constant_int(total.dtype(), 0)) : total);
-  }
-  return out;
-}
 
 // Whether all elements have to be folded in one order for the result that is asked for.
 bool wants_one_fold(const UOp& reduce, bool strict) {
@@ -131,7 +39,8 @@ bool wants_one_fold(const UOp& reduce, bool strict) {
 
 class Sharder {
  public:
-  explicit Sharder(bool strict) : strict_(strict) {}
+  Sharder(const UOp& program, bool strict)
+      : strict_(strict), reasons_(reasons_of_copies(program)) {}
 
   UOp run(const UOp& program) {
     for (const UOp& u : toposort(program)) parts_.set(u.node(), parts_of(u));
@@ -157,7 +66,7 @@ class Sharder {
   // Effects on several devices are one of each device; of values, a copy alone reads several.
   UOp on_one_device(const UOp& u) {
     if (u.is(Op::Load) && parts(u.src(0)).size() > 1 && u.src().size() == 1)
-      return fetched(u.src(0), u.device(), all_of_it);
+      return fetched(u.src(0), u.device(), all_of_it, reason_of(u));
     std::vector<UOp> sources;
     if (u.is(Op::Call)) sources.push_back(u.src(0));
     bool changed = false;
@@ -259,27 +168,34 @@ class Sharder {
 
   // --- between devices -----------------------------------------------------------------------
 
-  UOp copied(const UOp& load, size_t i) const {
+  UOp copied(const UOp& load, size_t i) {
     KOINE_REQUIRE(load.src().size() == 1, Value,
                   "Load: a gate and a copy to the devices {} are two steps: load first, then copy",
                   load.device().name());
     const Device devices = load.device();
-    return fetched(load.src(0), devices.part(i), {0, i, 1, devices.count()});
+    return fetched(load.src(0), devices.part(i), {0, i, 1, devices.count()}, reason_of(load));
+  }
+
+  // What a copy is for; empty: it is part of no collective.
+  std::string reason_of(const UOp& u) const {
+    const auto it = reasons_.find(u.node());
+    return it == reasons_.end() ? std::string() : it->second;
   }
 
   // A cut of a value, on a device.
-  UOp fetched(const UOp& value, Device device, const Cut& cut) const {
+  UOp fetched(const UOp& value, Device device, const Cut& cut, const std::string& reason) {
     const Parts& all = parts(value);
-    if (!value.axis()) return moved(sliced(nearest(all, device), cut), device);
+    if (!value.axis()) return copies_.of(sliced(nearest(all, device), cut), device, reason);
     if (*value.axis() == cut.axis || cut.count == cut.pieces)
-      return fetched_along(value, device, {*value.axis(), cut.first, cut.count, cut.pieces});
+      return fetched_along(value, device, {*value.axis(), cut.first, cut.count, cut.pieces},
+                           reason);
     Parts pieces;
-    for (const UOp& p : all) pieces.push_back(moved(sliced(p, cut), device));
+    for (const UOp& p : all) pieces.push_back(copies_.of(sliced(p, cut), device, reason));
     return joined(pieces, *value.axis());
   }
 
   // Along the axis that the value is split along: both it and the cut are whole units.
-  UOp fetched_along(const UOp& value, Device device, const Cut& cut) const {
+  UOp fetched_along(const UOp& value, Device device, const Cut& cut, const std::string& reason) {
     const Parts& all = parts(value);
     const size_t units = std::lcm(all.size(), cut.pieces), own = units / all.size();
     const size_t first = cut.first * (units / cut.pieces);
@@ -288,7 +204,8 @@ class Sharder {
     for (size_t i = 0; i < all.size(); ++i) {
       const size_t from = std::max(first, i * own), to = std::min(end, (i + 1) * own);
       if (from >= to) continue;
-      const UOp run = moved(sliced(all[i], {cut.axis, from - i * own, to - from, own}), device);
+      const UOp run =
+          copies_.of(sliced(all[i], {cut.axis, from - i * own, to - from, own}), device, reason);
       for (size_t k = 0; k < to - from; ++k)
         pieces.push_back(sliced(run, {cut.axis, k, 1, to - from}));
     }
@@ -307,7 +224,8 @@ class Sharder {
     Parts partials;
     if (wants_one_fold(u, strict_)) {
       for (size_t i = 0; i < devices.count(); ++i)
-        partials.push_back(with_sources(u, std::vector<UOp>{whole_on(u.src(0), i)}));
+        partials.push_back(with_sources(
+            u, std::vector<UOp>{whole_on(u.src(0), i, reason_of(u) + " in one order")}));
       return partials;
     }
     const Op op = u.as<ReduceArg>().op;
@@ -317,14 +235,12 @@ class Sharder {
       partials.push_back(UOp::make(Op::Contiguous,
                                    {with_sources(u, std::vector<UOp>{cast(p, wide)})},
                                    std::string("what one device has of a reduce over all")));
-    Parts out = all_reduced(op, partials, devices);
-    for (UOp& total : out) total = cast(total, u.dtype());
-    return out;
+    return all_reduced(op, partials, devices, u.dtype(), copies_);
   }
 
   // The whole of a split value on the i-th device. What is elementwise or a view of other values is
   // computed there from the whole of those.
-  UOp whole_on(const UOp& value, size_t i) const {
+  UOp whole_on(const UOp& value, size_t i, const std::string& reason) {
     const Device devices = value.device();
     auto recomputed = [](const UOp& u) {
       return u.axis() && (is_elementwise(u.op()) || is_movement(u.op()));
@@ -332,7 +248,7 @@ class Sharder {
     NodeMap<UOp> whole;
     auto found = [&](const UOp& u) {
       if (const UOp* known = whole.find(u.node())) return *known;
-      return u.axis() ? fetched(u, devices.part(i), all_of_it) : part(u, i);
+      return u.axis() ? fetched(u, devices.part(i), all_of_it, reason) : part(u, i);
     };
     for (const UOp& u : toposort(value, recomputed)) {
       std::vector<UOp> sources;
@@ -343,7 +259,9 @@ class Sharder {
   }
 
   bool strict_;
+  absl::flat_hash_map<const Node*, std::string> reasons_;  // of copies
   NodeMap<Parts> parts_;
+  Copies copies_;
 };
 
 }  // namespace
@@ -353,7 +271,7 @@ UOp on_each_device(const UOp& program, const CompileOptions& how) {
   const bool spread =
       std::any_of(order.begin(), order.end(), [](const UOp& u) { return u.device().count() > 1; });
   if (!spread) return program;
-  const UOp out = rewrite(Sharder(how.strict).run(program), movement_rules());
+  const UOp out = rewrite(Sharder(program, how.strict).run(program), movement_rules());
   if (how.verify >= 2) verify(out, VerifyLevel::Program, "shard");
   return out;
 }
