@@ -3,12 +3,15 @@
 // are.
 #include "koine/tensor/collectives.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "check.hpp"
 #include "gradient_check.hpp"
 #include "koine/engine/storage.hpp"
+#include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/callify.hpp"
@@ -406,6 +409,34 @@ TEST(collectives, narrow_partial_values_travel_wide_and_come_back_narrow) {
   EXPECT_EQ(Tensor(value).tolist<float>(), Tensor(reduce(Op::Add, one.uop(), {0})).tolist<float>());
 }
 
+// Partial results that go in chunks, of any shape, dtype and op, are those of one device.
+TEST(collectives, folds_of_many_shapes_go_in_chunks) {
+  std::mt19937_64 random(test_seed());
+  in_both_modes([&] {
+    for (int64_t i = 0; i < test_cases(40); ++i) {
+      const int64_t n = 3 + static_cast<int64_t>(random() % 3);
+      std::vector<int64_t> sizes;
+      for (int64_t k = 0; k < 3; ++k) sizes.push_back(7 + static_cast<int64_t>(random() % 12));
+      const auto split = static_cast<int32_t>(random() % 3);
+      sizes.insert(sizes.begin() + split, n * (1 + static_cast<int64_t>(random() % 3)));
+      Ints axes{split};
+      if (random() % 3 == 0) axes.push_back((split + 1) % 4);
+      std::sort(axes.begin(), axes.end());
+      const DType dtype = std::array{DType::Float32, DType::Int32, DType::Float16, DType::UInt8,
+                                     DType::Float64}[random() % 5];
+      const Op op = std::array{Op::Add, Op::Max, Op::Mul}[random() % 3];
+      const Array x = random_array(random, sizes, dtype);
+      const UOp one = placed(x, "CPU").uop(), many = placed(x, devices(n), split).uop();
+      const UOp plain = reduce(op, one, axes), value = reduce(op, many, axes);
+      const Bindings bindings{{one, x}};
+      const BoundedArray want = options().strict ? BoundedArray{interpret(plain, bindings), {}}
+                                                 : interpret_bounded(plain, bindings);
+      EXPECT_EQ(difference(want, array_of(realize({value})[0])), "")
+          << to_text(value) << "KOINE_TEST_SEED=" << test_seed();
+    }
+  });
+}
+
 // Strict mode folds in one order, so each device has the operand as a whole: as many bytes as an
 // all-gather of it, and the bits of one device.
 TEST(collectives, spec_N7_a_strict_sum_gathers_its_operand) {
@@ -509,6 +540,63 @@ TEST(collectives, the_host_need_not_see_their_memory) {
     check(collective::all_reduce(placed(x, c.where), fold),
           {plain_folded(fold, x, 4), std::nullopt, named("all-reduce", fold),
            traffic(c.where, [](int64_t, int64_t) { return 2 * width * 4; })});
+}
+
+// What comes back, or is there already, does not travel.
+TEST(collectives, copies_of_copies_go_straight) {
+  const Tensor x = Tensor::arange(12).cast(DType::Float32).realize();
+  const std::string where = devices(3);
+  const Tensor back = collective::gather(collective::scatter(x, where)) + Tensor(1.0);
+  EXPECT_EQ(traffic_of({back.uop()}), Traffic());
+  EXPECT_EQ(back.tolist<float>(), (x + Tensor(1.0)).tolist<float>());
+  const Tensor on = collective::scatter(x, where).to("CPU:3,CPU:1");
+  EXPECT_EQ(traffic_of({on.uop()}), (Traffic{{{"CPU", "CPU:3"}, 24}, {{"CPU", "CPU:1"}, 24}}));
+  EXPECT_EQ(on.tolist<float>(), x.tolist<float>());
+  // Each device has the whole cotangent of what was gathered, and keeps its part.
+  Tensor parts = x.shard(where, 0).clone().realize();
+  parts.requires_grad();
+  const Tensor weights = (x * x).shard(where).realize();
+  const Tensor gradient = (collective::all_gather(parts) * weights).sum().gradient({parts})[0];
+  EXPECT_EQ(gradient.shard_axis(), 0);
+  EXPECT_EQ(traffic_of({gradient.uop()}), Traffic());
+  EXPECT_EQ(gradient.tolist<float>(), (x * x).tolist<float>());
+}
+
+TEST(collectives, what_is_invalid_is_0_in_a_copy_also_where_nothing_moves) {
+  const std::vector<float> numbers{-1, -2};
+  const UOp leaf = buffer_from_host(shape_of({2}), DType::Float32, "CPU", numbers.data());
+  const UOp padded = pad(leaf, shape_of({1}), shape_of({6}));
+  for (const char* where : {"CPU,CPU:1", "CPU:1,CPU:2"})
+    for (const UOp& copy :
+         {copy_to(padded, Device(where)), copy_to(copy_to(padded, Device(where)), Device("CPU"))}) {
+      const UOp rows = reduce(Op::Max, reshape(copy, shape_of({2, 3})), {1});
+      EXPECT_EQ(difference(interpret(rows, bindings_of(rows)), array_of(realize({rows})[0])), "")
+          << where;
+    }
+}
+
+// Of a layer split by columns and one split by rows only the result is summed over the devices, and
+// on the way back the cotangent of what came in.
+TEST(collectives, spec_N7_layers_in_parts_sum_once_there_and_once_back) {
+  Options o = options();
+  o.strict = false;
+  const OptionScope scope(o);
+  for (const int64_t n : {2, 3, 4, 8}) {
+    const std::string where = devices(n);
+    const Tensor x = small({16, 6}, 1).shard(where).clone().realize();
+    const Tensor a = small({6, 24}, 2).shard(where, 1).clone().realize();
+    const Tensor b = small({24, 48}, 3).shard(where, 0).clone().realize();
+    const Tensor y = x.matmul(a).relu().matmul(b);
+    EXPECT_EQ(y.shard_axis(), std::nullopt);
+    EXPECT_EQ(names_in({y.uop()}), std::vector<std::string>{"all-reduce Add"});
+    EXPECT_EQ(sent_by(traffic_of({y.uop()}), "CPU") * n, 2 * (n - 1) * 16 * 48 * 4);
+    const std::vector<Tensor> gradients = y.square().sum().gradient({x, a, b});
+    EXPECT_EQ(names_in({gradients[1].uop(), gradients[2].uop()}),
+              std::vector<std::string>{"all-reduce Add"})
+        << "that of y";
+    EXPECT_EQ(names_in({gradients[0].uop()}),
+              (std::vector<std::string>{"all-reduce Add", "all-reduce Add"}));
+  }
 }
 
 // One value that is wanted on one device for two reasons goes there once.

@@ -312,18 +312,28 @@ TEST(shard, random_numbers_are_those_of_one_device) {
 
 namespace {
 
-// A perceptron on a batch: whole parameters, split rows.
+// How a perceptron lies on devices. Data: whole parameters, and the rows of the batch are split.
+// Tensor: the first layer is split by columns and the second by rows, so that the hidden units of a
+// device are its own; the batch is whole.
+enum class Parallel { Data, Tensor };
 struct Training {
   std::vector<double> losses;
   std::vector<Array> parameters;
 };
-Training train(const std::string& where, bool adam, DType dtype) {
+Training train(const std::string& where, bool adam, DType dtype, Parallel parallel) {
+  using Axis = std::optional<int64_t>;
   Tensor::manual_seed(5);
   const Tensor inputs = Tensor::uniform({size, 6}, -1, 1).cast(dtype).realize();
   const Tensor wanted = Tensor::uniform({size, 2}, -1, 1).cast(dtype).realize();
+  const bool data = parallel == Parallel::Data, several = Device(where).count() > 1;
+  const std::vector<std::pair<Shape, Axis>> placed = {{{6, size}, data ? Axis() : 1},
+                                                      {{size}, data ? Axis() : 0},
+                                                      {{size, 2}, data ? Axis() : 0},
+                                                      {{2}, Axis()}};
   std::vector<Tensor> parameters;
-  for (const Shape& shape : {Shape{6, 8}, Shape{8}, Shape{8, 2}, Shape{2}}) {
-    const Tensor p = Tensor::uniform(shape, -0.5, 0.5).cast(dtype).shard(where).clone().realize();
+  for (const auto& [shape, axis] : placed) {
+    const Tensor p =
+        Tensor::uniform(shape, -0.5, 0.5).cast(dtype).shard(where, axis).clone().realize();
     parameters.push_back(Tensor(p).requires_grad());
   }
   std::unique_ptr<nn::Optimizer> optimizer;
@@ -331,7 +341,8 @@ Training train(const std::string& where, bool adam, DType dtype) {
     optimizer = std::make_unique<nn::Adam>(parameters, 0.01);
   else
     optimizer = std::make_unique<nn::SGD>(parameters, 0.1, 0.9);
-  const Tensor x = inputs.shard(where, 0).realize(), y = wanted.shard(where, 0).realize();
+  const Axis rows = data ? Axis(0) : Axis();
+  const Tensor x = inputs.shard(where, rows).realize(), y = wanted.shard(where, rows).realize();
   Training out;
   for (int step = 0; step < 4; ++step) {
     optimizer->zero_grad();
@@ -342,42 +353,54 @@ Training train(const std::string& where, bool adam, DType dtype) {
     optimizer->step({loss});
     out.losses.push_back(loss.item<double>());
   }
-  for (const Tensor& p : parameters) {
-    EXPECT_EQ(p.shard_axis(), std::nullopt);
+  for (size_t k = 0; k < parameters.size(); ++k) {
+    const Tensor& p = parameters[k];
+    EXPECT_EQ(p.shard_axis(), several ? placed[k].second : Axis());
     EXPECT_EQ(p.device(), Device(where).name());
     out.parameters.push_back(array_of(p.realize().uop()));
   }
   return out;
 }
 
-}  // namespace
+void expect_equal_training(const Training& one, const Training& many) {
+  for (size_t i = 0; i < one.losses.size(); ++i) {
+    if (options().strict)
+      EXPECT_EQ(many.losses[i], one.losses[i]);
+    else
+      EXPECT_NEAR(many.losses[i], one.losses[i], 1e-12);
+  }
+  for (size_t i = 0; i < one.parameters.size(); ++i)
+    for (size_t k = 0; k < one.parameters[i].data.size(); ++k) {
+      const double a = bits_to_double(DType::Float64, one.parameters[i].data[k]);
+      const double b = bits_to_double(DType::Float64, many.parameters[i].data[k]);
+      if (options().strict)
+        EXPECT_EQ(a, b);
+      else
+        EXPECT_NEAR(a, b, 1e-10);
+    }
+}
 
-TEST(shard, spec_P6_a_model_trains_on_parts_of_the_batch_as_on_all_of_it) {
-  in_both_modes([] {
+void expect_training_of_one_device(Parallel parallel) {
+  in_both_modes([&] {
     for (const bool adam : {false, true}) {
-      const Training one = train("CPU", adam, DType::Float64);
+      const Training one = train("CPU", adam, DType::Float64, parallel);
       for (const int64_t n :
            options().verify < 3 ? std::vector<int64_t>{2, 3, 4, 8} : std::vector<int64_t>{3}) {
         SCOPED_TRACE(devices(n) + (adam ? ", Adam" : ", SGD"));
-        const Training many = train(devices(n), adam, DType::Float64);
-        for (size_t i = 0; i < one.losses.size(); ++i) {
-          if (options().strict)
-            EXPECT_EQ(many.losses[i], one.losses[i]);
-          else
-            EXPECT_NEAR(many.losses[i], one.losses[i], 1e-12);
-        }
-        for (size_t i = 0; i < one.parameters.size(); ++i)
-          for (size_t k = 0; k < one.parameters[i].data.size(); ++k) {
-            const double a = bits_to_double(DType::Float64, one.parameters[i].data[k]);
-            const double b = bits_to_double(DType::Float64, many.parameters[i].data[k]);
-            if (options().strict)
-              EXPECT_EQ(a, b);
-            else
-              EXPECT_NEAR(a, b, 1e-10);
-          }
+        expect_equal_training(one, train(devices(n), adam, DType::Float64, parallel));
       }
     }
   });
+}
+
+}  // namespace
+
+TEST(shard, spec_P6_a_model_trains_on_parts_of_the_batch_as_on_all_of_it) {
+  expect_training_of_one_device(Parallel::Data);
+}
+
+TEST(shard, spec_P6_a_model_trains_on_parts_of_its_layers_as_on_all_of_them) {
+  expect_training_of_one_device(Parallel::Tensor);
 }
 
 TEST(shard, spec_P6_a_data_parallel_step_copies_gradients_alone) {

@@ -14,6 +14,7 @@
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/ir/validity.hpp"
 #include "koine/lower/collectives.hpp"
 #include "koine/lower/parts.hpp"
 #include "koine/lower/pipeline.hpp"
@@ -35,6 +36,33 @@ bool wants_one_fold(const UOp& reduce, bool strict) {
   });
 }
 
+// --- copies of copies ----------------------------------------------------------------------------
+
+bool is_copy_between(const UOp& u) {
+  return u.is(Op::Load) && u.as<LoadArg>().device && u.src().size() == 1;
+}
+
+// What was copied to be copied on goes there at once: a value that is whole where it came from may
+// be on the last device already, as in the gradient of an all-gather.
+UOp without_stations(const UOp& program) {
+  return transform_graph(program, [](const UOp&, const UOp& node) {
+    if (!is_copy_between(node)) return node;
+    std::vector<UOp> views;
+    UOp base = node.src(0);
+    for (; base.is(Op::Permute) || base.is(Op::Reshape); base = UOp(base.src(0)))
+      views.push_back(base);
+    if (!is_copy_between(base)) return node;
+    const UOp& source = base.src(0);
+    if (source.axis() && !views.empty()) return node;  // whose parts a view may tear
+    UOp out = source;
+    for (; !views.empty(); views.pop_back()) out = with_source(views.back(), 0, out);
+    // It is there: what is invalid of it is 0 in a copy.
+    if (node.device().count() == 1 && node.device() == out.device())
+      return UOp::make(Op::Contiguous, {out});
+    return with_source(node, 0, out);
+  });
+}
+
 // --- the program ---------------------------------------------------------------------------------
 
 class Sharder {
@@ -43,7 +71,10 @@ class Sharder {
       : strict_(strict), reasons_(reasons_of_copies(program)) {}
 
   UOp run(const UOp& program) {
-    for (const UOp& u : toposort(program)) parts_.set(u.node(), parts_of(u));
+    for (const UOp& u : toposort(program)) {
+      invalid_.visit(u);
+      parts_.set(u.node(), parts_of(u));
+    }
     return parts_.at(program.node())[0];
   }
 
@@ -66,7 +97,7 @@ class Sharder {
   // Effects on several devices are one of each device; of values, a copy alone reads several.
   UOp on_one_device(const UOp& u) {
     if (u.is(Op::Load) && parts(u.src(0)).size() > 1 && u.src().size() == 1)
-      return fetched(u.src(0), u.device(), all_of_it, reason_of(u));
+      return as_copy(u, fetched(u.src(0), u.device(), all_of_it, reason_of(u)));
     std::vector<UOp> sources;
     if (u.is(Op::Call)) sources.push_back(u.src(0));
     bool changed = false;
@@ -173,7 +204,13 @@ class Sharder {
                   "Load: a gate and a copy to the devices {} are two steps: load first, then copy",
                   load.device().name());
     const Device devices = load.device();
-    return fetched(load.src(0), devices.part(i), {0, i, 1, devices.count()}, reason_of(load));
+    return as_copy(
+        load, fetched(load.src(0), devices.part(i), {0, i, 1, devices.count()}, reason_of(load)));
+  }
+
+  // What is invalid of a value is 0 in a copy, also where nothing had to move.
+  UOp as_copy(const UOp& load, const UOp& fetched) const {
+    return invalid_.contains(load.src(0)) ? contiguous(fetched) : fetched;
   }
 
   // What a copy is for; empty: it is part of no collective.
@@ -260,6 +297,7 @@ class Sharder {
 
   bool strict_;
   absl::flat_hash_map<const Node*, std::string> reasons_;  // of copies
+  PartlyInvalid invalid_;
   NodeMap<Parts> parts_;
   Copies copies_;
 };
@@ -271,7 +309,8 @@ UOp on_each_device(const UOp& program, const CompileOptions& how) {
   const bool spread =
       std::any_of(order.begin(), order.end(), [](const UOp& u) { return u.device().count() > 1; });
   if (!spread) return program;
-  const UOp out = rewrite(Sharder(program, how.strict).run(program), movement_rules());
+  const UOp direct = without_stations(program);
+  const UOp out = rewrite(Sharder(direct, how.strict).run(direct), movement_rules());
   if (how.verify >= 2) verify(out, VerifyLevel::Program, "shard");
   return out;
 }
