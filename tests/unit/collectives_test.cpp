@@ -409,11 +409,50 @@ TEST(collectives, narrow_partial_values_travel_wide_and_come_back_narrow) {
   EXPECT_EQ(Tensor(value).tolist<float>(), Tensor(reduce(Op::Add, one.uop(), {0})).tolist<float>());
 }
 
+// Of a sum of which each device wants its rows no device folds more than these.
+TEST(collectives, spec_N6_a_sum_that_is_scattered_again_is_a_reduce_scatter) {
+  std::mt19937_64 random(test_seed());
+  Options o = options();
+  o.strict = false;
+  const OptionScope scope(o);
+  for (const int64_t n : counts())
+    for (const int64_t m : {n, 50 * n})
+      for (const Fold fold : {Fold::Add, Fold::Max}) {
+        const Case c{n, devices(n), DType::Float32, random};
+        SCOPED_TRACE(c.where + ", " + std::to_string(m));
+        const Array x = numbers(c, {n, m, width});
+        const Tensor parts = placed(x, c.where);
+        const Tensor whole = fold == Fold::Add ? parts.sum(0) : parts.max({0});
+        const Tensor rows = whole.shard(c.where, 0);
+        Array want = plain_folded(fold, x, n);
+        want.sizes = {m, width};
+        check(rows, {want, 0, named("reduce-scatter", fold),
+                     traffic(c.where, [&](auto, auto) { return m / n * width * 4; })});
+        // To other devices the chunks go from where they were folded.
+        const Tensor elsewhere = whole.shard(devices(n, "INTERP"), 0);
+        EXPECT_EQ(difference(want, array_of(realize({elsewhere.uop()})[0])), "");
+        // Split along another axis each device takes its columns of the whole; to one goes all.
+        if (width % n == 0) {
+          const Tensor columns = whole.shard(c.where, 1);
+          EXPECT_EQ(difference(want, array_of(realize({columns.uop()})[0])), "");
+        }
+        const Tensor one = whole.to("CPU:9");
+        EXPECT_EQ(difference(want, array_of(realize({one.uop()})[0])), "");
+        EXPECT_EQ(names_in({one.uop()}), std::vector<std::string>{named("reduce", fold)});
+        // Read as a whole too, it is an all-reduce, of which each device keeps its rows.
+        std::vector<UOp> both;
+        const Traffic sent = traffic_of({whole.uop(), rows.uop()}, &both);
+        EXPECT_EQ(sent_by(sent, "CPU"), bytes_of_a_sum(n, m * width, 4, 4));
+        EXPECT_EQ(difference(want, array_of(both[0])), "");
+        EXPECT_EQ(difference(want, array_of(both[1])), "");
+      }
+}
+
 // Partial results that go in chunks, of any shape, dtype and op, are those of one device.
 TEST(collectives, folds_of_many_shapes_go_in_chunks) {
   std::mt19937_64 random(test_seed());
   in_both_modes([&] {
-    for (int64_t i = 0; i < test_cases(40); ++i) {
+    for (int64_t i = 0; i < test_cases(16); ++i) {
       const int64_t n = 3 + static_cast<int64_t>(random() % 3);
       std::vector<int64_t> sizes;
       for (int64_t k = 0; k < 3; ++k) sizes.push_back(7 + static_cast<int64_t>(random() % 12));
@@ -489,7 +528,12 @@ TEST(collectives, spec_N7_forms_written_by_hand_are_found) {
         {{to_each(scattered, s)}, {"all-reduce Add"}},
         {{reduce(Op::Max, rows, {0})}, {"all-reduce Max"}},
         {{reduce(Op::Add, rows, {0, 1})}, {"all-reduce Add"}},
+        {{copy_to(reshape(reduce(Op::Max, rows, {0}), shape_of({s})), all)},
+         {"reduce-scatter Max"}},
+        {{copy_to(reduce(Op::Max, rows, {0}), all.part(0))}, {"reduce Max"}},
         // What others read as well stays a step of its own.
+        {{reduce(Op::Max, rows, {0}), copy_to(reduce(Op::Max, rows, {0}), all.part(0))},
+         {"all-reduce Max"}},
         {{scattered, to_each(scattered, s)}, {"reduce-scatter Add", "all-gather"}},
         {{gathered, reduce(Op::Add, reshape(gathered, shape_of({n, s})), {0})}, {"gather"}},
         // A sum of something else than what each device has of it.

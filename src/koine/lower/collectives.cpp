@@ -65,6 +65,7 @@ class Finder {
   void copy(const UOp& u) {
     const UOp& from = u.src(0);
     const bool one = from.device().count() == 1, split = from.axis().has_value();
+    if (add_part_of_all_reduce(u)) return;
     if (u.device().count() == 1) {
       if (split) add({CollectiveKind::Gather, u, from, {u}, {}});
     } else if (goes_to_each(u)) {
@@ -76,6 +77,26 @@ class Finder {
     } else if (one) {
       add({CollectiveKind::Scatter, u, from, {u}, {}});
     }
+  }
+
+  // Of what a Reduce over the devices gives, which nobody else reads, only one device wants it, or
+  // each its chunk.
+  bool add_part_of_all_reduce(const UOp& copied) {
+    UOp value = copied.src(0);
+    while (value.is(Op::Reshape) && is_read_once(value)) value = UOp(value.src(0));
+    const size_t* const number = number_.find(value.node());
+    if (number == nullptr || !value.is(Op::Reduce) || !is_read_once(value)) return false;
+    Collective& before = found_[*number];
+    const bool one = copied.device().count() == 1;
+    if (before.kind != CollectiveKind::AllReduce || !(one || copied.device() == value.device()))
+      return false;
+    Collective part = before;
+    before.value = {};
+    part.kind = one ? CollectiveKind::Reduce : CollectiveKind::ReduceScatter;
+    part.value = copied;
+    part.inside.push_back(copied);
+    add(std::move(part));
+    return true;
   }
 
   // Of a gathered value that a reduce-scatter alone makes.
@@ -167,45 +188,43 @@ std::optional<int64_t> known_elements(const UOp& value) {
   return out;
 }
 
-// Elements of each of n equal chunks; none: all goes to all.
-std::optional<int64_t> chunk_of(const UOp& partial, int64_t n) {
+// Whether two rounds of chunks send less than all to all.
+bool goes_in_chunks(const UOp& partial, int64_t n) {
   const auto elements = known_elements(partial);
-  if (!elements || *elements * item_size(partial.dtype()) < fewest_bytes_in_chunks)
-    return std::nullopt;
-  const int64_t chunk = (*elements + n - 1) / n;
-  return 2 * chunk < *elements ? std::optional(chunk) : std::nullopt;
+  if (!elements || *elements * item_size(partial.dtype()) < fewest_bytes_in_chunks) return false;
+  return 2 * ((*elements + n - 1) / n) < *elements;
 }
 
-// Each device folds one chunk of all partial results, and has the others from those that did.
-Parts in_chunks(Op fold, const Parts& partials, Device devices, DType total, int64_t chunk,
-                Copies& copies) {
-  const std::string name = name_with_fold(CollectiveKind::AllReduce, fold);
+// What the i-th device folds: that chunk of all partial results, the last one filled up.
+UOp folded_chunk(Op fold, const Parts& partials, size_t i, Device devices, DType total,
+                 const std::string& name, Copies& copies) {
   const auto n = static_cast<int64_t>(partials.size());
-  const int64_t elements = *known_elements(partials[0]);
-  Parts rows;
+  const int64_t elements = *known_elements(partials[0]), chunk = (elements + n - 1) / n;
+  Parts here;
   for (const UOp& partial : partials) {
     UOp flat = reshape(partial, shape_of({elements}));
     if (elements < n * chunk)
       flat = pad(flat, shape_of({0}), shape_of({n * chunk}), constant_int(partial.dtype(), 0));
-    rows.push_back(reshape(flat, shape_of({n, chunk})));
+    here.push_back(copies.of(sliced(flat, {0, i, 1, partials.size()}), devices.part(i), name));
   }
-  Parts chunks;
-  for (size_t i = 0; i < partials.size(); ++i) {
-    Parts here;
-    for (const UOp& all : rows)
-      here.push_back(copies.of(sliced(all, {0, i, 1, partials.size()}), devices.part(i),
-                               name + ": reduce-scatter"));
-    chunks.push_back(UOp::make(Op::Contiguous, {cast(folded(fold, here), total)},
-                               name + ": the chunk of one device"));
-  }
-  Parts out;
+  return UOp::make(Op::Contiguous, {cast(folded(fold, here), total)},
+                   std::string("the chunk that one device folds"));
+}
+
+// Each device folds one chunk, and has the others from those that did.
+Parts in_chunks(Op fold, const Parts& partials, Device devices, DType total,
+                const std::string& name, Copies& copies) {
+  Parts chunks, out;
+  for (size_t i = 0; i < partials.size(); ++i)
+    chunks.push_back(
+        folded_chunk(fold, partials, i, devices, total, name + ": reduce-scatter", copies));
+  const int64_t elements = *known_elements(partials[0]);
   for (size_t i = 0; i < partials.size(); ++i) {
     Parts here;
     for (const UOp& c : chunks)
       here.push_back(copies.of(c, devices.part(i), name + ": all-gather"));
-    const UOp all = reshape(joined(here, 0), shape_of({n * chunk}));
-    out.push_back(
-        reshape(slice(all, 0, index_const(0), index_const(elements)), partials[0].shape()));
+    const UOp all = slice(joined(here, 0), 0, index_const(0), index_const(elements));
+    out.push_back(reshape(all, partials[0].shape()));
   }
   return out;
 }
@@ -220,33 +239,42 @@ std::string_view collective_name(CollectiveKind kind) {
 
 std::vector<Collective> collectives_of(const UOp& program) { return Finder(program).run(); }
 
-absl::flat_hash_map<const Node*, std::string> reasons_of_copies(const UOp& program) {
+absl::flat_hash_map<const Node*, std::string> reasons_of_copies(
+    const UOp& program, const std::vector<Collective>& found) {
   absl::flat_hash_map<const Node*, std::string> out;
   for (const UOp& u : toposort(program))
     if (is_copy_between(u) && is_exchange(u)) out[u.node()] = "all-to-all";
-  for (const Collective& c : collectives_of(program)) {
+  for (const Collective& c : found) {
     const std::string name =
         c.fold ? name_with_fold(c.kind, *c.fold) : std::string(collective_name(c.kind));
-    for (size_t step = 0; step < c.inside.size(); ++step)
-      out[c.inside[step].node()] = c.inside.size() == 1 ? name
-                                   : step == 0          ? name + ": reduce-scatter"
-                                                        : name + ": all-gather";
+    const bool rounds = c.kind == CollectiveKind::AllReduce && c.inside.size() == 2;
+    for (const UOp& u : c.inside)
+      out[u.node()] = !rounds            ? name
+                      : u == c.inside[0] ? name + ": reduce-scatter"
+                                         : name + ": all-gather";
   }
   return out;
 }
 
-Parts all_reduced(Op fold, const Parts& partials, Device devices, DType total, Copies& copies) {
-  if (const auto chunk = chunk_of(partials[0], static_cast<int64_t>(partials.size())))
-    return in_chunks(fold, partials, devices, total, *chunk, copies);
+Parts all_reduced(Op fold, const Parts& partials, Device devices, DType total,
+                  const std::string& name, Copies& copies) {
+  if (goes_in_chunks(partials[0], static_cast<int64_t>(partials.size())))
+    return in_chunks(fold, partials, devices, total, name, copies);
   Parts out;
   for (size_t i = 0; i < partials.size(); ++i) {
     Parts here;
     for (const UOp& partial : partials)
-      here.push_back(copies.of(partial, devices.part(i),
-                               name_with_fold(CollectiveKind::AllReduce, fold) + ": all to all"));
+      here.push_back(copies.of(partial, devices.part(i), name + ": all to all"));
     out.push_back(cast(folded(fold, here), total));
   }
   return out;
+}
+
+UOp reduced_chunk(Op fold, const Parts& partials, size_t i, Device devices, DType total,
+                  const std::string& name, Copies& copies) {
+  const auto elements = known_elements(partials[0]);
+  if (!elements || *elements % static_cast<int64_t>(partials.size()) != 0) return {};
+  return folded_chunk(fold, partials, i, devices, total, name, copies);
 }
 
 }  // namespace koine

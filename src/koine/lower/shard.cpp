@@ -4,6 +4,7 @@
 #include "koine/lower/shard.hpp"
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 #include <numeric>
@@ -67,8 +68,12 @@ UOp without_stations(const UOp& program) {
 
 class Sharder {
  public:
-  Sharder(const UOp& program, bool strict)
-      : strict_(strict), reasons_(reasons_of_copies(program)) {}
+  Sharder(const UOp& program, bool strict) : strict_(strict) {
+    const std::vector<Collective> found = collectives_of(program);
+    reasons_ = reasons_of_copies(program, found);
+    for (const Collective& c : found)
+      if (c.kind == CollectiveKind::ReduceScatter) scattered_.insert(c.inside[0].node());
+  }
 
   UOp run(const UOp& program) {
     for (const UOp& u : toposort(program)) {
@@ -222,13 +227,30 @@ class Sharder {
   // A cut of a value, on a device.
   UOp fetched(const UOp& value, Device device, const Cut& cut, const std::string& reason) {
     const Parts& all = parts(value);
-    if (!value.axis()) return copies_.of(sliced(nearest(all, device), cut), device, reason);
+    if (!value.axis()) {
+      const UOp chunk = chunk_of_reduce(value, cut);
+      return copies_.of(chunk ? chunk : sliced(nearest(all, device), cut), device, reason);
+    }
     if (*value.axis() == cut.axis || cut.count == cut.pieces)
       return fetched_along(value, device, {*value.axis(), cut.first, cut.count, cut.pieces},
                            reason);
     Parts pieces;
     for (const UOp& p : all) pieces.push_back(copies_.of(sliced(p, cut), device, reason));
     return joined(pieces, *value.axis());
+  }
+
+  // Of a Reduce over n devices that is scattered, one n-th is folded without the rest; null: the
+  // value is none, or the cut is another one.
+  UOp chunk_of_reduce(const UOp& value, const Cut& cut) {
+    UOp reduce = value;
+    while (reduce.is(Op::Reshape)) reduce = UOp(reduce.src(0));
+    const Parts* const partials = partials_.find(reduce.node());
+    if (partials == nullptr || cut.count != 1 || cut.pieces != partials->size()) return {};
+    for (size_t k = 0; k < cut.axis; ++k)
+      if (!is_const(value.dim(k), 1)) return {};
+    const UOp chunk = reduced_chunk(reduce.as<ReduceArg>().op, *partials, cut.first,
+                                    reduce.device(), reduce.dtype(), reason_of(reduce), copies_);
+    return chunk ? reshape(chunk, sliced(value, cut).shape()) : chunk;
   }
 
   // Along the axis that the value is split along: both it and the cut are whole units.
@@ -272,7 +294,8 @@ class Sharder {
       partials.push_back(UOp::make(Op::Contiguous,
                                    {with_sources(u, std::vector<UOp>{cast(p, wide)})},
                                    std::string("what one device has of a reduce over all")));
-    return all_reduced(op, partials, devices, u.dtype(), copies_);
+    if (scattered_.contains(u.node())) partials_.set(u.node(), partials);
+    return all_reduced(op, partials, devices, u.dtype(), reason_of(u), copies_);
   }
 
   // The whole of a split value on the i-th device. What is elementwise or a view of other values is
@@ -298,6 +321,9 @@ class Sharder {
   bool strict_;
   absl::flat_hash_map<const Node*, std::string> reasons_;  // of copies
   PartlyInvalid invalid_;
+  absl::flat_hash_set<const Node*>
+      scattered_;            // Reduces over the devices, of which each has a part
+  NodeMap<Parts> partials_;  // and what each has of the whole
   NodeMap<Parts> parts_;
   Copies copies_;
 };

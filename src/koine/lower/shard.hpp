@@ -9,9 +9,9 @@ namespace koine {
 /// device needs of another's a copy. A program that names no several devices stays the same node.
 ///
 /// A reduce along the axis that devices split is an all-reduce (amendment C22): each device reduces
-/// its part, the partial results go to all devices, and each folds them in the same fixed tree, in
-/// the order of the devices, so that all hold equal bits. In strict mode a float sum or product is
-/// one ascending fold: each device gets the whole operand instead and folds it alone.
+/// its part, and `all_reduced` (lower/collectives) folds the partial results, so that all devices
+/// hold equal bits. In strict mode a float sum or product is one ascending fold: each device gets
+/// the whole operand instead and folds it alone. Copies say which collective they are of.
 UOp on_each_device(const UOp& program, const CompileOptions& how = compile_options());
 
 }  // namespace koine
