@@ -18,18 +18,37 @@ std::string draw_devices(std::mt19937_64& random) {
   return some[random() % some.size()];
 }
 
+// A place for a value: one device, or several that have all of it or split an axis that allows it.
+Placement draw_place(const UOp& value, Device devices, std::mt19937_64& random) {
+  const auto n = static_cast<int64_t>(devices.count());
+  std::vector<int32_t> axes{-1};
+  for (size_t k = 0; k < value.rank(); ++k)
+    if (value.sizes()[k] % n == 0) axes.push_back(static_cast<int32_t>(k));
+  return {devices, axes[random() % axes.size()]};
+}
+
+// A value by way of some other places, with what a view may do to it on the way.
+UOp carried(const UOp& value, std::mt19937_64& random) {
+  UOp out = value;
+  while (random() % 2 == 0) {
+    const Device devices(random() % 3 == 0 ? "CPU:1" : draw_devices(random));
+    out = copy_to(out, draw_place(out, devices, random));
+    if (out.rank() == 2 && !out.axis() && random() % 3 == 0)
+      out = permute(copy_to(permute(out, {1, 0}), Device("CPU:2")), {1, 0});
+  }
+  return out;
+}
+
 // The leaves of a graph on devices, each whole or split along an axis that its size allows.
 Substitution placed(const UOp& graph, const std::string& where, std::mt19937_64& random) {
-  const auto n = static_cast<int64_t>(Device(where).count());
   Substitution out;
   for (const UOp& u : toposort(graph)) {
     if (!u.is(Op::Buffer) || !memory_of(u)) continue;
-    std::vector<int32_t> axes{-1};
-    for (size_t k = 0; k < u.rank(); ++k)
-      if (u.sizes()[k] % n == 0) axes.push_back(static_cast<int32_t>(k));
     const Array values = array_of(u);
-    out.emplace(u, buffer_from_host(u.shape(), u.dtype(), where, bytes_of(values).data(),
-                                    axes[random() % axes.size()]));
+    const Placement place = draw_place(u, Device(where), random);
+    const UOp leaf =
+        buffer_from_host(u.shape(), u.dtype(), where, bytes_of(values).data(), place.axis);
+    out.emplace(u, random() % 3 == 0 ? copy_to(carried(leaf, random), place) : leaf);
   }
   return out;
 }
@@ -40,7 +59,7 @@ UOp over_devices(const UOp& graph, std::mt19937_64& random) {
     try {
       const UOp out = substitute(graph, placed(graph, draw_devices(random), random));
       for (const UOp& u : toposort(out))
-        if (u.axis()) return out;
+        if (u.axis()) return random() % 3 == 0 ? carried(out, random) : out;
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::Value && e.kind() != ErrorKind::Index) throw;
     }
