@@ -439,6 +439,8 @@ TEST(collectives, spec_N6_a_sum_that_is_scattered_again_is_a_reduce_scatter) {
         const Tensor one = whole.to("CPU:9");
         EXPECT_EQ(difference(want, array_of(realize({one.uop()})[0])), "");
         EXPECT_EQ(names_in({one.uop()}), std::vector<std::string>{named("reduce", fold)});
+        for (const std::string& reason : reasons_of_copies_in({one.uop()}))
+          EXPECT_TRUE(reason.starts_with("reduce (")) << reason;
         // Read as a whole too, it is an all-reduce, of which each device keeps its rows.
         std::vector<UOp> both;
         const Traffic sent = traffic_of({whole.uop(), rows.uop()}, &both);

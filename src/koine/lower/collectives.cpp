@@ -125,7 +125,7 @@ class Finder {
 
   void reduction(const UOp& u) {
     const Op fold = u.as<ReduceArg>().op;
-    if (u.device().count() > 1 && u.src(0).axis() && !u.axis())
+    if (u.src(0).axis() && !u.axis())
       return add({CollectiveKind::AllReduce, u, u.src(0), {u}, fold});
     UOp value = u.src(0), leading;  // the axis in front of all, as the Reduce sees it
     while (is_read_once(value) && (passes(value) || (value.is(Op::Reshape) && !leading))) {

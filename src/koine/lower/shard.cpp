@@ -245,9 +245,8 @@ class Sharder {
     UOp reduce = value;
     while (reduce.is(Op::Reshape)) reduce = UOp(reduce.src(0));
     const Parts* const partials = partials_.find(reduce.node());
-    if (partials == nullptr || cut.count != 1 || cut.pieces != partials->size()) return {};
-    for (size_t k = 0; k < cut.axis; ++k)
-      if (!is_const(value.dim(k), 1)) return {};
+    if (partials == nullptr || cut.axis != 0 || cut.count != 1 || cut.pieces != partials->size())
+      return {};
     const UOp chunk = reduced_chunk(reduce.as<ReduceArg>().op, *partials, cut.first,
                                     reduce.device(), reduce.dtype(), reason_of(reduce), copies_);
     return chunk ? reshape(chunk, sliced(value, cut).shape()) : chunk;
