@@ -9,6 +9,7 @@
 
 #include "commands.hpp"
 #include "digits.hpp"
+#include "digits_net.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/koine.hpp"
 #include "progress.hpp"
@@ -18,28 +19,6 @@ namespace {
 
 constexpr int64_t batch = 64;
 constexpr int64_t held_out = 397;
-
-// Two convolutions, pooling, two dense layers: about 20,000 parameters.
-struct Net {
-  nn::Conv2d first{1, 16, 3, {1, 1, 1}};
-  nn::BatchNorm norm{16};
-  nn::Conv2d second{16, 32, 3, {1, 1, 1}};
-  nn::Linear hidden{32 * 4 * 4, 32};
-  nn::Linear out{32, 10};
-
-  Tensor operator()(const Tensor& x, bool training) {
-    Tensor h = norm(first(x), training).relu();
-    h = second(h).relu().max_pool2d(2);
-    return out(hidden(h.flatten(1)).relu());
-  }
-  void state(const std::string& prefix, const nn::StateVisitor& visit) {
-    first.state(prefix + "first.", visit);
-    norm.state(prefix + "norm.", visit);
-    second.state(prefix + "second.", visit);
-    hidden.state(prefix + "hidden.", visit);
-    out.state(prefix + "out.", visit);
-  }
-};
 
 struct Batch {
   Tensor images, labels;
@@ -92,7 +71,7 @@ int run_demo(const DemoOptions& o) {
   std::vector<int64_t> train(order.begin() + held_out, order.end());
   KOINE_REQUIRE(static_cast<int64_t>(train.size()) >= batch, Value, "the data has too few digits");
 
-  Net net;
+  DigitsNet net;
   nn::AdamW optimizer(nn::get_parameters(net), 4e-3, 0.9, 0.999, 1e-8, 0.02);
   const auto steps = static_cast<int64_t>(train.size()) / batch;
   const int64_t total = steps * o.epochs;
@@ -110,12 +89,7 @@ int run_demo(const DemoOptions& o) {
       optimizer.set_learning_rate(
           nn::cosine_schedule(epoch * steps + step, total, 4e-3, 1e-5, steps));
       const Batch b = gather_batch(digits, train, step * batch, batch);
-      const Tensor logits = net(b.images, true);
-      Tensor loss = logits.cross_entropy(b.labels);
-      Tensor hits = (logits.argmax(1) == b.labels).sum();
-      optimizer.zero_grad();
-      loss.backward();
-      optimizer.step({loss, hits, net.norm.running_mean, net.norm.running_var});
+      const auto [loss, hits] = train_step(net, optimizer, b.images, b.labels);
       loss_sum += loss.item();
       right += hits.item<int64_t>();
       const double seconds = now_seconds() - begin;

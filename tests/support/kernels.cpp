@@ -10,6 +10,8 @@
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/lower/cost.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/runtime/device.hpp"
 
@@ -58,6 +60,18 @@ int count_ops(const UOp& graph, Op op) {
   int n = 0;
   for (const UOp& u : toposort(graph)) n += u.is(op);
   return n;
+}
+
+double loads_of(const std::vector<Kernel>& kernels) {
+  double out = 0;
+  for (const Kernel& k : kernels)
+    for (const UOp& u : toposort(k.ast)) {
+      if (!u.is(Op::Load) || !accessed_buffer(u).is(Op::Param)) continue;
+      double rounds = 1;
+      for (const Node* loop : u.ranges()) rounds *= largest(UOp::share(loop).src(0));
+      out += rounds;
+    }
+  return out;
 }
 
 UOp with_swapped_operands(const UOp& value, std::mt19937_64& random) {

@@ -38,6 +38,9 @@ Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
 
 /// How many nodes of a graph are of an op.
 int count_ops(const UOp& graph, Op op);
+/// How many elements kernels load from memory, gated Loads among them, each as often as its loops
+/// say.
+double loads_of(const std::vector<Kernel>& kernels);
 /// The same value with the operands of some commutative ops exchanged.
 UOp with_swapped_operands(const UOp& value, std::mt19937_64& random);
 /// Operations and bytes of each kernel that would run for values, ascending.

@@ -52,7 +52,7 @@ TEST(joins, parts_beside_one_that_folds_have_kernels) {
   const Tensor a = product(16, 20, 11), x = small({16, 20}, 13), y = small({16, 3}, 15);
   expect_cases({
       {"one product", Tensor::cat({a, x + 1}, 1), 2},
-      {"several others", Tensor::cat({x + 1, a, y.exp(), y * 2}, 1), 4},
+      {"several others", Tensor::cat({x + 1, a, y.exp(), y * 2}, 1), 3},
       {"no product", Tensor::cat({x + 1, y * 2}, 1), 1},
   });
 }
@@ -105,7 +105,7 @@ TEST(joins, joins_of_joins_are_filled_part_by_part) {
        {"sum of cats", both(75).pad({{0, 16}, {0, 0}}) + both(79).pad({{16, 0}, {0, 0}}), 5}});
 }
 
-// What folds has a kernel wherever it is put; each of the others would be a launch more.
+// What folds has a kernel wherever it is put, which small folds and others share.
 TEST(joins, any_number_of_parts_that_fold_and_few_others_have_slices) {
   std::vector<Tensor> products, maxima, one;
   for (uint64_t k = 0; k < 24; ++k) {
@@ -114,8 +114,41 @@ TEST(joins, any_number_of_parts_that_fold_and_few_others_have_slices) {
     one.push_back(k == 7 ? products[k] : small({16, 20}, 300 + k) + 1);
   }
   expect_cases({{"products", Tensor::cat(products, 0), 24},
-                {"maxima", Tensor::stack(maxima, 1), 24},
-                {"one product", Tensor::cat(one, 1), 2}});
+                {"maxima", Tensor::stack(maxima, 1), 1},
+                {"one product", Tensor::cat(one, 1), 3}});
+}
+
+// An element in place would look at each of many parts. Parts of equal loops share kernels.
+TEST(joins, many_parts_have_slices) {
+  std::vector<Tensor> rows, uneven;
+  for (uint64_t k = 0; k < 40; ++k) {
+    rows.push_back(small({6, 5}, 400 + k));
+    uneven.push_back(small({k < 30 ? 6 : 3, 5}, 450 + k).exp());
+  }
+  Tensor sum;
+  for (int64_t k = 0; k < 40; ++k) {
+    const Tensor at = rows[static_cast<size_t>(k)].pad({{6 * k, 6 * (39 - k)}, {0, 0}});
+    sum = sum.defined() ? sum + at : at;
+  }
+  std::vector<Tensor> few(rows.begin(), rows.begin() + 16), alternating;
+  for (size_t k = 0; k < 40; ++k) alternating.push_back(k % 2 == 0 ? rows[k] : uneven[39]);
+  expect_cases({
+      {"few", Tensor::cat(few, 0), 1},
+      {"rows", Tensor::cat(rows, 0), 2},
+      {"columns", Tensor::cat(rows, 1), 2},
+      {"uneven", Tensor::cat(uneven, 0), 2},
+      {"a kernel each", Tensor::cat(alternating, 0), 2},
+      {"stack", Tensor::stack(rows, 0), 2},
+      {"stack in the middle", Tensor::stack(rows, 1), 2},
+      {"stack at the end", Tensor::stack(rows, 2), 2},
+      {"sum of pads", sum, 2},
+      {"what is read on", Tensor::cat(rows, 0).exp(), 3},
+      {"summed", Tensor::stack(rows, 1).sum(0), 3},
+      {"asked for", Tensor::cat(rows, 1).contiguous() + 1, 3},
+      {"of joins", Tensor::stack({Tensor::cat(rows, 0), Tensor::cat(rows, 0).exp()}, 0), 3},
+      {"of one value", Tensor::stack(std::vector<Tensor>(40, rows[0].exp()), 1), 1},
+      {"scalars", Tensor::stack(std::vector<Tensor>(40, rows[0].sum()), 0), 1},
+  });
 }
 
 TEST(joins, small_parts_are_copied) {

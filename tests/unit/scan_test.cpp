@@ -119,6 +119,7 @@ TEST(scan, cumsum_along_every_axis) {
           },
           500, 8 * 42);
     expect_linear([](int64_t n) { return numbers({n, 4}).cumsum(1); }, 1000, 8 * 4);
+    expect_linear([](int64_t n) { return numbers({n, 4}).cumsum(0); }, 5000, 8 * 4);
   });
   EXPECT_EQ(Tensor(2.5).cumsum(0).item(), 2.5);
   EXPECT_EQ(Tensor::zeros({0}).cumsum(0).shape(), (Shape{0}));

@@ -52,6 +52,8 @@ class Bufferizer {
       if (effect.is(Op::Store) && is_checked(stored_value(effect)))
         for (const UOp& u : toposort_outside_bodies(stored_value(effect).src(0)))
           checked.insert(u.node());
+    for (const UOp& u : toposort_outside_bodies(program))
+      if (u.is(Op::Contiguous) && reason_of(u) == join_of_many) of_many_.insert(u.src(0).node());
     for (const UOp& effect : program.src()) {
       if (!effect.is(Op::Store)) continue;
       const UOp value = stored_value(effect);
@@ -73,6 +75,7 @@ class Bufferizer {
 
  private:
   UOp visit(const UOp& original, const UOp& node) {
+    if (of_many_.contains(original.node())) joins_of_many_.insert(node.node());
     if (original.is(Op::Sink)) return effects(original, node);
     if (original.is(Op::Store)) return with_source(node, 0, view_of(original.src(0), node.src(0)));
     if (original.is(Op::After))
@@ -129,8 +132,9 @@ class Bufferizer {
   // is no such join.
   bool store_parts(const UOp& view, const UOp& value, std::vector<UOp>& out) {
     const auto join = join_of(value);
-    if (!join || std::none_of(join->parts.begin(), join->parts.end(),
-                              [](const Join::Part& part) { return is_marked_part(part.source); }))
+    auto is_marked = [](const Join::Part& part) { return is_marked_part(part.source); };
+    if (!join || (!joins_of_many_.contains(value.node()) &&
+                  std::none_of(join->parts.begin(), join->parts.end(), is_marked)))
       return false;
     for (const Join::Part& part : join->parts) {
       const UOp &source = part.source, slice = join->slice(view, part);
@@ -263,6 +267,7 @@ class Bufferizer {
   int64_t next_buffer_ = 0;
   absl::flat_hash_map<const Node*, UOp> outputs_;  // value of the given program -> Param
   absl::flat_hash_set<const Node*> copied_;        // values of outputs that a check reads
+  absl::flat_hash_set<const Node*> of_many_, joins_of_many_;     // of the given program, and now
   absl::flat_hash_map<const Node*, UOp> in_memory_, snapshots_;  // value -> After
   absl::flat_hash_map<const Node*, std::vector<bool>> whole_;    // by Call
 };

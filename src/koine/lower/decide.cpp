@@ -1,6 +1,7 @@
 #include "koine/lower/decide.hpp"
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 #include <functional>
@@ -100,7 +101,8 @@ class Decider {
     for (const Use& use : uses) pass_on(u, use);
   }
 
-  // A join in memory, some part of which folds: each part has a kernel, with loops of its own.
+  // A join in memory of many parts, or some part of which folds: each part has a kernel, with loops
+  // of its own.
   bool filled_by_parts(const UOp& u) {
     const UOp& value = u.is(Op::Contiguous) ? u.src(0) : u;
     auto read_once = [&](const UOp& node) {
@@ -113,13 +115,17 @@ class Decider {
              (part.stored == part.source || !join_of(part.source));
     };
     const auto join = join_of(value);
-    if (!join || !std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
-        std::count_if(join->parts.begin(), join->parts.end(), std::not_fn(is_own)) > most_slices ||
-        std::none_of(join->parts.begin(), join->parts.end(), is_own))
+    if (!join) return false;
+    const bool many = has_many_parts(*join) && u.tag() == 0;
+    if (!many &&
+        (!std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
+         std::count_if(join->parts.begin(), join->parts.end(), std::not_fn(is_own)) > most_slices ||
+         std::none_of(join->parts.begin(), join->parts.end(), is_own)))
       return false;
     for (const Join::Part& part : join->parts)
       if (part.shown && facts_.reads_memory(part.shown)) return false;
     if (!shows_its_parts(*join)) return false;
+    if (many) facts_.give_memory(value, join_of_many);
     for (const Join::Part& part : join->parts) {
       if (is_own(part))
         read_from_memory(part.source, part_of_a_join);
@@ -298,6 +304,7 @@ class Decider {
   // Why a node gets memory of its own; empty: it does not.
   std::string_view reason_for(const UOp& u, const std::vector<Use>& uses) {
     if (const auto wanted = wanted_.find(u.node()); wanted != wanted_.end()) return wanted->second;
+    if (!uses.empty() && is_join_of_many(u)) return join_of_many;
     if (!is_elementwise(u.op()) && !u.is(Op::Reduce)) return {};
     if (u.is(Op::Reduce))
       for (const Use& use : uses)
@@ -327,6 +334,22 @@ class Decider {
       return "computed for more elements than it has";
     }
     return grown(u, kernel);
+  }
+
+  // What puts values together is looked at where it ends, not at each step of it.
+  bool is_join_of_many(const UOp& u) {
+    const bool goes_on = joining_.contains(u.node());
+    const bool joins = u.is(Op::Stack) || (u.is(Op::Where) && u.src(2).is(Op::Pad)) ||
+                       (u.is(Op::Add) && (u.src(0).is(Op::Pad) || u.src(1).is(Op::Pad)));
+    if (!joins || !facts_.reads_memory(u)) return false;
+    if (u.is(Op::Where)) joining_.insert(u.src(1).node());
+    if (u.is(Op::Add)) joining_.insert({u.src(0).node(), u.src(1).node()});
+    if (goes_on && facts_.consumers(u) == 1) return false;
+    const auto join = join_of(u);
+    return join && has_many_parts(*join) &&
+           std::none_of(join->parts.begin(), join->parts.end(), [&](const Join::Part& part) {
+             return part.shown && facts_.reads_memory(part.shown);
+           });
   }
 
   std::optional<Row> row_in_kernel(const UOp& u, const std::vector<Use>& uses) {
@@ -374,6 +397,7 @@ class Decider {
   absl::flat_hash_map<const Node*, std::string_view> wanted_;  // read as memory, and why
   absl::flat_hash_map<const Node*, Row> rows_;
   absl::flat_hash_map<const Node*, Held> held_;  // by kernel
+  absl::flat_hash_set<const Node*> joining_;     // a join may go on there
   int64_t most_row_bytes_;
   int64_t next_range_ = 0;
 };

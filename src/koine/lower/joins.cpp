@@ -133,6 +133,15 @@ std::optional<Join> join_of(const UOp& value) {
   return out;
 }
 
+bool has_many_parts(const Join& join) {
+  constexpr size_t most_parts_in_place = 16, most_runs = 16;
+  if (join.parts.size() <= most_parts_in_place) return false;
+  size_t runs = 1;
+  for (size_t k = 1; k < join.parts.size(); ++k)
+    runs += join.parts[k].size == join.parts[k - 1].size ? 0 : 1;
+  return runs <= most_runs;
+}
+
 bool shows_its_parts(const Join& join) {
   return std::all_of(join.parts.begin(), join.parts.end(), [&](const Join::Part& part) {
     return !part.shown || (is_true(condition_at(join, part.shown, index_const(0), part.from)) &&

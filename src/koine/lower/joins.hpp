@@ -31,6 +31,12 @@ std::optional<Join> join_of(const UOp& value);
 /// Whether the conditions of a cat, which are made of positions alone, show each part in its slice.
 bool shows_its_parts(const Join& join);
 
+/// Whether a value has so many parts that an element in place would look at each, and few enough
+/// runs of equal parts that their kernels, which share loops, are few.
+bool has_many_parts(const Join& join);
+/// Why `decide` gives memory to such a value: a kernel stores each part into its slice.
+inline constexpr std::string_view join_of_many = "a join of many parts";
+
 /// Why `decide` gives memory to a part that a kernel of its own computes: its slice.
 inline constexpr std::string_view part_of_a_join = "a part of a join";
 /// Whether a value has that mark.

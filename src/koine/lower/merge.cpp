@@ -7,11 +7,13 @@
 #include <numeric>
 #include <optional>
 #include <queue>
+#include <unordered_map>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/symbolic.hpp"
 #include "koine/ir/tag.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/optimize.hpp"
@@ -52,15 +54,42 @@ struct Nest {
 bool is_in_row(const UOp& access) { return accessed_buffer(access).is(Op::Buffer); }
 int64_t slot_of(const UOp& access) { return accessed_buffer(access).as<BufferArg>().slot; }
 
-// Whether two Stores into one buffer never meet, wherever their loops are.
-bool are_apart(const UOp& a, const UOp& b) {
-  const Interval &x = a.src(0).src(1).bounds(), &y = b.src(0).src(1).bounds();
-  return x.high < y.low || y.high < x.low;
-}
-bool is_apart_from(const UOp& store, const std::vector<UOp>& others) {
-  return std::all_of(others.begin(), others.end(),
-                     [&](const UOp& other) { return are_apart(store, other); });
-}
+// Where Stores go: all places that a Store may write, and what is left of them by each number that
+// they are multiples of, as columns are by the length of a row.
+class Places {
+ public:
+  /// Whether two Stores into one buffer never meet, wherever their loops are.
+  bool are_apart(const UOp& a, const UOp& b) {
+    const Remainders &x = of(a), &y = of(b);  // of a node-based map
+
+    for (const auto& [divisor, left] : x)
+      for (const auto& [other, right] : y)
+        if (divisor == other && (left.high < right.low || right.high < left.low)) return true;
+    return false;
+  }
+  bool is_apart_from(const UOp& store, const std::vector<UOp>& others) {
+    return std::all_of(others.begin(), others.end(),
+                       [&](const UOp& other) { return are_apart(store, other); });
+  }
+
+ private:
+  using Remainders = std::vector<std::pair<Bits, Interval>>;  // divisor 0: the place itself
+
+  const Remainders& of(const UOp& store) {
+    const UOp& place = store.src(0).src(1);
+    const auto [it, fresh] = known_.try_emplace(place);
+    if (!fresh) return it->second;
+    it->second.emplace_back(0, place.bounds());
+    for (const UOp& u : toposort(place)) {
+      if (!u.is(Op::Mul) || !u.src(1).is(Op::Const) || const_int(u.src(1)) < 2) continue;
+      const auto divisor = static_cast<Bits>(const_int(u.src(1)));
+      it->second.emplace_back(divisor, simplify_index(mod(place, u.src(1))).bounds());
+    }
+    return it->second;
+  }
+
+  std::unordered_map<UOp, Remainders> known_;
+};
 
 // Whether a Reduce sums products of two values each of which has a loop that the other lacks.
 bool is_contraction(const UOp& reduce) {
@@ -76,7 +105,7 @@ bool is_contraction(const UOp& reduce) {
   return false;
 }
 
-std::optional<Nest> nest_of(const Draft& kernel) {
+std::optional<Nest> nest_of(const Draft& kernel, Places& places) {
   const bool by_hand = kernel.ast.arg().index() != 0;  // it has a name
   if (kernel.reason == asked_for || by_hand || !kernel.ast.is(Op::Sink) ||
       kernel.ast.src().size() != 1)
@@ -95,7 +124,7 @@ std::optional<Nest> nest_of(const Draft& kernel) {
     if (!s.is(Op::Store) || s.src().size() != 2 || !is_address(s.src(0)) || is_in_row(s))
       return std::nullopt;
     std::vector<UOp>& others = stored[slot_of(s)];
-    if (!is_apart_from(s, others)) return std::nullopt;
+    if (!places.is_apart_from(s, others)) return std::nullopt;
     others.push_back(s);
   }
   for (const UOp& u : toposort(kernel.ast)) {
@@ -131,7 +160,7 @@ class Merger {
                           {launch.buffers.begin(), launch.buffers.end()},
                           std::string(launch.reason),
                           std::move(needs[k])});
-      nests_.push_back(nest_of(kernels_[k]));
+      nests_.push_back(nest_of(kernels_[k], places_));
       group_.push_back(k);
       for (const UOp& b : kernels_[k].buffers) readers_[b.node()].push_back(k);
     }
@@ -185,7 +214,7 @@ class Merger {
     needs = kernels_[first].needs;
     needs.insert(needs.end(), kernels_[second].needs.begin(), kernels_[second].needs.end());
     kernels_[second] = std::move(*both);
-    nests_[second] = nest_of(kernels_[second]);
+    nests_[second] = nest_of(kernels_[second], places_);
     group_[first] = second;
   }
 
@@ -217,7 +246,7 @@ class Merger {
   }
 
   // Both bodies over the same loops; what the first stores, the second takes as a value.
-  std::optional<Draft> joined(size_t first, size_t second, bool feeds) const {
+  std::optional<Draft> joined(size_t first, size_t second, bool feeds) {
     const Draft &a = kernels_[first], &b = kernels_[second];
     Draft out = a;
     out.reason = b.reason;
@@ -275,7 +304,7 @@ class Merger {
     }
   }
 
-  std::optional<UOp> forwarded(const Nest& a, const UOp& second, bool feeds) const {
+  std::optional<UOp> forwarded(const Nest& a, const UOp& second, bool feeds) {
     absl::flat_hash_map<int64_t, std::vector<UOp>> written;  // by slot
     for (const UOp& s : a.stores) written[slot_of(s)].push_back(s);
     absl::flat_hash_set<int64_t> touched;
@@ -289,7 +318,7 @@ class Merger {
       const auto it = written.find(slot_of(u));
       if (it == written.end()) continue;
       if (u.is(Op::Store)) {
-        if (!is_apart_from(u, it->second)) return std::nullopt;
+        if (!places_.is_apart_from(u, it->second)) return std::nullopt;
         follows = true;
         continue;
       }
@@ -366,6 +395,7 @@ class Merger {
   }
 
   bool strict_;
+  Places places_;
   std::vector<Draft> kernels_;
   std::vector<std::optional<Nest>> nests_;
   std::vector<size_t> group_;  // kernel -> that into which it went
