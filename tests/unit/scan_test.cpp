@@ -128,6 +128,26 @@ TEST(scan, cumsum_along_every_axis) {
   expect_same_everywhere(numbers({1}).cumsum(0));
 }
 
+// Threads, which large scans get, leave the loop that goes on alone.
+TEST(scan, spec_C_psum_no_thread_begins_a_fold_anew) {
+  in_both_modes([] {
+    for (const Shape& shape : {Shape{1000000}, Shape{1000000, 4}, Shape{4, 1000000},
+                               Shape{9, 65536}, Shape{65536, 16}, Shape{512, 512}})
+      for (int64_t axis = 0; axis < ssize(shape); ++axis) {
+        const Tensor x(buffer_from_host(shape_of(Ints(shape.begin(), shape.end())), DType::Float32,
+                                        "CPU", nullptr));
+        const std::vector<Kernel> kernels = schedule({x.cumsum(axis).uop()});
+        ASSERT_EQ(kernels.size(), 1u);
+        Target target = generic_target(options().strict);
+        target.has_threads = true;
+        const UOp linear = lower_kernel(kernels[0].ast, target).linear;
+        for (const UOp& u : linear.src())
+          EXPECT_FALSE(u.is(Op::Range) && u.as<RangeArg>().type == AxisType::Reduce)
+              << "a fold for each element along axis " << axis;
+      }
+  });
+}
+
 TEST(scan, infinities_and_nan_stay_where_they_come) {
   in_both_modes([] {
     const float nan = std::nanf(""), large = static_cast<float>(inf);

@@ -478,7 +478,8 @@ void threads(Plan& plan, const KernelEstimate& work) {
     // Loops inside of a tile's rows go over what these read again.
     if (type_of(axis) == AxisType::Reduce || (type_of(axis) == AxisType::Upcast && chunks > 1))
       return;
-    if (type_of(axis) != AxisType::Loop) continue;
+    // A running fold goes on along one loop: parts of it would each begin anew.
+    if (type_of(axis) != AxisType::Loop || is_running_loop(plan.ast(), axis)) continue;
     // Threads inside of a row would each fill it.
     const std::vector<UOp> fills = row_fills(plan.ast());
     if (!std::all_of(fills.begin(), fills.end(),
