@@ -12,6 +12,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/render/llvm.hpp"
+#include "koine/rules/simplify.hpp"
 #include "koine/runtime/device.hpp"
 
 namespace koine::test {
@@ -275,6 +276,87 @@ TEST(opts, spec_O2_can_apply_knows_what_is_refused) {
           }
   EXPECT_GT(refused, 1000);
   EXPECT_GT(applied, 1000);
+}
+
+// An index over two axes, with numbers up to 2^60.
+UOp random_index(std::mt19937_64& random, const std::vector<UOp>& axes, int depth) {
+  const auto number = [&] {
+    const int64_t power = int64_t{1} << random() % 60;
+    return index_const(random() % 3 == 0 ? power
+                                         : power / 3 + static_cast<int64_t>(random() % 5) + 1);
+  };
+  if (depth == 0) return random() % 4 == 0 ? number() : axes[random() % axes.size()];
+  const UOp value = random_index(random, axes, depth - 1);
+  switch (random() % 6) {
+    case 0:
+      return mul(value, number());
+    case 1:
+      return idiv(value, number());
+    case 2:
+      return mod(value, number());
+    case 3:
+      return maximum(value, random_index(random, axes, depth - 1));
+    default:
+      return add(value, random_index(random, axes, depth - 1));
+  }
+}
+
+// A kernel that stores an index of the loops of an output of these sizes.
+UOp kernel_of_index(std::mt19937_64& random, int64_t rows, int64_t columns) {
+  const std::vector<UOp> axes{range(0, index_const(rows), AxisType::Loop),
+                              range(1, index_const(columns), AxisType::Loop)};
+  const UOp out = param(0, shape_of({rows * columns}), DType::Int64),
+            value =
+                cast(random_index(random, axes, 1 + static_cast<int>(random() % 4)), DType::Int64),
+            place = add(mul(axes[0], index_const(columns)), axes[1]);
+  return simplify(sink(std::vector<UOp>{end(store(index(out, {place}), value), axes)}));
+}
+
+// Where indices might leave 64 bits, an edit is refused; what is not refused does not throw, and
+// long axes alone are no reason.
+TEST(opts, spec_O2_can_apply_knows_huge_axes) {
+  std::mt19937_64 random(test_seed());
+  const auto expect_known = [](const UOp& ast, const Opt& opt) {
+    std::string reason;
+    try {
+      (void)apply_opt(ast, opt);
+    } catch (const Error& e) {
+      reason = e.what();
+    }
+    EXPECT_EQ(can_apply(ast, opt), reason.empty()) << opt_text(opt) << " of\n" << to_text(ast);
+    EXPECT_EQ(reason.find("index arithmetic"), std::string::npos) << reason << to_text(ast);
+    return reason;
+  };
+  int refused = 0, applied = 0, merged = 0;
+  for (int i = 0; i < 3000; ++i) {
+    UOp ast;
+    const int64_t rows = int64_t{4} << random() % 38, columns = int64_t{24} << random() % 16;
+    try {
+      ast = kernel_of_index(random, rows, columns);
+    } catch (const Error&) {
+      continue;  // there is no such index
+    }
+    if (kernel_ranges(ast).size() < 2) continue;
+    for (const Opt& opt :
+         {Opt{OptOp::Split, 0, 4, AxisType::Upcast}, Opt{OptOp::Padto, 1, 64},
+          Opt{OptOp::Split, 1, 8, AxisType::Thread, true}, Opt{OptOp::Padto, 0, 7}}) {
+      const std::string reason = expect_known(ast, opt);
+      refused += reason.find("leave 64 bits") != std::string::npos;
+      applied += reason.empty();
+    }
+    EXPECT_NO_THROW((void)optimize(ast, generic_target(false))) << to_text(ast);
+    merged += kernel_ranges(merge_ranges(ast)).size() == 1;
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(applied, 5000);
+  EXPECT_GT(merged, 100);
+  // The places of 2^56 elements.
+  const UOp axis = range(0, index_const(int64_t{1} << 56), AxisType::Loop),
+            out = param(0, shape_of({int64_t{1} << 56}), DType::Int8);
+  const UOp filled = sink(std::vector<UOp>{
+      end(store(index(out, {axis}), constant_int(DType::Int8, 1)), std::vector<UOp>{axis})});
+  EXPECT_EQ(expect_known(filled, {OptOp::Split, 0, 256, AxisType::Upcast}), "");
+  EXPECT_EQ(expect_known(filled, {OptOp::Padto, 0, 3}), "");
 }
 
 // Split(axis, k, target): (n/k, k) with the new type inside, or outside where `top` says so.

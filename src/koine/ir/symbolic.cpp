@@ -342,9 +342,10 @@ DivMod divide(const Polynomial& p, int64_t c) {
     const UOp& atom = rest[0].factors[0];
     const bool by_constant = (atom.is(Op::Idiv) || atom.is(Op::Mod)) && atom.src(1).is(Op::Const);
     const int64_t k = by_constant ? const_int(atom.src(1)) : 0;
-    if (k > 0 && atom.is(Op::Idiv)) {
+    int64_t both = 0;
+    if (k > 0 && atom.is(Op::Idiv) && !__builtin_mul_overflow(k, c, &both)) {
       // (a // k) // c = a // (k c)
-      const UOp divided = simplify_index_node(idiv(atom.src(0), index_const(checked_mul(k, c))));
+      const UOp divided = simplify_index_node(idiv(atom.src(0), index_const(both)));
       const UOp remainder = UOp::make(Op::Mod, {atom, index_const(c)});
       return {sum(exact, to_polynomial(divided)), {{1, {remainder}}}};
     }

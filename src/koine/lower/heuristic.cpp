@@ -6,7 +6,6 @@
 #include <limits>
 #include <optional>
 
-#include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -78,39 +77,23 @@ class Plan {
     const auto all = axes();
     return static_cast<int>(std::find(all.begin(), all.end(), range) - all.begin());
   }
-  void add(const Opt& opt) {
-    ast_ = apply_opt(ast_, opt);
-    opts_.push_back(opt);
-  }
   const UOp& ast() const { return ast_; }
   const Target& target() const { return target_; }
   Edited take() && { return {std::move(ast_), std::move(opts_)}; }
-  // All of them or, where one is not legal, none.
-  void try_all(const std::vector<Opt>& opts) {
-    const UOp before = ast_;
-    const size_t count = opts_.size();
-    if (add_legal(opts)) return;
-    ast_ = before;
-    opts_.resize(count);
+  // All of them or, where one is not legal, none. False: none.
+  bool try_all(const std::vector<Opt>& opts) {
+    UOp edited = ast_;
+    for (const Opt& opt : opts) {
+      edited = apply_if_legal(edited, opt);
+      if (!edited) return false;
+    }
+    ast_ = std::move(edited);
+    opts_.insert(opts_.end(), opts.begin(), opts.end());
+    return true;
   }
 
  private:
   UOp ast_;
-  // False: one of them is not legal, or makes indices of a huge axis leave 64 bits.
-  bool add_legal(const std::vector<Opt>& opts) {
-    try {
-      for (const Opt& opt : opts) {
-        UOp next = apply_if_legal(ast_, opt);
-        if (!next) return false;
-        ast_ = std::move(next);
-        opts_.push_back(opt);
-      }
-      return true;
-    } catch (const Error&) {
-      return false;
-    }
-  }
-
   const Target& target_;
   std::vector<Opt> opts_;
 };
@@ -232,7 +215,7 @@ void side_by_side(Plan& plan, int position, int64_t factor, AxisType type) {
   std::vector<Opt> edits{{OptOp::Split, position, factor, type, false}};
   if (!divides(factor, plan.axes()[static_cast<size_t>(position)]))
     edits.insert(edits.begin(), {OptOp::Padto, position, factor});
-  plan.try_all(edits);  // unless indices of the values leave 64 bits
+  plan.try_all(edits);  // unless indices of the values might leave 64 bits
 }
 
 // Where the loops over the tiles of a product stand (-1: one tile is all there is), and how many
@@ -245,10 +228,9 @@ struct TileLoops {
 TileLoops register_tile(Plan& plan, const Contraction& c, DType dtype) {
   const int64_t lanes = plan.target().lanes(is_small_float(dtype) ? 4 : item_size(dtype));
   int rows_at = plan.position(c.rows), columns_at = plan.position(c.columns);
-  if (columns_at < rows_at) {  // the lanes are the last axis
-    plan.add({OptOp::Swap, columns_at, rows_at});
+  // The lanes are the last axis.
+  if (columns_at < rows_at && plan.try_all({{OptOp::Swap, columns_at, rows_at}}))
     std::swap(columns_at, rows_at);
-  }
   const int64_t m = size_of(c.rows), n = size_of(c.columns);
   const int64_t vector = c.folded ? 1 : lanes_along(n, lanes);
   // Of a symbolic number of rows there may be few.
@@ -293,9 +275,11 @@ void block_columns(Plan& plan, const TileLoops& loops, int64_t rows_of_b) {
   const int64_t tiles = size_of(axes[static_cast<size_t>(loops.columns)]);
   const int64_t fit = std::max<int64_t>(block_elements / (rows_of_b * loops.width), 1);
   if (tiles <= fit) return;
+  std::vector<Opt> edits;
   if (const int64_t together = divisor(tiles, fit); together > 1)
-    plan.add({OptOp::Split, loops.columns, together, AxisType::Loop, false});
-  for (int at = loops.columns; at > loops.rows; --at) plan.add({OptOp::Swap, at, at - 1});
+    edits.push_back({OptOp::Split, loops.columns, together, AxisType::Loop, false});
+  for (int at = loops.columns; at > loops.rows; --at) edits.push_back({OptOp::Swap, at, at - 1});
+  plan.try_all(edits);
 }
 
 // Blocks the reduction. The outer part of it then stands outside of the output loops, with partial
@@ -487,9 +471,11 @@ void threads(Plan& plan, const KernelEstimate& work) {
       return;
     const int64_t n = chunks_of(axis, most_parts / chunks);
     if (n < 2) continue;
-    if (!divides(n, axis)) plan.add({OptOp::Padto, at, n});
-    plan.add({OptOp::Split, at, n, AxisType::Thread, true});
-    for (int from = at; from > outermost; --from) plan.add({OptOp::Swap, from, from - 1});
+    std::vector<Opt> edits;
+    if (!divides(n, axis)) edits.push_back({OptOp::Padto, at, n});
+    edits.push_back({OptOp::Split, at, n, AxisType::Thread, true});
+    for (int from = at; from > outermost; --from) edits.push_back({OptOp::Swap, from, from - 1});
+    if (!plan.try_all(edits)) continue;
     if (size_of(axis) > n) ++at;  // the rest of the axis
     ++outermost;
     chunks *= n;

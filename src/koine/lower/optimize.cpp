@@ -9,6 +9,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/index_room.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
@@ -134,6 +135,18 @@ std::optional<Refusal> refuse(ErrorKind kind, fmt::format_string<Args...> text, 
   return Refusal{kind, fmt::format(text, std::forward<Args>(args)...)};
 }
 
+// What stands for an axis after an edit computes with numbers of about its size, and of some times
+// the amount of the edit.
+std::optional<Refusal> refusal_of_numbers(const UOp& ast, const UOp& axis, const Opt& opt) {
+  const double size = static_cast<double>(axis.src(0).bounds().high) + 1,
+               amount = static_cast<double>(opt.amount);
+  const GrownRange grown[] = {{axis, 2 * size + 8 * amount}};
+  if (has_index_room(ast, grown)) return std::nullopt;
+  return refuse(ErrorKind::Value,
+                "{}: axis {} of size {}: indices that depend on it might leave 64 bits",
+                opt.op == OptOp::Split ? "Split" : "Padto", opt.axis, dim_text(axis.src(0)));
+}
+
 std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const Opt& opt) {
   constexpr ErrorKind value = ErrorKind::Value;
   const AxisType from = type_of(axis);
@@ -178,7 +191,7 @@ std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const O
                   "Split: axis {}: a running fold goes on along it, step by step: it may not "
                   "become UPCAST",
                   opt.axis);
-  return std::nullopt;
+  return refusal_of_numbers(ast, axis, opt);
 }
 
 UOp split(const UOp& ast, const UOp& axis, const Opt& opt) {
@@ -263,7 +276,7 @@ UOp fold_of_counted(const UOp& node, const UOp& axis, const UOp& wide, const UOp
   return reduce_ranges(op, where(counts, node.src(0), nothing), ranges, start);
 }
 
-std::optional<Refusal> refusal_of_padding(const UOp& axis, const Opt& opt) {
+std::optional<Refusal> refusal_of_padding(const UOp& ast, const UOp& axis, const Opt& opt) {
   const UOp& bound = axis.src(0);
   if (opt.amount < 1)
     return refuse(ErrorKind::Value, "Padto: axis {}: the multiple {} must be positive", opt.axis,
@@ -272,7 +285,7 @@ std::optional<Refusal> refusal_of_padding(const UOp& axis, const Opt& opt) {
     return refuse(ErrorKind::Value,
                   "Padto: axis {} of size {} has no multiple of {} in 63 bits above it", opt.axis,
                   dim_text(bound), opt.amount);
-  return std::nullopt;
+  return refusal_of_numbers(ast, axis, opt);
 }
 
 // Rounds an axis up; what lies beyond is neither stored nor folded in.
@@ -357,7 +370,7 @@ std::optional<Refusal> refusal(const UOp& ast, const std::vector<UOp>& ranges, c
   if (opt.op == OptOp::Swap && opt.axis == opt.amount) return std::nullopt;
   const UOp& axis = ranges[static_cast<size_t>(opt.axis)];
   if (opt.op == OptOp::Split) return refusal_of_split(ast, axis, opt);
-  if (opt.op == OptOp::Padto) return refusal_of_padding(axis, opt);
+  if (opt.op == OptOp::Padto) return refusal_of_padding(ast, axis, opt);
   return refusal_of_swap(ast, axis, ranges[static_cast<size_t>(opt.amount)], opt);
 }
 
@@ -477,6 +490,10 @@ UOp merge_ranges(const UOp& ast) {
       const UOp merged =
           range(a.as<RangeArg>().id, simplify_index(mul(a.src(0), b.src(0))), type_of(a));
       if (merged == a) continue;
+      const double size = static_cast<double>(merged.src(0).bounds().high) + 1,
+                   inner = static_cast<double>(b.src(0).bounds().high) + 1;
+      const GrownRange parts[] = {{a, size / inner + 2}, {b, size + inner}};
+      if (!has_index_room(current, parts)) continue;
       const UOp high = idiv(merged, b.src(0)), low = mod(merged, b.src(0));
       const UOp candidate =
           rewrite(respell(current, {{a, {high, {merged}}}, {b, {low, {}}}}), symbolic_rules());

@@ -37,11 +37,10 @@ bool becomes_shape(AxisType type);
 bool may_fold_lanes(const UOp& ast, const UOp& axis);
 
 /// Applies one edit. Throws Error naming the axis and the reason where it is not legal: a factor
-/// that does not divide, or a target type that this axis type may not become (the table of the
-/// spec, widened by amendment C24).
+/// that does not divide, a target type that this axis type may not become (the table of the spec,
+/// widened by amendment C24), an axis so long that indices might leave 64 bits.
 UOp apply_opt(const UOp& ast, const Opt& opt);
-/// Whether an edit is legal: `apply_opt` throws of one that is not, and where indices of a huge
-/// axis leave 64 bits.
+/// Whether an edit is legal, so that `apply_opt` does not throw.
 bool can_apply(const UOp& ast, const Opt& opt);
 /// `apply_opt`, or null for an edit that is not legal.
 UOp apply_if_legal(const UOp& ast, const Opt& opt);

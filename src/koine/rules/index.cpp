@@ -94,8 +94,10 @@ UOp normal_less(const Match& m) {
   const int64_t limit = narrow(ceil_div(wide, s.divisor));
   UOp left = scaled_sum(s, s.divisor);
   // x // c < k  is  x < k c
-  if (left.is(Op::Idiv) && left.src(1).is(Op::Const) && const_int(left.src(1)) > 0)
-    return lt(left.src(0), index_const(limit * const_int(left.src(1))));
+  int64_t product = 0;
+  if (left.is(Op::Idiv) && left.src(1).is(Op::Const) && const_int(left.src(1)) > 0 &&
+      !__builtin_mul_overflow(limit, const_int(left.src(1)), &product))
+    return lt(left.src(0), index_const(product));
   // -x < k  is  not (x < 1 - k)
   if (s.terms.size() == 1 && left.is(Op::Mul) && is_const(left.src(1), -1))
     return logical_not(lt(left.src(0), index_const(1 - limit)));
