@@ -133,6 +133,37 @@ TEST(literals, every_value_is_computed_with_its_own) {
   }
 }
 
+// KOINE_DEBUG=2 says, once, which literal became a Variable.
+TEST(literals, what_became_a_variable_is_said) {
+  clear_compile_cache();
+  const Tensor x = Tensor::arange(40).cast(DType::Float32).reshape({10, 4}).realize();
+  Options talking = options();
+  talking.debug = 2;
+  const auto lines = [&](const std::function<Tensor()>& value) {
+    const OptionScope scope(talking);
+    ::testing::internal::CaptureStderr();
+    (void)value().tolist<float>();
+    const std::string all = ::testing::internal::GetCapturedStderr();
+    const size_t from = all.find("literal:");
+    return from == std::string::npos ? "" : all.substr(from, all.find('\n', from) - from);
+  };
+  const auto scaled = [&](double by) { return lines([&] { return x * Tensor(by); }); };
+  EXPECT_EQ(scaled(0.1), "");
+  EXPECT_EQ(scaled(0.1), "");
+  EXPECT_EQ(scaled(-2.5),
+            "literal: the float32 number -2.5 became a Variable: it was 0.1 in an earlier program "
+            "that is equal otherwise");
+  EXPECT_EQ(scaled(3), "") << "it is one already";
+  const auto row = [&](int64_t i) { return lines([&] { return x[i].exp(); }); };
+  EXPECT_EQ(row(2), "");
+  EXPECT_EQ(row(7),
+            "literal: the offset 7 of a slice along axis 0 became a Variable: it was 2 in an "
+            "earlier program that is equal otherwise");
+  talking.debug = 1;
+  clear_compile_cache();
+  EXPECT_EQ(scaled(0.1) + scaled(0.2), "");
+}
+
 // Differences of 64-bit numbers leave 64 bits: such a number is no place to count from.
 TEST(literals, the_ends_of_64_bits) {
   const std::vector<int64_t> ends{5, INT64_MAX, INT64_MIN, -1, 0, INT64_MAX - 1};

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
 
+#include "koine/base/options.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/ir/text.hpp"
 
 namespace koine {
 namespace {
@@ -105,8 +108,26 @@ Programs& programs() {
 }
 constexpr size_t most_programs = 1024;
 
+// Says that a literal is a Variable from now on.
+void note(const Literal& literal, int64_t first) {
+  if (options().debug < 2) return;
+  if (literal.axis)
+    return fmt::print(
+        stderr,
+        "literal: the offset {} of a slice along axis {} became a Variable: it was {} "
+        "in an earlier program that is equal otherwise\n",
+        literal.value(), *literal.axis, first);
+  const DType number = literal.node.dtype();
+  fmt::print(stderr,
+             "literal: the {} number {} became a Variable: it was {} in an earlier program that is "
+             "equal otherwise\n",
+             dtype_name(number), expression_text(literal.node),
+             expression_text(constant_bits(number, static_cast<Bits>(first))));
+}
+
 // Which literals of a program have had other values; empty: none.
-std::vector<bool> varying(const UOp& skeleton, const std::vector<int64_t>& values) {
+std::vector<bool> varying(const UOp& skeleton, const std::vector<Literal>& literals,
+                          const std::vector<int64_t>& values) {
   Programs& known = programs();
   const std::lock_guard lock(known.mutex);
   if (known.seen.size() >= most_programs) known.seen.clear();
@@ -116,8 +137,11 @@ std::vector<bool> varying(const UOp& skeleton, const std::vector<int64_t>& value
     seen.first = values;
     seen.varies.resize(values.size());
   }
-  for (size_t k = 0; k < values.size(); ++k)
-    if (seen.first[k] != values[k]) seen.varies[k] = true;
+  for (size_t k = 0; k < values.size(); ++k) {
+    if (seen.varies[k] || seen.first[k] == values[k]) continue;
+    seen.varies[k] = true;
+    note(literals[k], seen.first[k]);
+  }
   return seen.varies;
 }
 
@@ -136,7 +160,7 @@ Callified take_out_literals(const Callified& program, VariableValues& variables)
     return without(program.body, literals, taken, stand_ins);
   };
   const std::vector<bool> taken =
-      varying(without_those(std::vector<bool>(literals.size(), true)), values);
+      varying(without_those(std::vector<bool>(literals.size(), true)), literals, values);
   if (std::find(taken.begin(), taken.end(), true) == taken.end()) return program;
   for (size_t k = 0; k < literals.size(); ++k)
     if (taken[k]) variables[name_of(k)] = values[k];
