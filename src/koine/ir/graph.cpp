@@ -116,30 +116,6 @@ std::vector<UOp> conjuncts(const UOp& condition) {
   return out;
 }
 
-UOp substitute(const UOp& root, const Substitution& replacements) {
-  NodeMap<UOp> result;
-  std::vector<UOp> sources;
-  post_order(
-      root.node(), [&](const Node* node) { return !replacements.contains(UOp::share(node)); },
-      [&](const Node* node) {
-        const UOp self = UOp::share(node);
-        if (auto it = replacements.find(self); it != replacements.end()) {
-          result.set(node, it->second);
-          return;
-        }
-        sources.assign(node->src().begin(), node->src().end());
-        bool changed = false;
-        for (size_t i = after_body(node); i < sources.size(); ++i) {
-          const UOp& replaced = result.at(sources[i].node());
-          changed |= !(replaced == sources[i]);
-          sources[i] = replaced;
-        }
-        result.set(node, changed ? with_sources(self, sources) : self);
-      },
-      after_body);
-  return result.at(root.node());
-}
-
 RewriteCounters& rewrite_counters() {
   static thread_local RewriteCounters counters;
   return counters;
@@ -152,52 +128,72 @@ RewriteClock::~RewriteClock() {
   if (--counters.depth == 0) counters.seconds += now_seconds() - start_;
 }
 
-UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const UOp&)>& visit,
-                    uint32_t skip) {
-  if (is_normal(root.node(), skip)) return root;
+namespace {
+
+// What all rebuilding is: `make(node, sources)` of every node below `root`, sources first, with
+// what was made of the sources from `first(node)` on. Sources of nodes that `expand` refuses are
+// not visited.
+template <class Expand, class Make, class First>
+UOp rebuild(const UOp& root, Expand&& expand, Make&& make, First&& first) {
   NodeMap<UOp> result;
-  std::vector<UOp> sources;
-  RewriteCounters& counters = rewrite_counters();
-  const RewriteClock clock;
+  std::vector<UOp> changed;
   post_order(
-      root.node(), [&](const Node* node) { return !is_normal(node, skip); },
+      root.node(), expand,
       [&](const Node* node) {
-        const UOp self = UOp::share(node);
-        if (is_normal(node, skip)) {
-          result.set(node, self);
-          return;
+        std::span<const UOp> sources = node->src();
+        changed.clear();
+        for (size_t i = first(node); i < sources.size(); ++i) {
+          const UOp* made = result.find(sources[i].node());
+          if (made == nullptr || *made == sources[i]) continue;
+          if (changed.empty()) changed.assign(sources.begin(), sources.end());
+          changed[i] = *made;
         }
-        bool changed = false;
-        const uint32_t first = after_call_body(node);
-        for (const UOp& source : node->src().subspan(first))
-          changed = changed || !(result.at(source.node()) == source);
-        if (changed) {
-          sources.assign(node->src().begin(), node->src().begin() + first);
-          for (const UOp& source : node->src().subspan(first))
-            sources.push_back(result.at(source.node()));
-        }
-        const UOp rebuilt = changed ? with_sources(self, sources) : self;
-        UOp out = visit(self, rebuilt);
-        ++counters.visits;
-        if (!(out == rebuilt)) ++counters.fired;
-        result.set(node, std::move(out));
-      });
+        if (!changed.empty()) sources = changed;
+        result.set(node, make(UOp::share(node), sources));
+      },
+      first);
   return result.at(root.node());
 }
 
+}  // namespace
+
+UOp substitute(const UOp& root, const Substitution& replacements) {
+  return rebuild(
+      root, [&](const Node* node) { return !replacements.contains(UOp::share(node)); },
+      [&](const UOp& node, std::span<const UOp> sources) {
+        const auto it = replacements.find(node);
+        return it != replacements.end() ? it->second : with_sources(node, sources);
+      },
+      after_body);
+}
+
+UOp transform_graph(const UOp& root, const std::function<UOp(const UOp&, const UOp&)>& visit,
+                    uint32_t skip) {
+  if (is_normal(root.node(), skip)) return root;
+  RewriteCounters& counters = rewrite_counters();
+  const RewriteClock clock;
+  return rebuild(
+      root, [&](const Node* node) { return !is_normal(node, skip); },
+      [&](const UOp& node, std::span<const UOp> sources) {
+        if (is_normal(node.node(), skip)) return node;
+        const UOp rebuilt = with_sources(node, sources);
+        UOp out = visit(node, rebuilt);
+        ++counters.visits;
+        if (!(out == rebuilt)) ++counters.fired;
+        return out;
+      },
+      after_call_body);
+}
+
 UOp rebuild_graph(const UOp& root, const std::function<UOp(const UOp&, std::vector<UOp>&)>& make) {
-  NodeMap<UOp> result;
-  std::vector<UOp> sources;
-  post_order(
-      root.node(), [](const Node*) { return true; },
-      [&](const Node* node) {
-        const uint32_t first = after_call_body(node);
-        sources.assign(node->src().begin(), node->src().begin() + first);
-        for (const UOp& source : node->src().subspan(first))
-          sources.push_back(result.at(source.node()));
-        result.set(node, make(UOp::share(node), sources));
-      });
-  return result.at(root.node());
+  std::vector<UOp> changeable;
+  return rebuild(
+      root, [](const Node*) { return true; },
+      [&](const UOp& node, std::span<const UOp> sources) {
+        changeable.assign(sources.begin(), sources.end());
+        return make(node, changeable);
+      },
+      after_call_body);
 }
 
 }  // namespace koine

@@ -12,25 +12,14 @@ namespace {
 class Resolver {
  public:
   UOp run(const UOp& program) {
-    const NodeList order = toposort(program);
-    for (const UOp& u : order) {
-      const UOp same = over_values(u);
+    return rebuild_graph(program, [this](const UOp& u, std::vector<UOp>& values) {
+      const UOp same = with_sources(u, values);
       invalid_.visit(u, same);
-      values_.set(u.node(), resolved(u, same));
-    }
-    return values_.at(program.node());
+      return resolved(u, same);
+    });
   }
 
  private:
-  UOp over_values(const UOp& u) const {
-    std::vector<UOp> src;
-    for (const UOp& s : u.src()) {
-      const bool body = u.is(Op::Call) && src.empty();
-      src.push_back(body ? s : values_.at(s.node()));
-    }
-    return with_sources(u, src);
-  }
-
   // What a node is when its sources are values: `same` is the node over these.
   UOp resolved(const UOp& u, const UOp& same) const {
     if (u.is(Op::Const)) return is_invalid(u) ? constant_int(u.dtype(), 0) : u;
@@ -53,8 +42,7 @@ class Resolver {
     std::vector<UOp> effects(same.src().begin(), same.src().end());
     for (size_t i = 0; i < effects.size(); ++i)
       if (const UOp& effect = u.src(i); effect.is(Op::Store))
-        effects[i] = store(values_.at(effect.src(0).node()),
-                           instead(effect.src(1), values_.at(effect.src(1).node()), {}));
+        effects[i] = store(effects[i].src(0), instead(effect.src(1), effects[i].src(1), {}));
     return sink(effects);
   }
 
@@ -72,7 +60,6 @@ class Resolver {
   }
 
   InvalidElements invalid_;
-  NodeMap<UOp> values_;
 };
 
 }  // namespace

@@ -77,8 +77,8 @@ class Flattener {
                     op_name(u.op()));
     require_stored_before_read();
     const bool in_order = !may_run_in_any_order();
-    for (const UOp& u : toposort(kernel_)) made_.set(u.node(), flat(u));
-    out_.ast = made_.at(kernel_.node());
+    out_.ast = rebuild_graph(
+        kernel_, [this](const UOp& u, std::vector<UOp>& made) { return flat(u, made); });
     if (in_order)
       out_.ast = transform_graph(out_.ast, [](const UOp&, const UOp& u) {
         return u.is(Op::End) ? UOp::make(Op::End, u.src(), {}, tag::runs_in_order) : u;
@@ -138,18 +138,18 @@ class Flattener {
 
   // --- over flat memory ------------------------------------------------------------------------
 
-  UOp flat(const UOp& u) {
+  // `made`: the sources of a node, flat already.
+  UOp flat(const UOp& u, const std::vector<UOp>& made) {
     if (is_slot(u))
       return param(u.as<BufferArg>().slot, stack(std::vector<UOp>{product(u.shape())}), u.dtype());
-    if (is_address(u)) return address(u);
-    if (u.is(Op::Load) && is_element(u.src(0))) return loaded(u);
-    std::vector<UOp> src;
-    for (size_t i = 0; i < u.src().size(); ++i) {
+    if (is_address(u)) return address(u, made);
+    if (u.is(Op::Load) && is_element(u.src(0))) return loaded(u, made);
+    std::vector<UOp> src = made;
+    for (size_t i = 0; i < src.size(); ++i) {
       const UOp& s = u.src(i);
-      const bool place = i == 0 && (u.is(Op::Store) || u.is(Op::After));
-      src.push_back(!is_element(s) ? made_.at(s.node())
-                    : place        ? (u.is(Op::Store) ? place_of(s) : made_.at(s.node()))
-                                   : value_at(s));
+      const bool names = i == 0 && (u.is(Op::Store) || u.is(Op::After));
+      if (!names) src[i] = value_of(s, made[i]);
+      if (i == 0 && u.is(Op::Store) && is_element(s)) src[i] = place_of(s, made[i]);
     }
     if (u.is(Op::Store) && is_element(u.src(0))) {
       const UOp gate = conjunction(src.size() == 3 ? src[2] : UOp(), inside(u.src(0)));
@@ -159,7 +159,7 @@ class Flattener {
   }
 
   // The flat place; under which condition it exists is kept beside it.
-  UOp address(const UOp& u) {
+  UOp address(const UOp& u, const std::vector<UOp>& made) {
     const UOp shape = buffer_at(u).shape();
     KOINE_REQUIRE(u.src().size() == shape.src().size() + 1, Value,
                   "kernel '{}' indexes memory of shape {} with {} indices: give one for each axis",
@@ -167,40 +167,36 @@ class Flattener {
     UOp exists;
     Indices at;
     for (size_t k = 0; k < shape.src().size(); ++k) {
-      const UOp& s = u.src(k + 1);
-      UOp index = cast(is_element(s) ? value_at(s) : made_.at(s.node()), DType::Index);
-      index = simplify(index);
+      UOp index = simplify(cast(value_of(u.src(k + 1), made[k + 1]), DType::Index));
       keep_within(index, shape.src(k), exists);
       at.push_back(index);
     }
     inside_.set(u.node(), exists);
-    return index(made_.at(u.src(0).node()), {flat_index(shape, at)});
+    return index(made[0], {flat_index(shape, at)});
   }
 
   // Memory of shape () has its element at place 0.
-  UOp place_of(const UOp& element) {
-    const UOp& made = made_.at(element.node());
+  static UOp place_of(const UOp& element, const UOp& made) {
     return element.is(Op::Index) ? made : index(made, {index_const(0)});
   }
   UOp inside(const UOp& element) const {
     const UOp* exists = inside_.find(element.node());
     return exists != nullptr ? *exists : UOp();
   }
-  UOp value_at(const UOp& element) {
-    const UOp exists = inside(element);
-    return is_true(exists) ? load(place_of(element))
-                           : load(place_of(element), constant_int(element.dtype(), 0), exists);
+  // A source as a value: of an element what is read there.
+  UOp value_of(const UOp& source, const UOp& made) const {
+    if (!is_element(source)) return made;
+    const UOp exists = inside(source), place = place_of(source, made);
+    return is_true(exists) ? load(place) : load(place, constant_int(source.dtype(), 0), exists);
   }
-  UOp loaded(const UOp& u) {
-    if (u.src().size() == 1) return value_at(u.src(0));
-    const UOp alt = is_element(u.src(1)) ? value_at(u.src(1)) : made_.at(u.src(1).node());
-    const UOp gate = is_element(u.src(2)) ? value_at(u.src(2)) : made_.at(u.src(2).node());
-    return load(place_of(u.src(0)), alt, conjunction(gate, inside(u.src(0))));
+  UOp loaded(const UOp& u, const std::vector<UOp>& made) const {
+    if (u.src().size() == 1) return value_of(u.src(0), made[0]);
+    return load(place_of(u.src(0), made[0]), value_of(u.src(1), made[1]),
+                conjunction(value_of(u.src(2), made[2]), inside(u.src(0))));
   }
 
   UOp kernel_;
   std::vector<UOp> results_;
-  NodeMap<UOp> made_;
   NodeMap<UOp> inside_;  // of an Index that may be out of bounds
   FlatKernel out_;
 };
