@@ -54,8 +54,8 @@ bool is_kernel(const UOp& sink) {
 
 std::string form_of(const UOp& graph, std::string_view said) {
   if (graph.is(Op::Linear)) {
-    const bool calls = !graph.src().empty() && graph.src(0).is(Op::Call);
-    return calls ? "plan" : "linearize";
+    if (said == "split" || said == "plan") return std::string(said);
+    return !graph.src().empty() && graph.src(0).is(Op::Call) ? "plan" : "linearize";
   }
   if (!graph.is(Op::Sink)) return "";
   if (!said.empty() && place_of(said) < place_of("linearize")) return std::string(said);
@@ -137,7 +137,8 @@ UOp host_program_of(const Given& g) {
   if (g.stage.empty()) return host_program({g.graph});
   if (g.stage == "callify") return rangeify(split_large_reduces(on_each_device(g.graph)));
   if (g.stage == "decide") return rangeify(g.graph);
-  if (g.stage == "bufferize") return scheduled_program(g.graph);
+  if (g.stage == "bufferize") return merged_program(split_program(g.graph));
+  if (g.stage == "split") return merged_program(g.graph);
   return g.stage == "plan" ? g.graph : UOp();
 }
 
@@ -174,6 +175,20 @@ UOp callified(const Given& g) {
   return callify({value}, {to}).body;
 }
 
+// A value or a program after one of the stages that take programs.
+UOp program_after(std::string_view until, const Given& g) {
+  UOp program = callified(g);
+  const auto comes = [&](std::string_view stage) {
+    return place_of(until) >= place_of(stage) &&
+           (g.stage.empty() || place_of(g.stage) < place_of(stage));
+  };
+  if (comes("decide")) program = decided_program(split_large_reduces(on_each_device(program)));
+  // What a person wrote into a decided program is decided upon as well.
+  if (comes("bufferize"))
+    program = bufferized_program(g.stage == "decide" ? decided_program(program) : program);
+  return comes("split") ? split_program(program) : program;
+}
+
 const Target& target_here() { return device_runtime(default_device()).target(); }
 
 }  // namespace
@@ -187,16 +202,8 @@ std::string text_after(std::string_view text, std::string_view until) {
   for (const Given& g : parse_all(text, target)) {
     KOINE_REQUIRE(g.stage.empty() || place_of(until) >= place_of(g.stage), Value,
                   "--until={}: the graph is past it, after {}", until, g.stage);
-    if (place_of(until) <= place_of("bufferize")) {
-      const auto comes = [&](std::string_view stage) {
-        return place_of(until) >= place_of(stage) &&
-               (g.stage.empty() || place_of(g.stage) < place_of(stage));
-      };
-      UOp program = callified(g);
-      if (comes("decide")) program = decided_program(split_large_reduces(on_each_device(program)));
-      if (comes("bufferize"))
-        program = bufferized_program(g.stage == "decide" ? decided_program(program) : program);
-      out += fmt::format("; after {}\n{}", until, to_text(program));
+    if (place_of(until) <= place_of("split")) {
+      out += fmt::format("; after {}\n{}", until, to_text(program_after(until, g)));
       continue;
     }
     if (const UOp program = until == "plan" ? host_program_of(g) : UOp()) {

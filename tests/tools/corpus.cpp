@@ -45,7 +45,7 @@ std::vector<UOp> programs() {
 }
 
 std::vector<std::string> stages() {
-  return {"callify",  "decide", "bufferize", "rangeify",
+  return {"callify",  "decide", "bufferize", "split",    "rangeify",
           "optimize", "expand", "select",    "linearize"};
 }
 

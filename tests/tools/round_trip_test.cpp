@@ -23,8 +23,8 @@ std::string bare(const std::string& text) {
 }  // namespace
 
 TEST(texts, the_output_of_every_stage_can_be_given_again) {
-  const std::vector<std::string> stages{"callify", "decide", "bufferize", "rangeify", "optimize",
-                                        "expand",  "select", "linearize", "render"};
+  const std::vector<std::string> stages{"callify",  "decide", "bufferize", "split",     "rangeify",
+                                        "optimize", "expand", "select",    "linearize", "render"};
   for (const std::string& value : value_texts()) {
     std::vector<std::string> outputs;
     for (const std::string& stage : stages) outputs.push_back(app::text_after(value, stage));

@@ -35,12 +35,17 @@ UOp bufferized_program(const UOp& decided, const CompileOptions& how) {
   return shown(bufferize(decided), "bufferize", how);
 }
 
-UOp scheduled_program(const UOp& bufferized, const CompileOptions& how) {
-  return merge_kernels(on_devices(without_unread(split(bufferized, how.strict))), how.strict);
+UOp split_program(const UOp& bufferized, const CompileOptions& how) {
+  return shown(on_devices(without_unread(split(bufferized, how.strict))), "split", how);
+}
+
+UOp merged_program(const UOp& split, const CompileOptions& how) {
+  return merge_kernels(split, how.strict);
 }
 
 UOp rangeify(const UOp& values, const CompileOptions& how) {
-  return scheduled_program(bufferized_program(decided_program(values, how), how), how);
+  const UOp bufferized = bufferized_program(decided_program(values, how), how);
+  return merged_program(split_program(bufferized, how), how);
 }
 
 }  // namespace koine

@@ -10,7 +10,7 @@ namespace koine {
 /// fuse; a value gets a buffer of its own where fusing would repeat work (amendment C38): it is
 /// read by several kernels, or under a loop that it does not depend on. A reduce over rows whose
 /// result is used along the same rows stays in one kernel. Temporaries are Buffers with slots
-/// counted from 0. It is the three parts below, one behind the other.
+/// counted from 0. It is the parts below, one behind the other.
 UOp rangeify(const UOp& values, const CompileOptions& how = compile_options());
 
 /// The program over values alone, with what is decided written into it (`make_validity_explicit`,
@@ -18,8 +18,10 @@ UOp rangeify(const UOp& values, const CompileOptions& how = compile_options());
 UOp decided_program(const UOp& values, const CompileOptions& how = compile_options());
 /// The decided program with memory (`bufferize`).
 UOp bufferized_program(const UOp& decided, const CompileOptions& how = compile_options());
-/// The kernels of that (`split`, with `index`), without those that nobody needs (`schedule`), those
-/// over the same loops in one (`merge`).
-UOp scheduled_program(const UOp& bufferized, const CompileOptions& how = compile_options());
+/// The kernels of that (`split`, with `index`), without those that nobody needs (`schedule`): a
+/// host program.
+UOp split_program(const UOp& bufferized, const CompileOptions& how = compile_options());
+/// The same with kernels over the same loops in one (`merge`).
+UOp merged_program(const UOp& split, const CompileOptions& how = compile_options());
 
 }  // namespace koine
