@@ -14,6 +14,7 @@
 #include "kernels.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/tensor/collectives.hpp"
 #include "koine/transform/table.hpp"
 
 namespace koine::test {
@@ -235,6 +236,11 @@ TEST(vmap, spec_V12_indices_and_tables_of_each_example_or_of_all) {
        [](const Tensor& t, const Tensor& i) {
          return Tensor(koine::index(t.uop(), {i.mod(5).uop(), i.mod(3).uop()}));
        }},
+      {"second index",
+       [](const Tensor& t, const Tensor& i) {
+         const UOp rows = Tensor::arange(2).uop();
+         return Tensor(koine::index(t.uop(), {rows, i.mod(3).uop()}));
+       }},
       {"written rows",
        [](const Tensor& t, const Tensor& i) {
          Tensor own = t * 1;
@@ -378,6 +384,61 @@ TEST(vmap, examples_on_several_devices) {
   const auto loss = [&](const Tensor& x, const Tensor& v) { return f(x, v).square().sum(); };
   expect_near(vmap(grad(loss), {0, std::nullopt})(split, all).to("CPU").cast(DType::Float64),
               vmap(grad(loss), {0, std::nullopt})(xs, w).cast(DType::Float64), "gradients", 1e-5);
+}
+
+// A copy inside of the function splits what it split.
+TEST(vmap, copies_to_several_devices_inside) {
+  const Tensor xs = small({3, 4, 2}, 1);
+  const auto f = [](const Tensor& x) { return x.shard("CPU,CPU:1", 0).sin(); };
+  const Tensor got = vmap(f)(xs);
+  EXPECT_EQ(got.shard_axis(), 1);
+  expect_near(got.to("CPU").cast(DType::Float64), xs.sin().cast(DType::Float64), "split", 1e-6);
+  const Tensor whole = vmap([](const Tensor& x) { return x.shard("CPU,CPU:1") * 2; })(xs);
+  EXPECT_EQ(whole.shard_axis(), std::nullopt);
+  expect_near(whole.to("CPU").cast(DType::Float64), (xs * 2).cast(DType::Float64), "whole", 1e-6);
+}
+
+// The seven collectives are compositions, so every transform goes through them.
+TEST(vmap, spec_V13_collectives) {
+  const std::string devices = "CPU,CPU:1";
+  const std::vector<std::pair<const char*, Unary>> forms = {
+      {"broadcast", [&](const Tensor& x) { return collective::broadcast(x, devices); }},
+      {"scatter", [&](const Tensor& x) { return collective::scatter(x, devices); }},
+      {"gather",
+       [&](const Tensor& x) { return collective::gather(collective::scatter(x, devices)); }},
+      {"reduce",
+       [&](const Tensor& x) { return collective::reduce(collective::scatter(x, devices)); }},
+      {"all_gather",
+       [&](const Tensor& x) { return collective::all_gather(collective::scatter(x, devices)); }},
+      {"reduce_scatter",
+       [&](const Tensor& x) {
+         return collective::reduce_scatter(collective::scatter(x, devices));
+       }},
+      {"all_reduce",
+       [&](const Tensor& x) { return collective::all_reduce(collective::scatter(x, devices)); }},
+  };
+  const auto here = [](const Tensor& x) { return x.to("CPU"); };
+  for (const auto& [name, form] : forms) {
+    SCOPED_TRACE(name);
+    const Tensor xs = doubles({3, 8, 2}, 1), x = xs[0], t = doubles({8, 2}, 2);
+    std::vector<Tensor> each;
+    for (int64_t i = 0; i < 3; ++i) each.push_back(here(form(xs[i])));
+    expect_near(here(vmap(form)(xs)), Tensor::stack(each), name);
+    // Each is linear: its tangent is itself, and the pullback its transpose.
+    expect_near(here(jvp(form, x, t).second), here(form(t)), name);
+    const Tensor w = doubles(form(x).shape(), 3);
+    const auto weighed = [&](const Tensor& v) { return (here(form(v)) * w).sum(); };
+    EXPECT_NEAR((grad(weighed)(x) * t).sum().item(), (here(form(t)) * w).sum().item(), 1e-9);
+    expect_near(vmap(grad(weighed))(xs)[1], grad(weighed)(xs[1]), name);
+  }
+}
+
+// One body serves all devices.
+TEST(vmap, spec_F3_bodies_do_not_name_their_device) {
+  const auto inner = koine::function([](const Tensor& x) { return x.sin(); });
+  const Tensor here = small({3, 4}, 1), there = here.to("CPU:1");
+  const UOp a = vmap(inner)(here).uop().src(0), b = vmap(inner)(there).uop().src(0);
+  EXPECT_EQ(a.src(0), b.src(0));
 }
 
 TEST(vmap, symbolic_numbers_of_examples) {

@@ -93,6 +93,9 @@ UOp argument_param(int64_t slot, const UOp& argument) {
   return argument.device().count() > 1 ? param_for(slot, argument)
                                        : param(slot, argument.shape(), argument.dtype());
 }
+UOp argument_param(int64_t slot, const UOp& argument, const UOp& beside) {
+  return beside.device() ? param_for(slot, argument) : argument_param(slot, argument);
+}
 UOp new_buffer(const UOp& shape, DType dtype, Device device, int32_t axis) {
   return UOp::make(Op::Buffer, {shape}, placed(BufferArg{fresh_slot(), dtype, device}, axis));
 }

@@ -38,6 +38,8 @@ UOp param_for(int64_t slot, const UOp& value);
 /// The Param of a function's body for an argument. Bodies are the same on every device; of what
 /// several devices split, they say how.
 UOp argument_param(int64_t slot, const UOp& argument);
+/// The same beside another Param of a body: it says its device where that does.
+UOp argument_param(int64_t slot, const UOp& argument, const UOp& beside);
 /// A buffer with a slot that no other buffer has. Several devices split it along `axis`; -1: each
 /// holds all of it.
 UOp new_buffer(const UOp& shape, DType dtype, Device device, int32_t axis = 0);

@@ -47,8 +47,9 @@ struct Program {
   UOp add(const UOp& argument, const UOp& param_like) {
     arguments.push_back(argument);
     const auto slot = static_cast<int64_t>(arguments.size()) - 1;
-    return argument.device().count() > 1 ? param_for(slot, argument)
-                                         : param(slot, param_like.shape(), param_like.dtype());
+    return argument.device().count() > 1 || param_like.device()
+               ? param_for(slot, argument)
+               : param(slot, param_like.shape(), param_like.dtype());
   }
   std::vector<UOp> called(const std::vector<UOp>& values) const {
     const UOp call = function_of_used(values, arguments, Resolve::Substitute);
@@ -188,7 +189,7 @@ Tensors over_examples(const Function& f, const Tensors& given, const MappedAxes&
     const auto k = static_cast<size_t>(slot);
     if (k >= inputs.size() || !axes[k]) continue;
     single.push_back(param);
-    of_all.push_back(argument_param(slot, inputs[k]));
+    of_all.push_back(argument_param(slot, inputs[k], param));
   }
   const std::vector<UOp> made = batched(program.results, single, of_all, examples);
   std::vector<UOp> values;

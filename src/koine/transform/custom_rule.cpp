@@ -213,7 +213,7 @@ std::vector<UOp> batched_custom(const UOp& call, const std::vector<UOp>& carried
     const auto k = static_cast<size_t>(slot);
     if (!moves[k]) continue;
     inputs.push_back(param);
-    of_inputs.push_back(argument_param(slot, arguments[k]));
+    of_inputs.push_back(argument_param(slot, arguments[k], param));
   }
   std::vector<UOp> outputs = batched(body.src(), inputs, of_inputs, examples);
   for (size_t k = 0; k < outputs.size(); ++k)

@@ -99,7 +99,7 @@ class Forward {
 
   // The Param that stands for what a Param carries.
   UOp carried_param(const UOp& param, int64_t slot, const UOp& carried) const {
-    if (carried.device().count() > 1) return param_for(slot, carried);
+    if (carried.device().count() > 1 || param.device()) return param_for(slot, carried);
     return koine::param(slot, batches() ? shape_for_each(param, examples_) : param.shape(),
                         carried.dtype());
   }

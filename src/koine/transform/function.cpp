@@ -103,6 +103,13 @@ bool is_outside(const UOp& u) {
   return traced || u.is(Op::Buffer) || (u.is(Op::Detach) && u.tag() != 0);
 }
 
+// Whether a body copies to a device that it names.
+bool names_devices(const UOp& body) {
+  const NodeList order = toposort(body);
+  return std::any_of(order.begin(), order.end(),
+                     [](const UOp& u) { return u.is(Op::Load) && u.as<LoadArg>().device; });
+}
+
 // An effect, a call's results together and an index can be no argument.
 bool can_be_argument(const UOp& u) { return u.dtype() != DType::Void && u.dtype() != DType::Index; }
 
@@ -169,11 +176,13 @@ Traced trace_function(const std::function<std::vector<UOp>(const std::vector<UOp
   for (const UOp& argument : arguments) inputs.push_back(param_for(fresh_trace_slot(), argument));
   const TraceScope scope(where);
   const UOp body = tuple(trace(inputs));
-  // What the body captures becomes arguments after the given ones.
+  // What the body captures becomes arguments after the given ones. A body that copies between
+  // devices says where its arguments lie: their gradients go back there.
+  const bool copies = names_devices(body);
   Substitution closed;
   auto close = [&](const UOp& value) {
     const auto slot = static_cast<int64_t>(closed.size());
-    closed.emplace(value, argument_param(slot, value));
+    closed.emplace(value, copies ? param_for(slot, value) : argument_param(slot, value));
   };
   for (const UOp& own : inputs) close(own);
   Traced out;
