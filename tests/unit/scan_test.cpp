@@ -148,6 +148,27 @@ TEST(scan, spec_C_psum_no_thread_begins_a_fold_anew) {
   });
 }
 
+// Sums over windows of a width that does not grow, whatever makes the windows.
+TEST(scan, spec_C_psum_sums_over_windows_cost_their_elements) {
+  in_both_modes([] {
+    auto image = [](int64_t n) { return numbers({1, 1, n, 8}); };
+    expect_linear([&](int64_t n) { return image(n).avg_pool2d(3, 1); }, 500, 12 * 8);
+    expect_linear([&](int64_t n) { return image(n).avg_pool2d(2, 2).exp(); }, 500, 12 * 8);
+    auto differences = [](int64_t n) {
+      const Tensor sums = numbers({n}).cumsum(0).pad({{1, 0}});
+      return sums.shrink({{16, n + 1}}) - sums.shrink({{0, n - 15}});
+    };
+    expect_linear(differences, 2048, 12);
+    auto added = [](int64_t n) {
+      const Tensor x = numbers({n});
+      Tensor sum = x.shrink({{0, n - 7}});
+      for (int64_t k = 1; k < 8; ++k) sum = sum + x.shrink({{k, n - 7 + k}});
+      return sum;
+    };
+    expect_linear(added, 2048, 8);
+  });
+}
+
 TEST(scan, infinities_and_nan_stay_where_they_come) {
   in_both_modes([] {
     const float nan = std::nanf(""), large = static_cast<float>(inf);

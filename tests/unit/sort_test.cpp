@@ -218,6 +218,23 @@ TEST(sort, costs_its_elements) {
   });
 }
 
+// It looks at how many there are, so what it computes on the way counts too.
+TEST(sort, unique_costs_its_elements) {
+  in_both_modes([] {
+    auto cost = [](int64_t n) {
+      const Tensor x = Tensor(leaf({n}, DType::Int32)).contiguous().realize();
+      reset_counters();
+      (void)x.unique().realize();
+      return counters();
+    };
+    const Counters one = cost(4096), four = cost(16384);
+    EXPECT_GE(one.operations, 4096);
+    EXPECT_LE(one.operations, 240 * 4096);
+    EXPECT_LE(four.operations, 4.4 * one.operations);
+    EXPECT_LE(four.bytes, 4.4 * one.bytes);
+  });
+}
+
 TEST(sort, a_random_batch_reads_its_rows_only) {
   constexpr int64_t n = 20000;
   const Tensor xs = Tensor(leaf({n, 3})).contiguous();

@@ -1,6 +1,7 @@
 #include "koine/engine/engine.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
 
 #include "koine/base/error.hpp"
@@ -85,7 +86,8 @@ class Realizer {
     if (apart) check_promises(values, variables);
     // A function of the user's may fail halfway: then all contents are still those of before.
     const bool in_place = !calls_functions(values);
-    const Updates updates(values, lasts, in_place);
+    Lasting lasts;
+    const Updates updates(values, std::ref(lasts), in_place);
     CapturedStep step(updates.values(), variables,
                       apart ? CapturedStep::Checks::None : CapturedStep::Checks::EachRun);
     step.run();
@@ -110,7 +112,8 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
 UOp host_program(const std::vector<UOp>& values) {
   if (values.empty()) return UOp::make(Op::Linear, {});
   std::vector<UOp> lazy, destinations;
-  const Updates updates(values, lasts);
+  Lasting lasts;
+  const Updates updates(values, std::ref(lasts));
   for (const UOp& value : with_results(updates.values(), device_of(values[0]))) {
     if (realized_buffer(value)) continue;
     lazy.push_back(value);

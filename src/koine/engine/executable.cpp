@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
@@ -65,28 +66,37 @@ DeviceRuntime& Executable::runtime_of(Device device) const {
   return device_runtime(device ? device.name() : device_);
 }
 
-void Executable::find_arguments(const std::vector<Kernel>& kernels) {
+absl::flat_hash_map<const Node*, size_t> Executable::find_arguments(
+    const std::vector<Kernel>& kernels) {
+  std::map<std::pair<size_t, const std::string*>, size_t> given;  // names of devices are interned
+  absl::flat_hash_map<const Node*, size_t> numbers;
   for (const Kernel& k : kernels)
     for (const UOp& b : k.buffers) {
       if (!b.is(Op::Param)) continue;
-      const Given given{static_cast<size_t>(b.as<BufferArg>().slot), b.device()};
-      arguments_ = std::max(arguments_, given.slot + 1);
-      if (std::find(given_.begin(), given_.end(), given) == given_.end()) given_.push_back(given);
+      const auto slot = static_cast<size_t>(b.as<BufferArg>().slot);
+      arguments_ = std::max(arguments_, slot + 1);
+      const auto [it, fresh] =
+          given.try_emplace({slot, b.device() ? &b.device().name() : nullptr}, given_.size());
+      if (fresh) {
+        given_.push_back({slot, b.device()});
+        given_of_slot_.resize(arguments_);
+        given_of_slot_[slot].push_back(it->second);
+      }
+      numbers.emplace(b.node(), it->second);
     }
+  return numbers;
 }
 
 void Executable::lay_out(const std::vector<Kernel>& kernels) {
-  find_arguments(kernels);
+  const auto numbers = find_arguments(kernels);
+  absl::flat_hash_map<const Node*, size_t> variables;
+  for (size_t i = 0; i < variables_.size(); ++i) variables.emplace(variables_[i].node(), i);
   auto arena_of = [this](const UOp& buffer) {
     const Device device = buffer.device();
     size_t number = 0;
     while (number < arenas_.size() && !(arenas_[number].device == device)) ++number;
     if (number == arenas_.size()) arenas_.push_back({device, arena_bytes(schedule_, device)});
     return given_.size() + number;
-  };
-  auto number_of = [this](const UOp& param) {
-    const Given given{static_cast<size_t>(param.as<BufferArg>().slot), param.device()};
-    return static_cast<size_t>(std::find(given_.begin(), given_.end(), given) - given_.begin());
   };
   for (const Kernel& k : kernels) {
     Entry entry{&runtime_of(k.device()), k.call,           nullptr,
@@ -95,13 +105,11 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
     for (const UOp& b : k.buffers) {
       const BufferArg& arg = b.as<BufferArg>();
       if (b.is(Op::Param))
-        places_.push_back({number_of(b), 0, -1});
+        places_.push_back({numbers.at(b.node()), 0, -1});
       else
         places_.push_back({arena_of(b), arg.offset, largest_bytes(b)});
     }
-    for (const UOp& v : k.variables)
-      variable_numbers_.push_back(static_cast<size_t>(
-          std::find(variables_.begin(), variables_.end(), v) - variables_.begin()));
+    for (const UOp& v : k.variables) variable_numbers_.push_back(variables.at(v.node()));
     entries_.push_back(std::move(entry));
     launches_ += is_check(k.ast) ? 0 : 1;
   }
@@ -168,8 +176,7 @@ void Submission::set_argument(size_t slot, const UOp& buffer) {
                 "the step has {} arguments, there is none at {}", executable_->arguments_, slot);
   KOINE_REQUIRE(storage::memory(buffer), Value, "buffer {} has no memory: it was never computed",
                 buffer.as<BufferArg>().slot);
-  for (size_t i = 0; i < executable_->given_.size(); ++i) {
-    if (executable_->given_[i].slot != slot) continue;
+  for (const size_t i : executable_->given_of_slot_[slot]) {
     std::shared_ptr<Memory> memory = storage::memory_on(buffer, executable_->given_[i].device);
     KOINE_REQUIRE(!memory_[i] || memory_[i]->bytes() == memory->bytes(), Value,
                   "argument {} of the step has {} bytes, the buffer given for it {}", slot,

@@ -1,4 +1,6 @@
 #pragma once
+#include <absl/container/flat_hash_map.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,7 +60,8 @@ class Executable {
   };
 
   DeviceRuntime& runtime_of(Device device) const;
-  void find_arguments(const std::vector<Kernel>& kernels);
+  /// Numbers of the arguments, by Param.
+  absl::flat_hash_map<const Node*, size_t> find_arguments(const std::vector<Kernel>& kernels);
   void lay_out(const std::vector<Kernel>& kernels);
   void add_segments(const std::vector<Kernel>& kernels);
   void compile(const std::vector<Kernel>& kernels, const StageChange& change,
@@ -68,6 +71,7 @@ class Executable {
   UOp schedule_;
   std::vector<UOp> variables_;
   std::vector<Given> given_;
+  std::vector<std::vector<size_t>> given_of_slot_;
   size_t arguments_ = 0;
   std::vector<Arena> arenas_;
   std::vector<Entry> entries_;

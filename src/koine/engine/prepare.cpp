@@ -65,26 +65,6 @@ void add_options(RequestKey& key, bool checks, const CompileOptions& how) {
 // --- from values to a program
 // ----------------------------------------------------------------------
 
-// Which values a Buffer may stand for later. What is invalid in one became 0 in the Buffer, so the
-// two differ; a graph of constants and raw bytes follows the default device, which may change; and
-// one that reads a Variable has another value next time.
-std::vector<bool> lasting(const std::vector<UOp>& values) {
-  PartlyInvalid invalid;
-  NodeMap<bool> varies;
-  for (const UOp& u : toposort(sink(values))) {
-    invalid.visit(u);
-    bool v = is_variable(u) && !is_bound(u);
-    for (const UOp& s : sources_outside_body(u)) v = v || varies.at(s.node());
-    varies.set(u.node(), v);
-  }
-  std::vector<bool> out;
-  for (const UOp& v : values) {
-    const bool reads = (v.node()->ops_below & mask_of(Op::Buffer)) != 0;
-    out.push_back(reads && !v.is(Op::Buffer) && !varies.at(v.node()) && !invalid.contains(v));
-  }
-  return out;
-}
-
 // Makes what is prepared for values over Buffers.
 class Preparation {
  public:
@@ -134,7 +114,7 @@ class Preparation {
 
   void add_outputs() {
     const Versions versions(sink(values_));
-    const std::vector<bool> stays = lasting(given_);
+    Lasting lasts;
     for (size_t i = 0; i < values_.size(); ++i) {
       const UOp& value = values_[i];
       const UOp& base = strip_after(value);
@@ -142,7 +122,7 @@ class Preparation {
       const UOp version = versions.of(value);
       const bool overwritten = version && versions.overwritten_by(version);
       Prepared::Output out;
-      out.lasting = stays[i];
+      out.lasting = lasts(given_[i]);
       // What a body captured is no memory of the request: its value is copied.
       if (number_.contains(base) && !overwritten) {
         out.kind =
@@ -209,7 +189,19 @@ class Preparation {
 
 }  // namespace
 
-bool lasts(const UOp& value) { return lasting({value})[0]; }
+// What is invalid in a value became 0 in its Buffer, so the two differ; a graph of constants and
+// raw bytes follows the default device, which may change; and one that reads a Variable has another
+// value next time.
+bool Lasting::operator()(const UOp& value) {
+  for (const UOp& u : toposort(value, [&](const UOp& n) { return !varies_.contains(n.node()); })) {
+    invalid_.visit(u);
+    bool varies = is_variable(u) && !is_bound(u);
+    for (const UOp& s : sources_outside_body(u)) varies = varies || varies_.at(s.node());
+    varies_.set(u.node(), varies);
+  }
+  const bool reads = (value.node()->ops_below & mask_of(Op::Buffer)) != 0;
+  return reads && !value.is(Op::Buffer) && !varies_.at(value.node()) && !invalid_.contains(value);
+}
 
 std::string device_of(const UOp& value) {
   const Device d = value.device();

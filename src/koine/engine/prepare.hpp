@@ -5,6 +5,8 @@
 
 #include "koine/engine/executable.hpp"
 #include "koine/engine/skeleton.hpp"
+#include "koine/ir/node_map.hpp"
+#include "koine/ir/validity.hpp"
 
 namespace koine {
 
@@ -44,8 +46,16 @@ struct Prepared {
 /// `checks` or without.
 std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, const Skeleton& skeleton,
                                         bool checks);
-/// Whether a Buffer stands for the value once it has been computed.
-bool lasts(const UOp& value);
+/// Whether a Buffer stands for a value once it has been computed. What is asked of many values of
+/// one graph looks at each node once; nodes that were seen must stay.
+class Lasting {
+ public:
+  bool operator()(const UOp& value);
+
+ private:
+  PartlyInvalid invalid_;
+  NodeMap<bool> varies_;
+};
 /// The values over the Buffers of what was computed before.
 std::vector<UOp> with_results(const std::vector<UOp>& values, const std::string& device);
 /// Where a value is to lie: on its device, else on the default one.

@@ -1,6 +1,7 @@
 #include "koine/engine/step.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "koine/base/error.hpp"
 #include "koine/engine/promises.hpp"
@@ -37,7 +38,8 @@ void require_known_size(const UOp& value) {
 // What a step writes that nobody named is memory of its own, filled anew each time.
 std::vector<UOp> with_own_memory(const std::vector<UOp>& values) {
   if (std::none_of(values.begin(), values.end(), has_effects)) return values;
-  return Updates(values, lasts, false).values();
+  Lasting lasts;
+  return Updates(values, std::ref(lasts), false).values();
 }
 
 }  // namespace

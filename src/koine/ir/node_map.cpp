@@ -36,6 +36,11 @@ void give_back(std::unique_ptr<NodeTable> table) {
 
 }  // namespace detail
 
+int64_t& walked_nodes() {
+  static thread_local int64_t count = 0;
+  return count;
+}
+
 void NodeNumbers::grow() {
   std::vector<detail::NodeTable::Slot> old(table_->slots.size() * 2);
   old.swap(table_->slots);

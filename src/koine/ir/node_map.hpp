@@ -26,6 +26,10 @@ std::unique_ptr<NodeTable> borrow_table();
 void give_back(std::unique_ptr<NodeTable> table);
 }  // namespace detail
 
+/// How many nodes the walks of this thread have numbered, those that are over: what passes cost,
+/// whichever way they look at a graph.
+int64_t& walked_nodes();
+
 /// Numbers the nodes of one walk 0, 1, 2, ... in the order they are added. Walks are short and
 /// many, so the tables come from a pool of the thread. Keys are not kept alive.
 class NodeNumbers {
@@ -33,7 +37,10 @@ class NodeNumbers {
   static constexpr uint32_t none = UINT32_MAX;
 
   NodeNumbers() : table_(detail::borrow_table()) {}
-  ~NodeNumbers() { detail::give_back(std::move(table_)); }
+  ~NodeNumbers() {
+    walked_nodes() += count_;
+    detail::give_back(std::move(table_));
+  }
   NodeNumbers(const NodeNumbers&) = delete;
   NodeNumbers& operator=(const NodeNumbers&) = delete;
 
