@@ -34,6 +34,8 @@ Limits measure_limits();
 
 void bench_compile(Rows& rows, const char* self);
 void bench_kernels(Rows& rows, const Limits& limits);
+/// Running what was prepared.
+void bench_launches(Rows& rows);
 /// Sizes that are no multiple of a vector, as shares of sizes that are.
 void bench_widths(Rows& rows);
 /// What a child process does for the first-operation row.

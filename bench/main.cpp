@@ -18,7 +18,8 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = argv[++i];
     } else {
-      fmt::print(stderr, "usage: {} [--json FILE] [--only compile|kernels|widths]\n", argv[0]);
+      fmt::print(stderr, "usage: {} [--json FILE] [--only compile|launches|kernels|widths]\n",
+                 argv[0]);
       return 2;
     }
   }
@@ -31,6 +32,7 @@ int main(int argc, char** argv) {
         limits.fma_one_thread * 1e-9, limits.read_bandwidth * 1e-9, limits.copy_bandwidth * 1e-9);
     const auto wanted = [&](const char* name) { return only.empty() || only == name; };
     if (wanted("compile")) bench_compile(rows, argv[0]);
+    if (wanted("launches")) bench_launches(rows);
     if (wanted("kernels")) bench_kernels(rows, limits);
     if (wanted("widths")) bench_widths(rows);
     fmt::print("{:32} {:>10} {:8} {:>10} {:9} {:>7} {:>7}\n", "benchmark", "value", "unit", "limit",

@@ -1,0 +1,74 @@
+#include "bench.hpp"
+#include "koine/base/timer.hpp"
+#include "koine/engine/step.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/koine.hpp"
+
+// What it costs to run what was prepared (row L9): beyond the kernels themselves.
+namespace koine::bench {
+namespace {
+
+UOp numbers(int64_t count) {
+  const std::vector<float> data(static_cast<size_t>(count), 0.5F);
+  return buffer_from_host(shape_of({count}), DType::Float32, "CPU", data.data());
+}
+
+// Three kernels, each of which needs all elements of the one before.
+std::vector<UOp> three_kernels(const UOp& x, const UOp& y) {
+  const UOp a = contiguous(mul(x, reduce(Op::Add, x, {0})));
+  const UOp b = contiguous(add(y, reduce(Op::Max, a, {0})));
+  return {contiguous(sub(b, reduce(Op::Add, b, {0})))};
+}
+
+// Seconds of one of many repetitions, the best of several rounds.
+double seconds_each(int64_t repetitions, const std::function<void()>& action) {
+  return best_seconds([&] {
+           for (int64_t i = 0; i < repetitions; ++i) action();
+         }) /
+         static_cast<double>(repetitions);
+}
+
+// Layers of a net and the gradients of all weights: what a warm step asks for.
+std::vector<Tensor> layers(const std::vector<Tensor>& weights, const Tensor& x) {
+  Tensor h = x;
+  for (size_t i = 0; i + 1 < weights.size(); i += 2)
+    h = h + h.layernorm().matmul(weights[i]).relu().matmul(weights[i + 1]);
+  std::vector<Tensor> out = h.square().mean().gradient(weights);
+  out.push_back(h);
+  return out;
+}
+
+}  // namespace
+
+void bench_launches(Rows& rows) {
+  // Kernels of four elements take some nanoseconds.
+  CapturedStep step(three_kernels(numbers(4), numbers(4)));
+  step.run();
+  rows.push_back({"captured step of 3 kernels", seconds_each(1000, [&] { step.run(); }) * 1e6, "us",
+                  1, "goal", false});
+
+  const Tensor x = Tensor::rand({16}).realize(), y = Tensor::rand({16}).realize();
+  rows.push_back({"three small ops, seen before",
+                  seconds_each(1000, [&] { ((x + y) * x - y).realize(); }) * 1e6, "us", 3, "goal",
+                  false});
+
+  constexpr int64_t width = 128, count = 48;
+  std::vector<Tensor> weights;
+  for (int64_t i = 0; i < 2 * count; ++i)
+    weights.push_back((Tensor::randn({width, width}) * 0.05).realize().requires_grad());
+  const Tensor input = Tensor::randn({128, width}).realize();
+  Tensor::realize(layers(weights, input));
+  double whole = 1e9, kernels = 1e9;
+  for (int i = 0; i < 10; ++i) {
+    const std::vector<Tensor> values = layers(weights, input);  // the graph is made outside
+    reset_counters();
+    const double start = now_seconds();
+    Tensor::realize(values);
+    whole = std::min(whole, now_seconds() - start);
+    kernels = std::min(kernels, counters().run_seconds);
+  }
+  rows.push_back({"warm 48 layers and gradients", whole * 1e3, "ms", kernels * 1e3, "kernels",
+                  false, 1 / 1.05});
+}
+
+}  // namespace koine::bench
