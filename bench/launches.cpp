@@ -54,8 +54,10 @@ void bench_launches(Rows& rows) {
 
   constexpr int64_t width = 128, count = 48;
   std::vector<Tensor> weights;
-  for (int64_t i = 0; i < 2 * count; ++i)
-    weights.push_back((Tensor::randn({width, width}) * 0.05).realize().requires_grad());
+  for (int64_t i = 0; i < 2 * count; ++i) {
+    Tensor w = (Tensor::randn({width, width}) * 0.05).realize();
+    weights.push_back(w.requires_grad());
+  }
   const Tensor input = Tensor::randn({128, width}).realize();
   Tensor::realize(layers(weights, input));
   double whole = 1e9, kernels = 1e9;
