@@ -25,6 +25,32 @@ constexpr double cost_of_memory = 32;
 /// again.
 constexpr double cost_of_load = 4;
 
+// --- fusion: what may be repeated, what a kernel may hold
+// -----------------------------------------
+
+/// How much more than once a fold may be computed: what stands at the edges.
+constexpr double fold_repeated = 0.05;
+/// How often a sum may be computed, to once, that another sum goes on with in the same loops.
+constexpr double sum_continued = 1.5;
+/// Repeated operations, to each iteration of the loops, that nobody notices.
+constexpr double operations_unnoticed = 0.25;
+/// A fold within a fold of no more steps is as cheap in place.
+constexpr double most_nested_steps = 4096;
+/// A sum of products of fewer is fast without a register tile.
+constexpr double least_tiled_products = 1 << 15;
+
+/// A part of a join with fewer elements is copied: that costs less than a launch.
+constexpr double least_elements_of_a_part = 256;
+/// Parts of a join that are copied, each by a launch, before all are one kernel.
+constexpr int64_t most_copied_parts = 16;
+/// Rows in LOCAL memory, whose loops make the code of a kernel longer.
+constexpr int most_rows_of_a_kernel = 8;
+/// Buffers and Stores of a kernel that several were merged into.
+constexpr size_t most_merged_buffers = 32, most_merged_stores = 64;
+/// Kernels that are looked at for each buffer of one, and on a path between two, before they count
+/// as too far apart: so looking costs time that grows with the program alone.
+constexpr size_t most_neighbours = 8, most_kernels_on_a_path = 256;
+
 // --- kernels -------------------------------------------------------------------------------------
 
 /// Whether a node is an operation on values, and no arithmetic of places.
@@ -53,5 +79,8 @@ constexpr double most_operations_of_a_part = 8192;
 /// A reduce of so many elements a result, with no more results than these, becomes partial ones of
 /// so many parts.
 constexpr int64_t least_elements_to_split = 1 << 18, most_results_to_split = 32, split_parts = 64;
+/// An axis that is no multiple of the parts is cut where each has so many elements of it, and a run
+/// of so many in memory.
+constexpr double least_elements_of_a_cut = 8, least_run_of_a_cut = 256;
 
 }  // namespace koine

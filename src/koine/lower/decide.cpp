@@ -36,10 +36,6 @@ struct Held {
   int rows = 0;  // in LOCAL memory
   double row_bytes = 0;
 };
-// A copy of fewer costs less than a launch.
-constexpr double least_elements_of_a_part = 256;
-constexpr int64_t most_slices = 16;  // of parts that do not fold: each a launch
-constexpr int most_rows = 8;         // of a kernel, whose code would grow without bound
 
 class Decider {
  public:
@@ -119,7 +115,7 @@ class Decider {
     const bool many = has_many_parts(*join) && u.tag() == 0;
     if (!many &&
         (!std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
-         std::count_if(join->parts.begin(), join->parts.end(), std::not_fn(is_own)) > most_slices ||
+         std::count_if(join->parts.begin(), join->parts.end(), std::not_fn(is_own)) > most_copied_parts ||
          std::none_of(join->parts.begin(), join->parts.end(), is_own)))
       return false;
     for (const Join::Part& part : join->parts)
@@ -329,7 +325,7 @@ class Decider {
     if (several) return {};
     Held& kernel = held_[uses[0].kernel];
     if (row_in_kernel(u, uses)) {
-      if (kernel.rows == most_rows) return "its kernel holds rows enough";
+      if (kernel.rows == most_rows_of_a_kernel) return "its kernel holds rows enough";
     } else if (is_computed_too_often(facts_, u, uses)) {
       return "computed for more elements than it has";
     }

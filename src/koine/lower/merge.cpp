@@ -24,10 +24,6 @@
 namespace koine {
 namespace {
 
-constexpr size_t most_buffers = 32;
-constexpr size_t most_stores = 64;
-constexpr size_t most_looked_at = 256;  // kernels, when a path is looked for
-
 // A launch that may still change: a Kernel, and those that must run before.
 struct Draft {
   UOp ast;
@@ -177,13 +173,12 @@ class Merger {
  private:
   // Earlier kernels that this one reads from, or reads a buffer with; the latest first.
   std::vector<size_t> neighbours(size_t k) const {
-    constexpr size_t most = 8;
     std::vector<size_t> out;
     for (const UOp& b : kernels_[k].buffers) {
       const auto& list = readers_.at(b.node());
       size_t looked = 0;
       for (auto it = std::lower_bound(list.begin(), list.end(), k);
-           it != list.begin() && looked < most; ++looked)
+           it != list.begin() && looked < most_neighbours; ++looked)
         out.push_back(*--it);
     }
     std::sort(out.begin(), out.end(), std::greater<>());
@@ -201,7 +196,7 @@ class Merger {
     if (first == second || !nests_[first] || !nests_[second]) return;
     const Nest &a = *nests_[first], &b = *nests_[second];
     if (a.loops != b.loops || a.operations + b.operations > most_fused_operations ||
-        a.stores.size() + b.stores.size() > most_stores)
+        a.stores.size() + b.stores.size() > most_merged_stores)
       return;
     if (bytes_of(a.rows) + bytes_of(b.rows) > Target{}.row_bytes) return;
     if (!(kernels_[first].device() == kernels_[second].device())) return;
@@ -234,7 +229,7 @@ class Merger {
         if (g == source && k != user) return true;
         if (seen.insert(g).second) pending.push_back(g);
       }
-      return seen.size() > most_looked_at;
+      return seen.size() > most_kernels_on_a_path;
     };
     bool found = visit(user);
     while (!found && !pending.empty()) {
@@ -262,7 +257,7 @@ class Merger {
       if (fresh) out.buffers.push_back(buffer);
       renamed.emplace(p, with_slot(p, it->second));
     });
-    if (out.buffers.size() > most_buffers) return std::nullopt;
+    if (out.buffers.size() > most_merged_buffers) return std::nullopt;
     renumber_inner(first, second, renamed);
     const UOp second_ast = substitute(b.ast, renamed);
     std::optional<UOp> ast = forwarded(*nests_[first], second_ast, feeds);

@@ -8,16 +8,6 @@
 namespace koine {
 namespace {
 
-// A fold within a fold of no more steps is as cheap in place.
-constexpr double most_nested_steps = 4096;
-// A sum of products of fewer is fast without a register tile.
-constexpr double least_tiled_products = 1 << 15;
-// How much more than once a fold may be computed, or all of a sum that another goes on with: what
-// stands at the edges.
-constexpr double few_again = 0.05, some_again = 1.5;
-// Repeated operations, to each iteration of the loops, that nobody notices.
-constexpr double unnoticed = 0.25;
-
 double cost_without(const ValueFacts& facts, const UOp& u, const UOp& without) {
   const double elements = elements_of(u);
   return element_cost(u, [&](const UOp& n) {
@@ -31,7 +21,7 @@ double cost_without(const ValueFacts& facts, const UOp& u, const UOp& without) {
 bool is_summed_on(const ValueFacts& facts, const UOp& u, const Use& use) {
   const bool exact = facts.strict() && is_float(u.dtype());
   return use.in_window && u.as<ReduceArg>().op == Op::Add && !exact &&
-         times_computed(use) <= some_again * elements_of(u);
+         times_computed(use) <= sum_continued * elements_of(u);
 }
 
 // Whether most of what a value costs lies in one below that others read too: that one gets
@@ -90,7 +80,7 @@ std::string_view repeated(const ValueFacts& facts, const UOp& u, const Use& use)
     return "a reduce of reduces";
   if (distinct == iterations) return {};
   const double cost = element_cost(u, [&](const UOp& n) { return facts.in_memory(n); });
-  if (repeats > 1 && cost * distinct * (repeats - 1) > unnoticed * iterations)
+  if (repeats > 1 && cost * distinct * (repeats - 1) > operations_unnoticed * iterations)
     return "read under a loop it does not depend on";
   // Nothing is repeated (the loops it lacks are inside): but a reduce for few rows would leave
   // one thread with all of its work.
@@ -108,7 +98,7 @@ bool is_computed_too_often(const ValueFacts& facts, const UOp& u, const std::vec
   const double cost = surplus * cost_between_folds(facts, u);
   // A fold beside a condition, or among others, loses its register tile as well.
   if (u.is(Op::Reduce))
-    return surplus > few_again && cost > cost_of_load && !is_summed_on(facts, u, uses[0]);
+    return surplus > fold_repeated && cost > cost_of_load && !is_summed_on(facts, u, uses[0]);
   return cost > cost_of_memory && !is_dear_below(facts, u, surplus);
 }
 

@@ -23,7 +23,6 @@ bool divides(const UOp& size) { return size.is(Op::Const) && const_int(size) % s
 // The axis that is cut: one that has parts of equal size, or the first of which little is left over
 // and parts are long runs of memory.
 std::optional<size_t> axis_to_cut(const UOp& value, const Ints& axes) {
-  constexpr double least_part = 8, least_run = 256;
   std::optional<size_t> out;
   for (const int64_t axis : axes) {
     const auto at = static_cast<size_t>(axis);
@@ -32,7 +31,7 @@ std::optional<size_t> axis_to_cut(const UOp& value, const Ints& axes) {
     double run = part;
     for (size_t i = at + 1; i < value.rank(); ++i) run *= largest(value.dim(i));
     if (part >= 2 && divides(size)) return at;
-    if (!out && part >= least_part && run >= least_run) out = at;
+    if (!out && part >= least_elements_of_a_cut && run >= least_run_of_a_cut) out = at;
   }
   return out;
 }
