@@ -10,6 +10,7 @@
 #include "koine/lower/shared_products.hpp"
 #include "koine/lower/split.hpp"
 #include "koine/lower/validity.hpp"
+#include "koine/lower/work_bound.hpp"
 #include "koine/verify/verify.hpp"
 
 namespace koine {
@@ -36,7 +37,10 @@ UOp bufferized_program(const UOp& decided, const CompileOptions& how) {
 }
 
 UOp split_program(const UOp& bufferized, const CompileOptions& how) {
-  return shown(on_devices(without_unread(split(bufferized, how.strict))), "split", how);
+  const UOp out = on_devices(without_unread(split(bufferized, how.strict)));
+  if (how.verify >= 2) check_work(bufferized, out);
+  dump_stage("split", [&] { return to_text(out); });  // verified as it is planned
+  return out;
 }
 
 UOp merged_program(const UOp& split, const CompileOptions& how) {

@@ -1,0 +1,73 @@
+// The bound on work that deciding fusion promises (amendment C38), asserted from KOINE_VERIFY=2 on.
+#include "koine/lower/work_bound.hpp"
+#include "check.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/lower/bufferize.hpp"
+#include "koine/lower/rangeify.hpp"
+#include "koine/verify/verify.hpp"
+
+namespace koine::test {
+namespace {
+
+UOp argument(int64_t slot, const std::vector<int64_t>& shape) {
+  return UOp::make(Op::Param, {shape_of(shape)},
+                   BufferArg{slot, DType::Float32, Device("CPU"), AddrSpace::Global, ""});
+}
+UOp stored(const std::vector<int64_t>& shape, const UOp& value) {
+  return sink(std::vector<UOp>{store(argument(0, shape), value)});
+}
+
+// What the kernels of a program break of the bound; empty: nothing. `decided`: nothing is left to
+// decide, each value is computed where it is read.
+std::string broken(const UOp& program, bool decided) {
+  const UOp bufferized = bufferize(decided ? program : decided_program(program));
+  try {
+    check_work(bufferized, split_program(bufferized));
+  } catch (const VerifyError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+// (a b) c with nothing decided: a b is folded again for each column of c.
+TEST(work_bound, what_is_folded_again_and_again_is_refused) {
+  const auto product = [](const UOp& a, const UOp& b) {
+    const int64_t m = a.sizes()[0], k = a.sizes()[1], n = b.sizes()[1];
+    const UOp wide = shape_of({m, n, k});
+    return reshape(reduce(Op::Add,
+                          mul(expand(reshape(a, shape_of({m, 1, k})), wide),
+                              expand(reshape(permute(b, {1, 0}), shape_of({1, n, k})), wide)),
+                          {2}),
+                   shape_of({m, n}));
+  };
+  const UOp once = product(argument(1, {16, 200}), argument(2, {200, 24}));
+  const UOp program = stored({16, 100}, product(once, argument(3, {24, 100})));
+  EXPECT_EQ(broken(program, false), "");
+  const std::string problem = broken(program, true);
+  // 16 x 24 x 200 folds, a hundred times, beside 16 x 24 x 100.
+  for (const char* part : {"after split", "Reduce", "work is repeated", "fold 7718400 times",
+                           "once each take 115200", "7680000 times", "'output'"})
+    EXPECT_NE(problem.find(part), std::string::npos) << part << " in " << problem;
+}
+
+// So is dear work on values at places that overlap, and cheap work is not.
+TEST(work_bound, what_is_computed_again_and_again_is_refused) {
+  const auto program = [](int dear) {
+    UOp value = argument(1, {1000});
+    for (int i = 0; i < dear; ++i) value = UOp::make(Op::Sin, {add(value, value)});
+    const UOp table = reshape(value, shape_of({1, 1000})), wide = shape_of({100, 1000});
+    // Row i shows element (i + j) mod 1000 at j.
+    const UOp flat = reshape(expand(table, wide), shape_of({100000}));
+    const UOp moved = shrink(flat, shape_of({0}), shape_of({99 * 1001}));
+    return stored({99, 1001}, reshape(moved, shape_of({99, 1001})));
+  };
+  EXPECT_EQ(broken(program(1), false), "");
+  EXPECT_EQ(broken(program(40), false), "");
+  const std::string problem = broken(program(40), true);
+  for (const char* part : {"after split", "work is repeated", "compute", "'output'"})
+    EXPECT_NE(problem.find(part), std::string::npos) << part << " in " << problem;
+}
+
+}  // namespace
+}  // namespace koine::test
