@@ -81,6 +81,22 @@ TEST(patterns, classes_of_dtypes) {
       EXPECT_EQ(matches(any(0).of(c.pattern), constant_int(d, 1)), c.holds(d)) << dtype_name(d);
 }
 
+// A commutative op inside of a pattern keeps the first order that fits it (docs/rules.md).
+TEST(patterns, an_inner_order_is_not_taken_back) {
+  const UOp a = leaf({}, DType::Int32), b = bitcast(leaf({}, DType::UInt32), DType::Int32);
+  const Pat x = any(0), y = any(1);
+  const UOp sum = add(a, b);
+  ASSERT_TRUE(sum.src(0) == a);
+  for (const bool swapped : {false, true}) {
+    const auto times = [&](const UOp& other) {
+      return swapped ? mul(other, sum) : mul(sum, other);
+    };
+    EXPECT_TRUE(matches((x + y) * x, times(a)));
+    EXPECT_FALSE(matches((x + y) * x, times(b)));
+    EXPECT_TRUE(matches((y + x) * x, times(b)));
+  }
+}
+
 TEST(patterns, literals_are_constants_of_any_dtype_and_value) {
   EXPECT_TRUE(matches(Pat(3), number(3)));
   EXPECT_TRUE(matches(Pat(3), constant(DType::Float64, 3)));
