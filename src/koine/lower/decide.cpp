@@ -1,7 +1,6 @@
 #include "koine/lower/decide.hpp"
 
 #include <absl/container/flat_hash_map.h>
-#include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
 #include <functional>
@@ -17,30 +16,18 @@
 #include "koine/lower/cost.hpp"
 #include "koine/lower/joins.hpp"
 #include "koine/lower/picked_sum.hpp"
-#include "koine/lower/repeated_work.hpp"
+#include "koine/lower/reasons.hpp"
 #include "koine/lower/rows.hpp"
-#include "koine/lower/running.hpp"
-#include "koine/lower/scattered.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
 namespace {
 
-// What a kernel holds so far.
-struct Held {
-  bool assigns = false;           // it runs Stores of an assignment
-  size_t operations = 0;          // elementwise
-  const Node* product = nullptr;  // the one that has its register tile
-  std::optional<std::pair<const Node*, bool>>
-      running;   // the loop of its running folds, and its way
-  int rows = 0;  // in LOCAL memory
-  double row_bytes = 0;
-};
-
+// Walks the places that values are read at; `Reasons` says which values get memory.
 class Decider {
  public:
   Decider(const UOp& program, int64_t row_bytes, bool strict)
-      : program_(program), facts_(program, strict), most_row_bytes_(row_bytes) {
+      : program_(program), facts_(program, strict), reasons_(facts_, row_bytes, next_range_) {
     uses_.resize(facts_.order().size());
   }
 
@@ -80,13 +67,11 @@ class Decider {
       return;
     } else if (asks_for_buffer(u)) {
       uses = {open(u, u.node())};
-    } else if (const std::string_view reason = reason_for(u, uses); !reason.empty()) {
+    } else if (const std::string_view reason = reasons_.of(u, uses); !reason.empty()) {
       facts_.give_memory(u, reason);
       uses = {open(u, u.node())};
-    } else if (auto row = row_in_kernel(u, uses)) {
-      Held& kernel = held_[uses[0].kernel];
-      ++kernel.rows;
-      kernel.row_bytes += row->bytes;
+    } else if (auto row = reasons_.row(u, uses)) {
+      reasons_.holds(*row, uses[0].kernel);
       uses = where_rows_are_filled(u, row->axes, uses, next_range_);
       rows_.emplace(u.node(), std::move(*row));
     } else if (goes_to_local(u)) {
@@ -113,10 +98,10 @@ class Decider {
     const auto join = join_of(value);
     if (!join) return false;
     const bool many = has_many_parts(*join) && u.tag() == 0;
-    if (!many &&
-        (!std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
-         std::count_if(join->parts.begin(), join->parts.end(), std::not_fn(is_own)) > most_copied_parts ||
-         std::none_of(join->parts.begin(), join->parts.end(), is_own)))
+    if (!many && (!std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
+                  std::count_if(join->parts.begin(), join->parts.end(), std::not_fn(is_own)) >
+                      most_copied_parts ||
+                  std::none_of(join->parts.begin(), join->parts.end(), is_own)))
       return false;
     for (const Join::Part& part : join->parts)
       if (part.shown && facts_.reads_memory(part.shown)) return false;
@@ -155,7 +140,7 @@ class Decider {
           const Node* kernel = s.node();
           for (const auto& [other, use] : nests)
             if (other.src(0).device() == s.src(0).device()) kernel = use.kernel;
-          held_[kernel].assigns = true;
+          reasons_.assigns(kernel);
           same = nests.insert(nests.end(), {s, open(s.src(1), kernel)});
           same->second.stored = stores_on[s.src(0).device().name()] == 1 && s.src().size() == 2;
         }
@@ -193,7 +178,7 @@ class Decider {
     read(node, use.at_place(aligned(node, use.at)));
   }
   void read_from_memory(const UOp& node, std::string_view reason) {
-    if (!facts_.in_memory(node) && !asks_for_buffer(node)) wanted_.emplace(node.node(), reason);
+    if (!facts_.in_memory(node) && !asks_for_buffer(node)) reasons_.wants_memory(node, reason);
   }
 
   // The sources of a node that is computed at a place are read at these.
@@ -233,7 +218,7 @@ class Decider {
     Use body = use;
     body.loops = loops_around(use);
     body.in_window = false;
-    if (const auto scan = scan_in_kernel(u, use)) {
+    if (const auto scan = reasons_.scan(u, use)) {
       body.at[folded_axis(u)] = scan->entering;
       body.folded_on = true;
       return read(u.src(0), std::move(body));
@@ -295,107 +280,12 @@ class Decider {
     return at.empty() ? node : index(node, at);
   }
 
-  // --- decisions -----------------------------------------------------------------------------
-
-  // Why a node gets memory of its own; empty: it does not.
-  std::string_view reason_for(const UOp& u, const std::vector<Use>& uses) {
-    if (const auto wanted = wanted_.find(u.node()); wanted != wanted_.end()) return wanted->second;
-    if (!uses.empty() && is_join_of_many(u)) return join_of_many;
-    if (!is_elementwise(u.op()) && !u.is(Op::Reduce)) return {};
-    if (u.is(Op::Reduce))
-      for (const Use& use : uses)
-        if (!use.stored && is_scattered(facts_, u, use, next_range_)) return "a fold by index";
-    if (uses.empty() || !facts_.reads_memory(u)) return {};  // a shape, or a constant
-    if (u.is(Op::Reduce))
-      if (const std::string_view reason = broken_fold(u, uses[0]); !reason.empty()) return reason;
-    if (facts_.picks(u)) return {};
-    const bool several = std::any_of(uses.begin(), uses.end(),
-                                     [&](const Use& use) { return use.kernel != uses[0].kernel; });
-    if (several && (u.is(Op::Reduce) || cost_between_folds(facts_, u) >= cost_of_load))
-      return "several kernels read it";
-    // What is folded twice may be rounded in two ways.
-    if (u.is(Op::Reduce) && uses.size() > 1) return "a reduce read at several places";
-    for (const Use& use : uses) {
-      if (is_large_product(u, use) && !is_its_product(u, held_[use.kernel]))
-        return "a product beside another";
-      if (data_decides(use) && (u.is(Op::Reduce) || is_read_more_often_than_held(u, use)))
-        return "read at places that data decides";
-      if (const std::string_view reason = repeated(facts_, u, use); !reason.empty()) return reason;
-    }
-    if (several) return {};
-    Held& kernel = held_[uses[0].kernel];
-    if (row_in_kernel(u, uses)) {
-      if (kernel.rows == most_rows_of_a_kernel) return "its kernel holds rows enough";
-    } else if (is_computed_too_often(facts_, u, uses)) {
-      return "computed for more elements than it has";
-    }
-    return grown(u, kernel);
-  }
-
-  // What puts values together is looked at where it ends, not at each step of it.
-  bool is_join_of_many(const UOp& u) {
-    const bool goes_on = joining_.contains(u.node());
-    const bool joins = u.is(Op::Stack) || (u.is(Op::Where) && u.src(2).is(Op::Pad)) ||
-                       (u.is(Op::Add) && (u.src(0).is(Op::Pad) || u.src(1).is(Op::Pad)));
-    if (!joins || !facts_.reads_memory(u)) return false;
-    if (u.is(Op::Where)) joining_.insert(u.src(1).node());
-    if (u.is(Op::Add)) joining_.insert({u.src(0).node(), u.src(1).node()});
-    if (goes_on && facts_.consumers(u) == 1) return false;
-    const auto join = join_of(u);
-    return join && has_many_parts(*join) &&
-           std::none_of(join->parts.begin(), join->parts.end(), [&](const Join::Part& part) {
-             return part.shown && facts_.reads_memory(part.shown);
-           });
-  }
-
-  std::optional<Row> row_in_kernel(const UOp& u, const std::vector<Use>& uses) {
-    if (uses.empty()) return std::nullopt;
-    const Held& kernel = held_[uses[0].kernel];
-    if (kernel.running) return std::nullopt;
-    return row_of(facts_, u, uses, static_cast<double>(most_row_bytes_) - kernel.row_bytes);
-  }
-
-  std::optional<Scan> scan_in_kernel(const UOp& u, const Use& use) {
-    return held_[use.kernel].assigns ? std::nullopt : scan_at(facts_, u, use);
-  }
-
-  // A running fold goes on along the loop of its kernel, and of no second one.
-  std::string_view broken_fold(const UOp& u, const Use& use) {
-    if (use.folded_on) return "read by a running fold";
-    const auto scan = scan_in_kernel(u, use);
-    if (!scan)
-      return is_running_alone(facts_, u) ? "a running fold read elsewhere" : std::string_view();
-    const Dependence place(use);
-    for (const UOp& loop : use.loops)
-      if (!place.on(loop)) return "a running fold under a loop it does not depend on";
-    Held& kernel = held_[use.kernel];
-    if (kernel.rows > 0) return "a running fold beside a row";
-    const auto along = std::make_pair(scan->loop.node(), scan->down);
-    if (!kernel.running) kernel.running = along;
-    return *kernel.running == along ? std::string_view() : "a running fold beside another";
-  }
-
-  static bool is_its_product(const UOp& u, Held& kernel) {
-    if (kernel.product == nullptr) kernel.product = u.node();
-    return kernel.product == u.node();
-  }
-
-  // A long chain goes on in another kernel.
-  static std::string_view grown(const UOp& u, Held& kernel) {
-    if (!is_operation(u) || ++kernel.operations <= most_fused_operations) return {};
-    kernel.operations = 0;
-    return "its kernel is large enough";
-  }
-
   UOp program_;
   ValueFacts facts_;
-  std::vector<std::vector<Use>> uses_;                         // by number
-  absl::flat_hash_map<const Node*, std::string_view> wanted_;  // read as memory, and why
-  absl::flat_hash_map<const Node*, Row> rows_;
-  absl::flat_hash_map<const Node*, Held> held_;  // by kernel
-  absl::flat_hash_set<const Node*> joining_;     // a join may go on there
-  int64_t most_row_bytes_;
   int64_t next_range_ = 0;
+  Reasons reasons_;
+  std::vector<std::vector<Use>> uses_;  // by number
+  absl::flat_hash_map<const Node*, Row> rows_;
 };
 
 }  // namespace
