@@ -18,9 +18,9 @@
 namespace koine::test {
 namespace {
 
-constexpr AxisType all_types[] = {AxisType::Global,      AxisType::Local,  AxisType::Warp,
-                                  AxisType::Thread,      AxisType::Loop,   AxisType::Reduce,
-                                  AxisType::GroupReduce, AxisType::Upcast, AxisType::Unroll};
+constexpr AxisType all_types[] = {
+    AxisType::Global, AxisType::Local,       AxisType::Warp,   AxisType::Thread, AxisType::Loop,
+    AxisType::Reduce, AxisType::GroupReduce, AxisType::Upcast, AxisType::Unroll, AxisType::Lane};
 
 Tensor numbers(const Shape& shape, uint64_t salt) {
   std::mt19937_64 random(test_seed() + salt);
@@ -111,7 +111,8 @@ constexpr std::pair<std::string_view, std::string_view> allowed_targets[] = {
     {"REDUCE", "REDUCE GROUP_REDUCE UNROLL"},
     {"GROUP_REDUCE", "UNROLL"},
     {"UPCAST", ""},
-    {"UNROLL", ""}};
+    {"UNROLL", ""},
+    {"LANE", ""}};
 
 std::string targets_of(AxisType from) {
   for (const auto& [type, targets] : allowed_targets)
@@ -236,6 +237,7 @@ TEST(opts, spec_O1g_upcast_is_vectors_and_unroll_leaves_no_loop) {
 TEST(opts, spec_O1g_spec_amend_24_illegal_splits_name_the_legal_ones) {
   for (const AxisType from : all_types) {
     const UOp ast = kernel_with(from);
+    EXPECT_EQ(parse(to_text(ast)), ast);
     const std::string targets = targets_of(from);
     for (const AxisType to : all_types) {
       const Opt opt{OptOp::Split, 0, 2, to, false};

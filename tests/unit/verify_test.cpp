@@ -188,6 +188,7 @@ std::vector<Case> kernel_cases() {
       {k, with_range(loop(1, 1000000000, AxisType::Unroll)), Op::Range, 0, "at most 16384"},
       {k, with_range(range(1, variable("n", 1, 8), AxisType::Upcast)), Op::Range, 0, "a constant"},
       {k, with_range(loop(1, 1 << 20, AxisType::Thread)), Op::Range, 0, "65536"},
+      {k, with_range(loop(1, 8, AxisType::Lane)), Op::Range, -1, "the number of a lane"},
       {k, kernel(load(one())), Op::Load, 0, "a Load reads an element"},
       {k,
        kernel(UOp::make(Op::Load, {index(memory(1), {r})},

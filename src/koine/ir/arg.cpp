@@ -16,15 +16,16 @@ std::string_view addrspace_name(AddrSpace space) {
 }
 
 std::string_view axis_type_name(AxisType type) {
-  constexpr std::array<std::string_view, 9> names = {
-      "GLOBAL", "LOCAL", "WARP", "THREAD", "LOOP", "REDUCE", "GROUP_REDUCE", "UPCAST", "UNROLL"};
+  constexpr std::array<std::string_view, axis_type_count> names = {
+      "GLOBAL", "LOCAL",        "WARP",   "THREAD", "LOOP",
+      "REDUCE", "GROUP_REDUCE", "UPCAST", "UNROLL", "LANE"};
   return names[static_cast<size_t>(type)];
 }
 
 bool is_reduction(AxisType t) {
   return t == AxisType::Reduce || t == AxisType::GroupReduce || t == AxisType::Unroll;
 }
-char axis_letter(AxisType type) { return "glwtLRGur"[static_cast<size_t>(type)]; }
+char axis_letter(AxisType type) { return "glwtLRGurv"[static_cast<size_t>(type)]; }
 
 struct Device::Entry {
   std::string name;

@@ -22,14 +22,17 @@ enum class AxisType : uint8_t {
   Reduce,
   GroupReduce,
   Upcast,
-  Unroll
+  Unroll,
+  Lane  ///< the number of a lane, while Select takes vectors apart: in no kernel before or after
 };
+constexpr int axis_type_count = 10;
 
 /// Whether a Reduce folds Ranges of this type.
 bool is_reduction(AxisType type);
 std::string_view addrspace_name(AddrSpace space);
 std::string_view axis_type_name(AxisType type);
-/// The spec's letter of an axis type: g l w t L R G u r.
+/// The spec's letter of an axis type: g l w t L R G u r, and v of a
+/// lane.
 char axis_letter(AxisType type);
 
 /// An interned device such as "CPU" or "CPU:1", or several, such as "CPU,CPU:1". Number 0 is left

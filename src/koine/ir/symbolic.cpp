@@ -20,13 +20,16 @@ struct Term {
 // Sorted by compare_factors, no zero coefficients. Few and short: they live on the stack.
 using Polynomial = absl::InlinedVector<Term, 4>;
 
-// Deterministic order of atoms: Ranges by axis id first, then everything else by content.
+// Deterministic order of atoms: Ranges by axis id first, the number of a lane after the loops
+// around it, then everything else by content.
 bool atom_less(const UOp& a, const UOp& b) {
   if (a == b) return false;
   const bool x = a.is(Op::Range), y = b.is(Op::Range);
   if (x != y) return x;
   if (x) {
     const RangeArg &p = a.as<RangeArg>(), &q = b.as<RangeArg>();
+    const bool s = p.type == AxisType::Lane, t = q.type == AxisType::Lane;
+    if (s != t) return t;
     if (p.id != q.id) return p.id < q.id;
   }
   return a.hash() != b.hash() ? a.hash() < b.hash() : a.id() < b.id();

@@ -261,7 +261,7 @@ class LineParser {
       case Op::Range: {
         const auto id = number<int64_t>();
         const std::string_view w = word();
-        for (int t = 0; t < 9; ++t)
+        for (int t = 0; t < axis_type_count; ++t)
           if (axis_type_name(static_cast<AxisType>(t)) == w)
             return RangeArg{id, static_cast<AxisType>(t)};
         fail("unknown axis type");

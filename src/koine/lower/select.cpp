@@ -16,8 +16,6 @@
 namespace koine {
 namespace {
 
-constexpr int64_t lane_range_id = int64_t{1} << 50;
-
 // Takes shaped values apart. A value of shape (a, b, ..., n) becomes a*b*... pieces, each a scalar
 // (the same in all lanes) or a vector of n lanes. Index expressions stay scalar as long as they
 // can: the lane number is a Range symbol in them until a vector is really needed.
@@ -37,7 +35,7 @@ class Devectorizer {
     for (const UOp& u : order)
       if (is_value(u) && rank_ > 0 && u.rank() == rank_)
         lanes_ = std::max(lanes_, const_int(u.dim(rank_ - 1)));
-    lane_ = range(lane_range_id, index_const(lanes_), AxisType::Upcast);
+    lane_ = range(0, index_const(lanes_), AxisType::Lane);
     for (const UOp& u : order) {
       // Shape operands are not values.
       if (u.is(Op::Stack)) continue;

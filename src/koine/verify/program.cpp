@@ -194,6 +194,8 @@ const std::vector<Demand>& memory_part() {
       {ops({Op::Buffer}),
        "a Buffer of a kernel is a register, or LOCAL with a constant size of at most 256 KiB",
        check_buffer},
+      {ops({Op::Range}), "a LANE Range is the number of a lane while Select takes vectors apart",
+       [](const UOp& u, const Facts&) { return unless(u.as<RangeArg>().type != AxisType::Lane); }},
       {ops({Op::Range}),
        "a Range goes from 0 to a bound of at least 0; what becomes shape or threads has a constant "
        "one of at most 16384 and 65536",
