@@ -95,19 +95,24 @@ void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
   });
 }
 
-// Of a graph that is kept for its leaves: the parts that lead to none become the memory they were
+// Of graphs that are kept for their leaves: the parts that lead to none become the memory they were
 // computed into. A running sum of losses does not hold on to all the steps before.
-UOp without_old_parts(const UOp& graph, const std::unordered_set<UOp>& reach) {
+std::vector<UOp> without_old_parts(const std::vector<UOp>& graphs,
+                                   const std::unordered_set<UOp>& reach) {
+  if (graphs.empty() || reach.empty()) return graphs;
   Substitution known;
-  toposort(graph, [&](const UOp& u) {
-    if (reach.contains(u) || u.is(Op::Buffer)) return true;
+  const UOp all = sink(graphs);
+  toposort(all, [&](const UOp& u) {
+    if (reach.contains(u) || u.is(Op::Buffer) || u == all) return true;
     const UOp buffer = realized_buffer(u);
     if (!buffer) return true;
     known.emplace(u, buffer);
     if (!storage::past(buffer)) note_graph(buffer, {u});
     return false;
   });
-  return known.empty() ? graph : substitute(graph, known);
+  if (known.empty()) return graphs;
+  const UOp out = substitute(all, known);
+  return {out.src().begin(), out.src().end()};
 }
 
 }  // namespace
@@ -213,7 +218,13 @@ void Tensor::History::settle(const Storages& storages, const std::vector<UOp>& v
     nodes.insert(s->current);
   }
   const auto reach = nodes.empty() ? std::unordered_set<UOp>() : reaching(sink(values), nodes);
+  std::vector<UOp> lead;  // to leaves, as long as there is one
+  for (const UOp& value : values)
+    if (reach.contains(value)) lead.push_back(value);
+  const std::vector<UOp> kept = without_old_parts(lead, reach);
+  size_t next = 0;
   for (size_t i = 0; i < storages.size(); ++i) {
+    const UOp graph = reach.contains(values[i]) ? kept[next++] : UOp();
     Storage& s = *storages[i];
     const std::lock_guard lock(s.mutex);
     if (!(s.current == values[i])) continue;
@@ -222,8 +233,8 @@ void Tensor::History::settle(const Storages& storages, const std::vector<UOp>& v
       if (graphs == Graphs::Drop) s.graph = {};
       continue;
     }
-    if (!s.requires_grad && reach.contains(values[i])) {
-      set_current(s, without_old_parts(values[i], reach));
+    if (!s.requires_grad && graph) {
+      set_current(s, graph);
       if (!(s.current == values[i])) storage::set_result(s.current, buffers[i]);
       continue;
     }
