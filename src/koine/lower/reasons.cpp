@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "koine/lower/cost.hpp"
+#include "koine/lower/joins.hpp"
 #include "koine/lower/repeated_work.hpp"
 #include "koine/lower/scattered.hpp"
 
