@@ -212,9 +212,17 @@ int64_t test_cases(int64_t usual) {
   const char* text = std::getenv("KOINE_TEST_CASES");
   if (text != nullptr) return std::strtoll(text, nullptr, 10);
 #ifdef KOINE_SANITIZED
-  return std::max<int64_t>(usual / 20, 20);
+  return std::min(usual, std::max<int64_t>(usual / 20, 20));
 #else
-  return options().verify < 3 ? usual : std::max<int64_t>(usual / 5, 20);
+  return options().verify < 3 ? usual : std::min(usual, std::max<int64_t>(usual / 5, 20));
+#endif
+}
+
+std::vector<int64_t> device_counts() {
+#ifdef KOINE_SANITIZED
+  return {3};
+#else
+  return options().verify < 3 ? std::vector<int64_t>{2, 3, 4, 8} : std::vector<int64_t>{3};
 #endif
 }
 

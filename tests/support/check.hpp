@@ -78,4 +78,8 @@ uint64_t test_seed();
 /// where every stage of every program is run (KOINE_VERIFY=3).
 int64_t test_cases(int64_t usual);
 
+/// The numbers of devices that programs over several run on; one where sanitizers or the check of
+/// each stage make them dear.
+std::vector<int64_t> device_counts();
+
 }  // namespace koine::test

@@ -31,9 +31,6 @@ std::string devices(int64_t n, const std::string& kind = "CPU") {
   for (int64_t i = 1; i < n; ++i) out += "," + kind + ":" + std::to_string(i);
   return out;
 }
-std::vector<int64_t> counts() {
-  return options().verify < 3 ? std::vector<int64_t>{2, 3, 4, 8} : std::vector<int64_t>{3};
-}
 
 struct Case {
   int64_t n;
@@ -47,7 +44,7 @@ struct Case {
 void on_all(const std::function<void(const Case&)>& check) {
   std::mt19937_64 random(test_seed());
   in_both_modes([&] {
-    for (const int64_t n : counts())
+    for (const int64_t n : device_counts())
       for (const char* kind : {"CPU", "INTERP"})
         for (const DType dtype : {DType::Float32, DType::Int32}) {
           const Case c{n, devices(n, kind), dtype, random};
@@ -368,7 +365,7 @@ TEST(collectives, spec_N7_a_reduce_over_the_split_axis_is_an_all_reduce) {
   o.strict = false;
   const OptionScope scope(o);
   for (const char* kind : {"CPU", "INTERP"})
-    for (const int64_t n : counts())
+    for (const int64_t n : device_counts())
       for (const int64_t m : {int64_t{5}, int64_t{24 * 20}, int64_t{24 * 20 + 1}})
         for (const Fold fold : {Fold::Add, Fold::Max}) {
           const Case c{n, devices(n, kind), DType::Float32, random};
@@ -415,7 +412,7 @@ TEST(collectives, spec_N6_a_sum_that_is_scattered_again_is_a_reduce_scatter) {
   Options o = options();
   o.strict = false;
   const OptionScope scope(o);
-  for (const int64_t n : counts())
+  for (const int64_t n : device_counts())
     for (const int64_t m : {n, 50 * n})
       for (const Fold fold : {Fold::Add, Fold::Max}) {
         const Case c{n, devices(n), DType::Float32, random};
@@ -483,7 +480,7 @@ TEST(collectives, folds_of_many_shapes_go_in_chunks) {
 TEST(collectives, spec_N7_a_strict_sum_gathers_its_operand) {
   const OptionScope scope(strict_options());
   std::mt19937_64 random(test_seed());
-  for (const int64_t n : counts()) {
+  for (const int64_t n : device_counts()) {
     const Case c{n, devices(n), DType::Float32, random};
     const Array x = numbers(c, {2 * n, 300});
     const Tensor parts = placed(x, c.where), one = placed(x, "CPU");
@@ -504,7 +501,7 @@ TEST(collectives, spec_N7_a_strict_sum_gathers_its_operand) {
 
 TEST(collectives, spec_N7_forms_written_by_hand_are_found) {
   std::mt19937_64 random(test_seed());
-  for (const int64_t n : {2, 3, 4, 8}) {
+  for (const int64_t n : device_counts()) {
     const Device all(devices(n));
     const int64_t s = 2 * n;
     const auto leaf_on = [&](int64_t size, const std::string& where) {
@@ -627,7 +624,7 @@ TEST(collectives, spec_N7_layers_in_parts_sum_once_there_and_once_back) {
   Options o = options();
   o.strict = false;
   const OptionScope scope(o);
-  for (const int64_t n : {2, 3, 4, 8}) {
+  for (const int64_t n : device_counts()) {
     const std::string where = devices(n);
     const Tensor x = small({16, 6}, 1).shard(where).clone().realize();
     const Tensor a = small({6, 24}, 2).shard(where, 1).clone().realize();
@@ -693,7 +690,7 @@ std::vector<Form> differentiable(int64_t n) {
 }  // namespace
 
 TEST(collectives, spec_N7_gradients_go_through_all_seven) {
-  for (const int64_t n : options().verify < 3 ? std::vector<int64_t>{2, 3} : counts())
+  for (const int64_t n : options().verify < 3 ? std::vector<int64_t>{2, 3} : device_counts())
     for (const Form& form : differentiable(n)) {
       SCOPED_TRACE(std::string(form.name) + " on " + devices(n));
       check_gradient([&](const Tensor& x) { return form.spread(x, devices(n)).square().to("CPU"); },
@@ -704,7 +701,7 @@ TEST(collectives, spec_N7_gradients_go_through_all_seven) {
 TEST(collectives, spec_N7_gradients_are_those_of_one_device) {
   in_both_modes([] {
     for (const char* kind : {"CPU", "INTERP"})
-      for (const int64_t n : counts())
+      for (const int64_t n : device_counts())
         for (const Form& form : differentiable(n)) {
           SCOPED_TRACE(std::string(form.name) + " on " + devices(n, kind));
           std::vector<double> values;  // small whole numbers: exact in any order, with ties

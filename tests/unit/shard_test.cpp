@@ -384,8 +384,7 @@ void expect_training_of_one_device(Parallel parallel) {
   in_both_modes([&] {
     for (const bool adam : {false, true}) {
       const Training one = train("CPU", adam, DType::Float64, parallel);
-      for (const int64_t n :
-           options().verify < 3 ? std::vector<int64_t>{2, 3, 4, 8} : std::vector<int64_t>{3}) {
+      for (const int64_t n : device_counts()) {
         SCOPED_TRACE(devices(n) + (adam ? ", Adam" : ", SGD"));
         expect_equal_training(one, train(devices(n), adam, DType::Float64, parallel));
       }
