@@ -43,13 +43,10 @@ struct Program {
     const auto it = params.find(static_cast<int64_t>(input));
     return it == params.end() ? UOp() : it->second;
   }
-  // A further argument, as a Param.
-  UOp add(const UOp& argument, const UOp& param_like) {
+  // A further argument, as a Param beside another.
+  UOp add(const UOp& argument, const UOp& beside) {
     arguments.push_back(argument);
-    const auto slot = static_cast<int64_t>(arguments.size()) - 1;
-    return argument.device().count() > 1 || param_like.device()
-               ? param_for(slot, argument)
-               : param(slot, param_like.shape(), param_like.dtype());
+    return argument_param(static_cast<int64_t>(arguments.size()) - 1, argument, beside);
   }
   std::vector<UOp> called(const std::vector<UOp>& values) const {
     const UOp call = function_of_used(values, arguments, Resolve::Substitute);
@@ -350,40 +347,39 @@ Tensor jacobian(const Function& f, const Tensors& inputs, bool is_forward, Where
 
 // --- rules of the user's -------------------------------------------------------------------------
 
-std::string known_vjp(const std::string& name, std::function<Tensors(const CallGradient&)> rule) {
-  KOINE_REQUIRE(rule, Value, "custom_vjp: '{}' is given no rule", name);
-  CustomRule made;
-  made.vjp = [rule = std::move(rule)](const CustomRule::Given& given) {
+namespace {
+
+// A rule over tensors as one over nodes.
+template <class Call>
+auto over_nodes(std::function<Tensors(const Call&)> rule) {
+  return [rule = std::move(rule)](const CustomRule::Given& given) {
     return uops_or_null(
         rule({tensors(given.arguments), tensors(given.results), tensors(given.moved)}));
   };
-  return register_custom_rule(name, std::move(made));
+}
+
+}  // namespace
+
+std::string known_vjp(const std::string& name, std::function<Tensors(const CallGradient&)> rule) {
+  KOINE_REQUIRE(rule, Value, "custom_vjp: '{}' is given no rule", name);
+  return register_custom_rule(name, {.vjp = over_nodes(std::move(rule)), .jvp = {}});
 }
 
 std::string known_jvp(const std::string& name, std::function<Tensors(const CallTangent&)> rule) {
   KOINE_REQUIRE(rule, Value, "custom_jvp: '{}' is given no rule", name);
-  CustomRule made;
-  made.jvp = [rule = std::move(rule)](const CustomRule::Given& given) {
-    return uops_or_null(
-        rule({tensors(given.arguments), tensors(given.results), tensors(given.moved)}));
-  };
-  return register_custom_rule(name, std::move(made));
+  return register_custom_rule(name, {.vjp = {}, .jvp = over_nodes(std::move(rule))});
 }
 
 Tensors with_rule(const std::string& rule, const Function& f, const Tensors& inputs, Where where) {
-  const std::vector<UOp> given = uops(inputs);
-  const Traced traced = trace_function(
-      [&](const std::vector<UOp>& params) { return uops(f(tensors(params))); }, given, where);
-  for (const UOp& value : traced.captured)
-    KOINE_REQUIRE(!is_float(value.dtype()), Value,
+  const Program program = program_of(f, uops(inputs), where);
+  for (size_t k = program.inputs; k < program.arguments.size(); ++k)
+    KOINE_REQUIRE(!is_float(program.arguments[k].dtype()), Value,
                   "'{}': the function uses a tensor of shape {} that is none of its arguments, so "
                   "its rule gives it no gradient: make it an argument, or detach() it",
-                  rule.substr(0, rule.rfind(' ')), shape_text(value));
-  std::vector<UOp> arguments = given;
-  arguments.insert(arguments.end(), traced.captured.begin(), traced.captured.end());
-  const UOp call = custom_function(traced.body, arguments, rule);
+                  rule.substr(0, rule.rfind(' ')), shape_text(program.arguments[k]));
+  const UOp call = custom_function(tuple(program.results), program.arguments, rule);
   Tensors out;
-  for (size_t k = 0; k < traced.body.src().size(); ++k)
+  for (size_t k = 0; k < program.results.size(); ++k)
     out.emplace_back(get_tuple(call, static_cast<int64_t>(k)));
   return out;
 }

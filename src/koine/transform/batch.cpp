@@ -11,12 +11,7 @@
 namespace koine {
 namespace {
 
-std::vector<UOp> with_examples(const ForwardStep& s, const UOp& shape) {
-  std::vector<UOp> dims{s.examples};
-  dims.insert(dims.end(), shape.src().begin(), shape.src().end());
-  return dims;
-}
-UOp shape_of_all(const ForwardStep& s) { return stack(with_examples(s, s.node.shape())); }
+UOp shape_of_all(const ForwardStep& s) { return shape_for_each(s.node, s.examples); }
 
 // What a source carries; of one that is equal in all examples, as often as there are.
 UOp carried_or_repeated(const ForwardStep& s, size_t k) {

@@ -8,6 +8,8 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/transform/compose.hpp"
+#include "koine/transform/forward.hpp"
 
 namespace koine {
 namespace {
@@ -41,12 +43,6 @@ std::string arguments_text(std::span<const UOp> arguments) {
   for (const UOp& a : arguments)
     out += fmt::format("{}{} {}", out.empty() ? "" : ", ", dtype_name(a.dtype()), shape_text(a));
   return out;
-}
-
-UOp zeros(const UOp& like) {
-  const UOp zero = constant_int(like.dtype(), 0);
-  const Ints ones(like.rank(), 1);
-  return like.is_scalar() ? zero : expand(reshape(zero, shape_of(ones)), like.shape());
 }
 
 }  // namespace
@@ -83,14 +79,13 @@ std::vector<UOp> call_for_examples(const UOp& call, const std::vector<UOp>& carr
                 name, out.size(), results);
   for (size_t k = 0; k < results; ++k) {
     const UOp one = get_tuple(call, static_cast<int64_t>(k));
-    std::vector<UOp> dims{examples};
-    for (size_t d = 0; d < one.rank(); ++d) dims.push_back(one.dim(d));
-    KOINE_REQUIRE(out[k] && out[k].dtype() == one.dtype() && out[k].shape() == stack(dims), Value,
-                  "vmap: the rule of '{}' gives {} of shape {} for result {}, which is {} of shape "
-                  "{} in each of {} examples",
-                  name, out[k] ? dtype_name(out[k].dtype()) : "nothing",
-                  out[k] ? shape_text(out[k]) : "()", k, dtype_name(one.dtype()), shape_text(one),
-                  dim_text(examples));
+    KOINE_REQUIRE(
+        out[k] && out[k].dtype() == one.dtype() && out[k].shape() == shape_for_each(one, examples),
+        Value,
+        "vmap: the rule of '{}' gives {} of shape {} for result {}, which is {} of shape "
+        "{} in each of {} examples",
+        name, out[k] ? dtype_name(out[k].dtype()) : "nothing", out[k] ? shape_text(out[k]) : "()",
+        k, dtype_name(one.dtype()), shape_text(one), dim_text(examples));
   }
   return out;
 }
@@ -108,7 +103,7 @@ std::vector<UOp> call_vjp(const UOp& call, const std::vector<UOp>& cotangents) {
   for (size_t k = 0; k < results_of(call.src(0)).size(); ++k) {
     given.results.push_back(get_tuple(call, static_cast<int64_t>(k)));
     const bool known = k < cotangents.size() && cotangents[k];
-    given.cotangents.push_back(known ? cotangents[k] : zeros(given.results.back()));
+    given.cotangents.push_back(known ? cotangents[k] : filled_like(given.results.back(), 0));
   }
   std::vector<UOp> out = (*rule)(given);
   KOINE_REQUIRE(out.size() == arguments.size(), Value,

@@ -22,12 +22,6 @@ bool none_of(std::span<const UOp> values) {
   return std::none_of(values.begin(), values.end(), [](const UOp& v) { return bool(v); });
 }
 
-UOp shape_for_each(const UOp& value, const UOp& examples) {
-  std::vector<UOp> dims{examples};
-  for (size_t k = 0; k < value.rank(); ++k) dims.push_back(value.dim(k));
-  return stack(dims);
-}
-
 class Forward {
  public:
   explicit Forward(UOp examples) : examples_(std::move(examples)) {}
@@ -141,6 +135,12 @@ std::vector<UOp> tangents(std::span<const UOp> outputs, std::span<const UOp> inp
 std::vector<UOp> batched(std::span<const UOp> outputs, std::span<const UOp> inputs,
                          std::span<const UOp> of_inputs, const UOp& examples) {
   return Forward(examples).run(outputs, inputs, of_inputs);
+}
+
+UOp shape_for_each(const UOp& value, const UOp& examples) {
+  std::vector<UOp> dims{examples};
+  for (size_t k = 0; k < value.rank(); ++k) dims.push_back(value.dim(k));
+  return stack(dims);
 }
 
 UOp for_each_example(const UOp& value, const UOp& examples) {

@@ -19,6 +19,8 @@ std::vector<UOp> tangents(std::span<const UOp> outputs, std::span<const UOp> inp
 std::vector<UOp> batched(std::span<const UOp> outputs, std::span<const UOp> inputs,
                          std::span<const UOp> of_inputs, const UOp& examples);
 
+/// The shape of the values of all examples, where `value` is that of one.
+UOp shape_for_each(const UOp& value, const UOp& examples);
 /// A value that is equal in all examples, once for each.
 UOp for_each_example(const UOp& value, const UOp& examples);
 

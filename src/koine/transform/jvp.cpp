@@ -138,6 +138,7 @@ ForwardCell jvp_cell(Op op) {
   }
   // Where reverse mode has nothing to do, or refuses, so has forward mode.
   const VjpCell reverse = vjp_cell(op);
+  if (reverse.rule() != nullptr) return C::refused("it has a rule for cotangents alone");
   return reverse.is_refused() ? C::refused(reverse.words()) : C::nothing(reverse.words());
 }
 
