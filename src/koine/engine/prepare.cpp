@@ -226,9 +226,9 @@ std::vector<UOp> with_results(const std::vector<UOp>& values, const std::string&
   return {out.src().begin(), out.src().end()};
 }
 
-std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, const Skeleton& skeleton,
+std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, Skeleton& skeleton,
                                         bool checks) {
-  RequestKey key{skeleton.words, skeleton.hash};
+  RequestKey key{std::move(skeleton.words), skeleton.hash};
   const CompileOptions how = compile_options();
   add_options(key, checks, how);
   if (auto known = prepared_cache().find(key)) return known;

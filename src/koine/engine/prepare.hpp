@@ -43,8 +43,8 @@ struct Prepared {
 };
 
 /// Stages 1 to 8 for distinct values, or what was prepared for a request that looked the same; with
-/// `checks` or without.
-std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, const Skeleton& skeleton,
+/// `checks` or without. Takes the words out of the skeleton.
+std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, Skeleton& skeleton,
                                         bool checks);
 /// Whether a Buffer stands for a value once it has been computed. What is asked of many values of
 /// one graph looks at each node once; nodes that were seen must stay.

@@ -26,9 +26,11 @@ int64_t class_of(int64_t bytes) {
   return (size + unit - 1) / unit * unit;
 }
 
+// Asked once: it is a system call, which costs as much as a small allocation.
 int64_t physical_memory() {
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  static const int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
+                               static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
 }
 
 // Behind a block: the last lanes of a vector that is open in part may lie there. They touch

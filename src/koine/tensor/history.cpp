@@ -1,4 +1,6 @@
 // How values were computed: what a gradient may be asked for, and what is refused.
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -8,6 +10,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/node_map.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
 #include "koine/transform/function.hpp"
@@ -31,36 +34,66 @@ bool may_pass(const UOp& u) { return is_float(u.dtype()) || u.dtype() == DType::
 
 bool is_marked_leaf(const UOp& u) { return u.is(Op::Detach) && u.tag() != 0; }
 
-// The nodes that a gradient may be asked through, in order.
-NodeList passable(const UOp& root) {
-  return toposort(root, [](const UOp& u) {
-    return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || is_marked_leaf(u));
-  });
+// Whether a gradient may be asked through a node.
+bool is_passable(const UOp& u) {
+  return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || is_marked_leaf(u));
 }
 
-std::unordered_set<UOp> reaching(const UOp& root, const std::unordered_set<UOp>& leaves) {
-  std::unordered_set<UOp> out;
-  for (const UOp& u : passable(root)) {
-    bool reach = leaves.contains(u);
-    for (const UOp& s : u.src()) reach = reach || out.contains(s);
-    if (reach) out.insert(u);
+// The nodes that a gradient may be asked through, in order.
+NodeList passable(const UOp& root) { return toposort(root, is_passable); }
+
+// Which nodes of a graph lead to leaves. Each realize asks, so it is one walk without more.
+class Reaching {
+ public:
+  Reaching() = default;
+  Reaching(UOp root, const std::unordered_set<UOp>& leaves) : root_(std::move(root)) {
+    std::vector<std::pair<const Node*, size_t>> stack;
+    auto enter = [&](const UOp& u) {
+      if (!is_passable(u) || leads_.contains(u.node())) return;
+      leads_.set(u.node(), leaves.contains(u));
+      stack.emplace_back(u.node(), 0);
+    };
+    enter(root_);
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      const std::span<const UOp> sources = sources_outside_body(Borrowed(node));
+      if (next < sources.size()) {
+        enter(sources[next++]);
+        continue;
+      }
+      bool& leads = leads_[node];
+      for (const UOp& s : sources) leads = leads || contains(s);
+      any_ = any_ || leads;
+      stack.pop_back();
+    }
   }
-  return out;
-}
+
+  bool contains(const UOp& u) const {
+    const bool* leads = leads_.find(u.node());
+    return leads != nullptr && *leads;
+  }
+  bool empty() const { return !any_; }
+
+ private:
+  UOp root_;
+  NodeMap<bool> leads_;
+  bool any_ = false;
+};
 
 constexpr size_t most_sources = 256;
 
 // Adds to `past` the nodes of a graph that a gradient may be asked for, with those that memory
 // below was computed from. A graph of constants alone adds none.
 void add_sources(storage::Past& past, const UOp& graph) {
-  std::vector<UOp> stack{graph};
-  std::unordered_set<UOp> seen;
+  absl::InlinedVector<const Node*, 16> stack{graph.node()};
+  NodeNumbers seen;
   std::vector<uint64_t> ids;
   bool depends = false;
   while (!stack.empty()) {
-    const UOp u = stack.back();
+    const Borrowed borrowed(stack.back());
+    const UOp& u = borrowed;
     stack.pop_back();
-    if (!seen.insert(u).second) continue;
+    if (!seen.add(u.node()).second) continue;
     if (seen.size() > most_sources) {
       past.too_many = true;
       return;
@@ -73,7 +106,7 @@ void add_sources(storage::Past& past, const UOp& graph) {
     }
     if (u.is(Op::Detach)) continue;
     for (size_t i = u.is(Op::Function) || u.is(Op::Call) ? 1 : 0; i < u.src().size(); ++i)
-      if (may_pass(u.src(i))) stack.push_back(u.src(i));
+      if (may_pass(u.src(i))) stack.push_back(u.src(i).node());
   }
   if (!depends) return;
   ids.insert(ids.end(), past.sources.begin(), past.sources.end());
@@ -98,7 +131,7 @@ void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
 // Of graphs that are kept for their leaves: the parts that lead to none become the memory they were
 // computed into. A running sum of losses does not hold on to all the steps before.
 std::vector<UOp> without_old_parts(const std::vector<UOp>& graphs,
-                                   const std::unordered_set<UOp>& reach) {
+                                   const Reaching& reach) {
   if (graphs.empty() || reach.empty()) return graphs;
   Substitution known;
   const UOp all = sink(graphs);
@@ -161,7 +194,7 @@ bool Tensor::History::reaches_leaf(const std::vector<UOp>& values) {
     const std::lock_guard lock(s->mutex);
     nodes.insert(s->current);
   }
-  return !nodes.empty() && !reaching(sink(values), nodes).empty();
+  return !nodes.empty() && !Reaching(sink(values), nodes).empty();
 }
 
 // --- computing -----------------------------------------------------------------------------------
@@ -217,7 +250,7 @@ void Tensor::History::settle(const Storages& storages, const std::vector<UOp>& v
     const std::lock_guard lock(s->mutex);
     nodes.insert(s->current);
   }
-  const auto reach = nodes.empty() ? std::unordered_set<UOp>() : reaching(sink(values), nodes);
+  const Reaching reach = nodes.empty() ? Reaching() : Reaching(sink(values), nodes);
   std::vector<UOp> lead;  // to leaves, as long as there is one
   for (const UOp& value : values)
     if (reach.contains(value)) lead.push_back(value);
@@ -259,7 +292,8 @@ void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs)
     values.push_back(storages.back()->current);
   }
   if (values.empty()) return;
-  require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
+  if (is_tracing())
+    require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
   try {
     settle(storages, values, koine::realize(values), graphs);
   } catch (...) {
