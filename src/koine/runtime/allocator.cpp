@@ -28,8 +28,8 @@ int64_t class_of(int64_t bytes) {
 
 // Asked once: it is a system call, which costs as much as a small allocation.
 int64_t physical_memory() {
-  static const int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
-                               static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  static const int64_t bytes =
+      static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
   return bytes;
 }
 

@@ -1,4 +1,5 @@
 // How values were computed: what a gradient may be asked for, and what is refused.
+#include <absl/container/flat_hash_set.h>
 #include <absl/container/inlined_vector.h>
 
 #include <algorithm>
@@ -86,14 +87,14 @@ constexpr size_t most_sources = 256;
 // below was computed from. A graph of constants alone adds none.
 void add_sources(storage::Past& past, const UOp& graph) {
   absl::InlinedVector<const Node*, 16> stack{graph.node()};
-  NodeNumbers seen;
+  absl::flat_hash_set<const Node*> seen;
   std::vector<uint64_t> ids;
   bool depends = false;
   while (!stack.empty()) {
     const Borrowed borrowed(stack.back());
     const UOp& u = borrowed;
     stack.pop_back();
-    if (!seen.add(u.node()).second) continue;
+    if (!seen.insert(u.node()).second) continue;
     if (seen.size() > most_sources) {
       past.too_many = true;
       return;
@@ -101,7 +102,10 @@ void add_sources(storage::Past& past, const UOp& graph) {
     if (is_float(u.dtype())) ids.push_back(u.id());
     depends = depends || u.is(Op::Buffer) || u.is(Op::Param) || (is_marked_leaf(u) && u != graph);
     if (const auto below = storage::past(u)) {
-      past.too_many = past.too_many || below->too_many;
+      if (below->too_many) {
+        past.too_many = true;
+        return;
+      }
       ids.insert(ids.end(), below->sources.begin(), below->sources.end());
     }
     if (u.is(Op::Detach)) continue;
@@ -120,7 +124,10 @@ void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
   storage::Past added;
   for (const UOp& graph : graphs) add_sources(added, graph);
   if (!added.too_many && added.sources.empty()) return;
-  added.clock = new_buffer(shape_of({}), DType::Float32, {}).id();
+  // Memory that was made for a value is younger than all that the value is computed from.
+  const bool made = std::all_of(graphs.begin(), graphs.end(),
+                                [&](const UOp& graph) { return graph.id() < buffer.id(); });
+  added.clock = made ? buffer.id() : new_buffer(shape_of({}), DType::Float32, {}).id();
   storage::change_past(buffer, [&](storage::Past& past) {
     past.clock = added.clock;
     past.too_many = added.too_many;
@@ -130,8 +137,7 @@ void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
 
 // Of graphs that are kept for their leaves: the parts that lead to none become the memory they were
 // computed into. A running sum of losses does not hold on to all the steps before.
-std::vector<UOp> without_old_parts(const std::vector<UOp>& graphs,
-                                   const Reaching& reach) {
+std::vector<UOp> without_old_parts(const std::vector<UOp>& graphs, const Reaching& reach) {
   if (graphs.empty() || reach.empty()) return graphs;
   Substitution known;
   const UOp all = sink(graphs);
