@@ -1,9 +1,13 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "bench.hpp"
 #include "koine/base/error.hpp"
@@ -11,15 +15,16 @@
 int main(int argc, char** argv) {
   using namespace koine::bench;
   std::string json_path, only;
+  constexpr std::string_view parts[] = {"compile", "launches", "kernels", "widths"};
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--first-operation") == 0) return run_first_operation();
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       json_path = argv[++i];
-    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc &&
+               std::find(std::begin(parts), std::end(parts), argv[i + 1]) != std::end(parts)) {
       only = argv[++i];
     } else {
-      fmt::print(stderr, "usage: {} [--json FILE] [--only compile|launches|kernels|widths]\n",
-                 argv[0]);
+      fmt::print(stderr, "usage: {} [--json FILE] [--only {}]\n", argv[0], fmt::join(parts, "|"));
       return 2;
     }
   }

@@ -312,51 +312,119 @@ TEST(shard, random_numbers_are_those_of_one_device) {
 
 namespace {
 
+// A net that is to lie on some devices, and its loss. Each parameter has the device and the axis
+// that it is to keep.
+struct Model {
+  struct Place {
+    std::string where;
+    std::optional<int64_t> axis;
+  };
+  std::vector<Tensor> parameters;
+  std::vector<Place> places;
+  std::function<Tensor(const std::vector<Tensor>&)> loss;
+
+  void add(const Shape& shape, DType dtype, const std::string& where,
+           std::optional<int64_t> axis = {}) {
+    const bool several = Device(where).count() > 1;
+    const Tensor drawn = Tensor::uniform(shape, -0.5, 0.5).cast(dtype);
+    const Tensor p = (several ? drawn.shard(where, axis) : drawn.to(where)).clone().realize();
+    parameters.push_back(Tensor(p).requires_grad());
+    places.push_back({where, several ? axis : std::nullopt});
+  }
+};
+
+// A batch and what is wanted of it, the same wherever it goes.
+std::pair<Tensor, Tensor> batch(DType dtype, const Shape& wanted) {
+  Tensor::manual_seed(5);
+  const Tensor x = Tensor::uniform({size, 6}, -1, 1).cast(dtype).realize();
+  return {x, Tensor::uniform(wanted, -1, 1).cast(dtype).realize()};
+}
+
 // How a perceptron lies on devices. Data: whole parameters, and the rows of the batch are split.
 // Tensor: the first layer is split by columns and the second by rows, so that the hidden units of a
 // device are its own; the batch is whole.
 enum class Parallel { Data, Tensor };
+Model perceptron(const std::string& where, DType dtype, Parallel parallel) {
+  using Axis = std::optional<int64_t>;
+  const auto [inputs, wanted] = batch(dtype, {size, 2});
+  const bool data = parallel == Parallel::Data;
+  Model out;
+  out.add({6, size}, dtype, where, data ? Axis() : 1);
+  out.add({size}, dtype, where, data ? Axis() : 0);
+  out.add({size, 2}, dtype, where, data ? Axis() : 0);
+  out.add({2}, dtype, where);
+  const Axis rows = data ? Axis(0) : Axis();
+  const Tensor x = inputs.shard(where, rows).realize(), y = wanted.shard(where, rows).realize();
+  out.loss = [x, y](const std::vector<Tensor>& p) {
+    const Tensor hidden = (x.matmul(p[0]) + p[1]).tanh();
+    return (hidden.matmul(p[2]) + p[3] - y).square().mean();
+  };
+  return out;
+}
+
+// Attention whose heads are split: each device has the projections of its own heads, and what all
+// heads say of a row is summed over the devices.
+Model attention(const std::string& where) {
+  constexpr int64_t heads = size, width = 6, head = 2;
+  const auto [inputs, wanted] = batch(DType::Float64, {size, width});
+  Model out;
+  for (int k = 0; k < 3; ++k) out.add({heads, width, head}, DType::Float64, where, 0);
+  out.add({heads, head, width}, DType::Float64, where, 0);
+  const Tensor x = inputs.shard(where).realize(), y = wanted.shard(where).realize();
+  out.loss = [x, y](const std::vector<Tensor>& p) {
+    const Tensor q = x.matmul(p[0]), k = x.matmul(p[1]), v = x.matmul(p[2]);
+    const Tensor weights = q.matmul(k.transpose(1, 2)).softmax(-1);
+    return (x + weights.matmul(v).matmul(p[3]).sum({0}) - y).square().mean();
+  };
+  return out;
+}
+
+// A pipeline of two: each layer lies on a device of its own, and the batch goes through them in
+// parts, whose losses add up.
+Model pipeline(const std::string& first, const std::string& second) {
+  const auto [inputs, wanted] = batch(DType::Float64, {size, 2});
+  Model out;
+  out.add({6, size}, DType::Float64, first);
+  out.add({size}, DType::Float64, first);
+  out.add({size, 2}, DType::Float64, second);
+  out.add({2}, DType::Float64, second);
+  const Tensor x = inputs.to(first).realize(), y = wanted.to(second).realize();
+  out.loss = [x, y, second](const std::vector<Tensor>& p) {
+    const std::vector<Tensor> rows = x.chunk(2, 0), results = y.chunk(2, 0);
+    Tensor total;
+    for (size_t k = 0; k < rows.size(); ++k) {
+      const Tensor hidden = (rows[k].matmul(p[0]) + p[1]).tanh().to(second);
+      const Tensor part = (hidden.matmul(p[2]) + p[3] - results[k]).square().mean();
+      total = k == 0 ? part : total + part;
+    }
+    return total / 2;
+  };
+  return out;
+}
+
 struct Training {
   std::vector<double> losses;
   std::vector<Array> parameters;
 };
-Training train(const std::string& where, bool adam, DType dtype, Parallel parallel) {
-  using Axis = std::optional<int64_t>;
-  Tensor::manual_seed(5);
-  const Tensor inputs = Tensor::uniform({size, 6}, -1, 1).cast(dtype).realize();
-  const Tensor wanted = Tensor::uniform({size, 2}, -1, 1).cast(dtype).realize();
-  const bool data = parallel == Parallel::Data, several = Device(where).count() > 1;
-  const std::vector<std::pair<Shape, Axis>> placed = {{{6, size}, data ? Axis() : 1},
-                                                      {{size}, data ? Axis() : 0},
-                                                      {{size, 2}, data ? Axis() : 0},
-                                                      {{2}, Axis()}};
-  std::vector<Tensor> parameters;
-  for (const auto& [shape, axis] : placed) {
-    const Tensor p =
-        Tensor::uniform(shape, -0.5, 0.5).cast(dtype).shard(where, axis).clone().realize();
-    parameters.push_back(Tensor(p).requires_grad());
-  }
+Training train(Model model, bool adam, int steps = 4) {
   std::unique_ptr<nn::Optimizer> optimizer;
   if (adam)
-    optimizer = std::make_unique<nn::Adam>(parameters, 0.01);
+    optimizer = std::make_unique<nn::Adam>(model.parameters, 0.01);
   else
-    optimizer = std::make_unique<nn::SGD>(parameters, 0.1, 0.9);
-  const Axis rows = data ? Axis(0) : Axis();
-  const Tensor x = inputs.shard(where, rows).realize(), y = wanted.shard(where, rows).realize();
+    optimizer = std::make_unique<nn::SGD>(model.parameters, 0.1, 0.9);
   Training out;
-  for (int step = 0; step < 4; ++step) {
+  for (int step = 0; step < steps; ++step) {
     optimizer->zero_grad();
-    const Tensor hidden = (x.matmul(parameters[0]) + parameters[1]).tanh();
-    const Tensor loss = (hidden.matmul(parameters[2]) + parameters[3] - y).square().mean();
+    const Tensor loss = model.loss(model.parameters);
     loss.backward();
     optimizer->clip_grad_norm(5);
     optimizer->step({loss});
     out.losses.push_back(loss.item<double>());
   }
-  for (size_t k = 0; k < parameters.size(); ++k) {
-    const Tensor& p = parameters[k];
-    EXPECT_EQ(p.shard_axis(), several ? placed[k].second : Axis());
-    EXPECT_EQ(p.device(), Device(where).name());
+  for (size_t k = 0; k < model.parameters.size(); ++k) {
+    const Tensor& p = model.parameters[k];
+    EXPECT_EQ(p.shard_axis(), model.places[k].axis);
+    EXPECT_EQ(p.device(), Device(model.places[k].where).name());
     out.parameters.push_back(array_of(p.realize().uop()));
   }
   return out;
@@ -383,10 +451,10 @@ void expect_equal_training(const Training& one, const Training& many) {
 void expect_training_of_one_device(Parallel parallel) {
   in_both_modes([&] {
     for (const bool adam : {false, true}) {
-      const Training one = train("CPU", adam, DType::Float64, parallel);
+      const Training one = train(perceptron("CPU", DType::Float64, parallel), adam);
       for (const int64_t n : device_counts()) {
         SCOPED_TRACE(devices(n) + (adam ? ", Adam" : ", SGD"));
-        expect_equal_training(one, train(devices(n), adam, DType::Float64, parallel));
+        expect_equal_training(one, train(perceptron(devices(n), DType::Float64, parallel), adam));
       }
     }
   });
@@ -400,6 +468,41 @@ TEST(shard, spec_P6_a_model_trains_on_parts_of_the_batch_as_on_all_of_it) {
 
 TEST(shard, spec_P6_a_model_trains_on_parts_of_its_layers_as_on_all_of_them) {
   expect_training_of_one_device(Parallel::Tensor);
+}
+
+TEST(shard, spec_P6_attention_trains_on_parts_of_its_heads_as_on_all_of_them) {
+  in_both_modes([] {
+    const Training one = train(attention("CPU"), true, 2);
+    EXPECT_NE(one.losses[0], one.losses[1]);
+    for (const int64_t n : device_counts()) {
+      SCOPED_TRACE(devices(n));
+      expect_equal_training(one, train(attention(devices(n)), true, 2));
+    }
+  });
+}
+
+TEST(shard, spec_P6_a_pipeline_of_two_trains_as_one_device) {
+  in_both_modes([] {
+    for (const bool adam : {false, true}) {
+      const Training one = train(pipeline("CPU", "CPU"), adam);
+      EXPECT_NE(one.losses[0], one.losses[1]);
+      expect_equal_training(one, train(pipeline("CPU", "CPU:1"), adam));
+    }
+  });
+}
+
+// What goes from one layer to the next is all that travels, and what its gradient is on the way
+// back.
+TEST(shard, spec_P6_a_pipeline_copies_what_goes_between_its_layers) {
+  const Model model = pipeline("CPU", "CPU:1");
+  const Tensor loss = model.loss(model.parameters);
+  std::vector<Tensor> wanted = loss.gradient(model.parameters);
+  wanted.push_back(loss);
+  reset_counters();
+  Tensor::realize(wanted);
+  const int64_t bytes = size * size * 8;
+  EXPECT_EQ((counters().copied_bytes[{"CPU", "CPU:1"}]), bytes);
+  EXPECT_EQ((counters().copied_bytes[{"CPU:1", "CPU"}]), bytes);
 }
 
 TEST(shard, spec_P6_a_data_parallel_step_copies_gradients_alone) {
