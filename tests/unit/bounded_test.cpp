@@ -111,6 +111,22 @@ TEST(bounded, the_sign_of_a_zero_sum_stays_open) {
   expect_same_everywhere(mul(sum, leaf({}, DType::Float64)));
 }
 
+// A difference of what is nearly equal may be of either sign, and so is 0 times it.
+TEST(bounded, the_sign_of_a_zero_product_stays_open) {
+  const UOp product =
+      mul(param(0, shape_of({}), DType::Float64), param(1, shape_of({}), DType::Float64));
+  auto deviation = [&](double value, double off) {
+    const Deviating zero{double_to_bits(DType::Float64, 0), 0, 0},
+        other{double_to_bits(DType::Float64, value), off, 0};
+    const Bits result = double_to_bits(DType::Float64, 0 * value);
+    return deviate(product, result, std::vector{zero, other}, {true, true}).deviation;
+  };
+  EXPECT_GT(deviation(1e-17, 1e-16), 0);
+  EXPECT_LT(deviation(1e-17, 1e-16), 1e-300);
+  EXPECT_EQ(deviation(5, 0.1), 0);
+  EXPECT_EQ(deviation(-1e-17, 0), 0);
+}
+
 // What an op makes of operands that are off by a given amount, against the ends of what it may be
 // off by: no less, and not much more.
 TEST(bounded, errors_pass_through_each_op_as_calculus_says) {

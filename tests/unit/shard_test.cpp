@@ -484,9 +484,9 @@ TEST(shard, spec_P6_attention_trains_on_parts_of_its_heads_as_on_all_of_them) {
 TEST(shard, spec_P6_a_pipeline_of_two_trains_as_one_device) {
   in_both_modes([] {
     for (const bool adam : {false, true}) {
-      const Training one = train(pipeline("CPU", "CPU"), adam);
+      const Training one = train(pipeline("CPU", "CPU"), adam, 2);
       EXPECT_NE(one.losses[0], one.losses[1]);
-      expect_equal_training(one, train(pipeline("CPU", "CPU:1"), adam));
+      expect_equal_training(one, train(pipeline("CPU", "CPU:1"), adam, 2));
     }
   });
 }

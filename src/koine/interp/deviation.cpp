@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "koine/ir/build.hpp"
 
@@ -41,8 +42,13 @@ double inherited(const UOp& node, double r, const double* x, const double* d) {
   switch (node.op()) {
     case Op::Add:
       return d[0] + d[1];
-    case Op::Mul:
-      return std::abs(x[0]) * d[1] + std::abs(x[1]) * d[0] + d[0] * d[1];
+    case Op::Mul: {
+      // What may be of either sign gives it to a product with 0.
+      const bool turns =
+          (d[0] > 0 && std::abs(x[0]) <= d[0]) || (d[1] > 0 && std::abs(x[1]) <= d[1]);
+      return std::abs(x[0]) * d[1] + std::abs(x[1]) * d[0] + d[0] * d[1] +
+             (turns ? std::numeric_limits<double>::denorm_min() : 0);
+    }
     case Op::Mulacc:
       return std::abs(x[0]) * d[1] + std::abs(x[1]) * d[0] + d[0] * d[1] + d[2];
     case Op::Max:
