@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,22 +11,45 @@
 #include "bench.hpp"
 #include "koine/base/error.hpp"
 
+namespace {
+
+using namespace koine::bench;
+
+struct Part {
+  std::string_view name;
+  void (*run)(Rows& rows, const Limits& limits, const char* program);
+};
+constexpr Part parts[] = {
+    {"compile",
+     [](Rows& rows, const Limits&, const char* program) { bench_compile(rows, program); }},
+    {"launches", [](Rows& rows, const Limits&, const char*) { bench_launches(rows); }},
+    {"kernels", [](Rows& rows, const Limits& limits, const char*) { bench_kernels(rows, limits); }},
+    {"widths", [](Rows& rows, const Limits&, const char*) { bench_widths(rows); }},
+};
+
+int usage(const char* program) {
+  fmt::print(stderr, "usage: {} [--json FILE] [--only PART], where PART is", program);
+  for (const Part& part : parts) fmt::print(stderr, " {}", part.name);
+  fmt::print(stderr, "\n");
+  return 2;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  using namespace koine::bench;
   std::string json_path, only;
-  constexpr std::string_view parts[] = {"compile", "launches", "kernels", "widths"};
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--first-operation") == 0) return run_first_operation();
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       json_path = argv[++i];
-    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc &&
-               std::find(std::begin(parts), std::end(parts), argv[i + 1]) != std::end(parts)) {
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = argv[++i];
     } else {
-      fmt::print(stderr, "usage: {} [--json FILE] [--only {}]\n", argv[0], fmt::join(parts, "|"));
-      return 2;
+      return usage(argv[0]);
     }
   }
+  const auto wanted = [&](const Part& part) { return only.empty() || only == part.name; };
+  if (std::none_of(std::begin(parts), std::end(parts), wanted)) return usage(argv[0]);
   try {
     Rows rows;
     const Limits limits = measure_limits();
@@ -35,11 +57,8 @@ int main(int argc, char** argv) {
         "limits of this run: FMA {:.0f} GFLOP/s on one thread, read {:.1f} GB/s, copy {:.1f} GB/s "
         "on all\n\n",
         limits.fma_one_thread * 1e-9, limits.read_bandwidth * 1e-9, limits.copy_bandwidth * 1e-9);
-    const auto wanted = [&](const char* name) { return only.empty() || only == name; };
-    if (wanted("compile")) bench_compile(rows, argv[0]);
-    if (wanted("launches")) bench_launches(rows);
-    if (wanted("kernels")) bench_kernels(rows, limits);
-    if (wanted("widths")) bench_widths(rows);
+    for (const Part& part : parts)
+      if (wanted(part)) part.run(rows, limits, argv[0]);
     fmt::print("{:32} {:>10} {:8} {:>10} {:9} {:>7} {:>7}\n", "benchmark", "value", "unit", "limit",
                "which", "ratio", "wanted");
     nlohmann::json json = nlohmann::json::array();

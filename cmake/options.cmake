@@ -8,7 +8,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(KOINE_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
 
 option(KOINE_LLVM_SHARED "Link LLVM's shared library: links in a second, starts 15 ms later; for development" OFF)
-option(KOINE_PRECOMPILED "Precompile headers of others: a whole build is a tenth shorter, a missing include is not seen" OFF)
+option(KOINE_PRECOMPILED "Precompile headers of others for the library as for tests: a whole build is a tenth shorter, a missing include is not seen" OFF)
 
 add_library(koine_options INTERFACE)
 target_compile_options(koine_options INTERFACE -ffp-contract=off)
@@ -29,10 +29,7 @@ endif()
 
 find_program(CCACHE ccache)
 if(CCACHE AND PROJECT_IS_TOP_LEVEL)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
-  if(KOINE_PRECOMPILED)
-    # Without these ccache does not keep objects that use a precompiled header.
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
-    add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
-  endif()
+  # Without these ccache does not keep objects that use a precompiled header, as those of tests do.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()

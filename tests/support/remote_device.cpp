@@ -90,4 +90,11 @@ RemoteCounts& remote_counts() {
   return counts;
 }
 
+std::string mixed_devices(int64_t n) {
+  register_remote_device();
+  std::string out = "CPU";
+  for (int64_t i = 1; i < n; ++i) out += ",CPU:" + std::to_string(i);
+  return n == 3 ? "CPU,CPU:1,INTERP" : n == 4 ? "CPU,REMOTE,CPU:2,REMOTE:1" : out;
+}
+
 }  // namespace koine::test

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 
 namespace koine::test {
 
@@ -14,5 +15,8 @@ struct RemoteCounts {
 /// were handed when somebody waits. What is not waited for is found out so.
 void register_remote_device();
 RemoteCounts& remote_counts();
+
+/// n devices; of three the last one is interpreted, and of four the host does not see two.
+std::string mixed_devices(int64_t n);
 
 }  // namespace koine::test

@@ -20,14 +20,6 @@ namespace {
 
 constexpr int64_t size = 24;  // 2, 3, 4 and 8 divide it
 
-// n devices; of three the last one is interpreted, and of four the host does not see two.
-std::string devices(int64_t n) {
-  register_remote_device();
-  std::string out = "CPU";
-  for (int64_t i = 1; i < n; ++i) out += ",CPU:" + std::to_string(i);
-  return n == 3 ? "CPU,CPU:1,INTERP" : n == 4 ? "CPU,REMOTE,CPU:2,REMOTE:1" : out;
-}
-
 UOp leaf_on(const Array& values, const std::string& where, int32_t axis) {
   return buffer_from_host(shape_of(values.sizes), values.dtype, where, bytes_of(values).data(),
                           axis);
@@ -168,7 +160,7 @@ const std::vector<Row>& rows() {
 
 // The value of a row on devices against the interpreter's on one.
 void check_row(const Row& row, const Array& x, const Array& y, int64_t n, int32_t axis) {
-  const std::string where = devices(n);
+  const std::string where = mixed_devices(n);
   const UOp one_x = leaf_on(x, "CPU", 0), one_y = leaf_on(y, "CPU", 0);
   const UOp plain = row.build(one_x, one_y);
   const UOp value = row.build(leaf_on(x, where, axis), leaf_on(y, where, -1));
@@ -216,7 +208,7 @@ TEST(shard, spec_P6_every_op_of_the_placement_table_equals_one_device) {
 
 TEST(shard, spec_P6_elementwise_ops_run_where_the_parts_are) {
   for (const int64_t n : {2, 3, 4, 8}) {
-    const Tensor x = Tensor::arange(size * 3).reshape({size, 3}).shard(devices(n), 0);
+    const Tensor x = Tensor::arange(size * 3).reshape({size, 3}).shard(mixed_devices(n), 0);
     const Tensor split = x.cast(DType::Float32).realize();
     const UOp value = (split * split + Tensor(1.0)).exp().uop();
     EXPECT_EQ(kernel_count({Tensor(value)}), n);
@@ -233,7 +225,7 @@ TEST(shard, spec_amend_22_collectives_of_copies_come_back) {
   const Array values = random_array(random, {size, 5}, DType::Float32);
   const Tensor x(leaf_on(values, "CPU", 0));
   for (const int64_t n : {2, 3, 4, 8}) {
-    const std::string where = devices(n);
+    const std::string where = mixed_devices(n);
     for (const std::optional<int64_t> axis :
          {std::optional<int64_t>(0), std::optional<int64_t>()}) {
       const Tensor there = x.shard(where, axis).realize();
@@ -278,16 +270,16 @@ TEST(shard, spec_amend_22_what_cannot_be_split_says_what_to_write) {
 
 TEST(shard, empty_and_scalar_values_have_parts_too) {
   for (const int64_t n : {2, 8}) {
-    const Tensor none = Tensor::zeros({0, 3}).shard(devices(n), 0).realize();
+    const Tensor none = Tensor::zeros({0, 3}).shard(mixed_devices(n), 0).realize();
     EXPECT_EQ((none + Tensor(1.0)).realize().numel(), 0);
     EXPECT_EQ(none.sum().item<float>(), 0);
     EXPECT_EQ(none.sum(0).realize().tolist<float>(), (std::vector<float>{0, 0, 0}));
-    const Tensor one = Tensor(3.5).shard(devices(n));
+    const Tensor one = Tensor(3.5).shard(mixed_devices(n));
     EXPECT_EQ((one * one).item<float>(), 12.25F);
     EXPECT_EQ(one.shard_axis(), std::nullopt);
     // One element on each device; of zeros the sum of several is +0, as on one device.
     const Tensor zeros = Tensor::from(std::vector<float>(static_cast<size_t>(n), -0.0F), {n});
-    const Tensor sum = zeros.shard(devices(n), 0).sum();
+    const Tensor sum = zeros.shard(mixed_devices(n), 0).sum();
     EXPECT_EQ(std::signbit(sum.item<float>()), std::signbit(zeros.sum().item<float>()));
   }
 }
@@ -300,7 +292,7 @@ TEST(shard, random_numbers_are_those_of_one_device) {
   };
   const std::vector<Tensor> one = draw("CPU");
   for (const int64_t n : {2, 3, 4, 8}) {
-    const std::vector<Tensor> many = draw(devices(n));
+    const std::vector<Tensor> many = draw(mixed_devices(n));
     for (size_t i = 0; i < one.size(); ++i) {
       EXPECT_EQ(many[i].shard_axis(), 0);
       EXPECT_EQ(copies(many[i].uop()), 0);
@@ -310,207 +302,12 @@ TEST(shard, random_numbers_are_those_of_one_device) {
   }
 }
 
-namespace {
-
-// A net that is to lie on some devices, and its loss. Each parameter has the device and the axis
-// that it is to keep.
-struct Model {
-  struct Place {
-    std::string where;
-    std::optional<int64_t> axis;
-  };
-  std::vector<Tensor> parameters;
-  std::vector<Place> places;
-  std::function<Tensor(const std::vector<Tensor>&)> loss;
-
-  void add(const Shape& shape, DType dtype, const std::string& where,
-           std::optional<int64_t> axis = {}) {
-    const bool several = Device(where).count() > 1;
-    const Tensor drawn = Tensor::uniform(shape, -0.5, 0.5).cast(dtype);
-    const Tensor p = (several ? drawn.shard(where, axis) : drawn.to(where)).clone().realize();
-    parameters.push_back(Tensor(p).requires_grad());
-    places.push_back({where, several ? axis : std::nullopt});
-  }
-};
-
-// A batch and what is wanted of it, the same wherever it goes.
-std::pair<Tensor, Tensor> batch(DType dtype, const Shape& wanted) {
-  Tensor::manual_seed(5);
-  const Tensor x = Tensor::uniform({size, 6}, -1, 1).cast(dtype).realize();
-  return {x, Tensor::uniform(wanted, -1, 1).cast(dtype).realize()};
-}
-
-// How a perceptron lies on devices. Data: whole parameters, and the rows of the batch are split.
-// Tensor: the first layer is split by columns and the second by rows, so that the hidden units of a
-// device are its own; the batch is whole.
-enum class Parallel { Data, Tensor };
-Model perceptron(const std::string& where, DType dtype, Parallel parallel) {
-  using Axis = std::optional<int64_t>;
-  const auto [inputs, wanted] = batch(dtype, {size, 2});
-  const bool data = parallel == Parallel::Data;
-  Model out;
-  out.add({6, size}, dtype, where, data ? Axis() : 1);
-  out.add({size}, dtype, where, data ? Axis() : 0);
-  out.add({size, 2}, dtype, where, data ? Axis() : 0);
-  out.add({2}, dtype, where);
-  const Axis rows = data ? Axis(0) : Axis();
-  const Tensor x = inputs.shard(where, rows).realize(), y = wanted.shard(where, rows).realize();
-  out.loss = [x, y](const std::vector<Tensor>& p) {
-    const Tensor hidden = (x.matmul(p[0]) + p[1]).tanh();
-    return (hidden.matmul(p[2]) + p[3] - y).square().mean();
-  };
-  return out;
-}
-
-// Attention whose heads are split: each device has the projections of its own heads, and what all
-// heads say of a row is summed over the devices.
-Model attention(const std::string& where) {
-  constexpr int64_t heads = size, width = 6, head = 2;
-  const auto [inputs, wanted] = batch(DType::Float64, {size, width});
-  Model out;
-  for (int k = 0; k < 3; ++k) out.add({heads, width, head}, DType::Float64, where, 0);
-  out.add({heads, head, width}, DType::Float64, where, 0);
-  const Tensor x = inputs.shard(where).realize(), y = wanted.shard(where).realize();
-  out.loss = [x, y](const std::vector<Tensor>& p) {
-    const Tensor q = x.matmul(p[0]), k = x.matmul(p[1]), v = x.matmul(p[2]);
-    const Tensor weights = q.matmul(k.transpose(1, 2)).softmax(-1);
-    return (x + weights.matmul(v).matmul(p[3]).sum({0}) - y).square().mean();
-  };
-  return out;
-}
-
-// A pipeline of two: each layer lies on a device of its own, and the batch goes through them in
-// parts, whose losses add up.
-Model pipeline(const std::string& first, const std::string& second) {
-  const auto [inputs, wanted] = batch(DType::Float64, {size, 2});
-  Model out;
-  out.add({6, size}, DType::Float64, first);
-  out.add({size}, DType::Float64, first);
-  out.add({size, 2}, DType::Float64, second);
-  out.add({2}, DType::Float64, second);
-  const Tensor x = inputs.to(first).realize(), y = wanted.to(second).realize();
-  out.loss = [x, y, second](const std::vector<Tensor>& p) {
-    const std::vector<Tensor> rows = x.chunk(2, 0), results = y.chunk(2, 0);
-    Tensor total;
-    for (size_t k = 0; k < rows.size(); ++k) {
-      const Tensor hidden = (rows[k].matmul(p[0]) + p[1]).tanh().to(second);
-      const Tensor part = (hidden.matmul(p[2]) + p[3] - results[k]).square().mean();
-      total = k == 0 ? part : total + part;
-    }
-    return total / 2;
-  };
-  return out;
-}
-
-struct Training {
-  std::vector<double> losses;
-  std::vector<Array> parameters;
-};
-Training train(Model model, bool adam, int steps = 4) {
-  std::unique_ptr<nn::Optimizer> optimizer;
-  if (adam)
-    optimizer = std::make_unique<nn::Adam>(model.parameters, 0.01);
-  else
-    optimizer = std::make_unique<nn::SGD>(model.parameters, 0.1, 0.9);
-  Training out;
-  for (int step = 0; step < steps; ++step) {
-    optimizer->zero_grad();
-    const Tensor loss = model.loss(model.parameters);
-    loss.backward();
-    optimizer->clip_grad_norm(5);
-    optimizer->step({loss});
-    out.losses.push_back(loss.item<double>());
-  }
-  for (size_t k = 0; k < model.parameters.size(); ++k) {
-    const Tensor& p = model.parameters[k];
-    EXPECT_EQ(p.shard_axis(), model.places[k].axis);
-    EXPECT_EQ(p.device(), Device(model.places[k].where).name());
-    out.parameters.push_back(array_of(p.realize().uop()));
-  }
-  return out;
-}
-
-void expect_equal_training(const Training& one, const Training& many) {
-  for (size_t i = 0; i < one.losses.size(); ++i) {
-    if (options().strict)
-      EXPECT_EQ(many.losses[i], one.losses[i]);
-    else
-      EXPECT_NEAR(many.losses[i], one.losses[i], 1e-12);
-  }
-  for (size_t i = 0; i < one.parameters.size(); ++i)
-    for (size_t k = 0; k < one.parameters[i].data.size(); ++k) {
-      const double a = bits_to_double(DType::Float64, one.parameters[i].data[k]);
-      const double b = bits_to_double(DType::Float64, many.parameters[i].data[k]);
-      if (options().strict)
-        EXPECT_EQ(a, b);
-      else
-        EXPECT_NEAR(a, b, 1e-10);
-    }
-}
-
-void expect_training_of_one_device(Parallel parallel) {
-  in_both_modes([&] {
-    for (const bool adam : {false, true}) {
-      const Training one = train(perceptron("CPU", DType::Float64, parallel), adam);
-      for (const int64_t n : device_counts()) {
-        SCOPED_TRACE(devices(n) + (adam ? ", Adam" : ", SGD"));
-        expect_equal_training(one, train(perceptron(devices(n), DType::Float64, parallel), adam));
-      }
-    }
-  });
-}
-
-}  // namespace
-
-TEST(shard, spec_P6_a_model_trains_on_parts_of_the_batch_as_on_all_of_it) {
-  expect_training_of_one_device(Parallel::Data);
-}
-
-TEST(shard, spec_P6_a_model_trains_on_parts_of_its_layers_as_on_all_of_them) {
-  expect_training_of_one_device(Parallel::Tensor);
-}
-
-TEST(shard, spec_P6_attention_trains_on_parts_of_its_heads_as_on_all_of_them) {
-  in_both_modes([] {
-    const Training one = train(attention("CPU"), true, 2);
-    EXPECT_NE(one.losses[0], one.losses[1]);
-    for (const int64_t n : device_counts()) {
-      SCOPED_TRACE(devices(n));
-      expect_equal_training(one, train(attention(devices(n)), true, 2));
-    }
-  });
-}
-
-TEST(shard, spec_P6_a_pipeline_of_two_trains_as_one_device) {
-  in_both_modes([] {
-    for (const bool adam : {false, true}) {
-      const Training one = train(pipeline("CPU", "CPU"), adam, 2);
-      EXPECT_NE(one.losses[0], one.losses[1]);
-      expect_equal_training(one, train(pipeline("CPU", "CPU:1"), adam, 2));
-    }
-  });
-}
-
-// What goes from one layer to the next is all that travels, and what its gradient is on the way
-// back.
-TEST(shard, spec_P6_a_pipeline_copies_what_goes_between_its_layers) {
-  const Model model = pipeline("CPU", "CPU:1");
-  const Tensor loss = model.loss(model.parameters);
-  std::vector<Tensor> wanted = loss.gradient(model.parameters);
-  wanted.push_back(loss);
-  reset_counters();
-  Tensor::realize(wanted);
-  const int64_t bytes = size * size * 8;
-  EXPECT_EQ((counters().copied_bytes[{"CPU", "CPU:1"}]), bytes);
-  EXPECT_EQ((counters().copied_bytes[{"CPU:1", "CPU"}]), bytes);
-}
-
 TEST(shard, spec_P6_a_data_parallel_step_copies_gradients_alone) {
   Options o = options();
   o.strict = false;
   const OptionScope scope(o);
   for (const int64_t n : {2, 4}) {
-    const std::string where = devices(n);
+    const std::string where = mixed_devices(n);
     Tensor w = Tensor::ones({6, 3}).shard(where).clone().realize();
     w.requires_grad();
     nn::SGD sgd({w}, 0.5);
@@ -535,7 +332,7 @@ TEST(shard, spec_amend_8_replicas_hold_equal_bits) {
   std::mt19937_64 random(test_seed());
   in_both_modes([&] {
     for (const int64_t n : {2, 3, 8}) {
-      const UOp x = leaf_on(random_array(random, {size, 64}, DType::Float32), devices(n), 0);
+      const UOp x = leaf_on(random_array(random, {size, 64}, DType::Float32), mixed_devices(n), 0);
       const UOp sum = realize({reduce(Op::Add, mul(x, x), {0})})[0];
       ASSERT_EQ(sum.axis(), std::nullopt);
       const Array first = array_of(sum);
@@ -616,7 +413,7 @@ TEST(shard, gradients_lie_where_their_targets_do) {
     };
     const std::vector<Tensor> one = grads("CPU");
     for (const int64_t n : {2, 3}) {
-      const std::vector<Tensor> many = grads(devices(n));
+      const std::vector<Tensor> many = grads(mixed_devices(n));
       EXPECT_EQ(many[0].shard_axis(), 0);
       EXPECT_EQ(many[1].shard_axis(), 1);
       EXPECT_EQ(many[2].shard_axis(), std::nullopt);
@@ -632,7 +429,8 @@ TEST(shard, a_broadcast_inside_of_a_step_has_the_gradient_of_its_source) {
   const Tensor w = Tensor::from<float>({1, 2, 3}).realize();
   const Tensor x = Tensor::arange(12).reshape({4, 3}).cast(DType::Float32);
   for (const int64_t n : {2, 4}) {
-    const Tensor g = (x.shard(devices(n), 0) * w.shard(devices(n))).sum().gradient({w})[0];
+    const Tensor g =
+        (x.shard(mixed_devices(n), 0) * w.shard(mixed_devices(n))).sum().gradient({w})[0];
     EXPECT_EQ(g.device(), "CPU");
     EXPECT_EQ(g.tolist<float>(), (std::vector<float>{18, 22, 26}));
   }
@@ -641,7 +439,7 @@ TEST(shard, a_broadcast_inside_of_a_step_has_the_gradient_of_its_source) {
 TEST(shard, assignments_go_to_each_part) {
   for (const int64_t n : {2, 3, 4, 8}) {
     SCOPED_TRACE(n);
-    const std::string where = devices(n);
+    const std::string where = mixed_devices(n);
     Tensor x = Tensor::zeros({size, 3}, DType::Int32).shard(where, 0).clone().realize();
     const Tensor rows = Tensor::arange(size).reshape({size, 1});
     x.assign(rows.expand({size, 3}));
@@ -659,7 +457,7 @@ TEST(shard, assignments_go_to_each_part) {
 
 TEST(shard, a_captured_step_runs_again_and_prepared_ones_are_found) {
   const UOp x = leaf({size, 3}, DType::Int32, 1), y = leaf({size, 3}, DType::Int32, 2);
-  const std::string where = devices(4);
+  const std::string where = mixed_devices(4);
   const UOp a = realize({copy_to(x, Device(where))})[0],
             b = realize({copy_to(y, Device(where))})[0];
   const UOp product = mul(a, a);
@@ -699,7 +497,7 @@ TEST(shard, memory_of_all_parts_goes_with_the_tensor) {
 }
 
 TEST(shard, numbers_that_change_are_arguments_on_each_device) {
-  const Tensor x = Tensor::arange(size).cast(DType::Float32).shard(devices(4), 0).realize();
+  const Tensor x = Tensor::arange(size).cast(DType::Float32).shard(mixed_devices(4), 0).realize();
   EXPECT_EQ((x * Tensor(2.5)).sum().item<float>(), 690);
   EXPECT_EQ((x * Tensor(3.5)).sum().item<float>(), 966);
   const int64_t compiled = counters().compiled;
@@ -788,7 +586,7 @@ TEST(shard, spec_P6_methods_give_the_values_of_one_device_or_refuse) {
     for (const int64_t axis : {-1, 0, 1}) {
       SCOPED_TRACE(std::string(method.name) + ", axis " + std::to_string(axis));
       const auto split = axis < 0 ? std::optional<int64_t>() : std::optional(axis);
-      const Tensor x = one.shard(devices(3), split).realize();
+      const Tensor x = one.shard(mixed_devices(3), split).realize();
       const auto compute = [&] { return array_of(realize({method.run(x).uop()})[0]); };
       const auto& refusal = axis == 0   ? method.rows
                             : axis == 1 ? method.columns
@@ -809,8 +607,8 @@ TEST(shard, functions_and_symbolic_sizes_know_of_parts) {
         koine::function([](const Tensor& a, const Tensor& b) { return (a * b).square(); }, how);
     const Tensor y = f(x, w), g = y.sum().gradient({x, w})[1];
     for (const int64_t n : {2, 3}) {
-      const Tensor parts = x.shard(devices(n), 1).clone().realize(),
-                   whole = w.shard(devices(n)).clone().realize();
+      const Tensor parts = x.shard(mixed_devices(n), 1).clone().realize(),
+                   whole = w.shard(mixed_devices(n)).clone().realize();
       const Tensor z = f(parts, whole);
       EXPECT_EQ(z.shard_axis(), 1);
       EXPECT_EQ(z.tolist<double>(), y.tolist<double>());
@@ -834,7 +632,7 @@ TEST(shard, functions_and_symbolic_sizes_know_of_parts) {
                           : t.shrink({{0, present}, {0, size}})) *
                Tensor(2.0);
       };
-      const Tensor split = cut(all.shard(devices(4), axis).realize());
+      const Tensor split = cut(all.shard(mixed_devices(4), axis).realize());
       EXPECT_EQ(split.shard_axis(), axis);
       EXPECT_EQ(split.tolist<double>(), cut(all).tolist<double>());
       EXPECT_EQ(split.to("CPU").sum().item<double>(), cut(all).sum().item<double>());
@@ -877,7 +675,7 @@ TEST(shard, stores_on_one_device_and_on_others_run_in_one_program) {
 TEST(shard, spec_P6_collectives_in_the_form_of_the_specification_are_computed) {
   std::mt19937_64 random(test_seed());
   for (const int64_t n : {2, 3, 4, 8}) {
-    const Device all(devices(n));
+    const Device all(mixed_devices(n));
     const int64_t s = size;
     const UOp t = leaf_on(random_array(random, {n * s}, DType::Int32), all.name(), 0);
     const UOp one = leaf_on(random_array(random, {s}, DType::Int32), "CPU", 0);

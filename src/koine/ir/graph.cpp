@@ -72,19 +72,22 @@ NodeList toposort(const UOp& root) {
 
 NodeList toposort(const UOp& root, const std::function<bool(const UOp&)>& enter) {
   NodeList order(root);
-  NodeMap<char> entered;
-  auto allowed = [&](const Node* node) {
-    char& state = entered[node];
-    if (state == 0) {
-      // enter() may walk and add, so the slot is looked up again.
-      const bool yes = enter(UOp::share(node));
-      return (entered[node] = yes ? 1 : 2) == 1;
-    }
-    return state == 1;
+  NodeNumbers met;  // those that are not entered too: each is asked about once
+  std::vector<std::pair<const Node*, uint32_t>> stack;
+  auto meet = [&](const UOp& u) {
+    if (met.add(u.node()).second && enter(u))
+      stack.emplace_back(u.node(), after_call_body(u.node()));
   };
-  post_order(root.node(), allowed, [&](const Node* node) {
-    if (allowed(node)) order.push_back(node);
-  });
+  meet(root);
+  while (!stack.empty()) {
+    auto& [node, next] = stack.back();
+    if (next < node->source_count) {
+      meet(node->sources()[next++]);
+    } else {
+      order.push_back(node);
+      stack.pop_back();
+    }
+  }
   return order;
 }
 

@@ -35,37 +35,23 @@ bool may_pass(const UOp& u) { return is_float(u.dtype()) || u.dtype() == DType::
 
 bool is_marked_leaf(const UOp& u) { return u.is(Op::Detach) && u.tag() != 0; }
 
-// Whether a gradient may be asked through a node.
-bool is_passable(const UOp& u) {
-  return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || is_marked_leaf(u));
+// The nodes that a gradient may be asked through, in order.
+NodeList passable(const UOp& root) {
+  return toposort(root, [](const UOp& u) {
+    return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || is_marked_leaf(u));
+  });
 }
 
-// The nodes that a gradient may be asked through, in order.
-NodeList passable(const UOp& root) { return toposort(root, is_passable); }
-
-// Which nodes of a graph lead to leaves. Each realize asks, so it is one walk without more.
+// Which nodes of a graph lead to leaves.
 class Reaching {
  public:
   Reaching() = default;
   Reaching(UOp root, const std::unordered_set<UOp>& leaves) : root_(std::move(root)) {
-    std::vector<std::pair<const Node*, size_t>> stack;
-    auto enter = [&](const UOp& u) {
-      if (!is_passable(u) || leads_.contains(u.node())) return;
-      leads_.set(u.node(), leaves.contains(u));
-      stack.emplace_back(u.node(), 0);
-    };
-    enter(root_);
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      const std::span<const UOp> sources = sources_outside_body(Borrowed(node));
-      if (next < sources.size()) {
-        enter(sources[next++]);
-        continue;
-      }
-      bool& leads = leads_[node];
-      for (const UOp& s : sources) leads = leads || contains(s);
+    for (const UOp& u : passable(root_)) {
+      bool leads = leaves.contains(u);
+      for (const UOp& s : u.src()) leads = leads || contains(s);
+      leads_.set(u.node(), leads);
       any_ = any_ || leads;
-      stack.pop_back();
     }
   }
 
