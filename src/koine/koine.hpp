@@ -10,6 +10,7 @@
 #include "koine/tensor/collectives.hpp"
 #include "koine/tensor/custom.hpp"
 #include "koine/tensor/function.hpp"
+#include "koine/tensor/loops.hpp"
 #include "koine/tensor/random.hpp"
 #include "koine/tensor/tensor.hpp"
 #include "koine/tensor/transforms.hpp"

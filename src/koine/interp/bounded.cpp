@@ -12,6 +12,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/selection.hpp"
 #include "koine/transform/function.hpp"
@@ -562,6 +563,7 @@ bool adds_products(const UOp& value) {
 bool has_liberties(const UOp& root) {
   for (const UOp& u : toposort(root)) {
     if (u.is(Op::Call) && u.src(0).is(Op::Sink)) return true;
+    if (u.is(Op::Call) && is_loop(u.src(0)) && has_liberties(sink(Loop(u).functions))) return true;
     if (!is_float(u.dtype())) continue;
     if (u.is(Op::Reduce) || u.is(Op::Mulacc) || is_function(u.op())) return true;
     if (u.is(Op::Add) && (u.node()->ops_below & mask_of(Op::Mul)) != 0) return true;

@@ -4,6 +4,7 @@
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
@@ -31,6 +32,7 @@ void bind_size(const UOp& dim, const UOp& size, int64_t slot, Substitution& vari
 }
 
 std::string body_name(const UOp& body) {
+  if (is_loop(body)) return std::string(loop_name(body));
   const auto* name = std::get_if<std::string>(&body.arg());
   return name != nullptr ? *name : "";
 }
@@ -84,6 +86,7 @@ UOp with_variables(const UOp& value, const Substitution& variables) {
 
 std::vector<UOp> results_of(const UOp& body) {
   if (body.is(Op::CustomFunction)) return {body.src().begin(), body.src().end()};
+  if (is_loop(body)) return loop_results(body);
   std::map<int64_t, UOp> stored;
   for (const UOp& u : toposort(body)) {
     if (!u.is(Op::Store)) continue;
@@ -110,8 +113,8 @@ std::string call_name(const UOp& call) { return body_name(call.src(0)); }
 void require_arguments(const UOp& call) {
   const UOp& body = call.src(0);
   const std::string name = call_name(call);
-  KOINE_REQUIRE(body.is(Op::Sink) || body.is(Op::CustomFunction), Type,
-                "Call: the body is a kernel (a Sink) or a CustomFunction, got {}",
+  KOINE_REQUIRE(body.is(Op::Sink) || body.is(Op::CustomFunction) || is_loop(body), Type,
+                "Call: the body is a kernel (a Sink), a CustomFunction or a loop, got {}",
                 op_name(body.op()));
   const auto results = static_cast<int64_t>(results_of(body).size());
   const std::span<const UOp> arguments = call.src().subspan(1);
@@ -126,6 +129,7 @@ void require_arguments(const UOp& call) {
                   name, first.name(), a.device().name());
   }
   if (body.is(Op::CustomFunction)) return;
+  if (is_loop(body)) return require_loop(call);
   for (const UOp& u : toposort(body)) {
     if (!u.is(Op::Param) || is_variable(u)) continue;
     const int64_t slot = u.as<BufferArg>().slot, k = slot - results;

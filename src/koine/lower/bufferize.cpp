@@ -30,7 +30,8 @@ UOp zeros(const UOp& like) {
 // that is cleared.
 std::vector<bool> stored_whole(const UOp& call) {
   const UOp& body = call.src(0);
-  return body.is(Op::Sink) ? flat_kernel(body).whole : std::vector<bool>(body.src().size(), true);
+  return body.is(Op::Sink) ? flat_kernel(body).whole
+                           : std::vector<bool>(results_of(body).size(), true);
 }
 
 std::string reason_of(const UOp& marked) {

@@ -17,6 +17,7 @@
 #include "koine/rules/selection.hpp"
 #include "koine/rules/simplify.hpp"
 #include "koine/transform/function.hpp"
+#include "koine/transform/shared_loops.hpp"
 
 namespace koine {
 namespace {
@@ -64,7 +65,7 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   // Before bodies are inlined: a body means by itself what it means when it is interpreted.
   const UOp asked = sink(effects);
   const UOp meant = how.strict ? asked : rewrite(asked, selection_rules());
-  const UOp program = with_all_effects(inline_functions(meant));
+  const UOp program = with_all_effects(with_shared_loops(inline_functions(meant)));
   Callified out;
   Substitution params;
   bool clones = false;

@@ -4,6 +4,7 @@
 #include "koine/ir/text.hpp"
 #include "koine/lower/bufferize.hpp"
 #include "koine/lower/decide.hpp"
+#include "koine/lower/loops.hpp"
 #include "koine/lower/merge.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/schedule.hpp"
@@ -49,7 +50,7 @@ UOp merged_program(const UOp& split, const CompileOptions& how) {
 
 UOp rangeify(const UOp& values, const CompileOptions& how) {
   const UOp bufferized = bufferized_program(decided_program(values, how), how);
-  return merged_program(split_program(bufferized, how), how);
+  return lower_loops(merged_program(split_program(bufferized, how), how), how);
 }
 
 }  // namespace koine

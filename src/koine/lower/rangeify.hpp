@@ -10,7 +10,7 @@ namespace koine {
 /// fuse; a value gets a buffer of its own where fusing would repeat work (amendment C38): it is
 /// read by several kernels, or under a loop that it does not depend on. A reduce over rows whose
 /// result is used along the same rows stays in one kernel. Temporaries are Buffers with slots
-/// counted from 0. It is the parts below, one behind the other.
+/// counted from 0. It is the parts below, one behind the other, and `lower_loops`.
 UOp rangeify(const UOp& values, const CompileOptions& how = compile_options());
 
 /// The program over values alone, with what is decided written into it (`make_validity_explicit`,

@@ -10,16 +10,19 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/validity.hpp"
 
 namespace koine {
 namespace {
 
+// Those of a kernel, or of a loop and all that it holds but for the number of the step, which it
+// counts itself.
 std::vector<UOp> variables_in(const UOp& ast) {
   std::vector<UOp> out;
-  for (const UOp& u : toposort(ast))
-    if (is_variable(u)) out.push_back(u);
+  for (const UOp& u : is_loop(ast) ? toposort_with_bodies(ast) : toposort(ast))
+    if (is_variable(u) && !(is_loop(ast) && is_step_variable(u))) out.push_back(u);
   std::sort(out.begin(), out.end(), [](const UOp& a, const UOp& b) {
     return a.as<BufferArg>().name < b.as<BufferArg>().name;
   });
@@ -41,11 +44,13 @@ std::pair<UOp, std::vector<UOp>> without_unused(const UOp& ast, std::span<const 
   return {substitute(ast, renumbered), used};
 }
 
-// A copy stores into its first buffer, a function of the host into those of its results.
+// A copy stores into its first buffer, a function of the host or a loop into those of its results.
 std::vector<bool> stored_slots(const UOp& ast, size_t slots) {
   std::vector<bool> out(slots);
-  if (ast.is(Op::CustomFunction)) {
-    const size_t results = is_copy(ast) ? 1 : ast.src().size();
+  if (!is_kernel(ast)) {
+    const size_t results = is_copy(ast)   ? 1
+                           : is_loop(ast) ? loop_result_count(ast, slots)
+                                          : ast.src().size();
     std::fill_n(out.begin(), std::min(results, slots), true);
     return out;
   }
@@ -94,6 +99,7 @@ bool is_copy(const UOp& ast) {
 bool is_check(const UOp& ast) {
   return ast.is(Op::CustomFunction) && ast.as<std::string>() == check_function;
 }
+bool is_kernel(const UOp& ast) { return ast.is(Op::Sink); }
 bool Kernel::stores(size_t slot) const { return stored_[slot]; }
 
 std::vector<UOp> slots_of(const UOp& ast) {
@@ -120,7 +126,7 @@ std::vector<Kernel> kernels_of(const UOp& schedule) {
 UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason) {
   std::vector<UOp> src{ast};
   src.insert(src.end(), buffers.begin(), buffers.end());
-  if (!ast.is(Op::CustomFunction)) {
+  if (is_kernel(ast)) {
     const auto [kernel, used] = without_unused(ast, buffers);
     src = {kernel};
     src.insert(src.end(), used.begin(), used.end());

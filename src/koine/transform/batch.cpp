@@ -262,6 +262,9 @@ ForwardCell batch_cell(Op op) {
       return C::nothing("it has no sources");
     case Op::Function:
     case Op::Call:
+    case Op::Scan:
+    case Op::While:
+    case Op::Switch:
     case Op::Tuple:
     case Op::GetTuple:
       return C::nothing("the driver goes through calls");

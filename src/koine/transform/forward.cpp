@@ -7,12 +7,14 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/transform/call_gradient.hpp"
 #include "koine/transform/compose.hpp"
 #include "koine/transform/custom_rule.hpp"
 #include "koine/transform/function.hpp"
+#include "koine/transform/loops.hpp"
 #include "koine/transform/table.hpp"
 
 namespace koine {
@@ -84,6 +86,8 @@ class Forward {
     const size_t results =
         call.is(Op::Call) ? results_of(call.src(0)).size() : call.src(0).src().size();
     if (none_of(carried)) return std::vector<UOp>(results);
+    if (call.is(Op::Call) && is_loop(call.src(0)))
+      return batches() ? loop_for_examples(call, carried, examples_) : loop_tangents(call, carried);
     if (call.is(Op::Call))
       return batches() ? call_for_examples(call, carried, examples_) : call_tangents(call, carried);
     if (!custom_rule_of(call).empty())

@@ -9,12 +9,14 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/transform/call_gradient.hpp"
 #include "koine/transform/compose.hpp"
 #include "koine/transform/custom_rule.hpp"
 #include "koine/transform/function.hpp"
+#include "koine/transform/loops.hpp"
 #include "koine/transform/table.hpp"
 
 namespace koine {
@@ -53,6 +55,13 @@ Cotangents function_vjp(const UOp& call, const std::vector<UOp>& output_cotangen
   for (size_t k = 0; k < grads.size(); ++k)
     out.push_back(get_tuple(second, static_cast<int64_t>(k)));
   return out;
+}
+
+Cotangents cotangents_of_call(const UOp& call, const std::vector<UOp>& of_results) {
+  if (call.is(Op::Call))
+    return is_loop(call.src(0)) ? loop_vjp(call, of_results) : call_vjp(call, of_results);
+  return custom_rule_of(call).empty() ? function_vjp(call, of_results)
+                                      : custom_cotangents(call, of_results);
 }
 
 // What is made of constants alone becomes part of the bodies that use it, and is no argument.
@@ -117,9 +126,7 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
     if (node.is(Op::Function) || node.is(Op::Call)) {
       const auto it = call_cotangents.find(node);
       if (it == call_cotangents.end()) continue;
-      const Cotangents parts = node.is(Op::Call)              ? call_vjp(node, it->second)
-                               : custom_rule_of(node).empty() ? function_vjp(node, it->second)
-                                                              : custom_cotangents(node, it->second);
+      const Cotangents parts = cotangents_of_call(node, it->second);
       for (size_t k = 1; k < node.src().size(); ++k)
         if (parts[k - 1] && leads.contains(node.src(k)) && is_float(node.src(k).dtype()))
           accumulate(node.src(k), parts[k - 1]);

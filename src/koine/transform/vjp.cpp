@@ -273,6 +273,9 @@ VjpCell vjp_cell(Op op) {
       return C::nothing("bytes have no slope");
     case Op::Function:
     case Op::Call:
+    case Op::Scan:
+    case Op::While:
+    case Op::Switch:
     case Op::Tuple:
     case Op::GetTuple:
       return C::nothing("the driver goes through calls");

@@ -6,6 +6,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/verify/demand.hpp"
 
 namespace koine {
@@ -27,6 +28,26 @@ int check_slots(const UOp& call, std::span<const UOp> buffers) {
   return fine;
 }
 
+// The host programs of a loop, whose Params are the buffers of its Call, and the flag behind them.
+std::optional<Violation> check_loop(const UOp& call, std::span<const UOp> buffers) {
+  const Loop loop(call);
+  const size_t results = loop_result_count(loop.body, buffers.size());
+  if (results < loop.carries() || loop.roles.size() + results != buffers.size())
+    return Violation{call, -1, "a loop has memory for its results and arguments"};
+  for (const UOp& function : loop.functions) {
+    if (const auto inside = check_schedule(function)) return inside;
+    for (const UOp& inner : function.src())
+      for (const UOp& b : inner.src().subspan(1)) {
+        if (!b.is(Op::Param) || is_variable(b)) continue;
+        const int64_t slot = b.as<BufferArg>().slot;
+        const size_t known = buffers.size() + (loop.body.is(Op::While) ? 1 : 0);
+        if (slot < 0 || static_cast<size_t>(slot) >= known)
+          return Violation{inner, -1, "each slot of a loop's programs has a buffer"};
+      }
+  }
+  return std::nullopt;
+}
+
 std::optional<Violation> check_call(const UOp& call) {
   if (!call.is(Op::Call) || call.src().empty())
     return Violation{call, -1, "a host program holds Calls"};
@@ -44,6 +65,7 @@ std::optional<Violation> check_call(const UOp& call) {
     if (buffers.size() >= std::max<size_t>(body.src().size(), 1)) return std::nullopt;
     return Violation{call, -1, "a CustomFunction has memory for each of its results"};
   }
+  if (is_loop(body)) return check_loop(call, buffers);
   if (const auto inside = find_violation(body, VerifyLevel::Kernel)) return inside;
   if (const int at = check_slots(call, buffers); at != fine)
     return Violation{call, at, "each slot of a kernel has a buffer"};

@@ -5,6 +5,7 @@
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/rules/flat_kernel.hpp"
 #include "koine/verify/demand.hpp"
@@ -14,6 +15,10 @@ namespace {
 
 bool is_callable(const UOp& body) {
   if (body.is(Op::Sink)) return !find_violation(flat_kernel(body).ast, VerifyLevel::Kernel);
+  if (is_loop(body))
+    return std::none_of(body.src().begin(), body.src().end(), [](const UOp& function) {
+      return function.is(Op::Tuple) && find_violation(function, VerifyLevel::Tensor);
+    });
   return body.is(Op::CustomFunction) && !body.src().empty() &&
          std::all_of(body.src().begin(), body.src().end(),
                      [](const UOp& r) { return r.is(Op::Param) && !is_variable(r); });
@@ -50,7 +55,7 @@ const std::vector<Demand>& value_part() {
       {ops({Op::Store}), "a Store writes a value, not Invalid",
        [](const UOp& u, const Facts&) { return unless(!is_invalid(u.src(1)), 1); }},
       {ops({Op::Call}),
-       "the body of a Call is a kernel, or a CustomFunction that lists its results",
+       "the body of a Call is a kernel, a CustomFunction that lists its results, or a loop",
        [](const UOp& u, const Facts&) { return unless(is_callable(u.src(0)), 0); }},
       {ops({Op::Sink, Op::Group}), "holds effects",
        [](const UOp& u, const Facts&) {
