@@ -215,6 +215,13 @@ class LoopRunner {
       if (slot == results_ + carries_[i]) return slots_[i];
     return slot < slots_.size() ? slots_[slot] : &flag_;
   }
+  // Of a While; what lies behind it is a function's own.
+  size_t flag_slot() const { return slots_.size() - (loop_.body.is(Op::While) ? 0 : 1); }
+  Storage own_memory(const UOp& param) const {
+    int64_t bytes = item_size(param.dtype());
+    for (const UOp& d : param.shape().src()) bytes *= evaluate_index(d, variables_);
+    return {param, param.dtype(), {}, std::vector<std::byte>(static_cast<size_t>(bytes)), {}};
+  }
 
   void run_function(const UOp& function) {
     Setting inside;
@@ -222,7 +229,8 @@ class LoopRunner {
     for (const UOp& call : function.src())
       for (const UOp& b : call.src().subspan(1)) {
         if (!b.is(Op::Param) || is_variable(b) || find(inside.memory, b) != nullptr) continue;
-        Storage s = *found_at(static_cast<size_t>(b.as<BufferArg>().slot));
+        const auto slot = static_cast<size_t>(b.as<BufferArg>().slot);
+        Storage s = slot > flag_slot() ? own_memory(b) : *found_at(slot);
         s.leaf = b;
         inside.memory.push_back(std::move(s));
       }
@@ -231,7 +239,7 @@ class LoopRunner {
       const auto slot = static_cast<size_t>(s.leaf.as<BufferArg>().slot);
       if (slot < results_)
         pass(s, *slots_[slot]);
-      else if (slot >= slots_.size())
+      else if (loop_.body.is(Op::While) && slot == flag_slot())
         pass(s, flag_);
     }
   }

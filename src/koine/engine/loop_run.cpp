@@ -16,8 +16,15 @@ int64_t aligned(int64_t bytes) { return (bytes + alignment - 1) / alignment * al
 LoopProgram::LoopProgram(const UOp& call, size_t buffers, const std::string& device,
                          const StageChange& change, const CompileOptions& how)
     : loop(call), results(loop_result_count(loop.body, buffers)) {
-  for (const UOp& f : loop.functions)
+  const size_t known = buffers + (loop.body.is(Op::While) ? 1 : 0);
+  for (const UOp& f : loop.functions) {
     functions.push_back(std::make_shared<const Executable>(PlannedProgram{f}, device, change, how));
+    own.emplace_back();
+    for (const Kernel& k : kernels_of(f))
+      for (const UOp& b : k.buffers)
+        if (b.is(Op::Param) && static_cast<size_t>(b.as<BufferArg>().slot) >= known)
+          own.back().emplace(b.as<BufferArg>().slot, largest_bytes(b));
+  }
 }
 
 LoopRun::LoopRun(std::shared_ptr<const LoopProgram> program, DeviceRuntime& device)
@@ -25,7 +32,11 @@ LoopRun::LoopRun(std::shared_ptr<const LoopProgram> program, DeviceRuntime& devi
       device_(device),
       runs_(program_->functions.size()),
       carries_(program_->loop.positions(LoopRole::Carry)) {
-  for (const auto& f : program_->functions) functions_.emplace_back(f);
+  for (size_t f = 0; f < program_->functions.size(); ++f) {
+    functions_.emplace_back(program_->functions[f]);
+    for (const auto& [slot, bytes] : program_->own[f])
+      functions_[f].set_place(slot, {device.allocate(bytes), 0, bytes});
+  }
   if (program_->loop.body.is(Op::While)) flag_ = {device.allocate(1), 0, 1};
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct LoopProgram {
   Loop loop;
   size_t results;
   std::vector<std::shared_ptr<const Executable>> functions;
+  /// Slots behind the buffers of the launch and the flag, and their bytes, by function.
+  std::vector<std::map<size_t, int64_t>> own;
 };
 
 /// A loop with memory of its own, which its Submission runs with the buffers of its launch.

@@ -175,8 +175,8 @@ Tensors scan(const Function& step, const Tensors& init, const Tensors& rows,
 
 Tensors fori(const Size& lower, const Size& upper, const Function& step, const Tensors& init,
              Where where) {
-  const Size count = upper - lower;
-  if (count.largest() <= 0) return init;
+  Size count = upper - lower;
+  if (count.largest() < 0) count = 0;
   KOINE_REQUIRE(count.smallest() >= 0, Value, "fori_loop: from {} to {} there may be {} steps",
                 lower.text(), upper.text(), count.smallest());
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
