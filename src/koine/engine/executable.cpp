@@ -149,8 +149,8 @@ void Executable::add_segments(const std::vector<Kernel>& kernels) {
   std::vector<size_t> segment_of;
   absl::flat_hash_map<const DeviceRuntime*, size_t> last;  // segment of each queue
   for (size_t k = 0; k < kernels.size(); ++k) {
-    const bool alone = !is_kernel(kernels[k].ast);
-    const bool goes_on = k > 0 && !alone && is_kernel(kernels[k - 1].ast) &&
+    const bool alone = !is_kernel_body(kernels[k].ast);
+    const bool goes_on = k > 0 && !alone && is_kernel_body(kernels[k - 1].ast) &&
                          entries_[k].device == entries_[k - 1].device;
     if (!goes_on) segments_.push_back({k, 0, {}});
     Segment& own = segments_.back();
@@ -173,14 +173,14 @@ void Executable::compile(const std::vector<Kernel>& kernels, const StageChange& 
                          const CompileOptions& how) {
   std::vector<CompileRequest> requests;
   for (size_t k = 0; k < kernels.size(); ++k)
-    if (is_kernel(kernels[k].ast)) requests.push_back({kernels[k].ast, entries_[k].device});
+    if (is_kernel_body(kernels[k].ast)) requests.push_back({kernels[k].ast, entries_[k].device});
   const auto programs = compile_kernels(requests, change, how);
   size_t next = 0;
   for (size_t k = 0; k < kernels.size(); ++k) {
     if (is_loop(kernels[k].ast))
       entries_[k].loop = std::make_shared<const LoopProgram>(
           kernels[k].call, kernels[k].buffers.size(), entries_[k].device->name(), change, how);
-    if (!is_kernel(kernels[k].ast)) continue;
+    if (!is_kernel_body(kernels[k].ast)) continue;
     entries_[k].program = programs[next++];
     operations_ += entries_[k].program->kernel().estimate.operations;
     bytes_ += entries_[k].program->kernel().estimate.bytes;

@@ -270,6 +270,7 @@ class LineParser {
       case Op::Exp2:
       case Op::Log2:
       case Op::Sin:
+      case Op::Mul:
       case Op::Replicated:
         return number<int64_t>();
       case Op::Ins:

@@ -63,7 +63,8 @@ class Function {
   // many as there may be.
   void add(const UOp& value, bool rows) {
     std::vector<UOp> dims(value.shape().src().begin(), value.shape().src().end());
-    if (rows) dims[0] = index_const(static_cast<int64_t>(dims[0].bounds().high));
+    if (rows)
+      dims[0] = index_const(std::max<int64_t>(static_cast<int64_t>(dims[0].bounds().high), 1));
     memory_.push_back(new_buffer(stack(dims), value.dtype(), {}));
   }
 

@@ -47,7 +47,7 @@ std::pair<UOp, std::vector<UOp>> without_unused(const UOp& ast, std::span<const 
 // A copy stores into its first buffer, a function of the host or a loop into those of its results.
 std::vector<bool> stored_slots(const UOp& ast, size_t slots) {
   std::vector<bool> out(slots);
-  if (!is_kernel(ast)) {
+  if (!is_kernel_body(ast)) {
     const size_t results = is_copy(ast)   ? 1
                            : is_loop(ast) ? loop_result_count(ast, slots)
                                           : ast.src().size();
@@ -99,7 +99,7 @@ bool is_copy(const UOp& ast) {
 bool is_check(const UOp& ast) {
   return ast.is(Op::CustomFunction) && ast.as<std::string>() == check_function;
 }
-bool is_kernel(const UOp& ast) { return ast.is(Op::Sink); }
+bool is_kernel_body(const UOp& ast) { return ast.is(Op::Sink); }
 bool Kernel::stores(size_t slot) const { return stored_[slot]; }
 
 std::vector<UOp> slots_of(const UOp& ast) {
@@ -126,7 +126,7 @@ std::vector<Kernel> kernels_of(const UOp& schedule) {
 UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason) {
   std::vector<UOp> src{ast};
   src.insert(src.end(), buffers.begin(), buffers.end());
-  if (is_kernel(ast)) {
+  if (is_kernel_body(ast)) {
     const auto [kernel, used] = without_unused(ast, buffers);
     src = {kernel};
     src.insert(src.end(), used.begin(), used.end());

@@ -21,7 +21,7 @@ bool is_copy(const UOp& ast);
 /// program runs where the flag is 0.
 bool is_check(const UOp& ast);
 /// Whether a launch is of a kernel, which is compiled; the host does what any other says.
-bool is_kernel(const UOp& ast);
+bool is_kernel_body(const UOp& ast);
 
 /// One launch, as its Call shows it. `ast` is a Sink of Ends over Stores in which every value has
 /// shape () and slot k of its Params is buffers[k], a CustomFunction that names what the host does,

@@ -226,7 +226,15 @@ class Carried {
   // A value's, also where it carries nothing.
   UOp or_start(const UOp& carries, const UOp& value) const {
     if (carries) return carries;
-    return examples ? for_each_example(value, examples) : zeros_like(value);
+    return examples ? for_each_example(shared(value), examples) : zeros_like(value);
+  }
+
+  // A value that is equal in all examples: it may name what differs, and not depend on it.
+  UOp shared(const UOp& value) const {
+    std::vector<UOp> inputs;
+    for (size_t k = 0; k < given.size(); ++k)
+      if (insides[k]) inputs.push_back(given[k].inside);
+    return without_examples(value, inputs);
   }
 
   const Loop& loop;
@@ -280,7 +288,7 @@ std::vector<UOp> scan_for_examples(const Loop& loop, const std::vector<UOp>& car
   std::vector<bool> differs;
   for (size_t i = 0; i < step.size(); ++i) {
     differs.push_back(i < carries.size() ? bool(c.insides[carries[i]]) : bool(made[i]));
-    values.push_back(differs[i] ? c.or_start(made[i], step[i]) : step[i]);
+    values.push_back(differs[i] ? c.or_start(made[i], step[i]) : c.shared(step[i]));
   }
   const UOp call = scan_call(all, values, loop.count, loop.reversed);
   for (size_t i = 0; i < step.size(); ++i) {
@@ -314,10 +322,10 @@ std::vector<UOp> while_for_examples(const Loop& loop, const std::vector<UOp>& ca
   std::vector<UOp> values, out;
   for (size_t i = 0; i < carries.size(); ++i) {
     const UOp& now = c.insides[carries[i]];
-    const UOp one = loop.step().src(i), next = now ? c.or_start(made[i], one) : one;
+    const UOp one = loop.step().src(i), next = now ? c.or_start(made[i], one) : c.shared(one);
     values.push_back(holds ? where(beside(holds, next), next, now) : next);
   }
-  UOp condition = loop.functions[0].src(0);
+  UOp condition = c.shared(loop.functions[0].src(0));
   if (holds) {
     const UOp any = reduce(Op::Max, cast(holds, DType::UInt8), {0});
     condition = ne(reshape(any, shape_of({})), constant_int(DType::UInt8, 0));

@@ -163,8 +163,10 @@ int check_kernel_reduce(const UOp& u, const Facts&) {
       return std::ranges::any_of(ranges, [&](const UOp& loop) { return depends_on(r, loop); });
     const AxisType type = r.as<RangeArg>().type;
     const bool shape = type != AxisType::Thread && most_steps(type) != INT64_MAX;
-    return std::count(u.src().begin() + 1, u.src().end(), r) != 1 || !is_reduction(type) ||
-           (shape && is_small_float(u.dtype()));
+    const bool bounded =
+        std::ranges::any_of(ranges, [&](const UOp& loop) { return depends_on(r.src(0), loop); });
+    return bounded || std::count(u.src().begin() + 1, u.src().end(), r) != 1 ||
+           !is_reduction(type) || (shape && is_small_float(u.dtype()));
   });
 }
 
@@ -241,8 +243,8 @@ const Demands& kernel_demands() {
        {value_ops(), "every value in a kernel is a scalar",
         [](const UOp& u, const Facts&) { return unless(u.is_scalar()); }},
        {ops({Op::Reduce}),
-        "a Reduce goes over Ranges of reductions, each once, and one of narrow floats over loops, "
-        "from a value outside of them",
+        "a Reduce goes over Ranges of reductions, each once and none bounding another, and one of "
+        "narrow floats over loops, from a value outside of them",
         check_kernel_reduce},
        {ops({Op::Buffer}), "registers come with Expand",
         [](const UOp& u, const Facts&) { return unless(u.addrspace() != AddrSpace::Reg); }},

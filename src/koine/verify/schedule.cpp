@@ -34,8 +34,13 @@ std::optional<Violation> check_loop(const UOp& call, std::span<const UOp> buffer
   const size_t results = loop_result_count(loop.body, buffers.size());
   if (results < loop.carries() || loop.roles.size() + results != buffers.size())
     return Violation{call, -1, "a loop has memory for its results and arguments"};
-  for (const UOp& function : loop.functions)
-    if (const auto inside = check_schedule(function)) return inside;
+  if (loop.count && (loop.count.dtype() != DType::Index || !loop.count.is_scalar()))
+    return Violation{loop.body, 1, "how often is an index scalar"};
+  for (const UOp& function : loop.functions) {
+    const auto inside = function.is(Op::Tuple) ? find_violation(function, VerifyLevel::Tensor)
+                                               : check_schedule(function);
+    if (inside) return inside;
+  }
   return std::nullopt;
 }
 
