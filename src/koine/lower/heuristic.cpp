@@ -351,6 +351,21 @@ UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
   return best;
 }
 
+// Whether the folds along an axis have lanes along another one, or stand inside of folds that have:
+// theirs would be multiplied by these.
+bool has_lanes(const UOp& ast, const UOp& axis) {
+  auto is_lane = [](const RangeArg& r) { return r.type == AxisType::GroupReduce; };
+  for (const UOp& u : toposort(ast)) {
+    const std::span<const UOp> folded = u.is(Op::Reduce) ? reduced_ranges(u) : u.src().first(0);
+    if (std::find(folded.begin(), folded.end(), axis) == folded.end()) continue;
+    for (const UOp& r : folded)
+      if (is_lane(r.as<RangeArg>())) return true;
+    for (const Node* open : u.ranges())
+      if (is_lane(std::get<RangeArg>(open->arg))) return true;
+  }
+  return false;
+}
+
 // Lanes along the loops of reduces and of fills that run along memory or along a row; all of the
 // same number, so that they share the axis of the lanes.
 void lanes_inside(Plan& plan, int64_t lanes, int64_t vectors) {
@@ -361,7 +376,7 @@ void lanes_inside(Plan& plan, int64_t lanes, int64_t vectors) {
     const bool fills = type_of(axis) == AxisType::Loop && is_listed(now.fills, axis);
     // Lanes of a strict fold would reorder it.
     const bool folds = type_of(axis) == AxisType::Reduce && !plan.target().strict &&
-                       may_fold_lanes(plan.ast(), axis);
+                       may_fold_lanes(plan.ast(), axis) && !has_lanes(plan.ast(), axis);
     if (!(fills || folds) || size_of(axis) < lanes) continue;
     auto runs_along = [&](const std::vector<UOp>& addresses) {
       return std::any_of(addresses.begin(), addresses.end(),

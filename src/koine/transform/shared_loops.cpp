@@ -112,29 +112,27 @@ bool share(UOp& graph) {
     by_first.emplace(key, groups.size());
     groups.emplace_back(call);
   }
-  std::unordered_map<UOp, std::pair<const Shared*, const std::vector<size_t>*>> of_call;
-  bool longer = false;  // some have fewer arguments than what they are part of
+  // Where some have fewer arguments than what they are part of, their results name arguments that
+  // are none of their own sources. One such group at a time: what depends on which changes.
   for (const Shared& g : groups) {
-    if (g.members.size() == 1) continue;
-    for (const auto& [call, at] : g.members) {
-      of_call.emplace(call, std::pair(&g, &at));
-      longer = longer || call.src().size() < g.whole.call.src().size();
-    }
-  }
-  if (of_call.empty()) return false;
-  if (longer) {  // these name arguments that are none of their own sources
+    const bool longer = std::ranges::any_of(g.members, [&](const auto& member) {
+      return member.first.src().size() < g.whole.call.src().size();
+    });
+    if (!longer) continue;
+    const UOp made = with_source(g.whole.call, 0, g.body());
     Substitution replaced;
-    for (const Shared& g : groups) {
-      if (g.members.size() == 1) continue;
-      const UOp made = with_source(g.whole.call, 0, g.body());
-      for (const auto& [call, at] : g.members)
-        for (size_t k = 0; k < at.size(); ++k)
-          replaced.emplace(get_tuple(call, static_cast<int64_t>(k)),
-                           get_tuple(made, static_cast<int64_t>(at[k])));
-    }
+    for (const auto& [call, at] : g.members)
+      for (size_t k = 0; k < at.size(); ++k)
+        replaced.emplace(get_tuple(call, static_cast<int64_t>(k)),
+                         get_tuple(made, static_cast<int64_t>(at[k])));
     graph = substitute(graph, replaced);
     return true;
   }
+  std::unordered_map<UOp, std::pair<const Shared*, const std::vector<size_t>*>> of_call;
+  for (const Shared& g : groups)
+    for (const auto& [call, at] : g.members)
+      if (g.members.size() > 1) of_call.emplace(call, std::pair(&g, &at));
+  if (of_call.empty()) return false;
   graph = transform_graph(graph, [&](const UOp& original, const UOp& node) {
     if (!is_loop_result(original)) return node;
     const auto it = of_call.find(original.src(0));
