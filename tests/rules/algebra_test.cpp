@@ -128,7 +128,6 @@ struct Tables {
          unary(Op::Sqrt, where(p, f, g))},
         {nullptr, where(p, add(f, real(1)), add(g, real(2))), {}},
         {nullptr, where(p, mul(f, real(3)), mul(g, real(3))), {}},  // products are rounded
-        {nullptr, where(p, add(f, real(1)), add(real(2), real(1))), {}},
         {"where(c,load,load)", where(p, element(at, p), element(add(at, one), logical_not(p))),
          load(index(memory, {where(p, at, add(at, one))}))},
         {nullptr, where(p, element(index_const(1), p), element(one, logical_not(p))), {}},
