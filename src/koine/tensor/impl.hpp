@@ -56,6 +56,12 @@ struct Tensor::History {
   /// Computes tensors. After a failure each keeps the value it had before the assignments that
   /// cannot be computed.
   static void compute(const std::vector<Tensor>& tensors, Graphs graphs);
+  /// Stores a value into a view, or at places, over `placeholder` of a storage's value.
+  static void write(const std::shared_ptr<Storage>& storage, const UOp& target, const UOp& value);
+  /// Stores values at places along all elements of a tensor, counted row-major; the last one for a
+  /// place stays. False where that is not possible, and nothing is stored: the tensor is written as
+  /// a value of its own.
+  static bool write_at(const Tensor& target, const Tensor& places, const Tensor& values);
   /// Puts computed `buffers` in the place of `values`, where these are still current.
   static void settle(const Storages& storages, const std::vector<UOp>& values,
                      const std::vector<UOp>& buffers, Graphs graphs);

@@ -129,7 +129,7 @@ Cotangents reduce_vjp(const UOp& n, const UOp& g) {
   if (arg.op == Op::Max) {
     const UOp hit = eq(x, expand(n, x.shape()));
     const UOp count = reduce(Op::Add, cast(hit, x.dtype()), arg.axes);
-    return {where(hit, fdiv(wide, expand(count, x.shape())), zeros_like(x))};
+    return {where(hit, expand(fdiv(g, count), x.shape()), zeros_like(x))};
   }
   return {mul(wide, product_of_others(x, arg.axes))};
 }
