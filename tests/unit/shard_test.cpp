@@ -6,6 +6,7 @@
 #include "koine/engine/step.hpp"
 #include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/schedule.hpp"
@@ -118,9 +119,8 @@ const std::vector<Row>& rows() {
        [](auto& x, auto& y) { return load(x, mul(x, number(x, 2)), lt(y, number(x, 1))); }},
       {"After",
        [](auto& x, auto& y) {
-         const UOp copy = contiguous(x);
-         return after(UOp::make(Op::Contiguous, {x}, {}, 77),
-                      {store(UOp::make(Op::Contiguous, {x}, {}, 77), add(mul(copy, copy), y))});
+         const UOp copy = contiguous(x), own = private_copy(x);
+         return after(own, {store(own, add(mul(copy, copy), y))});
        }},
       {"Sum off the axis", [](auto& x, auto&) { return reduce(Op::Add, x, {1 - axis_of(x), 2}); }},
       {"Sum over the axis", [](auto& x, auto&) { return reduce(Op::Add, x, {axis_of(x)}); }},

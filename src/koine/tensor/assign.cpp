@@ -13,7 +13,7 @@
 namespace koine {
 namespace {
 
-// The movement ops of a view, from the view down to the placeholder of its base.
+// The movement ops of a view, from the view down to its base.
 std::vector<UOp> chain_of(const UOp& view) {
   std::vector<UOp> out;
   for (UOp u = view; !u.is(Op::Param); u = u.src(0)) out.push_back(u);
@@ -123,7 +123,7 @@ void Tensor::write_through(const UOp& value) const {
   // A gradient may read the old state: a copy of a copy is never written in place.
   const UOp memory =
       longer ? s.current : private_copy(kept ? koine::contiguous(s.current) : s.current);
-  const UOp view = substitute(i.view, {{tensor::placeholder(memory), memory}});
+  const UOp view = substitute(i.view, {{view_base(memory), memory}});
   const UOp next = after(memory, {store(view, s.requires_grad ? koine::detach(value) : value)});
   const Chain chain = longer ? s.chain : kept ? Chain::Kept : Chain::Plain;
   const UOp before = s.before;
