@@ -25,9 +25,9 @@ struct Memories {
 Memories memory_of_running(const std::function<UOp()>& action) {
   DeviceRuntime& device = device_runtime("CPU");
   reset_counters();
-  const int64_t before = device.bytes_in_use();
+  const int64_t before = device.allocator().bytes_in_use();
   const UOp held = action();
-  return {device.bytes_in_use() - before, counters().temporary_bytes};
+  return {device.allocator().bytes_in_use() - before, counters().temporary_bytes};
 }
 
 }  // namespace

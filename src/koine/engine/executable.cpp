@@ -34,15 +34,6 @@ void print_schedule(const std::vector<Kernel>& kernels) {
   }
 }
 
-// Moves bytes between devices; by way of the host where it cannot see one of them.
-void copy(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset, int64_t bytes) {
-  if (std::byte* source = from.data()) return to.copy_in(source + from_offset, to_offset, bytes);
-  if (std::byte* target = to.data()) return from.copy_out(target + to_offset, from_offset, bytes);
-  std::vector<std::byte> between(static_cast<size_t>(bytes));
-  from.copy_out(between.data(), from_offset, bytes);
-  to.copy_in(between.data(), to_offset, bytes);
-}
-
 }  // namespace
 
 // --- Executable ----------------------------------------------------------------------------------
@@ -101,7 +92,7 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
   for (const Kernel& k : kernels) {
     Entry entry{&runtime_of(k.device()), k.call,           nullptr,
                 places_.size(),          k.buffers.size(), variable_numbers_.size(),
-                k.variables.size()};
+                k.variables.size(),      is_copy(k.ast)};
     for (const UOp& b : k.buffers) {
       const BufferArg& arg = b.as<BufferArg>();
       if (b.is(Op::Param))
@@ -119,24 +110,36 @@ void Executable::add_segments(const std::vector<Kernel>& kernels) {
   const std::vector<std::vector<size_t>> needs = dependencies_of(kernels);
   std::vector<size_t> segment_of;
   absl::flat_hash_map<const DeviceRuntime*, size_t> last;  // segment of each queue
+  // Copies on the queue of another device that read from an arena: what comes next to its own queue
+  // may store to the same place.
+  absl::flat_hash_map<const DeviceRuntime*, std::vector<size_t>> readers;
+  auto on_queue = [&](size_t k) {
+    return entries_[k].copies || !kernels[k].ast.is(Op::CustomFunction);
+  };
   for (size_t k = 0; k < kernels.size(); ++k) {
+    const DeviceRuntime* device = entries_[k].device;
     const bool alone = kernels[k].ast.is(Op::CustomFunction);
     const bool goes_on = k > 0 && !alone && !kernels[k - 1].ast.is(Op::CustomFunction) &&
-                         entries_[k].device == entries_[k - 1].device;
+                         device == entries_[k - 1].device;
     if (!goes_on) segments_.push_back({k, 0, {}});
     Segment& own = segments_.back();
     ++own.count;
     segment_of.push_back(segments_.size() - 1);
     for (const size_t n : needs[k])
-      if (segment_of[n] != segment_of[k] && (alone || entries_[n].device != entries_[k].device))
+      if (segment_of[n] != segment_of[k] && on_queue(n) &&
+          (!on_queue(k) || entries_[n].device != device))
         own.waits.push_back(segment_of[n]);
-    if (!alone) {
-      last[entries_[k].device] = segment_of[k];
+    for (const size_t reader : std::exchange(readers[device], {})) own.waits.push_back(reader);
+    if (on_queue(k)) {
+      last[device] = segment_of[k];
     } else if (kernels[k].buffers[0].is(Op::Buffer)) {
       // The host fills a place in the arena that an earlier launch may still use for another.
-      const auto it = last.find(entries_[k].device);
+      const auto it = last.find(device);
       if (it != last.end()) own.waits.push_back(it->second);
     }
+    if (!entries_[k].copies || !kernels[k].buffers[1].is(Op::Buffer)) continue;
+    const DeviceRuntime* from = &runtime_of(kernels[k].buffers[1].device());
+    if (from != device) readers[from].push_back(segment_of[k]);
   }
 }
 
@@ -262,9 +265,17 @@ void Submission::wait_for_segments(size_t count) {
 // False where a check stops the program.
 bool Submission::submit(const Executable::Segment& segment, size_t number) {
   const Executable& e = *executable_;
-  for (const size_t earlier : segment.waits)
-    e.entries_[e.segments_[earlier].first].device->queue().wait(submitted_[earlier]);
   const Executable::Entry& first = e.entries_[segment.first];
+  for (const size_t earlier : segment.waits) {
+    Queue& other = e.entries_[e.segments_[earlier].first].device->queue();
+    const bool follows =
+        (first.program || first.copies) && first.device->queue().follow(other, submitted_[earlier]);
+    if (!follows) other.wait(submitted_[earlier]);
+  }
+  if (first.copies) {
+    submitted_[number] = copy(first);
+    return true;
+  }
   if (!first.program) return run_on_host(first);
   if (options().debug >= 1) {
     for (size_t k = 0; k < segment.count; ++k) run_with_report(e.entries_[segment.first + k]);
@@ -275,19 +286,20 @@ bool Submission::submit(const Executable::Segment& segment, size_t number) {
   return true;
 }
 
-// A copy between devices, a check, or a function of the user's.
+uint64_t Submission::copy(const Executable::Entry& entry) {
+  const Executable::Place *to = executable_->places_.data() + entry.first_place, *from = to + 1;
+  const int64_t bytes = sizes_[entry.first_place];
+  count([&](Counters& c) {
+    c.copied_bytes[{entry.call.src(2).device().name(), entry.call.src(1).device().name()}] += bytes;
+  });
+  return entry.device->queue().submit(Transfer{memory_[to->memory].get(), to->offset,
+                                               memory_[from->memory].get(), from->offset, bytes});
+}
+
+// A check, or a function of the user's.
 bool Submission::run_on_host(const Executable::Entry& entry) {
   if (is_check(entry.call.src(0))) return check(entry);
-  if (!is_copy(entry.call.src(0))) {
-    call_on_host(entry);
-    return true;
-  }
-  const Executable::Place* places = executable_->places_.data() + entry.first_place;
-  const int64_t bytes = sizes_[entry.first_place];
-  copy(*memory_[places[0].memory], places[0].offset, *memory_[places[1].memory], places[1].offset,
-       bytes);
-  const Device to = entry.call.src(1).device(), from = entry.call.src(2).device();
-  count([&](Counters& c) { c.copied_bytes[{from.name(), to.name()}] += bytes; });
+  call_on_host(entry);
   return true;
 }
 

@@ -45,11 +45,12 @@ class Executable {
   struct Entry {
     DeviceRuntime* device = nullptr;
     UOp call;
-    std::shared_ptr<Program> program;  // null: a function of the host
+    std::shared_ptr<Program> program;  // null: a copy, or a function of the host
     size_t first_place = 0, places = 0;
     size_t first_variable = 0, variables = 0;
+    bool copies = false;
   };
-  // Entries that are handed to a queue together, or one function of the host.
+  // Entries that are handed to a queue together: launches, or a copy. Or one function of the host.
   struct Segment {
     size_t first = 0, count = 0;
     std::vector<size_t> waits;  // earlier segments, of other queues
@@ -106,6 +107,7 @@ class Submission {
  private:
   void make_ready();
   bool submit(const Executable::Segment& segment, size_t number);
+  uint64_t copy(const Executable::Entry& entry);
   bool run_on_host(const Executable::Entry& entry);
   bool check(const Executable::Entry& entry);
   void call_on_host(const Executable::Entry& entry);
