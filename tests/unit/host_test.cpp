@@ -5,6 +5,7 @@
 #include "check.hpp"
 #include "koine/engine/skeleton.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/plan.hpp"
@@ -249,7 +250,7 @@ TEST(host, counters_begin_at_zero_and_add_what_ran) {
   EXPECT_EQ(none.operations + none.bytes, 0);
   EXPECT_EQ(none.run_seconds + none.schedule_seconds + none.compile_seconds, 0);
   for (int runs = 1; runs <= 2; ++runs) {
-    (void)realize({UOp::make(Op::Contiguous, {mul(x, x)}, {}, 1)});
+    (void)realize({UOp::make(Op::Contiguous, {mul(x, x)}, MarkArg{Mark::Copies})});
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
     const Counters c = counters();
     EXPECT_EQ(c.kernels, runs);
@@ -457,6 +458,26 @@ TEST(host, requests_that_look_alike_are_prepared_once_and_others_apart) {
   const std::vector<UOp> twice = realize({neg(x), x, neg(x)});
   EXPECT_EQ(twice[0], twice[2]);
   EXPECT_EQ(twice[1], x);
+}
+
+// The numbers of copies and leaves make them nodes of their own, and no request a new one.
+TEST(host, copies_and_leaves_of_other_numbers_look_alike) {
+  const UOp x = floats({1, 2, 3}), y = floats({4, 5, 6});
+  auto leaf_of = [](const UOp& u) {
+    return UOp::make(Op::Detach, {u}, MarkArg{Mark::Leaf, fresh_slot()});
+  };
+  auto alike = [](const UOp& a, const UOp& b) {
+    const std::vector<UOp> first{a}, second{b};
+    return skeleton_of(first, "CPU").words == skeleton_of(second, "CPU").words;
+  };
+  EXPECT_TRUE(alike(private_copy(neg(x)), private_copy(neg(y))));
+  EXPECT_TRUE(alike(leaf_of(neg(x)), leaf_of(neg(y))));
+  EXPECT_FALSE(alike(leaf_of(neg(x)), detach(neg(y))));
+  EXPECT_FALSE(alike(private_copy(neg(x)), contiguous(neg(y))));
+  EXPECT_FALSE(
+      alike(private_copy(neg(x)), UOp::make(Op::Contiguous, {neg(y)}, MarkArg{Mark::Copies})));
+  const UOp copy = private_copy(neg(x));
+  EXPECT_FALSE(alike(sub(copy, copy), sub(private_copy(neg(y)), private_copy(neg(y)))));
 }
 
 TEST(host, equal_kernels_of_different_programs_are_compiled_once) {

@@ -448,7 +448,8 @@ TEST(memory, caches_know_the_mode_that_code_was_made_for) {
         std::ldexp(static_cast<float>(random() % 1000) - 500, static_cast<int>(random() % 20)));
   const UOp x = buffer_from_host(shape_of({4096}), DType::Float32, "CPU", data.data());
   auto total = [&] {
-    return array_of(realize({UOp::make(Op::Contiguous, {reduce(Op::Add, x, {0})}, {}, 1)})[0])
+    return array_of(realize({UOp::make(Op::Contiguous, {reduce(Op::Add, x, {0})},
+                                       MarkArg{Mark::Copies})})[0])
         .data[0];
   };
   float left = 0;

@@ -19,7 +19,7 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 // What computing a value costs, by the engine's own count.
 Counters cost_of(const Tensor& value) {
   reset_counters();
-  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, {}, 1)});
+  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, MarkArg{Mark::Copies})});
   return counters();
 }
 

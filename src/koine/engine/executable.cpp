@@ -37,14 +37,6 @@ void print_schedule(const std::vector<Kernel>& kernels) {
 
 }  // namespace
 
-void copy_bytes(const Located& to, const Located& from) {
-  if (std::byte* source = from.data()) return to.memory->copy_in(source, to.offset, to.bytes);
-  if (std::byte* target = to.data()) return from.memory->copy_out(target, from.offset, to.bytes);
-  std::vector<std::byte> between(static_cast<size_t>(to.bytes));
-  from.memory->copy_out(between.data(), from.offset, to.bytes);
-  to.memory->copy_in(between.data(), to.offset, to.bytes);
-}
-
 // --- Executable ----------------------------------------------------------------------------------
 
 Executable::Executable(const UOp& program, const std::string& device, const StageChange& change,
@@ -120,7 +112,8 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
                 places_.size(),
                 k.buffers.size(),
                 variable_numbers_.size(),
-                k.variables.size()};
+                k.variables.size(),
+                is_copy(k.ast)};
     for (const UOp& b : k.buffers) {
       const BufferArg& arg = b.as<BufferArg>();
       if (b.is(Op::Param))
@@ -148,24 +141,34 @@ void Executable::add_segments(const std::vector<Kernel>& kernels) {
   const std::vector<std::vector<size_t>> needs = dependencies_of(kernels);
   std::vector<size_t> segment_of;
   absl::flat_hash_map<const DeviceRuntime*, size_t> last;  // segment of each queue
+  // Copies on the queue of another device that read from an arena: what comes next to its own queue
+  // may store to the same place.
+  absl::flat_hash_map<const DeviceRuntime*, std::vector<size_t>> readers;
+  auto on_queue = [&](size_t k) { return entries_[k].copies || is_kernel_body(kernels[k].ast); };
   for (size_t k = 0; k < kernels.size(); ++k) {
+    const DeviceRuntime* device = entries_[k].device;
     const bool alone = !is_kernel_body(kernels[k].ast);
-    const bool goes_on = k > 0 && !alone && is_kernel_body(kernels[k - 1].ast) &&
-                         entries_[k].device == entries_[k - 1].device;
+    const bool goes_on =
+        k > 0 && !alone && is_kernel_body(kernels[k - 1].ast) && device == entries_[k - 1].device;
     if (!goes_on) segments_.push_back({k, 0, {}});
     Segment& own = segments_.back();
     ++own.count;
     segment_of.push_back(segments_.size() - 1);
     for (const size_t n : needs[k])
-      if (segment_of[n] != segment_of[k] && (alone || entries_[n].device != entries_[k].device))
+      if (segment_of[n] != segment_of[k] && on_queue(n) &&
+          (!on_queue(k) || entries_[n].device != device))
         own.waits.push_back(segment_of[n]);
-    if (!alone) {
-      last[entries_[k].device] = segment_of[k];
+    for (const size_t reader : std::exchange(readers[device], {})) own.waits.push_back(reader);
+    if (on_queue(k)) {
+      last[device] = segment_of[k];
     } else if (fills_temporaries(kernels[k])) {
       // The host fills a place in the arena that an earlier launch may still use for another.
-      const auto it = last.find(entries_[k].device);
+      const auto it = last.find(device);
       if (it != last.end()) own.waits.push_back(it->second);
     }
+    if (!entries_[k].copies || !kernels[k].buffers[1].is(Op::Buffer)) continue;
+    const DeviceRuntime* from = &runtime_of(kernels[k].buffers[1].device());
+    if (from != device) readers[from].push_back(segment_of[k]);
   }
 }
 
@@ -330,9 +333,17 @@ void Submission::wait_for_segments(size_t count) {
 // False where a check stops the program.
 bool Submission::submit(const Executable::Segment& segment, size_t number) {
   const Executable& e = *executable_;
-  for (const size_t earlier : segment.waits)
-    e.entries_[e.segments_[earlier].first].device->queue().wait(submitted_[earlier]);
   const Executable::Entry& first = e.entries_[segment.first];
+  for (const size_t earlier : segment.waits) {
+    Queue& other = e.entries_[e.segments_[earlier].first].device->queue();
+    const bool follows =
+        (first.program || first.copies) && first.device->queue().follow(other, submitted_[earlier]);
+    if (!follows) other.wait(submitted_[earlier]);
+  }
+  if (first.copies) {
+    submitted_[number] = copy(first);
+    return true;
+  }
   if (!first.program) return run_on_host(first);
   if (options().debug >= 1) {
     for (size_t k = 0; k < segment.count; ++k) run_with_report(e.entries_[segment.first + k]);
@@ -343,21 +354,23 @@ bool Submission::submit(const Executable::Segment& segment, size_t number) {
   return true;
 }
 
-// A loop, a copy between devices, a check, or a function of the user's.
+uint64_t Submission::copy(const Executable::Entry& entry) {
+  const Located to = located(entry, 0), from = located(entry, 1);
+  count([&](Counters& c) {
+    c.copied_bytes[{entry.call.src(2).device().name(), entry.call.src(1).device().name()}] +=
+        to.bytes;
+  });
+  return entry.device->queue().submit(
+      Transfer{to.memory.get(), to.offset, from.memory.get(), from.offset, to.bytes});
+}
+
+// A loop, a check, or a function of the user's.
 bool Submission::run_on_host(const Executable::Entry& entry) {
   if (is_check(entry.call.src(0))) return check(entry);
-  if (entry.loop) {
+  if (entry.loop)
     run_loop(entry);
-    return true;
-  }
-  if (!is_copy(entry.call.src(0))) {
+  else
     call_on_host(entry);
-    return true;
-  }
-  const Located to = located(entry, 0);
-  copy_bytes(to, located(entry, 1));
-  const Device target = entry.call.src(1).device(), source = entry.call.src(2).device();
-  count([&](Counters& c) { c.copied_bytes[{source.name(), target.name()}] += to.bytes; });
   return true;
 }
 

@@ -63,8 +63,9 @@ class Executable {
     std::shared_ptr<const LoopProgram> loop;  // of a loop; neither: a function of the host
     size_t first_place = 0, places = 0;
     size_t first_variable = 0, variables = 0;
+    bool copies = false;
   };
-  // Entries that are handed to a queue together, or one that the host runs.
+  // Entries that are handed to a queue together: launches, or a copy. Or one that the host runs.
   struct Segment {
     size_t first = 0, count = 0;
     std::vector<size_t> waits;  // earlier segments, of other queues
@@ -130,6 +131,7 @@ class Submission {
  private:
   void make_ready();
   bool submit(const Executable::Segment& segment, size_t number);
+  uint64_t copy(const Executable::Entry& entry);
   bool run_on_host(const Executable::Entry& entry);
   bool check(const Executable::Entry& entry);
   void call_on_host(const Executable::Entry& entry);

@@ -18,7 +18,4 @@ struct Located {
   }
 };
 
-/// Moves the bytes of `from`, by way of the host where it cannot see one of both.
-void copy_bytes(const Located& to, const Located& from);
-
 }  // namespace koine

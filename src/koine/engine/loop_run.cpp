@@ -84,6 +84,12 @@ void LoopRun::pass_carries(Submission& function, const std::vector<Located>& fro
   }
 }
 
+void LoopRun::copy(const Located& to, const Located& from) {
+  Queue& queue = device_.queue();
+  queue.wait(
+      queue.submit(Transfer{to.memory.get(), to.offset, from.memory.get(), from.offset, to.bytes}));
+}
+
 void LoopRun::run_function(size_t number) {
   functions_[number].run_uncounted();
   ++runs_[number];
@@ -94,7 +100,7 @@ void LoopRun::scan(const std::vector<Located>& buffers, const VariableValues& va
   const Loop& loop = program_->loop;
   const int64_t count = evaluate_index(loop.count, {variables.begin(), variables.end()});
   if (count == 0)
-    for (size_t i = 0; i < carries_.size(); ++i) copy_bytes(buffers[i], first_[i]);
+    for (size_t i = 0; i < carries_.size(); ++i) copy(buffers[i], first_[i]);
   Submission& step = functions_[0];
   const auto number = step_variable(loop.count).as<BufferArg>().name;
   for (int64_t k = 0; k < count; ++k) {
@@ -123,7 +129,7 @@ void LoopRun::repeat(const std::vector<Located>& buffers) {
     now = place(turn + 1);
   }
   for (size_t i = 0; i < carries_.size(); ++i)
-    if (now[i].address() != buffers[i].address()) copy_bytes(buffers[i], now[i]);
+    if (now[i].address() != buffers[i].address()) copy(buffers[i], now[i]);
 }
 
 void LoopRun::branch(const std::vector<Located>& buffers) {

@@ -41,6 +41,7 @@ class LoopRun {
   const std::vector<Located>& place(int64_t turn) const { return places_[turn & 1]; }
   void make_places(const std::vector<Located>& buffers);
   void run_function(size_t number);
+  void copy(const Located& to, const Located& from);
   void count_runs();
 
   std::shared_ptr<const LoopProgram> program_;

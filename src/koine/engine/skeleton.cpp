@@ -105,8 +105,7 @@ class Builder {
     word(Inner);
     word(static_cast<uint64_t>(n->op) | static_cast<uint64_t>(n->source_count) << 16 |
          static_cast<uint64_t>(n->arg.index()) << 48);
-    // Copies are numbered to be nodes of their own, which their positions say.
-    word(n->op == Op::Contiguous && n->tag > 1 ? 1 : static_cast<uint64_t>(n->tag));
+    word(static_cast<uint64_t>(n->tag));
     std::visit([this](const auto& arg) { argument(arg); }, n->arg);
     for (const UOp& s : n->src()) word(positions_.find(s.node()));
   }
@@ -118,6 +117,7 @@ class Builder {
   void argument(const BufferArg& v) {
     word(static_cast<uint64_t>(v.slot));
     word(static_cast<uint64_t>(v.dtype) * 4 + static_cast<uint64_t>(v.space));
+    word(static_cast<uint64_t>(v.kind));
     word(v.device ? hash_of(v.device) : 0);
     word(static_cast<uint64_t>(v.axis));
     text(v.name);
@@ -131,7 +131,7 @@ class Builder {
     for (const int64_t i : v) word(static_cast<uint64_t>(i));
   }
   void argument(const ReduceArg& v) {
-    word(static_cast<uint64_t>(v.op));
+    word(static_cast<uint64_t>(v.op) * 2 + (v.goes_on ? 1 : 0));
     argument(v.axes);
   }
   void argument(const LoadArg& v) {
@@ -145,6 +145,8 @@ class Builder {
     text(v.text);
     word(static_cast<uint64_t>(v.dtype));
   }
+  // The number makes it a node of its own, which its position says.
+  void argument(const MarkArg& v) { word(static_cast<uint64_t>(v.mark)); }
   void text(std::string_view v) {
     word(v.size());
     for (size_t i = 0; i < v.size(); i += 8) {

@@ -31,6 +31,15 @@ void bind_size(const UOp& dim, const UOp& size, int64_t slot, Substitution& vari
                 dim_text(dim), dim_text(size), dim_text(bound));
 }
 
+// A body is closed: it names its arguments, and no value of the function around it.
+void require_argument(const UOp& param, std::string_view body) {
+  const ParamKind kind = param.as<BufferArg>().kind;
+  KOINE_REQUIRE(kind == ParamKind::Argument, Value,
+                "{}: its body holds a Param that is no argument of it ({}): give it the value as "
+                "an argument",
+                body, param_kind_name(kind));
+}
+
 std::string body_name(const UOp& body) {
   if (is_loop(body)) return std::string(loop_name(body));
   const auto* name = std::get_if<std::string>(&body.arg());
@@ -41,8 +50,11 @@ std::string body_name(const UOp& body) {
 
 std::map<int64_t, UOp> params_of(const UOp& body) {
   std::map<int64_t, UOp> out;
-  for (const UOp& u : toposort_outside_bodies(body))
-    if (u.is(Op::Param) && !is_variable(u)) out.emplace(u.as<BufferArg>().slot, u);
+  for (const UOp& u : toposort_outside_bodies(body)) {
+    if (!u.is(Op::Param) || is_variable(u)) continue;
+    require_argument(u, "Function");
+    out.emplace(u.as<BufferArg>().slot, u);
+  }
   return out;
 }
 
@@ -128,10 +140,11 @@ void require_arguments(const UOp& call) {
                   "with to()",
                   name, first.name(), a.device().name());
   }
-  if (body.is(Op::CustomFunction)) return;
   if (is_loop(body)) return require_loop(call);
   for (const UOp& u : toposort(body)) {
     if (!u.is(Op::Param) || is_variable(u)) continue;
+    require_argument(u, name);
+    if (body.is(Op::CustomFunction)) continue;
     const int64_t slot = u.as<BufferArg>().slot, k = slot - results;
     if (slot >= 0 && k < 0) continue;
     KOINE_REQUIRE(slot >= 0 && k < static_cast<int64_t>(arguments.size()), Value,

@@ -178,7 +178,7 @@ bool combines(Op op, Sources src) {
 // What a body says of its results holds for arguments that lie as its Params do.
 void require_params(Sources src) {
   for (const UOp& u : toposort_outside_bodies(src[0])) {
-    if (!u.is(Op::Param) || u.as<BufferArg>().slot < 0) continue;
+    if (!is_argument_param(u) || u.as<BufferArg>().slot < 0) continue;
     const size_t k = static_cast<size_t>(u.as<BufferArg>().slot) + 1;
     if (k >= src.size() || src[k].device().count() == 1) continue;
     KOINE_REQUIRE(

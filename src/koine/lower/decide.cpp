@@ -36,7 +36,7 @@ class Decider {
     return transform_graph(program_, [&](const UOp& original, const UOp& node) {
       if (original.is(Op::Sink)) return effects(original, node);
       // Who asked for memory gets that which others read.
-      if (original.is(Op::Contiguous) && original.tag() == 0 &&
+      if (original.is(Op::Contiguous) && !original.is_marked() &&
           !facts_.reason_of(original.src(0)).empty())
         return node.src(0);
       if (const auto row = rows_.find(original.node()); row != rows_.end())
@@ -97,7 +97,7 @@ class Decider {
     };
     const auto join = join_of(value);
     if (!join) return false;
-    const bool many = has_many_parts(*join) && u.tag() == 0;
+    const bool many = has_many_parts(*join) && !u.is_marked();
     if (!many && (!std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
                   std::count_if(join->parts.begin(), join->parts.end(), std::not_fn(is_own)) >
                       most_copied_parts ||

@@ -10,7 +10,6 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/scan.hpp"
 
@@ -509,7 +508,7 @@ bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
   int nests = 0;
   for (const UOp& u : order) {
     if (u.is(Op::Barrier)) return true;
-    if (u.is(Op::End) && u.tag() == tag::runs_in_order) return true;
+    if (u.is(Mark::InOrder)) return true;
     if (u.is(Op::End) && !filled.contains(u.src(0).node()) && ++nests > 1) return true;
     // What goes on changing is no row.
     if (u.is(Op::Store) && accessed_buffer(u).is(Op::Buffer) &&

@@ -14,7 +14,6 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/schedule.hpp"
@@ -109,7 +108,7 @@ std::optional<Nest> nest_of(const Draft& kernel, Places& places) {
   UOp body = kernel.ast.src(0);
   Nest out;
   if (body.is(Op::End)) {
-    if (body.tag() == tag::runs_in_order) return std::nullopt;
+    if (body.is(Mark::InOrder)) return std::nullopt;
     out.loops.assign(body.src().begin() + 1, body.src().end());
     body = UOp(body.src(0));
   }

@@ -12,7 +12,6 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/bufferize.hpp"
 #include "koine/lower/index.hpp"
@@ -60,7 +59,7 @@ bool may_meet(const UOp& store) {
 UOp closed(const UOp& body, const std::vector<UOp>& ranges, std::span<const UOp> stores) {
   const UOp nest = end(body, ranges);
   if (ranges.empty() || std::none_of(stores.begin(), stores.end(), may_meet)) return nest;
-  return UOp::make(Op::End, nest.src(), {}, tag::runs_in_order);
+  return UOp::make(Op::End, nest.src(), MarkArg{Mark::InOrder});
 }
 
 class Splitter : private KernelReads {

@@ -9,7 +9,6 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/places.hpp"
@@ -98,7 +97,7 @@ class Flattener {
         kernel_, [this](const UOp& u, std::vector<UOp>& made) { return flat(u, made); });
     if (in_order)
       out_.ast = transform_graph(out_.ast, [](const UOp&, const UOp& u) {
-        return u.is(Op::End) ? UOp::make(Op::End, u.src(), {}, tag::runs_in_order) : u;
+        return u.is(Op::End) ? UOp::make(Op::End, u.src(), MarkArg{Mark::InOrder}) : u;
       });
     out_.ast = without_promises(out_.ast);
     return std::move(out_);

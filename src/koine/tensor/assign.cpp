@@ -13,7 +13,7 @@
 namespace koine {
 namespace {
 
-// The movement ops of a view, from the view down to the placeholder of its base.
+// The movement ops of a view, from the view down to its base.
 std::vector<UOp> chain_of(const UOp& view) {
   std::vector<UOp> out;
   for (UOp u = view; !u.is(Op::Param); u = u.src(0)) out.push_back(u);
@@ -116,7 +116,7 @@ void Tensor::History::write(const std::shared_ptr<Storage>& storage, const UOp& 
   // A gradient may read the old state: a copy of a copy is never written in place.
   const UOp memory =
       longer ? s.current : private_copy(kept ? koine::contiguous(s.current) : s.current);
-  const UOp view = substitute(target, {{tensor::placeholder(memory), memory}});
+  const UOp view = substitute(target, {{view_base(memory), memory}});
   const UOp next = after(memory, {store(view, s.requires_grad ? koine::detach(value) : value)});
   const Chain chain = longer ? s.chain : kept ? Chain::Kept : Chain::Plain;
   const UOp before = s.before;
@@ -155,7 +155,7 @@ bool Tensor::History::write_at(const Tensor& target, const Tensor& places, const
       !known || at.numel() == 0 || now.numel() == 0 ||
       (is_float(now.dtype()) && reaches_leaf({now, v})))
     return false;
-  const UOp view = i.view ? i.view : tensor::placeholder(now);
+  const UOp view = i.view ? i.view : view_base(now);
   require_single_places(view);
   write(i.storage, koine::index(koine::reshape(view, shape_of({now.numel()})), {at}), v);
   return true;

@@ -33,12 +33,10 @@ GradientRegistry& gradient_registry() {
 // A gradient passes through floats and through calls.
 bool may_pass(const UOp& u) { return is_float(u.dtype()) || u.dtype() == DType::Void; }
 
-bool is_marked_leaf(const UOp& u) { return u.is(Op::Detach) && u.tag() != 0; }
-
 // The nodes that a gradient may be asked through, in order.
 NodeList passable(const UOp& root) {
   return toposort(root, [](const UOp& u) {
-    return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || is_marked_leaf(u));
+    return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || u.is(Mark::Leaf));
   });
 }
 
@@ -86,7 +84,7 @@ void add_sources(storage::Past& past, const UOp& graph) {
       return;
     }
     if (is_float(u.dtype())) ids.push_back(u.id());
-    depends = depends || u.is(Op::Buffer) || u.is(Op::Param) || (is_marked_leaf(u) && u != graph);
+    depends = depends || u.is(Op::Buffer) || u.is(Op::Param) || (u.is(Mark::Leaf) && u != graph);
     if (const auto below = storage::past(u)) {
       if (below->too_many) {
         past.too_many = true;
@@ -162,7 +160,7 @@ void Tensor::History::add_leaf(const std::shared_ptr<Storage>& storage) {
 }
 
 UOp Tensor::History::leaf_of(const UOp& value) {
-  return UOp::make(Op::Detach, {value}, {}, fresh_slot() + 1);
+  return UOp::make(Op::Detach, {value}, MarkArg{Mark::Leaf, fresh_slot()});
 }
 
 void Tensor::History::own_memory(const std::shared_ptr<Storage>& storage) {
@@ -340,8 +338,7 @@ std::vector<UOp> Tensor::History::nodes_of(const Tensor& target, std::span<const
     former = i.storage->computed_from;
   }
   for (const UOp& u : order)
-    if (u.id() == former)
-      out.push_back(i.view ? substitute(i.view, {{tensor::placeholder(u), u}}) : u);
+    if (u.id() == former) out.push_back(i.view ? substitute(i.view, {{view_base(u), u}}) : u);
   return out;
 }
 

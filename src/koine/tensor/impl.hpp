@@ -34,7 +34,7 @@ struct Tensor::Storage {
 /// A handle's target: a storage and a view of it.
 struct Tensor::Impl {
   std::shared_ptr<Storage> storage;
-  UOp view;          ///< movement over `placeholder(current)`; null: the base itself
+  UOp view;          ///< movement over `view_base(current)`; null: the base itself
   UOp literal;       ///< of a C++ literal, which takes the dtype of what it meets: all its digits
   mutable UOp seen;  ///< the view of the current value, where that is memory; null: not asked for
 
@@ -97,8 +97,6 @@ struct Tensor::History {
 
 namespace tensor {
 
-/// Stands for the base of a view.
-UOp placeholder(const UOp& base);
 std::string text_of(const Shape& shape);
 /// Elements of a shape; null where a size may be negative or the product may leave 63 bits.
 std::optional<Size> count_of(const Shape& shape);

@@ -13,8 +13,7 @@ namespace koine {
 namespace {
 
 bool is_argument(const UOp& u) {
-  return (u.is(Op::Buffer) || (u.is(Op::Param) && !is_variable(u))) &&
-         u.as<BufferArg>().space == AddrSpace::Global;
+  return (u.is(Op::Buffer) || is_argument_param(u)) && u.as<BufferArg>().space == AddrSpace::Global;
 }
 
 // Each slot of the kernel is a buffer. It may be seen with another dtype than it was made with.

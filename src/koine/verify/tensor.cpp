@@ -34,6 +34,10 @@ const std::vector<Demand>& value_part() {
        [](const UOp& u, const Facts&) {
          return unless(u.as<BufferArg>().name.empty() || is_bounded_variable(u));
        }},
+      {ops({Op::Param}), "the base of a view is a value here",
+       [](const UOp& u, const Facts&) {
+         return unless(u.as<BufferArg>().kind != ParamKind::ViewBase);
+       }},
       {ops({Op::Param, Op::Buffer, Op::Reshape, Op::Expand, Op::Pad, Op::Shrink}),
        "sizes are at least 0",
        [](const UOp& u, const Facts&) {
@@ -47,7 +51,7 @@ const std::vector<Demand>& value_part() {
        }},
       {ops({Op::Reduce}), "the axes of a Reduce are distinct, and it starts from no value",
        [](const UOp& u, const Facts&) {
-         if (start_of(u)) return itself;
+         if (start_of(u) || u.as<ReduceArg>().goes_on) return itself;
          Ints axes = u.as<ReduceArg>().axes;
          std::sort(axes.begin(), axes.end());
          return unless(std::adjacent_find(axes.begin(), axes.end()) == axes.end());
@@ -79,6 +83,13 @@ const Demands& program_demands() {
       value_part(),
       {{ops({Op::Buffer}), "a program's memory is in its Params",
         [](const UOp&, const Facts&) { return itself; }},
+       {ops({Op::Param}), "the Params of a program are its arguments and Variables",
+        [](const UOp& u, const Facts&) { return unless(is_variable(u) || is_argument_param(u)); }},
+       {ops({Op::Contiguous, Op::Detach}), "no node of a program has a number of its own",
+        [](const UOp& u, const Facts&) {
+          const MarkArg* mark = std::get_if<MarkArg>(&u.arg());
+          return unless(mark == nullptr || !is_numbered(mark->mark));
+        }},
        {ops({Op::Function, Op::Tuple}), "Functions are inlined",
         [](const UOp&, const Facts&) { return itself; }},
        {ops({Op::Call}), "the arguments of a Call are in memory", [](const UOp& u, const Facts&) {
