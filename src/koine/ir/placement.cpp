@@ -195,7 +195,8 @@ Placement derive_placement(Op op, Sources src, const Arg& arg, const Derived& va
   Placement placement;
   if (const auto* buffer = std::get_if<BufferArg>(&arg)) placement.device = buffer->device;
   if (const auto* moved = std::get_if<LoadArg>(&arg)) placement.device = moved->device;
-  for (size_t i = 0; i < src.size(); ++i) {
+  const size_t placing = op == Op::Fence ? 1 : src.size();  // it only waits for the others
+  for (size_t i = 0; i < placing; ++i) {
     const Device device = src[i].device();
     if (!placement.device) placement.device = device;
     if (device && !(device == placement.device) && combines(op, src))

@@ -108,7 +108,8 @@ class Sharder {
     bool changed = false;
     for (const UOp& s : sources_outside_body(u)) {
       const Parts& all = parts(s);
-      if (all.size() > 1 && s.dtype() != DType::Void && !u.is(Op::Sink)) refuse(u);
+      if (all.size() > 1 && s.dtype() != DType::Void && !u.is(Op::Sink) && !u.is(Op::Fence))
+        refuse(u);
       changed = changed || all.size() > 1 || !(all[0] == s);
       sources.insert(sources.end(), all.begin(), all.end());
       if (u.is(Op::Call)) sources.back() = call_argument(sources.back());  // it was a copy
@@ -130,6 +131,7 @@ class Sharder {
 
   // What the i-th device computes of a value on several.
   UOp on_device(const UOp& u, size_t i) {
+    if (u.is(Op::Fence)) return fence(u, i);
     if (is_elementwise(u.op()) || op_info(u.op()).group == GroupOp::Marker) return piecewise(u, i);
     switch (u.op()) {
       case Op::Param:
@@ -172,6 +174,14 @@ class Sharder {
   UOp over_parts(const UOp& u, size_t i) const {
     std::vector<UOp> sources;
     for (const UOp& s : u.src()) sources.push_back(part(s, i));
+    return with_sources(u, sources);
+  }
+
+  // Each device waits for its own part of what there is one of each.
+  UOp fence(const UOp& u, size_t i) const {
+    std::vector<UOp> sources;
+    for (const UOp& s : u.src())
+      sources.push_back(parts(s).size() == u.device().count() ? parts(s)[i] : parts(s)[0]);
     return with_sources(u, sources);
   }
 

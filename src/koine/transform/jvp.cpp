@@ -120,6 +120,7 @@ ForwardCell jvp_cell(Op op) {
     case Op::Replicated:
     case Op::Contiguous:
     case Op::ContiguousBackward:
+    case Op::Fence:
       return C::by(linear_jvp);
     case Op::Pad:
       return C::by(pad_jvp);
