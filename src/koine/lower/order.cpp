@@ -32,9 +32,9 @@ class Ordering {
   enum class State : uint8_t { New, Open, Done };
   using Numbers = std::vector<size_t>;
 
-  // Those that nobody waits for, the one with the shortest way to it first: the gradient of the
-  // last layer is done with what it reads when that of the first one begins. Behind them what waits
-  // in circles.
+  // Those that nobody waits for: a check, and then the one with the shortest way to it first, as
+  // the gradient of the last layer is done with what it reads when that of the first one begins.
+  // Behind them what waits in circles.
   Numbers roots() const {
     std::vector<size_t> users(kernels_.size()), height(kernels_.size());
     for (const Numbers& needs : needs_)
@@ -49,8 +49,9 @@ class Ordering {
     for (size_t i = order.size(); i-- > 0;)
       for (const size_t n : needs_[order[i]])
         height[order[i]] = std::max(height[order[i]], height[n] + 1);
+    auto place = [&](size_t k) { return std::pair(!kernels_[k].checks, height[k]); };
     std::stable_sort(out.begin(), out.end(),
-                     [&](size_t a, size_t b) { return height[a] < height[b]; });
+                     [&](size_t a, size_t b) { return place(a) < place(b); });
     for (size_t k = 0; k < kernels_.size(); ++k)
       if (users[k] != 0) out.push_back(k);
     return out;

@@ -264,7 +264,7 @@ class Splitter : private KernelReads {
   }
 
   Footprint footprint_of(const Pending& pending) const {
-    Footprint out{pending.reads, {}, pending.request.afters};
+    Footprint out{pending.reads, {}, pending.request.afters, is_check(pending.ast)};
     for (const UOp& s : pending.request.stores)
       if (const UOp version = versions_.of(s.src(0))) out.overwrites.push_back(version);
     return out;

@@ -275,7 +275,7 @@ ForwardCell batch_cell(Op op) {
     case Op::GetTuple:
       return C::nothing("the driver goes through calls");
     case Op::Group:
-      return C::refused("its Stores have no order: store one after the other");
+      return C::refused(of_groups);
     case Op::Range:
     case Op::End:
     case Op::Sink:

@@ -3,6 +3,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/transform/table.hpp"
 
 namespace koine {
 namespace {
@@ -56,8 +57,9 @@ UOp stored_view(const UOp& after, size_t k, std::string_view transform) {
                      memory_of_view(effect.src(0)) == after.src(0);
   KOINE_REQUIRE(plain, Type,
                 "{0}: After has a {0} rule for plain Stores into views of the memory that it "
-                "holds, not for this {1}; detach() what is stored",
-                transform, op_name(effect.op()));
+                "holds, not for this {1}{2}; detach() what is stored",
+                transform, op_name(effect.op()),
+                effect.is(Op::Group) ? fmt::format(": {}", of_groups) : "");
   return effect.src(0);
 }
 
