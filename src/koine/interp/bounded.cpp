@@ -333,7 +333,7 @@ class BoundedInterpreter {
     if (u.is(Op::Bitcast)) return bitcast_errors(u, in[0], out);
     if (is_movement(u.op()) && !u.is(Op::Replicated)) return moved(u, in, out);
     const bool passes = u.is(Op::Contiguous) || u.is(Op::ContiguousBackward) || u.is(Op::Detach) ||
-                        (u.is(Op::Load) && u.src().size() == 1);
+                        u.is(Op::Fence) || (u.is(Op::Load) && u.src().size() == 1);
     if (!passes) {
       out.error.assign(out.value.data.size(), unknown);
       return;
@@ -554,7 +554,8 @@ bool adds_products(const UOp& value) {
     if (v.is(Op::Mul) || v.is(Op::Mulacc)) return true;
     if (v.is(Op::Where) || v.is(Op::Stack))
       for (size_t i = v.is(Op::Where) ? 1 : 0; i < v.src().size(); ++i) pending.push_back(v.src(i));
-    else if (v.is(Op::Cast) || v.is(Op::Contiguous) || v.is(Op::Detach) || is_movement(v.op()))
+    else if (v.is(Op::Cast) || v.is(Op::Contiguous) || v.is(Op::Detach) || v.is(Op::Fence) ||
+             is_movement(v.op()))
       pending.push_back(v.src(0));
   }
   return false;

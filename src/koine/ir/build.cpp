@@ -323,10 +323,13 @@ UOp detach(const UOp& a) { return UOp::make(Op::Detach, {a}); }
 UOp tuple(std::span<const UOp> values) { return UOp::make(Op::Tuple, values); }
 UOp get_tuple(const UOp& tuple, int64_t index) { return UOp::make(Op::GetTuple, {tuple}, index); }
 UOp function(const UOp& body, std::span<const UOp> arguments, Resolve how) {
+  return function(body, arguments,
+                  how == Resolve::Precompile ? Arg(std::string("precompile")) : Arg());
+}
+UOp function(const UOp& body, std::span<const UOp> arguments, const Arg& kind) {
   std::vector<UOp> src{body};
   src.insert(src.end(), arguments.begin(), arguments.end());
-  return UOp::make(Op::Function, src,
-                   how == Resolve::Precompile ? Arg(std::string("precompile")) : Arg());
+  return UOp::make(Op::Function, src, kind);
 }
 Resolve resolve_of(const UOp& function) {
   const auto* words = std::get_if<std::string>(&function.arg());

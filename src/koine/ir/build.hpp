@@ -150,6 +150,8 @@ UOp get_tuple(const UOp& tuple, int64_t index);
 /// lowered to calls of kernels of its own, on memory, which equal Functions share.
 enum class Resolve { Substitute, Precompile };
 UOp function(const UOp& body, std::span<const UOp> arguments, Resolve how = Resolve::Substitute);
+/// The same of the kind that another Function's arg says.
+UOp function(const UOp& body, std::span<const UOp> arguments, const Arg& kind);
 Resolve resolve_of(const UOp& function);
 
 /// The same op, arg and tag over other sources: the node itself where these are its own.

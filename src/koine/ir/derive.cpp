@@ -439,6 +439,12 @@ void require_mark(Op op, const MarkArg& arg) {
                 arg.number, is_numbered(arg.mark) ? "it must be at least 0" : "it takes none");
 }
 
+// How it is inlined and differentiated (transform/custom_rule, transform/checkpoint).
+bool is_kind_of_function(const std::string& arg) {
+  return arg == "precompile" || arg.starts_with("rule ") || arg.starts_with("name ") ||
+         arg == "checkpoint" || arg.starts_with("checkpoint ");
+}
+
 }  // namespace
 
 UOp broadcast_shape(Op op, Sources values) {
@@ -481,9 +487,10 @@ Derived derive(Op op, Sources src, const Arg& arg) {
       KOINE_REQUIRE(src[0].is(Op::Tuple), Type, "Function: the body must be a Tuple, got {}",
                     op_name(src[0].op()));
       KOINE_REQUIRE(arg.index() == 0 || (std::holds_alternative<std::string>(arg) &&
-                                         (std::get<std::string>(arg) == "precompile" ||
-                                          std::get<std::string>(arg).starts_with("rule "))),
-                    Type, "Function: the arg is \"precompile\", \"rule \" and a name, or none");
+                                         is_kind_of_function(std::get<std::string>(arg))),
+                    Type,
+                    "Function: the arg is \"precompile\", \"rule\" or \"name\" and a name, "
+                    "\"checkpoint\" and what it keeps, or none");
       return {};
     case Op::After:
       KOINE_REQUIRE(!is_variable(src[0]), Type,

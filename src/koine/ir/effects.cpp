@@ -41,7 +41,11 @@ std::vector<UOp> afters_in(const UOp& dependency) {
 
 bool shows_memory(Op op) {
   return op == Op::After || op == Op::Contiguous || op == Op::Detach ||
-         op == Op::ContiguousBackward;
+         op == Op::ContiguousBackward || op == Op::Fence;
+}
+bool is_view(Op op) {
+  return op == Op::Reshape || op == Op::Permute || op == Op::Expand || op == Op::Flip ||
+         op == Op::Shrink;
 }
 UOp stored_value(const UOp& store) {
   const UOp* value = &store.src(1);

@@ -208,6 +208,9 @@ class Decider {
         return read(u.src(0), indexed(u, use));
       case Op::Assume:
         return read(u.src(0), use);
+      case Op::Fence:
+        if (!facts_.reads_memory(u.src(0))) return read(u.src(0), use);
+        return read_from_memory(fenced_value(u.src(0)), "it is read again later");
       default:
         if (shows_memory(u.op())) return read(u.src(0), use);
         if (is_movement(u.op())) read(u.src(0), moved_to_source(u, use));
@@ -235,6 +238,15 @@ class Decider {
     if (u.as<ReduceArg>().op == Op::Add)
       sum_where_picked(facts_, u.src(0), outer, body, next_range_);
     read(u.src(0), std::move(body));
+  }
+
+  // What a Fence needs in memory: below views, where that is memory already, or no larger.
+  UOp fenced_value(const UOp& value) const {
+    UOp all = value, equal = value;
+    while (is_view(all.op())) all = UOp(all.src(0));
+    if (facts_.in_memory(all) || asks_for_buffer(all)) return all;
+    while (is_view(equal.op()) && !equal.is(Op::Shrink)) equal = UOp(equal.src(0));
+    return equal;
   }
 
   void load(const UOp& u, const Use& use) {

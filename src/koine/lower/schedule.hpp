@@ -31,6 +31,7 @@ struct Kernel {
   UOp call;  ///< keeps the rest alive
   UOp ast;
   std::span<const UOp> buffers;
+  std::span<const UOp> waits;  ///< buffers that must be filled before, and that it does not read
   std::span<const UOp> variables;  ///< that the kernel reads, sorted by name
   std::string_view reason;         ///< why this is a kernel of its own
 
@@ -49,8 +50,10 @@ UOp with_slot(const UOp& param, int64_t slot);
 
 /// The launches of a host program, in order.
 std::vector<Kernel> kernels_of(const UOp& schedule);
-/// A launch of `ast` on those of the buffers that it uses, and the Variables that it reads.
-UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason);
+/// A launch of `ast` on those of the buffers that it uses, and the Variables that it reads; of a
+/// kernel that waits for others, with these behind.
+UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason,
+                std::span<const UOp> waits = {});
 
 /// For each launch the earlier ones that must have run: those that make what it reads, those
 /// that read or stored what it overwrites, and a check.

@@ -508,6 +508,22 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
   return out;
 }
 
+int64_t Tensor::history_bytes() const {
+  auto memory_below = [](const UOp& u) { return u.is(Op::Buffer) ? u : realized_buffer(u); };
+  UOp own = uop();
+  while (is_view(own.op())) own = UOp(own.src(0));
+  std::unordered_set<UOp> counted;
+  if (const UOp memory = memory_below(own)) counted.insert(memory);
+  int64_t bytes = 0;
+  const UOp root = History::with_graphs(own, {});
+  for (const UOp& u : toposort(root)) {
+    const UOp memory = memory_below(u);
+    if (!memory || !counted.insert(memory).second) continue;
+    if (const auto held = memory_of(memory)) bytes += held->bytes();
+  }
+  return bytes;
+}
+
 Tensor& Tensor::requires_grad(bool on) {
   const Impl& i = self();
   KOINE_REQUIRE(!on || is_float(dtype()), Type,

@@ -9,6 +9,7 @@
 #include "koine/transform/compose.hpp"
 #include "koine/transform/forward.hpp"
 #include "koine/transform/gradient.hpp"
+#include "koine/transform/table.hpp"
 
 namespace koine {
 namespace {
@@ -407,9 +408,10 @@ std::vector<UOp> picked(const Loop& loop, const std::vector<UOp>& carried, const
 std::vector<UOp> loop_vjp(const UOp& call, const std::vector<UOp>& cotangents) {
   const Loop loop(call);
   KOINE_REQUIRE(!loop.body.is(Op::While), Type,
-                "gradient: a while_loop has no gradient: how often it steps, and so how much is to "
-                "be kept for the way back, is known when it ends; use scan() or fori_loop() with a "
-                "number of steps, jvp() for forward mode, or detach() its arguments");
+                "gradient: {}, and so how much is to be kept for the way back; use scan() or "
+                "fori_loop() with a number of steps, jvp() for forward mode, or detach() its "
+                "arguments",
+                vjp_cell(Op::While).words());
   return loop.body.is(Op::Scan) ? scan_vjp(loop, cotangents) : switch_vjp(loop, cotangents);
 }
 

@@ -176,6 +176,7 @@ Cotangents flip_vjp(const UOp& n, const UOp& g) { return {flip(g, n.as<Ints>())}
 Cotangents shrink_vjp(const UOp& n, const UOp& g) {
   return first(n, pad(g, n.src(1), n.src(0).shape(), zeros_like(g)));
 }
+Cotangents fence_vjp(const UOp& n, const UOp& g) { return first(n, g); }
 Cotangents same_vjp(const UOp&, const UOp& g) { return {g}; }
 Cotangents contiguous_backward_vjp(const UOp&, const UOp& g) { return {contiguous(g)}; }
 Cotangents load_vjp(const UOp& n, const UOp& g) {
@@ -242,6 +243,8 @@ VjpCell vjp_cell(Op op) {
       return C::by(stored_vjp);
     case Op::Load:
       return C::by(load_vjp);
+    case Op::Fence:
+      return C::by(fence_vjp);
     case Op::Contiguous:
       return C::by(same_vjp);
     case Op::ContiguousBackward:
@@ -274,13 +277,15 @@ VjpCell vjp_cell(Op op) {
     case Op::Function:
     case Op::Call:
     case Op::Scan:
-    case Op::While:
     case Op::Switch:
     case Op::Tuple:
     case Op::GetTuple:
       return C::nothing("the driver goes through calls");
+    case Op::While:
+      return C::refused(
+          "a while_loop has no gradient: how often it steps is known when it has ended");
     case Op::Group:
-      return C::refused("its Stores have no order: store one after the other");
+      return C::refused(of_groups);
     case Op::Range:
     case Op::End:
     case Op::Sink:

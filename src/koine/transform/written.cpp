@@ -4,6 +4,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/transform/compose.hpp"
+#include "koine/transform/table.hpp"
 
 namespace koine {
 namespace {
@@ -68,8 +69,9 @@ Target target_of(const UOp& after, size_t k, std::string_view transform) {
       return target;
   raise(ErrorKind::Type,
         "{0}: After has a {0} rule for plain Stores into views of the memory that it holds, not "
-        "for this {1}; detach() what is stored",
-        transform, op_name(effect.op()));
+        "for this {1}{2}; detach() what is stored",
+        transform, op_name(effect.op()),
+        effect.is(Op::Group) ? fmt::format(": {}", of_groups) : "");
 }
 
 // Of each place along an axis of n, which of the values is the last that is stored there, counted

@@ -107,6 +107,8 @@ const Demands& memory_demands() {
         }},
        {ops({Op::Function, Op::Tuple}), "Functions are inlined",
         [](const UOp&, const Facts&) { return itself; }},
+       {ops({Op::Fence}), "a Fence is an After of memory",
+        [](const UOp&, const Facts&) { return itself; }},
        {ops({Op::Pad, Op::Const}), "every element is valid",
         [](const UOp& u, const Facts&) { return unless(!brings_invalid(u)); }},
        {~ops({Op::Store}), "what asks for memory has a Buffer", [](const UOp& u, const Facts&) {
