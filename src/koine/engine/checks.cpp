@@ -39,7 +39,7 @@ UOp schedule_of(const UOp& program, const StageChange& change, const CompileOpti
   for (const Kernel& k : kernels_of(schedule))
     calls.push_back(k.ast.is(Op::CustomFunction)
                         ? k.call
-                        : kernel_call(change("rangeify", k.ast), k.buffers, k.reason));
+                        : kernel_call(change("rangeify", k.ast), k.buffers, k.reason, k.variables));
   return UOp::make(Op::Linear, calls);
 }
 

@@ -109,7 +109,11 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
       else
         places_.push_back({arena_of(b), arg.offset, largest_bytes(b)});
     }
-    for (const UOp& v : k.variables) variable_numbers_.push_back(variables.at(v.node()));
+    for (const UOp& v : k.variables) {
+      if (is_bound(v)) constants_.push_back(bound_value(v));
+      variable_numbers_.push_back(is_bound(v) ? variables_.size() + constants_.size() - 1
+                                              : variables.at(v.node()));
+    }
     entries_.push_back(std::move(entry));
     launches_ += is_check(k.ast) ? 0 : 1;
   }
@@ -164,6 +168,8 @@ Submission::Submission(std::shared_ptr<const Executable> executable,
       bound_(executable_->variables_.size()),
       is_bound_(executable_->variables_.size()) {
   const Executable& e = *executable_;
+  bound_.insert(bound_.end(), e.constants_.begin(), e.constants_.end());
+  is_bound_.resize(bound_.size(), true);
   memory_.resize(e.given_.size() + e.arenas_.size());
   for (size_t k = 0; k < e.arguments_; ++k) set_argument(k, arguments[k]);
   for (const auto& [name, value] : variables) set_variable(name, value);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -117,7 +118,8 @@ std::vector<Kernel> kernels_of(const UOp& schedule) {
   return out;
 }
 
-UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason) {
+UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason,
+                std::span<const UOp> values) {
   std::vector<UOp> src{ast};
   src.insert(src.end(), buffers.begin(), buffers.end());
   if (!ast.is(Op::CustomFunction)) {
@@ -126,7 +128,12 @@ UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view r
     src.insert(src.end(), used.begin(), used.end());
   }
   const bool told = ast.is(Op::CustomFunction) && !is_copy(ast);
-  for (const UOp& v : variables_in(told ? sizes_of(buffers) : ast)) src.push_back(v);
+  for (const UOp& v : variables_in(told ? sizes_of(buffers) : ast)) {
+    const auto bound = std::find_if(values.begin(), values.end(), [&](const UOp& value) {
+      return is_bound(value) && without_values(value) == v;
+    });
+    src.push_back(bound == values.end() ? v : *bound);
+  }
   return UOp::make(Op::Call, src, reason.empty() ? Arg() : Arg(std::string(reason)));
 }
 
