@@ -11,6 +11,7 @@
 #include "check.hpp"
 #include "koine/engine/cache.hpp"
 #include "koine/engine/executable.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
@@ -225,7 +226,10 @@ std::vector<std::vector<std::byte>> run_in_order(const std::vector<Kernel>& kern
       pointers.push_back(storage.data());
       bytes.push_back(static_cast<int64_t>(storage.size()));
     }
-    device.compile(lower_kernel(kernels[k].ast, device.target()))->run({pointers, bytes, {}});
+    std::vector<int64_t> variables;
+    for (const UOp& v : kernels[k].variables) variables.push_back(bound_value(v));
+    device.compile(lower_kernel(kernels[k].ast, device.target()))
+        ->run({pointers, bytes, variables});
   }
   return arguments;
 }

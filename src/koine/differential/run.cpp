@@ -11,6 +11,7 @@
 #include "koine/interp/bounded.hpp"
 #include "koine/interp/host_function.hpp"
 #include "koine/interp/loop.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -19,6 +20,8 @@
 
 namespace koine {
 namespace {
+
+using Variables = std::unordered_map<std::string, int64_t>;  // values by name
 
 template <class Storages>
 Storage* find(Storages& storages, const UOp& leaf) {
@@ -108,9 +111,9 @@ void run_program(const UOp& graph, Setting& setting, const Liberties& liberties)
 
 // Runs one kernel on storages, whose deviations go in and out.
 void run_on(const UOp& kernel, const std::vector<Storage*>& slots, std::vector<std::byte*> places,
-            const Setting& setting, const Liberties& liberties) {
+            const Variables& variables, const Liberties& liberties) {
   KernelArguments arguments;
-  arguments.variables = setting.variables;
+  arguments.variables = variables;
   arguments.buffers = std::move(places);
   Deviations deviations{liberties, {}};
   for (const Storage* s : slots) {
@@ -290,6 +293,14 @@ void run_loop(const UOp& call, const std::vector<Storage*>& slots,
   each([](Storage& s, std::byte* place) { std::copy_n(s.bytes.data(), s.bytes.size(), place); });
 }
 
+// Those of the program, with those that a Call binds.
+Variables variables_of(const UOp& call, const Variables& of_program) {
+  Variables out = of_program;
+  for (const UOp& v : call.src().subspan(1))
+    if (is_bound(v)) out[v.as<BufferArg>().name] = bound_value(v);
+  return out;
+}
+
 void run_schedule(const UOp& graph, Setting& setting, const Liberties& liberties) {
   Arenas arenas(setting.variables);
   for (const UOp& call : graph.src())
@@ -320,7 +331,7 @@ void run_schedule(const UOp& graph, Setting& setting, const Liberties& liberties
       std::memcpy(places[0], places[1], slots[0]->bytes.size());
       slots[0]->deviations = slots[1]->deviations;
     } else {
-      run_on(call.src(0), slots, places, setting, liberties);
+      run_on(call.src(0), slots, places, variables_of(call, setting.variables), liberties);
     }
   }
 }
@@ -384,7 +395,7 @@ Outcome run_graph(const UOp& graph, Level level, const Setting& setting,
         return run_schedule(graph, s, liberties);
       case Level::Kernel: {
         const std::vector<Storage*> slots = by_slot(s);
-        return run_on(graph, slots, arguments_of(slots, s).buffers, s, liberties);
+        return run_on(graph, slots, arguments_of(slots, s).buffers, s.variables, liberties);
       }
       case Level::Linear: {
         KernelArguments arguments = arguments_of(by_slot(s), s);

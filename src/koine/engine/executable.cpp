@@ -55,7 +55,7 @@ Executable::Executable(const PlannedProgram& program, const std::string& device,
     : device_(device), schedule_(program.schedule) {
   for (const Kernel& k : kernels_of(schedule_))
     for (const UOp& v : k.variables)
-      if (std::find(variables_.begin(), variables_.end(), v) == variables_.end())
+      if (!is_bound(v) && std::find(variables_.begin(), variables_.end(), v) == variables_.end())
         variables_.push_back(v);
   make(change, how);
 }
@@ -121,7 +121,11 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
       else
         places_.push_back({arena_of(b), arg.offset, largest_bytes(b)});
     }
-    for (const UOp& v : k.variables) variable_numbers_.push_back(variables.at(v.node()));
+    for (const UOp& v : k.variables) {
+      if (is_bound(v)) constants_.push_back(bound_value(v));
+      variable_numbers_.push_back(is_bound(v) ? variables_.size() + constants_.size() - 1
+                                              : variables.at(v.node()));
+    }
     entries_.push_back(std::move(entry));
     launches_ += is_check(k.ast) || is_loop(k.ast) ? 0 : 1;
   }
@@ -205,6 +209,8 @@ Submission::Submission(std::shared_ptr<const Executable> executable)
       bound_(executable_->variables_.size()),
       is_bound_(executable_->variables_.size()) {
   const Executable& e = *executable_;
+  bound_.insert(bound_.end(), e.constants_.begin(), e.constants_.end());
+  is_bound_.resize(bound_.size(), true);
   memory_.resize(e.given_.size() + e.arenas_.size());
   for (size_t a = 0; a < e.arenas_.size(); ++a) {
     const int64_t bytes = e.arenas_[a].bytes;

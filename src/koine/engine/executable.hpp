@@ -94,7 +94,8 @@ class Executable {
   std::vector<Entry> entries_;
   std::vector<Segment> segments_;
   std::vector<Place> places_;
-  std::vector<size_t> variable_numbers_;
+  std::vector<int64_t> constants_;              // Variables that a Call binds
+  std::vector<size_t> variable_numbers_;        // of the program's, then of constants
   std::vector<std::vector<size_t>> places_of_;  // by the number of what is given
   size_t launches_ = 0;                         // entries but for checks and loops
   double operations_ = 0, bytes_ = 0;
@@ -145,7 +146,7 @@ class Submission {
   std::vector<Located> memory_;        // of what is given, then arenas
   std::vector<std::byte*> addresses_;  // of the places
   std::vector<int64_t> sizes_;
-  std::vector<int64_t> bound_;  // of the Variables
+  std::vector<int64_t> bound_;  // of the Variables, then constants
   std::vector<bool> is_bound_;
   std::vector<int64_t> values_;  // as the launches want them
   std::vector<Command> commands_;

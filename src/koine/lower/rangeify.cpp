@@ -6,6 +6,7 @@
 #include "koine/lower/decide.hpp"
 #include "koine/lower/loops.hpp"
 #include "koine/lower/merge.hpp"
+#include "koine/lower/offsets.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/schedule.hpp"
 #include "koine/lower/shared_products.hpp"
@@ -45,7 +46,7 @@ UOp split_program(const UOp& bufferized, const CompileOptions& how) {
 }
 
 UOp merged_program(const UOp& split, const CompileOptions& how) {
-  return merge_kernels(split, how.strict);
+  return with_offsets_as_arguments(merge_kernels(split, how.strict));
 }
 
 UOp rangeify(const UOp& values, const CompileOptions& how) {

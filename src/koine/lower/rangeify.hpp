@@ -21,7 +21,8 @@ UOp bufferized_program(const UOp& decided, const CompileOptions& how = compile_o
 /// The kernels of that (`split`, with `index`), without those that nobody needs (`schedule`): a
 /// host program.
 UOp split_program(const UOp& bufferized, const CompileOptions& how = compile_options());
-/// The same with kernels over the same loops in one (`merge`).
+/// The same with kernels over the same loops in one (`merge`), and one for all that differ in where
+/// their slices begin alone (`offsets`).
 UOp merged_program(const UOp& split, const CompileOptions& how = compile_options());
 
 }  // namespace koine

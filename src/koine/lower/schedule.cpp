@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -131,7 +132,7 @@ std::vector<Kernel> kernels_of(const UOp& schedule) {
 }
 
 UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason,
-                std::span<const UOp> waits) {
+                std::span<const UOp> values, std::span<const UOp> waits) {
   std::vector<UOp> src{ast};
   src.insert(src.end(), buffers.begin(), buffers.end());
   if (is_kernel_body(ast)) {
@@ -142,7 +143,12 @@ UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view r
       if (std::find(src.begin(), src.end(), b) == src.end()) src.push_back(b);
   }
   const bool told = ast.is(Op::CustomFunction) && !is_copy(ast);
-  for (const UOp& v : variables_in(told ? sizes_of(buffers) : ast)) src.push_back(v);
+  for (const UOp& v : variables_in(told ? sizes_of(buffers) : ast)) {
+    const auto bound = std::find_if(values.begin(), values.end(), [&](const UOp& value) {
+      return is_bound(value) && without_values(value) == v;
+    });
+    src.push_back(bound == values.end() ? v : *bound);
+  }
   return UOp::make(Op::Call, src, reason.empty() ? Arg() : Arg(std::string(reason)));
 }
 
@@ -226,7 +232,8 @@ UOp on_devices(const UOp& schedule) {
         std::vector<Device>& at = wanted[b.node()];
         if (std::find(at.begin(), at.end(), device) == at.end()) at.push_back(device);
       }
-      backwards.push_back(kernel_call(kernel.ast, buffers, kernel.reason, kernel.waits));
+      backwards.push_back(
+          kernel_call(kernel.ast, buffers, kernel.reason, kernel.variables, kernel.waits));
     }
   }
   std::reverse(backwards.begin(), backwards.end());

@@ -32,7 +32,7 @@ struct Kernel {
   UOp ast;
   std::span<const UOp> buffers;
   std::span<const UOp> waits;  ///< buffers that must be filled before, and that it does not read
-  std::span<const UOp> variables;  ///< that the kernel reads, sorted by name
+  std::span<const UOp> variables;  ///< that the kernel reads, sorted by name; bound: of this launch
   std::string_view reason;         ///< why this is a kernel of its own
 
   Device device() const { return call.device(); }
@@ -50,10 +50,11 @@ UOp with_slot(const UOp& param, int64_t slot);
 
 /// The launches of a host program, in order.
 std::vector<Kernel> kernels_of(const UOp& schedule);
-/// A launch of `ast` on those of the buffers that it uses, and the Variables that it reads; of a
-/// kernel that waits for others, with these behind.
+/// A launch of `ast` on those of the buffers that it uses, and the Variables that it reads. Bound
+/// ones among `values` are those of this launch alone; the others are arguments of the program. Of
+/// a kernel that waits for others, with the buffers of these behind.
 UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason,
-                std::span<const UOp> waits = {});
+                std::span<const UOp> values = {}, std::span<const UOp> waits = {});
 
 /// For each launch the earlier ones that must have run: those that make what it reads, those
 /// that read or stored what it overwrites, and a check.

@@ -273,7 +273,7 @@ class Splitter : private KernelReads {
     std::vector<UOp> calls;
     for (const size_t k : order.sequence)
       calls.push_back(kernel_call(kernels_[k].ast, kernels_[k].buffers,
-                                  reason_of(kernels_[k].request.afters[0]), kernels_[k].waits));
+                                  reason_of(kernels_[k].request.afters[0]), {}, kernels_[k].waits));
     return UOp::make(Op::Linear, calls);
   }
 

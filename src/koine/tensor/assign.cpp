@@ -181,6 +181,12 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
     also_values.push_back(storages.back()->current);
   }
   requests.insert(requests.end(), also_values.begin(), also_values.end());
+  // The targets get other values: nothing leads to them any more.
+  std::unordered_set<const Storage*> assigned;
+  for (const Tensor& t : targets) assigned.insert(t.self().storage.get());
+  History::Storages leaves = History::leaves();
+  std::erase_if(leaves, [&](const auto& leaf) { return assigned.contains(leaf.get()); });
+  const History::Leading leading(also_values, leaves);
   const std::vector<UOp> buffers = koine::realize(requests);
   for (size_t k = 0; k < targets.size(); ++k) {
     const auto& storage = targets[k].self().storage;
@@ -189,7 +195,7 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
     storage->before = {};
   }
   const auto rest = buffers.begin() + static_cast<std::ptrdiff_t>(targets.size());
-  History::settle(storages, also_values, {rest, buffers.end()}, History::Graphs::Keep);
+  History::settle(storages, also_values, {rest, buffers.end()}, History::Graphs::Keep, leading);
 }
 
 // A view is assigned; else the places that the index names are scattered into (the last value for

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/node_map.hpp"
 #include "koine/tensor/tensor.hpp"
 
 namespace koine {
@@ -62,9 +63,29 @@ struct Tensor::History {
   /// place stays. False where that is not possible, and nothing is stored: the tensor is written as
   /// a value of its own.
   static bool write_at(const Tensor& target, const Tensor& places, const Tensor& values);
+  /// What of the graphs of values leads to leaves, and what beside it may become memory: found in
+  /// one walk. The values must stay.
+  class Leading {
+   public:
+    Leading(const std::vector<UOp>& values, const Storages& leaves);
+    bool contains(const UOp& u) const;
+    /// Of graphs that are kept for their leaves: the parts that lead to none become the memory they
+    /// were computed into. A running sum of losses does not hold on to all the steps before.
+    std::vector<UOp> without_old_parts(const std::vector<UOp>& graphs) const;
+
+   private:
+    enum class State : uint8_t { New, Plain, Leads, Seen };
+    void follow(const UOp& root, std::vector<const Node*>& beside);
+    void find_parts(const std::vector<UOp>& values, std::vector<const Node*> pending);
+
+    NodeNumbers leaves_;
+    NodeMap<State> states_;
+    std::vector<const Node*> parts_;
+  };
+
   /// Puts computed `buffers` in the place of `values`, where these are still current.
   static void settle(const Storages& storages, const std::vector<UOp>& values,
-                     const std::vector<UOp>& buffers, Graphs graphs);
+                     const std::vector<UOp>& buffers, Graphs graphs, const Leading& leading);
   /// A storage gets another value; the caller holds its mutex.
   static void replace(const std::shared_ptr<Storage>& storage, UOp value);
   /// The same for what is no assignment: nobody can tell it from the old value.
