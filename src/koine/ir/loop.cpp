@@ -239,7 +239,7 @@ UOp while_call(std::span<const LoopArgument> arguments, const UOp& condition,
 UOp switch_call(const UOp& which, std::span<const LoopArgument> arguments,
                 std::span<const std::vector<UOp>> branches) {
   std::vector<LoopArgument> all{
-      {LoopRole::Constant, which, new_buffer(which.shape(), which.dtype(), which.device())}};
+      {LoopRole::Constant, which, new_buffer(which.shape(), which.dtype(), {})}};
   all.insert(all.end(), arguments.begin(), arguments.end());
   const Closing closed(all);
   std::vector<UOp> src;

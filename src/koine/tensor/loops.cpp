@@ -20,8 +20,14 @@ namespace {
 // The functions of one loop, over what stands for its arguments.
 class Functions {
  public:
+  explicit Functions(std::string_view method) : method_(method) {}
+
   // A further argument, before any function is traced.
   void add(LoopRole role, const UOp& given) {
+    KOINE_REQUIRE(given.device().count() < 2, Device,
+                  "'{}' runs on one device, and an argument of shape {} lies on {}: copy it to one "
+                  "with to()",
+                  method_, shape_text(given), given.device().name());
     std::vector<UOp> dims;
     for (size_t k = role == LoopRole::Row ? 1 : 0; k < given.rank(); ++k)
       dims.push_back(given.dim(k));
@@ -61,6 +67,8 @@ class Functions {
     add(LoopRole::Constant, value);
     return arguments.back().inside;
   }
+
+  std::string_view method_;
 };
 
 // Positions in steps: 0, or the number of the first step, from 1, that left their range.
@@ -145,7 +153,7 @@ UOp nothing(const UOp& row, const UOp& count) {
 Tensors scan(const Function& step, const Tensors& init, const Tensors& rows,
              const ScanOptions& options, Where where) {
   const UOp count = length_of(rows, options).uop();
-  Functions made;
+  Functions made("scan");
   for (const UOp& u : uops(init)) made.add(LoopRole::Carry, u);
   for (const UOp& u : uops(rows)) made.add(LoopRole::Row, u);
   made.add(LoopRole::Row, iota(count, DType::UInt64));
@@ -194,7 +202,7 @@ Tensors fori(const Size& lower, const Size& upper, const Function& step, const T
 }
 
 Tensors repeat(const Function& condition, const Function& step, const Tensors& init, Where where) {
-  Functions made;
+  Functions made("while_loop");
   for (const UOp& u : uops(init)) made.add(LoopRole::Carry, u);
   made.add(LoopRole::Carry, constant_int(DType::UInt64, 0));
   const UOp number = made.arguments.back().inside;
@@ -235,7 +243,7 @@ Tensors branch(std::string_view method, const Tensor& which, const std::vector<F
                 method, dtype_name(which.dtype()), shape_text(which.uop()));
   const auto last = static_cast<int64_t>(branches.size()) - 1;
   const UOp number = which.clip(0, last).cast(DType::Int32).uop();
-  Functions made;
+  Functions made(method);
   for (const UOp& u : uops(arguments)) made.add(LoopRole::Constant, u);
   std::vector<std::vector<UOp>> values;
   std::vector<UOp> broken;
