@@ -52,6 +52,18 @@ void bench_launches(Rows& rows) {
                   seconds_each(1000, [&] { ((x + y) * x - y).realize(); }) * 1e6, "us", 3, "goal",
                   false});
 
+  // A step of a scan, of one kernel of four elements, the number of the step among them.
+  constexpr int64_t steps = 10000;
+  const Tensor rows_of_scan = Tensor::rand({steps, 4}).realize();
+  const auto last =
+      scan([](const Tensor& c, const Tensor& r) { return std::pair(c * 0.5 + r, std::tuple<>()); },
+           Tensor::zeros({4}).realize(), rows_of_scan)
+          .first;
+  CapturedStep loop({last.uop()});
+  loop.run();
+  rows.push_back({"step of a scan, one kernel", seconds_each(1, [&] { loop.run(); }) * 1e6 / steps,
+                  "us", 1, "goal", false});
+
   constexpr int64_t width = 128, count = 48;
   std::vector<Tensor> weights;
   for (int64_t i = 0; i < 2 * count; ++i) {
