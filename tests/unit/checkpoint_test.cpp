@@ -7,6 +7,7 @@
 #include "kernels.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/tensor/loops.hpp"
 #include "koine/tensor/transforms.hpp"
 
 namespace koine::test {
@@ -315,6 +316,43 @@ TEST(checkpoint, backward_and_captured_steps_see_it) {
     return w.tolist<float>();
   };
   EXPECT_EQ(step(true), step(false));
+  // A step that is captured runs again on other values.
+  const Tensor w = (small({6, 6}, 2) * 0.5).realize(), other = small({8, 6}, 3).realize();
+  const auto gradient_at = [&](const Tensor& v) {
+    return grad([&](const Tensor& a) {
+      return checkpoint([&](const Tensor& b) { return b.matmul(w).tanh(); })(a).square().sum();
+    })(v);
+  };
+  const Tensor expected = gradient_at(other);
+  CapturedStep captured({gradient_at(x).uop()});
+  captured.run();
+  captured.replace(x.uop(), other.uop());
+  captured.run();
+  EXPECT_EQ(Tensor(captured.outputs()[0]).tolist<float>(), expected.tolist<float>());
+}
+
+TEST(checkpoint, of_scans_and_in_their_steps) {
+  const OptionScope strict(strict_options());
+  const Tensor xs = small({4, 3}, 1).realize(), h = small({3}, 2).realize();
+  const Tensor w = (small({3, 3}, 3) * 0.5).realize();
+  const auto cell = [](const Tensor& weights, const Tensor& c, const Tensor& x) {
+    return (c.matmul(weights) + x).tanh();
+  };
+  const auto loss = [&](bool around, bool inside) {
+    return [=](const Tensor& weights) {
+      const auto step = [=](const Tensor& c, const Tensor& x) {
+        const Tensor next = inside ? checkpoint(cell)(weights, c, x) : cell(weights, c, x);
+        return std::pair(next, next * next);
+      };
+      const auto all = [=](const Tensor& rows) { return scan(step, h, rows).second; };
+      return (around ? checkpoint(all)(xs) : all(xs)).sum();
+    };
+  };
+  const auto want = grad(loss(false, false))(w).tolist<float>();
+  EXPECT_EQ(grad(loss(true, false))(w).tolist<float>(), want);
+  EXPECT_EQ(grad(loss(false, true))(w).tolist<float>(), want);
+  EXPECT_EQ(grad(loss(true, true))(w).tolist<float>(), want);
+  EXPECT_EQ(vmap(grad(loss(true, true)))(Tensor::stack({w, w}))[1].tolist<float>(), want);
 }
 
 TEST(checkpoint, on_several_devices) {
