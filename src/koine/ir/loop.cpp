@@ -223,6 +223,16 @@ std::vector<UOp> Loop::params(const UOp& function) const {
   return out;
 }
 
+std::vector<UOp> Loop::params() const {
+  std::vector<UOp> out(arguments().size());
+  for (const UOp& f : functions) {
+    const std::vector<UOp> own = params(f);
+    for (size_t k = 0; k < own.size(); ++k)
+      if (own[k]) out[k] = own[k];
+  }
+  return out;
+}
+
 UOp scan_call(std::span<const LoopArgument> arguments, std::span<const UOp> values,
               const UOp& count, bool reversed) {
   const UOp step = Closing(arguments)(values);

@@ -53,6 +53,8 @@ struct Loop {
   std::vector<size_t> positions(LoopRole role) const;
   /// The Params of one function by argument; null where it does not read it.
   std::vector<UOp> params(const UOp& function) const;
+  /// The same of all functions: where several read an argument, they name it alike.
+  std::vector<UOp> params() const;
 };
 
 /// A Scan: `values` are the next carries, in the order of the carries among the arguments, then

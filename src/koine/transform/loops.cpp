@@ -28,15 +28,13 @@ UOp shape_inside(const UOp& given, LoopRole role) {
 // The arguments of a loop, of which its own Params stand for those that are read.
 std::vector<LoopArgument> arguments_of(const Loop& loop) {
   std::vector<LoopArgument> out;
-  for (size_t k = 0; k < loop.roles.size(); ++k)
-    out.push_back({loop.roles[k], loop.arguments()[k], {}});
-  for (const UOp& f : loop.functions) {
-    const std::vector<UOp> params = loop.params(f);
-    for (size_t k = 0; k < params.size(); ++k)
-      if (params[k]) out[k].inside = params[k];
+  const std::vector<UOp> params = loop.params();
+  for (size_t k = 0; k < loop.roles.size(); ++k) {
+    const UOp& given = loop.arguments()[k];
+    out.push_back(
+        {loop.roles[k], given,
+         params[k] ? params[k] : stand_in(shape_inside(given, loop.roles[k]), given.dtype())});
   }
-  for (LoopArgument& a : out)
-    if (!a.inside) a.inside = stand_in(shape_inside(a.given, a.role), a.given.dtype());
   return out;
 }
 

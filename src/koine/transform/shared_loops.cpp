@@ -146,17 +146,6 @@ bool share(UOp& graph) {
 
 // --- what is read --------------------------------------------------------------------------------
 
-// The Params of all functions of a loop, by argument; null where none reads it.
-std::vector<UOp> all_params(const Loop& loop) {
-  std::vector<UOp> out(loop.roles.size());
-  for (const UOp& f : loop.functions) {
-    const std::vector<UOp> own = loop.params(f);
-    for (size_t k = 0; k < own.size(); ++k)
-      if (own[k]) out[k] = own[k];
-  }
-  return out;
-}
-
 // Carries that no step changes.
 std::vector<bool> unchanged_results(const Loop& loop) {
   std::vector<bool> out(loop.step().src().size());
@@ -206,7 +195,7 @@ struct Needed {
 // The results of a loop without what is not needed, over its arguments as they are now.
 std::vector<UOp> reduced(const Loop& loop, const UOp& now, const Needed& needed) {
   const bool branches = loop.body.is(Op::Switch);
-  const std::vector<UOp> params = all_params(loop);
+  const std::vector<UOp> params = loop.params();
   const std::vector<size_t> carries = loop.positions(LoopRole::Carry);
   std::vector<LoopRole> roles = loop.roles;
   for (size_t i = 0; i < carries.size(); ++i)
