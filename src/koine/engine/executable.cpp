@@ -8,6 +8,7 @@
 #include <map>
 
 #include "koine/base/error.hpp"
+#include "koine/base/hash.hpp"
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/differential/run.hpp"
@@ -20,7 +21,10 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/exchanges.hpp"
 #include "koine/lower/plan.hpp"
+#include "koine/runtime/ranks/exchange.hpp"
+#include "koine/runtime/ranks/ranks.hpp"
 
 namespace koine {
 namespace {
@@ -34,10 +38,13 @@ void print_schedule(const std::vector<Kernel>& kernels) {
   }
 }
 
-// Moves bytes between devices; by way of the host where it cannot see one of them.
-void copy(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset, int64_t bytes) {
-  if (std::byte* source = from.data()) return to.copy_in(source + from_offset, to_offset, bytes);
+// Moves bytes between devices; by way of the host where it cannot see one of them. What a rank has
+// goes to all of them, so it is read by all.
+void copy(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset, int64_t bytes,
+          bool from_rank) {
   if (std::byte* target = to.data()) return from.copy_out(target + to_offset, from_offset, bytes);
+  if (std::byte* source = from_rank ? nullptr : from.data())
+    return to.copy_in(source + from_offset, to_offset, bytes);
   std::vector<std::byte> between(static_cast<size_t>(bytes));
   from.copy_out(between.data(), from_offset, bytes);
   to.copy_in(between.data(), to_offset, bytes);
@@ -51,19 +58,45 @@ Executable::Executable(const UOp& program, const std::string& device, const Stag
                        const CompileOptions& how)
     : device_(device) {
   variables_ = variables_below(program);
-  const UOp scheduled = schedule_of(program, change, how);
+  const UOp scheduled = with_copies_together(schedule_of(program, change, how),
+                                             [&](const Kernel& k) { return is_between_ranks(k); });
   schedule_ = planned(scheduled, change, how);
   dump_stage("plan", [&] { return to_text(schedule_); });
   if (how.verify >= 3) count_checks(check_scheduled(program, scheduled, schedule_, change, how));
   const std::vector<Kernel> kernels = kernels_of(schedule_);
   print_schedule(kernels);
   lay_out(kernels);
+  note_ranks(kernels);
   add_segments(kernels);
   compile(kernels, change, how);
 }
 
 DeviceRuntime& Executable::runtime_of(Device device) const {
   return device_runtime(device ? device.name() : device_);
+}
+
+bool Executable::is_between_ranks(const Kernel& k) const {
+  if (!is_copy(k.ast)) return false;
+  const auto to = runtime_of(k.buffers[0].device()).rank();
+  const auto from = runtime_of(k.buffers[1].device()).rank();
+  return to && from;
+}
+
+// All that ranks do together: who sends what to whom, and why, in this order.
+void Executable::note_ranks(const std::vector<Kernel>& kernels) {
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    entries_[k].between_ranks = is_between_ranks(kernels[k]);
+    if (!is_copy(kernels[k].ast) && !is_check(kernels[k].ast)) continue;
+    const UOp &to = kernels[k].buffers[0], &from = kernels[k].buffers[1];
+    const auto rank_of = [&](const UOp& b) { return runtime_of(b.device()).rank(); };
+    if (!rank_of(from)) continue;
+    uint64_t hash = hash_mix(ranks_.value_or(0), hash_text(kernels[k].reason));
+    for (const uint64_t word :
+         {uint64_t{*rank_of(from)}, uint64_t{rank_of(to).value_or(most_devices)},
+          static_cast<uint64_t>(from.dtype()), static_cast<uint64_t>(largest_bytes(from))})
+      hash = hash_mix(hash, word);
+    ranks_ = hash;
+  }
 }
 
 absl::flat_hash_map<const Node*, size_t> Executable::find_arguments(
@@ -121,8 +154,14 @@ void Executable::add_segments(const std::vector<Kernel>& kernels) {
   absl::flat_hash_map<const DeviceRuntime*, size_t> last;  // segment of each queue
   for (size_t k = 0; k < kernels.size(); ++k) {
     const bool alone = kernels[k].ast.is(Op::CustomFunction);
-    const bool goes_on = k > 0 && !alone && !kernels[k - 1].ast.is(Op::CustomFunction) &&
-                         entries_[k].device == entries_[k - 1].device;
+    auto waits_inside = [&] {
+      return std::any_of(needs[k].begin(), needs[k].end(),
+                         [&](size_t n) { return segment_of[n] + 1 == segments_.size(); });
+    };
+    const bool goes_on = k > 0 && (alone ? entries_[k].between_ranks &&
+                                               entries_[k - 1].between_ranks && !waits_inside()
+                                         : !kernels[k - 1].ast.is(Op::CustomFunction) &&
+                                               entries_[k].device == entries_[k - 1].device);
     if (!goes_on) segments_.push_back({k, 0, {}});
     Segment& own = segments_.back();
     ++own.count;
@@ -229,6 +268,28 @@ bool Submission::run() {
   const double begin = now_seconds();
   if (!ready_) make_ready();
   const Executable& e = *executable_;
+  bool goes_on = true;
+  if (e.ranks_)
+    Ranks::joined().together("runs a program over ranks", *e.ranks_,
+                             [&] { goes_on = run_segments(); });
+  else
+    goes_on = run_segments();
+  if (!goes_on) return false;
+  const double seconds = now_seconds() - begin;
+  count([&](Counters& c) {
+    c.kernels += static_cast<int64_t>(e.launches_);
+    c.operations += e.operations_;
+    c.bytes += e.bytes_;
+    c.run_seconds += seconds;
+    for (const Executable::Arena& a : e.arenas_)
+      c.temporary_bytes = std::max(c.temporary_bytes, a.bytes);
+  });
+  return true;
+}
+
+// False where a check stops the program.
+bool Submission::run_segments() {
+  const Executable& e = *executable_;
   for (size_t s = 0; s < e.segments_.size(); ++s) {
     try {
       if (!submit(e.segments_[s], s)) {
@@ -241,15 +302,6 @@ bool Submission::run() {
     }
   }
   wait_for_segments(e.segments_.size());
-  const double seconds = now_seconds() - begin;
-  count([&](Counters& c) {
-    c.kernels += static_cast<int64_t>(e.launches_);
-    c.operations += e.operations_;
-    c.bytes += e.bytes_;
-    c.run_seconds += seconds;
-    for (const Executable::Arena& a : e.arenas_)
-      c.temporary_bytes = std::max(c.temporary_bytes, a.bytes);
-  });
   return true;
 }
 
@@ -265,6 +317,10 @@ bool Submission::submit(const Executable::Segment& segment, size_t number) {
   for (const size_t earlier : segment.waits)
     e.entries_[e.segments_[earlier].first].device->queue().wait(submitted_[earlier]);
   const Executable::Entry& first = e.entries_[segment.first];
+  if (first.between_ranks) {
+    exchange_between_ranks(std::span(e.entries_).subspan(segment.first, segment.count));
+    return true;
+  }
   if (!first.program) return run_on_host(first);
   if (options().debug >= 1) {
     for (size_t k = 0; k < segment.count; ++k) run_with_report(e.entries_[segment.first + k]);
@@ -284,16 +340,34 @@ bool Submission::run_on_host(const Executable::Entry& entry) {
   }
   const Executable::Place* places = executable_->places_.data() + entry.first_place;
   const int64_t bytes = sizes_[entry.first_place];
+  const bool from_rank = executable_->runtime_of(entry.call.src(2).device()).rank().has_value();
   copy(*memory_[places[0].memory], places[0].offset, *memory_[places[1].memory], places[1].offset,
-       bytes);
+       bytes, from_rank);
+  count_copy(entry, bytes);
+  return true;
+}
+
+void Submission::count_copy(const Executable::Entry& entry, int64_t bytes) const {
   const Device to = entry.call.src(1).device(), from = entry.call.src(2).device();
   count([&](Counters& c) { c.copied_bytes[{from.name(), to.name()}] += bytes; });
-  return true;
+}
+
+void Submission::exchange_between_ranks(std::span<const Executable::Entry> entries) {
+  std::vector<Message> messages;
+  for (const Executable::Entry& entry : entries) {
+    const Executable::Place* places = executable_->places_.data() + entry.first_place;
+    const DeviceRuntime& from = executable_->runtime_of(entry.call.src(2).device());
+    messages.push_back({*from.rank(), *entry.device->rank(), memory_[places[1].memory].get(),
+                        places[1].offset, memory_[places[0].memory].get(), places[0].offset,
+                        sizes_[entry.first_place]});
+    count_copy(entry, messages.back().bytes);
+  }
+  deliver(Ranks::joined().transport(), messages);
 }
 
 // What a device that does not compute holds says nothing.
 bool Submission::check(const Executable::Entry& entry) {
-  if (!entry.device->computes()) return true;
+  if (!entry.device->has_results()) return true;
   const Executable::Place* places = executable_->places_.data() + entry.first_place;
   uint8_t flag = 0;
   memory_[places[1].memory]->copy_out(&flag, places[1].offset, sizeof flag);

@@ -2,6 +2,8 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,8 +50,10 @@ class Executable {
     std::shared_ptr<Program> program;  // null: a function of the host
     size_t first_place = 0, places = 0;
     size_t first_variable = 0, variables = 0;
+    bool between_ranks = false;  // a copy from one to another
   };
-  // Entries that are handed to a queue together, or one function of the host.
+  // Entries that are handed to a queue together, copies that ranks exchange, or one function of the
+  // host.
   struct Segment {
     size_t first = 0, count = 0;
     std::vector<size_t> waits;  // earlier segments, of other queues
@@ -60,9 +64,11 @@ class Executable {
   };
 
   DeviceRuntime& runtime_of(Device device) const;
+  bool is_between_ranks(const Kernel& kernel) const;
   /// Numbers of the arguments, by Param.
   absl::flat_hash_map<const Node*, size_t> find_arguments(const std::vector<Kernel>& kernels);
   void lay_out(const std::vector<Kernel>& kernels);
+  void note_ranks(const std::vector<Kernel>& kernels);
   void add_segments(const std::vector<Kernel>& kernels);
   void compile(const std::vector<Kernel>& kernels, const StageChange& change,
                const CompileOptions& how);
@@ -80,6 +86,7 @@ class Executable {
   std::vector<size_t> variable_numbers_;
   size_t launches_ = 0;  // entries but for checks
   double operations_ = 0, bytes_ = 0;
+  std::optional<uint64_t> ranks_;  // what goes between them; none: nothing
 };
 
 /// An executable with its arguments: a step that can run again and again (row L9). It holds its
@@ -105,10 +112,13 @@ class Submission {
 
  private:
   void make_ready();
+  bool run_segments();
   bool submit(const Executable::Segment& segment, size_t number);
   bool run_on_host(const Executable::Entry& entry);
   bool check(const Executable::Entry& entry);
   void call_on_host(const Executable::Entry& entry);
+  void exchange_between_ranks(std::span<const Executable::Entry> entries);
+  void count_copy(const Executable::Entry& entry, int64_t bytes) const;
   void wait_for_segments(size_t count);
   Launch launch_of(const Executable::Entry& entry) const;
   void run_with_report(const Executable::Entry& entry);
