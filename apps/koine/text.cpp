@@ -8,9 +8,11 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/koine.hpp"
 #include "koine/lower/callify.hpp"
+#include "koine/lower/loops.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/plan.hpp"
 #include "koine/lower/rangeify.hpp"
@@ -137,21 +139,33 @@ UOp host_program_of(const Given& g) {
   if (g.stage.empty()) return host_program({g.graph});
   if (g.stage == "callify") return rangeify(split_large_reduces(on_each_device(g.graph)));
   if (g.stage == "decide") return rangeify(g.graph);
-  if (g.stage == "bufferize") return merged_program(split_program(g.graph));
-  if (g.stage == "split") return merged_program(g.graph);
+  if (g.stage == "bufferize")
+    return lower_loops(merged_program(split_program(g.graph)), compile_options());
+  if (g.stage == "split") return lower_loops(merged_program(g.graph), compile_options());
   return g.stage == "plan" ? g.graph : UOp();
+}
+
+// The launches of a host program, and of those that loops hold.
+void add_kernels(const UOp& program, Work& work) {
+  for (const Kernel& k : kernels_of(program)) {
+    work.kernels.push_back({k.ast, std::string(k.reason)});
+    for (const UOp& function : is_loop(k.ast) ? k.ast.src() : std::span<const UOp>())
+      if (function.is(Op::Linear)) add_kernels(function, work);
+  }
 }
 
 Work work_of(const Given& g) {
   const UOp program = host_program_of(g);
   if (!program) return {{{g.graph, "given"}}, g.stage, true};
   Work out;
-  for (const Kernel& k : kernels_of(program)) out.kernels.push_back({k.ast, std::string(k.reason)});
+  add_kernels(program, out);
   return out;
 }
 
-// A copy between devices is no kernel: the runtime does it.
-bool is_compiled(const Piece& kernel) { return !kernel.ast.is(Op::CustomFunction); }
+// A copy between devices or a loop is no kernel: the host does it.
+bool is_compiled(const Piece& kernel) {
+  return !kernel.ast.is(Op::CustomFunction) && !is_loop(kernel.ast);
+}
 
 LoweredKernel lower(const Piece& kernel, const Work& work, const Target& target,
                     const StageSink& sink = {}) {

@@ -11,6 +11,7 @@
 #include "koine/tensor/custom.hpp"
 #include "koine/tensor/distributed.hpp"
 #include "koine/tensor/function.hpp"
+#include "koine/tensor/loops.hpp"
 #include "koine/tensor/random.hpp"
 #include "koine/tensor/tensor.hpp"
 #include "koine/tensor/transforms.hpp"

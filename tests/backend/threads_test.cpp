@@ -114,12 +114,12 @@ TEST(memory, recompiling_leaves_memory_flat) {
 
 TEST(memory, freed_tensors_return_their_memory) {
   DeviceRuntime& cpu = device_runtime("CPU");
-  const int64_t before = cpu.bytes_in_use();
+  const int64_t before = cpu.allocator().bytes_in_use();
   {
     const Tensor x = Tensor::ones({1 << 20}).clone().realize();
-    EXPECT_GE(cpu.bytes_in_use() - before, 4 << 20);
+    EXPECT_GE(cpu.allocator().bytes_in_use() - before, 4 << 20);
   }
-  EXPECT_EQ(cpu.bytes_in_use(), before);
+  EXPECT_EQ(cpu.allocator().bytes_in_use(), before);
 }
 
 }  // namespace koine::test

@@ -7,6 +7,7 @@
 #include "digits_net.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
+#include "remote_device.hpp"
 
 namespace koine::test {
 namespace {
@@ -78,7 +79,7 @@ TEST(ranks, each_runs_the_kernels_of_its_own_device_and_has_its_memory_alone) {
     const std::string name = r == 0 ? "RANK" : "RANK:" + std::to_string(r);
     const bool here = r == distributed::rank();
     EXPECT_EQ(storage::memory_on(buffer, Device(name))->data() != nullptr, here);
-    EXPECT_EQ(device_runtime(name).bytes_in_use() > 0, here);
+    EXPECT_EQ(device_runtime(name).allocator().bytes_in_use() > 0, here);
     EXPECT_EQ(device_runtime(name).computes(), here);
   }
   expect_error([] { (void)Tensor::ones({1}).to("RANK:63"); }, {"RANK:63", "processes"});
@@ -103,13 +104,15 @@ TEST(ranks, parts_are_what_each_has_of_its_own) {
 }
 
 TEST(ranks, values_are_read_by_all_from_wherever_they_are) {
+  register_remote_device();  // whose memory the host cannot see
   const int64_t n = distributed::count();
   const Tensor x = Tensor::arange(12 * n).reshape({3, 4 * n}).realize();
   const std::vector<int> plain = x.tolist<int>();
   const std::string last = Device(distributed::devices()).part(static_cast<size_t>(n - 1)).name();
   for (const Tensor& there :
        {x.shard(distributed::devices(), 1), x.shard(distributed::devices()), x.to(last),
-        x.to(last).to("CPU"), x.shard(distributed::devices(), 1).to("CPU")}) {
+        x.to(last).to("CPU"), x.shard(distributed::devices(), 1).to("CPU"), x.to("REMOTE").to(last),
+        x.to(last).to("REMOTE")}) {
     EXPECT_EQ(there.tolist<int>(), plain);
     EXPECT_EQ((there * 2).sum().item<int>(), 2 * x.sum().item<int>());
   }
@@ -146,6 +149,73 @@ TEST(ranks, a_function_of_the_host_runs_where_its_arguments_are) {
   if (options().verify < 3) {  // where the interpreter calls it as well
     EXPECT_EQ(calls, distributed::rank() == n - 1 ? 1 : 0);
   }
+}
+
+// Its conditions are known there alone, and the others do not wait for them.
+TEST(ranks, a_loop_runs_where_its_memory_is_and_its_results_go_to_all) {
+  const auto n = static_cast<size_t>(distributed::count());
+  const Tensor start = small({3}), rows = small({5, 3}, 1);
+  auto results = [&](const std::string& where) {
+    const Tensor x = start.to(where).realize(), xs = rows.to(where).realize();
+    const auto [last, all] = scan(
+        [](const Tensor& carry, const Tensor& row) {
+          const Tensor next = carry * 0.5f + row;
+          return std::pair(next, next.sum());
+        },
+        x, xs);
+    const Tensor halved = while_loop([](const Tensor& v) { return v.abs().max() > 0.01f; },
+                                     [](const Tensor& v) { return v * 0.5f; }, x);
+    const Tensor nested = scan(
+        [](const Tensor& carry, const Tensor& row) {
+          return while_loop([](const Tensor& v) { return v.square().sum() > 0.5f; },
+                            [](const Tensor& v) { return v * 0.25f; }, carry + row);
+        },
+        x, xs);
+    const Tensor chosen = cond(
+        x.sum() > 0, [](const Tensor& v) { return v * 2; }, [](const Tensor& v) { return v - 1; },
+        halved);
+    std::vector<std::vector<float>> out;
+    for (const Tensor& t : {last, all, halved, nested, chosen}) out.push_back(t.tolist<float>());
+    return out;
+  };
+  in_both_modes([&] {
+    const auto expected = results("CPU");
+    for (size_t r = 0; r < n; ++r) {
+      const Device where = Device(distributed::devices()).part(r);
+      SCOPED_TRACE(where.name() + ", KOINE_TEST_SEED=" + std::to_string(test_seed()));
+      EXPECT_EQ(results(where.name()), expected);
+    }
+  });
+}
+
+TEST(ranks, a_position_out_of_range_in_a_loop_of_one_is_an_error_on_all) {
+  if (options().index != IndexMode::Raise) GTEST_SKIP() << "KOINE_INDEX";
+  const auto n = static_cast<size_t>(distributed::count());
+  const std::string last = Device(distributed::devices()).part(n - 1).name();
+  const Tensor table = Tensor::arange(5).cast(DType::Float32).to(last).realize();
+  auto sum = [&](const std::vector<int64_t>& at) {
+    const Tensor positions = Tensor::from(at, {4}).to(last).realize();
+    return scan(
+               [&](const Tensor& carry, const Tensor& k) {
+                 return carry + table.index_select(0, k.reshape({1})).sum();
+               },
+               Tensor(0.f).to(last), positions)
+        .item();
+  };
+  expect_error([&] { (void)sum({0, 4, 7, 1}); }, {"out of range", "step 2"});
+  EXPECT_EQ(sum({0, 4, 2, 1}), 7.0);
+}
+
+TEST(ranks, a_loop_over_several_of_them_is_refused) {
+  if (distributed::count() == 1) GTEST_SKIP() << "there is one";
+  const Tensor x = Tensor::ones({4 * distributed::count()}).shard(distributed::devices(), 0);
+  expect_error(
+      [&] {
+        (void)while_loop([](const Tensor& v) { return v.sum() > 1; },
+                         [](const Tensor& v) { return v * 0.5f; }, x)
+            .realize();
+      },
+      {"runs on one device"});
 }
 
 // The net of `koine demo`, with the rows of each batch split: the losses of one process.

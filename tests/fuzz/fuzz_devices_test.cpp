@@ -76,8 +76,8 @@ std::string difference_on(const UOp& graph, const UOp& value, bool strict) {
       strict ? BoundedArray{interpret(graph, bindings), {}} : interpret_bounded(graph, bindings);
   try {
     const UOp out = value.is(Op::Buffer) ? contiguous(value) : value;
-    const std::string d =
-        difference(expected, array_of(realize({UOp::make(Op::Contiguous, {out}, {}, 1)})[0]));
+    const std::string d = difference(
+        expected, array_of(realize({UOp::make(Op::Contiguous, {out}, MarkArg{Mark::Copies})})[0]));
     return d.empty() ? d : (strict ? "strict: " : "default: ") + d;
   } catch (const std::exception& e) {
     return std::string("exception: ") + e.what();

@@ -233,7 +233,8 @@ std::set<std::string> promised() {
                       Op::After,      Op::Group,
                       Op::Binary,     Op::Function,
                       Op::Tuple,      Op::GetTuple,
-                      Op::Replicated, Op::ContiguousBackward})
+                      Op::Replicated, Op::ContiguousBackward,
+                      Op::Fence})
     out.insert(std::string(op_name(op)));
   out.insert({"several bindings of a symbolic size",
               "stores of a symbolic size",

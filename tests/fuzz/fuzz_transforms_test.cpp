@@ -10,8 +10,12 @@
 #include "isolate.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/ir/validity.hpp"
+#include "koine/transform/compose.hpp"
 #include "koine/transform/forward.hpp"
 #include "koine/transform/function.hpp"
 #include "koine/transform/gradient.hpp"
@@ -46,8 +50,7 @@ UOp buffer_like(const UOp& leaf, int64_t examples) {
 }
 
 // Empty, or what is wrong with a graph over examples of some of its leaves.
-std::string examples_problem(std::mt19937_64& random) {
-  const UOp graph = random_graph(random, of_values());
+std::string examples_problem(const UOp& graph, std::mt19937_64& random) {
   const Bindings plain = bindings_of(graph);
   const auto count = static_cast<int64_t>(random() % 4);
   const UOp examples = index_const(count);
@@ -93,10 +96,9 @@ Array random_like(const UOp& value, std::mt19937_64& random) {
 }
 
 // Empty, or how far <w, J t> is from <J' w, t>.
-std::string transpose_problem(std::mt19937_64& random) {
-  const UOp graph = random_graph(random, of_values());
+std::string transpose_problem(const UOp& graph, std::mt19937_64& random) {
   if (!is_plain_float(graph.dtype())) return {};
-  for (const UOp& u : toposort(graph))
+  for (const UOp& u : toposort_with_bodies(graph))
     if (is_float(u.dtype()) && !is_plain_float(u.dtype())) return {};  // too coarse to compare
   Bindings known = bindings_of(graph);
   std::vector<UOp> inputs, moved;
@@ -150,14 +152,95 @@ void check_cases(int64_t cases, const std::function<std::string(std::mt19937_64&
       });
 }
 
+// A scan whose step computes a random graph, over rows, carries and constants that are its leaves;
+// and the same written out.
+struct RandomScan {
+  UOp value, written_out;  // null: this graph makes none
+};
+
+UOp reduced_to_one(const UOp& value) {
+  const UOp folded = value.is_scalar() ? value : reduce(Op::Max, value, all_axes(value));
+  return reshape(folded, shape_of({}));
+}
+
+RandomScan random_scan(std::mt19937_64& random) {
+  const UOp graph = random_graph(random, of_values());
+  InvalidElements invalid;  // memory holds 0 for them, which steps written out do not
+  for (const UOp& u : toposort_outside_bodies(graph)) invalid.visit(u);
+  if (has_effects(graph) || invalid.of(graph) || !graph.has_concrete_shape()) return {};
+  const auto count = static_cast<int64_t>(random() % 4);
+  const bool reversed = random() % 2 == 0;
+  std::vector<LoopArgument> arguments;
+  std::vector<UOp> values;
+  for (const UOp& leaf : leaves_of(graph)) {
+    const auto role = static_cast<LoopRole>(random() % 3);
+    std::vector<int64_t> rows = leaf.sizes();
+    rows.insert(rows.begin(), count);
+    arguments.push_back(
+        {role, role == LoopRole::Row ? random_leaf(random, rows, leaf.dtype()) : leaf, leaf});
+    if (role != LoopRole::Carry) continue;
+    const UOp one = cast(reduced_to_one(graph), leaf.dtype());
+    values.push_back(leaf.dtype() == DType::Bool ? bit_xor(leaf, one) : add(leaf, one));
+  }
+  const size_t carries = values.size();
+  values.push_back(graph);
+  const UOp call = scan_call(arguments, values, index_const(count), reversed);
+  // One of the results, and what it is step by step.
+  const size_t which = random() % values.size();
+  Substitution now;
+  for (const LoopArgument& a : arguments) now[a.inside] = a.given;
+  std::vector<UOp> collected(static_cast<size_t>(count));
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t number = reversed ? count - 1 - k : k;
+    for (const LoopArgument& a : arguments)
+      if (a.role == LoopRole::Row)
+        now[a.inside] =
+            reshape(slice(a.given, 0, index_const(number), index_const(1)), a.inside.shape());
+    Substitution next = now;
+    size_t carry = 0;
+    for (const LoopArgument& a : arguments)
+      if (a.role == LoopRole::Carry) next[a.inside] = substitute(values[carry++], now);
+    collected[static_cast<size_t>(number)] = substitute(graph, now);
+    now = next;
+  }
+  RandomScan out{get_tuple(call, static_cast<int64_t>(which)), {}};
+  if (which == carries) {
+    out.written_out = count > 0 ? stack(collected) : out.value;
+  } else {
+    size_t carry = 0;
+    for (const LoopArgument& a : arguments)
+      if (a.role == LoopRole::Carry && carry++ == which) out.written_out = now.at(a.inside);
+  }
+  return out;
+}
+
+std::string scan_problem(std::mt19937_64& random) {
+  const RandomScan scan = random_scan(random);
+  if (!scan.value) return {};
+  const Bindings known = bindings_of(sink({contiguous(scan.value), contiguous(scan.written_out)}));
+  std::string wrong = difference(interpret(scan.written_out, known), interpret(scan.value, known));
+  if (wrong.empty() && random() % 16 == 0) wrong = difference_anywhere(scan.value, random);
+  if (wrong.empty()) wrong = examples_problem(scan.value, random);
+  if (wrong.empty()) wrong = transpose_problem(scan.value, random);
+  return wrong.empty() ? wrong : wrong + "\n" + to_text(scan.value);
+}
+
 }  // namespace
 
 TEST(fuzz, transforms_of_many_examples_equal_each_alone) {
-  check_cases(test_cases(4000), examples_problem);
+  check_cases(test_cases(4000), [](std::mt19937_64& random) {
+    return examples_problem(random_graph(random, of_values()), random);
+  });
 }
 
 TEST(fuzz, transforms_forward_and_reverse_are_transposes) {
-  check_cases(test_cases(4000), transpose_problem);
+  check_cases(test_cases(4000), [](std::mt19937_64& random) {
+    return transpose_problem(random_graph(random, of_values()), random);
+  });
+}
+
+TEST(fuzz, transforms_of_scans_are_those_of_their_steps) {
+  check_cases(test_cases(1500), scan_problem);
 }
 
 }  // namespace koine::test

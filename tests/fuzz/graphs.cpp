@@ -262,7 +262,7 @@ UOp GraphGenerator::reduced(const UOp& x) {
 }
 
 UOp GraphGenerator::marked(const UOp& x) {
-  switch (below(4)) {
+  switch (below(5)) {
     case 0:
       return detach(x);
     case 1:
@@ -271,6 +271,8 @@ UOp GraphGenerator::marked(const UOp& x) {
       for (size_t i = 0; i < x.rank(); ++i)
         if (x.sizes()[i] == 1) return replicated(x, static_cast<int64_t>(i));
       return {};
+    case 3:
+      return UOp::make(Op::Fence, {x, make_leaf_({2}, DType::Float32)});
     default:
       return chance(2) ? load(contiguous(x))
                        : UOp::make(Op::Load, {x}, LoadArg{{}, AddrSpace::Local});

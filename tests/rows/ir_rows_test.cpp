@@ -227,6 +227,7 @@ Sizes shape_by_rule(const UOp& u, const std::vector<Sizes>& src) {
     case Op::Contiguous:
     case Op::ContiguousBackward:
     case Op::Detach:
+    case Op::Fence:
     case Op::Assume:
     case Op::Load:
     case Op::After:

@@ -25,9 +25,9 @@ struct Memories {
 Memories memory_of_running(const std::function<UOp()>& action) {
   DeviceRuntime& device = device_runtime("CPU");
   reset_counters();
-  const int64_t before = device.bytes_in_use();
+  const int64_t before = device.allocator().bytes_in_use();
   const UOp held = action();
-  return {device.bytes_in_use() - before, counters().temporary_bytes};
+  return {device.allocator().bytes_in_use() - before, counters().temporary_bytes};
 }
 
 }  // namespace
@@ -240,8 +240,8 @@ TEST(movement_rows, spec_B12_one_function_called_twice_compiles_once) {
 
 TEST(movement_rows, a_clone_of_a_clone_is_another_buffer) {
   const UOp x = leaf({3});
-  const UOp once = UOp::make(Op::Contiguous, {x}, {}, 1),
-            twice = UOp::make(Op::Contiguous, {once}, {}, 1);
+  const UOp once = UOp::make(Op::Contiguous, {x}, MarkArg{Mark::Copies}),
+            twice = UOp::make(Op::Contiguous, {once}, MarkArg{Mark::Copies});
   EXPECT_EQ(rewrite(twice, movement_rules()), twice);
   EXPECT_EQ(rewrite(contiguous(contiguous(add(x, x))), movement_rules()), contiguous(add(x, x)));
   const Tensor a = Tensor::from<float>({1, 2, 3}).clone();

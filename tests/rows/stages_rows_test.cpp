@@ -97,7 +97,7 @@ TEST(stages_rows, spec_L3_a_dump_shows_the_applied_opts) {
     clear_compile_cache();
     const OptionScope scope(o);
     testing::internal::CaptureStderr();
-    (void)realize({UOp::make(Op::Contiguous, {document_gemm(a, b).uop()}, {}, 1)});
+    (void)realize({UOp::make(Op::Contiguous, {document_gemm(a, b).uop()}, MarkArg{Mark::Copies})});
     const std::string all = testing::internal::GetCapturedStderr();
     const size_t at = all.find("opts    ");
     return at == std::string::npos ? all : all.substr(at, all.find('\n', at) - at);

@@ -21,7 +21,12 @@ struct Tables {
   const UOp row = leaf({3}, DType::Int32, 9), mask = leaf({3}, DType::Bool, 10);
   const UOp n = variable("n", 0, 9), m = variable("m", 0, 9), wide = variable("w", 0, 300),
             bytes = variable("bytes", 0, 255), k = variable("k", -5, 5);
-  const UOp yes = constant_bool(true), no = constant_bool(false);
+  const UOp yes = constant_bool(true), no = constant_bool(false), one = index_const(1);
+  const UOp memory = param(0, shape_of({9}), DType::Float32),
+            at = cast(load(index(param(1, shape_of({9}), DType::Int32), {n})), DType::Index);
+  UOp element(const UOp& place, const UOp& gate) const {
+    return load(index(memory, {place}), real(0), gate);
+  }
 
   std::vector<RuleRow> algebra() const {
     return {
@@ -117,6 +122,16 @@ struct Tables {
         {"where(c,true,false)", where(p, yes, no), p},
         {nullptr, where(p, integer(1), integer(0)), {}},
         {"where(c,false,true)", where(p, no, yes), logical_not(p)},
+        {"where(c,f(x),f(y))", where(p, add(f, real(1)), add(g, real(1))),
+         add(where(p, f, g), real(1))},
+        {"where(c,f(x),f(y))", where(p, unary(Op::Sqrt, f), unary(Op::Sqrt, g)),
+         unary(Op::Sqrt, where(p, f, g))},
+        {nullptr, where(p, add(f, real(1)), add(g, real(2))), {}},
+        {nullptr, where(p, mul(f, real(3)), mul(g, real(3))), {}},  // products are rounded
+        {"where(c,load,load)", where(p, element(at, p), element(add(at, one), logical_not(p))),
+         load(index(memory, {where(p, at, add(at, one))}))},
+        {nullptr, where(p, element(index_const(1), p), element(one, logical_not(p))), {}},
+        {nullptr, where(p, element(at, q), element(add(at, one), logical_not(p))), {}},
         {"cast to itself", UOp::make(Op::Cast, {i}, DType::Int32), i},
         {"cast(cast(x))", cast(cast(b, DType::Int32), DType::Float32), cast(b, DType::Float32)},
         {"cast(cast(x))", cast(cast(p, DType::Float16), DType::Int64), cast(p, DType::Int64)},

@@ -64,7 +64,7 @@ TEST(movement_rules, every_rule_fires_where_it_may_and_nowhere_else) {
           {nullptr, inside(padded({1, 2}, {5, 6}), {1, 1}, {2, 3}), {}},
           {nullptr, inside(padded({1, 2}, {5, 6}), {1, 2}, {2, 2}), {}},
           {"contiguous(contiguous)", contiguous(contiguous(y)), contiguous(y)},
-          {nullptr, UOp::make(Op::Contiguous, {contiguous(y)}, Arg(), 7), {}},
+          {nullptr, UOp::make(Op::Contiguous, {contiguous(y)}, MarkArg{Mark::Copies}), {}},
       });
 }
 

@@ -38,7 +38,8 @@ void CText::add(const UOp& value, BoundedArray expected, const std::optional<Ker
   Target target = generic_target(options().strict);
   target.has_fma = true;
   Case c{value, std::move(expected), {}, {}, functions_, {}};
-  const UOp root = value.is(Op::Buffer) ? UOp::make(Op::Contiguous, {value}, {}, 1) : value;
+  const UOp root =
+      value.is(Op::Buffer) ? UOp::make(Op::Contiguous, {value}, MarkArg{Mark::Copies}) : value;
   c.program = callify({root}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
   c.kernels = kernels_of(rangeify(c.program.body));
   for (const Kernel& k : c.kernels) {

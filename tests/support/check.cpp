@@ -79,7 +79,7 @@ Array run_on(const UOp& value, const std::string& device) {
     }
   const UOp local = moved.empty() ? value : substitute(value, moved);
   const UOp root = local.is(Op::Buffer) ? contiguous(local) : local;
-  return array_of(realize({UOp::make(Op::Contiguous, {root}, {}, 1)})[0]);
+  return array_of(realize({UOp::make(Op::Contiguous, {root}, MarkArg{Mark::Copies})})[0]);
 }
 
 Array run_with(const UOp& value, const Settings& settings) {

@@ -9,6 +9,7 @@
 
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/lower/cost.hpp"
@@ -49,7 +50,9 @@ Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
     }
     const auto compiled = device.compile(lower_kernel(kernels[k].ast, device.target(), {},
                                                       k == edits.kernel ? &edits.opts : nullptr));
-    compiled->run({pointers, sizes, {}});
+    std::vector<int64_t> variables;
+    for (const UOp& v : kernels[k].variables) variables.push_back(bound_value(v));
+    compiled->run({pointers, sizes, variables});
   }
   for (const auto& [b, guarded] : memory)
     if (b.is(Op::Param)) std::copy_n(guarded.data(), b.numel() * item_size(b.dtype()), given(b));

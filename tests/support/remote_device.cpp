@@ -1,7 +1,9 @@
 #include "remote_device.hpp"
 
-#include <cstring>
+#include <deque>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "koine/runtime/device.hpp"
@@ -11,30 +13,58 @@ namespace {
 
 class RemoteQueue : public Queue {
  public:
-  uint64_t submit(std::span<const Command> commands) override {
-    ++remote_counts().submissions;
-    pending_.push_back({++last_, commands});
-    return last_;
+  uint64_t submit(std::span<const Command> commands) override { return add({commands, {}}); }
+  uint64_t submit(const Transfer& transfer) override { return add({{}, transfer}); }
+  bool follow(Queue& other, uint64_t submission) override {
+    auto* remote = dynamic_cast<RemoteQueue*>(&other);
+    if (remote == nullptr) return other.has_run(submission);
+    if (remote != this) followed_.push_back({remote, submission});
+    return true;
   }
+  bool has_run(uint64_t submission) override { return submission <= ran_; }
   void wait(uint64_t submission) override {
-    size_t done = 0;
-    while (done < pending_.size() && pending_[done].number <= submission) {
-      for (const Command& c : pending_[done].commands) {
-        c.program->run(c.launch);
-        ++remote_counts().launches;
-      }
-      ++done;
-    }
-    pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(done));
+    if (has_run(submission)) return;
+    ++remote_counts().waits;
+    waited_ = true;
+    run_up_to(last_);
   }
 
  private:
-  struct Pending {
-    uint64_t number;
+  struct Work {
     std::span<const Command> commands;
+    std::optional<Transfer> transfer;
+    std::vector<std::pair<RemoteQueue*, uint64_t>> after = {};
   };
-  std::vector<Pending> pending_;
-  uint64_t last_ = 0;
+
+  uint64_t add(Work work) {
+    RemoteCounts& counts = remote_counts();
+    ++counts.submissions;
+    if (std::exchange(waited_, false) && counts.waits > 0) ++counts.early;
+    work.after = std::exchange(followed_, {});
+    pending_.push_back(std::move(work));
+    return ++last_;
+  }
+  void run_up_to(uint64_t submission) {
+    while (ran_ < submission && !pending_.empty()) {
+      const Work work = std::move(pending_.front());
+      pending_.pop_front();
+      ++ran_;
+      for (const auto& [queue, event] : work.after) queue->run_up_to(event);
+      if (work.transfer) {
+        const Transfer& t = *work.transfer;
+        copy_bytes(*t.to, t.to_offset, *t.from, t.from_offset, t.bytes);
+      }
+      for (const Command& c : work.commands) {
+        c.program->run(c.launch);
+        ++remote_counts().launches;
+      }
+    }
+  }
+
+  std::deque<Work> pending_;
+  std::vector<std::pair<RemoteQueue*, uint64_t>> followed_;  // by what is submitted next
+  uint64_t last_ = 0, ran_ = 0;
+  static inline bool waited_ = false;  // since the last submission to any of them
 };
 
 class RemoteMemory : public Memory {
@@ -55,24 +85,28 @@ class RemoteMemory : public Memory {
   std::shared_ptr<Memory> block_;
 };
 
+DeviceRuntime& behind() { return device_runtime("INTERP:7"); }
+
+class RemoteAllocator : public Allocator {
+ public:
+  std::shared_ptr<Memory> allocate(int64_t bytes) override {
+    return std::make_shared<RemoteMemory>(behind().allocate(bytes));
+  }
+  int64_t bytes_in_use() const override { return behind().allocator().bytes_in_use(); }
+  int64_t bytes_cached() const override { return behind().allocator().bytes_cached(); }
+};
+
 class RemoteDevice : public DeviceRuntime {
  public:
   explicit RemoteDevice(std::string name) : name_(std::move(name)) {}
   const std::string& name() const override { return name_; }
-  const Target& target(const CompileOptions& how) const override { return behind().target(how); }
-  std::shared_ptr<Memory> allocate(int64_t bytes) override {
-    return std::make_shared<RemoteMemory>(behind().allocate(bytes));
-  }
-  std::shared_ptr<Program> compile(LoweredKernel kernel) override {
-    return behind().compile(std::move(kernel));
-  }
+  Allocator& allocator() override { return allocator_; }
+  Compiler& compiler() override { return behind().compiler(); }
   Queue& queue() override { return queue_; }
-  int64_t bytes_in_use() const override { return behind().bytes_in_use(); }
-  int64_t bytes_cached() const override { return behind().bytes_cached(); }
 
  private:
-  static DeviceRuntime& behind() { return device_runtime("INTERP:7"); }
   std::string name_;
+  RemoteAllocator allocator_;
   RemoteQueue queue_;
 };
 

@@ -62,6 +62,9 @@ std::string arg_cpp(const Arg& arg) {
                                                       : "Global",
                        fmt::join(l->axes, ", "), quoted(l->reason));
   if (const auto* s = std::get_if<std::string>(&arg)) return quoted(*s);
+  if (const auto* m = std::get_if<MarkArg>(&arg))
+    return fmt::format("MarkArg{{static_cast<Mark>({}), {}}}", static_cast<int>(m->mark),
+                       m->number);
   return "{}";
 }
 

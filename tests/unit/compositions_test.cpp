@@ -78,7 +78,7 @@ TEST(compositions, spec_C_gather_spec_amend_31) {
 // least one: the value was not there before.)
 double operations_of(const Tensor& value) {
   reset_counters();
-  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, {}, 1)});
+  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, MarkArg{Mark::Copies})});
   EXPECT_GE(counters().operations, 1);
   return counters().operations;
 }

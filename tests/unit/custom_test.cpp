@@ -273,6 +273,23 @@ TEST(custom, spec_B13_loops_that_meet_run_in_their_order) {
   });
 }
 
+TEST(custom, spec_B13_loops_of_one_step) {
+  in_both_modes([] {
+    for (const int64_t n : {1, 5}) {
+      const Tensor x = (ramp(n) + 1).reshape({1, n});
+      // Sums that go on from the one before, in rows and over an axis of one.
+      const Tensor y = custom_kernel("test.single", CallResult{{1, n}}, {x}, [](const Params& p) {
+        const UOp i = loop(0, p[0].dim(0)), j = loop(1, p[0].dim(1));
+        const UOp k = range(2, p[0].dim(0), AxisType::Reduce);
+        const UOp before = index(after(p[0], {i, j}), {i, sub(j, index_const(1))});
+        const UOp own = reduce_ranges(Op::Add, load(index(p[1], {k, j})), std::vector<UOp>{k});
+        return sink({end(store(index(p[0], {i, j}), add(load(before), own)), {i, j})});
+      });
+      EXPECT_EQ(list(y), list(x.cumsum(1)));
+    }
+  });
+}
+
 TEST(custom, spec_B13_local_memory) {
   in_both_modes([] {
     const Tensor x = ramp(8).realize();

@@ -166,7 +166,7 @@ Counters cost_of(const Tensor& value, const std::string& device = "CPU") {
   o.device = device;
   const OptionScope scope(o);
   reset_counters();
-  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, {}, 1)});
+  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, MarkArg{Mark::Copies})});
   return counters();
 }
 

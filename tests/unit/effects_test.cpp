@@ -474,7 +474,7 @@ TEST(effects, spec_B18_the_copy_of_an_old_state_is_filled_from_memory) {
   expect_value(add(b, after(b, {store(b, b)})), {2, 4, 6, 8});
   const UOp turned = after(b, {store(flip(b, {1}), b)});
   expect_value(binary(Op::Max, turned, b), {4, 3, 3, 4});
-  const UOp cloned = UOp::make(Op::Contiguous, {b}, {}, 1);
+  const UOp cloned = UOp::make(Op::Contiguous, {b}, MarkArg{Mark::Copies});
   expect_value(add(cloned, add(b, after(b, {store(b, mul(b, number(3)))}))), {5, 10, 15, 20});
   const UOp next = after(b, {store(b, add(b, number(1)))});
   expect_value(add(next, after(next, {store(flip(next, {1}), next)})), {7, 7, 7, 7});

@@ -136,6 +136,35 @@ TEST(functions, spec_amend_33_hygiene) {
   EXPECT_EQ(Tensor(gradient(outputs, seeds, targets)[0]).item(), 1);
 }
 
+TEST(functions, a_tensor_that_leaves_its_trace_says_so_where_it_is_looked_at) {
+  const Tensor x = Tensor::from<float>({1, 2});
+  Tensor left;
+  const auto f = koine::function([&](const Tensor& t) {
+    left = t * 2;
+    return t + 1;
+  });
+  EXPECT_EQ(f(x).tolist<int>(), (std::vector<int>{2, 3}));
+  expect_error([&] { (void)left.tolist<float>(); }, {"Param", "traced", "(2,)", "return"});
+  // Nor is it an argument of another function, whatever slots that has.
+  const auto g = koine::function([&](const Tensor& t) { return t + left; });
+  expect_error([&] { (void)g(x).tolist<float>(); }, {"Param", "traced", "(2,)", "return"});
+}
+
+TEST(functions, bodies_name_arguments_alone) {
+  const UOp x = leaf({2}), open = traced_param(x);
+  const std::vector<UOp> body{add(param_for(0, x), open)}, arguments{x};
+  const UOp call = function(tuple(body), arguments);
+  expect_error([&] { (void)realize({get_tuple(call, 0)}); }, {"Function", "no argument", "traced"});
+  expect_error([&] { (void)interpret(get_tuple(call, 0), bindings_of(x)); },
+               {"Function", "no argument", "traced"});
+  const UOp i = range(0, index_const(2), AxisType::Loop);
+  const UOp stored = store(index(param_for(0, x), {i}), load(index(open, {i})));
+  const std::vector<UOp> loops{i};
+  const UOp kernel = UOp::make(Op::Sink, {end(stored, loops)}, std::string("own"));
+  expect_error([&] { (void)get_tuple(UOp::make(Op::Call, {kernel, x}), 0); },
+               {"own", "no argument", "traced"});
+}
+
 TEST(functions, spec_F4_calls_are_inlined) {
   const UOp x = leaf({4});
   const UOp inner = get_tuple(

@@ -13,6 +13,7 @@
 namespace koine::test {
 namespace {
 
+std::vector<double> values(const Tensor& t) { return t.tolist<double>(); }
 std::vector<double> slopes(const Tensor& value, const Tensor& x) {
   return value.sum().gradient({x})[0].tolist<double>();
 }
@@ -523,6 +524,84 @@ TEST(gradients, targets_made_like_another_tensor) {
   const Tensor number(3.0);
   expect_error([&] { (void)(x * number).sum().gradient({number}); },
                {"target 0", "the number 3", "shares"});
+}
+
+// What is kept so that a gradient can be asked is seen, and ends with realize().
+TEST(gradients, what_a_history_holds_is_visible) {
+  const int64_t row = 256 * 4;
+  const Tensor x = Tensor::arange(256).cast(DType::Float32).realize();
+  EXPECT_EQ(x.history_bytes(), 0) << "data holds itself alone";
+  EXPECT_EQ((x * 2).history_bytes(), row) << "a lazy value what it is computed from";
+  const Tensor h = x * 2;
+  const auto looked = h.tolist<float>();
+  EXPECT_EQ(h.history_bytes(), row);
+  const Tensor y = h * h;
+  (void)y.tolist<float>();
+  EXPECT_EQ(y.history_bytes(), 2 * row) << "x and h";
+  EXPECT_EQ(y.reshape({16, 16}).history_bytes(), 2 * row) << "a view what its base holds";
+  y.realize();
+  EXPECT_EQ(y.history_bytes(), 0);
+  EXPECT_EQ(h.history_bytes(), row);
+  // What depends on a leaf keeps its history; a long chain of data does not.
+  Tensor w = Tensor::ones({256}).requires_grad();
+  const Tensor kept = w * x;
+  kept.realize();
+  EXPECT_EQ(kept.history_bytes(), 2 * row);
+  EXPECT_EQ(w.history_bytes(), 0);
+  Tensor state = x * 1;
+  for (int k = 0; k < 10; ++k) state = (state * 0.5).realize();
+  EXPECT_EQ(state.history_bytes(), 0);
+  EXPECT_EQ(looked.size(), 256u);
+}
+
+// A value between that was looked at, or computed, is no end of the way to a target: a gradient is
+// right, or refused.
+TEST(gradients, looks_and_runs_between_lose_nothing) {
+  const std::vector<double> numbers{1, 2, 3};
+  struct Step {
+    const char* name;
+    std::function<void(const Tensor&)> look;
+    bool is_data;  // afterwards
+  };
+  const std::vector<Step> steps{
+      {"nothing", [](const Tensor&) {}, false},
+      {"a look", [](const Tensor& t) { (void)t.tolist<double>(); }, false},
+      {"a look at a view", [](const Tensor& t) { (void)t.flatten()[0].item(); }, false},
+      {"print", [](const Tensor& t) { (void)t.repr(); }, false},
+      {"realize", [](const Tensor& t) { t.realize(); }, true},
+  };
+  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> squares{
+      {"plain", [](const Tensor& t) { return t * t; }},
+      {"a function", koine::function([](const Tensor& t) { return t * t; })},
+      {"a precompiled one",
+       koine::function([](const Tensor& t) { return t * t; }, Resolve::Precompile)},
+      {"a checkpoint", checkpoint([](const Tensor& t) { return t * t; })},
+      {"a named value", [](const Tensor& t) { return save_as("square", t * t); }},
+  };
+  for (const bool leaf : {false, true})
+    for (const auto& [name, square] : squares)
+      for (const Step& first : steps)
+        for (const Step& second : steps) {
+          SCOPED_TRACE(fmt::format("{}, {}, {}, {}", leaf, name, first.name, second.name));
+          Tensor x = Tensor::from(numbers, {3});
+          if (leaf) x.requires_grad();
+          const Tensor h = square(x);
+          first.look(h);
+          const Tensor y = square(h).sum();  // of fourth powers
+          second.look(y);
+          if (!leaf && (first.is_data || second.is_data)) {
+            expect_error([&] { (void)y.gradient({x}); }, {"target 0", "let go"});
+            continue;
+          }
+          const Tensor slope = y.gradient({x})[0];
+          second.look(slope);
+          EXPECT_EQ(values(slope), (std::vector<double>{4, 32, 108}));
+          if (!leaf && second.is_data) continue;
+          EXPECT_EQ(values(slope.sum().gradient({x})[0]), (std::vector<double>{12, 48, 108}));
+          if (!leaf) continue;
+          y.backward();
+          EXPECT_EQ(values(x.grad()), (std::vector<double>{4, 32, 108}));
+        }
 }
 
 TEST(gradients, of_what_has_none_are_refused) {

@@ -94,6 +94,9 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"rows 64x7", f32({64, 7}).sum(1), machine, "r_L64_R7:"},
       {"max rows", f32({64, 1000}).max(1), machine,
        "r_L64_R16_G64: Padto(1, 64) Split(1, 64, GROUP_REDUCE)"},
+      // Lanes along both axes would be multiplied: such a kernel took LLVM a minute.
+      {"max of x * x.T", (f32({64, 64}) * f32({64, 64}, 1).permute({1, 0})).max(), machine,
+       "r_G64_R64: Split(0, 64, GROUP_REDUCE)"},
       {"gemm 64", f32({64, 64}).matmul(f32({64, 64}, 1)), machine,
        "r_t11_u6_L4_u2_u8_R64: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
        "UPCAST) Split(0, 11, THREAD, top)"},

@@ -1,10 +1,13 @@
 // The host program: one node that says what is launched, on which device; the steps made from it;
 // devices whose memory the host cannot see.
 #include <chrono>
+#include <set>
 
 #include "check.hpp"
 #include "koine/engine/skeleton.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/plan.hpp"
@@ -198,6 +201,81 @@ TEST(host, spec_L9_the_step_is_a_linear_of_calls_that_is_verified_printed_and_re
   EXPECT_TRUE(reads_n) << "a launch names the Variables that it reads";
 }
 
+// Kernels that differ in where their slices begin are one, which each Call tells where.
+TEST(host, spec_L9_the_offset_of_a_slice_is_an_argument_of_its_kernel) {
+  auto products = [] {  // which share no kernel
+    const Tensor x(floats({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16})),
+        w = Tensor(floats({1, 2, 3, 4})).reshape({2, 2});
+    std::vector<UOp> out;
+    for (int64_t k = 0; k < 4; ++k)
+      out.push_back(x.shrink({{4 * k, 4 * k + 4}}).reshape({2, 2}).matmul(w).uop());
+    return out;
+  };
+  const UOp program = plan_memory(host_program(products()));
+  EXPECT_FALSE(find_violation(program, VerifyLevel::Schedule));
+  EXPECT_EQ(parse(to_text(program)), program);
+  std::set<const Node*> kernels;
+  std::set<int64_t> offsets;
+  for (const Kernel& k : kernels_of(program)) {
+    kernels.insert(k.ast.node());
+    ASSERT_EQ(k.variables.size(), 1U);
+    EXPECT_TRUE(is_bound(k.variables[0]));
+    EXPECT_EQ(const_int(k.variables[0].src(1)), 0);
+    EXPECT_EQ(const_int(k.variables[0].src(2)), 12);
+    offsets.insert(bound_value(k.variables[0]));
+  }
+  EXPECT_EQ(kernels.size(), 1U);
+  EXPECT_EQ(offsets, (std::set<int64_t>{0, 4, 8, 12}));
+  in_both_modes([&] {
+    clear_compile_cache();
+    reset_counters();
+    const std::vector<UOp> out = realize(products());
+    EXPECT_EQ(counters().compiled, 1);
+    EXPECT_EQ(counters().kernels, 4);
+    EXPECT_EQ(held(out[0]), (Floats{7, 10, 15, 22}));
+    EXPECT_EQ(held(out[3]), (Floats{55, 82, 63, 94}));
+    clear_compile_cache();
+  });
+  // A value out of the range of its Variable is refused as a rule is.
+  const UOp& call = program.src(1);
+  std::vector<UOp> src(call.src().begin(), call.src().end());
+  const UOp& v = src.back();
+  src.back() = UOp::make(Op::Param, {v.src(0), v.src(1), v.src(2), index_const(13)}, v.arg());
+  const auto violation = find_violation(
+      UOp::make(Op::Linear, {UOp::make(Op::Call, src, call.arg())}), VerifyLevel::Schedule);
+  ASSERT_TRUE(violation);
+  EXPECT_EQ(violation->rule, "a Call takes Params and Buffers, then Variables");
+}
+
+// What differs in more than that, or in nothing, stays as it is: also where places are multiplied,
+// cut or chosen by data.
+TEST(host, kernels_that_share_an_offset_compute_what_they_did) {
+  const Tensor x = Tensor(leaf({6, 40}, DType::Float32, 3)).contiguous().realize(),
+               at = Tensor::from<int32_t>({3, 0, 2}).realize();
+  std::vector<Tensor> rows, columns, picked, folded, uneven;
+  for (int64_t k = 0; k < 5; ++k) {
+    rows.push_back(x.shrink({{k, k + 1}, {0, 40}}).cumsum(1));
+    columns.push_back((x.shrink({{0, 6}, {7 * k, 7 * k + 7}}).softmax(1)).contiguous());
+    picked.push_back(x.shrink({{k, k + 2}, {4 * k, 4 * k + 4}}).index_select(1, at).exp());
+    folded.push_back(x.shrink({{0, 6}, {k, k + 30}}).reshape({4, 45}).max(1).contiguous());
+    uneven.push_back(x.shrink({{0, 6}, {k, 40}}).sum(1));
+  }
+  for (const auto& parts : {rows, columns, picked, folded, uneven}) {
+    expect_same_everywhere(Tensor::cat(parts, 0));
+    std::vector<UOp> values;
+    for (const Tensor& t : parts) values.push_back(t.uop());
+    expect_same_everywhere(Tensor::stack({parts[0].sum(), parts[4].sum(), parts[2].max()}, 0));
+    Tensor::realize(parts);
+    for (size_t k = 0; k < parts.size(); ++k) {
+      const std::vector<float> together = parts[k].tolist<float>(),
+                               alone = Tensor(values[k]).clone().tolist<float>();
+      for (size_t i = 0; i < alone.size(); ++i)
+        EXPECT_TRUE(together[i] == alone[i] || (std::isnan(together[i]) && std::isnan(alone[i])))
+            << k << " " << i;
+    }
+  }
+}
+
 TEST(host, a_malformed_host_program_is_refused_by_rule) {
   const UOp x = floats({1, 2}), y = floats({1, 2}, "CPU:1");
   const Kernel good = schedule({add(x, one())})[0];
@@ -249,7 +327,7 @@ TEST(host, counters_begin_at_zero_and_add_what_ran) {
   EXPECT_EQ(none.operations + none.bytes, 0);
   EXPECT_EQ(none.run_seconds + none.schedule_seconds + none.compile_seconds, 0);
   for (int runs = 1; runs <= 2; ++runs) {
-    (void)realize({UOp::make(Op::Contiguous, {mul(x, x)}, {}, 1)});
+    (void)realize({UOp::make(Op::Contiguous, {mul(x, x)}, MarkArg{Mark::Copies})});
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
     const Counters c = counters();
     EXPECT_EQ(c.kernels, runs);
@@ -457,6 +535,26 @@ TEST(host, requests_that_look_alike_are_prepared_once_and_others_apart) {
   const std::vector<UOp> twice = realize({neg(x), x, neg(x)});
   EXPECT_EQ(twice[0], twice[2]);
   EXPECT_EQ(twice[1], x);
+}
+
+// The numbers of copies and leaves make them nodes of their own, and no request a new one.
+TEST(host, copies_and_leaves_of_other_numbers_look_alike) {
+  const UOp x = floats({1, 2, 3}), y = floats({4, 5, 6});
+  auto leaf_of = [](const UOp& u) {
+    return UOp::make(Op::Detach, {u}, MarkArg{Mark::Leaf, fresh_slot()});
+  };
+  auto alike = [](const UOp& a, const UOp& b) {
+    const std::vector<UOp> first{a}, second{b};
+    return skeleton_of(first, "CPU").words == skeleton_of(second, "CPU").words;
+  };
+  EXPECT_TRUE(alike(private_copy(neg(x)), private_copy(neg(y))));
+  EXPECT_TRUE(alike(leaf_of(neg(x)), leaf_of(neg(y))));
+  EXPECT_FALSE(alike(leaf_of(neg(x)), detach(neg(y))));
+  EXPECT_FALSE(alike(private_copy(neg(x)), contiguous(neg(y))));
+  EXPECT_FALSE(
+      alike(private_copy(neg(x)), UOp::make(Op::Contiguous, {neg(y)}, MarkArg{Mark::Copies})));
+  const UOp copy = private_copy(neg(x));
+  EXPECT_FALSE(alike(sub(copy, copy), sub(private_copy(neg(y)), private_copy(neg(y)))));
 }
 
 TEST(host, equal_kernels_of_different_programs_are_compiled_once) {

@@ -5,6 +5,7 @@
 
 #include "check.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
@@ -351,20 +352,100 @@ TEST(ir, buffers_of_a_text_are_no_later_buffers) {
       {"line 2", "slot"});
 }
 
+// What is told apart by a number stays apart from what a text has named.
+TEST(ir, what_a_text_numbers_is_no_later_copy_leaf_or_traced_param) {
+  const UOp x = leaf({4});
+  auto read_with = [&](const std::string& line) {
+    std::string text = to_text(x);
+    const size_t last = static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) - 1;
+    return parse(fmt::format("{}%{} = {}\n", text, last + 1,
+                             fmt::format(fmt::runtime(line), fresh_slot() + 1, last)));
+  };
+  const UOp copy = read_with("Contiguous[private {}](%{})");
+  ASSERT_TRUE(is_private_copy(copy));
+  EXPECT_NE(private_copy(x), copy);
+  EXPECT_NE(private_copy(x), copy);
+  const UOp traced = read_with("Param[{} float32 GLOBAL @\"CPU\" traced](%1)");
+  EXPECT_NE(traced_param(x), traced);
+  EXPECT_NE(traced_param(x), traced);
+  const UOp marked = read_with("Detach[leaf {}](%{})");
+  EXPECT_GT(new_buffer(x.shape(), x.dtype(), x.device()).as<BufferArg>().slot,
+            marked.as<MarkArg>().number);
+}
+
+TEST(ir, a_mark_stands_on_its_op_with_its_number) {
+  const UOp x = param(0, shape_of({4}), DType::Float32);
+  for (int i = 0; i < mark_count; ++i) {
+    const auto mark = static_cast<Mark>(i);
+    const std::string name(mark_name(mark)), home(op_name(op_of(mark)));
+    for (const Op op : {Op::Contiguous, Op::Detach, Op::End, Op::Sqrt}) {
+      const UOp source = op == Op::End ? group({}) : x;
+      if (op != op_of(mark)) {
+        expect_error([&] { UOp::make(op, {source}, MarkArg{mark}); },
+                     {std::string(op_name(op)), name, home});
+        continue;
+      }
+      const UOp marked = UOp::make(op, {source}, MarkArg{mark, is_numbered(mark) ? 3 : 0});
+      EXPECT_TRUE(marked.is(mark));
+      EXPECT_NE(marked, UOp::make(op, {source}));
+      expect_error([&] { UOp::make(op, {source}, MarkArg{mark, is_numbered(mark) ? -1 : 3}); },
+                   {home, name, is_numbered(mark) ? "at least 0" : "none"});
+    }
+  }
+  expect_error([] { (void)parse("%0 = Const[float32 1]()\n%1 = Detach[twig 1](%0)"); },
+               {"line 2", "unknown mark"});
+  expect_error([] { (void)parse("%0 = Const[float32 1]()\n%1 = Detach[copies](%0)"); },
+               {"Detach", "copies", "Contiguous"});
+  expect_error([] { (void)parse("%0 = Const[float32 1]()\n%1 = Detach[leaf -1](%0)"); },
+               {"line 2", "number of a mark"});
+}
+
+TEST(ir, a_param_says_what_it_stands_for) {
+  const UOp x = leaf({4}), at_0 = param_for(0, x);
+  const UOp traced = traced_param(x), base = view_base(x);
+  EXPECT_TRUE(is_argument_param(at_0));
+  for (const UOp& other : {traced, base, variable("n", 1, 4), x}) {
+    EXPECT_FALSE(is_argument_param(other));
+    EXPECT_NE(other, at_0);
+  }
+  EXPECT_NE(traced_param(x), traced) << "each trace has its own";
+  EXPECT_EQ(view_base(x), base);
+  BufferArg arg = x.as<BufferArg>();
+  arg.kind = ParamKind::Traced;
+  expect_error([&] { UOp::make(Op::Buffer, x.src(), arg); }, {"Buffer", "Param", "traced"});
+  arg.slot = BufferArg::no_slot;
+  expect_error([&] { UOp::make(Op::Param, x.src(), arg); }, {"traced", "slot", "-1"});
+  arg.kind = ParamKind::ViewBase;
+  arg.slot = 4;
+  expect_error([&] { UOp::make(Op::Param, x.src(), arg); }, {"base of a view", "4"});
+  expect_error([] { (void)parse("%0 = Stack()\n%1 = Param[0 int8 GLOBAL trace](%0)"); },
+               {"line 2", "traced or view_base"});
+}
+
 TEST(ir, text_of_every_kind_of_arg_parses_back) {
   const UOp x = param(3, shape_of({2, 3}), DType::Float32, Device("CPU:1"));
   const UOp n = variable("n", 1, 8);
-  const std::vector<UOp> samples{permute(x, {1, 0}),
-                                 flip(x, {0, 1}),
-                                 reduce(Op::Max, x, {0, 1}),
-                                 cast(x, DType::BFloat16),
-                                 copy_to(x, Device("CPU")),
-                                 range(2, n, AxisType::Reduce),
-                                 get_tuple(tuple(std::vector<UOp>{x}), 0),
-                                 UOp::make(Op::Binary, {}, std::string("a\"\\\x01z")),
-                                 invalid(DType::Int8),
-                                 UOp::make(Op::Custom, {x}, CodeArg{"f(%0)", DType::Float32}),
-                                 UOp::make(Op::Contiguous, {x}, {}, -5)};
+  const std::vector<UOp> samples{
+      permute(x, {1, 0}),
+      flip(x, {0, 1}),
+      reduce(Op::Max, x, {0, 1}),
+      cast(x, DType::BFloat16),
+      copy_to(x, Device("CPU")),
+      range(2, n, AxisType::Reduce),
+      get_tuple(tuple(std::vector<UOp>{x}), 0),
+      UOp::make(Op::Binary, {}, std::string("a\"\\\x01z")),
+      invalid(DType::Int8),
+      UOp::make(Op::Custom, {x}, CodeArg{"f(%0)", DType::Float32}),
+      UOp::make(Op::Contiguous, {x}, {}, -5),
+      UOp::make(Op::Contiguous, {x}, std::string("a reason")),
+      UOp::make(Op::Contiguous, {x}, MarkArg{Mark::Copies}),
+      UOp::make(Op::Contiguous, {x}, MarkArg{Mark::UnlessInvalid}),
+      UOp::make(Op::Detach, {x}, MarkArg{Mark::Leaf, 7}),
+      UOp::make(Op::End, {group({}), range(0, n, AxisType::Loop)}, MarkArg{Mark::InOrder}),
+      UOp::make(Op::Reduce, {x}, ReduceArg{Op::Add, {}, true}),
+      private_copy(x),
+      traced_param(x),
+      view_base(x)};
   for (const UOp& s : samples) EXPECT_EQ(parse(to_text(s)), s) << to_text(s);
   expect_error([] { (void)parse("%0 = Const[float32 1]()\n%1 = Nope(%0)\n"); },
                {"line 2", "unknown op"});

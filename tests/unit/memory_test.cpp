@@ -11,6 +11,7 @@
 #include "check.hpp"
 #include "koine/engine/cache.hpp"
 #include "koine/engine/executable.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
@@ -225,7 +226,10 @@ std::vector<std::vector<std::byte>> run_in_order(const std::vector<Kernel>& kern
       pointers.push_back(storage.data());
       bytes.push_back(static_cast<int64_t>(storage.size()));
     }
-    device.compile(lower_kernel(kernels[k].ast, device.target()))->run({pointers, bytes, {}});
+    std::vector<int64_t> variables;
+    for (const UOp& v : kernels[k].variables) variables.push_back(bound_value(v));
+    device.compile(lower_kernel(kernels[k].ast, device.target()))
+        ->run({pointers, bytes, variables});
   }
   return arguments;
 }
@@ -448,7 +452,8 @@ TEST(memory, caches_know_the_mode_that_code_was_made_for) {
         std::ldexp(static_cast<float>(random() % 1000) - 500, static_cast<int>(random() % 20)));
   const UOp x = buffer_from_host(shape_of({4096}), DType::Float32, "CPU", data.data());
   auto total = [&] {
-    return array_of(realize({UOp::make(Op::Contiguous, {reduce(Op::Add, x, {0})}, {}, 1)})[0])
+    return array_of(realize({UOp::make(Op::Contiguous, {reduce(Op::Add, x, {0})},
+                                       MarkArg{Mark::Copies})})[0])
         .data[0];
   };
   float left = 0;

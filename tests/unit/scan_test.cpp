@@ -3,11 +3,13 @@
 #include <cmath>
 
 #include "check.hpp"
+#include "gradient_check.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/rangeify.hpp"
+#include "koine/tensor/transforms.hpp"
 
 namespace koine::test {
 namespace {
@@ -17,7 +19,7 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 // What computing a value costs, by the engine's own count.
 Counters cost_of(const Tensor& value) {
   reset_counters();
-  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, {}, 1)});
+  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, MarkArg{Mark::Copies})});
   return counters();
 }
 
@@ -352,6 +354,94 @@ TEST(scan, cumprod_cummax_cummin_cost_their_elements) {
             (std::vector<float>{1, 6, 0, 8, 16}));
   EXPECT_EQ((x.cummin(0) * weights).sum().gradient({x})[0].tolist<float>(),
             (std::vector<float>{31, 0, 0, 0, 0}));
+}
+
+// Forward, backward, and both of the second order: a recurrence each, of one step an element.
+TEST(scan, derivatives_of_cumprod_cost_their_elements) {
+  auto rows = [](int64_t n) { return numbers({3, n}); };
+  auto product = [](const Tensor& x) { return x.cumprod(1); };
+  auto slope = [&](const Tensor& x) { return (product(x) * x.sin()).sum().gradient({x})[0]; };
+  in_both_modes([&] {
+    expect_linear([&](int64_t n) { return slope(rows(n)); }, 128, 3 * 60);
+    expect_linear([&](int64_t n) { return jvp(product, rows(n), rows(n).cos()).second; }, 128,
+                  3 * 60);
+    expect_linear(
+        [&](int64_t n) {
+          const Tensor w = rows(n);
+          return slope(w).square().sum().gradient({w})[0];
+        },
+        128, 3 * 200);
+    expect_linear([&](int64_t n) { return jvp(slope, rows(n), rows(n).cos()).second; }, 128,
+                  3 * 200);
+  });
+}
+
+// Against differences in float64, with none to all of a row's factors 0, along every axis.
+TEST(scan, derivatives_of_cumprod_know_zeros) {
+  constexpr int64_t n = 36;
+  std::vector<double> factors;
+  const std::vector<std::vector<int64_t>> zeros{{},     {0},           {n - 1},       {7},
+                                                {7, 8}, {0, 5, n - 1}, {3, 9, 20, 21}};
+  std::mt19937_64 random(test_seed());
+  std::uniform_real_distribution<double> far(0.7, 1.4);
+  for (const auto& where : zeros)
+    for (int64_t i = 0; i < n; ++i) {
+      const bool is_zero = std::find(where.begin(), where.end(), i) != where.end();
+      factors.push_back(is_zero ? 0 : (random() % 2 == 0 ? 1 : -1) * far(random));
+    }
+  const Tensor x = Tensor::from(factors, {static_cast<int64_t>(zeros.size()), n});
+  const Tensor direction = doubles(x.shape(), 3);
+  in_both_modes([&] {
+    auto along_rows = [](const Tensor& t) { return t.cumprod(1); };
+    auto along_columns = [](const Tensor& t) { return t.transpose().cumprod(0); };
+    check_gradient(along_rows, x);
+    check_gradient(along_columns, x);
+    check_second_gradient(along_rows, x);
+    // Forward mode is the difference along a direction, of the product and of its gradient.
+    auto slope = [](const Tensor& t) { return t.cumprod(1).square().sum().gradient({t})[0]; };
+    for (const std::function<Tensor(const Tensor&)>& f :
+         {std::function<Tensor(const Tensor&)>(along_rows),
+          std::function<Tensor(const Tensor&)>(slope)}) {
+      const Tensor step = direction * 1e-5;
+      const auto there = f(x + step).tolist<double>(), back = f(x - step).tolist<double>();
+      const auto got = jvp(f, x, direction).second.tolist<double>();
+      for (size_t i = 0; i < got.size(); ++i)
+        EXPECT_NEAR(got[i], (there[i] - back[i]) / 2e-5, 1e-5 * std::max(1.0, std::abs(got[i])))
+            << i;
+    }
+  });
+  // An infinity reaches what it is a factor of, and nothing else.
+  std::vector<float> wild(40, 1.5F);
+  wild[5] = static_cast<float>(inf);
+  const Tensor w = Tensor::from(wild, {40});
+  const auto got = w.cumprod(0)[{Slice{0, 6}}].sum().gradient({w})[0].tolist<float>();
+  EXPECT_FLOAT_EQ(got[5], std::pow(1.5F, 5.0F));
+  EXPECT_EQ(got[4], static_cast<float>(inf));
+}
+
+TEST(scan, derivatives_of_cumprod_go_through_transforms) {
+  const Tensor x = doubles({4, 3, 33}, 1, 0.8, 1.2), w = doubles({3, 33}, 2);
+  auto slope = [&](const Tensor& t) {
+    return grad([&](const Tensor& u) { return (u.cumprod(1) * w).sum(); })(t);
+  };
+  const Tensor all = vmap(slope)(x);
+  auto product = [](const Tensor& t) { return t.cumprod(1); };
+  const Tensor tangents = vmap([&](const Tensor& t) { return jvp(product, t, w).second; })(x);
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(all[i].tolist<double>(), slope(x[i]).tolist<double>());
+    EXPECT_EQ(tangents[i].tolist<double>(), jvp(product, x[i], w).second.tolist<double>());
+    EXPECT_EQ(vmap(product)(x)[i].tolist<double>(), product(x[i]).tolist<double>());
+  }
+  // The gradient of all examples is each example's.
+  const Tensor whole = grad([&](const Tensor& t) { return (vmap(product)(t) * w).sum(); })(x);
+  EXPECT_EQ(whole.tolist<double>(), all.tolist<double>());
+  // On two devices, which share the rows, and of narrow floats.
+  const Tensor split = x.shard("CPU,CPU:1", 0), weights = w.shard("CPU,CPU:1");
+  const Tensor parts = (split.cumprod(2) * weights).sum().gradient({split})[0];
+  const auto got = parts.tolist<double>(), expected = all.tolist<double>();
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-12) << i;
+  const Tensor half = x.cast(DType::Float16);
+  EXPECT_EQ(half.cumprod(2).sum().gradient({half})[0].dtype(), DType::Float16);
 }
 
 }  // namespace koine::test

@@ -15,7 +15,8 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 
 Counters cost_of(const std::vector<Tensor>& values) {
   std::vector<UOp> wanted;
-  for (const Tensor& v : values) wanted.push_back(UOp::make(Op::Contiguous, {v.uop()}, {}, 1));
+  for (const Tensor& v : values)
+    wanted.push_back(UOp::make(Op::Contiguous, {v.uop()}, MarkArg{Mark::Copies}));
   reset_counters();
   (void)realize(wanted);
   return counters();

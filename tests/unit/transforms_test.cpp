@@ -872,13 +872,14 @@ std::string table_of_cells() {
   std::vector<std::pair<std::string, std::string>> rows;  // cells, ops
   for (int i = 0; i < op_count; ++i) {
     const Op op = static_cast<Op>(i);
-    const std::string cells = fmt::format("{} | {} | {}", cell_text(vjp_cell(op)),
-                                          cell_text(jvp_cell(op)), cell_text(batch_cell(op)));
+    const Row of = row_of(op);
+    const std::string cells = fmt::format("{} | {} | {} | {}", cell_text(of.vjp), cell_text(of.jvp),
+                                          cell_text(of.batch), cell_text(of.shard));
     auto row = std::find_if(rows.begin(), rows.end(), [&](auto& r) { return r.first == cells; });
     if (row == rows.end()) row = rows.insert(rows.end(), {cells, ""});
     row->second += fmt::format("{}{}", row->second.empty() ? "" : ", ", op_name(op));
   }
-  std::string out = "| ops | vjp | jvp | vmap |\n|---|---|---|---|\n";
+  std::string out = "| ops | vjp | jvp | vmap | shard |\n|---|---|---|---|---|\n";
   for (const auto& [cells, ops] : rows) out += fmt::format("| {} | {} |\n", ops, cells);
   return out;
 }

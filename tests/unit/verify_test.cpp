@@ -7,6 +7,7 @@
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/heuristic.hpp"
@@ -86,6 +87,14 @@ std::vector<Case> value_cases() {
       {tensor, after(scalar, {store(scalar, invalid(DType::Float32))}), Op::Store, 1,
        "not Invalid"},
       {tensor, add(backwards, index_const(1)), Op::Param, -1, "between two constants"},
+      {tensor, neg(view_base(x)), Op::Param, -1, "the base of a view is a value"},
+      {tensor, UOp::make(Op::Reduce, {x}, ReduceArg{Op::Add, {0}, true}), Op::Reduce, -1,
+       "starts from no value"},
+      {program, sink(Nodes{store(p, neg(traced_param(x)))}), Op::Param, -1,
+       "arguments and Variables"},
+      {program, sink(Nodes{store(p, neg(private_copy(q)))}), Op::Contiguous, -1, "its own"},
+      {program, sink(Nodes{store(p, neg(UOp::make(Op::Detach, {q}, MarkArg{Mark::Leaf, 0})))}),
+       Op::Detach, -1, "its own"},
       {tensor, expand(reshape(one(), shape_of({1})), shape_of({-4})), Op::Expand, 1, "at least 0"},
       {tensor, UOp::make(Op::Buffer, {shape_of({-4})}, BufferArg{7, DType::Float32, Device("CPU")}),
        Op::Buffer, 0, "at least 0"},
@@ -163,6 +172,10 @@ std::vector<Case> kernel_cases() {
       {k, kernel(reduce_ranges(Op::Add, element(loop()), Nodes{loop()})), Op::Reduce, 1,
        "a Reduce goes over Ranges of reductions"},
       {k,
+       kernel(reduce_ranges(Op::Add, element(folded),
+                            Nodes{folded, range(2, folded, AxisType::Reduce)})),
+       Op::Reduce, 2, "none bounding another"},
+      {k,
        kernel(cast(reduce_ranges(Op::Add, load(index(memory(1, 8, DType::Float16), {narrow})),
                                  Nodes{narrow}),
                    DType::Float32)),
@@ -171,10 +184,14 @@ std::vector<Case> kernel_cases() {
       {k, kernel(reduce_ranges(Op::Add, element(folded), Nodes{folded}, element(folded))),
        Op::Reduce, 2, "from a value outside of them"},
       // Memory.
-      {k, kernel(load(index(memory(-1), {r}))), Op::Param, -1, "a Param is memory"},
-      {k, kernel(load(index(memory(1 << 16), {r}))), Op::Param, -1, "a Param is memory"},
-      {k, kernel(load(index(memory(INT64_MAX), {r}))), Op::Param, -1, "a Param is memory"},
-      {k, kernel(load(index(memory(1, -5), {r}))), Op::Param, 0, "a Param is memory"},
+      {k, kernel(load(index(memory(-1), {r}))), Op::Param, -1, "a Param is an argument"},
+      {k, kernel(load(index(memory(1 << 16), {r}))), Op::Param, -1, "a Param is an argument"},
+      {k, kernel(load(index(traced_param(leaf({8})), {r}))), Op::Param, -1,
+       "a Param is an argument"},
+      {k, kernel(UOp::make(Op::Reduce, {element(folded), folded}, ReduceArg{Op::Add, {}, true})),
+       Op::Reduce, -1, "a Reduce goes over Ranges"},
+      {k, kernel(load(index(memory(INT64_MAX), {r}))), Op::Param, -1, "a Param is an argument"},
+      {k, kernel(load(index(memory(1, -5), {r}))), Op::Param, 0, "a Param is an argument"},
       {k, with_variable(named("two words", {shape_of({}), index_const(0), index_const(3)})),
        Op::Param, -1, "a named scalar"},
       {k, with_variable(named("n", {shape_of({})})), Op::Param, -1, "a named scalar"},
@@ -198,7 +215,7 @@ std::vector<Case> kernel_cases() {
       {k, sink(Nodes{end(store(at, invalid(DType::Float32)), Nodes{r})}), Op::Store, 1,
        "no store writes Invalid"},
       {k, kernel(load(index(index(param(1, shape_of({2, 8}), DType::Float32), {r}), {r}))),
-       Op::Param, -1, "a Param is memory of one axis"},
+       Op::Param, -1, "a Param is an argument, memory of one axis"},
       {k, kernel(load(index(memory(1), {cast(r, DType::Int32)}))), Op::Index, 1,
        "an Index is the place"},
       {k, kernel(load(index(element(r), Nodes{}))), Op::Index, 0, "an Index is the place"},
@@ -326,7 +343,7 @@ std::vector<Case> linear_cases() {
        "in the same loop or one around it"},
       {l, linear({out, out}), Op::Param, -1, "stands once"},
       {l, linear({shape_of({})}), Op::Stack, -1, "has lanes"},
-      {l, linear({memory(INT64_MAX)}), Op::Param, -1, "a Param is memory"},
+      {l, linear({memory(INT64_MAX)}), Op::Param, -1, "a Param is an argument"},
       {l, linear({r, s, close(r), close(s)}), Op::End, -1, "loops nest"},
       {l, linear({close(r)}), Op::End, -1, "loops nest"},
       {l, linear({r, s, end(group(Nodes{}), Nodes{r, s})}), Op::End, -1, "loops nest"},

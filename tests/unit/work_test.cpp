@@ -460,9 +460,8 @@ TEST(work, spec_C38_what_is_read_by_index_is_computed_once_before) {
          const Tensor at = positions();
          return Tensors{histogram(at).roll(1, 0).index_select(0, at)};
        },
-       // and which part of the roll it is in
-       checked_in_memory(hits, {count + 2 * hits, count_bytes + (8 + 4 + 4) * hits, 3}),
-       {1.4, 1.058, "both parts of the roll add to zeros"}},
+       // which part of the roll it is in is a matter of its place
+       checked_in_memory(hits, {count + hits, count_bytes + (8 + 4 + 4) * hits, 3})},
       {"sum[at]", [=] { return Tensors{data({bins, 8}).sum(1).index_select(0, positions())}; },
        checked(hits, {8.0 * bins + 3 * hits, 4 * (8 * bins + bins) + 4.0 * 3 * hits, 2})},
   });
@@ -667,9 +666,8 @@ TEST(work, spec_C38_gradients_of_windows) {
          const Tensor t = image();
          return (t.max_pool2d(2) * data({images, in, 6, 6})).sum().gradient({t});
        },
-       // maximum; equality, its sum; quotient of what is spread; choice
-       {x + 2 * x + x + x / 4 + x, 4 * (3 * x + 5 * x / 4), 2},
-       {1.333, 1, "the equality twice"}},
+       // maximum; equality, its sum; the share of each; where it is spread, which differ, choice
+       {x + 2 * x + x + x / 4 + 2 * x, 4 * (3 * x + 5 * x / 4), 2}},
       {"max pool 3 by 2",
        [=] {
          const Tensor t = image();

@@ -489,6 +489,14 @@ TEST(writes, gradients_to_the_value_and_the_old_contents) {
   x.sum().backward();
   EXPECT_EQ(values(w.grad()), (std::vector<double>{3, 3, 0, 3}));
   EXPECT_EQ(values(v.grad()), (std::vector<double>{0, 1}));
+  // Where nothing is a leaf the write is a Store at places, and has the same gradient.
+  const Tensor m = Tensor::from<double>({1, 2, 3, 4}), b = Tensor::from<double>({5, 6});
+  Tensor y = m * Tensor(3.0);
+  y.setitem({Tensor::from<int32_t>({2, 2})}, b * b);
+  const std::vector<Tensor> slopes = y.square().sum().gradient({m, b});
+  EXPECT_EQ(values(slopes[0]), (std::vector<double>{18, 36, 0, 72}));
+  EXPECT_EQ(values(slopes[1]), (std::vector<double>{0, 4.0 * 6 * 6 * 6}));
+  EXPECT_EQ(values(y), (std::vector<double>{3, 6, 36, 12}));
   // Of second order: x is (w0^3, w1, ...) with x0 from x1.
   const Tensor p = Tensor::from<double>({2, 3});
   Tensor q = p * p;

@@ -10,13 +10,18 @@
 #include "koine/base/error.hpp"
 #include "koine/interp/bounded.hpp"
 #include "koine/interp/host_function.hpp"
+#include "koine/interp/loop.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/loop.hpp"
 
 namespace koine {
 namespace {
+
+using Variables = std::unordered_map<std::string, int64_t>;  // values by name
 
 template <class Storages>
 Storage* find(Storages& storages, const UOp& leaf) {
@@ -106,9 +111,9 @@ void run_program(const UOp& graph, Setting& setting, const Liberties& liberties)
 
 // Runs one kernel on storages, whose deviations go in and out.
 void run_on(const UOp& kernel, const std::vector<Storage*>& slots, std::vector<std::byte*> places,
-            const Setting& setting, const Liberties& liberties) {
+            const Variables& variables, const Liberties& liberties) {
   KernelArguments arguments;
-  arguments.variables = setting.variables;
+  arguments.variables = variables;
   arguments.buffers = std::move(places);
   Deviations deviations{liberties, {}};
   for (const Storage* s : slots) {
@@ -176,6 +181,126 @@ void run_function(const UOp& call, const std::vector<Storage*>& slots,
     slots[k]->deviations.assign(exact ? 0 : static_cast<size_t>(results[k].numel()), undetermined);
 }
 
+void run_schedule(const UOp& graph, Setting& setting, const Liberties& liberties);
+
+// A loop, on the storages of its Call: what each step finds and leaves is copied in and out.
+class LoopRunner {
+ public:
+  LoopRunner(const UOp& call, std::vector<Storage*> slots,
+             const std::unordered_map<std::string, int64_t>& variables, const Liberties& liberties)
+      : loop_(call), slots_(std::move(slots)), liberties_(liberties) {
+    variables_ = variables;
+    results_ = loop_result_count(loop_.body, slots_.size());
+    carries_ = loop_.positions(LoopRole::Carry);
+  }
+
+  void run() {
+    if (loop_.body.is(Op::Switch)) return run_branch();
+    for (size_t i = 0; i < carries_.size(); ++i) pass(*slots_[results_ + carries_[i]], *slots_[i]);
+    if (loop_.body.is(Op::While)) return repeat();
+    const int64_t count = evaluate_index(loop_.count, variables_);
+    for (int64_t step = 0; step < count; ++step) {
+      variables_[step_variable(loop_.count).as<BufferArg>().name] =
+          loop_.reversed ? count - 1 - step : step;
+      run_function(loop_.step());
+    }
+  }
+
+ private:
+  static void pass(const Storage& from, Storage& to) {
+    std::copy_n(from.bytes.begin(), to.bytes.size(), to.bytes.begin());
+    to.deviations = from.deviations;
+  }
+
+  // A step finds the carries, which lie in the results here, in the arguments.
+  Storage* found_at(size_t slot) {
+    for (size_t i = 0; i < carries_.size(); ++i)
+      if (slot == results_ + carries_[i]) return slots_[i];
+    return slot < slots_.size() ? slots_[slot] : &flag_;
+  }
+  // Of a While; what lies behind it is a function's own.
+  size_t flag_slot() const { return slots_.size() - (loop_.body.is(Op::While) ? 0 : 1); }
+  Storage own_memory(const UOp& param) const {
+    int64_t bytes = item_size(param.dtype());
+    for (const UOp& d : param.shape().src()) bytes *= evaluate_index(d, variables_);
+    return {param, param.dtype(), {}, std::vector<std::byte>(static_cast<size_t>(bytes)), {}};
+  }
+
+  void run_function(const UOp& function) {
+    Setting inside;
+    inside.variables = variables_;
+    for (const UOp& call : function.src())
+      for (const UOp& b : call.src().subspan(1)) {
+        if (!b.is(Op::Param) || is_variable(b) || find(inside.memory, b) != nullptr) continue;
+        const auto slot = static_cast<size_t>(b.as<BufferArg>().slot);
+        Storage s = slot > flag_slot() ? own_memory(b) : *found_at(slot);
+        s.leaf = b;
+        inside.memory.push_back(std::move(s));
+      }
+    run_schedule(function, inside, liberties_);
+    for (const Storage& s : inside.memory) {
+      const auto slot = static_cast<size_t>(s.leaf.as<BufferArg>().slot);
+      if (slot < results_)
+        pass(s, *slots_[slot]);
+      else if (loop_.body.is(Op::While) && slot == flag_slot())
+        pass(s, flag_);
+    }
+  }
+
+  Bits decided(const Storage& s) const {
+    if (!s.deviations.empty() && s.deviations[0] != 0)
+      throw Undetermined("a condition is not decided");
+    return read_element(s.bytes.data(), s.dtype, 0);
+  }
+
+  void repeat() {
+    for (int64_t steps = 0; steps < most_interpreted_steps; ++steps) {
+      run_function(loop_.functions[0]);
+      if ((decided(flag_) & 1) == 0) return;
+      run_function(loop_.step());
+    }
+    throw Undetermined("a condition that holds on");
+  }
+
+  void run_branch() {
+    const int64_t asked = bits_to_int(DType::Int32, decided(*slots_[results_]));
+    const auto last = static_cast<int64_t>(loop_.functions.size()) - 1;
+    run_function(loop_.functions[static_cast<size_t>(std::clamp<int64_t>(asked, 0, last))]);
+  }
+
+  Loop loop_;
+  std::vector<Storage*> slots_;
+  std::unordered_map<std::string, int64_t> variables_;
+  Liberties liberties_;
+  size_t results_ = 0;
+  std::vector<size_t> carries_;
+  Storage flag_{{}, DType::Bool, {}, std::vector<std::byte>(1), {}};
+};
+
+// What lies in an arena has its bytes there.
+void run_loop(const UOp& call, const std::vector<Storage*>& slots,
+              const std::vector<std::byte*>& places,
+              const std::unordered_map<std::string, int64_t>& variables,
+              const Liberties& liberties) {
+  auto each = [&](auto&& copy) {
+    for (size_t k = 0; k < slots.size(); ++k)
+      if (places[k] != slots[k]->bytes.data()) copy(*slots[k], places[k]);
+  };
+  each([](Storage& s, const std::byte* place) {
+    std::copy_n(place, s.bytes.size(), s.bytes.data());
+  });
+  LoopRunner(call, slots, variables, liberties).run();
+  each([](Storage& s, std::byte* place) { std::copy_n(s.bytes.data(), s.bytes.size(), place); });
+}
+
+// Those of the program, with those that a Call binds.
+Variables variables_of(const UOp& call, const Variables& of_program) {
+  Variables out = of_program;
+  for (const UOp& v : call.src().subspan(1))
+    if (is_bound(v)) out[v.as<BufferArg>().name] = bound_value(v);
+  return out;
+}
+
 void run_schedule(const UOp& graph, Setting& setting, const Liberties& liberties) {
   Arenas arenas(setting.variables);
   for (const UOp& call : graph.src())
@@ -198,13 +323,15 @@ void run_schedule(const UOp& graph, Setting& setting, const Liberties& liberties
       places.push_back(planned != nullptr ? planned : s->bytes.data());
     }
     const UOp& body = call.src(0);
-    if (body.is(Op::CustomFunction) && body.as<std::string>() != copy_function) {
+    if (is_loop(body)) {
+      run_loop(call, slots, places, setting.variables, liberties);
+    } else if (body.is(Op::CustomFunction) && body.as<std::string>() != copy_function) {
       run_function(call, slots, places, setting.variables);
     } else if (body.is(Op::CustomFunction)) {
       std::memcpy(places[0], places[1], slots[0]->bytes.size());
       slots[0]->deviations = slots[1]->deviations;
     } else {
-      run_on(call.src(0), slots, places, setting, liberties);
+      run_on(call.src(0), slots, places, variables_of(call, setting.variables), liberties);
     }
   }
 }
@@ -268,7 +395,7 @@ Outcome run_graph(const UOp& graph, Level level, const Setting& setting,
         return run_schedule(graph, s, liberties);
       case Level::Kernel: {
         const std::vector<Storage*> slots = by_slot(s);
-        return run_on(graph, slots, arguments_of(slots, s).buffers, s, liberties);
+        return run_on(graph, slots, arguments_of(slots, s).buffers, s.variables, liberties);
       }
       case Level::Linear: {
         KernelArguments arguments = arguments_of(by_slot(s), s);

@@ -10,6 +10,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/symbolic.hpp"
 
 namespace koine {
@@ -178,12 +179,22 @@ int64_t evaluate_index(const UOp& index, const Variables& variables) {
   return interpret_index(index, bindings);
 }
 
+// Of a loop in a graph of values; how often a condition holds is not known.
+double operations_of_loop(const UOp& call, const Variables& variables) {
+  const Loop loop(call);
+  const double steps = loop.count ? static_cast<double>(evaluate_index(loop.count, variables)) : 8;
+  double step = 0;
+  for (const UOp& f : loop.functions) step += operations_of(f, Level::Program, variables);
+  return (loop.body.is(Op::Switch) ? 1 : steps) * step;
+}
+
 double operations_of(const UOp& graph, Level level, const Variables& variables) {
   double total = 0, threads = 1;
   for (const UOp& u : toposort(graph)) {
     if (u.src().empty() || u.is(Op::Param) || u.is(Op::Buffer) || u.is(Op::Range)) continue;
     const UOp& inside = u.is(Op::Reduce) ? u.src(0) : u;
     double times = 1;
+    if (u.is(Op::Call) && is_loop(u.src(0))) total += operations_of_loop(u, variables);
     if (level == Level::Program) {
       if (u.dtype() != DType::Void) times = size_of(inside.shape(), variables);
     } else {

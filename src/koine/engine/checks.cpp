@@ -37,9 +37,9 @@ UOp schedule_of(const UOp& program, const StageChange& change, const CompileOpti
   if (!change) return schedule;
   std::vector<UOp> calls;
   for (const Kernel& k : kernels_of(schedule))
-    calls.push_back(k.ast.is(Op::CustomFunction)
-                        ? k.call
-                        : kernel_call(change("rangeify", k.ast), k.buffers, k.reason));
+    calls.push_back(is_kernel_body(k.ast) ? kernel_call(change("rangeify", k.ast), k.buffers,
+                                                        k.reason, k.variables, k.waits)
+                                          : k.call);
   return UOp::make(Op::Linear, calls);
 }
 

@@ -32,7 +32,7 @@ Team& compile_team() {
   return *team;
 }
 
-std::string target_key(const DeviceRuntime& device, const CompileOptions& how) {
+std::string target_key(DeviceRuntime& device, const CompileOptions& how) {
   const std::string& name = device.name();
   return name.substr(0, name.find(':')) + "/" + device.target(how).name +
          (how.noopt ? "/noopt" : "");

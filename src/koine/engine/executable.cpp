@@ -15,6 +15,7 @@
 #include "koine/engine/checks.hpp"
 #include "koine/engine/compile.hpp"
 #include "koine/engine/counting.hpp"
+#include "koine/engine/loop_run.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
@@ -38,18 +39,6 @@ void print_schedule(const std::vector<Kernel>& kernels) {
   }
 }
 
-// Moves bytes between devices; by way of the host where it cannot see one of them. What a rank has
-// goes to all of them, so it is read by all.
-void copy(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset, int64_t bytes,
-          bool from_rank) {
-  if (std::byte* target = to.data()) return from.copy_out(target + to_offset, from_offset, bytes);
-  if (std::byte* source = from_rank ? nullptr : from.data())
-    return to.copy_in(source + from_offset, to_offset, bytes);
-  std::vector<std::byte> between(static_cast<size_t>(bytes));
-  from.copy_out(between.data(), from_offset, bytes);
-  to.copy_in(between.data(), to_offset, bytes);
-}
-
 }  // namespace
 
 // --- Executable ----------------------------------------------------------------------------------
@@ -63,6 +52,20 @@ Executable::Executable(const UOp& program, const std::string& device, const Stag
   schedule_ = planned(scheduled, change, how);
   dump_stage("plan", [&] { return to_text(schedule_); });
   if (how.verify >= 3) count_checks(check_scheduled(program, scheduled, schedule_, change, how));
+  make(change, how);
+}
+
+Executable::Executable(const PlannedProgram& program, const std::string& device,
+                       const StageChange& change, const CompileOptions& how)
+    : device_(device), schedule_(program.schedule) {
+  for (const Kernel& k : kernels_of(schedule_))
+    for (const UOp& v : k.variables)
+      if (!is_bound(v) && std::find(variables_.begin(), variables_.end(), v) == variables_.end())
+        variables_.push_back(v);
+  make(change, how);
+}
+
+void Executable::make(const StageChange& change, const CompileOptions& how) {
   const std::vector<Kernel> kernels = kernels_of(schedule_);
   print_schedule(kernels);
   lay_out(kernels);
@@ -85,7 +88,6 @@ bool Executable::is_between_ranks(const Kernel& k) const {
 // All that ranks do together: who sends what to whom, and why, in this order.
 void Executable::note_ranks(const std::vector<Kernel>& kernels) {
   for (size_t k = 0; k < kernels.size(); ++k) {
-    entries_[k].between_ranks = is_between_ranks(kernels[k]);
     if (!is_copy(kernels[k].ast) && !is_check(kernels[k].ast)) continue;
     const UOp &to = kernels[k].buffers[0], &from = kernels[k].buffers[1];
     const auto rank_of = [&](const UOp& b) { return runtime_of(b.device()).rank(); };
@@ -132,9 +134,16 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
     return given_.size() + number;
   };
   for (const Kernel& k : kernels) {
-    Entry entry{&runtime_of(k.device()), k.call,           nullptr,
-                places_.size(),          k.buffers.size(), variable_numbers_.size(),
-                k.variables.size()};
+    Entry entry{&runtime_of(k.device()),
+                k.call,
+                nullptr,
+                nullptr,
+                places_.size(),
+                k.buffers.size(),
+                variable_numbers_.size(),
+                k.variables.size(),
+                is_copy(k.ast) && !runtime_of(k.buffers[1].device()).rank(),
+                is_between_ranks(k)};
     for (const UOp& b : k.buffers) {
       const BufferArg& arg = b.as<BufferArg>();
       if (b.is(Op::Param))
@@ -142,40 +151,64 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
       else
         places_.push_back({arena_of(b), arg.offset, largest_bytes(b)});
     }
-    for (const UOp& v : k.variables) variable_numbers_.push_back(variables.at(v.node()));
+    for (const UOp& v : k.variables) {
+      if (is_bound(v)) constants_.push_back(bound_value(v));
+      variable_numbers_.push_back(is_bound(v) ? variables_.size() + constants_.size() - 1
+                                              : variables.at(v.node()));
+    }
     entries_.push_back(std::move(entry));
-    launches_ += is_check(k.ast) ? 0 : 1;
+    launches_ += is_check(k.ast) || is_loop(k.ast) ? 0 : 1;
   }
+  places_of_.resize(given_.size());
+  for (size_t i = 0; i < places_.size(); ++i)
+    if (places_[i].memory < given_.size()) places_of_[places_[i].memory].push_back(i);
+}
+
+// Whether a launch stores into an arena.
+bool fills_temporaries(const Kernel& kernel) {
+  for (size_t slot = 0; slot < kernel.buffers.size(); ++slot)
+    if (kernel.stores(slot) && kernel.buffers[slot].is(Op::Buffer)) return true;
+  return false;
 }
 
 void Executable::add_segments(const std::vector<Kernel>& kernels) {
   const std::vector<std::vector<size_t>> needs = dependencies_of(kernels);
   std::vector<size_t> segment_of;
   absl::flat_hash_map<const DeviceRuntime*, size_t> last;  // segment of each queue
+  // Copies on the queue of another device that read from an arena: what comes next to its own queue
+  // may store to the same place.
+  absl::flat_hash_map<const DeviceRuntime*, std::vector<size_t>> readers;
+  auto on_queue = [&](size_t k) { return entries_[k].copies || is_kernel_body(kernels[k].ast); };
   for (size_t k = 0; k < kernels.size(); ++k) {
-    const bool alone = kernels[k].ast.is(Op::CustomFunction);
+    const DeviceRuntime* device = entries_[k].device;
+    const bool alone = !is_kernel_body(kernels[k].ast);
     auto waits_inside = [&] {
       return std::any_of(needs[k].begin(), needs[k].end(),
                          [&](size_t n) { return segment_of[n] + 1 == segments_.size(); });
     };
-    const bool goes_on = k > 0 && (alone ? entries_[k].between_ranks &&
-                                               entries_[k - 1].between_ranks && !waits_inside()
-                                         : !kernels[k - 1].ast.is(Op::CustomFunction) &&
-                                               entries_[k].device == entries_[k - 1].device);
+    const bool goes_on =
+        k > 0 &&
+        (alone ? entries_[k].between_ranks && entries_[k - 1].between_ranks && !waits_inside()
+               : is_kernel_body(kernels[k - 1].ast) && device == entries_[k - 1].device);
     if (!goes_on) segments_.push_back({k, 0, {}});
     Segment& own = segments_.back();
     ++own.count;
     segment_of.push_back(segments_.size() - 1);
     for (const size_t n : needs[k])
-      if (segment_of[n] != segment_of[k] && (alone || entries_[n].device != entries_[k].device))
+      if (segment_of[n] != segment_of[k] && on_queue(n) &&
+          (!on_queue(k) || entries_[n].device != device))
         own.waits.push_back(segment_of[n]);
-    if (!alone) {
-      last[entries_[k].device] = segment_of[k];
-    } else if (kernels[k].buffers[0].is(Op::Buffer)) {
+    for (const size_t reader : std::exchange(readers[device], {})) own.waits.push_back(reader);
+    if (on_queue(k)) {
+      last[device] = segment_of[k];
+    } else if (fills_temporaries(kernels[k])) {
       // The host fills a place in the arena that an earlier launch may still use for another.
-      const auto it = last.find(entries_[k].device);
+      const auto it = last.find(device);
       if (it != last.end()) own.waits.push_back(it->second);
     }
+    if (!entries_[k].copies || !kernels[k].buffers[1].is(Op::Buffer)) continue;
+    const DeviceRuntime* from = &runtime_of(kernels[k].buffers[1].device());
+    if (from != device) readers[from].push_back(segment_of[k]);
   }
 }
 
@@ -183,32 +216,54 @@ void Executable::compile(const std::vector<Kernel>& kernels, const StageChange& 
                          const CompileOptions& how) {
   std::vector<CompileRequest> requests;
   for (size_t k = 0; k < kernels.size(); ++k)
-    if (!kernels[k].ast.is(Op::CustomFunction))
-      requests.push_back({kernels[k].ast, entries_[k].device});
+    if (is_kernel_body(kernels[k].ast)) requests.push_back({kernels[k].ast, entries_[k].device});
   const auto programs = compile_kernels(requests, change, how);
   size_t next = 0;
   for (size_t k = 0; k < kernels.size(); ++k) {
-    if (kernels[k].ast.is(Op::CustomFunction)) continue;
+    if (is_loop(kernels[k].ast))
+      entries_[k].loop = std::make_shared<const LoopProgram>(
+          kernels[k].call, kernels[k].buffers.size(), entries_[k].device->name(), change, how);
+    if (!is_kernel_body(kernels[k].ast)) continue;
     entries_[k].program = programs[next++];
     operations_ += entries_[k].program->kernel().estimate.operations;
     bytes_ += entries_[k].program->kernel().estimate.bytes;
   }
 }
 
+void Executable::add_work(int64_t runs, Counters& counters) const {
+  counters.kernels += runs * static_cast<int64_t>(launches_);
+  counters.operations += static_cast<double>(runs) * operations_;
+  counters.bytes += static_cast<double>(runs) * bytes_;
+  for (const Arena& a : arenas_)
+    counters.temporary_bytes = std::max(counters.temporary_bytes, a.bytes);
+}
+
 // --- Submission ----------------------------------------------------------------------------------
 
-Submission::Submission(std::shared_ptr<const Executable> executable,
-                       const std::vector<UOp>& arguments, const VariableValues& variables)
+Submission::Submission(std::shared_ptr<const Executable> executable)
     : executable_(std::move(executable)),
       bound_(executable_->variables_.size()),
       is_bound_(executable_->variables_.size()) {
   const Executable& e = *executable_;
+  bound_.insert(bound_.end(), e.constants_.begin(), e.constants_.end());
+  is_bound_.resize(bound_.size(), true);
   memory_.resize(e.given_.size() + e.arenas_.size());
-  for (size_t k = 0; k < e.arguments_; ++k) set_argument(k, arguments[k]);
-  for (const auto& [name, value] : variables) set_variable(name, value);
-  for (size_t a = 0; a < e.arenas_.size(); ++a)
-    memory_[e.given_.size() + a] = e.runtime_of(e.arenas_[a].device).allocate(e.arenas_[a].bytes);
+  for (size_t a = 0; a < e.arenas_.size(); ++a) {
+    const int64_t bytes = e.arenas_[a].bytes;
+    memory_[e.given_.size() + a] = {e.runtime_of(e.arenas_[a].device).allocate(bytes), 0, bytes};
+  }
 }
+
+Submission::Submission(std::shared_ptr<const Executable> executable,
+                       const std::vector<UOp>& arguments, const VariableValues& variables)
+    : Submission(std::move(executable)) {
+  for (size_t k = 0; k < executable_->arguments_; ++k) set_argument(k, arguments[k]);
+  for (const auto& [name, value] : variables) set_variable(name, value);
+}
+
+Submission::~Submission() = default;
+Submission::Submission(Submission&&) noexcept = default;
+Submission& Submission::operator=(Submission&&) noexcept = default;
 
 void Submission::set_argument(size_t slot, const UOp& buffer) {
   KOINE_REQUIRE(slot < executable_->arguments_, Value,
@@ -217,12 +272,24 @@ void Submission::set_argument(size_t slot, const UOp& buffer) {
                 buffer.as<BufferArg>().slot);
   for (const size_t i : executable_->given_of_slot_[slot]) {
     std::shared_ptr<Memory> memory = storage::memory_on(buffer, executable_->given_[i].device);
-    KOINE_REQUIRE(!memory_[i] || memory_[i]->bytes() == memory->bytes(), Value,
+    const int64_t bytes = memory->bytes();
+    KOINE_REQUIRE(!memory_[i].memory || memory_[i].bytes == bytes, Value,
                   "argument {} of the step has {} bytes, the buffer given for it {}", slot,
-                  memory_[i]->bytes(), memory->bytes());
-    memory_[i] = std::move(memory);
+                  memory_[i].bytes, bytes);
+    memory_[i] = {std::move(memory), 0, bytes};
   }
   ready_ = false;
+}
+
+void Submission::set_place(size_t slot, const Located& place) {
+  if (slot >= executable_->given_of_slot_.size()) return;
+  for (const size_t i : executable_->given_of_slot_[slot]) {
+    if (memory_[i].memory != place.memory) memory_[i].memory = place.memory;
+    memory_[i].offset = place.offset;
+    memory_[i].bytes = place.bytes;
+    if (!ready_) continue;
+    for (const size_t p : executable_->places_of_[i]) addresses_[p] = place.address();
+  }
 }
 
 void Submission::set_variable(const std::string& name, int64_t value) {
@@ -232,7 +299,9 @@ void Submission::set_variable(const std::string& name, int64_t value) {
     require_in_range(known[i], value);
     bound_[i] = value;
     is_bound_[i] = true;
-    ready_ = false;
+    if (!ready_) continue;
+    for (size_t k = 0; k < values_.size(); ++k)
+      if (executable_->variable_numbers_[k] == i) values_[k] = value;
   }
 }
 
@@ -243,8 +312,8 @@ void Submission::make_ready() {
   sizes_.clear();
   values_.clear();
   for (const Executable::Place& p : e.places_) {
-    addresses_.push_back(memory_[p.memory]->address() + p.offset);
-    sizes_.push_back(p.bytes < 0 ? memory_[p.memory]->bytes() : p.bytes);
+    addresses_.push_back(memory_[p.memory].address() + p.offset);
+    sizes_.push_back(p.bytes < 0 ? memory_[p.memory].bytes : p.bytes);
   }
   for (const size_t i : e.variable_numbers_) {
     KOINE_REQUIRE(is_bound_[i], Key, "Variable '{}' has no value: bind it in realize()",
@@ -255,6 +324,10 @@ void Submission::make_ready() {
   for (const Executable::Entry& entry : e.entries_)
     commands_.push_back({entry.program.get(), launch_of(entry)});
   submitted_.assign(e.segments_.size(), 0);
+  loops_.resize(e.entries_.size());
+  for (size_t k = 0; k < e.entries_.size(); ++k)
+    if (e.entries_[k].loop && !loops_[k])
+      loops_[k] = std::make_unique<LoopRun>(e.entries_[k].loop, *e.entries_[k].device);
   ready_ = true;
 }
 
@@ -266,25 +339,22 @@ Launch Submission::launch_of(const Executable::Entry& entry) const {
 
 bool Submission::run() {
   const double begin = now_seconds();
-  if (!ready_) make_ready();
-  const Executable& e = *executable_;
-  bool goes_on = true;
-  if (e.ranks_)
-    Ranks::joined().together("runs a program over ranks", *e.ranks_,
-                             [&] { goes_on = run_segments(); });
-  else
-    goes_on = run_segments();
-  if (!goes_on) return false;
+  if (!run_uncounted()) return false;
   const double seconds = now_seconds() - begin;
   count([&](Counters& c) {
-    c.kernels += static_cast<int64_t>(e.launches_);
-    c.operations += e.operations_;
-    c.bytes += e.bytes_;
+    executable_->add_work(1, c);
     c.run_seconds += seconds;
-    for (const Executable::Arena& a : e.arenas_)
-      c.temporary_bytes = std::max(c.temporary_bytes, a.bytes);
   });
   return true;
+}
+
+bool Submission::run_uncounted() {
+  if (!ready_) make_ready();
+  if (!executable_->ranks_) return run_segments();
+  bool goes_on = true;
+  Ranks::joined().together("runs a program over ranks", *executable_->ranks_,
+                           [&] { goes_on = run_segments(); });
+  return goes_on;
 }
 
 // False where a check stops the program.
@@ -314,9 +384,17 @@ void Submission::wait_for_segments(size_t count) {
 // False where a check stops the program.
 bool Submission::submit(const Executable::Segment& segment, size_t number) {
   const Executable& e = *executable_;
-  for (const size_t earlier : segment.waits)
-    e.entries_[e.segments_[earlier].first].device->queue().wait(submitted_[earlier]);
   const Executable::Entry& first = e.entries_[segment.first];
+  for (const size_t earlier : segment.waits) {
+    Queue& other = e.entries_[e.segments_[earlier].first].device->queue();
+    const bool follows =
+        (first.program || first.copies) && first.device->queue().follow(other, submitted_[earlier]);
+    if (!follows) other.wait(submitted_[earlier]);
+  }
+  if (first.copies) {
+    submitted_[number] = copy(first);
+    return true;
+  }
   if (first.between_ranks) {
     exchange_between_ranks(std::span(e.entries_).subspan(segment.first, segment.count));
     return true;
@@ -331,20 +409,11 @@ bool Submission::submit(const Executable::Segment& segment, size_t number) {
   return true;
 }
 
-// A copy between devices, a check, or a function of the user's.
-bool Submission::run_on_host(const Executable::Entry& entry) {
-  if (is_check(entry.call.src(0))) return check(entry);
-  if (!is_copy(entry.call.src(0))) {
-    call_on_host(entry);
-    return true;
-  }
-  const Executable::Place* places = executable_->places_.data() + entry.first_place;
-  const int64_t bytes = sizes_[entry.first_place];
-  const bool from_rank = executable_->runtime_of(entry.call.src(2).device()).rank().has_value();
-  copy(*memory_[places[0].memory], places[0].offset, *memory_[places[1].memory], places[1].offset,
-       bytes, from_rank);
-  count_copy(entry, bytes);
-  return true;
+uint64_t Submission::copy(const Executable::Entry& entry) {
+  const Located to = located(entry, 0), from = located(entry, 1);
+  count_copy(entry, to.bytes);
+  return entry.device->queue().submit(
+      Transfer{to.memory.get(), to.offset, from.memory.get(), from.offset, to.bytes});
 }
 
 void Submission::count_copy(const Executable::Entry& entry, int64_t bytes) const {
@@ -352,26 +421,69 @@ void Submission::count_copy(const Executable::Entry& entry, int64_t bytes) const
   count([&](Counters& c) { c.copied_bytes[{from.name(), to.name()}] += bytes; });
 }
 
+// A loop, a check, a copy from a rank, or a function of the user's.
+bool Submission::run_on_host(const Executable::Entry& entry) {
+  if (is_check(entry.call.src(0))) return check(entry);
+  if (is_copy(entry.call.src(0)))
+    read_from_rank(entry);
+  else if (entry.loop)
+    run_loop(entry);
+  else
+    call_on_host(entry);
+  return true;
+}
+
 void Submission::exchange_between_ranks(std::span<const Executable::Entry> entries) {
   std::vector<Message> messages;
   for (const Executable::Entry& entry : entries) {
-    const Executable::Place* places = executable_->places_.data() + entry.first_place;
-    const DeviceRuntime& from = executable_->runtime_of(entry.call.src(2).device());
-    messages.push_back({*from.rank(), *entry.device->rank(), memory_[places[1].memory].get(),
-                        places[1].offset, memory_[places[0].memory].get(), places[0].offset,
-                        sizes_[entry.first_place]});
-    count_copy(entry, messages.back().bytes);
+    const Located to = located(entry, 0), from = located(entry, 1);
+    const DeviceRuntime& sender = executable_->runtime_of(entry.call.src(2).device());
+    messages.push_back({*sender.rank(), *entry.device->rank(), from.memory.get(), from.offset,
+                        to.memory.get(), to.offset, to.bytes});
+    count_copy(entry, to.bytes);
   }
   deliver(Ranks::joined().transport(), messages);
+}
+
+// Goes to all ranks, so all of them take part, also the one that could read it alone.
+void Submission::read_from_rank(const Executable::Entry& entry) {
+  const Located to = located(entry, 0), from = located(entry, 1);
+  count_copy(entry, to.bytes);
+  if (std::byte* target = to.data()) return from.memory->copy_out(target, from.offset, to.bytes);
+  std::vector<std::byte> between(static_cast<size_t>(to.bytes));
+  from.memory->copy_out(between.data(), from.offset, to.bytes);
+  to.memory->copy_in(between.data(), to.offset, to.bytes);
+}
+
+// The bytes behind a slot of a launch.
+Located Submission::located(const Executable::Entry& entry, size_t slot) const {
+  const size_t number = entry.first_place + slot;
+  const Executable::Place& place = executable_->places_[number];
+  const Located& whole = memory_[place.memory];
+  return {whole.memory, whole.offset + place.offset, sizes_[number]};
+}
+
+// One device is all that a loop needs: that of another rank runs there.
+void Submission::run_loop(const Executable::Entry& entry) {
+  if (entry.device->rank() && !entry.device->computes()) return;
+  std::vector<Located> buffers;
+  for (size_t slot = 0; slot < entry.places; ++slot) buffers.push_back(located(entry, slot));
+  VariableValues variables;
+  for (size_t i = 0; i < entry.variables; ++i) {
+    const size_t at = entry.first_variable + i;
+    const UOp& v = executable_->variables_[executable_->variable_numbers_[at]];
+    variables[v.as<BufferArg>().name] = values_[at];
+  }
+  loops_[static_cast<size_t>(&entry - executable_->entries_.data())]->run(buffers, variables);
 }
 
 // What a device that does not compute holds says nothing.
 bool Submission::check(const Executable::Entry& entry) {
   if (!entry.device->has_results()) return true;
-  const Executable::Place* places = executable_->places_.data() + entry.first_place;
+  const Located result = located(entry, 0), asked = located(entry, 1);
   uint8_t flag = 0;
-  memory_[places[1].memory]->copy_out(&flag, places[1].offset, sizeof flag);
-  memory_[places[0].memory]->copy_in(&flag, places[0].offset, sizeof flag);
+  asked.memory->copy_out(&flag, asked.offset, sizeof flag);
+  result.memory->copy_in(&flag, result.offset, sizeof flag);
   return flag == 0;
 }
 
@@ -386,8 +498,7 @@ void Submission::call_on_host(const Executable::Entry& entry) {
   std::vector<HostArgument> arguments;
   for (size_t slot = 0; slot < kernel.buffers.size(); ++slot) {
     const UOp& b = kernel.buffers[slot];
-    const Executable::Place& place = executable_->places_[entry.first_place + slot];
-    std::byte* const data = memory_[place.memory]->data();
+    std::byte* const data = located(entry, slot).data();
     KOINE_REQUIRE(data != nullptr, Device,
                   "function '{}' runs on the host, which cannot see the memory of {}: copy its "
                   "arguments to CPU with to()",
@@ -395,9 +506,9 @@ void Submission::call_on_host(const Executable::Entry& entry) {
     std::vector<int64_t> sizes;
     for (const UOp& d : b.shape().src()) sizes.push_back(evaluate_index(d, variables));
     if (kernel.stores(slot))
-      results.push_back({b.dtype(), std::move(sizes), data + place.offset});
+      results.push_back({b.dtype(), std::move(sizes), data});
     else
-      arguments.push_back({b.dtype(), std::move(sizes), data + place.offset});
+      arguments.push_back({b.dtype(), std::move(sizes), data});
   }
   run_host_function(kernel.ast, results, arguments);
 }

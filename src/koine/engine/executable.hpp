@@ -8,12 +8,21 @@
 #include <vector>
 
 #include "koine/engine/engine.hpp"
+#include "koine/engine/located.hpp"
 #include "koine/ir/uop.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/schedule.hpp"
 #include "koine/runtime/device.hpp"
 
 namespace koine {
+
+struct LoopProgram;
+class LoopRun;
+
+/// A host program whose temporaries have places, and that is made from no other one.
+struct PlannedProgram {
+  UOp schedule;
+};
 
 /// A planned host program (`lower/schedule`) with a compiled program for each distinct kernel, and
 /// the flat list made from it that runs. Immutable; any number of Submissions share it.
@@ -24,9 +33,14 @@ class Executable {
   /// as they were when the program began to be compiled.
   Executable(const UOp& program, const std::string& device, const StageChange& change = {},
              const CompileOptions& how = compile_options());
+  /// Stages 3 to 8 of a host program.
+  Executable(const PlannedProgram& program, const std::string& device, const StageChange& change,
+             const CompileOptions& how);
 
   /// The host program: what is printed, inspected and exported.
   const UOp& schedule() const { return schedule_; }
+  /// What so many runs count, but for the loops in it, which count their own.
+  void add_work(int64_t runs, Counters& counters) const;
 
  private:
   friend class Submission;
@@ -47,13 +61,15 @@ class Executable {
   struct Entry {
     DeviceRuntime* device = nullptr;
     UOp call;
-    std::shared_ptr<Program> program;  // null: a function of the host
+    std::shared_ptr<Program> program;         // of a kernel
+    std::shared_ptr<const LoopProgram> loop;  // of a loop; neither: a function of the host
     size_t first_place = 0, places = 0;
     size_t first_variable = 0, variables = 0;
-    bool between_ranks = false;  // a copy from one to another
+    bool copies = false;         // on the queue of its device; from a rank the host does
+    bool between_ranks = false;  // a copy that the host runs with those beside it
   };
-  // Entries that are handed to a queue together, copies that ranks exchange, or one function of the
-  // host.
+  // Entries that are handed to a queue together: launches, or a copy. Or what the host runs: copies
+  // that ranks exchange, or one entry.
   struct Segment {
     size_t first = 0, count = 0;
     std::vector<size_t> waits;  // earlier segments, of other queues
@@ -63,6 +79,7 @@ class Executable {
     int64_t bytes;
   };
 
+  void make(const StageChange& change, const CompileOptions& how);
   DeviceRuntime& runtime_of(Device device) const;
   bool is_between_ranks(const Kernel& kernel) const;
   /// Numbers of the arguments, by Param.
@@ -83,8 +100,10 @@ class Executable {
   std::vector<Entry> entries_;
   std::vector<Segment> segments_;
   std::vector<Place> places_;
-  std::vector<size_t> variable_numbers_;
-  size_t launches_ = 0;  // entries but for checks
+  std::vector<int64_t> constants_;              // Variables that a Call binds
+  std::vector<size_t> variable_numbers_;        // of the program's, then of constants
+  std::vector<std::vector<size_t>> places_of_;  // by the number of what is given
+  size_t launches_ = 0;                         // entries but for checks and loops
   double operations_ = 0, bytes_ = 0;
   std::optional<uint64_t> ranks_;  // what goes between them; none: nothing
 };
@@ -97,15 +116,22 @@ class Submission {
   /// its range or a Buffer has no memory.
   Submission(std::shared_ptr<const Executable> executable, const std::vector<UOp>& arguments,
              const VariableValues& variables);
-
-  Submission(Submission&&) = default;
-  Submission& operator=(Submission&&) = default;
+  /// Its arguments and Variables follow (`set_place`, `set_variable`).
+  explicit Submission(std::shared_ptr<const Executable> executable);
+  ~Submission();
+  Submission(Submission&&) noexcept;
+  Submission& operator=(Submission&&) noexcept;
 
   /// Runs to completion, or up to a check that finds its flag set: then it is false. Throws Error
   /// (Key) where a Variable that a kernel reads has no value.
   bool run();
+  /// The same without a word to the counters.
+  bool run_uncounted();
   /// Another Buffer of the same size in place of an argument.
   void set_argument(size_t slot, const UOp& buffer);
+  /// The bytes of an argument of which one device has all; what the program does not use is
+  /// nothing to it.
+  void set_place(size_t slot, const Located& place);
   void set_variable(const std::string& name, int64_t value);
   /// The host program that runs.
   const UOp& schedule() const { return executable_->schedule(); }
@@ -114,24 +140,29 @@ class Submission {
   void make_ready();
   bool run_segments();
   bool submit(const Executable::Segment& segment, size_t number);
+  uint64_t copy(const Executable::Entry& entry);
   bool run_on_host(const Executable::Entry& entry);
   bool check(const Executable::Entry& entry);
   void call_on_host(const Executable::Entry& entry);
   void exchange_between_ranks(std::span<const Executable::Entry> entries);
+  void read_from_rank(const Executable::Entry& entry);
   void count_copy(const Executable::Entry& entry, int64_t bytes) const;
+  void run_loop(const Executable::Entry& entry);
+  Located located(const Executable::Entry& entry, size_t slot) const;
   void wait_for_segments(size_t count);
   Launch launch_of(const Executable::Entry& entry) const;
   void run_with_report(const Executable::Entry& entry);
 
   std::shared_ptr<const Executable> executable_;
-  std::vector<std::shared_ptr<Memory>> memory_;  // of what is given, then arenas
-  std::vector<std::byte*> addresses_;            // of the places
+  std::vector<Located> memory_;        // of what is given, then arenas
+  std::vector<std::byte*> addresses_;  // of the places
   std::vector<int64_t> sizes_;
-  std::vector<int64_t> bound_;  // of the Variables
+  std::vector<int64_t> bound_;  // of the Variables, then constants
   std::vector<bool> is_bound_;
   std::vector<int64_t> values_;  // as the launches want them
   std::vector<Command> commands_;
-  std::vector<uint64_t> submitted_;  // numbers that the queues gave, by segment
+  std::vector<uint64_t> submitted_;              // numbers that the queues gave, by segment
+  std::vector<std::unique_ptr<LoopRun>> loops_;  // by entry
   bool ready_ = false;
 };
 

@@ -69,6 +69,11 @@ std::vector<Element> elements(const UOp& buffer) {
           promise.device().name(), shape_text(promise), promise.as<int64_t>());
   const std::string* named = std::get_if<std::string>(&promise.arg());
   const std::string what = named != nullptr ? *named : "Assume: value";
+  if (what.starts_with("inside of "))
+    raise(ErrorKind::Index,
+          "{}: a position is out of range, in step {}, counted from 0: clip() it, or set "
+          "KOINE_INDEX=clamp or fill",
+          what, elements<int64_t>(realize({contiguous(promise.src(0))}, variables)[0])[0] - 1);
   // Positions that count from the end when negative are where(asked < 0, asked + size, asked).
   const bool wraps = what.ends_with("position") && promise.src(0).is(Op::Where);
   const UOp asked = cast(wraps ? promise.src(0).src(2) : promise.src(0), DType::Int64);

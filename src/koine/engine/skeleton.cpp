@@ -11,17 +11,29 @@
 namespace koine {
 namespace {
 
-// What a word sequence begins with.
-enum Form : uint64_t { Constant = 1, Memory, Raw, Inner, Roots };
+// The last bits of a word that something begins with: what follows them there, and behind it.
+enum Form : uint64_t {
+  Constant = 1,  // an id
+  Memory,        // the number of a Buffer; if it is a new one, what it is
+  Raw,           // the same
+  Inner,         // op, tag, argument, the positions of the sources
+  Roots          // their positions
+};
+constexpr unsigned form_bits = 3;
 
 class Builder {
  public:
   explicit Builder(const std::string& device) : device_(device) {}
 
   Skeleton build(std::span<const UOp> values) {
-    for (const UOp& v : values) walk(v.node());
+    std::vector<uint32_t> roots;
+    for (const UOp& v : values) {
+      walk(v.node());
+      roots.push_back(known_.back());
+      known_.clear();
+    }
     word(Roots);
-    for (const UOp& v : values) word(positions_.find(v.node()));
+    positions(roots);
     uint64_t hash = out_.words.size();
     for (const uint64_t w : out_.words) hash = hash_mix(hash, w);
     out_.hash = hash;
@@ -29,44 +41,52 @@ class Builder {
   }
 
  private:
+  struct Open {
+    const Node* node;
+    uint32_t next;
+  };
+
   void word(uint64_t w) { out_.words.push_back(w); }
+  void positions(std::span<const uint32_t> list) {
+    for (size_t i = 0; i < list.size(); i += 2)
+      word(list[i] | (i + 1 < list.size() ? uint64_t{list[i + 1]} << 32 : 0));
+  }
 
   // Without memory below, a node is what it is: ids are never given twice.
   static bool is_constant(const Node* n) {
     return (n->ops_below & (mask_of(Op::Buffer) | mask_of(Op::Binary))) == 0;
   }
 
+  // Sources first; the position of each that is known, or has become so, waits in `known_` for the
+  // node that it is a source of.
   void walk(const Node* root) {
-    struct Open {
-      const Node* node;
-      uint32_t next;
-    };
-    std::vector<Open> stack;
-    auto enter = [&](const Node* n) {
-      if (positions_.contains(n)) return;
-      if (is_constant(n)) {
-        itself(n);
-      } else if (const UOp buffer = buffer_for(Borrowed(n), device_)) {
-        positions_.add(n);
-        memory(buffer, n->op == Op::Binary ? Raw : Memory);
-      } else {
-        stack.push_back({n, 0});
-      }
-    };
     enter(root);
-    while (!stack.empty()) {
-      Open& top = stack.back();
-      if (top.next < top.node->source_count) {
-        const Node* source = top.node->sources()[top.next++].node();
-        if (top.next == 1 && has_body(top.node))
-          body(top.node->op, source);
+    while (!open_.empty()) {
+      Open& top = open_.back();
+      const Node* n = top.node;
+      if (top.next < n->source_count) {
+        const Node* source = n->sources()[top.next++].node();
+        if (top.next == 1 && has_body(n))
+          body(n->op, source);
         else
           enter(source);
         continue;
       }
-      const Node* n = top.node;
-      stack.pop_back();
-      if (!positions_.contains(n)) inner(n);
+      open_.pop_back();
+      inner(n);
+    }
+  }
+
+  void enter(const Node* n) {
+    if (const uint32_t position = numbers_.find(n); position != NodeNumbers::none) {
+      known_.push_back(position);
+    } else if (is_constant(n)) {
+      itself(n);
+    } else if (const UOp buffer = buffer_for(Borrowed(n), device_)) {
+      known_.push_back(numbers_.add(n).first);
+      memory(buffer, n->op == Op::Binary ? Raw : Memory);
+    } else {
+      open_.push_back({n, 0});
     }
   }
 
@@ -75,19 +95,20 @@ class Builder {
   // A body says what it does of its Params; memory that a Function captured is part of what it is.
   void body(Op of, const Node* n) {
     if (of == Op::Function && !is_constant(n)) out_.reusable = false;
-    if (!positions_.contains(n)) itself(n);
+    if (const uint32_t position = numbers_.find(n); position != NodeNumbers::none)
+      known_.push_back(position);
+    else
+      itself(n);
   }
 
   void itself(const Node* n) {
-    positions_.add(n);
-    word(Constant);
-    word(n->id);
+    known_.push_back(numbers_.add(n).first);
+    word(Constant | n->id << form_bits);
   }
 
   void memory(const UOp& buffer, Form form) {
-    const auto [number, fresh] = numbers_.add(buffer.node());
-    word(form);
-    word(number);
+    const auto [number, fresh] = buffers_.add(buffer.node());
+    word(form | uint64_t{number} << form_bits);
     if (!fresh) return;
     const BufferArg& arg = buffer.as<BufferArg>();
     word(static_cast<uint64_t>(arg.dtype) * 4 + static_cast<uint64_t>(arg.space));
@@ -101,14 +122,15 @@ class Builder {
   static uint64_t hash_of(Device d) { return reinterpret_cast<uintptr_t>(&d.name()); }
 
   void inner(const Node* n) {
-    positions_.add(n);
-    word(Inner);
-    word(static_cast<uint64_t>(n->op) | static_cast<uint64_t>(n->source_count) << 16 |
-         static_cast<uint64_t>(n->arg.index()) << 48);
-    // Copies are numbered to be nodes of their own, which their positions say.
-    word(n->op == Op::Contiguous && n->tag > 1 ? 1 : static_cast<uint64_t>(n->tag));
+    const int64_t tag = n->tag;
+    word(Inner | uint64_t{tag != 0} << form_bits | uint64_t{n->arg.index()} << 8 |
+         static_cast<uint64_t>(n->op) << 16 | uint64_t{n->source_count} << 32);
+    if (tag != 0) word(static_cast<uint64_t>(tag));
     std::visit([this](const auto& arg) { argument(arg); }, n->arg);
-    for (const UOp& s : n->src()) word(positions_.find(s.node()));
+    const size_t first = known_.size() - n->source_count;
+    positions({known_.data() + first, n->source_count});
+    known_.resize(first);
+    known_.push_back(numbers_.add(n).first);
   }
 
   void argument(std::monostate) {}
@@ -118,6 +140,7 @@ class Builder {
   void argument(const BufferArg& v) {
     word(static_cast<uint64_t>(v.slot));
     word(static_cast<uint64_t>(v.dtype) * 4 + static_cast<uint64_t>(v.space));
+    word(static_cast<uint64_t>(v.kind));
     word(v.device ? hash_of(v.device) : 0);
     word(static_cast<uint64_t>(v.axis));
     text(v.name);
@@ -131,7 +154,7 @@ class Builder {
     for (const int64_t i : v) word(static_cast<uint64_t>(i));
   }
   void argument(const ReduceArg& v) {
-    word(static_cast<uint64_t>(v.op));
+    word(static_cast<uint64_t>(v.op) * 2 + (v.goes_on ? 1 : 0));
     argument(v.axes);
   }
   void argument(const LoadArg& v) {
@@ -145,6 +168,8 @@ class Builder {
     text(v.text);
     word(static_cast<uint64_t>(v.dtype));
   }
+  // The number makes it a node of its own, which its position says.
+  void argument(const MarkArg& v) { word(static_cast<uint64_t>(v.mark)); }
   void text(std::string_view v) {
     word(v.size());
     for (size_t i = 0; i < v.size(); i += 8) {
@@ -156,8 +181,10 @@ class Builder {
 
   const std::string& device_;
   Skeleton out_;
-  NodeNumbers positions_;
-  NodeNumbers numbers_;  // of Buffers
+  NodeNumbers numbers_;  // of nodes: their positions
+  NodeNumbers buffers_;
+  std::vector<Open> open_;
+  std::vector<uint32_t> known_;
 };
 
 }  // namespace

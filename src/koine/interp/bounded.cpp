@@ -12,6 +12,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/selection.hpp"
 #include "koine/transform/function.hpp"
@@ -332,7 +333,7 @@ class BoundedInterpreter {
     if (u.is(Op::Bitcast)) return bitcast_errors(u, in[0], out);
     if (is_movement(u.op()) && !u.is(Op::Replicated)) return moved(u, in, out);
     const bool passes = u.is(Op::Contiguous) || u.is(Op::ContiguousBackward) || u.is(Op::Detach) ||
-                        (u.is(Op::Load) && u.src().size() == 1);
+                        u.is(Op::Fence) || (u.is(Op::Load) && u.src().size() == 1);
     if (!passes) {
       out.error.assign(out.value.data.size(), unknown);
       return;
@@ -553,7 +554,8 @@ bool adds_products(const UOp& value) {
     if (v.is(Op::Mul) || v.is(Op::Mulacc)) return true;
     if (v.is(Op::Where) || v.is(Op::Stack))
       for (size_t i = v.is(Op::Where) ? 1 : 0; i < v.src().size(); ++i) pending.push_back(v.src(i));
-    else if (v.is(Op::Cast) || v.is(Op::Contiguous) || v.is(Op::Detach) || is_movement(v.op()))
+    else if (v.is(Op::Cast) || v.is(Op::Contiguous) || v.is(Op::Detach) || v.is(Op::Fence) ||
+             is_movement(v.op()))
       pending.push_back(v.src(0));
   }
   return false;
@@ -562,6 +564,7 @@ bool adds_products(const UOp& value) {
 bool has_liberties(const UOp& root) {
   for (const UOp& u : toposort(root)) {
     if (u.is(Op::Call) && u.src(0).is(Op::Sink)) return true;
+    if (u.is(Op::Call) && is_loop(u.src(0)) && has_liberties(sink(Loop(u).functions))) return true;
     if (!is_float(u.dtype())) continue;
     if (u.is(Op::Reduce) || u.is(Op::Mulacc) || is_function(u.op())) return true;
     if (u.is(Op::Add) && (u.node()->ops_below & mask_of(Op::Mul)) != 0) return true;

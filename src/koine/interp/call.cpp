@@ -2,9 +2,11 @@
 
 #include "koine/interp/host_function.hpp"
 #include "koine/interp/kernel.hpp"
+#include "koine/interp/loop.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/rules/flat_kernel.hpp"
 
 namespace koine {
@@ -89,6 +91,7 @@ class CallInterpreter {
 
 std::vector<BoundedArray> interpret_call(const UOp& call, std::span<const BoundedArray> arguments,
                                          const Bindings& bindings, const Liberties& liberties) {
+  if (is_loop(call.src(0))) return interpret_loop(call, arguments, bindings, liberties);
   return CallInterpreter(call, arguments, bindings).run(liberties);
 }
 

@@ -139,6 +139,7 @@ class TensorInterpreter {
       case Op::Contiguous:
         return in_memory(of(u.src(0)));
       case Op::ContiguousBackward:
+      case Op::Fence:
       case Op::Detach:
         return of(u.src(0));
       case Op::Assume: {

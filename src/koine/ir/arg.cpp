@@ -22,6 +22,30 @@ std::string_view axis_type_name(AxisType type) {
   return names[static_cast<size_t>(type)];
 }
 
+std::string_view param_kind_name(ParamKind kind) {
+  constexpr std::array<std::string_view, param_kind_count> names = {"argument", "traced",
+                                                                    "view_base"};
+  return names[static_cast<size_t>(kind)];
+}
+
+namespace {
+struct MarkInfo {
+  std::string_view name;
+  Op op;
+  bool numbered;
+};
+constexpr std::array<MarkInfo, mark_count> marks = {{{"copies", Op::Contiguous, false},
+                                                     {"private", Op::Contiguous, true},
+                                                     {"unless_invalid", Op::Contiguous, false},
+                                                     {"leaf", Op::Detach, true},
+                                                     {"in_order", Op::End, false}}};
+const MarkInfo& info(Mark mark) { return marks[static_cast<size_t>(mark)]; }
+}  // namespace
+
+std::string_view mark_name(Mark mark) { return info(mark).name; }
+Op op_of(Mark mark) { return info(mark).op; }
+bool is_numbered(Mark mark) { return info(mark).numbered; }
+
 bool is_reduction(AxisType t) {
   return t == AxisType::Reduce || t == AxisType::GroupReduce || t == AxisType::Unroll;
 }
@@ -78,6 +102,7 @@ struct Hasher {
     if (v.device) h = hash_mix(h, hash_text(v.device.name()));
     if (v.offset >= 0) h = hash_mix(h, static_cast<uint64_t>(v.offset));
     if (v.axis != 0) h = hash_mix(h, static_cast<uint64_t>(v.axis));
+    if (v.kind != ParamKind::Argument) h = hash_mix(h, static_cast<uint64_t>(v.kind));
     return v.name.empty() ? h : hash_mix(h, hash_text(v.name));
   }
   uint64_t operator()(const RangeArg& v) const {
@@ -89,7 +114,8 @@ struct Hasher {
     return h;
   }
   uint64_t operator()(const ReduceArg& v) const {
-    return hash_mix(static_cast<uint64_t>(v.op), (*this)(v.axes));
+    const uint64_t h = hash_mix(static_cast<uint64_t>(v.op), (*this)(v.axes));
+    return v.goes_on ? hash_mix(h, 1) : h;
   }
   uint64_t operator()(const LoadArg& v) const {
     const uint64_t where = hash_mix(static_cast<uint64_t>(v.space), hash_text(v.device.name()));
@@ -98,6 +124,9 @@ struct Hasher {
   uint64_t operator()(const std::string& v) const { return hash_text(v); }
   uint64_t operator()(const CodeArg& v) const {
     return hash_mix(hash_text(v.text), static_cast<uint64_t>(v.dtype));
+  }
+  uint64_t operator()(const MarkArg& v) const {
+    return hash_mix(static_cast<uint64_t>(v.mark), static_cast<uint64_t>(v.number));
   }
 };
 

@@ -59,8 +59,18 @@ struct ConstArg {
   bool invalid = false;  ///< the poison element of amendment C27
   bool operator==(const ConstArg&) const = default;
 };
+/// What a Param stands for. One with a name is a Variable.
+enum class ParamKind : uint8_t {
+  Argument,  ///< of a program, a kernel or a body: the one at its slot
+  Traced,    ///< an argument of a function that is being traced; its slot no other one has
+  ViewBase   ///< the memory below the movement ops of a view
+};
+constexpr int param_kind_count = 3;
+std::string_view param_kind_name(ParamKind kind);
+
 /// Param and Buffer.
 struct BufferArg {
+  static constexpr int64_t no_slot = -1;  ///< of a Variable, and of the base of a view
   int64_t slot;
   DType dtype;
   Device device;
@@ -68,6 +78,7 @@ struct BufferArg {
   std::string name;     ///< of a Variable; empty otherwise
   int64_t offset = -1;  ///< bytes into its device's arena; -1: not placed
   int32_t axis = 0;     ///< that several devices split; -1: each of them holds all of it
+  ParamKind kind = ParamKind::Argument;
   bool operator==(const BufferArg&) const = default;
 };
 struct RangeArg {
@@ -79,6 +90,7 @@ using Ints = std::vector<int64_t>;
 struct ReduceArg {
   Op op;
   Ints axes;
+  bool goes_on = false;  ///< inside of Expand: it holds the newest element of a running fold
   bool operator==(const ReduceArg&) const = default;
 };
 struct LoadArg {
@@ -97,9 +109,31 @@ struct CodeArg {
   bool operator==(const CodeArg&) const = default;
 };
 
+/// What a Contiguous, a Detach or an End is beyond what its op says.
+enum class Mark : uint8_t {
+  Copies,         ///< Contiguous: it copies, also what lies in memory
+  Private,        ///< Contiguous: the same, and a node of its own, by its number (`private_copy`)
+  UnlessInvalid,  ///< Contiguous: memory, unless the value has invalid elements, which memory could
+                  ///< not hold
+  Leaf,           ///< Detach: a leaf, by its number, that a gradient may be asked for
+  InOrder         ///< End: its iterations may store to one place; the last of them stays
+};
+constexpr int mark_count = 5;
+std::string_view mark_name(Mark mark);
+/// The op that a mark is made for.
+Op op_of(Mark mark);
+/// Whether a mark has a number, which no other of the process has; that of the others is 0.
+bool is_numbered(Mark mark);
+
+struct MarkArg {
+  Mark mark;
+  int64_t number = 0;
+  bool operator==(const MarkArg&) const = default;
+};
+
 /// The op-dependent argument of a node; compared by bits.
 using Arg = std::variant<std::monostate, int64_t, DType, ConstArg, BufferArg, RangeArg, Ints,
-                         ReduceArg, LoadArg, std::string, CodeArg>;
+                         ReduceArg, LoadArg, std::string, CodeArg, MarkArg>;
 
 /// Deterministic across runs and machines.
 uint64_t arg_hash(const Arg& arg);

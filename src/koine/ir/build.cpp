@@ -53,8 +53,9 @@ UOp variable(std::string_view name, int64_t low, int64_t high) {
                 "Variable('{}', {}, {}): needs a name (letters, digits and _, no digit first) and "
                 "min <= max",
                 name, low, high);
-  return UOp::make(Op::Param, {shape_of({}), index_const(low), index_const(high)},
-                   BufferArg{-1, DType::Index, {}, AddrSpace::Global, std::string(name)});
+  return UOp::make(
+      Op::Param, {shape_of({}), index_const(low), index_const(high)},
+      BufferArg{BufferArg::no_slot, DType::Index, {}, AddrSpace::Global, std::string(name)});
 }
 bool is_variable(const UOp& node) {
   return node.is(Op::Param) && !node.as<BufferArg>().name.empty();
@@ -77,6 +78,17 @@ BufferArg placed(BufferArg arg, int32_t axis) {
   arg.axis = arg.device.count() > 1 ? axis : 0;
   return arg;
 }
+
+// On one device a value may get its place later, and several say how they hold it.
+enum class Place { Always, IfSeveral };
+
+UOp param_like(const UOp& value, int64_t slot, ParamKind kind, Place place) {
+  const Placement& at = value.node()->placement;
+  const bool placeless = place == Place::IfSeveral && at.device.count() == 1;
+  BufferArg arg = placed({slot, value.dtype(), placeless ? Device() : at.device}, at.axis);
+  arg.kind = kind;
+  return UOp::make(Op::Param, {value.shape()}, arg);
+}
 }  // namespace
 int64_t fresh_slot() { return next_slot.fetch_add(1, std::memory_order_relaxed); }
 void reserve_slot(int64_t slot) {
@@ -85,13 +97,20 @@ void reserve_slot(int64_t slot) {
   }
 }
 UOp param_for(int64_t slot, const UOp& value) {
-  const Placement& at = value.node()->placement;
-  return UOp::make(Op::Param, {value.shape()},
-                   placed(BufferArg{slot, value.dtype(), at.device}, at.axis));
+  return param_like(value, slot, ParamKind::Argument, Place::Always);
+}
+UOp traced_param(const UOp& argument) {
+  return param_like(argument, fresh_slot(), ParamKind::Traced, Place::Always);
+}
+UOp view_base(const UOp& base) {
+  return param_like(base, BufferArg::no_slot, ParamKind::ViewBase, Place::IfSeveral);
+}
+bool is_argument_param(const UOp& node) {
+  return node.is(Op::Param) && !is_variable(node) &&
+         node.as<BufferArg>().kind == ParamKind::Argument;
 }
 UOp argument_param(int64_t slot, const UOp& argument) {
-  return argument.device().count() > 1 ? param_for(slot, argument)
-                                       : param(slot, argument.shape(), argument.dtype());
+  return param_like(argument, slot, ParamKind::Argument, Place::IfSeveral);
 }
 UOp argument_param(int64_t slot, const UOp& argument, const UOp& beside) {
   return beside.device() ? param_for(slot, argument) : argument_param(slot, argument);
@@ -304,10 +323,13 @@ UOp detach(const UOp& a) { return UOp::make(Op::Detach, {a}); }
 UOp tuple(std::span<const UOp> values) { return UOp::make(Op::Tuple, values); }
 UOp get_tuple(const UOp& tuple, int64_t index) { return UOp::make(Op::GetTuple, {tuple}, index); }
 UOp function(const UOp& body, std::span<const UOp> arguments, Resolve how) {
+  return function(body, arguments,
+                  how == Resolve::Precompile ? Arg(std::string("precompile")) : Arg());
+}
+UOp function(const UOp& body, std::span<const UOp> arguments, const Arg& kind) {
   std::vector<UOp> src{body};
   src.insert(src.end(), arguments.begin(), arguments.end());
-  return UOp::make(Op::Function, src,
-                   how == Resolve::Precompile ? Arg(std::string("precompile")) : Arg());
+  return UOp::make(Op::Function, src, kind);
 }
 Resolve resolve_of(const UOp& function) {
   const auto* words = std::get_if<std::string>(&function.arg());

@@ -40,11 +40,18 @@ UOp param_for(int64_t slot, const UOp& value);
 UOp argument_param(int64_t slot, const UOp& argument);
 /// The same beside another Param of a body: it says its device where that does.
 UOp argument_param(int64_t slot, const UOp& argument, const UOp& beside);
+/// The Param that stands for an argument while a function is traced; equal to no other.
+UOp traced_param(const UOp& argument);
+/// The Param that stands for the memory below a view.
+UOp view_base(const UOp& base);
+/// Whether a node is the Param of an argument: no Variable, and nothing that is being traced.
+bool is_argument_param(const UOp& node);
 /// A buffer with a slot that no other buffer has. Several devices split it along `axis`; -1: each
 /// holds all of it.
 UOp new_buffer(const UOp& shape, DType dtype, Device device, int32_t axis = 0);
+/// A number for a buffer, a traced Param or a mark, which none of these has had.
 int64_t fresh_slot();
-/// Later buffers get other slots than this one, which a text has named.
+/// Later ones are others than this, which a text has named.
 void reserve_slot(int64_t slot);
 
 UOp unary(Op op, const UOp& a);
@@ -143,6 +150,8 @@ UOp get_tuple(const UOp& tuple, int64_t index);
 /// lowered to calls of kernels of its own, on memory, which equal Functions share.
 enum class Resolve { Substitute, Precompile };
 UOp function(const UOp& body, std::span<const UOp> arguments, Resolve how = Resolve::Substitute);
+/// The same of the kind that another Function's arg says.
+UOp function(const UOp& body, std::span<const UOp> arguments, const Arg& kind);
 Resolve resolve_of(const UOp& function);
 
 /// The same op, arg and tag over other sources: the node itself where these are its own.

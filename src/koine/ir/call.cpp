@@ -4,6 +4,7 @@
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
@@ -30,7 +31,17 @@ void bind_size(const UOp& dim, const UOp& size, int64_t slot, Substitution& vari
                 dim_text(dim), dim_text(size), dim_text(bound));
 }
 
+// A body is closed: it names its arguments, and no value of the function around it.
+void require_argument(const UOp& param, std::string_view body) {
+  const ParamKind kind = param.as<BufferArg>().kind;
+  KOINE_REQUIRE(kind == ParamKind::Argument, Value,
+                "{}: its body holds a Param that is no argument of it ({}): give it the value as "
+                "an argument",
+                body, param_kind_name(kind));
+}
+
 std::string body_name(const UOp& body) {
+  if (is_loop(body)) return std::string(loop_name(body));
   const auto* name = std::get_if<std::string>(&body.arg());
   return name != nullptr ? *name : "";
 }
@@ -39,8 +50,11 @@ std::string body_name(const UOp& body) {
 
 std::map<int64_t, UOp> params_of(const UOp& body) {
   std::map<int64_t, UOp> out;
-  for (const UOp& u : toposort_outside_bodies(body))
-    if (u.is(Op::Param) && !is_variable(u)) out.emplace(u.as<BufferArg>().slot, u);
+  for (const UOp& u : toposort_outside_bodies(body)) {
+    if (!u.is(Op::Param) || is_variable(u)) continue;
+    require_argument(u, "Function");
+    out.emplace(u.as<BufferArg>().slot, u);
+  }
   return out;
 }
 
@@ -84,6 +98,7 @@ UOp with_variables(const UOp& value, const Substitution& variables) {
 
 std::vector<UOp> results_of(const UOp& body) {
   if (body.is(Op::CustomFunction)) return {body.src().begin(), body.src().end()};
+  if (is_loop(body)) return loop_results(body);
   std::map<int64_t, UOp> stored;
   for (const UOp& u : toposort(body)) {
     if (!u.is(Op::Store)) continue;
@@ -110,8 +125,8 @@ std::string call_name(const UOp& call) { return body_name(call.src(0)); }
 void require_arguments(const UOp& call) {
   const UOp& body = call.src(0);
   const std::string name = call_name(call);
-  KOINE_REQUIRE(body.is(Op::Sink) || body.is(Op::CustomFunction), Type,
-                "Call: the body is a kernel (a Sink) or a CustomFunction, got {}",
+  KOINE_REQUIRE(body.is(Op::Sink) || body.is(Op::CustomFunction) || is_loop(body), Type,
+                "Call: the body is a kernel (a Sink), a CustomFunction or a loop, got {}",
                 op_name(body.op()));
   const auto results = static_cast<int64_t>(results_of(body).size());
   const std::span<const UOp> arguments = call.src().subspan(1);
@@ -125,9 +140,11 @@ void require_arguments(const UOp& call) {
                   "with to()",
                   name, first.name(), a.device().name());
   }
-  if (body.is(Op::CustomFunction)) return;
+  if (is_loop(body)) return require_loop(call);
   for (const UOp& u : toposort(body)) {
     if (!u.is(Op::Param) || is_variable(u)) continue;
+    require_argument(u, name);
+    if (body.is(Op::CustomFunction)) continue;
     const int64_t slot = u.as<BufferArg>().slot, k = slot - results;
     if (slot >= 0 && k < 0) continue;
     KOINE_REQUIRE(slot >= 0 && k < static_cast<int64_t>(arguments.size()), Value,

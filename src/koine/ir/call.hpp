@@ -11,8 +11,8 @@
 // runs an opaque body on memory: `GetTuple(Call(body, arguments...), k)` is its k-th result. The
 // body is a kernel, Sink["name"], or CustomFunction["name"], a function of the host. Its results
 // are the Params of slots 0, 1, ..., which it stores into; the arguments have the slots behind
-// these. A host program
-// (`lower/schedule`) gives its Calls memory for all slots.
+// these. Or it is a loop (`ir/loop`). A host program (`lower/schedule`) gives its Calls memory for
+// all slots.
 namespace koine {
 
 /// Params of a body (a Tuple) by slot; those of nested bodies and Variables are not among them.

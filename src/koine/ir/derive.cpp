@@ -418,8 +418,31 @@ Derived source(Op op, Sources src, const Arg& arg) {
   KOINE_REQUIRE(buffer, Type, "{}: needs slot and dtype", op_name(op));
   KOINE_REQUIRE(buffer->dtype != DType::Void, Type, "{}: slot {} has dtype void", op_name(op),
                 buffer->slot);
+  const bool argument = buffer->kind == ParamKind::Argument;
+  KOINE_REQUIRE(argument || (op == Op::Param && buffer->name.empty()), Type,
+                "{}: only a Param without a name is {}", op_name(op),
+                param_kind_name(buffer->kind));
+  KOINE_REQUIRE(
+      argument || (buffer->slot == BufferArg::no_slot) == (buffer->kind == ParamKind::ViewBase),
+      Type, "Param: what is traced has a slot, and the base of a view has none, got {}",
+      buffer->slot);
   if (!src.empty()) require_shape_operand(op, src[0], 0);
   return {buffer->dtype, src.empty() ? UOp() : shape_from_stack(src[0]), false};
+}
+
+// A mark stands on the op that it is made for, with a number or without.
+void require_mark(Op op, const MarkArg& arg) {
+  KOINE_REQUIRE(op_of(arg.mark) == op, Type, "{}: '{}' marks a {}", op_name(op),
+                mark_name(arg.mark), op_name(op_of(arg.mark)));
+  KOINE_REQUIRE(is_numbered(arg.mark) ? arg.number >= 0 : arg.number == 0, Type,
+                "{}: the mark '{}' has the number {}: {}", op_name(op), mark_name(arg.mark),
+                arg.number, is_numbered(arg.mark) ? "it must be at least 0" : "it takes none");
+}
+
+// How it is inlined and differentiated (transform/custom_rule, transform/checkpoint).
+bool is_kind_of_function(const std::string& arg) {
+  return arg == "precompile" || arg.starts_with("rule ") || arg.starts_with("name ") ||
+         arg == "checkpoint" || arg.starts_with("checkpoint ");
 }
 
 }  // namespace
@@ -438,6 +461,7 @@ Derived derive(Op op, Sources src, const Arg& arg) {
                 : info.most != info.fewest ? fmt::format(" to {}", info.most)
                                            : "",
                 count);
+  if (const MarkArg* mark = std::get_if<MarkArg>(&arg)) require_mark(op, *mark);
   switch (info.group) {
     case GroupOp::Source:
       return source(op, src, arg);
@@ -463,9 +487,10 @@ Derived derive(Op op, Sources src, const Arg& arg) {
       KOINE_REQUIRE(src[0].is(Op::Tuple), Type, "Function: the body must be a Tuple, got {}",
                     op_name(src[0].op()));
       KOINE_REQUIRE(arg.index() == 0 || (std::holds_alternative<std::string>(arg) &&
-                                         (std::get<std::string>(arg) == "precompile" ||
-                                          std::get<std::string>(arg).starts_with("rule "))),
-                    Type, "Function: the arg is \"precompile\", \"rule \" and a name, or none");
+                                         is_kind_of_function(std::get<std::string>(arg))),
+                    Type,
+                    "Function: the arg is \"precompile\", \"rule\" or \"name\" and a name, "
+                    "\"checkpoint\" and what it keeps, or none");
       return {};
     case Op::After:
       KOINE_REQUIRE(!is_variable(src[0]), Type,

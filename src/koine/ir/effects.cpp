@@ -5,7 +5,6 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine {
@@ -42,7 +41,11 @@ std::vector<UOp> afters_in(const UOp& dependency) {
 
 bool shows_memory(Op op) {
   return op == Op::After || op == Op::Contiguous || op == Op::Detach ||
-         op == Op::ContiguousBackward;
+         op == Op::ContiguousBackward || op == Op::Fence;
+}
+bool is_view(Op op) {
+  return op == Op::Reshape || op == Op::Permute || op == Op::Expand || op == Op::Flip ||
+         op == Op::Shrink;
 }
 UOp stored_value(const UOp& store) {
   const UOp* value = &store.src(1);
@@ -50,9 +53,9 @@ UOp stored_value(const UOp& store) {
   return *value;
 }
 
-bool is_private_copy(const UOp& u) { return u.is(Op::Contiguous) && u.tag() > tag::copies; }
+bool is_private_copy(const UOp& u) { return u.is(Mark::Private); }
 UOp private_copy(const UOp& value) {
-  return UOp::make(Op::Contiguous, {value}, {}, fresh_slot() + 1 + tag::copies);
+  return UOp::make(Op::Contiguous, {value}, MarkArg{Mark::Private, fresh_slot()});
 }
 
 bool has_effects(const UOp& root) { return (root.node()->ops_below & mask_of(Op::After)) != 0; }
@@ -95,7 +98,7 @@ void Versions::add(const UOp& after) {
 UOp Versions::of(const UOp& view) const {
   const Node* n = view.node();
   while (n->op != Op::Param && n->op != Op::Buffer) {
-    if (n->op == Op::Contiguous && n->tag > 1) break;
+    if (is_private_copy(Borrowed(n))) break;
     if (n->op == Op::After)
       if (const UOp* version = passed_.find(n)) return *version;
     const bool moves = is_movement(n->op) && n->op != Op::Stack && n->op != Op::Bitcast;

@@ -18,6 +18,8 @@ std::vector<UOp> afters_in(const UOp& dependency);
 
 /// Whether an op shows the memory of its first source: an After, or a marker.
 bool shows_memory(Op op);
+/// Whether an op shows all of its first source, or a part, in another order or shape.
+bool is_view(Op op);
 /// What the Store of an output stores, without markers around it.
 UOp stored_value(const UOp& store);
 

@@ -111,13 +111,38 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
   auto aligned = [&](size_t k) {  // on the right
     return static_cast<int64_t>(rank_of(value, src)) - static_cast<int64_t>(src[k].rank());
   };
-  if (is_elementwise(op)) return joined(op, src, aligned);
   const int32_t axis = src.empty() ? whole : axis_of(src[0]);
   const auto at = static_cast<size_t>(axis);
+  const bool split = axis != whole;
   switch (op) {
     case Op::Param:
     case Op::Buffer:
       return split_along(op, std::get<BufferArg>(arg).axis, src, value, device);
+    case Op::Recip:
+    case Op::Trunc:
+    case Op::Cast:
+    case Op::Exp2:
+    case Op::Log2:
+    case Op::Sin:
+    case Op::Sqrt:
+    case Op::Add:
+    case Op::Mul:
+    case Op::Max:
+    case Op::Mod:
+    case Op::Idiv:
+    case Op::CmpLt:
+    case Op::CmpNe:
+    case Op::Xor:
+    case Op::Or:
+    case Op::And:
+    case Op::Shr:
+    case Op::Shl:
+    case Op::Fdiv:
+    case Op::Pow:
+    case Op::Threefry:
+    case Op::Where:
+    case Op::Mulacc:
+      return joined(op, src, aligned);
     case Op::Load:
       return std::get<LoadArg>(arg).device ? split_along(op, 0, src, value, device)
                                            : joined(op, src, aligned);
@@ -135,27 +160,23 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
       const UOp tuple = src[0].is(Op::Function) ? src[0].src(0) : src[0];
       return axis_of(tuple.src(static_cast<size_t>(std::get<int64_t>(arg))));
     }
-    default:
-      break;
-  }
-  if (axis == whole) return whole;
-  switch (op) {
     case Op::Permute: {
       const Ints& order = std::get<Ints>(arg);
-      return static_cast<int32_t>(std::find(order.begin(), order.end(), axis) - order.begin());
+      const auto moved = std::find(order.begin(), order.end(), axis) - order.begin();
+      return split ? static_cast<int32_t>(moved) : whole;
     }
     case Op::Flip:
-      if (std::get<Ints>(arg)[at] != 0) refuse(op, src[0], device);
+      if (split && std::get<Ints>(arg)[at] != 0) refuse(op, src[0], device);
       return axis;
     case Op::Reshape:
-      return reshaped(src[0], value, device);
+      return split ? reshaped(src[0], value, device) : whole;
     case Op::Pad:
     case Op::Shrink:
-      if (!is_const(src[1].src(at), 0) || !(src[2].src(at) == src[0].dim(at)))
+      if (split && (!is_const(src[1].src(at), 0) || !(src[2].src(at) == src[0].dim(at))))
         refuse(op, src[0], device);
       return axis;
     case Op::Bitcast:
-      if (!splits_evenly(value.shape.src(at), device)) refuse(op, src[0], device);
+      if (split && !splits_evenly(value.shape.src(at), device)) refuse(op, src[0], device);
       return axis;
     case Op::Reduce: {
       const Ints& axes = std::get<ReduceArg>(arg).axes;
@@ -163,10 +184,40 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
     }
     case Op::Expand:
     case Op::After:
+    case Op::Contiguous:
+    case Op::ContiguousBackward:
+    case Op::Assume:
+    case Op::Fence:
+    case Op::Detach:
       return axis;
-    default:  // Replicated drops it
-      return op_info(op).group == GroupOp::Marker ? axis : whole;
+    case Op::Replicated:  // drops it
+    case Op::Const:
+    case Op::Binary:
+    case Op::Function:
+    case Op::Call:
+    case Op::Scan:
+    case Op::While:
+    case Op::Switch:
+    case Op::Tuple:
+    case Op::Range:
+    case Op::End:
+    case Op::Group:
+    case Op::Sink:
+    case Op::Linear:
+    case Op::Barrier:
+    case Op::Special:
+    case Op::If:
+    case Op::Endif:
+    case Op::Wmma:
+    case Op::Ins:
+    case Op::Custom:
+    case Op::AtomicAdd:
+    case Op::CustomFunction:
+    case Op::Program:
+    case Op::Source:
+      return whole;
   }
+  return whole;
 }
 
 // Ops that compute with all their sources at once, so these must lie on one device.
@@ -178,7 +229,7 @@ bool combines(Op op, Sources src) {
 // What a body says of its results holds for arguments that lie as its Params do.
 void require_params(Sources src) {
   for (const UOp& u : toposort_outside_bodies(src[0])) {
-    if (!u.is(Op::Param) || u.as<BufferArg>().slot < 0) continue;
+    if (!is_argument_param(u) || u.as<BufferArg>().slot < 0) continue;
     const size_t k = static_cast<size_t>(u.as<BufferArg>().slot) + 1;
     if (k >= src.size() || src[k].device().count() == 1) continue;
     KOINE_REQUIRE(
@@ -195,7 +246,8 @@ Placement derive_placement(Op op, Sources src, const Arg& arg, const Derived& va
   Placement placement;
   if (const auto* buffer = std::get_if<BufferArg>(&arg)) placement.device = buffer->device;
   if (const auto* moved = std::get_if<LoadArg>(&arg)) placement.device = moved->device;
-  for (size_t i = 0; i < src.size(); ++i) {
+  const size_t placing = op == Op::Fence ? 1 : src.size();  // it only waits for the others
+  for (size_t i = 0; i < placing; ++i) {
     const Device device = src[i].device();
     if (!placement.device) placement.device = device;
     if (device && !(device == placement.device) && combines(op, src))

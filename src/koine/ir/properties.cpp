@@ -328,6 +328,7 @@ Interval compute_interval(const UOp& u) {
     case Op::Load:
     case Op::Contiguous:
     case Op::ContiguousBackward:
+    case Op::Fence:
     case Op::Detach: {
       if (u.is(Op::Load) && u.src().size() == 3)
         return join(u.src(0).bounds(), u.src(1).bounds(), dtype);

@@ -54,6 +54,7 @@ struct ArgPrinter {
     if (v.offset >= 0) out += fmt::format(" at {}", v.offset);
     if (v.axis > 0) out += fmt::format(" axis {}", v.axis);
     if (v.axis < 0) out += " whole";
+    if (v.kind != ParamKind::Argument) out += fmt::format(" {}", param_kind_name(v.kind));
     return out;
   }
   std::string operator()(const RangeArg& v) const {
@@ -61,7 +62,8 @@ struct ArgPrinter {
   }
   std::string operator()(const Ints& v) const { return fmt::format("({})", fmt::join(v, " ")); }
   std::string operator()(const ReduceArg& v) const {
-    return fmt::format("{} ({})", op_name(v.op), fmt::join(v.axes, " "));
+    return fmt::format("{} ({}){}", op_name(v.op), fmt::join(v.axes, " "),
+                       v.goes_on ? " goes_on" : "");
   }
   std::string operator()(const LoadArg& v) const {
     return fmt::format(
@@ -71,6 +73,10 @@ struct ArgPrinter {
   std::string operator()(const std::string& v) const { return quote(v); }
   std::string operator()(const CodeArg& v) const {
     return fmt::format("{} {}", dtype_name(v.dtype), quote(v.text));
+  }
+  std::string operator()(const MarkArg& v) const {
+    const std::string name(mark_name(v.mark));
+    return is_numbered(v.mark) ? fmt::format("{} {}", name, v.number) : name;
   }
 };
 
@@ -192,6 +198,28 @@ class LineParser {
   }
   Device device() { return accept('@') ? Device(quoted()) : Device(); }
 
+  // Of a buffer, a traced Param or a mark: what is made later gets others.
+  void reserve(int64_t number) {
+    if (number < 0 || number >= int64_t{1} << 62)
+      fail("the slot of a buffer and the number of a mark lie from 0 to 2^62");
+    reserve_slot(number);
+  }
+  ParamKind kind(std::string_view w) {
+    for (const ParamKind k : {ParamKind::Traced, ParamKind::ViewBase})
+      if (param_kind_name(k) == w) return k;
+    fail("expected at, axis, whole, traced or view_base");
+  }
+  MarkArg mark() {
+    const std::string_view w = word();
+    for (int i = 0; i < mark_count; ++i) {
+      MarkArg out{static_cast<Mark>(i)};
+      if (mark_name(out.mark) != w) continue;
+      if (is_numbered(out.mark)) reserve(out.number = number<int64_t>());
+      return out;
+    }
+    fail("unknown mark");
+  }
+
   ConstArg scalar() {
     const DType type = dtype();
     const std::string_view w = word();
@@ -221,10 +249,7 @@ class LineParser {
       case Op::Param:
       case Op::Buffer: {
         BufferArg b{number<int64_t>(), dtype(), {}, addrspace()};
-        if (op == Op::Buffer) {
-          if (b.slot < 0 || b.slot >= int64_t{1} << 62) fail("a buffer's slot is below 2^62");
-          reserve_slot(b.slot);
-        }
+        if (op == Op::Buffer) reserve(b.slot);
         b.device = device();
         if (peek('"')) b.name = quoted();
         while (!peek(']')) {
@@ -236,8 +261,9 @@ class LineParser {
           else if (w == "whole" && b.device.count() > 1)
             b.axis = -1;
           else
-            fail("expected at, axis or whole");
+            b.kind = kind(w);
         }
+        if (b.kind == ParamKind::Traced) reserve(b.slot);
         return b;
       }
       case Op::Permute:
@@ -249,7 +275,10 @@ class LineParser {
       case Op::Reduce: {
         const auto reduce_op = op_from_name(word());
         if (!reduce_op) fail("unknown op");
-        return ReduceArg{*reduce_op, ints()};
+        ReduceArg r{*reduce_op, ints()};
+        r.goes_on = !peek(']');
+        if (r.goes_on && word() != "goes_on") fail("expected goes_on");
+        return r;
       }
       case Op::Load: {
         LoadArg l{{}, addrspace()};
@@ -270,6 +299,7 @@ class LineParser {
       case Op::Exp2:
       case Op::Log2:
       case Op::Sin:
+      case Op::Mul:
       case Op::Replicated:
         return number<int64_t>();
       case Op::Ins:
@@ -277,6 +307,10 @@ class LineParser {
         const DType type = dtype();
         return CodeArg{quoted(), type};
       }
+      case Op::Contiguous:
+      case Op::Detach:
+      case Op::End:
+        return peek('"') ? Arg(quoted()) : Arg(mark());
       default:
         return quoted();
     }

@@ -58,6 +58,7 @@ class UOp {
   std::span<const UOp> src() const;
   const UOp& src(size_t i) const;
   const Arg& arg() const;
+  /// Tells nodes apart that are equal otherwise; it means nothing else.
   int64_t tag() const;
   DType dtype() const;
   /// Content hash: equal in every run and process.
@@ -80,6 +81,9 @@ class UOp {
   bool is_scalar() const { return rank() == 0; }
 
   bool is(Op op) const { return node_ != nullptr && this->op() == op; }
+  /// Whether its arg is this mark; is any mark.
+  bool is(Mark mark) const;
+  bool is_marked() const { return std::holds_alternative<MarkArg>(arg()); }
   template <class T>
   const T& as() const {
     return std::get<T>(arg());
@@ -154,6 +158,10 @@ inline std::span<const UOp> UOp::src() const { return node_->src(); }
 inline const UOp& UOp::src(size_t i) const { return node_->sources()[i]; }
 inline const Arg& UOp::arg() const { return node_->arg; }
 inline int64_t UOp::tag() const { return node_->tag; }
+inline bool UOp::is(Mark mark) const {
+  const MarkArg* own = node_ != nullptr ? std::get_if<MarkArg>(&node_->arg) : nullptr;
+  return own != nullptr && own->mark == mark;
+}
 inline DType UOp::dtype() const { return node_->dtype; }
 inline uint64_t UOp::hash() const { return node_->hash; }
 inline Device UOp::device() const { return node_->placement.device; }

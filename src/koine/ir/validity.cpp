@@ -25,7 +25,7 @@ bool asks_for_buffer(const UOp& u) {
     const UOp& of = u.src(0);
     const bool memory =
         of.is(Op::Param) || of.is(Op::Buffer) || of.is(Op::After) || is_call_result(of);
-    return !memory || u.tag() != 0;
+    return !memory || u.is_marked();
   }
   return is_call_result(u) || (u.is(Op::Load) && !goes_to_local(u));
 }

@@ -30,7 +30,8 @@ UOp zeros(const UOp& like) {
 // that is cleared.
 std::vector<bool> stored_whole(const UOp& call) {
   const UOp& body = call.src(0);
-  return body.is(Op::Sink) ? flat_kernel(body).whole : std::vector<bool>(body.src().size(), true);
+  return body.is(Op::Sink) ? flat_kernel(body).whole
+                           : std::vector<bool>(results_of(body).size(), true);
 }
 
 std::string reason_of(const UOp& marked) {
@@ -82,6 +83,7 @@ class Bufferizer {
       return settled_after(with_source(node, 0, view_of(original.src(0), node.src(0))));
     if (is_call_result(original)) return result_of_call(original, node);
     if (original.is(Op::Call)) return call(node);
+    if (original.is(Op::Fence)) return fence(node);
     if (original.is(Op::Contiguous)) {
       if (is_marked_part(original)) return node;  // its join finds it
       if (memory_of_value(node.src(0))) return node.src(0);
@@ -121,6 +123,24 @@ class Bufferizer {
     UOp& known = in_memory_[value.node()];
     if (!known) known = fill(temporary(value), value, reason);
     return known;
+  }
+  // A view of memory, read once the memory that the others are computed from is filled. What is
+  // made of constants alone waits for nothing.
+  UOp fence(const UOp& node) {
+    std::vector<UOp> views, state;
+    UOp base = node.src(0);
+    for (; is_view(base.op()); base = UOp(base.src(0))) views.push_back(base);
+    if (!memory_of_value(base)) return node.src(0);
+    state.push_back(base);
+    for (const UOp& other : node.src().subspan(1))
+      toposort(other, [&](const UOp& u) {
+        if (u.is(Op::After) && std::find(state.begin(), state.end(), u) == state.end())
+          state.push_back(u);
+        return !u.is(Op::After) && !u.is(Op::Call);
+      });
+    UOp out = UOp::make(Op::After, state, std::string("computed again"));
+    for (; !views.empty(); views.pop_back()) out = with_source(views.back(), 0, out);
+    return out;
   }
   // Memory that holds a value.
   UOp fill(const UOp& memory, const UOp& value, std::string_view reason) {

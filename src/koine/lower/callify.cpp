@@ -11,12 +11,12 @@
 #include "koine/ir/call.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/selection.hpp"
 #include "koine/rules/simplify.hpp"
 #include "koine/transform/function.hpp"
+#include "koine/transform/shared_loops.hpp"
 
 namespace koine {
 namespace {
@@ -64,12 +64,17 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   // Before bodies are inlined: a body means by itself what it means when it is interpreted.
   const UOp asked = sink(effects);
   const UOp meant = how.strict ? asked : rewrite(asked, selection_rules());
-  const UOp program = with_all_effects(inline_functions(meant));
+  const UOp program = with_all_effects(with_shared_loops(inline_functions(meant)));
   Callified out;
   Substitution params;
   bool clones = false;
   for (const UOp& node : toposort(program)) {
     clones = clones || is_private_copy(node);
+    KOINE_REQUIRE(
+        !node.is(Op::Param) || is_variable(node) || is_argument_param(node), Key,
+        "realize: a Param of {} {}, which is {} and no argument, has no value: a "
+        "Tensor has left the function that was traced with it: let the function return it",
+        dtype_name(node.dtype()), shape_text(node), param_kind_name(node.as<BufferArg>().kind));
     KOINE_REQUIRE(!node.is(Op::Param) || is_variable(node), Key,
                   "realize: the Param of slot {} ({} of shape {}) has no value: it stands for an "
                   "argument of a Function; call that Function with a value for slot {}",
@@ -87,7 +92,8 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   // one node.
   if (clones)
     body = transform_graph(body, [](const UOp&, const UOp& node) {
-      return is_private_copy(node) ? UOp::make(Op::Contiguous, node.src(), {}, tag::copies) : node;
+      return is_private_copy(node) ? UOp::make(Op::Contiguous, node.src(), MarkArg{Mark::Copies})
+                                   : node;
     });
   out.body = with_arguments_in_memory(with_one_order(rewrite(body, rules)));
   return out;

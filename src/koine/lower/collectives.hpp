@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "koine/ir/uop.hpp"
-#include "koine/lower/parts.hpp"
+#include "koine/transform/parts.hpp"
 
 // The seven collectives of the specification. They are no ops: a program writes them in copies,
 // movement and Reduce, and they are found here, whoever wrote them. The copies of a host program

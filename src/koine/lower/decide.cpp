@@ -36,7 +36,7 @@ class Decider {
     return transform_graph(program_, [&](const UOp& original, const UOp& node) {
       if (original.is(Op::Sink)) return effects(original, node);
       // Who asked for memory gets that which others read.
-      if (original.is(Op::Contiguous) && original.tag() == 0 &&
+      if (original.is(Op::Contiguous) && !original.is_marked() &&
           !facts_.reason_of(original.src(0)).empty())
         return node.src(0);
       if (const auto row = rows_.find(original.node()); row != rows_.end())
@@ -97,7 +97,7 @@ class Decider {
     };
     const auto join = join_of(value);
     if (!join) return false;
-    const bool many = has_many_parts(*join) && u.tag() == 0;
+    const bool many = has_many_parts(*join) && !u.is_marked();
     if (!many && (!std::all_of(join->inner.begin(), join->inner.end(), read_once) ||
                   std::count_if(join->parts.begin(), join->parts.end(), std::not_fn(is_own)) >
                       most_copied_parts ||
@@ -208,6 +208,9 @@ class Decider {
         return read(u.src(0), indexed(u, use));
       case Op::Assume:
         return read(u.src(0), use);
+      case Op::Fence:
+        if (!facts_.reads_memory(u.src(0))) return read(u.src(0), use);
+        return read_from_memory(fenced_value(u.src(0)), "it is read again later");
       default:
         if (shows_memory(u.op())) return read(u.src(0), use);
         if (is_movement(u.op())) read(u.src(0), moved_to_source(u, use));
@@ -235,6 +238,15 @@ class Decider {
     if (u.as<ReduceArg>().op == Op::Add)
       sum_where_picked(facts_, u.src(0), outer, body, next_range_);
     read(u.src(0), std::move(body));
+  }
+
+  // What a Fence needs in memory: below views, where that is memory already, or no larger.
+  UOp fenced_value(const UOp& value) const {
+    UOp all = value, equal = value;
+    while (is_view(all.op())) all = UOp(all.src(0));
+    if (facts_.in_memory(all) || asks_for_buffer(all)) return all;
+    while (is_view(equal.op()) && !equal.is(Op::Shrink)) equal = UOp(equal.src(0));
+    return equal;
   }
 
   void load(const UOp& u, const Use& use) {

@@ -9,7 +9,6 @@
 #include "koine/ir/derive.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/scan.hpp"
 #include "koine/rules/simplify.hpp"
@@ -119,7 +118,7 @@ class RunningFolds {
   const std::vector<UOp>& levels() const { return levels_; }
   const std::vector<UOp>& around() const { return around_; }
 
-  /// The kernel with each of them as a Reduce, tagged as going on, of the element that a step
+  /// The kernel with each of them as a Reduce that goes on, of the element that a step
   /// adds.
   UOp marked(const UOp& ast) const {
     return transform_graph(ast, [&](const UOp& original, const UOp& node) {
@@ -127,8 +126,9 @@ class RunningFolds {
       const UOp& counter = node.src(1);
       const UOp newest = simplify_index(sub(counter.src(0), index_const(1)));
       const UOp element = simplify(substitute(node.src(0), {{counter, newest}}));
-      const UOp fold = UOp::make(Op::Reduce, {element}, node.arg(), tag::goes_on);
-      if (fold.as<ReduceArg>().op != Op::Add || !is_float(fold.dtype())) return fold;
+      const ReduceArg goes_on{node.as<ReduceArg>().op, {}, true};
+      const UOp fold = UOp::make(Op::Reduce, {element}, goes_on);
+      if (goes_on.op != Op::Add || !is_float(fold.dtype())) return fold;
       // The accumulator starts from -0, a sum of several elements from 0.
       const UOp first = lt(newest, index_const(1)), zero = constant_int(fold.dtype(), 0);
       return add(fold, where(first, neutral_of(Op::Add, fold.dtype()), zero));
@@ -163,8 +163,8 @@ class Expander {
     for (const UOp& s : node.src()) src.push_back(done_.at(s.node()));
     switch (node.op()) {
       case Op::Reduce:
-        return node.tag() == tag::goes_on ? running_fold(node.as<ReduceArg>().op, src[0])
-                                          : reduction(node, src);
+        return node.as<ReduceArg>().goes_on ? running_fold(node.as<ReduceArg>().op, src[0])
+                                            : reduction(node, src);
       case Op::End: {
         std::vector<UOp> loops;
         for (size_t i = 1; i < src.size(); ++i)

@@ -10,7 +10,6 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/scan.hpp"
 
@@ -351,6 +350,21 @@ UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
   return best;
 }
 
+// Whether the folds along an axis have lanes along another one, or stand inside of folds that have:
+// theirs would be multiplied by these.
+bool has_lanes(const UOp& ast, const UOp& axis) {
+  auto is_lane = [](const RangeArg& r) { return r.type == AxisType::GroupReduce; };
+  for (const UOp& u : toposort(ast)) {
+    const std::span<const UOp> folded = u.is(Op::Reduce) ? reduced_ranges(u) : u.src().first(0);
+    if (std::find(folded.begin(), folded.end(), axis) == folded.end()) continue;
+    for (const UOp& r : folded)
+      if (is_lane(r.as<RangeArg>())) return true;
+    for (const Node* open : u.ranges())
+      if (is_lane(std::get<RangeArg>(open->arg))) return true;
+  }
+  return false;
+}
+
 // Lanes along the loops of reduces and of fills that run along memory or along a row; all of the
 // same number, so that they share the axis of the lanes.
 void lanes_inside(Plan& plan, int64_t lanes, int64_t vectors) {
@@ -361,7 +375,7 @@ void lanes_inside(Plan& plan, int64_t lanes, int64_t vectors) {
     const bool fills = type_of(axis) == AxisType::Loop && is_listed(now.fills, axis);
     // Lanes of a strict fold would reorder it.
     const bool folds = type_of(axis) == AxisType::Reduce && !plan.target().strict &&
-                       may_fold_lanes(plan.ast(), axis);
+                       may_fold_lanes(plan.ast(), axis) && !has_lanes(plan.ast(), axis);
     if (!(fills || folds) || size_of(axis) < lanes) continue;
     auto runs_along = [&](const std::vector<UOp>& addresses) {
       return std::any_of(addresses.begin(), addresses.end(),
@@ -494,7 +508,7 @@ bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
   int nests = 0;
   for (const UOp& u : order) {
     if (u.is(Op::Barrier)) return true;
-    if (u.is(Op::End) && u.tag() == tag::runs_in_order) return true;
+    if (u.is(Mark::InOrder)) return true;
     if (u.is(Op::End) && !filled.contains(u.src(0).node()) && ++nests > 1) return true;
     // What goes on changing is no row.
     if (u.is(Op::Store) && accessed_buffer(u).is(Op::Buffer) &&

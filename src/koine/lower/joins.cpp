@@ -7,6 +7,7 @@
 #include <string>
 
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/lower/index.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
@@ -104,19 +105,31 @@ bool fill_the_axis(const Join& join) {
   return at == simplify(join.value.dim(static_cast<size_t>(join.axis)));
 }
 
-// A condition at all places of a join from one along its axis on.
-UOp condition_at(const Join& join, const UOp& condition, const UOp& from, const UOp& size) {
-  Leaves leaves([](const UOp&) { return false; });
-  Indexer indexer(leaves, true, static_cast<int64_t>(join.value.rank()));
-  Indices at;
-  for (size_t i = 0; i < join.value.rank(); ++i) {
-    const bool along = static_cast<int64_t>(i) == join.axis;
-    const UOp loop =
-        range(static_cast<int64_t>(i), along ? size : join.value.dim(i), AxisType::Loop);
-    at.push_back(along ? add(loop, from) : loop);
+// The conditions of a join, whose places are pushed down to what they share once.
+class Conditions {
+ public:
+  explicit Conditions(const Join& join)
+      : axis_(join.axis),
+        leaves_([](const UOp&) { return false; }),
+        indexer_(leaves_, true, static_cast<int64_t>(join.value.rank())) {
+    for (size_t i = 0; i < join.value.rank(); ++i)
+      at_.push_back(range(static_cast<int64_t>(i), join.value.dim(i), AxisType::Loop));
   }
-  return rewrite(indexer.element(condition, aligned(condition, at)), kernel_rules(true));
-}
+
+  /// A condition at all places from one along the axis on.
+  UOp at(const UOp& condition, const UOp& from, const UOp& size) {
+    const UOp everywhere = indexer_.element(condition, aligned(condition, at_));
+    const UOp along = add(range(axis_, size, AxisType::Loop), from);
+    return rewrite(substitute(everywhere, {{at_[static_cast<size_t>(axis_)], along}}),
+                   kernel_rules(true));
+  }
+
+ private:
+  int64_t axis_;
+  Leaves leaves_;
+  Indexer indexer_;
+  Indices at_;
+};
 
 }  // namespace
 
@@ -143,9 +156,10 @@ bool has_many_parts(const Join& join) {
 }
 
 bool shows_its_parts(const Join& join) {
+  Conditions conditions(join);
   return std::all_of(join.parts.begin(), join.parts.end(), [&](const Join::Part& part) {
-    return !part.shown || (is_true(condition_at(join, part.shown, index_const(0), part.from)) &&
-                           is_false(condition_at(join, part.shown, part.from, part.size)));
+    return !part.shown || (is_true(conditions.at(part.shown, index_const(0), part.from)) &&
+                           is_false(conditions.at(part.shown, part.from, part.size)));
   });
 }
 

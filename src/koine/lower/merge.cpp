@@ -14,7 +14,6 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/schedule.hpp"
@@ -43,8 +42,9 @@ struct Nest {
   std::vector<UOp> loops;
   std::vector<UOp> stores;
   std::vector<UOp> loads;
-  std::vector<UOp> rows;  // LOCAL buffers
-  size_t operations = 0;  // on values
+  std::vector<UOp> rows;   // LOCAL buffers
+  std::vector<UOp> slots;  // Params that stand for buffers, by slot
+  size_t operations = 0;   // on values
 };
 
 bool is_in_row(const UOp& access) { return accessed_buffer(access).is(Op::Buffer); }
@@ -109,7 +109,7 @@ std::optional<Nest> nest_of(const Draft& kernel, Places& places) {
   UOp body = kernel.ast.src(0);
   Nest out;
   if (body.is(Op::End)) {
-    if (body.tag() == tag::runs_in_order) return std::nullopt;
+    if (body.is(Mark::InOrder)) return std::nullopt;
     out.loops.assign(body.src().begin() + 1, body.src().end());
     body = UOp(body.src(0));
   }
@@ -128,6 +128,7 @@ std::optional<Nest> nest_of(const Draft& kernel, Places& places) {
     if (u.is(Op::After) && !strip_after(u).is(Op::Buffer)) return std::nullopt;
     if (u.is(Op::Barrier)) return std::nullopt;
     if (u.is(Op::Buffer)) out.rows.push_back(u);
+    if (u.is(Op::Param) && !is_variable(u)) out.slots.push_back(u);
     if (u.is(Op::Load) && !is_in_row(u)) {
       if (stored.contains(slot_of(u))) return std::nullopt;
       out.loads.push_back(u);
@@ -135,6 +136,9 @@ std::optional<Nest> nest_of(const Draft& kernel, Places& places) {
     // A product has a register tile, which repeats many times what stands beside it.
     if (u.is(Op::Reduce) && is_contraction(u)) return std::nullopt;
   }
+  std::sort(out.slots.begin(), out.slots.end(), [](const UOp& a, const UOp& b) {
+    return a.as<BufferArg>().slot < b.as<BufferArg>().slot;
+  });
   return out;
 }
 
@@ -177,8 +181,7 @@ class Merger {
 
   UOp run() {
     for (size_t k = 0; k < kernels_.size(); ++k)
-      if (nests_[k])
-        for (const size_t other : neighbours(k)) merge(merged_into(other), k);
+      if (nests_[k]) merge_with_neighbours(k);
     drop_unread();
     return in_order();
   }
@@ -199,27 +202,36 @@ class Merger {
     return out;
   }
 
+  // One that did not fit is tried again where the kernel has become another since.
+  void merge_with_neighbours(size_t k) {
+    absl::flat_hash_set<size_t> tried;
+    for (const size_t other : neighbours(k)) {
+      const size_t first = merged_into(other);
+      if (tried.insert(first).second && merge(first, k)) tried.clear();
+    }
+  }
+
   // The kernel into which one has gone.
   size_t merged_into(size_t k) {
     while (group_[k] != k) k = group_[k] = group_[group_[k]];
     return k;
   }
 
-  void merge(size_t first, size_t second) {
-    if (first == second || !nests_[first] || !nests_[second]) return;
+  bool merge(size_t first, size_t second) {
+    if (first == second || !nests_[first] || !nests_[second]) return false;
     const Nest &a = *nests_[first], &b = *nests_[second];
     if (a.loops != b.loops || a.operations + b.operations > most_fused_operations ||
         a.stores.size() + b.stores.size() > most_merged_stores)
-      return;
-    if (bytes_of(a.rows) + bytes_of(b.rows) > Target{}.row_bytes) return;
-    if (!(kernels_[first].device() == kernels_[second].device())) return;
+      return false;
+    if (bytes_of(a.rows) + bytes_of(b.rows) > Target{}.row_bytes) return false;
+    if (!(kernels_[first].device() == kernels_[second].device())) return false;
     // What others wait for does not wait for what they send: copies of a collective go at once.
-    if ((sends_[first] && receives_[second]) || (receives_[first] && sends_[second])) return;
+    if ((sends_[first] && receives_[second]) || (receives_[first] && sends_[second])) return false;
     const bool feeds = depends(second, first);
-    if (depends(first, second)) return;
-    if (is_between(first, second) || is_between(second, first)) return;
+    if (depends(first, second)) return false;
+    if (is_between(first, second) || is_between(second, first)) return false;
     std::optional<Draft> both = joined(first, second, feeds);
-    if (!both) return;
+    if (!both) return false;
     std::vector<size_t>& needs = both->needs;
     needs = kernels_[first].needs;
     needs.insert(needs.end(), kernels_[second].needs.begin(), kernels_[second].needs.end());
@@ -228,6 +240,7 @@ class Merger {
     group_[first] = second;
     sends_[second] = sends_[second] || sends_[first];
     receives_[second] = receives_[second] || receives_[first];
+    return true;
   }
 
   bool depends(size_t user, size_t source) {
@@ -264,16 +277,17 @@ class Merger {
     out.reason = b.reason;
     Substitution renamed;
     absl::flat_hash_map<std::pair<const Node*, DType>, int64_t> slots;
-    for_each_param(a.ast, [&](const UOp& p, int64_t slot) {
+    for (const UOp& p : nests_[first]->slots) {
+      const int64_t slot = p.as<BufferArg>().slot;
       slots.emplace(std::pair(a.buffers[static_cast<size_t>(slot)].node(), p.dtype()), slot);
-    });
-    for_each_param(b.ast, [&](const UOp& p, int64_t slot) {
-      const UOp& buffer = b.buffers[static_cast<size_t>(slot)];
+    }
+    for (const UOp& p : nests_[second]->slots) {
+      const UOp& buffer = b.buffers[static_cast<size_t>(p.as<BufferArg>().slot)];
       const auto [it, fresh] = slots.try_emplace(std::pair(buffer.node(), p.dtype()),
                                                  static_cast<int64_t>(out.buffers.size()));
       if (fresh) out.buffers.push_back(buffer);
       renamed.emplace(p, with_slot(p, it->second));
-    });
+    }
     if (out.buffers.size() > most_merged_buffers) return std::nullopt;
     renumber_inner(first, second, renamed);
     const UOp second_ast = substitute(b.ast, renamed);
@@ -286,6 +300,9 @@ class Merger {
   // Memory that is seen with two dtypes has two slots, and loads from one do not wait for stores to
   // the other.
   static bool stores_under_two_dtypes(const Draft& k) {
+    absl::flat_hash_set<const Node*> distinct;
+    for (const UOp& b : k.buffers) distinct.insert(b.node());
+    if (distinct.size() == k.buffers.size()) return false;
     const NodeList order = toposort(k.ast);
     return std::any_of(order.begin(), order.end(), [&](const UOp& u) {
       return u.is(Op::Store) && !is_in_row(u) &&
@@ -294,19 +311,18 @@ class Merger {
     });
   }
 
-  template <class Visit>
-  static void for_each_param(const UOp& ast, Visit&& visit) {
-    for (const UOp& p : slots_of(ast)) visit(p, p.as<BufferArg>().slot);
-  }
-
   // The folds and the rows of the second kernel get loops and memory of their own.
   void renumber_inner(size_t first, size_t second, Substitution& renamed) const {
-    const std::vector<UOp> taken = kernel_ranges(kernels_[first].ast);
     const std::vector<UOp>& loops = nests_[second]->loops;
-    int64_t next = taken.empty() ? 0 : taken.back().as<RangeArg>().id + 1;
-    for (const UOp& r : kernel_ranges(kernels_[second].ast))
-      if (std::find(loops.begin(), loops.end(), r) == loops.end())
-        renamed.emplace(r, range(next++, r.src(0), r.as<RangeArg>().type));
+    std::vector<UOp> inner = kernel_ranges(kernels_[second].ast);
+    std::erase_if(inner, [&](const UOp& r) {
+      return std::find(loops.begin(), loops.end(), r) != loops.end();
+    });
+    if (!inner.empty()) {
+      const std::vector<UOp> taken = kernel_ranges(kernels_[first].ast);
+      int64_t next = taken.empty() ? 0 : taken.back().as<RangeArg>().id + 1;
+      for (const UOp& r : inner) renamed.emplace(r, range(next++, r.src(0), r.as<RangeArg>().type));
+    }
     int64_t slot = 0;
     for (const UOp& row : nests_[first]->rows) slot = std::max(slot, row.as<BufferArg>().slot + 1);
     for (const UOp& row : nests_[second]->rows) {

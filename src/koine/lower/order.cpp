@@ -21,15 +21,41 @@ class Ordering {
   }
 
   KernelOrder run() {
-    // Outputs were requested first; a depth-first walk from each keeps producers near their users.
+    // A depth-first walk from each kernel that nobody waits for keeps producers near their users.
     std::vector<State> state(kernels_.size(), State::New);
-    for (size_t root = 0; root < kernels_.size() && out_.to_copy.empty(); ++root) walk(root, state);
+    for (const size_t root : roots())
+      if (out_.to_copy.empty()) walk(root, state);
     return std::move(out_);
   }
 
  private:
   enum class State : uint8_t { New, Open, Done };
   using Numbers = std::vector<size_t>;
+
+  // Those that nobody waits for: a check, and then the one with the shortest way to it first, as
+  // the gradient of the last layer is done with what it reads when that of the first one begins.
+  // Behind them what waits in circles.
+  Numbers roots() const {
+    std::vector<size_t> users(kernels_.size()), height(kernels_.size());
+    for (const Numbers& needs : needs_)
+      for (const size_t n : needs) ++users[n];
+    Numbers out, order;  // `order`: users first
+    for (size_t k = 0; k < kernels_.size(); ++k)
+      if (users[k] == 0) out.push_back(k);
+    order = out;
+    for (size_t i = 0; i < order.size(); ++i)
+      for (const size_t n : needs_[order[i]])
+        if (--users[n] == 0) order.push_back(n);
+    for (size_t i = order.size(); i-- > 0;)
+      for (const size_t n : needs_[order[i]])
+        height[order[i]] = std::max(height[order[i]], height[n] + 1);
+    auto place = [&](size_t k) { return std::pair(!kernels_[k].checks, height[k]); };
+    std::stable_sort(out.begin(), out.end(),
+                     [&](size_t a, size_t b) { return place(a) < place(b); });
+    for (size_t k = 0; k < kernels_.size(); ++k)
+      if (users[k] != 0) out.push_back(k);
+    return out;
+  }
 
   const Numbers& makers(const UOp& node) const {
     static const auto& none = *new const Numbers;

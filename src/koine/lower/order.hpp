@@ -11,6 +11,7 @@ struct Footprint {
   std::vector<UOp> reads;       ///< Params, Buffers and Afters whose state it reads
   std::vector<UOp> overwrites;  ///< versions that it stores over
   std::vector<UOp> makes;  ///< the Buffers or Params it fills, or the After whose Stores it runs
+  bool checks = false;     ///< what it does not need stands behind it
 };
 
 struct KernelOrder {
@@ -21,7 +22,8 @@ struct KernelOrder {
 };
 
 /// A reader follows what makes the state it reads and comes before what stores over it; stores
-/// into one buffer follow each other. Among what is free, producers stay near their users.
+/// into one buffer follow each other. Among what is free, producers stay near their users, and what
+/// takes the fewest steps is done first.
 KernelOrder order_kernels(const std::vector<Footprint>& kernels, const Versions& versions);
 
 }  // namespace koine

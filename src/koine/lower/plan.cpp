@@ -6,6 +6,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/lower/schedule.hpp"
 
 namespace koine {
@@ -65,9 +66,23 @@ void place(std::vector<Lifetime>& lifetimes) {
   }
 }
 
+// The host programs that loops hold have arenas of their own.
+UOp with_planned_loops(const UOp& schedule) {
+  std::vector<UOp> calls;
+  for (const UOp& call : schedule.src()) {
+    const UOp& body = call.src(0);
+    std::vector<UOp> src(body.src().begin(), body.src().end());
+    for (UOp& function : src)
+      if (is_loop(body) && function.is(Op::Linear)) function = plan_memory(function);
+    calls.push_back(with_source(call, 0, with_sources(body, src)));
+  }
+  return with_sources(schedule, calls);
+}
+
 }  // namespace
 
-UOp plan_memory(const UOp& schedule) {
+UOp plan_memory(const UOp& given) {
+  const UOp schedule = with_planned_loops(given);
   std::vector<Lifetime> lifetimes = lifetimes_of(schedule);
   place(lifetimes);
   Substitution planned;

@@ -4,7 +4,9 @@
 #include "koine/ir/text.hpp"
 #include "koine/lower/bufferize.hpp"
 #include "koine/lower/decide.hpp"
+#include "koine/lower/loops.hpp"
 #include "koine/lower/merge.hpp"
+#include "koine/lower/offsets.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/schedule.hpp"
 #include "koine/lower/shared_products.hpp"
@@ -44,12 +46,12 @@ UOp split_program(const UOp& bufferized, const CompileOptions& how) {
 }
 
 UOp merged_program(const UOp& split, const CompileOptions& how) {
-  return merge_kernels(split, how.strict);
+  return with_offsets_as_arguments(merge_kernels(split, how.strict));
 }
 
 UOp rangeify(const UOp& values, const CompileOptions& how) {
   const UOp bufferized = bufferized_program(decided_program(values, how), how);
-  return merged_program(split_program(bufferized, how), how);
+  return lower_loops(merged_program(split_program(bufferized, how), how), how);
 }
 
 }  // namespace koine

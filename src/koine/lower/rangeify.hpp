@@ -10,7 +10,7 @@ namespace koine {
 /// fuse; a value gets a buffer of its own where fusing would repeat work (amendment C38): it is
 /// read by several kernels, or under a loop that it does not depend on. A reduce over rows whose
 /// result is used along the same rows stays in one kernel. Temporaries are Buffers with slots
-/// counted from 0. It is the parts below, one behind the other.
+/// counted from 0. It is the parts below, one behind the other, and `lower_loops`.
 UOp rangeify(const UOp& values, const CompileOptions& how = compile_options());
 
 /// The program over values alone, with what is decided written into it (`make_validity_explicit`,
@@ -21,7 +21,8 @@ UOp bufferized_program(const UOp& decided, const CompileOptions& how = compile_o
 /// The kernels of that (`split`, with `index`), without those that nobody needs (`schedule`): a
 /// host program.
 UOp split_program(const UOp& bufferized, const CompileOptions& how = compile_options());
-/// The same with kernels over the same loops in one (`merge`).
+/// The same with kernels over the same loops in one (`merge`), and one for all that differ in where
+/// their slices begin alone (`offsets`).
 UOp merged_program(const UOp& split, const CompileOptions& how = compile_options());
 
 }  // namespace koine

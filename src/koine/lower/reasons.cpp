@@ -39,6 +39,8 @@ std::string_view Reasons::of(const UOp& u, const std::vector<Use>& uses) {
     if (kernel.rows == most_rows_of_a_kernel) return "its kernel holds rows enough";
   } else if (is_computed_too_often(facts_, u, uses)) {
     return "computed for more elements than it has";
+  } else if (is_computed_too_often_below(facts_, u, uses)) {
+    return "computed from a fold, for more elements than it has";
   }
   return grown(u, kernel);
 }

@@ -102,6 +102,20 @@ bool is_computed_too_often(const ValueFacts& facts, const UOp& u, const std::vec
   return cost > cost_of_memory && !is_dear_below(facts, u, surplus);
 }
 
+bool is_computed_too_often_below(const ValueFacts& facts, const UOp& u,
+                                 const std::vector<Use>& uses) {
+  UOp node = u;
+  for (int depth = 0; depth < 64 && is_elementwise(node.op()); ++depth) {
+    const auto folding = std::find_if(node.src().begin(), node.src().end(), [&](const UOp& s) {
+      return facts.consumers(s) == 1 && facts.folds(s) && !facts.in_memory(s) &&
+             s.shape() == u.shape() && item_size(s.dtype()) >= item_size(u.dtype());
+    });
+    if (folding == node.src().end()) return false;
+    node = UOp(*folding);
+  }
+  return node.is(Op::Reduce) && !(node == u) && is_computed_too_often(facts, node, uses);
+}
+
 bool is_read_more_often_than_held(const UOp& u, const Use& use) {
   return times_computed(use) > elements_of(u) && element_cost(u, nullptr) >= cost_of_load;
 }

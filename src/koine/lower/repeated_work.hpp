@@ -20,6 +20,11 @@ std::string_view repeated(const ValueFacts& facts, const UOp& u, const Use& use)
 /// those where a condition wants it in part of the loops only) that memory is cheaper.
 bool is_computed_too_often(const ValueFacts& facts, const UOp& u, const std::vector<Use>& uses);
 
+/// Whether an elementwise value is made, element by element, of a fold that is computed too often
+/// there: memory for the value costs no more than memory for the fold, and saves what lies between.
+bool is_computed_too_often_below(const ValueFacts& facts, const UOp& u,
+                                 const std::vector<Use>& uses);
+
 bool is_read_more_often_than_held(const UOp& u, const Use& use);
 
 /// Whether a value at a place is a sum of products of two values, each with a loop that the other

@@ -5,7 +5,6 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -163,7 +162,7 @@ namespace {
 UOp only_nest(const UOp& ast) {
   if (!ast.is(Op::Sink) || ast.src().size() != 1) return {};
   const UOp& nest = ast.src(0);
-  return nest.is(Op::End) && nest.tag() != tag::runs_in_order ? nest : UOp();
+  return nest.is(Op::End) && !nest.is(Mark::InOrder) ? nest : UOp();
 }
 
 // A sum of several values starts from 0, so a row's first -0 is 0 as well.

@@ -7,19 +7,23 @@
 #include <optional>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/validity.hpp"
 
 namespace koine {
 namespace {
 
+// Those of a kernel, or of a loop and all that it holds but for the number of the step, which it
+// counts itself.
 std::vector<UOp> variables_in(const UOp& ast) {
   std::vector<UOp> out;
-  for (const UOp& u : toposort(ast))
-    if (is_variable(u)) out.push_back(u);
+  for (const UOp& u : is_loop(ast) ? toposort_with_bodies(ast) : toposort(ast))
+    if (is_variable(u) && !(is_loop(ast) && is_step_variable(u))) out.push_back(u);
   std::sort(out.begin(), out.end(), [](const UOp& a, const UOp& b) {
     return a.as<BufferArg>().name < b.as<BufferArg>().name;
   });
@@ -41,19 +45,27 @@ std::pair<UOp, std::vector<UOp>> without_unused(const UOp& ast, std::span<const 
   return {substitute(ast, renumbered), used};
 }
 
-// A copy stores into its first buffer, a function of the host into those of its results.
-std::vector<bool> stored_slots(const UOp& ast, size_t slots) {
-  std::vector<bool> out(slots);
-  if (ast.is(Op::CustomFunction)) {
-    const size_t results = is_copy(ast) ? 1 : ast.src().size();
-    std::fill_n(out.begin(), std::min(results, slots), true);
+// Which buffers of a Call its body stores into, of those that it has slots for. A copy stores into
+// its first one, a function of the host or a loop into those of its results.
+std::vector<bool> stored_slots(const UOp& ast, size_t buffers) {
+  if (!is_kernel_body(ast)) {
+    std::vector<bool> out(buffers);
+    const size_t results = is_copy(ast)   ? 1
+                           : is_loop(ast) ? loop_result_count(ast, buffers)
+                                          : ast.src().size();
+    std::fill_n(out.begin(), std::min(results, buffers), true);
     return out;
   }
+  size_t slots = 0;
+  std::vector<bool> out(buffers);
   for (const UOp& u : toposort(ast)) {
+    if (u.is(Op::Param) && !is_variable(u))
+      slots = std::max(slots, static_cast<size_t>(u.as<BufferArg>().slot) + 1);
     if (!u.is(Op::Store)) continue;
     const UOp& buffer = accessed_buffer(u);
     if (buffer.is(Op::Param)) out[static_cast<size_t>(buffer.as<BufferArg>().slot)] = true;
   }
+  out.resize(std::min(slots, buffers));
   return out;
 }
 
@@ -79,10 +91,11 @@ UOp placed(const UOp& buffer, Device device) {
 Kernel::Kernel(UOp shown) : call(std::move(shown)), ast(call.src(0)) {
   const std::span<const UOp> rest = call.src().subspan(1);
   const auto first = std::find_if(rest.begin(), rest.end(), is_variable);
-  buffers = {rest.begin(), first};
+  stored_ = stored_slots(ast, static_cast<size_t>(first - rest.begin()));
+  buffers = rest.first(stored_.size());
+  waits = {buffers.end(), first};
   variables = {first, rest.end()};
   if (const auto* text = std::get_if<std::string>(&call.arg())) reason = *text;
-  stored_ = stored_slots(ast, buffers.size());
 }
 
 bool is_transfer(const UOp& value) {
@@ -94,6 +107,7 @@ bool is_copy(const UOp& ast) {
 bool is_check(const UOp& ast) {
   return ast.is(Op::CustomFunction) && ast.as<std::string>() == check_function;
 }
+bool is_kernel_body(const UOp& ast) { return ast.is(Op::Sink); }
 bool Kernel::stores(size_t slot) const { return stored_[slot]; }
 
 std::vector<UOp> slots_of(const UOp& ast) {
@@ -117,16 +131,24 @@ std::vector<Kernel> kernels_of(const UOp& schedule) {
   return out;
 }
 
-UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason) {
+UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason,
+                std::span<const UOp> values, std::span<const UOp> waits) {
   std::vector<UOp> src{ast};
   src.insert(src.end(), buffers.begin(), buffers.end());
-  if (!ast.is(Op::CustomFunction)) {
+  if (is_kernel_body(ast)) {
     const auto [kernel, used] = without_unused(ast, buffers);
     src = {kernel};
     src.insert(src.end(), used.begin(), used.end());
+    for (const UOp& b : waits)
+      if (std::find(src.begin(), src.end(), b) == src.end()) src.push_back(b);
   }
   const bool told = ast.is(Op::CustomFunction) && !is_copy(ast);
-  for (const UOp& v : variables_in(told ? sizes_of(buffers) : ast)) src.push_back(v);
+  for (const UOp& v : variables_in(told ? sizes_of(buffers) : ast)) {
+    const auto bound = std::find_if(values.begin(), values.end(), [&](const UOp& value) {
+      return is_bound(value) && without_values(value) == v;
+    });
+    src.push_back(bound == values.end() ? v : *bound);
+  }
   return UOp::make(Op::Call, src, reason.empty() ? Arg() : Arg(std::string(reason)));
 }
 
@@ -146,6 +168,10 @@ std::vector<std::vector<size_t>> dependencies_of(const std::vector<Kernel>& kern
       Use& use = uses[kernel.buffers[slot].node()];
       out[k].insert(out[k].end(), use.stored.begin(), use.stored.end());
       if (kernel.stores(slot)) out[k].insert(out[k].end(), use.read.begin(), use.read.end());
+    }
+    for (const UOp& b : kernel.waits) {
+      const Use& use = uses[b.node()];
+      out[k].insert(out[k].end(), use.stored.begin(), use.stored.end());
     }
     for (size_t slot = 0; slot < kernel.buffers.size(); ++slot) {
       Use& use = uses[kernel.buffers[slot].node()];
@@ -206,7 +232,8 @@ UOp on_devices(const UOp& schedule) {
         std::vector<Device>& at = wanted[b.node()];
         if (std::find(at.begin(), at.end(), device) == at.end()) at.push_back(device);
       }
-      backwards.push_back(kernel_call(kernel.ast, buffers, kernel.reason));
+      backwards.push_back(
+          kernel_call(kernel.ast, buffers, kernel.reason, kernel.variables, kernel.waits));
     }
   }
   std::reverse(backwards.begin(), backwards.end());

@@ -20,16 +20,19 @@ bool is_copy(const UOp& ast);
 /// Whether a body is the CustomFunction that looks at a flag: what stands behind it in a host
 /// program runs where the flag is 0.
 bool is_check(const UOp& ast);
+/// Whether a launch is of a kernel, which is compiled; the host does what any other says.
+bool is_kernel_body(const UOp& ast);
 
 /// One launch, as its Call shows it. `ast` is a Sink of Ends over Stores in which every value has
-/// shape () and slot k of its Params is buffers[k], or a CustomFunction that names what the host
-/// does.
+/// shape () and slot k of its Params is buffers[k], a CustomFunction that names what the host does,
+/// or a loop (`lower/loops`).
 struct Kernel {
   explicit Kernel(UOp shown);
   UOp call;  ///< keeps the rest alive
   UOp ast;
   std::span<const UOp> buffers;
-  std::span<const UOp> variables;  ///< that the kernel reads, sorted by name
+  std::span<const UOp> waits;  ///< buffers that must be filled before, and that it does not read
+  std::span<const UOp> variables;  ///< that the kernel reads, sorted by name; bound: of this launch
   std::string_view reason;         ///< why this is a kernel of its own
 
   Device device() const { return call.device(); }
@@ -47,8 +50,11 @@ UOp with_slot(const UOp& param, int64_t slot);
 
 /// The launches of a host program, in order.
 std::vector<Kernel> kernels_of(const UOp& schedule);
-/// A launch of `ast` on those of the buffers that it uses, and the Variables that it reads.
-UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason);
+/// A launch of `ast` on those of the buffers that it uses, and the Variables that it reads. Bound
+/// ones among `values` are those of this launch alone; the others are arguments of the program. Of
+/// a kernel that waits for others, with the buffers of these behind.
+UOp kernel_call(const UOp& ast, std::span<const UOp> buffers, std::string_view reason,
+                std::span<const UOp> values = {}, std::span<const UOp> waits = {});
 
 /// For each launch the earlier ones that must have run: those that make what it reads, those
 /// that read or stored what it overwrites, and a check.

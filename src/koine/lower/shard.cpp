@@ -1,6 +1,6 @@
-// One rule an op: what each device computes of a value that several devices hold. Which ops keep
-// the parts whole was decided when the graph was built (ir/placement.cpp), so nothing here has to
-// refuse a shape.
+// What each device computes of a value that several devices hold, by the table's column
+// (transform/shard). Which ops keep the parts whole was decided when the graph was built
+// (ir/placement.cpp), so nothing here has to refuse a shape.
 #include "koine/lower/shard.hpp"
 
 #include <absl/container/flat_hash_map.h>
@@ -17,10 +17,11 @@
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/collectives.hpp"
-#include "koine/lower/parts.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/transform/parts.hpp"
+#include "koine/transform/table.hpp"
 
 namespace koine {
 namespace {
@@ -87,7 +88,7 @@ class Sharder {
   const Parts& parts(const UOp& u) const { return parts_.at(u.node()); }
   UOp part(const UOp& u, size_t i) const {
     const Parts& all = parts(u);
-    return all.size() == 1 ? all[0] : all[i];
+    return i < all.size() ? all[i] : all[0];
   }
 
   Parts parts_of(const UOp& u) {
@@ -108,7 +109,8 @@ class Sharder {
     bool changed = false;
     for (const UOp& s : sources_outside_body(u)) {
       const Parts& all = parts(s);
-      if (all.size() > 1 && s.dtype() != DType::Void && !u.is(Op::Sink)) refuse(u);
+      if (all.size() > 1 && s.dtype() != DType::Void && !u.is(Op::Sink) && !u.is(Op::Fence))
+        refuse(u);
       changed = changed || all.size() > 1 || !(all[0] == s);
       sources.insert(sources.end(), all.begin(), all.end());
       if (u.is(Op::Call)) sources.back() = call_argument(sources.back());  // it was a copy
@@ -128,65 +130,16 @@ class Sharder {
           several->device().part(0).name());
   }
 
-  // What the i-th device computes of a value on several.
+  // What the i-th device computes of a value on several: what moves between devices, or runs on
+  // each, is done here, the rest by the table.
   UOp on_device(const UOp& u, size_t i) {
-    if (is_elementwise(u.op()) || op_info(u.op()).group == GroupOp::Marker) return piecewise(u, i);
-    switch (u.op()) {
-      case Op::Param:
-      case Op::Buffer: {
-        BufferArg arg = u.as<BufferArg>();
-        arg.device = arg.device.part(i);
-        arg.axis = 0;
-        return UOp::make(u.op(), {part_shape(u)}, arg);
-      }
-      case Op::Load:
-        return u.as<LoadArg>().device ? copied(u, i) : piecewise(u, i);
-      case Op::Reshape:
-      case Op::Expand:
-        return with_sources(u, std::vector<UOp>{part(u.src(0), i), part_shape(u)});
-      case Op::Pad:
-      case Op::Shrink: {
-        std::vector<UOp> sources{part(u.src(0), i), u.src(1), part_shape(u)};
-        if (u.src().size() == 4) sources.push_back(part(u.src(3), i));
-        return with_sources(u, sources);
-      }
-      case Op::Replicated:
-        return reshape(part(u.src(0), i), u.shape());
-      case Op::Index:
-      case Op::Permute:
-      case Op::Flip:
-      case Op::Bitcast:
-      case Op::Reduce:
-        return over_parts(u, i);
-      case Op::Stack:
-      case Op::Store:
-        return piecewise(u, i);
-      case Op::After:
-      case Op::Group:
-        return effects(u, i);
-      default:
-        refuse(u);
-    }
-  }
-
-  UOp over_parts(const UOp& u, size_t i) const {
+    if (u.is(Op::Load) && u.as<LoadArg>().device) return copied(u, i);
+    if (u.is(Op::After) || u.is(Op::Group)) return effects(u, i);
+    const ShardCell cell = shard_cell(u.op());
+    if (cell.rule() == nullptr) refuse(u);
     std::vector<UOp> sources;
     for (const UOp& s : u.src()) sources.push_back(part(s, i));
-    return with_sources(u, sources);
-  }
-
-  // Of an op whose operands align on the right: of what is whole, the slice that meets the part.
-  UOp piecewise(const UOp& u, size_t i) const {
-    const UOp& like = u.is(Op::Store) ? u.src(0) : u;
-    std::vector<UOp> sources;
-    for (const UOp& s : u.src()) {
-      sources.push_back(part(s, i));
-      if (s.axis() || !like.axis() || s.rank() + *like.axis() < like.rank()) continue;
-      const size_t axis = s.rank() + *like.axis() - like.rank();
-      if (!is_const(s.dim(axis), 1))
-        sources.back() = sliced(sources.back(), {axis, i, 1, u.device().count()});
-    }
-    return with_sources(u, sources);
+    return cell.rule()({u, i, sources});
   }
 
   // Each device's Stores are its own; those on other devices stand with the first.

@@ -29,7 +29,7 @@ UOp round_shared_products(const UOp& program) {
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& u = order[i];
     const int through = shows(u) ? reads[u.node()] : 1;
-    for (const UOp& s : u.src())
+    for (const UOp& s : u.is(Op::Fence) ? u.src().first(1) : u.src())
       if (is_float(s.dtype())) {
         int& count = reads[s.node()];
         count = std::min(2, count + through);

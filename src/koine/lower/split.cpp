@@ -12,7 +12,6 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/bufferize.hpp"
 #include "koine/lower/index.hpp"
@@ -41,6 +40,7 @@ struct Pending {
   UOp ast;
   std::vector<UOp> buffers;  // by slot
   std::vector<UOp> reads;    // Params, Buffers, Afters
+  std::vector<UOp> waits;    // buffers to be filled before, which it does not read
 };
 
 std::string_view reason_of(const UOp& after) {
@@ -60,7 +60,7 @@ bool may_meet(const UOp& store) {
 UOp closed(const UOp& body, const std::vector<UOp>& ranges, std::span<const UOp> stores) {
   const UOp nest = end(body, ranges);
   if (ranges.empty() || std::none_of(stores.begin(), stores.end(), may_meet)) return nest;
-  return UOp::make(Op::End, nest.src(), {}, tag::runs_in_order);
+  return UOp::make(Op::End, nest.src(), MarkArg{Mark::InOrder});
 }
 
 class Splitter : private KernelReads {
@@ -257,11 +257,13 @@ class Splitter : private KernelReads {
     while (shows_memory(state.op()) && !state.is(Op::After)) state = UOp(state.src(0));
     require(state);
     current_.reads.push_back(state);
+    for (const UOp& other : state.is(Op::After) ? state.src().subspan(1) : std::span<const UOp>())
+      if (other.is(Op::After)) current_.waits.push_back(memory_of_value(other));
     return memory_of_value(state);
   }
 
   Footprint footprint_of(const Pending& pending) const {
-    Footprint out{pending.reads, {}, pending.request.afters};
+    Footprint out{pending.reads, {}, pending.request.afters, is_check(pending.ast)};
     for (const UOp& s : pending.request.stores)
       if (const UOp version = versions_.of(s.src(0))) out.overwrites.push_back(version);
     return out;
@@ -271,7 +273,7 @@ class Splitter : private KernelReads {
     std::vector<UOp> calls;
     for (const size_t k : order.sequence)
       calls.push_back(kernel_call(kernels_[k].ast, kernels_[k].buffers,
-                                  reason_of(kernels_[k].request.afters[0])));
+                                  reason_of(kernels_[k].request.afters[0]), {}, kernels_[k].waits));
     return UOp::make(Op::Linear, calls);
   }
 

@@ -11,6 +11,14 @@
 #include "koine/ir/validity.hpp"
 
 namespace koine {
+namespace {
+
+// A Fence waits for the others.
+std::span<const UOp> read_sources(const UOp& u) {
+  return u.is(Op::Fence) ? u.src().first(1) : sources_outside_body(u);
+}
+
+}  // namespace
 
 ValueFacts::ValueFacts(const UOp& program, bool strict)
     : strict_(strict), order_(toposort(program)) {
@@ -20,7 +28,7 @@ ValueFacts::ValueFacts(const UOp& program, bool strict)
   folds_.resize(order_.size());
   picks_.resize(order_.size());
   for (size_t i = 0; i < order_.size(); ++i) {
-    for (const UOp& source : sources_outside_body(order_[i])) ++consumers_[number(source)];
+    for (const UOp& source : read_sources(order_[i])) ++consumers_[number(source)];
     reads_memory_[i] = sees_memory(order_[i]);
     picks_[i] = tests_a_position(order_[i]);
   }

@@ -64,6 +64,7 @@ UOp cast_of_cast(const Match& m) {
   const UOp& inner = m[0];  // the Cast
   const UOp& x = inner.src(0);
   const DType a = x.dtype(), b = inner.dtype(), c = m.root().dtype();
+  if (b == DType::Index && is_integer(c) && c != a) return {};  // comparisons want the index
   // Floats saturate where integers wrap: a float between two integers must not matter.
   const bool rounds_between = is_float(b) && !is_float(a) && is_integer(c);
   if (lossless(a, b) && (!rounds_between || lossless(a, c))) return cast(x, c);
@@ -86,6 +87,40 @@ bool holds(DType dtype, const UOp& index) {
   return index.bounds().low >= r.low && index.bounds().high <= r.high;
 }
 bool exact_integer(const UOp& u) { return !is_float(u.dtype()) && u.dtype() != DType::Index; }
+
+// Of where(c, f(x), f(y)), where all but one operand of f agree, the choice between these. Not of a
+// float product, which the sum behind it might take unrounded then.
+UOp choice_within(const Match& m) {
+  const UOp &root = m.root(), &a = root.src(1), &b = root.src(2);
+  const bool rounds = a.is(Op::Mul) && is_float(a.dtype());
+  if (a == b || a.op() != b.op() || !(a.arg() == b.arg()) || a.tag() != b.tag() || rounds ||
+      !is_elementwise(a.op()) || a.is(Op::Where) || a.is(Op::Mulacc) || !root.is_scalar() ||
+      a.dtype() == DType::Index || a.dtype() == DType::Bool)
+    return {};
+  size_t differing = 0, count = 0;
+  for (size_t i = 0; i < a.src().size(); ++i)
+    if (!(a.src(i) == b.src(i))) differing = i, ++count;
+  const UOp &left = a.src(differing), &right = b.src(differing);
+  if (count != 1 || left.dtype() != right.dtype() || left.dtype() == DType::Index ||
+      left.is(Op::Const) || right.is(Op::Const))
+    return {};
+  return with_source(a, differing, where(root.src(0), left, right));
+}
+
+// Where one of two elements is loaded, each at a place that memory says: one load of it.
+UOp place_within(const Match& m) {
+  const UOp &choice = m[2], &a = m[0], &b = m[1];
+  auto gated = [](const UOp& u) { return u.src().size() == 3 && u.src(0).is(Op::Index); };
+  if (!gated(a) || !gated(b) || !(a.arg() == b.arg()) || !(a.src(1) == b.src(1))) return {};
+  const UOp &first = a.src(0), &second = b.src(0);
+  const bool known = first.src().size() != 2 || second.src().size() != 2 ||
+                     (first.src(1).node()->ops_below & mask_of(Op::Load)) == 0;
+  if (known || !(first.src(0) == second.src(0)) || !(a.src(2) == choice) ||
+      !(b.src(2) == logical_not(choice)))
+    return {};
+  const UOp place = where(choice, first.src(1), second.src(1));
+  return UOp::make(Op::Load, {with_source(first, 1, place)}, a.arg());
+}
 
 RuleSet<> make_algebra() {
   const Pat x = any(0), y = any(1), z = any(2), c1 = any_const(3), c2 = any_const(4);
@@ -193,6 +228,9 @@ RuleSet<> make_algebra() {
            [](const Match& m) { return m[2]; }),
       rule("where(c,false,true)", pat_where(z, Pat(0), Pat(1)).of(DTypeClass::Bool),
            [](const Match& m) { return logical_not(m[2]); }),
+      rule("where(c,f(x),f(y))", node(Op::Where), choice_within),
+      rule("where(c,load,load)", pat_where(z, node(Op::Load).as(0), node(Op::Load).as(1)),
+           place_within),
       // --- casts
       rule("cast to itself", pat_cast(x),
            [](const Match& m) { return m[0].dtype() == m.root().dtype() ? m[0] : UOp(); }),

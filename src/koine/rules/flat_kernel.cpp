@@ -9,7 +9,6 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/places.hpp"
@@ -64,6 +63,22 @@ bool visits_each_element(const UOp& store, std::span<const UOp> loops) {
          });
 }
 
+// Loops of one step are none: rules take their Ranges for 0, which closes nothing.
+UOp without_single_steps(const UOp& kernel) {
+  Substitution single;
+  for (const UOp& u : toposort(kernel))
+    if (u.is(Op::Range) && is_const(u.src(0), 1)) single.emplace(u, index_const(0));
+  if (single.empty()) return kernel;
+  const UOp open = transform_graph(kernel, [&](const UOp&, const UOp& u) {
+    if (!u.is(Op::End) && !u.is(Op::Reduce) && !u.is(Op::After)) return u;
+    std::vector<UOp> left{u.src(0)};
+    for (const UOp& s : u.src().subspan(1))
+      if (!single.contains(s)) left.push_back(s);
+    return left.size() == 1 ? left[0] : with_sources(u, left);
+  });
+  return substitute(open, single);
+}
+
 class Flattener {
  public:
   explicit Flattener(const UOp& kernel) : kernel_(kernel), results_(results_of(kernel)) {
@@ -76,12 +91,13 @@ class Flattener {
                     "kernel '{}' holds {}, which belongs to graphs of values", name(),
                     op_name(u.op()));
     require_stored_before_read();
+    kernel_ = without_single_steps(kernel_);
     const bool in_order = !may_run_in_any_order();
     out_.ast = rebuild_graph(
         kernel_, [this](const UOp& u, std::vector<UOp>& made) { return flat(u, made); });
     if (in_order)
       out_.ast = transform_graph(out_.ast, [](const UOp&, const UOp& u) {
-        return u.is(Op::End) ? UOp::make(Op::End, u.src(), {}, tag::runs_in_order) : u;
+        return u.is(Op::End) ? UOp::make(Op::End, u.src(), MarkArg{Mark::InOrder}) : u;
       });
     out_.ast = without_promises(out_.ast);
     return std::move(out_);

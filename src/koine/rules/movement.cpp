@@ -62,10 +62,10 @@ RuleSet<> make_movement() {
            [](const Match& m) { return m[0].shape() == m[1] && all_zero(m[3]) ? m[0] : UOp(); }),
       rule("shrink(pad)", node(Op::Shrink, {node_with(Op::Pad, {x, o, s}), o, t}),
            [](const Match& m) { return m[0].shape() == m[2] ? m[0] : UOp(); }),
-      // A tagged one copies in any case (Tensor.clone).
+      // A marked one copies in any case (Tensor.clone).
       rule("contiguous(contiguous)",
            node(Op::Contiguous, {node(ops({Op::Contiguous, Op::Load})).as(0)}),
-           [](const Match& m) { return m.root().tag() == 0 ? m[0] : UOp(); }),
+           [](const Match& m) { return m.root().is_marked() ? UOp() : m[0]; }),
       rule("shrink(shrink)", node(Op::Shrink, {node(Op::Shrink, {x, o, s}), q, t}),
            [](const Match& m) { return shrink(m[0], stack_sum(m[3], m[4]), m[2]); }),
   };

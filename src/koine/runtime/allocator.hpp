@@ -11,12 +11,12 @@ namespace koine {
 /// Host memory in 64-byte aligned blocks, kept by size class for reuse: the first touch of fresh
 /// memory costs more than most kernels. Large blocks are 2 MiB aligned and ask for huge pages.
 /// Blocks may outlive the object.
-class CachingAllocator {
+class CachingAllocator : public Allocator {
  public:
   explicit CachingAllocator(std::string device);
-  std::shared_ptr<Memory> allocate(int64_t bytes);
-  int64_t bytes_in_use() const;
-  int64_t bytes_cached() const;
+  std::shared_ptr<Memory> allocate(int64_t bytes) override;
+  int64_t bytes_in_use() const override;
+  int64_t bytes_cached() const override;
 
   struct Pool;
 

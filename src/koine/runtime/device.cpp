@@ -39,31 +39,42 @@ class InterpProgram : public Program {
   bool runs_;
 };
 
-class InterpDevice : public DeviceRuntime {
+// The linear program is the code.
+class InterpCompiler : public Compiler {
  public:
-  InterpDevice(std::string name, bool runs)
-      : name_(std::move(name)),
-        allocator_(name_),
-        plain_(generic_target(false)),
-        strict_(generic_target(true)),
-        runs_(runs) {}
-  const std::string& name() const override { return name_; }
+  explicit InterpCompiler(bool runs)
+      : plain_(generic_target(false)), strict_(generic_target(true)), runs_(runs) {}
   const Target& target(const CompileOptions& how) const override {
     return how.strict ? strict_ : plain_;
   }
-  std::shared_ptr<Memory> allocate(int64_t bytes) override { return allocator_.allocate(bytes); }
-  std::shared_ptr<Program> compile(LoweredKernel kernel) override {
-    return std::make_shared<InterpProgram>(std::move(kernel), runs_);
+  Blob compile(LoweredKernel kernel) override {
+    std::string made_for = blob_target(target(kernel.how));
+    return {std::move(kernel), std::move(made_for), {}};
   }
+  std::shared_ptr<Program> load(Blob blob) override {
+    require_target(blob, target(blob.kernel.how));
+    return std::make_shared<InterpProgram>(std::move(blob.kernel), runs_);
+  }
+
+ private:
+  Target plain_, strict_;
+  bool runs_;
+};
+
+class InterpDevice : public DeviceRuntime {
+ public:
+  InterpDevice(std::string name, bool runs)
+      : name_(std::move(name)), allocator_(name_), compiler_(runs), runs_(runs) {}
+  const std::string& name() const override { return name_; }
+  Allocator& allocator() override { return allocator_; }
+  Compiler& compiler() override { return compiler_; }
   Queue& queue() override { return queue_; }
   bool computes() const override { return runs_; }
-  int64_t bytes_in_use() const override { return allocator_.bytes_in_use(); }
-  int64_t bytes_cached() const override { return allocator_.bytes_cached(); }
 
  private:
   std::string name_;
   CachingAllocator allocator_;
-  Target plain_, strict_;
+  InterpCompiler compiler_;
   HostQueue queue_;
   bool runs_;
 };
@@ -127,8 +138,21 @@ void Memory::copy_out(void* to, int64_t offset, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, data() + offset, static_cast<size_t>(bytes));
 }
 
+// By way of the host where it cannot see one of them.
+void copy_bytes(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset, int64_t bytes) {
+  if (std::byte* source = from.data()) return to.copy_in(source + from_offset, to_offset, bytes);
+  if (std::byte* target = to.data()) return from.copy_out(target + to_offset, from_offset, bytes);
+  std::vector<std::byte> between(static_cast<size_t>(bytes));
+  from.copy_out(between.data(), from_offset, bytes);
+  to.copy_in(between.data(), to_offset, bytes);
+}
+
 uint64_t HostQueue::submit(std::span<const Command> commands) {
   for (const Command& c : commands) c.program->run(c.launch);
+  return 0;
+}
+uint64_t HostQueue::submit(const Transfer& t) {
+  copy_bytes(*t.to, t.to_offset, *t.from, t.from_offset, t.bytes);
   return 0;
 }
 

@@ -8,6 +8,7 @@
 
 #include "koine/base/compile_options.hpp"
 #include "koine/lower/pipeline.hpp"
+#include "koine/runtime/blob.hpp"
 #include "koine/target/target.hpp"
 
 namespace koine {
@@ -37,6 +38,20 @@ class Memory {
   int64_t bytes_;
 };
 
+/// Moves bytes from one block to another, on whatever devices they lie.
+void copy_bytes(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset, int64_t bytes);
+
+/// Gives out the memory of a device.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  /// Contents are arbitrary. Throws Error (Memory) naming the size when there is not enough.
+  virtual std::shared_ptr<Memory> allocate(int64_t bytes) = 0;
+  /// Bytes in live blocks, and in blocks kept for reuse.
+  virtual int64_t bytes_in_use() const = 0;
+  virtual int64_t bytes_cached() const = 0;
+};
+
 /// Arguments of one launch: an address a buffer slot, a value a Variable (sorted by name).
 struct Launch {
   std::span<std::byte* const> buffers;
@@ -44,7 +59,7 @@ struct Launch {
   std::span<const int64_t> variables;
 };
 
-/// A compiled kernel.
+/// A compiled kernel, loaded.
 class Program {
  public:
   explicit Program(LoweredKernel kernel) : kernel_(std::move(kernel)) {}
@@ -60,40 +75,63 @@ class Program {
   LoweredKernel kernel_;
 };
 
+/// Makes blobs of kernels, and programs of blobs. Safe from several threads at once.
+class Compiler {
+ public:
+  virtual ~Compiler() = default;
+  /// What it compiles for.
+  virtual const Target& target(const CompileOptions& how) const = 0;
+  virtual Blob compile(LoweredKernel kernel) = 0;
+  /// Throws Error (Device) where the blob was made for another target.
+  virtual std::shared_ptr<Program> load(Blob blob) = 0;
+};
+
 /// One launch that is handed to a queue; what it names lives until the queue has come past it.
 struct Command {
   Program* program;
   Launch launch;
 };
+/// A copy into memory of a queue's device; the same holds for its memory.
+struct Transfer {
+  Memory* to;
+  int64_t to_offset;
+  Memory* from;
+  int64_t from_offset;
+  int64_t bytes;
+};
 
-/// Runs what it is handed in order. Queues of several devices run beside each other.
+/// Runs what it is handed in order. Queues of several devices run beside each other, but for what
+/// `follow` says. The number of a submission is an event: that all up to it has run.
 class Queue {
  public:
   virtual ~Queue() = default;
-  /// Gives the number to wait for. A failure surfaces here or in `wait`.
+  /// Gives its number. A failure surfaces here or in `wait`.
   virtual uint64_t submit(std::span<const Command> commands) = 0;
+  virtual uint64_t submit(const Transfer& transfer) = 0;
+  /// What is submitted from now on runs after this event of another queue. False where the two
+  /// cannot see to it: then the host waits for the event before it submits.
+  virtual bool follow(Queue& other, uint64_t submission) = 0;
+  virtual bool has_run(uint64_t submission) = 0;
   virtual void wait(uint64_t submission) = 0;
 };
 
-/// A queue that has run all commands when `submit` returns.
+/// A queue that has run all it is handed when `submit` returns.
 class HostQueue : public Queue {
  public:
   uint64_t submit(std::span<const Command> commands) override;
+  uint64_t submit(const Transfer& transfer) override;
+  bool follow(Queue& other, uint64_t submission) override { return other.has_run(submission); }
+  bool has_run(uint64_t) override { return true; }
   void wait(uint64_t) override {}
 };
 
-/// An allocator, a compiler, and a queue for the programs: what the engine needs of a device.
+/// An allocator, a compiler, programs, and a queue for them: what the engine needs of a device.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
   virtual const std::string& name() const = 0;
-  /// What it is to be compiled for.
-  virtual const Target& target(const CompileOptions& how) const = 0;
-  const Target& target() const { return target(compile_options()); }
-  /// Contents are arbitrary. Throws Error (Memory) naming the size when there is not enough.
-  virtual std::shared_ptr<Memory> allocate(int64_t bytes) = 0;
-  /// Safe from several threads at once.
-  virtual std::shared_ptr<Program> compile(LoweredKernel kernel) = 0;
+  virtual Allocator& allocator() = 0;
+  virtual Compiler& compiler() = 0;
   virtual Queue& queue() = 0;
   /// False for a device whose kernels do nothing: memory then holds no results.
   virtual bool computes() const { return true; }
@@ -102,9 +140,13 @@ class DeviceRuntime {
   virtual std::optional<size_t> rank() const { return {}; }
   /// Whether memory holds what was computed.
   bool has_results() const { return computes() || rank(); }
-  /// Bytes in live blocks, and in blocks kept for reuse.
-  virtual int64_t bytes_in_use() const = 0;
-  virtual int64_t bytes_cached() const = 0;
+
+  const Target& target(const CompileOptions& how) { return compiler().target(how); }
+  const Target& target() { return target(compile_options()); }
+  std::shared_ptr<Memory> allocate(int64_t bytes) { return allocator().allocate(bytes); }
+  std::shared_ptr<Program> compile(LoweredKernel kernel) {
+    return compiler().load(compiler().compile(std::move(kernel)));
+  }
 };
 
 /// Numbers of devices are below this.

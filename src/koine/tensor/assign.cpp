@@ -13,7 +13,7 @@
 namespace koine {
 namespace {
 
-// The movement ops of a view, from the view down to the placeholder of its base.
+// The movement ops of a view, from the view down to its base.
 std::vector<UOp> chain_of(const UOp& view) {
   std::vector<UOp> out;
   for (UOp u = view; !u.is(Op::Param); u = u.src(0)) out.push_back(u);
@@ -93,47 +93,72 @@ Tensor& Tensor::assign(const Tensor& value) {
     return *this;
   }
   require_single_places(i.view);
-  History::settle_computed(i.storage);
   write_through(v);
-  if (i.storage->simple_writes >= most_simple_writes && !is_tracing()) {
-    Tensor base;
-    base.impl_ = std::make_shared<Impl>();
-    base.impl_->storage = i.storage;
-    History::compute({base}, History::Graphs::Keep);
-  }
   return *this;
 }
 
 // Recorded as the next state of a copy of the value. Whether that is really copied is decided when
 // it runs (engine/updates): who still names the old state keeps it (amendment C29).
-void Tensor::write_through(const UOp& value) const {
+void Tensor::History::write(const std::shared_ptr<Storage>& storage, const UOp& target,
+                            const UOp& value) {
   using Chain = Storage::Chain;
-  const Impl& i = self();
-  Storage& s = *i.storage;
+  settle_computed(storage);
+  Storage& s = *storage;
   auto base = [&] {
     const std::lock_guard lock(s.mutex);
     return s.current;
   };
   // A leaf stays one: what it is assigned has no gradient.
-  const bool kept =
-      !s.requires_grad && is_float(value.dtype()) && History::reaches_leaf({base(), value});
-  const std::lock_guard lock(s.mutex);
+  const bool kept = !s.requires_grad && is_float(value.dtype()) && reaches_leaf({base(), value});
+  std::unique_lock lock(s.mutex);
   const bool longer =
       s.chain != Chain::None && (s.chain == Chain::Kept || !kept) && !realized_buffer(s.current);
   // A gradient may read the old state: a copy of a copy is never written in place.
   const UOp memory =
       longer ? s.current : private_copy(kept ? koine::contiguous(s.current) : s.current);
-  const UOp view = substitute(i.view, {{tensor::placeholder(memory), memory}});
+  const UOp view = substitute(target, {{view_base(memory), memory}});
   const UOp next = after(memory, {store(view, s.requires_grad ? koine::detach(value) : value)});
   const Chain chain = longer ? s.chain : kept ? Chain::Kept : Chain::Plain;
   const UOp before = s.before;
   const bool simple =
       chain == Chain::Plain && (!longer || s.simple_writes >= 0) && is_simple(value, memory);
   const int simple_writes = simple ? (longer ? s.simple_writes : 0) + 1 : -1;
-  History::replace(i.storage, next);
+  replace(storage, next);
   s.before = before;  // or what the chain stands on
   s.chain = chain;
   s.simple_writes = simple_writes;
+  lock.unlock();
+  if (simple_writes < most_simple_writes || is_tracing()) return;
+  Tensor written;
+  written.impl_ = std::make_shared<Impl>();
+  written.impl_->storage = storage;
+  compute({written}, Graphs::Keep);
+}
+
+void Tensor::write_through(const UOp& value) const {
+  History::write(self().storage, self().view, value);
+}
+
+// A leaf's gradient, a transform and several devices take what is written as a value of its own.
+bool Tensor::History::write_at(const Tensor& target, const Tensor& places, const Tensor& values) {
+  const Impl& i = target.self();
+  settle_computed(i.storage);
+  const UOp now = target.uop(), at = places.uop();
+  UOp v = values.uop();
+  if (v.dtype() != now.dtype()) v = koine::cast(v, now.dtype());
+  auto beside = [&](const UOp& u) {
+    return !u.device() ||
+           (u.device().count() == 1 && (!now.device() || u.device() == now.device()));
+  };
+  const bool known = now.has_concrete_shape() && at.has_concrete_shape();
+  if (is_tracing() || i.storage->requires_grad || !beside(now) || !beside(at) || !beside(v) ||
+      !known || at.numel() == 0 || now.numel() == 0 ||
+      (is_float(now.dtype()) && reaches_leaf({now, v})))
+    return false;
+  const UOp view = i.view ? i.view : view_base(now);
+  require_single_places(view);
+  write(i.storage, koine::index(koine::reshape(view, shape_of({now.numel()})), {at}), v);
+  return true;
 }
 
 void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Tensor>& values,
@@ -156,6 +181,12 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
     also_values.push_back(storages.back()->current);
   }
   requests.insert(requests.end(), also_values.begin(), also_values.end());
+  // The targets get other values: nothing leads to them any more.
+  std::unordered_set<const Storage*> assigned;
+  for (const Tensor& t : targets) assigned.insert(t.self().storage.get());
+  History::Storages leaves = History::leaves();
+  std::erase_if(leaves, [&](const auto& leaf) { return assigned.contains(leaf.get()); });
+  const History::Leading leading(also_values, leaves);
   const std::vector<UOp> buffers = koine::realize(requests);
   for (size_t k = 0; k < targets.size(); ++k) {
     const auto& storage = targets[k].self().storage;
@@ -164,7 +195,7 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
     storage->before = {};
   }
   const auto rest = buffers.begin() + static_cast<std::ptrdiff_t>(targets.size());
-  History::settle(storages, also_values, {rest, buffers.end()}, History::Graphs::Keep);
+  History::settle(storages, also_values, {rest, buffers.end()}, History::Graphs::Keep, leading);
 }
 
 // A view is assigned; else the places that the index names are scattered into (the last value for
@@ -189,6 +220,7 @@ void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
         arange(0 - numel(), 0, 1, DType::Int64).reshape(shape()).indexed("setitem", items) +
         Tensor(numel());
     const Tensor values = fitting.expand(places.shape());
+    if (History::write_at(*this, places.flatten(), values.flatten())) return;
     assign(flatten().scatter(0, places.flatten(), values.flatten()).reshape(shape()));
   });
 }

@@ -14,8 +14,6 @@ namespace koine {
 
 namespace tensor {
 
-UOp placeholder(const UOp& base) { return argument_param(-2, base); }
-
 std::string text_of(const Shape& shape) {
   std::string out = "(";
   for (size_t i = 0; i < shape.size(); ++i) out += fmt::format("{}{}", i ? ", " : "", shape[i]);
@@ -93,7 +91,7 @@ UOp Tensor::uop() const {
   const UOp& base = i.storage->current;
   if (!i.view) return base;
   if (i.seen) return i.seen;
-  UOp value = substitute(i.view, {{tensor::placeholder(base), base}});
+  UOp value = substitute(i.view, {{view_base(base), base}});
   if (base.is(Op::Buffer)) {  // what is held of a value that is to be written over costs a copy
     i.seen = value;
     i.storage->seen.insert(&i);

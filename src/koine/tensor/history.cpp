@@ -33,39 +33,13 @@ GradientRegistry& gradient_registry() {
 // A gradient passes through floats and through calls.
 bool may_pass(const UOp& u) { return is_float(u.dtype()) || u.dtype() == DType::Void; }
 
-bool is_marked_leaf(const UOp& u) { return u.is(Op::Detach) && u.tag() != 0; }
-
-// The nodes that a gradient may be asked through, in order.
-NodeList passable(const UOp& root) {
-  return toposort(root, [](const UOp& u) {
-    return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || is_marked_leaf(u));
-  });
+// Whether a gradient may be asked through a node.
+bool is_passable(const UOp& u) {
+  return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || u.is(Mark::Leaf));
 }
 
-// Which nodes of a graph lead to leaves.
-class Reaching {
- public:
-  Reaching() = default;
-  Reaching(UOp root, const std::unordered_set<UOp>& leaves) : root_(std::move(root)) {
-    for (const UOp& u : passable(root_)) {
-      bool leads = leaves.contains(u);
-      for (const UOp& s : u.src()) leads = leads || contains(s);
-      leads_.set(u.node(), leads);
-      any_ = any_ || leads;
-    }
-  }
-
-  bool contains(const UOp& u) const {
-    const bool* leads = leads_.find(u.node());
-    return leads != nullptr && *leads;
-  }
-  bool empty() const { return !any_; }
-
- private:
-  UOp root_;
-  NodeMap<bool> leads_;
-  bool any_ = false;
-};
+// Those nodes, in order.
+NodeList passable(const UOp& root) { return toposort(root, is_passable); }
 
 constexpr size_t most_sources = 256;
 
@@ -86,7 +60,7 @@ void add_sources(storage::Past& past, const UOp& graph) {
       return;
     }
     if (is_float(u.dtype())) ids.push_back(u.id());
-    depends = depends || u.is(Op::Buffer) || u.is(Op::Param) || (is_marked_leaf(u) && u != graph);
+    depends = depends || u.is(Op::Buffer) || u.is(Op::Param) || (u.is(Mark::Leaf) && u != graph);
     if (const auto below = storage::past(u)) {
       if (below->too_many) {
         past.too_many = true;
@@ -121,26 +95,104 @@ void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
   });
 }
 
-// Of graphs that are kept for their leaves: the parts that lead to none become the memory they were
-// computed into. A running sum of losses does not hold on to all the steps before.
-std::vector<UOp> without_old_parts(const std::vector<UOp>& graphs, const Reaching& reach) {
-  if (graphs.empty() || reach.empty()) return graphs;
-  Substitution known;
-  const UOp all = sink(graphs);
-  toposort(all, [&](const UOp& u) {
-    if (reach.contains(u) || u.is(Op::Buffer) || u == all) return true;
-    const UOp buffer = realized_buffer(u);
-    if (!buffer) return true;
-    known.emplace(u, buffer);
-    if (!storage::past(buffer)) note_graph(buffer, {u});
-    return false;
-  });
-  if (known.empty()) return graphs;
-  const UOp out = substitute(all, known);
-  return {out.src().begin(), out.src().end()};
+}  // namespace
+
+// --- what leads to leaves ------------------------------------------------------------------------
+
+Tensor::History::Leading::Leading(const std::vector<UOp>& values, const Storages& leaves) {
+  for (const auto& s : leaves) {
+    const std::lock_guard lock(s->mutex);
+    leaves_.add(s->current.node());
+  }
+  if (leaves_.size() == 0) return;
+  std::vector<const Node*> beside;
+  for (const UOp& value : values) follow(value, beside);
+  find_parts(values, std::move(beside));
 }
 
-}  // namespace
+// A node leads where a source does. What a leading node reads that does not goes to `beside`.
+void Tensor::History::Leading::follow(const UOp& root, std::vector<const Node*>& beside) {
+  struct Open {
+    const Node* node;
+    std::span<const UOp> rest;
+    size_t beside;  // how many there were before its sources
+    bool leads;
+  };
+  constexpr OpMask of_leaves = mask_of(Op::Buffer) | mask_of(Op::Detach);
+  std::vector<Open> stack;
+  std::vector<const Node*> plain;  // sources of what is open that do not lead
+  auto meet = [&](const UOp& u) {
+    if ((u.node()->ops_below & of_leaves) == 0) return;
+    const State* known = states_.find(u.node());
+    if (known == nullptr && is_passable(u)) {
+      const bool leaf = (u.is(Op::Buffer) || u.is(Op::Detach)) && leaves_.contains(u.node());
+      stack.push_back({u.node(), sources_outside_body(u), plain.size(), leaf});
+    } else if (!stack.empty() && known != nullptr && *known == State::Leads) {
+      stack.back().leads = true;
+    } else if (!stack.empty()) {
+      plain.push_back(u.node());
+    }
+  };
+  meet(root);
+  while (!stack.empty()) {
+    Open& top = stack.back();
+    if (!top.rest.empty()) {
+      const UOp& source = top.rest.front();
+      top.rest = top.rest.subspan(1);
+      meet(source);
+      continue;
+    }
+    const Open done = top;
+    stack.pop_back();
+    states_.set(done.node, done.leads ? State::Leads : State::Plain);
+    if (done.leads)
+      beside.insert(beside.end(), plain.begin() + static_cast<std::ptrdiff_t>(done.beside),
+                    plain.end());
+    plain.resize(done.beside);
+    if (stack.empty()) return;
+    if (done.leads)
+      stack.back().leads = true;
+    else
+      plain.push_back(done.node);
+  }
+}
+
+// What is, or may be once the values are computed, in memory.
+void Tensor::History::Leading::find_parts(const std::vector<UOp>& values,
+                                          std::vector<const Node*> pending) {
+  NodeNumbers requested;
+  for (const UOp& value : values) requested.add(value.node());
+  const bool any = std::any_of(values.begin(), values.end(), has_effects);  // see engine/updates
+  while (!pending.empty()) {
+    const Borrowed borrowed(pending.back());
+    const UOp& u = borrowed;
+    pending.pop_back();
+    if (u.is(Op::Buffer) || (u.node()->ops_below & mask_of(Op::Buffer)) == 0) continue;
+    State& state = states_[u.node()];
+    if (state == State::Leads || state == State::Seen) continue;
+    state = State::Seen;
+    if (any || is_watched(u) || requested.contains(u.node())) parts_.push_back(u.node());
+    for (const UOp& s : sources_outside_body(u)) pending.push_back(s.node());
+  }
+}
+
+bool Tensor::History::Leading::contains(const UOp& u) const {
+  const State* state = states_.find(u.node());
+  return state != nullptr && *state == State::Leads;
+}
+
+std::vector<UOp> Tensor::History::Leading::without_old_parts(const std::vector<UOp>& graphs) const {
+  Substitution known;
+  for (const Node* n : parts_) {
+    const UOp u = UOp::share(n), buffer = realized_buffer(u);
+    if (!buffer) continue;
+    known.emplace(u, buffer);
+    if (!storage::past(buffer)) note_graph(buffer, {u});
+  }
+  if (graphs.empty() || known.empty()) return graphs;
+  const UOp out = substitute(sink(graphs), known);
+  return {out.src().begin(), out.src().end()};
+}
 
 // --- leaves --------------------------------------------------------------------------------------
 
@@ -148,8 +200,7 @@ Tensor::History::Storages Tensor::History::leaves() {
   Storages out;
   const std::lock_guard lock(gradient_registry().mutex);
   for (const auto& weak : gradient_registry().storages)
-    if (auto s = std::static_pointer_cast<Storage>(weak.lock());
-        s && s->requires_grad && std::find(out.begin(), out.end(), s) == out.end())
+    if (auto s = std::static_pointer_cast<Storage>(weak.lock()); s && s->requires_grad)
       out.push_back(std::move(s));
   return out;
 }
@@ -157,12 +208,15 @@ Tensor::History::Storages Tensor::History::leaves() {
 void Tensor::History::add_leaf(const std::shared_ptr<Storage>& storage) {
   const std::lock_guard lock(gradient_registry().mutex);
   auto& list = gradient_registry().storages;
-  std::erase_if(list, [](const std::weak_ptr<void>& w) { return w.expired(); });
+  std::erase_if(list, [&](const std::weak_ptr<void>& w) {
+    const auto known = w.lock();
+    return !known || known == storage;
+  });
   list.push_back(storage);
 }
 
 UOp Tensor::History::leaf_of(const UOp& value) {
-  return UOp::make(Op::Detach, {value}, {}, fresh_slot() + 1);
+  return UOp::make(Op::Detach, {value}, MarkArg{Mark::Leaf, fresh_slot()});
 }
 
 void Tensor::History::own_memory(const std::shared_ptr<Storage>& storage) {
@@ -181,12 +235,9 @@ void Tensor::History::own_memory(const std::shared_ptr<Storage>& storage) {
 }
 
 bool Tensor::History::reaches_leaf(const std::vector<UOp>& values) {
-  std::unordered_set<UOp> nodes;
-  for (const auto& s : leaves()) {
-    const std::lock_guard lock(s->mutex);
-    nodes.insert(s->current);
-  }
-  return !nodes.empty() && !Reaching(sink(values), nodes).empty();
+  const Leading leading(values, leaves());
+  return std::any_of(values.begin(), values.end(),
+                     [&](const UOp& value) { return leading.contains(value); });
 }
 
 // --- computing -----------------------------------------------------------------------------------
@@ -228,7 +279,8 @@ void Tensor::History::settle_computed(const std::shared_ptr<Storage>& storage) {
     value = storage->current;
   }
   if (value.is(Op::Buffer)) return;
-  if (const UOp buffer = realized_buffer(value)) settle({storage}, {value}, {buffer}, Graphs::Drop);
+  if (const UOp buffer = realized_buffer(value))
+    settle({storage}, {value}, {buffer}, Graphs::Drop, Leading({value}, leaves()));
 }
 
 void Tensor::History::forget(const UOp& buffer, const std::vector<UOp>& graphs) {
@@ -236,20 +288,15 @@ void Tensor::History::forget(const UOp& buffer, const std::vector<UOp>& graphs) 
 }
 
 void Tensor::History::settle(const Storages& storages, const std::vector<UOp>& values,
-                             const std::vector<UOp>& buffers, Graphs graphs) {
-  std::unordered_set<UOp> nodes;
-  for (const auto& s : leaves()) {
-    const std::lock_guard lock(s->mutex);
-    nodes.insert(s->current);
-  }
-  const Reaching reach = nodes.empty() ? Reaching() : Reaching(sink(values), nodes);
-  std::vector<UOp> lead;  // to leaves, as long as there is one
+                             const std::vector<UOp>& buffers, Graphs graphs,
+                             const Leading& leading) {
+  std::vector<UOp> lead;
   for (const UOp& value : values)
-    if (reach.contains(value)) lead.push_back(value);
-  const std::vector<UOp> kept = without_old_parts(lead, reach);
+    if (leading.contains(value)) lead.push_back(value);
+  const std::vector<UOp> kept = leading.without_old_parts(lead);
   size_t next = 0;
   for (size_t i = 0; i < storages.size(); ++i) {
-    const UOp graph = reach.contains(values[i]) ? kept[next++] : UOp();
+    const UOp graph = leading.contains(values[i]) ? kept[next++] : UOp();
     Storage& s = *storages[i];
     const std::lock_guard lock(s.mutex);
     if (!(s.current == values[i])) continue;
@@ -287,7 +334,8 @@ void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs)
   if (is_tracing())
     require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
   try {
-    settle(storages, values, koine::realize(values), graphs);
+    const Leading leading(values, leaves());  // before kernels push the nodes out of the caches
+    settle(storages, values, koine::realize(values), graphs, leading);
   } catch (...) {
     auto fails = [&](const UOp& value) {
       if (values.size() == 1) return true;
@@ -340,8 +388,7 @@ std::vector<UOp> Tensor::History::nodes_of(const Tensor& target, std::span<const
     former = i.storage->computed_from;
   }
   for (const UOp& u : order)
-    if (u.id() == former)
-      out.push_back(i.view ? substitute(i.view, {{tensor::placeholder(u), u}}) : u);
+    if (u.id() == former) out.push_back(i.view ? substitute(i.view, {{view_base(u), u}}) : u);
   return out;
 }
 
@@ -509,6 +556,22 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
     out.push_back(sums[i] ? Tensor(sums[i]) : zeros(targets[i].shape(), targets[i].dtype()));
   }
   return out;
+}
+
+int64_t Tensor::history_bytes() const {
+  auto memory_below = [](const UOp& u) { return u.is(Op::Buffer) ? u : realized_buffer(u); };
+  UOp own = uop();
+  while (is_view(own.op())) own = UOp(own.src(0));
+  std::unordered_set<UOp> counted;
+  if (const UOp memory = memory_below(own)) counted.insert(memory);
+  int64_t bytes = 0;
+  const UOp root = History::with_graphs(own, {});
+  for (const UOp& u : toposort(root)) {
+    const UOp memory = memory_below(u);
+    if (!memory || !counted.insert(memory).second) continue;
+    if (const auto held = memory_of(memory)) bytes += held->bytes();
+  }
+  return bytes;
 }
 
 Tensor& Tensor::requires_grad(bool on) {

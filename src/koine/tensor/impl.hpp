@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/node_map.hpp"
 #include "koine/tensor/tensor.hpp"
 
 namespace koine {
@@ -34,7 +35,7 @@ struct Tensor::Storage {
 /// A handle's target: a storage and a view of it.
 struct Tensor::Impl {
   std::shared_ptr<Storage> storage;
-  UOp view;          ///< movement over `placeholder(current)`; null: the base itself
+  UOp view;          ///< movement over `view_base(current)`; null: the base itself
   UOp literal;       ///< of a C++ literal, which takes the dtype of what it meets: all its digits
   mutable UOp seen;  ///< the view of the current value, where that is memory; null: not asked for
 
@@ -56,9 +57,35 @@ struct Tensor::History {
   /// Computes tensors. After a failure each keeps the value it had before the assignments that
   /// cannot be computed.
   static void compute(const std::vector<Tensor>& tensors, Graphs graphs);
+  /// Stores a value into a view, or at places, over `placeholder` of a storage's value.
+  static void write(const std::shared_ptr<Storage>& storage, const UOp& target, const UOp& value);
+  /// Stores values at places along all elements of a tensor, counted row-major; the last one for a
+  /// place stays. False where that is not possible, and nothing is stored: the tensor is written as
+  /// a value of its own.
+  static bool write_at(const Tensor& target, const Tensor& places, const Tensor& values);
+  /// What of the graphs of values leads to leaves, and what beside it may become memory: found in
+  /// one walk. The values must stay.
+  class Leading {
+   public:
+    Leading(const std::vector<UOp>& values, const Storages& leaves);
+    bool contains(const UOp& u) const;
+    /// Of graphs that are kept for their leaves: the parts that lead to none become the memory they
+    /// were computed into. A running sum of losses does not hold on to all the steps before.
+    std::vector<UOp> without_old_parts(const std::vector<UOp>& graphs) const;
+
+   private:
+    enum class State : uint8_t { New, Plain, Leads, Seen };
+    void follow(const UOp& root, std::vector<const Node*>& beside);
+    void find_parts(const std::vector<UOp>& values, std::vector<const Node*> pending);
+
+    NodeNumbers leaves_;
+    NodeMap<State> states_;
+    std::vector<const Node*> parts_;
+  };
+
   /// Puts computed `buffers` in the place of `values`, where these are still current.
   static void settle(const Storages& storages, const std::vector<UOp>& values,
-                     const std::vector<UOp>& buffers, Graphs graphs);
+                     const std::vector<UOp>& buffers, Graphs graphs, const Leading& leading);
   /// A storage gets another value; the caller holds its mutex.
   static void replace(const std::shared_ptr<Storage>& storage, UOp value);
   /// The same for what is no assignment: nobody can tell it from the old value.
@@ -91,8 +118,6 @@ struct Tensor::History {
 
 namespace tensor {
 
-/// Stands for the base of a view.
-UOp placeholder(const UOp& base);
 std::string text_of(const Shape& shape);
 /// Elements of a shape; null where a size may be negative or the product may leave 63 bits.
 std::optional<Size> count_of(const Shape& shape);

@@ -8,14 +8,14 @@
 
 namespace koine {
 
-// A view of the same storage: `move` is applied to the placeholder of the base (or to the view so
+// A view of the same storage: `move` is applied to the base as a Param (or to the view so
 // far). Invalid arguments throw here, in the user's line.
 template <class F>
 Tensor Tensor::moved(F&& move) const {
   const Impl& i = self();
   auto view = std::make_shared<Impl>();
   view->storage = i.storage;
-  view->view = move(i.view ? i.view : tensor::placeholder(uop()));
+  view->view = move(i.view ? i.view : view_base(uop()));
   return Tensor(std::move(view));
 }
 

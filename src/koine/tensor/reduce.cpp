@@ -4,6 +4,8 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
+#include "koine/tensor/recurrence.hpp"
+#include "koine/transform/custom_rule.hpp"
 
 namespace koine {
 
@@ -165,12 +167,55 @@ Tensor running(Op op, const Tensor& x, int64_t a) {
       .flip({a});
 }
 
+// The derivatives of running products: of p[j], x[j] p'[j - 1] + p[j - 1] x'[j].
+const std::string& product_rule() {
+  using Given = CustomRule::Given;
+  static const std::string& name = *new std::string(register_custom_rule(
+      "cumprod",
+      {.vjp =
+           [](const Given& of) {
+             const Tensor x(of.arguments[0]), before = tensor::shifted(Tensor(of.results[0]), 1);
+             return std::vector<UOp>{
+                 (tensor::recurrence_back(x, Tensor(of.moved[0])) * before).uop()};
+           },
+       .jvp =
+           [](const Given& of) {
+             const Tensor x(of.arguments[0]), before = tensor::shifted(Tensor(of.results[0]), 1);
+             return std::vector<UOp>{tensor::recurrence(x, Tensor(of.moved[0]) * before).uop()};
+           },
+       .rows = true}));
+  return name;
+}
+
+// Of fewer elements each has its own product of all others: that costs less than kernels.
+constexpr int64_t fewest_of_a_recurrence = 32;
+
+// A running product along an axis, whose derivatives take one step an element.
+Tensor running_product(const Tensor& x, int64_t a) {
+  const Shape shape = x.shape();
+  const bool known =
+      std::all_of(shape.begin(), shape.end(), [](const Size& s) { return s.is_number(); });
+  if (!known || !is_float(x.dtype()) ||
+      int64_t{shape[static_cast<size_t>(a)]} < fewest_of_a_recurrence ||
+      x.uop().device().count() > 1)
+    return running(Op::Mul, x, a);
+  Ints order;
+  for (int64_t k = 0; k < x.ndim(); ++k) order.push_back(k);
+  std::swap(order[static_cast<size_t>(a)], order.back());
+  const UOp rows = permute(x.uop(), order);
+  const UOp product = running(Op::Mul, Tensor(argument_param(0, rows)), x.ndim() - 1).uop();
+  const UOp call =
+      custom_function(tuple(std::vector<UOp>{product}), std::vector<UOp>{rows}, product_rule());
+  return Tensor(permute(get_tuple(call, 0), order));
+}
+
 // The same in the dtype that a sum or product of these elements has.
 Tensor accumulating(Op op, const Tensor& x, int64_t axis) {
   const DType d = x.dtype();
   if (is_small_float(d)) return accumulating(op, x.cast(DType::Float32), axis).cast(d);
   if (const DType wide = accumulated(d); wide != d) return accumulating(op, x.cast(wide), axis);
-  return x.ndim() == 0 || x.numel() == 0 ? x : running(op, x, axis);
+  if (x.ndim() == 0 || x.numel() == 0) return x;
+  return op == Op::Mul ? running_product(x, axis) : running(op, x, axis);
 }
 
 }  // namespace

@@ -180,6 +180,10 @@ class Tensor {
   /// how it was computed for as long as its tensor lives; a gradient through what realize() made
   /// data is an Error, unless the target requires one.
   std::vector<Tensor> gradient(const std::vector<Tensor>& targets) const;
+  /// Bytes in memory of other values that this one holds on to, with what others hold as well: of
+  /// those that it is computed from, while it is lazy or a gradient may be asked through it. 0 once
+  /// it is data, as after realize() of what depends on no tensor that requires a gradient.
+  int64_t history_bytes() const;
 
   // --- movement -------------------------------------------------------------------------------
   Tensor reshape(const Shape& shape) const;  ///< one size may be -1

@@ -49,7 +49,7 @@ struct Program {
     return argument_param(static_cast<int64_t>(arguments.size()) - 1, argument, beside);
   }
   std::vector<UOp> called(const std::vector<UOp>& values) const {
-    const UOp call = function_of_used(values, arguments, Resolve::Substitute);
+    const UOp call = function_of_used(values, arguments);
     std::vector<UOp> out;
     for (size_t k = 0; k < values.size(); ++k)
       out.push_back(get_tuple(call, static_cast<int64_t>(k)));
@@ -384,4 +384,51 @@ Tensors with_rule(const std::string& rule, const Function& f, const Tensors& inp
   return out;
 }
 
+// --- computed again ------------------------------------------------------------------------------
+
+Tensors computed_again(const Keep& keep, const Function& f, const Tensors& inputs, Where where) {
+  const UOp call =
+      make_function([&](const std::vector<UOp>& params) { return uops(f(tensors(params))); },
+                    uops(inputs), Resolve::Substitute, where);
+  const UOp made =
+      keep.all() ? call
+                 : function(call.src(0), call.src().subspan(1), Arg(checkpoint_kind(keep.kept())));
+  Tensors out;
+  for (size_t k = 0; k < call.src(0).src().size(); ++k)
+    out.emplace_back(get_tuple(made, static_cast<int64_t>(k)));
+  return out;
+}
+
 }  // namespace koine::transforms
+
+namespace koine {
+
+Keep Keep::names(std::vector<std::string> names) {
+  Keep out;
+  out.kept_.names = std::move(names);
+  (void)checkpoint_kind(out.kept_);  // refuses what is no name
+  return out;
+}
+Keep Keep::products() {
+  Keep out;
+  out.kept_.products = true;
+  return out;
+}
+Keep Keep::everything() {
+  Keep out;
+  out.all_ = true;
+  return out;
+}
+Keep Keep::operator|(const Keep& other) const {
+  Keep out = *this;
+  out.all_ = all_ || other.all_;
+  out.kept_.products = kept_.products || other.kept_.products;
+  out.kept_.names.insert(out.kept_.names.end(), other.kept_.names.begin(), other.kept_.names.end());
+  return out;
+}
+
+Tensor save_as(const std::string& name, const Tensor& value) {
+  return Tensor(named_value(value.uop(), name));
+}
+
+}  // namespace koine

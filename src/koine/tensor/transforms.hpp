@@ -7,6 +7,7 @@
 
 #include "koine/tensor/custom.hpp"
 #include "koine/tensor/function.hpp"
+#include "koine/transform/checkpoint.hpp"
 
 // Functions of tensors from functions of tensors: many examples at once, derivatives in both
 // directions. Each calls the function once, on placeholders, and puts what it makes into the graph
@@ -27,6 +28,28 @@ struct MappedAxes {
 /// What a rule of forward mode is made of; `tangents` are those of its arguments.
 struct CallTangent {
   std::vector<Tensor> arguments, results, tangents;
+};
+
+/// What a checkpointed function keeps for its gradient beside its arguments; the rest is computed
+/// again. What several say is joined by `|`.
+class Keep {
+ public:
+  /// Its arguments alone.
+  static Keep nothing() { return {}; }
+  /// The values that `save_as` gives these names.
+  static Keep names(std::vector<std::string> names);
+  /// Sums of products: results of matmul, linear, conv2d and einsum.
+  static Keep products();
+  /// What is kept without a checkpoint.
+  static Keep everything();
+  Keep operator|(const Keep& other) const;
+
+  bool all() const { return all_; }
+  const Kept& kept() const { return kept_; }
+
+ private:
+  bool all_ = false;
+  Kept kept_;
 };
 
 /// What the templates below are made of: functions of flat lists of tensors.
@@ -60,6 +83,9 @@ std::string known_vjp(const std::string& name, std::function<Tensors(const CallG
 std::string known_jvp(const std::string& name, std::function<Tensors(const CallTangent&)> rule);
 /// f as a Function whose derivative is the rule of that name.
 Tensors with_rule(const std::string& rule, const Function& f, const Tensors& inputs, Where where);
+
+/// f as a Function that reverse mode computes again.
+Tensors computed_again(const Keep& keep, const Function& f, const Tensors& inputs, Where where);
 
 /// A call of a function on what holds tensors, as one on a list of them.
 template <class F, class... Arguments>
@@ -298,6 +324,26 @@ auto custom_jvp(const std::string& name, F f,
         return call.result(transforms::with_rule(known, call.function(), call.inputs(), where));
       };
 }
+
+/// f, which its gradient computes again from its arguments instead of keeping what it computed: a
+/// program holds less at a time, for one more forward computation. Values are the same, random
+/// numbers too. The second computation begins when the gradient comes by.
+///
+///     Tensor y = x;
+///     for (const Block& block : blocks) y = checkpoint(block)(y);
+///
+/// What f uses from outside counts as arguments. `keep` says what is not computed again;
+/// checkpoints in f have their own.
+template <class F>
+auto checkpoint(F f, Keep keep = {}, std::source_location where = std::source_location::current()) {
+  return [=](const auto&... arguments) {
+    transforms::FlatCall call(f, arguments...);
+    return call.result(transforms::computed_again(keep, call.function(), call.inputs(), where));
+  };
+}
+/// The value, which `checkpoint(f, Keep::names({name}))` keeps. Throws Error (Value) for a name
+/// that is empty or holds a comma.
+Tensor save_as(const std::string& name, const Tensor& value);
 
 /// The value, as a constant to all derivatives.
 inline Tensor stop_gradient(const Tensor& x) { return x.detach(); }

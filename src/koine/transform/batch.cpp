@@ -158,6 +158,13 @@ UOp replicated_batch(const ForwardStep& s) {
 UOp same_batch(const ForwardStep& s) { return with_source(s.node, 0, s.carried[0]); }
 UOp bitcast_batch(const ForwardStep& s) { return bitcast(s.carried[0], s.node.dtype()); }
 
+UOp fence_batch(const ForwardStep& s) {
+  std::vector<UOp> sources;
+  for (size_t k = 0; k < s.carried.size(); ++k)
+    sources.push_back(s.carried[k] ? s.carried[k] : s.node.src(k));
+  return with_sources(s.node, sources);
+}
+
 UOp assume_batch(const ForwardStep& s) {
   KOINE_REQUIRE(s.carried[0] && !s.carried[1] && !s.carried[2], Type,
                 "vmap: the limits of positions depend on the values of an example");
@@ -247,6 +254,8 @@ ForwardCell batch_cell(Op op) {
     case Op::ContiguousBackward:
     case Op::Detach:
       return C::by(same_batch);
+    case Op::Fence:
+      return C::by(fence_batch);
     case Op::Assume:
       return C::by(assume_batch);
     case Op::Load:
@@ -262,11 +271,14 @@ ForwardCell batch_cell(Op op) {
       return C::nothing("it has no sources");
     case Op::Function:
     case Op::Call:
+    case Op::Scan:
+    case Op::While:
+    case Op::Switch:
     case Op::Tuple:
     case Op::GetTuple:
       return C::nothing("the driver goes through calls");
     case Op::Group:
-      return C::refused("its Stores have no order: store one after the other");
+      return C::refused(of_groups);
     case Op::Range:
     case Op::End:
     case Op::Sink:

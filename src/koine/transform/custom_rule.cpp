@@ -218,6 +218,8 @@ std::vector<UOp> batched_custom(const UOp& call, const std::vector<UOp>& carried
   std::vector<UOp> outputs = batched(body.src(), inputs, of_inputs, examples);
   for (size_t k = 0; k < outputs.size(); ++k)
     if (!outputs[k]) outputs[k] = for_each_example(body.src(k), examples);
+  if (rule->rows)
+    return results_of_function(custom_function(tuple(outputs), arguments, custom_rule_of(call)));
   // Results and their cotangents differ from example to example; arguments do where `moves` says.
   auto one_of = [moves](const CustomRule::Given& given, bool of_arguments) {
     CustomRule::Given one;

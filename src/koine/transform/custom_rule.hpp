@@ -21,6 +21,9 @@ struct CustomRule {
   std::function<std::vector<UOp>(const Given&)> vjp;
   /// Tangents of the results, one each; null: 0.
   std::function<std::vector<UOp>(const Given&)> jvp;
+  /// Whether the function and the rule are those of each row, a last axis, of their one argument:
+  /// many examples are more rows.
+  bool rows = false;
 };
 
 /// Makes a rule known, for as long as the process lives, and gives the name that its Functions

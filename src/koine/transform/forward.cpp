@@ -7,12 +7,14 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/transform/call_gradient.hpp"
 #include "koine/transform/compose.hpp"
 #include "koine/transform/custom_rule.hpp"
 #include "koine/transform/function.hpp"
+#include "koine/transform/loops.hpp"
 #include "koine/transform/table.hpp"
 
 namespace koine {
@@ -38,7 +40,8 @@ class Forward {
     std::vector<UOp> out;
     for (const UOp& output : root.src()) {
       const UOp& carried = carried_.at(output);
-      out.push_back(carried && batches() ? without_examples(carried, inputs) : carried);
+      out.push_back(carried && batches() ? without_examples(substitute(carried, waiting_), inputs)
+                                         : carried);
     }
     return out;
   }
@@ -70,6 +73,11 @@ class Forward {
                   op_name(u.op()), shape_text(u), cell.words());
     if (cell.rule() == nullptr) return {};
     UOp out = cell.rule()({u, sources, examples_});
+    // What is equal in all examples waits for all of them behind a Fence.
+    if (out && u.is(Op::Fence) && !sources[0]) {
+      waiting_.emplace(u, with_source(out, 0, substitute(u.src(0), waiting_)));
+      return {};
+    }
     // What is invalid counts for nothing: its tangent is 0 (amendment C27).
     if (out && !batches())
       if (const UOp bad = invalid_.of(u)) out = where(bad, like(out, 0), out);
@@ -84,6 +92,8 @@ class Forward {
     const size_t results =
         call.is(Op::Call) ? results_of(call.src(0)).size() : call.src(0).src().size();
     if (none_of(carried)) return std::vector<UOp>(results);
+    if (call.is(Op::Call) && is_loop(call.src(0)))
+      return batches() ? loop_for_examples(call, carried, examples_) : loop_tangents(call, carried);
     if (call.is(Op::Call))
       return batches() ? call_for_examples(call, carried, examples_) : call_tangents(call, carried);
     if (!custom_rule_of(call).empty())
@@ -112,7 +122,7 @@ class Forward {
     for (const UOp& value : out)
       if (value) results.push_back(value);
     if (results.empty()) return out;
-    const UOp made = function_of_used(results, arguments, resolve_of(call));
+    const UOp made = function_of_used(results, arguments, call.arg());
     int64_t k = 0;
     for (UOp& value : out)
       if (value) value = get_tuple(made, k++);
@@ -122,6 +132,7 @@ class Forward {
   UOp examples_;
   std::unordered_map<UOp, UOp> carried_;
   std::unordered_map<UOp, std::vector<UOp>> calls_;
+  Substitution waiting_;  // Fences of what is equal in all examples
   InvalidElements invalid_;
 };
 
@@ -155,7 +166,8 @@ UOp without_examples(const UOp& value, std::span<const UOp> inputs) {
   return zeros.empty() ? value : substitute(value, zeros);
 }
 
-UOp function_of_used(std::span<const UOp> results, std::span<const UOp> arguments, Resolve how) {
+UOp function_of_used(std::span<const UOp> results, std::span<const UOp> arguments,
+                     const Arg& kind) {
   const UOp body = tuple(results);
   Substitution renumbered;
   std::vector<UOp> used;
@@ -165,7 +177,7 @@ UOp function_of_used(std::span<const UOp> results, std::span<const UOp> argument
     renumbered.emplace(param, UOp::make(Op::Param, param.src(), arg));
     used.push_back(arguments[static_cast<size_t>(slot)]);
   }
-  return function(substitute(body, renumbered), used, how);
+  return function(substitute(body, renumbered), used, kind);
 }
 
 }  // namespace koine

@@ -29,7 +29,8 @@ UOp for_each_example(const UOp& value, const UOp& examples);
 UOp without_examples(const UOp& value, std::span<const UOp> inputs);
 
 /// A Function of results that read arguments by Params of their positions; those that none reads
-/// are left out.
-UOp function_of_used(std::span<const UOp> results, std::span<const UOp> arguments, Resolve how);
+/// are left out. `kind`: its arg.
+UOp function_of_used(std::span<const UOp> results, std::span<const UOp> arguments,
+                     const Arg& kind = {});
 
 }  // namespace koine

@@ -11,18 +11,10 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
-#include "koine/ir/tag.hpp"
 #include "koine/ir/validity.hpp"
 
 namespace koine {
 namespace {
-
-// Slots of Params that are being traced; disjoint from argument positions.
-constexpr int64_t first_trace_slot = int64_t{1} << 40;
-int64_t fresh_trace_slot() {
-  static std::atomic<int64_t> next{first_trace_slot};
-  return next.fetch_add(1);
-}
 
 // The innermost function that this thread traces: where it was asked for, null outside of traces,
 // and a number that no other trace has.
@@ -57,7 +49,7 @@ class TraceScope {
 UOp settled(const UOp& graph) {
   PartlyInvalid invalid;
   return transform_graph(graph, [&](const UOp&, const UOp& node) {
-    const bool asks = node.is(Op::Contiguous) && node.tag() == tag::unless_invalid;
+    const bool asks = node.is(Mark::UnlessInvalid);
     const UOp& value = asks ? node.src(0) : node;
     const UOp out = asks && !invalid.contains(value) ? contiguous(value) : value;
     invalid.visit(out);
@@ -66,7 +58,7 @@ UOp settled(const UOp& graph) {
 }
 
 UOp in_memory(const UOp& value) {
-  return UOp::make(Op::Contiguous, {value}, {}, tag::unless_invalid);
+  return UOp::make(Op::Contiguous, {value}, MarkArg{Mark::UnlessInvalid});
 }
 
 // What only repeats elements stays outside of the memory. What is memory stays itself: the body may
@@ -99,8 +91,8 @@ UOp body_of(const UOp& call, int64_t index) {
 // Whether a node stands for something outside of a body that is being traced: memory, a Param of a
 // trace around this one, a leaf with an identity of its own.
 bool is_outside(const UOp& u) {
-  const bool traced = u.is(Op::Param) && u.as<BufferArg>().slot >= first_trace_slot;
-  return traced || u.is(Op::Buffer) || (u.is(Op::Detach) && u.tag() != 0);
+  const bool traced = u.is(Op::Param) && u.as<BufferArg>().kind == ParamKind::Traced;
+  return traced || u.is(Op::Buffer) || u.is(Mark::Leaf);
 }
 
 // Whether a body copies to a device that it names.
@@ -173,7 +165,7 @@ void require_no_trace(std::string_view action) {
 Traced trace_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
                       const std::vector<UOp>& arguments, std::source_location where) {
   std::vector<UOp> inputs;
-  for (const UOp& argument : arguments) inputs.push_back(param_for(fresh_trace_slot(), argument));
+  for (const UOp& argument : arguments) inputs.push_back(traced_param(argument));
   const TraceScope scope(where);
   const UOp body = tuple(trace(inputs));
   // What the body captures becomes arguments after the given ones. A body that copies between

@@ -9,12 +9,16 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/transform/call_gradient.hpp"
+#include "koine/transform/checkpoint.hpp"
 #include "koine/transform/compose.hpp"
 #include "koine/transform/custom_rule.hpp"
+#include "koine/transform/forward.hpp"
 #include "koine/transform/function.hpp"
+#include "koine/transform/loops.hpp"
 #include "koine/transform/table.hpp"
 
 namespace koine {
@@ -26,16 +30,23 @@ UOp placed_as(const UOp& value, const UOp& g, bool target) {
   return both && (target || value.axis()) ? copy_to(g, value.node()->placement) : g;
 }
 
+std::vector<UOp> gradient_keeping(std::span<const UOp> outputs, std::span<const UOp> cotangents,
+                                  std::span<const UOp> targets, const std::optional<Kept>& kept);
+
 // A call is differentiated as a second Function over its arguments and the cotangents of its
-// outputs (row B12).
-Cotangents function_vjp(const UOp& call, const std::vector<UOp>& output_cotangents) {
+// outputs (row B12), and over values that are kept of the first. Without a checkpoint around it all
+// of them are: what both compute is one node.
+Cotangents function_vjp(const UOp& call, const std::vector<UOp>& output_cotangents,
+                        const std::optional<Kept>& around) {
   const UOp& body = call.src(0);
-  std::vector<UOp> params, seeds, outputs, arguments(call.src().begin() + 1, call.src().end());
+  const std::optional<Kept> own = checkpoint_of(call), &kept = own ? own : around;
+  const std::vector<UOp> given(call.src().begin() + 1, call.src().end());
+  std::vector<UOp> params, seeds, outputs, cotangents, arguments = given;
   const std::map<int64_t, UOp> by_slot = params_of(body);
-  for (size_t k = 0; k < arguments.size(); ++k) {
+  for (size_t k = 0; k < given.size(); ++k) {
     const auto it = by_slot.find(static_cast<int64_t>(k));
     params.push_back(it != by_slot.end() ? it->second
-                                         : argument_param(static_cast<int64_t>(k), arguments[k]));
+                                         : argument_param(static_cast<int64_t>(k), given[k]));
   }
   for (size_t i = 0; i < body.src().size(); ++i) {
     if (!output_cotangents[i]) continue;
@@ -43,16 +54,41 @@ Cotangents function_vjp(const UOp& call, const std::vector<UOp>& output_cotangen
     const auto slot = static_cast<int64_t>(arguments.size());
     const UOp& seed = output_cotangents[i];  // on several devices it may lie otherwise
     seeds.push_back(argument_param(slot, seed.device().count() > 1 ? seed : body.src(i)));
-    arguments.push_back(output_cotangents[i]);
+    arguments.push_back(seed);
+    cotangents.push_back(seed);
   }
-  std::vector<UOp> grads = gradient(outputs, seeds, params);
+  std::vector<UOp> grads = gradient_keeping(outputs, seeds, params, kept);
   for (size_t k = 0; k < grads.size(); ++k)
     if (!grads[k]) grads[k] = filled_like(params[k], 0);
-  const UOp second = function(tuple(grads), arguments, resolve_of(call));
+  UOp second = tuple(grads);
+  if (kept) {
+    const std::vector<UOp> values = kept_values(body, *kept);
+    const UOp first = function(tuple(values), given, resolve_of(call));
+    Substitution known;
+    for (size_t k = 0; k < values.size(); ++k) {
+      const UOp value = get_tuple(first, static_cast<int64_t>(k));
+      known.emplace(values[k], argument_param(static_cast<int64_t>(arguments.size()), value));
+      arguments.push_back(value);
+    }
+    second = substitute(second, known);
+  }
+  if (own)
+    for (UOp& argument : arguments)
+      if (std::find(cotangents.begin(), cotangents.end(), argument) == cotangents.end())
+        argument = fenced(argument, cotangents);
+  const UOp made = kept ? function_of_used(second.src(), arguments, call.arg())
+                        : function(second, arguments, resolve_of(call));
   Cotangents out;
-  for (size_t k = 0; k < grads.size(); ++k)
-    out.push_back(get_tuple(second, static_cast<int64_t>(k)));
+  for (size_t k = 0; k < grads.size(); ++k) out.push_back(get_tuple(made, static_cast<int64_t>(k)));
   return out;
+}
+
+Cotangents cotangents_of_call(const UOp& call, const std::vector<UOp>& of_results,
+                              const std::optional<Kept>& kept) {
+  if (call.is(Op::Call))
+    return is_loop(call.src(0)) ? loop_vjp(call, of_results) : call_vjp(call, of_results);
+  return custom_rule_of(call).empty() ? function_vjp(call, of_results, kept)
+                                      : custom_cotangents(call, of_results);
 }
 
 // What is made of constants alone becomes part of the bodies that use it, and is no argument.
@@ -72,10 +108,8 @@ void refuse_constants_of_bodies(const UOp& root, const std::vector<UOp>& targets
   }
 }
 
-}  // namespace
-
-std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cotangents,
-                          std::span<const UOp> targets) {
+std::vector<UOp> gradient_keeping(std::span<const UOp> outputs, std::span<const UOp> cotangents,
+                                  std::span<const UOp> targets, const std::optional<Kept>& kept) {
   const UOp root = without_tuples(sink(outputs));
   // Bodies of Functions are not entered: a call is one node.
   const NodeList order = toposort(root, [](const UOp& u) { return !u.is(Op::Tuple); });
@@ -117,9 +151,7 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
     if (node.is(Op::Function) || node.is(Op::Call)) {
       const auto it = call_cotangents.find(node);
       if (it == call_cotangents.end()) continue;
-      const Cotangents parts = node.is(Op::Call)              ? call_vjp(node, it->second)
-                               : custom_rule_of(node).empty() ? function_vjp(node, it->second)
-                                                              : custom_cotangents(node, it->second);
+      const Cotangents parts = cotangents_of_call(node, it->second, kept);
       for (size_t k = 1; k < node.src().size(); ++k)
         if (parts[k - 1] && leads.contains(node.src(k)) && is_float(node.src(k).dtype()))
           accumulate(node.src(k), parts[k - 1]);
@@ -158,6 +190,13 @@ std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cot
   }
   refuse_constants_of_bodies(root, bare, out);
   return out;
+}
+
+}  // namespace
+
+std::vector<UOp> gradient(std::span<const UOp> outputs, std::span<const UOp> cotangents,
+                          std::span<const UOp> targets) {
+  return gradient_keeping(outputs, cotangents, targets, std::nullopt);
 }
 
 }  // namespace koine

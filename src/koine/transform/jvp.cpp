@@ -120,6 +120,7 @@ ForwardCell jvp_cell(Op op) {
     case Op::Replicated:
     case Op::Contiguous:
     case Op::ContiguousBackward:
+    case Op::Fence:
       return C::by(linear_jvp);
     case Op::Pad:
       return C::by(pad_jvp);
@@ -133,6 +134,8 @@ ForwardCell jvp_cell(Op op) {
       return C::by(store_jvp);
     case Op::Load:
       return C::by(load_jvp);
+    case Op::While:
+      return C::nothing("the driver goes through calls");
     default:
       break;
   }

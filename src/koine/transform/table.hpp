@@ -50,13 +50,35 @@ struct ForwardStep {
 /// all examples have an axis for these before those of the value.
 using ForwardRule = UOp (*)(const ForwardStep& step);
 
+/// What one device of several computes of a node that they hold.
+struct ShardStep {
+  const UOp& node;
+  size_t device;               ///< its number among those of the node
+  std::span<const UOp> parts;  ///< what it has of each source; of one that is elsewhere, all of it
+};
+/// The device's part of the node. Along which axis a node is split is derived when it is made
+/// (ir/placement), which refuses what would cut across the parts.
+using ShardRule = UOp (*)(const ShardStep& step);
+
 using VjpCell = Cell<VjpRule>;
 using ForwardCell = Cell<ForwardRule>;
+using ShardCell = Cell<ShardRule>;
 
 VjpCell vjp_cell(Op op);
 ForwardCell jvp_cell(Op op);
 ForwardCell batch_cell(Op op);
+ShardCell shard_cell(Op op);
 
+/// All that transforms know of an op.
+struct Row {
+  VjpCell vjp;
+  ForwardCell jvp, batch;
+  ShardCell shard;
+};
+inline Row row_of(Op op) { return {vjp_cell(op), jvp_cell(op), batch_cell(op), shard_cell(op)}; }
+
+/// Of effects side by side.
+inline constexpr std::string_view of_groups = "its Stores have no order: store one after the other";
 /// Of an op that no graph of values holds.
 inline constexpr std::string_view of_kernels_alone = "it stands in kernels alone, not among values";
 

@@ -129,7 +129,7 @@ Cotangents reduce_vjp(const UOp& n, const UOp& g) {
   if (arg.op == Op::Max) {
     const UOp hit = eq(x, expand(n, x.shape()));
     const UOp count = reduce(Op::Add, cast(hit, x.dtype()), arg.axes);
-    return {where(hit, fdiv(wide, expand(count, x.shape())), zeros_like(x))};
+    return {where(hit, expand(fdiv(g, count), x.shape()), zeros_like(x))};
   }
   return {mul(wide, product_of_others(x, arg.axes))};
 }
@@ -176,6 +176,7 @@ Cotangents flip_vjp(const UOp& n, const UOp& g) { return {flip(g, n.as<Ints>())}
 Cotangents shrink_vjp(const UOp& n, const UOp& g) {
   return first(n, pad(g, n.src(1), n.src(0).shape(), zeros_like(g)));
 }
+Cotangents fence_vjp(const UOp& n, const UOp& g) { return first(n, g); }
 Cotangents same_vjp(const UOp&, const UOp& g) { return {g}; }
 Cotangents contiguous_backward_vjp(const UOp&, const UOp& g) { return {contiguous(g)}; }
 Cotangents load_vjp(const UOp& n, const UOp& g) {
@@ -242,6 +243,8 @@ VjpCell vjp_cell(Op op) {
       return C::by(stored_vjp);
     case Op::Load:
       return C::by(load_vjp);
+    case Op::Fence:
+      return C::by(fence_vjp);
     case Op::Contiguous:
       return C::by(same_vjp);
     case Op::ContiguousBackward:
@@ -273,11 +276,16 @@ VjpCell vjp_cell(Op op) {
       return C::nothing("bytes have no slope");
     case Op::Function:
     case Op::Call:
+    case Op::Scan:
+    case Op::Switch:
     case Op::Tuple:
     case Op::GetTuple:
       return C::nothing("the driver goes through calls");
+    case Op::While:
+      return C::refused(
+          "a while_loop has no gradient: how often it steps is known when it has ended");
     case Op::Group:
-      return C::refused("its Stores have no order: store one after the other");
+      return C::refused(of_groups);
     case Op::Range:
     case Op::End:
     case Op::Sink:

@@ -3,6 +3,8 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/transform/compose.hpp"
+#include "koine/transform/table.hpp"
 
 namespace koine {
 namespace {
@@ -49,16 +51,56 @@ UOp inside(const UOp& view) {
   return put_back(view, yes, constant_bool(false));
 }
 
-// The view that an effect of an After stores into.
-UOp stored_view(const UOp& after, size_t k, std::string_view transform) {
+// Where an effect of an After stores: into a view of its memory, or at places along one whose only
+// axis they count (null: into all of it).
+struct Target {
+  UOp view, places;
+};
+Target target_of(const UOp& store) {
+  const UOp& target = store.src(0);
+  const bool at_places = target.is(Op::Index) && target.src().size() == 2 &&
+                         target.src(0).rank() == 1 && target.src(1).rank() == 1;
+  return at_places ? Target{target.src(0), target.src(1)} : Target{target, {}};
+}
+Target target_of(const UOp& after, size_t k, std::string_view transform) {
   const UOp& effect = after.src(k);
-  const bool plain = effect.is(Op::Store) && effect.src().size() == 2 &&
-                     memory_of_view(effect.src(0)) == after.src(0);
-  KOINE_REQUIRE(plain, Type,
-                "{0}: After has a {0} rule for plain Stores into views of the memory that it "
-                "holds, not for this {1}; detach() what is stored",
-                transform, op_name(effect.op()));
-  return effect.src(0);
+  if (effect.is(Op::Store) && effect.src().size() == 2)
+    if (Target target = target_of(effect); memory_of_view(target.view) == after.src(0))
+      return target;
+  raise(ErrorKind::Type,
+        "{0}: After has a {0} rule for plain Stores into views of the memory that it holds, not "
+        "for this {1}{2}; detach() what is stored",
+        transform, op_name(effect.op()),
+        effect.is(Op::Group) ? fmt::format(": {}", of_groups) : "");
+}
+
+// Of each place along an axis of n, which of the values is the last that is stored there, counted
+// from 1; 0: none is.
+UOp last_stored(const Target& target) {
+  const UOp &n = target.view.dim(0), &count = target.places.dim(0), one = index_const(1);
+  const UOp at = reshape(cast(target.places, DType::Int64), stack(std::vector<UOp>{count, one}));
+  const UOp all = reshape(iota(n, DType::Int64), stack(std::vector<UOp>{one, n}));
+  const UOp order = add(reshape(iota(count, DType::Int64), stack(std::vector<UOp>{count, one})),
+                        constant_int(DType::Int64, 1));
+  const UOp none = constant_int(DType::Int64, 0);
+  return reshape(reduce(Op::Max, where(eq(at, all), order, none), {0}), stack(std::vector<UOp>{n}));
+}
+
+// Whether an element of the memory is one that a Store writes.
+UOp written(const Target& target) {
+  if (!target.places) return inside(target.view);
+  const UOp hit = ne(last_stored(target), constant_int(DType::Int64, 0));
+  return put_back(target.view, hit, constant_bool(false));
+}
+
+// What a Store of `value` writes where it does, as a value of the memory's shape.
+UOp put_there(const Target& target, UOp value, DType dtype) {
+  if (target.places) {
+    const UOp zero = constant_int(DType::Int64, 0);
+    const UOp last = sub(last_stored(target), constant_int(DType::Int64, 1));
+    value = index(value, {maximum(last, zero)});
+  }
+  return put_back(target.view, value, constant(dtype, 0));
 }
 
 }  // namespace
@@ -66,9 +108,8 @@ UOp stored_view(const UOp& after, size_t k, std::string_view transform) {
 UOp after_value(const UOp& after, const UOp& memory, std::span<const UOp> stored) {
   UOp out = memory;
   for (size_t k = 1; k < after.src().size(); ++k) {
-    const UOp view = stored_view(after, k, "transform");
-    const UOp there = put_back(view, stored[k - 1], constant(memory.dtype(), 0));
-    out = where(inside(view), there, out);
+    const Target target = target_of(after, k, "transform");
+    out = where(written(target), put_there(target, stored[k - 1], memory.dtype()), out);
   }
   return out;
 }
@@ -77,9 +118,9 @@ std::vector<UOp> after_vjp(const UOp& after, const UOp& cotangent) {
   std::vector<UOp> out(after.src().size());
   UOp left = cotangent;
   for (size_t k = after.src().size(); k-- > 1;) {
-    const UOp view = stored_view(after, k, "gradient");
+    const Target target = target_of(after, k, "gradient");
     out[k] = left;
-    left = where(inside(view), constant(left.dtype(), 0), left);
+    left = where(written(target), constant(left.dtype(), 0), left);
   }
   out[0] = left;
   return out;
@@ -87,8 +128,13 @@ std::vector<UOp> after_vjp(const UOp& after, const UOp& cotangent) {
 
 std::vector<UOp> stored_vjp(const UOp& store, const UOp& cotangent) {
   std::vector<UOp> out(store.src().size());
-  const UOp& view = store.src(0);
-  out[1] = substitute(view, {{memory_of_view(view), cotangent}});
+  const Target target = target_of(store);
+  out[1] = substitute(target.view, {{memory_of_view(target.view), cotangent}});
+  if (!target.places) return out;
+  // Of several values for one place the last one stays.
+  const UOp own = add(iota(target.places.dim(0), DType::Int64), constant_int(DType::Int64, 1));
+  const UOp stays = eq(index(last_stored(target), {target.places}), own);
+  out[1] = where(stays, index(out[1], {target.places}), constant(cotangent.dtype(), 0));
   return out;
 }
 

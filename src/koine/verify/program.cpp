@@ -53,7 +53,7 @@ int check_param(const UOp& u, const Facts&) {
   const BufferArg& p = u.as<BufferArg>();
   if (p.space != AddrSpace::Global) return itself;
   if (!p.name.empty()) return unless(is_bounded_variable(u));
-  if (p.slot < 0 || p.slot >= most_slots) return itself;
+  if (p.slot < 0 || p.slot >= most_slots || p.kind != ParamKind::Argument) return itself;
   if (u.src().size() != 1 || u.rank() != 1) return itself;
   return unless(!u.has_concrete_shape() || is_concrete(u), 0);
 }
@@ -151,20 +151,24 @@ int check_reshape(const UOp& u, const Facts&) {
 int check_shaped_reduce(const UOp& u, const Facts&) {
   Ints axes = u.as<ReduceArg>().axes;
   if (!reduced_ranges(u).empty() || axes.empty() || is_small_float(u.dtype())) return itself;
+  if (u.as<ReduceArg>().goes_on) return itself;
   std::sort(axes.begin(), axes.end());
   return unless(std::adjacent_find(axes.begin(), axes.end()) == axes.end());
 }
 
 int check_kernel_reduce(const UOp& u, const Facts&) {
   const std::span<const UOp> ranges = reduced_ranges(u);
-  if (ranges.empty() || !u.as<ReduceArg>().axes.empty()) return itself;
+  const ReduceArg& arg = u.as<ReduceArg>();
+  if (ranges.empty() || !arg.axes.empty() || arg.goes_on) return itself;
   return first_source(u, 1, [&](const UOp& r) {
     if (!r.is(Op::Range))  // its start
       return std::ranges::any_of(ranges, [&](const UOp& loop) { return depends_on(r, loop); });
     const AxisType type = r.as<RangeArg>().type;
     const bool shape = type != AxisType::Thread && most_steps(type) != INT64_MAX;
-    return std::count(u.src().begin() + 1, u.src().end(), r) != 1 || !is_reduction(type) ||
-           (shape && is_small_float(u.dtype()));
+    const bool bounded =
+        std::ranges::any_of(ranges, [&](const UOp& loop) { return depends_on(r.src(0), loop); });
+    return bounded || std::count(u.src().begin() + 1, u.src().end(), r) != 1 ||
+           !is_reduction(type) || (shape && is_small_float(u.dtype()));
   });
 }
 
@@ -188,7 +192,8 @@ const std::vector<Demand>& memory_part() {
          return first_source(u, accesses ? 1 : 0, is_location);
        }},
       {ops({Op::Param}),
-       "a Param is memory of one axis in slot 0 to 65535, or a named scalar of index between two "
+       "a Param is an argument, memory of one axis in slot 0 to 65535, or a named scalar of index "
+       "between two "
        "constants",
        check_param},
       {ops({Op::Buffer}),
@@ -241,8 +246,8 @@ const Demands& kernel_demands() {
        {value_ops(), "every value in a kernel is a scalar",
         [](const UOp& u, const Facts&) { return unless(u.is_scalar()); }},
        {ops({Op::Reduce}),
-        "a Reduce goes over Ranges of reductions, each once, and one of narrow floats over loops, "
-        "from a value outside of them",
+        "a Reduce goes over Ranges of reductions, each once and none bounding another, and one of "
+        "narrow floats over loops, from a value outside of them",
         check_kernel_reduce},
        {ops({Op::Buffer}), "registers come with Expand",
         [](const UOp& u, const Facts&) { return unless(u.addrspace() != AddrSpace::Reg); }},

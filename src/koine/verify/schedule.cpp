@@ -6,14 +6,14 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/verify/demand.hpp"
 
 namespace koine {
 namespace {
 
 bool is_argument(const UOp& u) {
-  return (u.is(Op::Buffer) || (u.is(Op::Param) && !is_variable(u))) &&
-         u.as<BufferArg>().space == AddrSpace::Global;
+  return (u.is(Op::Buffer) || is_argument_param(u)) && u.as<BufferArg>().space == AddrSpace::Global;
 }
 
 // Each slot of the kernel is a buffer. It may be seen with another dtype than it was made with.
@@ -25,6 +25,22 @@ int check_slots(const UOp& call, std::span<const UOp> buffers) {
     if (slot.slot < 0 || k >= buffers.size()) return 0;
   }
   return fine;
+}
+
+// The host programs of a loop; Params behind the buffers of its Call are its own.
+std::optional<Violation> check_loop(const UOp& call, std::span<const UOp> buffers) {
+  const Loop loop(call);
+  const size_t results = loop_result_count(loop.body, buffers.size());
+  if (results < loop.carries() || loop.roles.size() + results != buffers.size())
+    return Violation{call, -1, "a loop has memory for its results and arguments"};
+  if (loop.count && (loop.count.dtype() != DType::Index || !loop.count.is_scalar()))
+    return Violation{loop.body, 1, "how often is an index scalar"};
+  for (const UOp& function : loop.functions) {
+    const auto inside = function.is(Op::Tuple) ? find_violation(function, VerifyLevel::Tensor)
+                                               : check_schedule(function);
+    if (inside) return inside;
+  }
+  return std::nullopt;
 }
 
 std::optional<Violation> check_call(const UOp& call) {
@@ -44,6 +60,7 @@ std::optional<Violation> check_call(const UOp& call) {
     if (buffers.size() >= std::max<size_t>(body.src().size(), 1)) return std::nullopt;
     return Violation{call, -1, "a CustomFunction has memory for each of its results"};
   }
+  if (is_loop(body)) return check_loop(call, buffers);
   if (const auto inside = find_violation(body, VerifyLevel::Kernel)) return inside;
   if (const int at = check_slots(call, buffers); at != fine)
     return Violation{call, at, "each slot of a kernel has a buffer"};

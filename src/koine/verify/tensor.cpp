@@ -5,6 +5,7 @@
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/rules/flat_kernel.hpp"
 #include "koine/verify/demand.hpp"
@@ -14,6 +15,10 @@ namespace {
 
 bool is_callable(const UOp& body) {
   if (body.is(Op::Sink)) return !find_violation(flat_kernel(body).ast, VerifyLevel::Kernel);
+  if (is_loop(body))
+    return std::none_of(body.src().begin(), body.src().end(), [](const UOp& function) {
+      return function.is(Op::Tuple) && find_violation(function, VerifyLevel::Tensor);
+    });
   return body.is(Op::CustomFunction) && !body.src().empty() &&
          std::all_of(body.src().begin(), body.src().end(),
                      [](const UOp& r) { return r.is(Op::Param) && !is_variable(r); });
@@ -29,6 +34,10 @@ const std::vector<Demand>& value_part() {
        [](const UOp& u, const Facts&) {
          return unless(u.as<BufferArg>().name.empty() || is_bounded_variable(u));
        }},
+      {ops({Op::Param}), "the base of a view is a value here",
+       [](const UOp& u, const Facts&) {
+         return unless(u.as<BufferArg>().kind != ParamKind::ViewBase);
+       }},
       {ops({Op::Param, Op::Buffer, Op::Reshape, Op::Expand, Op::Pad, Op::Shrink}),
        "sizes are at least 0",
        [](const UOp& u, const Facts&) {
@@ -42,7 +51,7 @@ const std::vector<Demand>& value_part() {
        }},
       {ops({Op::Reduce}), "the axes of a Reduce are distinct, and it starts from no value",
        [](const UOp& u, const Facts&) {
-         if (start_of(u)) return itself;
+         if (start_of(u) || u.as<ReduceArg>().goes_on) return itself;
          Ints axes = u.as<ReduceArg>().axes;
          std::sort(axes.begin(), axes.end());
          return unless(std::adjacent_find(axes.begin(), axes.end()) == axes.end());
@@ -50,7 +59,7 @@ const std::vector<Demand>& value_part() {
       {ops({Op::Store}), "a Store writes a value, not Invalid",
        [](const UOp& u, const Facts&) { return unless(!is_invalid(u.src(1)), 1); }},
       {ops({Op::Call}),
-       "the body of a Call is a kernel, or a CustomFunction that lists its results",
+       "the body of a Call is a kernel, a CustomFunction that lists its results, or a loop",
        [](const UOp& u, const Facts&) { return unless(is_callable(u.src(0)), 0); }},
       {ops({Op::Sink, Op::Group}), "holds effects",
        [](const UOp& u, const Facts&) {
@@ -74,6 +83,13 @@ const Demands& program_demands() {
       value_part(),
       {{ops({Op::Buffer}), "a program's memory is in its Params",
         [](const UOp&, const Facts&) { return itself; }},
+       {ops({Op::Param}), "the Params of a program are its arguments and Variables",
+        [](const UOp& u, const Facts&) { return unless(is_variable(u) || is_argument_param(u)); }},
+       {ops({Op::Contiguous, Op::Detach}), "no node of a program has a number of its own",
+        [](const UOp& u, const Facts&) {
+          const MarkArg* mark = std::get_if<MarkArg>(&u.arg());
+          return unless(mark == nullptr || !is_numbered(mark->mark));
+        }},
        {ops({Op::Function, Op::Tuple}), "Functions are inlined",
         [](const UOp&, const Facts&) { return itself; }},
        {ops({Op::Call}), "the arguments of a Call are in memory", [](const UOp& u, const Facts&) {
@@ -90,6 +106,8 @@ const Demands& memory_demands() {
           return first_source(u, 0, [](const UOp& s) { return !s.is(Op::After); });
         }},
        {ops({Op::Function, Op::Tuple}), "Functions are inlined",
+        [](const UOp&, const Facts&) { return itself; }},
+       {ops({Op::Fence}), "a Fence is an After of memory",
         [](const UOp&, const Facts&) { return itself; }},
        {ops({Op::Pad, Op::Const}), "every element is valid",
         [](const UOp& u, const Facts&) { return unless(!brings_invalid(u)); }},

@@ -87,10 +87,9 @@ Target target_for(const CompileOptions& how) {
   return cpu_target(level, how.strict);
 }
 
-class CpuDevice : public DeviceRuntime {
+// That of all CPU devices.
+class CpuCompiler : public Compiler {
  public:
-  explicit CpuDevice(std::string name) : name_(std::move(name)), allocator_(name_) {}
-  const std::string& name() const override { return name_; }
   const Target& target(const CompileOptions& how) const override {
     const std::string key = how.cpu + (how.strict ? "!" : "");
     const std::lock_guard lock(mutex_);
@@ -98,21 +97,36 @@ class CpuDevice : public DeviceRuntime {
     if (!slot) slot = std::make_unique<Target>(target_for(how));
     return *slot;
   }
-  std::shared_ptr<Memory> allocate(int64_t bytes) override { return allocator_.allocate(bytes); }
-  std::shared_ptr<Program> compile(LoweredKernel kernel) override {
-    auto code = jit_compile(kernel.linear, target(kernel.how));
-    return std::make_shared<CpuProgram>(std::move(kernel), std::move(code));
+  Blob compile(LoweredKernel kernel) override {
+    const Target& made_for = target(kernel.how);
+    std::string code = compile_object(kernel.linear, made_for);
+    return {std::move(kernel), blob_target(made_for), std::move(code)};
+  }
+  std::shared_ptr<Program> load(Blob blob) override {
+    require_target(blob, target(blob.kernel.how));
+    return std::make_shared<CpuProgram>(std::move(blob.kernel), load_object(blob.code));
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, std::unique_ptr<Target>> targets_;
+};
+
+class CpuDevice : public DeviceRuntime {
+ public:
+  explicit CpuDevice(std::string name) : name_(std::move(name)), allocator_(name_) {}
+  const std::string& name() const override { return name_; }
+  Allocator& allocator() override { return allocator_; }
+  Compiler& compiler() override {
+    static auto& shared = *new CpuCompiler;
+    return shared;
   }
   Queue& queue() override { return queue_; }
-  int64_t bytes_in_use() const override { return allocator_.bytes_in_use(); }
-  int64_t bytes_cached() const override { return allocator_.bytes_cached(); }
 
  private:
   std::string name_;
   CachingAllocator allocator_;
   HostQueue queue_;
-  mutable std::mutex mutex_;
-  mutable std::map<std::string, std::unique_ptr<Target>> targets_;
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Support/CommandLine.h>
 #include <llvm/Support/ErrorHandling.h>
-#include <llvm/Support/SmallVectorMemoryBuffer.h>
+#include <llvm/Support/MemoryBuffer.h>
 #include <llvm/Support/TargetSelect.h>
 #include <llvm/Target/TargetMachine.h>
 #include <llvm/TargetParser/Host.h>
@@ -46,6 +46,15 @@ const struct Farewell {
 #else
 constexpr bool llvm_is_gone = false;  // it outlives the program's static objects
 #endif
+
+void require_llvm() {
+  KOINE_REQUIRE(!llvm_is_gone, Device,
+                "compile: the process is exiting and its compiler is gone: a static object whose "
+                "destructor computes must have computed the same before main returns");
+}
+
+// The function of each object file: a library of its own keeps those of kernels apart.
+constexpr const char* function_name = "kernel";
 
 void initialise() {
   static std::once_flag once;
@@ -85,15 +94,14 @@ llvm::orc::LLJIT& jit() {
 // constants of kernels long gone do not pile up.
 class Compiler {
  public:
-  llvm::SmallVector<char, 0> object(const UOp& linear, const std::string& name,
-                                    const Target& target) {
+  llvm::SmallVector<char, 0> object(const UOp& linear, const Target& target) {
     constexpr int kernels_per_context = 64;
     if (machine_key_ != target.cpu + target.features || ++used_ > kernels_per_context)
       start(target);
-    llvm::Module module(name, *context_);
+    llvm::Module module(function_name, *context_);
     module.setDataLayout(machine_->createDataLayout());
     module.setTargetTriple(machine_->getTargetTriple().str());
-    render_llvm(linear, name, target, module);
+    render_llvm(linear, function_name, target, module);
     if (options().verify >= 2 && llvm::verifyModule(module, &llvm::errs()))
       internal_error("the LLVM renderer made an ill-formed module from\n{}", to_text(linear));
     try {
@@ -166,25 +174,32 @@ class Code : public JitCode {
 
 }  // namespace
 
-std::shared_ptr<JitCode> jit_compile(const UOp& linear, const Target& target) {
-  KOINE_REQUIRE(!llvm_is_gone, Device,
-                "compile: the process is exiting and its compiler is gone: a static object whose "
-                "destructor computes must have computed the same before main returns");
+std::string compile_object(const UOp& linear, const Target& target) {
+  require_llvm();
   Compiler* compiler = of_thread<Compiler>();
   std::optional<Compiler> last;  // of a thread that has destroyed its own
   if (compiler == nullptr) compiler = &last.emplace();
+  const auto object = compiler->object(linear, target);
+  return {object.data(), object.size()};
+}
+
+std::shared_ptr<JitCode> load_object(std::string_view object) {
+  require_llvm();
   static std::atomic<uint64_t> next{0};
   const std::string name = fmt::format("kernel{}", next.fetch_add(1));
-  auto object = compiler->object(linear, name, target);
   auto made = jit().createJITDylib(name);
   if (!made) internal_error("LLVM: make a library: {}", llvm::toString(made.takeError()));
   llvm::orc::JITDylib& library = *made;
   library.addToLinkOrder(jit().getMainJITDylib());
-  require(jit().addObjectFile(library, std::make_unique<llvm::SmallVectorMemoryBuffer>(
-                                           std::move(object), name, false)),
+  require(jit().addObjectFile(
+              library, llvm::MemoryBuffer::getMemBufferCopy({object.data(), object.size()}, name)),
           "link a kernel");
-  const auto address = require(jit().lookup(library, name), "find a kernel");
+  const auto address = require(jit().lookup(library, function_name), "find a kernel");
   return std::make_shared<Code>(library, address.toPtr<KernelFunction>());
+}
+
+std::shared_ptr<JitCode> jit_compile(const UOp& linear, const Target& target) {
+  return load_object(compile_object(linear, target));
 }
 
 std::string host_cpu_name() { return llvm::sys::getHostCPUName().str(); }

@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "koine/ir/uop.hpp"
 #include "koine/target/target.hpp"
@@ -19,7 +20,12 @@ class JitCode {
 };
 
 /// Compiles a linear program with LLVM (PERFORMANCE section 4: no IR passes, O1 code generation,
-/// LSR off). Safe from several threads; each has its own LLVM context, recycled now and then.
+/// LSR off) to an object file, equal ones for equal programs. Safe from several threads; each has
+/// its own LLVM context, recycled now and then.
+std::string compile_object(const UOp& linear, const Target& target);
+/// Links such an object file into the process.
+std::shared_ptr<JitCode> load_object(std::string_view object);
+/// Both.
 std::shared_ptr<JitCode> jit_compile(const UOp& linear, const Target& target);
 
 /// Name and feature string of this host's processor as LLVM spells them.

@@ -60,34 +60,45 @@ class RankMemory : public Memory {
   std::string device_;
 };
 
-class IdleQueue : public Queue {
+// A rank's memory of the blocks of its CPU device; elsewhere there are none.
+class RankAllocator : public Allocator {
+ public:
+  RankAllocator(DeviceRuntime& cpu, size_t rank, bool here) : cpu_(cpu), rank_(rank), here_(here) {}
+  std::shared_ptr<Memory> allocate(int64_t bytes) override {
+    return std::make_shared<RankMemory>(here_ ? cpu_.allocate(bytes) : nullptr, bytes, rank_,
+                                        cpu_.name());
+  }
+  int64_t bytes_in_use() const override { return cpu_.allocator().bytes_in_use(); }
+  int64_t bytes_cached() const override { return cpu_.allocator().bytes_cached(); }
+
+ private:
+  DeviceRuntime& cpu_;
+  size_t rank_;
+  bool here_;
+};
+
+// What it is handed, the rank itself does.
+class IdleQueue : public HostQueue {
  public:
   uint64_t submit(std::span<const Command>) override { return 0; }
-  void wait(uint64_t) override {}
+  uint64_t submit(const Transfer&) override { return 0; }
 };
 
 class RankDevice : public DeviceRuntime {
  public:
   RankDevice(const std::string& name, size_t rank, bool here)
-      : cpu_(make_cpu_device(name)), rank_(rank), here_(here) {}
+      : cpu_(make_cpu_device(name)), allocator_(*cpu_, rank, here), rank_(rank), here_(here) {}
   const std::string& name() const override { return cpu_->name(); }
-  const Target& target(const CompileOptions& how) const override { return cpu_->target(how); }
-  std::shared_ptr<Memory> allocate(int64_t bytes) override {
-    return std::make_shared<RankMemory>(here_ ? cpu_->allocate(bytes) : nullptr, bytes, rank_,
-                                        name());
-  }
-  // Those of other ranks are the own ones in most programs, so nothing is won by leaving them out.
-  std::shared_ptr<Program> compile(LoweredKernel kernel) override {
-    return cpu_->compile(std::move(kernel));
-  }
+  Allocator& allocator() override { return allocator_; }
+  // Programs of other ranks are the own ones mostly, so nothing is won by leaving them out.
+  Compiler& compiler() override { return cpu_->compiler(); }
   Queue& queue() override { return here_ ? cpu_->queue() : idle_; }
   bool computes() const override { return here_; }
   std::optional<size_t> rank() const override { return rank_; }
-  int64_t bytes_in_use() const override { return cpu_->bytes_in_use(); }
-  int64_t bytes_cached() const override { return cpu_->bytes_cached(); }
 
  private:
   std::unique_ptr<DeviceRuntime> cpu_;
+  RankAllocator allocator_;
   IdleQueue idle_;
   size_t rank_;
   bool here_;

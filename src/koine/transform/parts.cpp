@@ -1,4 +1,4 @@
-#include "koine/lower/parts.hpp"
+#include "koine/transform/parts.hpp"
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/symbolic.hpp"

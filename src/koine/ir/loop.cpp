@@ -1,0 +1,295 @@
+#include "koine/ir/loop.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
+#include "koine/ir/call.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine {
+namespace {
+
+constexpr std::string_view step_name = "koine_step";
+constexpr std::string_view backwards = "reversed";
+constexpr std::array<std::string_view, 3> role_names = {"carry", "row", "constant"};
+
+// The words of a loop's arg: `reversed`, then a role for each argument.
+struct Form {
+  bool reversed = false;
+  std::vector<LoopRole> roles;
+};
+std::optional<Form> form_of(const UOp& body) {
+  const auto* text = std::get_if<std::string>(&body.arg());
+  if (text == nullptr) return std::nullopt;
+  Form out;
+  for (size_t at = 0; at < text->size();) {
+    const size_t stop = std::min(text->find(' ', at), text->size());
+    const std::string_view word = std::string_view(*text).substr(at, stop - at);
+    const auto role = std::find(role_names.begin(), role_names.end(), word);
+    if (role != role_names.end())
+      out.roles.push_back(static_cast<LoopRole>(role - role_names.begin()));
+    else if (word == backwards && out.roles.empty() && body.is(Op::Scan))
+      out.reversed = true;
+    else
+      return std::nullopt;
+    at = stop + 1;
+  }
+  return out;
+}
+std::string form_text(const Form& form) {
+  std::string out(form.reversed ? backwards : "");
+  for (const LoopRole r : form.roles)
+    out += (out.empty() ? "" : " ") + std::string(role_names[static_cast<size_t>(r)]);
+  return out;
+}
+
+std::span<const UOp> functions_of(const UOp& body) {
+  return body.is(Op::Scan) ? body.src().first(1) : body.src();
+}
+
+// A row's shape, with the axis of the steps before it.
+UOp stacked_shape(const UOp& value, const UOp& count) {
+  std::vector<UOp> dims{count};
+  for (size_t k = 0; k < value.rank(); ++k) dims.push_back(value.dim(k));
+  return stack(dims);
+}
+// And without it.
+UOp row_shape(const UOp& rows) {
+  std::vector<UOp> dims;
+  for (size_t k = 1; k < rows.rank(); ++k) dims.push_back(rows.dim(k));
+  return stack(dims);
+}
+
+std::string described(const UOp& value) {
+  return fmt::format("{} of shape {}", dtype_name(value.dtype()), shape_text(value));
+}
+
+bool same_shape(const UOp& a, const UOp& b) {
+  return a == b || without_values(a) == without_values(b);
+}
+bool alike(const UOp& a, const UOp& b) {
+  return a.dtype() == b.dtype() && same_shape(a.shape(), b.shape());
+}
+
+// A function over what stands for the arguments, as one over Params of their positions.
+class Closing {
+ public:
+  explicit Closing(std::span<const LoopArgument> arguments) {
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      const LoopArgument& a = arguments[k];
+      params_.emplace(a.inside, argument_param(static_cast<int64_t>(k), a.inside));
+    }
+  }
+  UOp operator()(std::span<const UOp> values) const { return substitute(tuple(values), params_); }
+
+ private:
+  Substitution params_;
+};
+
+UOp call_of(const UOp& body, std::span<const LoopArgument> arguments) {
+  std::vector<UOp> src{body};
+  for (const LoopArgument& a : arguments) src.push_back(a.given);
+  return UOp::make(Op::Call, src);
+}
+std::string roles_text(std::span<const LoopArgument> arguments, bool reversed = false) {
+  Form form{reversed, {}};
+  for (const LoopArgument& a : arguments) form.roles.push_back(a.role);
+  return form_text(form);
+}
+
+// --- what fits -----------------------------------------------------------------------------------
+
+void require_params(const Loop& loop, const UOp& function) {
+  const std::string_view name = loop_name(loop.body);
+  for (const auto& [slot, param] : params_of(function)) {
+    const auto k = static_cast<size_t>(slot);
+    KOINE_REQUIRE(slot >= 0 && k < loop.arguments().size(), Value,
+                  "{}: a function reads slot {}, of {} arguments", name, slot,
+                  loop.arguments().size());
+    const UOp& given = loop.arguments()[k];
+    const bool row = loop.roles[k] == LoopRole::Row;
+    const bool fits = row ? same_shape(param.shape(), row_shape(given))
+                          : same_shape(param.shape(), given.shape());
+    KOINE_REQUIRE(fits && param.dtype() == given.dtype(), Value,
+                  "{}: the step takes {} for argument {}, {}, and that is {}", name,
+                  described(param), k, row ? "of which it gets a row" : "as it is",
+                  described(given));
+  }
+}
+
+void require_carries(const Loop& loop) {
+  const std::string_view name = loop_name(loop.body);
+  const std::vector<size_t> carries = loop.positions(LoopRole::Carry);
+  const std::span<const UOp> values = loop.step().src();
+  KOINE_REQUIRE(values.size() >= carries.size(), Value,
+                "{}: the step gives {} values, for {} carries", name, values.size(),
+                carries.size());
+  for (size_t i = 0; i < carries.size(); ++i) {
+    const UOp& first = loop.arguments()[carries[i]];
+    KOINE_REQUIRE(alike(values[i], first), Value,
+                  "{}: carry {} is {} before the first step and {} behind it: both must be equal; "
+                  "cast() or reshape() one of them",
+                  name, i, described(first), described(values[i]));
+  }
+}
+
+void require_scan(const Loop& loop) {
+  require_carries(loop);
+  KOINE_REQUIRE(loop.count.dtype() == DType::Index && loop.count.is_scalar(), Type,
+                "scan: how often is an index scalar, got {}", described(loop.count));
+  for (const size_t k : loop.positions(LoopRole::Row)) {
+    const UOp& rows = loop.arguments()[k];
+    KOINE_REQUIRE(rows.rank() > 0 && (rows.dim(0) == loop.count ||
+                                      without_values(rows.dim(0)) == without_values(loop.count)),
+                  Value, "scan: argument {} of shape {} has no row for each of {} steps", k,
+                  shape_text(rows), dim_text(loop.count));
+  }
+}
+
+void require_while(const Loop& loop) {
+  require_carries(loop);
+  KOINE_REQUIRE(loop.positions(LoopRole::Row).empty(), Value, "while_loop: it has no rows");
+  KOINE_REQUIRE(loop.step().src().size() == loop.carries(), Value,
+                "while_loop: the step gives {} values, for {} carries", loop.step().src().size(),
+                loop.carries());
+  const UOp& condition = loop.functions[0];
+  KOINE_REQUIRE(condition.src().size() == 1 && condition.src(0).dtype() == DType::Bool &&
+                    condition.src(0).is_scalar(),
+                Value, "while_loop: the condition gives one bool of shape (), got {}",
+                condition.src().empty() ? "nothing" : described(condition.src(0)));
+}
+
+void require_switch(const Loop& loop) {
+  KOINE_REQUIRE(
+      loop.positions(LoopRole::Constant).size() == loop.roles.size() && !loop.roles.empty(), Value,
+      "switch: its arguments are a number and constants");
+  const UOp& which = loop.arguments()[0];
+  KOINE_REQUIRE(which.dtype() == DType::Int32 && which.is_scalar(), Value,
+                "switch: the number of the branch is an int32 of shape (), got {}",
+                described(which));
+  const std::span<const UOp> first = loop.functions[0].src();
+  for (size_t b = 1; b < loop.functions.size(); ++b) {
+    const std::span<const UOp> other = loop.functions[b].src();
+    KOINE_REQUIRE(other.size() == first.size(), Value,
+                  "switch: branch 0 gives {} values, and branch {} gives {}", first.size(), b,
+                  other.size());
+    for (size_t k = 0; k < first.size(); ++k)
+      KOINE_REQUIRE(alike(first[k], other[k]), Value,
+                    "switch: value {} is {} in branch 0 and {} in branch {}: both must be equal; "
+                    "cast() or reshape() one of them",
+                    k, described(first[k]), described(other[k]), b);
+  }
+}
+
+}  // namespace
+
+bool is_loop(const UOp& body) {
+  return body.is(Op::Scan) || body.is(Op::While) || body.is(Op::Switch);
+}
+
+UOp step_variable(const UOp& count) {
+  const auto most = static_cast<int64_t>(count.bounds().high);
+  return variable(step_name, 0, std::max<int64_t>(most - 1, 0));
+}
+bool is_step_variable(const UOp& u) {
+  return is_variable(u) && u.as<BufferArg>().name == step_name;
+}
+
+Loop::Loop(const UOp& made) : call(made), body(made.src(0)), functions(functions_of(body)) {
+  const std::optional<Form> form = form_of(body);
+  KOINE_REQUIRE(form, Value, "{}: its arg names carry, row or constant for each argument, got {}",
+                op_name(body.op()), arg_text(body.arg()));
+  reversed = form->reversed;
+  roles = form->roles;
+  if (body.is(Op::Scan)) count = body.src(1);
+}
+
+size_t Loop::carries() const {
+  return static_cast<size_t>(std::count(roles.begin(), roles.end(), LoopRole::Carry));
+}
+std::vector<size_t> Loop::positions(LoopRole role) const {
+  std::vector<size_t> out;
+  for (size_t k = 0; k < roles.size(); ++k)
+    if (roles[k] == role) out.push_back(k);
+  return out;
+}
+std::vector<UOp> Loop::params(const UOp& function) const {
+  std::vector<UOp> out(arguments().size());
+  for (const auto& [slot, param] : params_of(function)) out[static_cast<size_t>(slot)] = param;
+  return out;
+}
+
+UOp scan_call(std::span<const LoopArgument> arguments, std::span<const UOp> values,
+              const UOp& count, bool reversed) {
+  const UOp step = Closing(arguments)(values);
+  return call_of(UOp::make(Op::Scan, {step, count}, roles_text(arguments, reversed)), arguments);
+}
+
+UOp while_call(std::span<const LoopArgument> arguments, const UOp& condition,
+               std::span<const UOp> values) {
+  const Closing closed(arguments);
+  const std::vector<UOp> src{closed(std::vector<UOp>{condition}), closed(values)};
+  return call_of(UOp::make(Op::While, src, roles_text(arguments)), arguments);
+}
+
+UOp switch_call(const UOp& which, std::span<const LoopArgument> arguments,
+                std::span<const std::vector<UOp>> branches) {
+  std::vector<LoopArgument> all{
+      {LoopRole::Constant, which, new_buffer(which.shape(), which.dtype(), which.device())}};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  const Closing closed(all);
+  std::vector<UOp> src;
+  for (const std::vector<UOp>& values : branches) src.push_back(closed(values));
+  return call_of(UOp::make(Op::Switch, src, roles_text(all)), all);
+}
+
+std::vector<UOp> loop_results(const UOp& body) {
+  const std::span<const UOp> functions = functions_of(body);
+  KOINE_REQUIRE(functions.back().is(Op::Tuple), Type,
+                "{}: in a graph of values its functions are Tuples, got {}", op_name(body.op()),
+                op_name(functions.back().op()));
+  const std::optional<Form> form = form_of(body);
+  const auto carries =
+      form ? std::count(form->roles.begin(), form->roles.end(), LoopRole::Carry) : 0;
+  std::vector<UOp> out;
+  for (const UOp& v : functions.back().src()) {
+    const auto slot = static_cast<int64_t>(out.size());
+    const bool collected = body.is(Op::Scan) && slot >= carries;
+    out.push_back(param(slot, collected ? stacked_shape(v, body.src(1)) : v.shape(), v.dtype()));
+  }
+  return out;
+}
+
+size_t loop_result_count(const UOp& body, size_t buffers) {
+  const std::optional<Form> form = form_of(body);
+  return form && form->roles.size() <= buffers ? buffers - form->roles.size() : 0;
+}
+
+std::string_view loop_name(const UOp& body) {
+  return body.is(Op::Scan) ? "scan" : body.is(Op::While) ? "while_loop" : "switch";
+}
+
+void require_loop(const UOp& call) {
+  const Loop loop(call);
+  KOINE_REQUIRE(loop.roles.size() == loop.arguments().size(), Value,
+                "{}: it says what {} arguments are, and is called with {}", loop_name(loop.body),
+                loop.roles.size(), loop.arguments().size());
+  for (const UOp& function : loop.functions) {
+    KOINE_REQUIRE(function.is(Op::Tuple), Type,
+                  "{}: in a graph of values its functions are Tuples, got {}", loop_name(loop.body),
+                  op_name(function.op()));
+    require_params(loop, function);
+  }
+  if (loop.body.is(Op::Scan))
+    require_scan(loop);
+  else if (loop.body.is(Op::While))
+    require_while(loop);
+  else
+    require_switch(loop);
+}
+
+}  // namespace koine
