@@ -216,6 +216,23 @@ TEST(ranks, a_loop_over_several_of_them_is_refused) {
             .realize();
       },
       {"runs on one device"});
+  const Tensor one = Tensor::full({3}, 5.f).to("RANK:1");
+  for (const std::string other : {"RANK", "CPU"}) {
+    auto halved = [&](const Tensor& v) { return v.to(other).square().sqrt() * 0.5f; };
+    expect_error(
+        [&] {
+          (void)while_loop([](const Tensor& v) { return v.sum() > 0.1f; },
+                           [&](const Tensor& v) { return halved(v).to("RANK:1"); }, one)
+              .realize();
+        },
+        {"while_loop", other, "RANK:1", "one device", "to()"});
+    EXPECT_EQ(cond(
+                  one.sum() > 0, [](const Tensor& v) { return v * 2; },
+                  [](const Tensor& v) { return v * 3; }, one)
+                  .to(other)
+                  .tolist<float>(),
+              std::vector<float>(3, 10.f));
+  }
 }
 
 // The net of `koine demo`, with the rows of each batch split: the losses of one process.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "koine/base/error.hpp"
 #include "koine/base/hash.hpp"
@@ -85,9 +86,24 @@ bool Executable::is_between_ranks(const Kernel& k) const {
   return to && from;
 }
 
+// A rank runs a loop alone, so nothing in it waits for others, or needs what they have.
+void Executable::require_one_rank(const Kernel& loop) const {
+  std::set<std::string> devices{runtime_of(loop.device()).name()};
+  for (const UOp& u : toposort(loop.call))
+    if (u.is(Op::Buffer) || u.is(Op::Param))
+      if (const Device device = u.device()) devices.insert(device.name());
+  if (devices.size() == 1) return;
+  for (const std::string& name : devices)
+    KOINE_REQUIRE(!device_runtime(name).rank(), Device,
+                  "{}: it has memory of {}, and a loop or branch that a rank runs has all on one "
+                  "device: copy to that with to() before, and from it behind",
+                  loop.reason, fmt::join(devices, ", "));
+}
+
 // All that ranks do together: who sends what to whom, and why, in this order.
 void Executable::note_ranks(const std::vector<Kernel>& kernels) {
   for (size_t k = 0; k < kernels.size(); ++k) {
+    if (is_loop(kernels[k].ast)) require_one_rank(kernels[k]);
     if (!is_copy(kernels[k].ast) && !is_check(kernels[k].ast)) continue;
     const UOp &to = kernels[k].buffers[0], &from = kernels[k].buffers[1];
     const auto rank_of = [&](const UOp& b) { return runtime_of(b.device()).rank(); };

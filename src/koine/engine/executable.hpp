@@ -82,6 +82,7 @@ class Executable {
   void make(const StageChange& change, const CompileOptions& how);
   DeviceRuntime& runtime_of(Device device) const;
   bool is_between_ranks(const Kernel& kernel) const;
+  void require_one_rank(const Kernel& loop) const;
   /// Numbers of the arguments, by Param.
   absl::flat_hash_map<const Node*, size_t> find_arguments(const std::vector<Kernel>& kernels);
   void lay_out(const std::vector<Kernel>& kernels);
