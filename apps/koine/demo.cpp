@@ -56,12 +56,26 @@ void require_writable(const std::string& path) {
   if (!existed) std::filesystem::remove(path);
 }
 
+// The net on all devices, whole on each.
+void place(DigitsNet& net, const std::string& devices) {
+  net.state("", [&](const std::string&, Tensor& t, bool trainable) {
+    t = t.shard(devices).clone();
+    if (trainable) t.requires_grad();
+  });
+}
+
 }  // namespace
 
 int run_demo(const DemoOptions& o) {
   const double start = now_seconds();
   Tensor::manual_seed(o.seed);
-  require_writable(o.save);
+  if (o.distributed) distributed::init();
+  const bool first_rank = !o.distributed || distributed::rank() == 0;  // which reports and saves
+  const int64_t ranks = o.distributed ? distributed::count() : 1;
+  KOINE_REQUIRE(batch % ranks == 0, Value,
+                "--distributed: {} processes cannot share out a batch of {}: use 1, 2, 4 or so",
+                ranks, batch);
+  if (first_rank) require_writable(o.save);
   const Digits digits = read_digits(o.data.empty() ? find_digits() : o.data);
   std::vector<int64_t> order(static_cast<size_t>(digits.count()));
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -72,6 +86,7 @@ int run_demo(const DemoOptions& o) {
   KOINE_REQUIRE(static_cast<int64_t>(train.size()) >= batch, Value, "the data has too few digits");
 
   DigitsNet net;
+  if (o.distributed) place(net, distributed::devices());
   nn::AdamW optimizer(nn::get_parameters(net), 4e-3, 0.9, 0.999, 1e-8, 0.02);
   const auto steps = static_cast<int64_t>(train.size()) / batch;
   const int64_t total = steps * o.epochs;
@@ -88,7 +103,9 @@ int run_demo(const DemoOptions& o) {
       reset_counters();
       optimizer.set_learning_rate(
           nn::cosine_schedule(epoch * steps + step, total, 4e-3, 1e-5, steps));
-      const Batch b = gather_batch(digits, train, step * batch, batch);
+      Batch b = gather_batch(digits, train, step * batch, batch);
+      if (o.distributed)
+        b = {b.images.shard(distributed::devices(), 0), b.labels.shard(distributed::devices(), 0)};
       const auto [loss, hits] = train_step(net, optimizer, b.images, b.labels);
       loss_sum += loss.item();
       right += hits.item<int64_t>();
@@ -102,12 +119,16 @@ int run_demo(const DemoOptions& o) {
         ++warm_steps;
       }
       const auto done = static_cast<double>(step + 1);
-      show({epoch, o.epochs, step + 1, steps, loss_sum / done,
-            static_cast<double>(right) / (done * static_cast<double>(batch))});
+      if (first_rank)
+        show({epoch, o.epochs, step + 1, steps, loss_sum / done,
+              static_cast<double>(right) / (done * static_cast<double>(batch))});
     }
   }
-  const Batch t = gather_batch(digits, test, 0, held_out);
+  Batch t = gather_batch(digits, test, 0, held_out);
+  if (o.distributed)
+    t = {t.images.shard(distributed::devices()), t.labels.shard(distributed::devices())};
   const double accuracy = (net(t.images, false).argmax(1) == t.labels).to_float().mean().item();
+  if (!first_rank) return 0;
   safe_save(nn::get_state(net), o.save);
   fmt::print(
       "first step {:.0f} ms (of it {:.0f} ms compiling)  then {:.2f} ms a step, {} kernels a step  "

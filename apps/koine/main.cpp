@@ -24,6 +24,8 @@ int main(int argc, char** argv) {
   demo_command->add_option("--seed", demo.seed)
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, INT64_MAX));
+  demo_command->add_flag("--distributed", demo.distributed,
+                         "share out the batch: mpirun -n 4 koine demo --distributed");
   OptOptions opt;
   auto* opt_command = app.add_subcommand("opt", "print a graph after a stage of the compiler");
   opt_command->add_option("file", opt.file, "text of a graph")->required();

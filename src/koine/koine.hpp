@@ -9,6 +9,7 @@
 #include "koine/nn/optim.hpp"
 #include "koine/tensor/collectives.hpp"
 #include "koine/tensor/custom.hpp"
+#include "koine/tensor/distributed.hpp"
 #include "koine/tensor/function.hpp"
 #include "koine/tensor/loops.hpp"
 #include "koine/tensor/random.hpp"

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "koine/base/error.hpp"
+#include "koine/base/hash.hpp"
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/differential/run.hpp"
@@ -21,7 +23,10 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/exchanges.hpp"
 #include "koine/lower/plan.hpp"
+#include "koine/runtime/ranks/exchange.hpp"
+#include "koine/runtime/ranks/ranks.hpp"
 
 namespace koine {
 namespace {
@@ -43,7 +48,8 @@ Executable::Executable(const UOp& program, const std::string& device, const Stag
                        const CompileOptions& how)
     : device_(device) {
   variables_ = variables_below(program);
-  const UOp scheduled = schedule_of(program, change, how);
+  const UOp scheduled = with_copies_together(schedule_of(program, change, how),
+                                             [&](const Kernel& k) { return is_between_ranks(k); });
   schedule_ = planned(scheduled, change, how);
   dump_stage("plan", [&] { return to_text(schedule_); });
   if (how.verify >= 3) count_checks(check_scheduled(program, scheduled, schedule_, change, how));
@@ -64,12 +70,51 @@ void Executable::make(const StageChange& change, const CompileOptions& how) {
   const std::vector<Kernel> kernels = kernels_of(schedule_);
   print_schedule(kernels);
   lay_out(kernels);
+  note_ranks(kernels);
   add_segments(kernels);
   compile(kernels, change, how);
 }
 
 DeviceRuntime& Executable::runtime_of(Device device) const {
   return device_runtime(device ? device.name() : device_);
+}
+
+bool Executable::is_between_ranks(const Kernel& k) const {
+  if (!is_copy(k.ast)) return false;
+  const auto to = runtime_of(k.buffers[0].device()).rank();
+  const auto from = runtime_of(k.buffers[1].device()).rank();
+  return to && from;
+}
+
+// A rank runs a loop alone, so nothing in it waits for others, or needs what they have.
+void Executable::require_one_rank(const Kernel& loop) const {
+  std::set<std::string> devices{runtime_of(loop.device()).name()};
+  for (const UOp& u : toposort(loop.call))
+    if (u.is(Op::Buffer) || u.is(Op::Param))
+      if (const Device device = u.device()) devices.insert(device.name());
+  if (devices.size() == 1) return;
+  for (const std::string& name : devices)
+    KOINE_REQUIRE(!device_runtime(name).rank(), Device,
+                  "{}: it has memory of {}, and a loop or branch that a rank runs has all on one "
+                  "device: copy to that with to() before, and from it behind",
+                  loop.reason, fmt::join(devices, ", "));
+}
+
+// All that ranks do together: who sends what to whom, and why, in this order.
+void Executable::note_ranks(const std::vector<Kernel>& kernels) {
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    if (is_loop(kernels[k].ast)) require_one_rank(kernels[k]);
+    if (!is_copy(kernels[k].ast) && !is_check(kernels[k].ast)) continue;
+    const UOp &to = kernels[k].buffers[0], &from = kernels[k].buffers[1];
+    const auto rank_of = [&](const UOp& b) { return runtime_of(b.device()).rank(); };
+    if (!rank_of(from)) continue;
+    uint64_t hash = hash_mix(ranks_.value_or(0), hash_text(kernels[k].reason));
+    for (const uint64_t word :
+         {uint64_t{*rank_of(from)}, uint64_t{rank_of(to).value_or(most_devices)},
+          static_cast<uint64_t>(from.dtype()), static_cast<uint64_t>(largest_bytes(from))})
+      hash = hash_mix(hash, word);
+    ranks_ = hash;
+  }
 }
 
 absl::flat_hash_map<const Node*, size_t> Executable::find_arguments(
@@ -113,7 +158,8 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
                 k.buffers.size(),
                 variable_numbers_.size(),
                 k.variables.size(),
-                is_copy(k.ast)};
+                is_copy(k.ast) && !runtime_of(k.buffers[1].device()).rank(),
+                is_between_ranks(k)};
     for (const UOp& b : k.buffers) {
       const BufferArg& arg = b.as<BufferArg>();
       if (b.is(Op::Param))
@@ -152,8 +198,14 @@ void Executable::add_segments(const std::vector<Kernel>& kernels) {
   for (size_t k = 0; k < kernels.size(); ++k) {
     const DeviceRuntime* device = entries_[k].device;
     const bool alone = !is_kernel_body(kernels[k].ast);
+    auto waits_inside = [&] {
+      return std::any_of(needs[k].begin(), needs[k].end(),
+                         [&](size_t n) { return segment_of[n] + 1 == segments_.size(); });
+    };
     const bool goes_on =
-        k > 0 && !alone && is_kernel_body(kernels[k - 1].ast) && device == entries_[k - 1].device;
+        k > 0 &&
+        (alone ? entries_[k].between_ranks && entries_[k - 1].between_ranks && !waits_inside()
+               : is_kernel_body(kernels[k - 1].ast) && device == entries_[k - 1].device);
     if (!goes_on) segments_.push_back({k, 0, {}});
     Segment& own = segments_.back();
     ++own.count;
@@ -314,6 +366,15 @@ bool Submission::run() {
 
 bool Submission::run_uncounted() {
   if (!ready_) make_ready();
+  if (!executable_->ranks_) return run_segments();
+  bool goes_on = true;
+  Ranks::joined().together("runs a program over ranks", *executable_->ranks_,
+                           [&] { goes_on = run_segments(); });
+  return goes_on;
+}
+
+// False where a check stops the program.
+bool Submission::run_segments() {
   const Executable& e = *executable_;
   for (size_t s = 0; s < e.segments_.size(); ++s) {
     try {
@@ -350,6 +411,10 @@ bool Submission::submit(const Executable::Segment& segment, size_t number) {
     submitted_[number] = copy(first);
     return true;
   }
+  if (first.between_ranks) {
+    exchange_between_ranks(std::span(e.entries_).subspan(segment.first, segment.count));
+    return true;
+  }
   if (!first.program) return run_on_host(first);
   if (options().debug >= 1) {
     for (size_t k = 0; k < segment.count; ++k) run_with_report(e.entries_[segment.first + k]);
@@ -362,22 +427,48 @@ bool Submission::submit(const Executable::Segment& segment, size_t number) {
 
 uint64_t Submission::copy(const Executable::Entry& entry) {
   const Located to = located(entry, 0), from = located(entry, 1);
-  count([&](Counters& c) {
-    c.copied_bytes[{entry.call.src(2).device().name(), entry.call.src(1).device().name()}] +=
-        to.bytes;
-  });
+  count_copy(entry, to.bytes);
   return entry.device->queue().submit(
       Transfer{to.memory.get(), to.offset, from.memory.get(), from.offset, to.bytes});
 }
 
-// A loop, a check, or a function of the user's.
+void Submission::count_copy(const Executable::Entry& entry, int64_t bytes) const {
+  const Device to = entry.call.src(1).device(), from = entry.call.src(2).device();
+  count([&](Counters& c) { c.copied_bytes[{from.name(), to.name()}] += bytes; });
+}
+
+// A loop, a check, a copy from a rank, or a function of the user's.
 bool Submission::run_on_host(const Executable::Entry& entry) {
   if (is_check(entry.call.src(0))) return check(entry);
-  if (entry.loop)
+  if (is_copy(entry.call.src(0)))
+    read_from_rank(entry);
+  else if (entry.loop)
     run_loop(entry);
   else
     call_on_host(entry);
   return true;
+}
+
+void Submission::exchange_between_ranks(std::span<const Executable::Entry> entries) {
+  std::vector<Message> messages;
+  for (const Executable::Entry& entry : entries) {
+    const Located to = located(entry, 0), from = located(entry, 1);
+    const DeviceRuntime& sender = executable_->runtime_of(entry.call.src(2).device());
+    messages.push_back({*sender.rank(), *entry.device->rank(), from.memory.get(), from.offset,
+                        to.memory.get(), to.offset, to.bytes});
+    count_copy(entry, to.bytes);
+  }
+  deliver(Ranks::joined().transport(), messages);
+}
+
+// Goes to all ranks, so all of them take part, also the one that could read it alone.
+void Submission::read_from_rank(const Executable::Entry& entry) {
+  const Located to = located(entry, 0), from = located(entry, 1);
+  count_copy(entry, to.bytes);
+  if (std::byte* target = to.data()) return from.memory->copy_out(target, from.offset, to.bytes);
+  std::vector<std::byte> between(static_cast<size_t>(to.bytes));
+  from.memory->copy_out(between.data(), from.offset, to.bytes);
+  to.memory->copy_in(between.data(), to.offset, to.bytes);
 }
 
 // The bytes behind a slot of a launch.
@@ -388,7 +479,9 @@ Located Submission::located(const Executable::Entry& entry, size_t slot) const {
   return {whole.memory, whole.offset + place.offset, sizes_[number]};
 }
 
+// One device is all that a loop needs: that of another rank runs there.
 void Submission::run_loop(const Executable::Entry& entry) {
+  if (entry.device->rank() && !entry.device->computes()) return;
   std::vector<Located> buffers;
   for (size_t slot = 0; slot < entry.places; ++slot) buffers.push_back(located(entry, slot));
   VariableValues variables;
@@ -402,7 +495,7 @@ void Submission::run_loop(const Executable::Entry& entry) {
 
 // What a device that does not compute holds says nothing.
 bool Submission::check(const Executable::Entry& entry) {
-  if (!entry.device->computes()) return true;
+  if (!entry.device->has_results()) return true;
   const Located result = located(entry, 0), asked = located(entry, 1);
   uint8_t flag = 0;
   asked.memory->copy_out(&flag, asked.offset, sizeof flag);

@@ -2,6 +2,8 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,9 +65,11 @@ class Executable {
     std::shared_ptr<const LoopProgram> loop;  // of a loop; neither: a function of the host
     size_t first_place = 0, places = 0;
     size_t first_variable = 0, variables = 0;
-    bool copies = false;
+    bool copies = false;         // on the queue of its device; from a rank the host does
+    bool between_ranks = false;  // a copy that the host runs with those beside it
   };
-  // Entries that are handed to a queue together: launches, or a copy. Or one that the host runs.
+  // Entries that are handed to a queue together: launches, or a copy. Or what the host runs: copies
+  // that ranks exchange, or one entry.
   struct Segment {
     size_t first = 0, count = 0;
     std::vector<size_t> waits;  // earlier segments, of other queues
@@ -77,9 +81,12 @@ class Executable {
 
   void make(const StageChange& change, const CompileOptions& how);
   DeviceRuntime& runtime_of(Device device) const;
+  bool is_between_ranks(const Kernel& kernel) const;
+  void require_one_rank(const Kernel& loop) const;
   /// Numbers of the arguments, by Param.
   absl::flat_hash_map<const Node*, size_t> find_arguments(const std::vector<Kernel>& kernels);
   void lay_out(const std::vector<Kernel>& kernels);
+  void note_ranks(const std::vector<Kernel>& kernels);
   void add_segments(const std::vector<Kernel>& kernels);
   void compile(const std::vector<Kernel>& kernels, const StageChange& change,
                const CompileOptions& how);
@@ -99,6 +106,7 @@ class Executable {
   std::vector<std::vector<size_t>> places_of_;  // by the number of what is given
   size_t launches_ = 0;                         // entries but for checks and loops
   double operations_ = 0, bytes_ = 0;
+  std::optional<uint64_t> ranks_;  // what goes between them; none: nothing
 };
 
 /// An executable with its arguments: a step that can run again and again (row L9). It holds its
@@ -131,11 +139,15 @@ class Submission {
 
  private:
   void make_ready();
+  bool run_segments();
   bool submit(const Executable::Segment& segment, size_t number);
   uint64_t copy(const Executable::Entry& entry);
   bool run_on_host(const Executable::Entry& entry);
   bool check(const Executable::Entry& entry);
   void call_on_host(const Executable::Entry& entry);
+  void exchange_between_ranks(std::span<const Executable::Entry> entries);
+  void read_from_rank(const Executable::Entry& entry);
+  void count_copy(const Executable::Entry& entry, int64_t bytes) const;
   void run_loop(const Executable::Entry& entry);
   Located located(const Executable::Entry& entry, size_t slot) const;
   void wait_for_segments(size_t count);

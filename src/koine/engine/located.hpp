@@ -1,4 +1,5 @@
 #pragma once
+#include <cstring>
 #include <memory>
 
 #include "koine/runtime/device.hpp"
@@ -15,6 +16,12 @@ struct Located {
   std::byte* data() const {
     std::byte* const all = memory->data();
     return all == nullptr ? nullptr : all + offset;
+  }
+  /// Their first bytes for this process alone: `copy_out` of a rank's memory is for all.
+  void read(void* to, int64_t count) const {
+    const std::byte* const here = data();
+    if (here == nullptr) return memory->copy_out(to, offset, count);
+    std::memcpy(to, here, static_cast<size_t>(count));
   }
 };
 

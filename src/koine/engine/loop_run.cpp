@@ -122,7 +122,7 @@ void LoopRun::repeat(const std::vector<Located>& buffers) {
       condition.set_place(program_->results + carries_[i], now[i]);
     run_function(0);
     uint8_t holds = 0;
-    if (computes) flag_.memory->copy_out(&holds, flag_.offset, sizeof holds);
+    if (computes) flag_.read(&holds, sizeof holds);
     if ((holds & 1) == 0) break;
     pass_carries(step, now, place(turn + 1));
     run_function(1);
@@ -135,7 +135,7 @@ void LoopRun::repeat(const std::vector<Located>& buffers) {
 void LoopRun::branch(const std::vector<Located>& buffers) {
   const Located& which = buffers[program_->results];
   int32_t asked = 0;
-  if (device_.computes()) which.memory->copy_out(&asked, which.offset, sizeof asked);
+  if (device_.computes()) which.read(&asked, sizeof asked);
   const auto last = static_cast<int32_t>(functions_.size()) - 1;
   run_function(static_cast<size_t>(std::clamp(asked, 0, last)));
 }

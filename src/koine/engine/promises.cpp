@@ -135,7 +135,7 @@ UOp checked(const UOp& flag) {
 }
 
 bool is_set(const UOp& flag) {
-  return device_runtime(flag.device().name()).computes() && elements<uint8_t>(flag)[0] != 0;
+  return device_runtime(flag.device().name()).has_results() && elements<uint8_t>(flag)[0] != 0;
 }
 
 void check_promises(const std::vector<UOp>& values, const VariableValues& variables) {

@@ -1,12 +1,14 @@
 #include "koine/engine/storage.hpp"
 
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/runtime/ranks/ranks.hpp"
 #include "koine/runtime/split_memory.hpp"
 
 namespace koine::storage {
@@ -44,6 +46,20 @@ void on_death(uint64_t id) {
 
 namespace {
 
+// Of devices that have all of a value the one that this process reads without the others: one that
+// each process has, or its own where each has one.
+std::optional<size_t> own_device(Device devices) {
+  std::set<size_t> ranks;
+  std::optional<size_t> own;
+  for (size_t i = 0; i < devices.count(); ++i) {
+    const DeviceRuntime& device = device_runtime(devices.part(i).name());
+    if (!device.rank()) return i;
+    ranks.insert(*device.rank());
+    if (!own && device.computes()) own = i;
+  }
+  return ranks.size() == Ranks::joined().count() ? own : std::nullopt;
+}
+
 // A part of it on each device.
 std::shared_ptr<Memory> allocate_split(const UOp& buffer, int64_t bytes) {
   const Device devices = buffer.device();
@@ -59,7 +75,7 @@ std::shared_ptr<Memory> allocate_split(const UOp& buffer, int64_t bytes) {
   for (size_t i = 0; i < devices.count(); ++i)
     parts.push_back(
         device_runtime(devices.part(i).name()).allocate(buffer.axis() ? bytes / count : bytes));
-  return std::make_shared<SplitMemory>(std::move(parts), bytes, run);
+  return std::make_shared<SplitMemory>(std::move(parts), bytes, run, own_device(devices));
 }
 
 }  // namespace

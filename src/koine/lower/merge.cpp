@@ -154,6 +154,12 @@ class Merger {
   Merger(const UOp& schedule, bool strict) : strict_(strict) {
     const std::vector<Kernel> launches = kernels_of(schedule);
     std::vector<std::vector<size_t>> needs = dependencies_of(launches);
+    absl::flat_hash_set<const Node*> sent, received;
+    for (const Kernel& launch : launches) {
+      if (!is_copy(launch.ast)) continue;
+      received.insert(launch.buffers[0].node());
+      sent.insert(launch.buffers[1].node());
+    }
     for (size_t k = 0; k < launches.size(); ++k) {
       const Kernel& launch = launches[k];
       kernels_.push_back({launch.ast,
@@ -163,6 +169,13 @@ class Merger {
       nests_.push_back(nest_of(kernels_[k], places_));
       group_.push_back(k);
       for (const UOp& b : kernels_[k].buffers) readers_[b.node()].push_back(k);
+      sends_.push_back(false);
+      receives_.push_back(false);
+      for (size_t slot = 0; slot < launch.buffers.size(); ++slot) {
+        const Node* const b = launch.buffers[slot].node();
+        sends_[k] = sends_[k] || (launch.stores(slot) && sent.contains(b));
+        receives_[k] = receives_[k] || (!launch.stores(slot) && received.contains(b));
+      }
     }
   }
 
@@ -212,6 +225,8 @@ class Merger {
       return false;
     if (bytes_of(a.rows) + bytes_of(b.rows) > Target{}.row_bytes) return false;
     if (!(kernels_[first].device() == kernels_[second].device())) return false;
+    // What others wait for does not wait for what they send: copies of a collective go at once.
+    if ((sends_[first] && receives_[second]) || (receives_[first] && sends_[second])) return false;
     const bool feeds = depends(second, first);
     if (depends(first, second)) return false;
     if (is_between(first, second) || is_between(second, first)) return false;
@@ -223,6 +238,8 @@ class Merger {
     kernels_[second] = std::move(*both);
     nests_[second] = nest_of(kernels_[second], places_);
     group_[first] = second;
+    sends_[second] = sends_[second] || sends_[first];
+    receives_[second] = receives_[second] || receives_[first];
     return true;
   }
 
@@ -411,6 +428,8 @@ class Merger {
   std::vector<std::optional<Nest>> nests_;
   std::vector<size_t> group_;  // kernel -> that into which it went
   absl::flat_hash_map<const Node*, std::vector<size_t>> readers_;  // of a buffer, ascending
+  std::vector<bool> sends_,
+      receives_;  // whether a copy reads what a kernel stores, or brings what it reads
 };
 
 }  // namespace

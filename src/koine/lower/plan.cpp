@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t alignment = 64;
 
-// A temporary with the launches between which it must keep its bytes.
+// A temporary with the steps between which it must keep its bytes.
 struct Lifetime {
   UOp buffer;
   int64_t bytes = 0, offset = 0;
@@ -28,13 +28,19 @@ struct Lifetime {
 std::vector<Lifetime> lifetimes_of(const UOp& schedule) {
   std::vector<Lifetime> out;
   absl::flat_hash_map<const Node*, size_t> number;
-  for (size_t k = 0; k < schedule.src().size(); ++k)
-    for (const UOp& b : schedule.src(k).src()) {
+  size_t k = 0;
+  bool follows_copy = false;
+  for (const UOp& call : schedule.src()) {
+    const bool copies = is_copy(call.src(0));
+    if (!copies || !follows_copy) ++k;  // copies behind each other may go at once
+    follows_copy = copies;
+    for (const UOp& b : call.src()) {
       if (!b.is(Op::Buffer)) continue;
       const auto [it, fresh] = number.try_emplace(b.node(), out.size());
       if (fresh) out.push_back({b, largest_bytes(b), b.as<BufferArg>().offset, k, k});
       out[it->second].last = k;
     }
+  }
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include "koine/render/c.hpp"
 #include "koine/runtime/allocator.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
+#include "koine/runtime/ranks/ranks.hpp"
 
 namespace koine {
 namespace {
@@ -94,7 +95,8 @@ struct Devices {
       {"CPU", "this machine, compiled by LLVM in process", make_cpu_device},
       {"INTERP", "the reference interpreter: slow, strict floating point",
        make_interp_device<true>},
-      {"NULL", "compiles everything and runs nothing", make_interp_device<false>}};
+      {"NULL", "compiles everything and runs nothing", make_interp_device<false>},
+      {"RANK", "", make_rank_device}};
   std::map<std::string, std::unique_ptr<DeviceRuntime>> runtimes;
 };
 
@@ -104,8 +106,6 @@ Devices& devices() {
   return instance;
 }
 
-constexpr int most_devices = 64;
-
 std::unique_ptr<DeviceRuntime> make_device(const std::string& name) {
   KOINE_REQUIRE(name.find(',') == name.npos, Device,
                 "'{}' names several devices, and one is needed here, such as {}", name,
@@ -113,11 +113,11 @@ std::unique_ptr<DeviceRuntime> make_device(const std::string& name) {
   const size_t colon = name.find(':');
   const std::string kind = name.substr(0, colon);
   if (colon != std::string::npos) {
-    int number = -1;
+    size_t number = most_devices;
     const char *begin = name.data() + colon + 1, *end = name.data() + name.size();
     const auto [stop, code] = std::from_chars(begin, end, number);
-    KOINE_REQUIRE(code == std::errc() && stop == end && number >= 0 && number < most_devices,
-                  Device, "device '{}': the number must be 0 to {}", name, most_devices - 1);
+    KOINE_REQUIRE(code == std::errc() && stop == end && number < most_devices, Device,
+                  "device '{}': the number must be 0 to {}", name, most_devices - 1);
   }
   for (const DeviceKind& k : devices().kinds)
     if (k.name == kind) return k.make(name);

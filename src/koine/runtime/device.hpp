@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -134,6 +135,11 @@ class DeviceRuntime {
   virtual Queue& queue() = 0;
   /// False for a device whose kernels do nothing: memory then holds no results.
   virtual bool computes() const { return true; }
+  /// The process that has it, of those that run the program together (`runtime/ranks`): all of them
+  /// read its memory at once. None: each process has a device of this name.
+  virtual std::optional<size_t> rank() const { return {}; }
+  /// Whether memory holds what was computed.
+  bool has_results() const { return computes() || rank(); }
 
   const Target& target(const CompileOptions& how) { return compiler().target(how); }
   const Target& target() { return target(compile_options()); }
@@ -142,6 +148,9 @@ class DeviceRuntime {
     return compiler().load(compiler().compile(std::move(kernel)));
   }
 };
+
+/// Numbers of devices are below this.
+constexpr size_t most_devices = 64;
 
 /// Makes the runtime of a device by its whole name, such as "CPU:1".
 using DeviceFactory = std::unique_ptr<DeviceRuntime> (*)(const std::string& name);
