@@ -127,6 +127,31 @@ TEST(gradients, spec_amend_40_norm_and_deviation_at_zero) {
   EXPECT_EQ(kernel_count({Tensor(leaf({64})).norm()}), 1);
 }
 
+// Found with PyTorch (tests/torch): what is smooth has its second derivative where its formula has
+// sides, and x to the 0 has one at 0.
+TEST(gradients, spec_amend_40_second_derivatives_at_the_corners_of_formulas) {
+  using Curve = std::function<Tensor(const Tensor&)>;
+  auto second = [](const Curve& f, double at) {
+    const Tensor x = Tensor::from<double>({at});
+    return grad([&](const Tensor& t) {
+             return grad([&](const Tensor& s) { return f(s).sum(); })(t).sum();
+           })(x)
+        .item();
+  };
+  for (const double zero : {0.0, -0.0}) {
+    EXPECT_DOUBLE_EQ(second([](const Tensor& x) { return x.softplus(); }, zero), 0.25);
+    EXPECT_DOUBLE_EQ(
+        second([](const Tensor& x) { return x.binary_crossentropy_logits(0.25); }, zero), 0.25);
+    EXPECT_DOUBLE_EQ(second([](const Tensor& x) { return x.silu(); }, zero), 0.5);
+    for (const double exponent : {0.0, 1.0})
+      EXPECT_EQ(second([&](const Tensor& x) { return x.pow(exponent); }, zero), 0) << exponent;
+  }
+  // d/da a^b log a = 1/a at b = 0, also where the logarithm is no number.
+  const Tensor a = Tensor::from<double>({-2}), b = Tensor::from<double>({0});
+  const std::vector<Tensor> first = a.pow(b).sum().gradient({a, b});
+  EXPECT_EQ(slopes(first[0] + first[1], a), (std::vector<double>{-0.5}));
+}
+
 // A body may use the values around it: each is an argument, whatever it is made of (C33).
 TEST(functions, spec_F3_spec_amend_33_bodies_use_what_is_around_them) {
   in_both_modes([] {

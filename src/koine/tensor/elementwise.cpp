@@ -476,12 +476,14 @@ Tensor Tensor::silu() const {
     return gated(x, x);
   });
 }
-Tensor Tensor::softplus() const {  // max(x, 0) + log(1 + t), t = exp(-|x|): does not overflow
+// max(x, 0) + log(1 + t), t = exp(-|x|): does not overflow. At 0 both take the side x, on which all
+// derivatives of the sum are right.
+Tensor Tensor::softplus() const {
   return in_floats(*this, [](const Tensor& x) {
-    const Tensor t = x.abs().neg().exp(), u = t + 1.0, lost = u == 1.0;
+    const Tensor t = tensor::magnitude(x).neg().exp(), u = t + 1.0, lost = u == 1.0;
     // What rounding took from u is given back by t / (u - 1) (W. Kahan).
     const Tensor log = where(lost, t, u.log() * t / where(lost, 1.0, u - 1.0));
-    return x.maximum(0.0) + log;
+    return where(x < 0.0, 0.0, x) + log;
   });
 }
 Tensor Tensor::elu(double alpha) const {

@@ -413,10 +413,11 @@ Tensor Tensor::cross_entropy(const Tensor& target, std::optional<int64_t> ignore
 }
 Tensor Tensor::binary_crossentropy_logits(const Tensor& target) const {
   // max(x, 0) - t x + log(1 + exp(-|x|)): the difference is exact where x is certain and right, and
-  // the logarithm, which is then all of the loss, keeps its digits.
+  // the logarithm, which is then all of the loss, keeps its digits. At 0 both take the side x.
   return tensor::as_method("binary_crossentropy_logits", {*this, target}, [&] {
     const Tensor x = is_float(dtype()) ? *this : to_float();
-    return (x.maximum(0.0) - x * target + x.abs().neg().softplus()).mean();
+    const Tensor left = x < 0.0;
+    return (where(left, 0.0, x) - x * target + where(left, x, x.neg()).softplus()).mean();
   });
 }
 Tensor Tensor::mse_loss(const Tensor& target) const {

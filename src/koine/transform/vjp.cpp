@@ -50,11 +50,13 @@ Cotangents max_vjp(const UOp& n, const UOp& g) {
 
 Cotangents pow_vjp(const UOp& n, const UOp& g) {
   const UOp &a = n.src(0), &b = n.src(1);
-  const UOp lower = binary(Op::Pow, a, sub(b, like(b, 1)));
-  const UOp da = where(eq(b, like(b, 0)), zeros_like(n), mul(b, lower));
+  // What is not chosen is finite where a is, and chosen last: 0 inf of a second derivative is NaN.
+  const UOp flat = eq(b, like(b, 0)), one = like(b, 1);
+  const UOp lower = binary(Op::Pow, a, where(flat, one, sub(b, one)));
+  const UOp da = where(flat, zeros_like(g), mul(g, mul(b, lower)));
   const UOp log_a = logarithm(a, Base::E);
   const UOp db = where(eq(a, like(a, 0)), zeros_like(n), mul(n, log_a));
-  return {mul(g, da), mul(g, db)};
+  return {da, mul(g, db)};
 }
 
 // a - b floor(a/b), of which the last is a whole number that the difference gives back.
