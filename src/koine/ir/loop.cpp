@@ -57,12 +57,6 @@ UOp stacked_shape(const UOp& value, const UOp& count) {
   for (size_t k = 0; k < value.rank(); ++k) dims.push_back(value.dim(k));
   return stack(dims);
 }
-// And without it.
-UOp row_shape(const UOp& rows) {
-  std::vector<UOp> dims;
-  for (size_t k = 1; k < rows.rank(); ++k) dims.push_back(rows.dim(k));
-  return stack(dims);
-}
 
 std::string described(const UOp& value) {
   return fmt::format("{} of shape {}", dtype_name(value.dtype()), shape_text(value));
@@ -112,8 +106,7 @@ void require_params(const Loop& loop, const UOp& function) {
                   loop.arguments().size());
     const UOp& given = loop.arguments()[k];
     const bool row = loop.roles[k] == LoopRole::Row;
-    const bool fits = row ? same_shape(param.shape(), row_shape(given))
-                          : same_shape(param.shape(), given.shape());
+    const bool fits = same_shape(param.shape(), shape_inside(given, loop.roles[k]));
     KOINE_REQUIRE(fits && param.dtype() == given.dtype(), Value,
                   "{}: the step takes {} for argument {}, {}, and that is {}", name,
                   described(param), k, row ? "of which it gets a row" : "as it is",
@@ -186,6 +179,13 @@ void require_switch(const Loop& loop) {
 }
 
 }  // namespace
+
+UOp shape_inside(const UOp& given, LoopRole role) {
+  if (role != LoopRole::Row) return given.shape();
+  std::vector<UOp> dims;
+  for (size_t k = 1; k < given.rank(); ++k) dims.push_back(given.dim(k));
+  return stack(dims);
+}
 
 bool is_loop(const UOp& body) {
   return body.is(Op::Scan) || body.is(Op::While) || body.is(Op::Switch);

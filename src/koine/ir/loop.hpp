@@ -29,6 +29,8 @@ struct LoopArgument {
   UOp inside;
 };
 
+/// The shape that an argument has in a step: of a row without the axis of the steps.
+UOp shape_inside(const UOp& given, LoopRole role);
 /// Whether a Call's body is a loop or branches.
 bool is_loop(const UOp& body);
 /// The number of a step, while it is an argument of a program: a Variable below `count`.

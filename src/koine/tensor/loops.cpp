@@ -12,6 +12,7 @@
 #include "koine/tensor/random.hpp"
 #include "koine/transform/clamped_positions.hpp"
 #include "koine/transform/compose.hpp"
+#include "koine/transform/forward.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine::loops {
@@ -28,10 +29,8 @@ class Functions {
                   "'{}' runs on one device, and an argument of shape {} lies on {}: copy it to one "
                   "with to()",
                   method_, shape_text(given), given.device().name());
-    std::vector<UOp> dims;
-    for (size_t k = role == LoopRole::Row ? 1 : 0; k < given.rank(); ++k)
-      dims.push_back(given.dim(k));
-    arguments.push_back({role, given, new_buffer(stack(dims), given.dtype(), given.device())});
+    arguments.push_back(
+        {role, given, new_buffer(shape_inside(given, role), given.dtype(), given.device())});
   }
 
   // The values of a function of the first `inputs` arguments; what it captures becomes constants.
@@ -142,12 +141,6 @@ Size length_of(const Tensors& rows, const ScanOptions& options) {
   return *length;
 }
 
-UOp nothing(const UOp& row, const UOp& count) {
-  std::vector<UOp> dims{count};
-  for (size_t k = 0; k < row.rank(); ++k) dims.push_back(row.dim(k));
-  return spread(like(row, 0), stack(dims));
-}
-
 }  // namespace
 
 Tensors scan(const Function& step, const Tensors& init, const Tensors& rows,
@@ -169,7 +162,8 @@ Tensors scan(const Function& step, const Tensors& init, const Tensors& rows,
   const size_t wanted = values.size();
   if (is_const(count, 0)) {
     Tensors out = init;
-    for (size_t k = init.size(); k < wanted; ++k) out.emplace_back(nothing(values[k], count));
+    for (size_t k = init.size(); k < wanted; ++k)
+      out.emplace_back(spread(like(values[k], 0), shape_for_each(values[k], count)));
     return out;
   }
   if (made.broken) {

@@ -18,13 +18,6 @@ namespace {
 UOp stand_in(const UOp& shape, DType dtype) { return new_buffer(shape, dtype, {}); }
 UOp stand_in(const UOp& value) { return stand_in(value.shape(), value.dtype()); }
 
-UOp shape_inside(const UOp& given, LoopRole role) {
-  if (role != LoopRole::Row) return given.shape();
-  std::vector<UOp> dims;
-  for (size_t k = 1; k < given.rank(); ++k) dims.push_back(given.dim(k));
-  return stack(dims);
-}
-
 // The arguments of a loop, of which its own Params stand for those that are read.
 std::vector<LoopArgument> arguments_of(const Loop& loop) {
   std::vector<LoopArgument> out;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
@@ -163,7 +162,7 @@ struct Needed {
       : results(read), arguments(loop.roles.size()), unchanged(unchanged_results(loop)) {
     const std::vector<size_t> carries = loop.positions(LoopRole::Carry);
     std::vector<bool> seen(results.size());
-    if (loop.body.is(Op::While)) see(loop, loop.functions[0].src(0));
+    if (loop.body.is(Op::While)) see(loop.functions[0].src(0));
     if (loop.body.is(Op::Switch)) arguments[0] = true;
     for (bool changed = true; changed;) {
       changed = false;
@@ -172,9 +171,9 @@ struct Needed {
         if (!results[k] || seen[k]) continue;
         seen[k] = changed = true;
         if (loop.body.is(Op::Switch))
-          for (const UOp& f : loop.functions) see(loop, f.src(k));
+          for (const UOp& f : loop.functions) see(f.src(k));
         else
-          see(loop, loop.step().src(k));
+          see(loop.step().src(k));
         if (k < carries.size()) arguments[carries[k]] = true;
       }
     }
@@ -186,7 +185,7 @@ struct Needed {
   }
 
  private:
-  void see(const Loop&, const UOp& value) {
+  void see(const UOp& value) {
     for (const auto& [slot, param] : params_of(tuple(std::vector<UOp>{value})))
       arguments[static_cast<size_t>(slot)] = true;
   }
