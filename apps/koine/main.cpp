@@ -34,7 +34,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   auto* render_command = app.add_subcommand("render", "print the source of a graph's kernels");
   render_command->add_option("file", opt.file, "text of a graph")->required();
-  render_command->add_option("--target", opt.target, "c or llvm")->capture_default_str();
+  render_command->add_option("--target", opt.target, "c, opencl, cuda, hip, metal or llvm")
+      ->capture_default_str();
   auto* devices_command = app.add_subcommand("devices", "list devices");
   auto* ops_command = app.add_subcommand("ops", "print the table of ops as JSON");
   std::vector<std::string> commands;

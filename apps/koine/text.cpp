@@ -18,7 +18,8 @@
 #include "koine/lower/rangeify.hpp"
 #include "koine/lower/shard.hpp"
 #include "koine/lower/split_reduce.hpp"
-#include "koine/render/c.hpp"
+#include "koine/render/cstyle.hpp"
+#include "koine/render/dialect.hpp"
 #include "koine/render/llvm.hpp"
 
 namespace koine::app {
@@ -233,15 +234,15 @@ std::string text_after(std::string_view text, std::string_view until) {
           lower(kernel, work, target, [&](std::string_view stage, const UOp& after) {
             if (stage == until) out += to_text(after);
           });
-      if (as_c) out += render_c(lowered.linear, lowered.name, false);
+      if (as_c) out += render("c", lowered.name, lowered.linear, false);
     }
   }
   return out;
 }
 
 std::string sources_of(std::string_view text, std::string_view language) {
-  KOINE_REQUIRE(language == "c" || language == "llvm", Value, "--target={}: expected c or llvm",
-                language);
+  const bool llvm = language == "llvm";
+  if (!llvm) (void)dialect_named(language);  // it says which there are
   const Target& target = target_here();
   std::string out;
   bool first = true;
@@ -249,12 +250,12 @@ std::string sources_of(std::string_view text, std::string_view language) {
     const Work work = work_of(g);
     for (const Piece& kernel : work.kernels) {
       if (!is_compiled(kernel)) {
-        out += fmt::format("{} {}\n", language == "c" ? "//" : ";", kernel.reason);
+        out += fmt::format("{} {}\n", llvm ? ";" : "//", kernel.reason);
         continue;
       }
       const LoweredKernel k = lower(kernel, work, target);
-      out += language == "c" ? render_c(k.linear, k.name, first)
-                             : render_llvm_text(k.linear, k.name, target);
+      out += llvm ? render_llvm_text(k.linear, k.name, target)
+                  : render(language, k.name, k.linear, first);
       first = false;
     }
   }

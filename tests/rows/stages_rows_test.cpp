@@ -13,7 +13,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
-#include "koine/render/c.hpp"
+#include "koine/render/cstyle.hpp"
 #include "koine/render/llvm.hpp"
 
 namespace koine::test {
@@ -197,7 +197,7 @@ std::string texts_of_some_kernels() {
     for (const Kernel& k : schedule({v})) {
       const LoweredKernel lowered = lower_kernel(k.ast, generic_target(false));
       out += lowered.name + "\n" + to_text(k.ast) + to_text(lowered.linear) +
-             render_c(lowered.linear, "k", false) +
+             render("c", "k", lowered.linear, false) +
              render_llvm_text(lowered.linear, "k", generic_target(false));
     }
   return out;

@@ -12,7 +12,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
-#include "koine/render/c.hpp"
+#include "koine/render/cstyle.hpp"
 
 namespace koine::test {
 
@@ -50,7 +50,7 @@ void CText::add(const UOp& value, BoundedArray expected, const std::optional<Ker
     }
     const bool edited = edits && edits->kernel == c.threads.size();
     const UOp linear = lower_kernel(k.ast, target, {}, edited ? &edits->opts : nullptr).linear;
-    source_ += render_c(linear, fmt::format("k{}", functions_), source_.empty()) + "\n";
+    source_ += render("c", fmt::format("k{}", functions_), linear, source_.empty()) + "\n";
     c.threads.push_back(signature_of(linear).threads);
     ++functions_;
   }

@@ -16,7 +16,7 @@
 #include "koine/lower/heuristic.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/rangeify.hpp"
-#include "koine/render/c.hpp"
+#include "koine/render/cstyle.hpp"
 #include "koine/render/llvm.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
 #include "koine/transform/gradient.hpp"
@@ -163,7 +163,7 @@ TEST(stages, spec_L5_only_what_the_target_runs_is_left) {
 TEST(stages, spec_L8_render_c_and_llvm) {
   const UOp ast = schedule({(small({16}) * Tensor(2.0)).uop()})[0].ast;
   const LoweredKernel k = lower_kernel(ast, generic_target(true));
-  EXPECT_NE(render_c(k.linear, "twice").find("void twice(void** buffers"), std::string::npos);
+  EXPECT_NE(render("c", "twice", k.linear).find("void twice(void** buffers"), std::string::npos);
   Target target = generic_target(true);
   target.cpu = "x86-64-v3";
   target.features = "+avx2";
@@ -295,7 +295,7 @@ std::vector<float> run_kernel(const UOp& ast, const std::vector<std::vector<floa
         [&](const Launch& l) { device.compile(lower_kernel(ast, device.target()))->run(l); });
   };
   const UOp linear = lower_kernel(ast, generic_target(false)).linear;
-  const CLibrary text(render_c(linear, "kernel", true));
+  const CLibrary text(render("c", "kernel", linear, true));
   const std::vector<float> compiled = on("CPU");
   EXPECT_EQ(compiled, on("INTERP"));
   EXPECT_EQ(compiled, run([&](const Launch& l) {
@@ -303,7 +303,7 @@ std::vector<float> run_kernel(const UOp& ast, const std::vector<std::vector<floa
               for (int64_t thread = 0; thread < signature_of(linear).threads; ++thread)
                 text.function("kernel")(pointers.data(), l.variables.data(), thread);
             }))
-      << render_c(linear, "kernel", false);
+      << render("c", "kernel", linear, false);
   return compiled;
 }
 
@@ -401,7 +401,7 @@ TEST(stages, spec_A3_every_address_space_renders) {
   }
   EXPECT_EQ(run_kernel(ast, {std::vector<float>(32, -1), data}), expected);
   const UOp linear = lower_kernel(ast, generic_target(true)).linear;  // a sum without lanes
-  const std::string c = render_c(linear, "reverse", false);
+  const std::string c = render("c", "reverse", linear, false);
   EXPECT_NE(c.find("float local0[8];"), std::string::npos) << c;
   EXPECT_NE(c.find("float acc"), std::string::npos) << c;
   EXPECT_NE(c.find("float* data1 = buffers[1];"), std::string::npos) << c;

@@ -10,7 +10,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
-#include "koine/render/c.hpp"
+#include "koine/render/cstyle.hpp"
 #include "koine/render/llvm.hpp"
 
 namespace koine::test {
@@ -361,7 +361,7 @@ TEST(document_forms, spec_A6_a_stack_of_constants_is_one_literal) {
     expect_same_everywhere(value);
     const LoweredKernel k = lower_kernel(schedule({value})[0].ast, generic_target(false));
     EXPECT_EQ(k.name, "e_u4");
-    const std::string c = render_c(k.linear, "k", false),
+    const std::string c = render("c", "k", k.linear, false),
                       llvm = render_llvm_text(k.linear, "k", generic_target(false));
     EXPECT_NE(c.find("[4] = {0x1.8p+0f, -0x0p+0f, 3.0f, 4.0f};"), std::string::npos) << c;
     EXPECT_NE(llvm.find("<float 1.500000e+00, float -0.000000e+00, "
@@ -378,7 +378,7 @@ TEST(document_forms, spec_A6_a_stack_of_constants_is_one_literal) {
   // Constants among themselves are computed at once; four times the same is no vector.
   const UOp sums = add(x, mul(v, add(v, constant(DType::Float32, 1))));
   const std::string c =
-      render_c(lower_kernel(schedule({sums})[0].ast, generic_target(false)).linear, "k", false);
+      render("c", "k", lower_kernel(schedule({sums})[0].ast, generic_target(false)).linear, false);
   EXPECT_NE(c.find("[4] = {0x1.ep+1f, -0x0p+0f, 12.0f, 20.0f};"), std::string::npos) << c;
   expect_same_everywhere(sums);
   expect_same_everywhere(add(x, mul(v, with(0, 1, 0, 0))));

@@ -9,7 +9,7 @@
 #include "koine/ir/text.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/rangeify.hpp"
-#include "koine/render/c.hpp"
+#include "koine/render/cstyle.hpp"
 #include "koine/verify/verify.hpp"
 
 namespace koine::test {
@@ -153,8 +153,8 @@ TEST(effects, spec_B15_a_load_into_local_memory_is_a_buffer_of_the_kernel_and_a_
                           }),
             1);
   const UOp linear = lower_kernel(kernels[0].ast, generic_target(true)).linear;
-  EXPECT_NE(render_c(linear, "reverse", false).find("int32_t local0[6];"), std::string::npos)
-      << render_c(linear, "reverse", false);
+  EXPECT_NE(render("c", "reverse", linear, false).find("int32_t local0[6];"), std::string::npos)
+      << render("c", "reverse", linear, false);
   // Asked for itself, of a number, gated, padded, one read through another, in two kernels.
   expect_value(local(b), {1, 2, 3, 4, 5, 6});
   expect_value(add(local(reshape(reduce(Op::Add, b, {0}), shape_of({}))), number(1)), {22});

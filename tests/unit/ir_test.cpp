@@ -9,6 +9,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/render/dialect.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 #include "koine/transform/gradient.hpp"
@@ -95,10 +96,11 @@ TEST(ir, dtypes_have_the_size_of_their_c_type) {
       {"uint8_t", 8},  {"uint16_t", 16}, {"uint32_t", 32}, {"uint64_t", 64}, {"int8_t", 8},
       {"int16_t", 16}, {"int32_t", 32},  {"int64_t", 64},  {"float", 32},    {"double", 64}};
   for (int i = 1; i < dtype_count; ++i) {
-    const DTypeInfo& info = dtype_info(static_cast<DType>(i));
-    EXPECT_EQ(info.bits, bits.at(info.c_name)) << info.name;
-    EXPECT_EQ(dtype_from_name(info.name), static_cast<DType>(i));
-    EXPECT_EQ(item_size(static_cast<DType>(i)), info.bits / 8);
+    const auto dtype = static_cast<DType>(i);
+    const DTypeInfo& info = dtype_info(dtype);
+    EXPECT_EQ(info.bits, bits.at(type_name(c_dialect, dtype))) << info.name;
+    EXPECT_EQ(dtype_from_name(info.name), dtype);
+    EXPECT_EQ(item_size(dtype), info.bits / 8);
   }
 }
 

@@ -18,7 +18,7 @@
 #include "koine/lower/callify.hpp"
 #include "koine/lower/plan.hpp"
 #include "koine/lower/rangeify.hpp"
-#include "koine/render/c.hpp"
+#include "koine/render/cstyle.hpp"
 #include "koine/runtime/allocator.hpp"
 #include "koine/transform/function.hpp"
 

@@ -6,7 +6,7 @@
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/lower/pipeline.hpp"
-#include "koine/render/c.hpp"
+#include "koine/render/cstyle.hpp"
 #include "plain.hpp"
 
 namespace koine::test {

@@ -33,7 +33,6 @@ struct DTypeInfo {
   std::string_view name;
   int bits;  ///< of one stored element; Bool is stored in 8
   DTypeKind kind;
-  std::string_view c_name;  ///< of the storage type in C
 };
 
 const DTypeInfo& dtype_info(DType dtype);

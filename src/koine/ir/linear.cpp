@@ -89,17 +89,29 @@ int computing_bits(const UOp& op) {
   return most;
 }
 
+std::string group_index_name(size_t axis) { return "gidx" + std::to_string(axis); }
+std::string index_in_group_name(size_t axis) { return "lidx" + std::to_string(axis); }
+
 Signature signature_of(const UOp& linear) {
   Signature out;
+  auto special = [&](const std::string& name, const UOp& bound) {
+    if (name == "thread") out.threads = const_int(bound);
+    for (size_t axis = 0; axis < out.grid.size(); ++axis) {
+      if (name == group_index_name(axis)) out.grid[axis] = bound;
+      if (name == index_in_group_name(axis)) out.group[axis] = bound;
+    }
+  };
   for (const UOp& u : linear.src()) {
-    if (u.is(Op::Special) && u.as<std::string>() == "thread") out.threads = const_int(u.src(0));
+    if (u.is(Op::Special)) special(u.as<std::string>(), u.src(0));
     if (!u.is(Op::Param)) continue;
     const BufferArg& p = u.as<BufferArg>();
     if (p.name.empty())
-      out.buffers = std::max(out.buffers, p.slot + 1);
+      out.slots.push_back(p.slot);
     else
       out.variables.push_back(p.name);
   }
+  std::sort(out.slots.begin(), out.slots.end());
+  if (!out.slots.empty()) out.buffers = out.slots.back() + 1;
   std::sort(out.variables.begin(), out.variables.end());
   out.variables.erase(std::unique(out.variables.begin(), out.variables.end()), out.variables.end());
   return out;

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -49,12 +50,19 @@ int index_bits(const UOp& value);
 /// also for a division of scalars that fit, which is much faster than one in 64.
 int computing_bits(const UOp& op);
 
-/// Parameters of a kernel: how many buffer slots, and the names of Variables in slot order.
+/// What a kernel is launched with.
 struct Signature {
-  int64_t buffers = 0;
-  std::vector<std::string> variables;
-  int64_t threads = 1;
+  int64_t buffers = 0;                 ///< slots
+  std::vector<int64_t> slots;          ///< that it names, ascending
+  std::vector<std::string> variables;  ///< sorted by name
+  int64_t threads = 1;                 ///< its Special "thread"
+  /// Groups, and threads of a group, along each axis: bounds of gidx0 to 2 and lidx0 to 2, or null
+  /// for 1.
+  std::array<UOp, 3> grid, group;
 };
+/// Names of the Specials along an axis of the grid, 0 to 2.
+std::string group_index_name(size_t axis);
+std::string index_in_group_name(size_t axis);
 Signature signature_of(const UOp& linear);
 
 }  // namespace koine

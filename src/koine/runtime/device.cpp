@@ -9,7 +9,7 @@
 #include "koine/base/options.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/ir/linear.hpp"
-#include "koine/render/c.hpp"
+#include "koine/render/cstyle.hpp"
 #include "koine/runtime/allocator.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
 #include "koine/runtime/ranks/ranks.hpp"
@@ -33,7 +33,7 @@ class InterpProgram : public Program {
     for (arguments.thread = 0; arguments.thread < signature.threads; ++arguments.thread)
       interpret_linear(kernel_.linear, arguments);
   }
-  std::string source() const override { return render_c(kernel_.linear, kernel_.name, false); }
+  std::string source() const override { return render("c", kernel_.name, kernel_.linear, false); }
 
  private:
   bool runs_;

@@ -10,7 +10,7 @@
 #include "koine/base/options.hpp"
 #include "koine/base/team.hpp"
 #include "koine/ir/linear.hpp"
-#include "koine/render/c.hpp"
+#include "koine/render/cstyle.hpp"
 #include "koine/runtime/allocator.hpp"
 #include "koine/runtime/cpu/jit.hpp"
 
@@ -70,7 +70,7 @@ class CpuProgram : public Program {
         },
         &job, threads_);
   }
-  std::string source() const override { return render_c(kernel_.linear, kernel_.name, false); }
+  std::string source() const override { return render("c", kernel_.name, kernel_.linear, false); }
 
  private:
   std::shared_ptr<JitCode> code_;

@@ -1,0 +1,354 @@
+#include "koine/render/cstyle.hpp"
+
+#include <absl/container/flat_hash_set.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <unordered_map>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/render/dialect.hpp"
+
+namespace koine {
+namespace {
+
+class CStyleRenderer {
+ public:
+  CStyleRenderer(const UOp& linear, const Dialect& dialect)
+      : linear_(linear), dialect_(dialect), signature_(signature_of(linear)) {
+    for (const UOp& u : linear.src())
+      if (u.is(Op::Store) || u.is(Op::AtomicAdd)) stored_.insert(accessed_buffer(u).node());
+  }
+
+  std::string run(const std::string& name) {
+    const std::string head = fmt::format("{} {}({})", dialect_.kernel, name, parameters());
+    for (const UOp& u : linear_.src()) instruction(u);
+    return fmt::format("{} {{\n{}}}\n", head, out_);
+  }
+
+ private:
+  std::string type(DType dtype) const {
+    const std::string_view name = type_name(dialect_, dtype);
+    KOINE_REQUIRE(!name.empty(), Value, "{} has no type for {}: cast before", dialect_.name,
+                  dtype_name(dtype));
+    return std::string(name);
+  }
+
+  // Pointers to memory that the kernel does not write are const.
+  std::string pointer(const UOp& param) const {
+    return fmt::format("{}{}{}*", dialect_.global, stored_.contains(param.node()) ? "" : "const ",
+                       type(param.dtype()));
+  }
+
+  // Gives a name to each Param, Variable and Special.
+  std::string parameters() {
+    if (dialect_.arguments == Arguments::Arrays)
+      return fmt::format("void** buffers, const {0}* variables, {0} thread", type(DType::Index));
+    std::map<int64_t, std::string> buffers;
+    for (const UOp& u : linear_.src())
+      if (u.is(Op::Param) && u.as<BufferArg>().name.empty())
+        buffers[u.as<BufferArg>().slot] =
+            fmt::format("{} data{}", pointer(u), u.as<BufferArg>().slot);
+    std::vector<std::string> all;
+    for (auto& [slot, text] : buffers) all.push_back(std::move(text));
+    const bool attributed = dialect_.arguments == Arguments::Attributed;
+    for (const std::string& v : signature_.variables)
+      all.push_back(fmt::format("{}{}{} n_{}", attributed ? "constant " : "", type(DType::Index),
+                                attributed ? "&" : "", v));
+    if (attributed) {
+      for (size_t i = 0; i < all.size(); ++i) all[i] += fmt::format(" [[buffer({})]]", i);
+      all.emplace_back("uint3 gid [[threadgroup_position_in_grid]]");
+      all.emplace_back("uint3 lid [[thread_position_in_threadgroup]]");
+    }
+    return fmt::format("{}", fmt::join(all, ", "));
+  }
+
+  void line(const std::string& text) {
+    out_ += std::string(static_cast<size_t>(indent_) * 2, ' ') + text + "\n";
+  }
+
+  std::string name_of(const UOp& u) {
+    auto [it, fresh] = names_.try_emplace(u, "");
+    if (fresh) it->second = fmt::format("v{}", counter_++);
+    return it->second;
+  }
+
+  // An operand as it appears in an expression for lane `l`.
+  std::string operand(const UOp& raw) {
+    const UOp& u = strip_after(raw);
+    if (u.is(Op::Const)) return literal(u);
+    if (u.is(Op::Expand) || u.is(Op::Reshape)) return operand(u.src(0));
+    return lane_count(u) > 1 ? name_of(u) + "[l]" : name_of(u);
+  }
+
+  void define(const UOp& u, const std::string& expression) {
+    if (const int64_t n = lane_count(u); n > 1) {
+      line(fmt::format("{} {}[{}];", type(u.dtype()), name_of(u), n));
+      line(fmt::format("for (int l = 0; l < {}; ++l) {}[l] = {};", n, name_of(u), expression));
+    } else {
+      line(fmt::format("{} {} = {};", type(u.dtype()), name_of(u), expression));
+    }
+  }
+
+  std::string place(const UOp& access) {
+    const UOp& address = strip_after(access.src(0));
+    const UOp& buffer = accessed_buffer(access);
+    if (!address.is(Op::Index))
+      return lane_count(buffer) > 1 ? name_of(buffer) + "[l]" : name_of(buffer);
+    if (const Contiguous c = contiguous_access(address); c.yes)
+      return fmt::format("{}[{}l]", name_of(buffer), c.base ? operand(c.base) + " + " : "");
+    return fmt::format("{}[{}]", name_of(buffer), operand(address.src(1)));
+  }
+
+  void instruction(const UOp& u) {
+    switch (u.op()) {
+      case Op::Const:
+      case Op::Reshape:
+      case Op::Expand:
+      case Op::Group:
+        return;
+      case Op::Barrier:  // without groups, LOCAL memory is the thread's own
+        if (!dialect_.barrier.empty()) line(std::string(dialect_.barrier));
+        return;
+      case Op::Param:
+        parameter(u);
+        return;
+      case Op::Buffer:
+        if (is_register(u)) {
+          names_[u] = fmt::format("acc{}", u.as<BufferArg>().slot);
+          const int64_t n = lane_count(u);
+          line(fmt::format("{} {}{};", type(u.dtype()), names_[u],
+                           n > 1 ? fmt::format("[{}]", n) : ""));
+          return;
+        }
+        names_[u] = fmt::format("local{}", u.as<BufferArg>().slot);
+        line(fmt::format("{}{} {}[{}];", dialect_.local, type(u.dtype()), names_[u], u.numel()));
+        return;
+      case Op::Special:
+        special(u);
+        return;
+      case Op::If:
+        line(fmt::format("if ({}) {{", operand(u.src(0))));
+        ++indent_;
+        return;
+      case Op::Endif:
+        --indent_;
+        line("}");
+        return;
+      case Op::AtomicAdd:
+        line(fmt::format("atomic_add_{}(&{}, {});", short_name(u.src(1).dtype()), place(u),
+                         operand(u.src(1))));
+        return;
+      case Op::Range: {
+        const RangeArg& r = u.as<RangeArg>();
+        names_[u] = fmt::format("{}idx{}", r.type == AxisType::Reduce ? "r" : "", r.id);
+        line(fmt::format("for ({2} {0} = 0; {0} < {1}; ++{0}) {{", names_[u], operand(u.src(0)),
+                         type(DType::Index)));
+        ++indent_;
+        return;
+      }
+      case Op::End:
+        --indent_;
+        line("}");
+        return;
+      case Op::Load:
+        if (u.src().size() == 3)
+          define(u, fmt::format("{} ? {} : {}", operand(u.src(2)), place(u), operand(u.src(1))));
+        else
+          define(u, place(u));
+        return;
+      case Op::Store: {
+        const UOp& target = strip_after(u.src(0));
+        const int64_t n = target.is(Op::Index) ? lane_count(target.src(1)) : lane_count(target);
+        std::string text = n > 1 ? fmt::format("for (int l = 0; l < {}; ++l) ", n) : "";
+        if (u.src().size() == 3) text += fmt::format("if ({}) ", operand(u.src(2)));
+        line(fmt::format("{}{} = {};", text, place(u), operand(u.src(1))));
+        return;
+      }
+      case Op::Stack: {
+        std::string list;
+        for (const UOp& s : u.src()) list += (list.empty() ? "" : ", ") + operand(s);
+        line(fmt::format("const {} {}[{}] = {{{}}};", type(u.dtype()), name_of(u), u.src().size(),
+                         list));
+        return;
+      }
+      case Op::Shrink: {
+        const int64_t from = const_int(u.src(1).src(0));
+        const UOp& v = strip_after(u.src(0));
+        const std::string at =
+            lane_count(v) > 1 ? fmt::format("{}[l + {}]", vector_name(v), from) : operand(v);
+        define(u, lane_count(u) > 1 ? at : fmt::format("{}[{}]", vector_name(v), from));
+        return;
+      }
+      case Op::Index:
+        if (!is_address(u))
+          define(u, fmt::format("{}[{}]", vector_name(u.src(0)), const_int(u.src(1))));
+        return;
+      default:
+        break;
+    }
+    define(u, expression(u));
+  }
+
+  void parameter(const UOp& u) {
+    const BufferArg& p = u.as<BufferArg>();
+    const bool arrays = dialect_.arguments == Arguments::Arrays;
+    if (p.name.empty()) {
+      names_[u] = fmt::format("data{}", p.slot);
+      if (arrays) line(fmt::format("{} data{} = buffers[{}];", pointer(u), p.slot, p.slot));
+      return;
+    }
+    names_[u] = "n_" + p.name;  // no word of the language, and no other name of this text
+    const auto at = std::find(signature_.variables.begin(), signature_.variables.end(), p.name);
+    if (arrays)
+      line(fmt::format("const {} {} = variables[{}];", type(DType::Index), names_[u],
+                       at - signature_.variables.begin()));
+  }
+
+  // The number of a thread, or of one or a group along an axis of the grid.
+  void special(const UOp& u) {
+    const std::string& name = u.as<std::string>();
+    names_[u] = name;
+    std::string_view value = dialect_.thread;
+    if (name != "thread") {
+      KOINE_REQUIRE(!dialect_.barrier.empty(), Value,
+                    "{} has no groups of threads, and the kernel asks for {}", dialect_.name, name);
+      value = (name[0] == 'g' ? dialect_.group_index
+                              : dialect_.index_in_group)[static_cast<size_t>(name.back() - '0')];
+    }
+    if (value == name) return;
+    line(fmt::format("const {} {} = {};", type(DType::Index), name, value));
+  }
+
+  std::string literal(const UOp& u) const {
+    const DType d = u.dtype();
+    if (d == DType::Float32 || d == DType::Float64) {
+      const double v = const_double(u);
+      const std::string_view f = d == DType::Float32 ? "f" : "";
+      if (!std::isfinite(v))
+        return fmt::format("from_{}({:#x}u{})", short_name(d), u.as<ConstArg>().bits,
+                           d == DType::Float32 ? "" : dialect_.long_suffix);
+      if (v == std::trunc(v) && std::fabs(v) < 1e6 && !(v == 0 && std::signbit(v)))
+        return fmt::format("{:.1f}{}", v, f);
+      return fmt::format("{:a}{}", v, f);
+    }
+    if (d == DType::UInt64)
+      return fmt::format("{}u{}", u.as<ConstArg>().bits, dialect_.long_suffix);
+    const int64_t v = const_int(u);
+    if (d == DType::UInt32) return fmt::format("{}u", v);
+    const bool wide = v > INT32_MAX || v < INT32_MIN;
+    const std::string_view suffix = wide ? dialect_.long_suffix : "";
+    if (v == INT64_MIN || v == INT32_MIN) return fmt::format("(-{}{} - 1)", -(v + 1), suffix);
+    return fmt::format("{}{}", v, suffix);
+  }
+
+  // Vectors that are addressed by lane need a name even when operand() would inline them.
+  std::string vector_name(const UOp& u) {
+    if (!u.is(Op::Expand)) return name_of(u);
+    if (!names_.contains(u)) define(u, operand(u.src(0)));
+    return name_of(u);
+  }
+
+  std::string expression(const UOp& u) {
+    const DType d = u.dtype();
+    const auto a = [&] { return operand(u.src(0)); };
+    const auto b = [&] { return operand(u.src(1)); };
+    const DType in = u.src(0).dtype();
+    const size_t wide_float = d == DType::Float64 ? 1 : 0;
+    // Integers of C promote to int: compute unsigned and cut to the width, so that they wrap.
+    auto wrapped = [&](std::string_view symbol) {
+      if (is_float(d)) return fmt::format("{} {} {}", a(), symbol, b());
+      if (d == DType::Bool) return fmt::format("{} {} {}", a(), symbol == "+" ? "|" : "&", b());
+      const std::string wide = type(item_size(d) == 8 ? DType::UInt64 : DType::UInt32);
+      return fmt::format("({0})(({1}){2} {3} ({1}){4})", type(d), wide, a(), symbol, b());
+    };
+    switch (u.op()) {
+      case Op::Add:
+        return wrapped("+");
+      case Op::Mul:
+        return wrapped("*");
+      case Op::Fdiv:
+        return fmt::format("{} / {}", a(), b());
+      case Op::Max:
+        if (is_float(d)) return fmt::format("max_{}({}, {})", short_name(d), a(), b());
+        return fmt::format("{1} > {0} ? {1} : {0}", a(), b());
+      case Op::Idiv:
+        return fmt::format("idiv_{}({}, {})", short_name(d), a(), b());
+      case Op::Mod:
+        return fmt::format("mod_{}({}, {})", short_name(d), a(), b());
+      case Op::Shl:
+        return fmt::format("shl_{}({}, {})", short_name(d), a(), b());
+      case Op::Shr:
+        return fmt::format("shr_{}({}, {})", short_name(d), a(), b());
+      case Op::CmpLt:
+        return fmt::format("{} < {}", a(), b());
+      case Op::CmpNe:
+        return fmt::format("{} != {}", a(), b());
+      case Op::Xor:
+        return fmt::format("{} ^ {}", a(), b());
+      case Op::Or:
+        return fmt::format("{} | {}", a(), b());
+      case Op::And:
+        return fmt::format("{} & {}", a(), b());
+      case Op::Where:
+        return fmt::format("{} ? {} : {}", a(), b(), operand(u.src(2)));
+      case Op::Trunc:
+        return fmt::format("{}({})", dialect_.trunc[wide_float], a());
+      case Op::Sqrt:
+        return fmt::format("{}({})", dialect_.sqrt[wide_float], a());
+      case Op::Mulacc:
+        return fmt::format("{}({}, {}, {})", dialect_.fma[wide_float], a(), b(), operand(u.src(2)));
+      case Op::Bitcast:
+        if (is_float(d) && !is_float(in))
+          return fmt::format("from_{}(({}){})", short_name(d), type(storage_uint(d)), a());
+        if (is_float(in) && !is_float(d))
+          return fmt::format("({})to_{}({})", type(d), short_name(in), a());
+        return fmt::format("({}){}", type(d), a());
+      case Op::Cast:
+        if (d == DType::Bool) return fmt::format("{} != 0", a());
+        if (is_float(in) && !is_float(d))
+          return fmt::format("saturate_{}_{}({})", short_name(d), short_name(in), a());
+        return fmt::format("({}){}", type(d), a());
+      case Op::Custom:
+        return custom(u);
+      default:
+        internal_error("no text for {}", op_name(u.op()));
+    }
+  }
+
+  // The code of a Custom, {0}, {1}, ... being its operands.
+  std::string custom(const UOp& u) {
+    std::string out = u.as<CodeArg>().text;
+    for (size_t i = 0; i < u.src().size(); ++i) {
+      const std::string name = fmt::format("{{{}}}", i), value = operand(u.src(i));
+      for (size_t at = 0; (at = out.find(name, at)) != out.npos; at += value.size())
+        out.replace(at, name.size(), value);
+    }
+    return out;
+  }
+
+  const UOp& linear_;
+  const Dialect& dialect_;
+  Signature signature_;
+  absl::flat_hash_set<const Node*> stored_;  // memory that the kernel writes
+  std::string out_;
+  int indent_ = 1;
+  int counter_ = 0;
+  std::unordered_map<UOp, std::string> names_;
+};
+
+}  // namespace
+
+std::string render(std::string_view target, const std::string& name, const UOp& linear,
+                   bool with_prelude) {
+  const Dialect& dialect = dialect_named(target);
+  return (with_prelude ? prelude_of(dialect) : std::string()) +
+         CStyleRenderer(linear, dialect).run(name);
+}
+
+}  // namespace koine

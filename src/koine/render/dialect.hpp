@@ -1,0 +1,55 @@
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "koine/ir/dtype.hpp"
+
+namespace koine {
+
+/// How arguments reach a kernel.
+enum class Arguments : uint8_t {
+  Arrays,      ///< `void** buffers, const int64_t* variables, int64_t thread`
+  Named,       ///< one parameter a buffer and Variable, in slot order, then by name
+  Attributed,  ///< the same with `[[buffer(n)]]`, Variables by reference, indices at the end
+};
+
+/// A language like C: what the texts of its kernels differ in from those of others. Data, one file
+/// a language in `render/dialects`, one line in the list of `dialect.cpp`.
+struct Dialect {
+  std::string_view name;
+  std::string_view includes;       ///< and pragmas, in front of a file
+  std::string_view header;         ///< behind them: bit casts and atomics (see below)
+  std::string_view function;       ///< in front of a helper function
+  std::string_view kernel;         ///< in front of a kernel's name
+  std::string_view global, local;  ///< qualifiers of pointers to memory, and of LOCAL arrays
+  Arguments arguments = Arguments::Named;
+  std::array<std::string_view, 10> types;  ///< int8 to int64, uint8 to uint64, floats; empty: none
+  std::string_view long_suffix;            ///< of a 64-bit literal
+  std::string_view double_macro;           ///< defined where there are doubles; empty: always
+  std::string_view thread;                 ///< the number of a thread of a kernel without groups
+  std::string_view barrier;                ///< empty: no groups of threads
+  std::array<std::string_view, 3> group_index, index_in_group;
+  /// What the helpers of the prelude are called for float32 and float64: `trunc`, `sqrt`, `fma`.
+  std::array<std::string_view, 2> trunc, sqrt, fma;
+};
+
+/// What values of a dtype are stored as; empty where the language has no such type.
+std::string_view type_name(const Dialect& dialect, DType dtype);
+/// As names of helpers have it: i32, f64.
+std::string_view short_name(DType dtype);
+
+/// What stands in front of the kernels of a file: includes and helper functions.
+std::string prelude_of(const Dialect& dialect);
+
+/// All dialects, and one by name; throws Error (Value) that lists them.
+const std::vector<const Dialect*>& dialects();
+const Dialect& dialect_named(std::string_view name);
+
+// The languages. A header of one defines
+//   to_f32, to_f64, from_f32, from_f64: the bits of a float and back;
+//   atomic_add_T for T in i32, u32, i64, u64, f32, f64: `*place += value` at once.
+extern const Dialect c_dialect, opencl_dialect, cuda_dialect, hip_dialect, metal_dialect;
+
+}  // namespace koine

@@ -1,0 +1,40 @@
+#include "koine/render/dialect.hpp"
+
+namespace koine {
+
+const Dialect c_dialect{
+    .name = "c",
+    .includes = "#include <stdint.h>\n#include <string.h>\n",
+    .header =
+        R"(#define KOINE_BITS(T, U, name)                                                                      \
+  static inline T from_##name(U bits) { T v; memcpy(&v, &bits, sizeof v); return v; }               \
+  static inline U to_##name(T v) { U bits; memcpy(&bits, &v, sizeof v); return bits; }              \
+  static inline void atomic_add_##name(T* place, T value) {                                         \
+    U before, now;                                                                                  \
+    do {                                                                                            \
+      before = __atomic_load_n((U*)place, __ATOMIC_RELAXED);                                        \
+      now = to_##name(from_##name(before) + value);                                                 \
+    } while (!__atomic_compare_exchange_n((U*)place, &before, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); \
+  }
+KOINE_BITS(float, uint32_t, f32)
+KOINE_BITS(double, uint64_t, f64)
+#define KOINE_ATOMIC(T, name) \
+  static inline void atomic_add_##name(T* place, T value) { __atomic_fetch_add(place, value, __ATOMIC_RELAXED); }
+KOINE_ATOMIC(int32_t, i32)
+KOINE_ATOMIC(uint32_t, u32)
+KOINE_ATOMIC(int64_t, i64)
+KOINE_ATOMIC(uint64_t, u64)
+)",
+    .function = "static inline",
+    .kernel = "void",
+    .arguments = Arguments::Arrays,
+    .types = {"int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t",
+              "uint64_t", "float", "double"},
+    .long_suffix = "ll",
+    .thread = "thread",
+    .trunc = {"__builtin_truncf", "__builtin_trunc"},
+    .sqrt = {"__builtin_sqrtf", "__builtin_sqrt"},
+    .fma = {"__builtin_fmaf", "__builtin_fma"},
+};
+
+}  // namespace koine
