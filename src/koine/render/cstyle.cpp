@@ -262,7 +262,8 @@ class CStyleRenderer {
     const size_t wide_float = d == DType::Float64 ? 1 : 0;
     // Integers of C promote to int: compute unsigned and cut to the width, so that they wrap.
     auto wrapped = [&](std::string_view symbol) {
-      if (is_float(d)) return fmt::format("{} {} {}", a(), symbol, b());
+      const bool plain = is_float(d) || (d == DType::Index && fits_64_bits(u));
+      if (plain) return fmt::format("{} {} {}", a(), symbol, b());
       if (d == DType::Bool) return fmt::format("{} {} {}", a(), symbol == "+" ? "|" : "&", b());
       const std::string wide = type(item_size(d) == 8 ? DType::UInt64 : DType::UInt32);
       return fmt::format("({0})(({1}){2} {3} ({1}){4})", type(d), wide, a(), symbol, b());
@@ -319,6 +320,11 @@ class CStyleRenderer {
       default:
         internal_error("no text for {}", op_name(u.op()));
     }
+  }
+
+  static bool fits_64_bits(const UOp& index) {
+    const Interval& b = index.bounds();
+    return b.low > INT64_MIN && b.high < INT64_MAX;
   }
 
   // The code of a Custom, {0}, {1}, ... being its operands.

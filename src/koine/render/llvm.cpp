@@ -56,6 +56,11 @@ class LlvmRenderer {
     Value* bound;
   };
 
+  struct Block {
+    llvm::BasicBlock *before, *after;
+    std::unordered_map<UOp, Value*> registers;  // as they were
+  };
+
   // --- types and constants ---------------------------------------------------------------------
   llvm::Type* scalar_type(DType d) {
     switch (d) {
@@ -170,6 +175,32 @@ class LlvmRenderer {
     }
     loop.exit->moveAfter(latch);
     b_.SetInsertPoint(loop.exit);
+  }
+
+  // A guarded block. A register keeps what it held where the block does not run.
+  void begin_block(const UOp& condition) {
+    auto* inside = llvm::BasicBlock::Create(context_, "then", function_);
+    auto* after = llvm::BasicBlock::Create(context_, "endif", function_);
+    b_.CreateCondBr(value(condition), inside, after);
+    blocks_.push_back({b_.GetInsertBlock(), after, registers_});
+    b_.SetInsertPoint(inside);
+  }
+
+  void end_block() {
+    const Block block = std::move(blocks_.back());
+    blocks_.pop_back();
+    llvm::BasicBlock* inside = b_.GetInsertBlock();
+    b_.CreateBr(block.after);
+    block.after->moveAfter(inside);
+    b_.SetInsertPoint(block.after);
+    for (auto& [buffer, held] : registers_) {
+      const auto before = block.registers.find(buffer);
+      if (before == block.registers.end() || before->second == held) continue;
+      llvm::PHINode* phi = b_.CreatePHI(held->getType(), 2);
+      phi->addIncoming(before->second, block.before);
+      phi->addIncoming(held, inside);
+      held = phi;
+    }
   }
 
   // --- memory ----------------------------------------------------------------------------------
@@ -546,6 +577,9 @@ class LlvmRenderer {
         return;
       }
       case Op::Special:
+        KOINE_REQUIRE(u.as<std::string>() == "thread", Value,
+                      "machine code for {} has no groups of threads, and the kernel asks for {}",
+                      target_.name, u.as<std::string>());
         values_[u] = function_->getArg(2);
         return;
       case Op::Range:
@@ -560,6 +594,19 @@ class LlvmRenderer {
       case Op::Store:
         store_value(u);
         return;
+      case Op::If:
+        begin_block(u.src(0));
+        return;
+      case Op::Endif:
+        end_block();
+        return;
+      case Op::AtomicAdd: {
+        const DType d = u.src(1).dtype();
+        Value* place = element_pointer(accessed_buffer(u), strip_after(u.src(0)).src(1));
+        b_.CreateAtomicRMW(is_float(d) ? llvm::AtomicRMWInst::FAdd : llvm::AtomicRMWInst::Add,
+                           place, value(u.src(1)), align_of(d), llvm::AtomicOrdering::Monotonic);
+        return;
+      }
       case Op::Index:
         if (is_address(u)) return;
         break;
@@ -583,6 +630,7 @@ class LlvmRenderer {
   std::unordered_map<UOp, Value*> registers_;
   std::unordered_map<UOp, std::vector<UOp>> stored_in_;
   std::vector<Loop> loops_;
+  std::vector<Block> blocks_;
 };
 
 }  // namespace
