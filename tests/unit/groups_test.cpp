@@ -1,6 +1,8 @@
 // Kernels for machines with groups of threads: rows O1, O1b, O1f, O5, X1 and X3. The oracle is the
 // interpreter of graphs; the device SIMT runs each group from barrier to barrier and reports races.
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "c_text.hpp"
@@ -9,9 +11,11 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/render/dialect.hpp"
+#include "koine/runtime/cpu/cpu.hpp"
 #include "koine/runtime/device.hpp"
 #include "koine/tensor/tensor.hpp"
 
@@ -323,6 +327,75 @@ TEST(groups, spec_X3_a_histogram_by_atomic_adds_is_bincount) {
             split(0, 2, AxisType::Thread));
       },
       {"each thread along it would do the same AtomicAdd"});
+}
+
+TEST(groups, spec_X3_an_instruction_and_code_stand_inside_of_a_kernel) {
+  auto kernel = [](DType d, const std::function<UOp(const UOp&)>& of) {
+    const UOp i = range(0, index_const(40), AxisType::Loop), out = param(0, shape_of({40}), d),
+              in = param(1, shape_of({40}), d);
+    return sink({end(store(index(out, {i}), of(load(index(in, {i})))), {i})});
+  };
+  auto code = [](Op op, const char* text, DType d, std::vector<UOp> src) {
+    return UOp::make(op, src, CodeArg{text, d});
+  };
+  std::mt19937_64 random(test_seed());
+  std::vector<int64_t> words(40), bits(40);
+  std::vector<float> numbers(40), fused(40);
+  for (size_t i = 0; i < 40; ++i) {
+    bits[i] = std::popcount(static_cast<uint64_t>(words[i] = static_cast<int64_t>(random())));
+    numbers[i] = static_cast<float>(i) * 0.37f;
+    fused[i] = std::fma(numbers[i], 3.0f, numbers[i]);
+  }
+  const UOp count = kernel(DType::Int64, [&](const UOp& v) {
+    return code(Op::Ins, "popcntq $1, $0|=r,r", DType::Int64, {v});
+  });
+  const UOp fma = kernel(DType::Float32, [&](const UOp& v) {
+    return code(Op::Ins, "vfmadd231ss $2, $1, $0|=x,x,x,0", DType::Float32,
+                {v, constant(DType::Float32, 3), v});
+  });
+  const UOp builtin = kernel(DType::Int64, [&](const UOp& v) {
+    return code(Op::Custom, "__builtin_popcountll({0})", DType::Int64, {v});
+  });
+  EXPECT_EQ(parse(to_text(fma)), fma);
+#if defined(__x86_64__)
+  EXPECT_EQ(run_by_hand<int64_t>(count, "CPU", std::vector<int64_t>(40), words), bits);
+  if (host_runs("x86-64-v3")) {
+    EXPECT_EQ(run_by_hand<float>(fma, "CPU", std::vector<float>(40), numbers), fused);
+  }
+  for (const UOp& ast : {count, builtin}) {
+    const CLibrary text(render("c", "k", lower_kernel(ast, generic_target(false)).linear), 1);
+    std::vector<int64_t> out(40);
+    void* buffers[] = {out.data(), words.data()};
+    text.function("k")(buffers, nullptr, 0);
+    EXPECT_EQ(out, bits);
+  }
+#endif
+  EXPECT_NE(render("cuda", "k",
+                   lower_kernel(kernel(DType::Int32,
+                                       [&](const UOp& v) {
+                                         return code(Op::Custom, "__popc({0})", DType::Int32, {v});
+                                       }),
+                                simt_target(false))
+                       .linear,
+                   false)
+                .find("__popc(v"),
+            std::string::npos);
+  expect_error([&] { (void)run_by_hand<int64_t>(builtin, "CPU", bits, words); },
+               {"Custom \"__builtin_popcountll({0})\"", "use Ins"});
+  expect_error([&] { (void)run_by_hand<int64_t>(count, "INTERP", bits, words); },
+               {"Ins \"popcntq", "the interpreter runs no code of machines"});
+  expect_error([&] { (void)apply_opt(count, split(0, 4, AxisType::Upcast)); },
+               {"Ins is of one element at a time"});
+  for (const char* wrong :
+       {"popcntq $1, $0", "|=r,r", "popcntq $1, $0|=r,r,r", "nosuch $1, $0|=r,r"})
+    expect_error(
+        [&] {
+          (void)run_by_hand<int64_t>(
+              kernel(DType::Int64,
+                     [&](const UOp& v) { return code(Op::Ins, wrong, DType::Int64, {v}); }),
+              "CPU", bits, words);
+        },
+        {"Ins", wrong[0] == 'n' ? "nosuch" : wrong});
 }
 
 TEST(groups, texts_of_languages_with_groups_compute_the_same) {

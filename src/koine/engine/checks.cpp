@@ -112,7 +112,7 @@ CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& 
 CheckCounts check_rendered(Program& program, const LoweredKernel& kernel, DeviceRuntime& device,
                            const StageChange& change) {
   CheckCounts counts;
-  if (!kernel.selected) {  // it has groups of threads, which run as a linear program alone
+  if (!kernel.selected) {  // the interpreter does not run it as a kernel
     count_check(counts, "render", false);
     return counts;
   }

@@ -227,6 +227,10 @@ class KernelInterpreter {
       case Op::Barrier:  // threads run one after the other, and share no memory that it guards
       case Op::Sink:
         break;
+      case Op::Ins:
+      case Op::Custom:
+        raise(ErrorKind::Value, "{} \"{}\": the interpreter runs no code of machines",
+              op_name(u.op()), u.as<CodeArg>().text);
       default:
         internal_error("the interpreter of kernels does not know {}", op_name(u.op()));
     }

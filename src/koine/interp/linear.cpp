@@ -198,6 +198,9 @@ class LinearThread {
         break;
     }
     if (is_address(u)) return next;  // its users look at it
+    KOINE_REQUIRE(!u.is(Op::Ins) && !u.is(Op::Custom), Value,
+                  "{} \"{}\": the interpreter runs no code of machines", op_name(u.op()),
+                  u.as<CodeArg>().text);
     if (at.operands.empty()) internal_error("interpreter: {} in a linear program", op_name(u.op()));
     operands_.clear();
     for (const uint32_t k : at.operands) operands_.push_back(&lanes(k));

@@ -196,6 +196,11 @@ std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const O
       if (u.is(Op::AtomicAdd) && (is_reduction(opt.target) || !depends_on(u, axis)))
         return refuse(value, "Split: axis {}: each thread along it would do the same AtomicAdd",
                       opt.axis);
+  if (becomes_shape(opt.target) && !threads_fold)
+    for (const UOp& u : toposort(ast))
+      if ((u.is(Op::Ins) || u.is(Op::Custom)) && depends_on(u, axis))
+        return refuse(value, "Split: axis {}: {} is of one element at a time", opt.axis,
+                      op_name(u.op()));
   const std::vector<UOp> fills = row_fills(ast);
   if (!becomes_shape(opt.target) && opt.target != from && is_listed(fills, axis))
     return refuse(value,

@@ -57,11 +57,13 @@ struct Stage {
   std::vector<StageStep> steps;
 };
 
-// Threads of a group wait for each other, which the interpreter of linear programs knows alone.
-bool has_group(const UOp& ast) {
-  const NodeList nodes = toposort(ast);
-  return !ast.is(Op::Linear) && std::any_of(nodes.begin(), nodes.end(), [](const UOp& u) {
-    return u.is(Op::Special) && u.as<std::string>() != "thread";
+// Threads of a group wait for each other, which the interpreter of linear programs knows alone;
+// code of machines none knows.
+bool is_interpreted(const UOp& graph) {
+  const NodeList nodes = toposort(graph);
+  return std::none_of(nodes.begin(), nodes.end(), [&](const UOp& u) {
+    const bool of_group = u.is(Op::Special) && u.as<std::string>() != "thread";
+    return u.is(Op::Ins) || u.is(Op::Custom) || (of_group && !graph.is(Op::Linear));
   });
 }
 
@@ -85,7 +87,7 @@ void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
     }
     const Liberties may{stage.liberties.reorder || observed.liberties.reorder,
                         stage.liberties.contract || observed.liberties.contract};
-    if (has_group(after)) {
+    if (!is_interpreted(after)) {
       observed.waiting = before;
       observed.since = apply;
       observed.liberties = may;
@@ -173,7 +175,7 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
                  {"lanes", lanes}};
   k = run_stage({"expand", false, sums, std::move(expansion)}, k, observed);
   k = run_stage({"select", true, all, select_steps(target)}, k, observed);
-  if (how.verify >= 3 && !has_group(k)) out.selected = k;
+  if (how.verify >= 3 && is_interpreted(k)) out.selected = k;
   out.linear = run_stage({"linearize", true, {}, {{"", linearize}}}, k, observed);
   out.checks = observed.checks;
   return out;

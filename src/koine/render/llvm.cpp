@@ -2,6 +2,7 @@
 
 #include <llvm/Analysis/VectorUtils.h>
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
 #include <llvm/Support/raw_ostream.h>
@@ -546,9 +547,30 @@ class LlvmRenderer {
         for (int64_t i = 0; i < lane_count(u); ++i) mask.push_back(static_cast<int>(from + i));
         return b_.CreateShuffleVector(a(), mask);
       }
+      case Op::Ins:
+        return instruction_value(u);
+      case Op::Custom:
+        raise(ErrorKind::Value, "Custom \"{}\" is source text, and {} is machine code: use Ins",
+              u.as<CodeArg>().text, target_.name);
       default:
         internal_error("the LLVM renderer does not know {}", op_name(u.op()));
     }
+  }
+
+  // Inline assembly.
+  Value* instruction_value(const UOp& u) {
+    const auto [assembly, constraints] = parts_of_instruction(u);
+    std::vector<llvm::Type*> types;
+    std::vector<Value*> values;
+    for (const UOp& s : u.src()) {
+      values.push_back(value(s));
+      types.push_back(values.back()->getType());
+    }
+    auto* type = llvm::FunctionType::get(type_of(u), types, false);
+    if (auto error = llvm::InlineAsm::verify(type, constraints))
+      raise(ErrorKind::Value, "Ins \"{}\": {}", u.as<CodeArg>().text,
+            llvm::toString(std::move(error)));
+    return b_.CreateCall(llvm::InlineAsm::get(type, assembly, constraints, false), values);
   }
 
   void instruction(const UOp& u) {

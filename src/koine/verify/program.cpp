@@ -113,7 +113,8 @@ int check_special(const UOp& u, const Facts&) {
 OpSet kernel_ops() {
   return group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary, GroupOp::Memory}) |
          ops({Op::Const, Op::Param, Op::Buffer, Op::Stack, Op::Index, Op::Bitcast, Op::Reduce,
-              Op::Range, Op::End, Op::After, Op::Group, Op::Sink, Op::Barrier, Op::AtomicAdd});
+              Op::Range, Op::End, Op::After, Op::Group, Op::Sink, Op::Barrier, Op::AtomicAdd,
+              Op::Ins, Op::Custom});
 }
 OpSet shaped_ops() { return kernel_ops() | ops({Op::Reshape, Op::Expand, Op::Special}); }
 

@@ -17,7 +17,7 @@ OpSet instruction_ops() {
   return arithmetic() | group_ops({GroupOp::Memory}) |
          ops({Op::Const, Op::Param, Op::Buffer, Op::Stack, Op::Index, Op::Bitcast, Op::Reshape,
               Op::Expand, Op::Shrink, Op::Range, Op::End, Op::Group, Op::Barrier, Op::Special,
-              Op::AtomicAdd});
+              Op::AtomicAdd, Op::Ins, Op::Custom});
 }
 
 // Instructions that give no value.
