@@ -21,6 +21,17 @@ struct OptOptions {
 int run_opt(const OptOptions& options);
 /// Prints the source of every kernel of a graph.
 int run_render(const OptOptions& options);
+struct CompileOptions {
+  std::string file, out = "program.koine";
+};
+/// Compiles the values of a graph to a file. Its Buffers are inputs, named by their numbers.
+int run_compile(const CompileOptions& options);
+struct RunOptions {
+  std::string file, in, out;
+};
+/// Runs such a file on the tensors of a safetensors file; prints the outputs, or writes them to
+/// one.
+int run_program(const RunOptions& options);
 int run_devices();
 /// Prints the table of ops as JSON.
 int run_ops();

@@ -36,6 +36,15 @@ int main(int argc, char** argv) {
   render_command->add_option("file", opt.file, "text of a graph")->required();
   render_command->add_option("--target", opt.target, "c, opencl, cuda, hip, metal or llvm")
       ->capture_default_str();
+  koine::app::CompileOptions compiled;
+  auto* compile_command = app.add_subcommand("compile", "compile the values of a graph to a file");
+  compile_command->add_option("file", compiled.file, "text of a graph")->required();
+  compile_command->add_option("-o,--out", compiled.out)->capture_default_str();
+  RunOptions run;
+  auto* run_command = app.add_subcommand("run", "run a compiled file");
+  run_command->add_option("file", run.file, "what compile has written")->required();
+  run_command->add_option("--in", run.in, "inputs by name, a safetensors file");
+  run_command->add_option("--out", run.out, "where to write the outputs; unset means print them");
   auto* devices_command = app.add_subcommand("devices", "list devices");
   auto* ops_command = app.add_subcommand("ops", "print the table of ops as JSON");
   std::vector<std::string> commands;
@@ -52,6 +61,8 @@ int main(int argc, char** argv) {
     if (*demo_command) return run_demo(demo);
     if (*opt_command) return run_opt(opt);
     if (*render_command) return run_render(opt);
+    if (*compile_command) return run_compile(compiled);
+    if (*run_command) return run_program(run);
     if (*devices_command) return run_devices();
     if (*ops_command) return run_ops();
   } catch (const std::exception& e) {  // of our own mistakes the message says that they are ours

@@ -4,6 +4,8 @@
 #include <sstream>
 
 #include "commands.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/op_table.hpp"
 #include "koine/koine.hpp"
 #include "text.hpp"
@@ -28,6 +30,36 @@ int run_opt(const OptOptions& o) {
 
 int run_render(const OptOptions& o) {
   fmt::print("{}", sources_of(read_file(o.file), o.target));
+  return 0;
+}
+
+int run_compile(const CompileOptions& o) {
+  std::map<std::string, Tensor> outputs, inputs;
+  const std::vector<UOp> values = values_of(read_file(o.file));
+  Substitution memory;
+  for (const UOp& u : toposort(sink(values)))
+    if (u.is(Op::Buffer)) {
+      const Tensor input(buffer_from_host(
+          u.shape(), u.dtype(), u.device() ? u.device().name() : default_device(), nullptr));
+      memory.emplace(u, input.uop());
+      inputs.emplace(std::to_string(u.as<BufferArg>().slot), input);
+    }
+  for (size_t i = 0; i < values.size(); ++i)
+    outputs.emplace(values.size() == 1 ? "out" : fmt::format("out{}", i),
+                    Tensor(substitute(values[i], memory)));
+  save_program(outputs, inputs, o.out);
+  fmt::print("wrote {}\n", o.out);
+  return 0;
+}
+
+int run_program(const RunOptions& o) {
+  SavedProgram program(o.file);
+  std::map<std::string, Tensor> inputs;
+  if (!o.in.empty()) inputs = safe_load(o.in);
+  const std::map<std::string, Tensor> outputs = program(inputs);
+  if (!o.out.empty()) safe_save(outputs, o.out);
+  for (const auto& [name, value] : outputs)
+    if (o.out.empty()) fmt::print("{} = {}\n", name, value.repr());
   return 0;
 }
 

@@ -240,6 +240,16 @@ std::string text_after(std::string_view text, std::string_view until) {
   return out;
 }
 
+std::vector<UOp> values_of(std::string_view text) {
+  std::vector<UOp> out;
+  for (const Given& g : parse_all(text, target_here())) {
+    KOINE_REQUIRE(g.stage.empty(), Value, "compile: the text holds what comes after {}, not values",
+                  g.stage);
+    out.push_back(g.graph);
+  }
+  return out;
+}
+
 std::string sources_of(std::string_view text, std::string_view language) {
   const bool llvm = language == "llvm";
   const Dialect* dialect = nullptr;

@@ -1,6 +1,9 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "koine/ir/uop.hpp"
 
 // What `koine opt` and `koine render` print, as functions of the text of a file.
 namespace koine::app {
@@ -13,6 +16,8 @@ namespace koine::app {
 /// Every kernel of the text after the stage `until`, as text that can be given again; after `plan`
 /// and `render` as C. Throws Error for a text that is malformed, or that is past the stage.
 std::string text_after(std::string_view text, std::string_view until);
+/// The values of a text of values alone. Throws Error where it holds something else.
+std::vector<UOp> values_of(std::string_view text);
 /// The source of every kernel of the text, in "c" or "llvm". Throws Error like text_after.
 std::string sources_of(std::string_view text, std::string_view language);
 

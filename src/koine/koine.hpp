@@ -4,6 +4,7 @@
 #include "koine/base/options.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/engine/step.hpp"
+#include "koine/io/program.hpp"
 #include "koine/io/safetensors.hpp"
 #include "koine/nn/nn.hpp"
 #include "koine/nn/optim.hpp"

@@ -127,6 +127,11 @@ std::vector<std::shared_ptr<Program>> compile_kernels(const std::vector<CompileR
   return out;
 }
 
+void add_program(const CompileRequest& request, const CompileOptions& how,
+                 std::shared_ptr<Program> program) {
+  program_cache().add({request.ast, target_key(*request.device, how)}, std::move(program));
+}
+
 void clear_program_cache() { program_cache().clear(); }
 
 }  // namespace koine

@@ -19,6 +19,10 @@ std::vector<std::shared_ptr<Program>> compile_kernels(const std::vector<CompileR
                                                       const StageChange& change,
                                                       const CompileOptions& how);
 
+/// A program that was compiled elsewhere serves equal kernels from now on.
+void add_program(const CompileRequest& request, const CompileOptions& how,
+                 std::shared_ptr<Program> program);
+
 void clear_program_cache();
 
 }  // namespace koine

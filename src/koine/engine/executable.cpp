@@ -246,6 +246,16 @@ void Executable::compile(const std::vector<Kernel>& kernels, const StageChange& 
   }
 }
 
+void Executable::each_program(
+    const std::function<void(const UOp& kernel, DeviceRuntime&, const Program&)>& visit) const {
+  for (const Entry& e : entries_) {
+    if (e.program) visit(e.call.src(0), *e.device, *e.program);
+    if (e.loop)
+      for (const auto& function : e.loop->functions)
+        if (function) function->each_program(visit);
+  }
+}
+
 void Executable::add_work(int64_t runs, Counters& counters) const {
   counters.kernels += runs * static_cast<int64_t>(launches_);
   counters.operations += static_cast<double>(runs) * operations_;

@@ -1,6 +1,7 @@
 #pragma once
 #include <absl/container/flat_hash_map.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,6 +40,9 @@ class Executable {
 
   /// The host program: what is printed, inspected and exported.
   const UOp& schedule() const { return schedule_; }
+  /// Calls `visit` for each kernel, also those of loops, with the device that runs it.
+  void each_program(
+      const std::function<void(const UOp& kernel, DeviceRuntime&, const Program&)>& visit) const;
   /// What so many runs count, but for the loops in it, which count their own.
   void add_work(int64_t runs, Counters& counters) const;
 

@@ -36,6 +36,7 @@ class CapturedStep {
 
  private:
   friend class Realizer;
+  friend class CompiledProgram;
 
   enum class Checks : uint8_t { None, EachRun };
   CapturedStep(const std::vector<UOp>& values, const VariableValues& variables, Checks checks);
