@@ -11,6 +11,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/runtime/allocator.hpp"
+#include "koine/runtime/cl/device.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
 #include "koine/runtime/ranks/ranks.hpp"
 
@@ -96,6 +97,7 @@ struct Devices {
       {"INTERP", "the reference interpreter: slow, strict floating point",
        make_interp_device<true>},
       {"NULL", "compiles everything and runs nothing", make_interp_device<false>},
+      {"CL", "what OpenCL offers", make_cl_device},
       {"RANK", "", make_rank_device}};
   std::map<std::string, std::unique_ptr<DeviceRuntime>> runtimes;
 };
@@ -145,6 +147,12 @@ void copy_bytes(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset
   std::vector<std::byte> between(static_cast<size_t>(bytes));
   from.copy_out(between.data(), from_offset, bytes);
   to.copy_in(between.data(), to_offset, bytes);
+}
+
+std::vector<std::shared_ptr<Program>> Compiler::make(std::vector<LoweredKernel> kernels) {
+  std::vector<std::shared_ptr<Program>> out;
+  for (LoweredKernel& kernel : kernels) out.push_back(load(compile(std::move(kernel))));
+  return out;
 }
 
 uint64_t HostQueue::submit(std::span<const Command> commands) {

@@ -1,0 +1,38 @@
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "koine/runtime/cl/api.hpp"
+#include "koine/target/target.hpp"
+
+namespace koine::cl {
+
+/// A device that OpenCL offers, with a context of its own. Lives as long as the process.
+struct Hardware {
+  size_t number;  ///< among all that are offered
+  cl_device_id id;
+  cl_context context;
+  cl_command_queue service;  ///< for copies to and from the host, and launches that it waits for
+  std::string name, driver;
+  int64_t bytes, block_bytes;  ///< of memory, and of one block at most
+  int64_t local_bytes;
+  int vector_bytes;
+  bool is_cpu, has_double, has_fma;
+  bool rounds_right;  ///< division and square root of float32 are correctly rounded, with denormals
+
+  /// Throws Error (Device) where the process is a fork of the one that started OpenCL: its threads
+  /// are not there.
+  void require_own_process() const;
+  Target target(bool strict) const;
+};
+
+/// How many there are. Throws Error (Device) that says what is missing where there is none.
+size_t hardware_count();
+/// The one that device CL:n is on: n modulo how many there are.
+const Hardware& hardware(size_t n);
+
+cl_command_queue make_queue(const Hardware& on);
+
+}  // namespace koine::cl
