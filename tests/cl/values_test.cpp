@@ -151,7 +151,8 @@ TEST(cl, a_graph_over_cpu_and_cl) {
   const auto expected = ((a.matmul(b) + 1).exp() * a).tolist<float>();
   const Tensor there = a.to("CL").matmul(b.to("CL")) + 1;
   const auto got = (there.to("CPU").exp() * a).tolist<float>();
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-3f * std::fabs(expected[i]) + 1e-6f);
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], expected[i], 1e-3f * std::fabs(expected[i]) + 1e-6f);
 }
 
 TEST(cl, a_tensor_split_over_cpu_and_cl) {
