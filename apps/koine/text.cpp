@@ -242,8 +242,15 @@ std::string text_after(std::string_view text, std::string_view until) {
 
 std::string sources_of(std::string_view text, std::string_view language) {
   const bool llvm = language == "llvm";
-  if (!llvm) (void)dialect_named(language);  // it says which there are
-  const Target& target = target_here();
+  const Dialect* dialect = nullptr;
+  std::string known;
+  for (const Dialect* d : dialects()) {
+    known += fmt::format("{}, ", d->name);
+    if (d->name == language) dialect = d;
+  }
+  KOINE_REQUIRE(llvm || dialect, Value, "--target={}: expected {}or llvm", language, known);
+  const bool groups = dialect != nullptr && !dialect->barrier.empty();
+  const Target target = groups ? simt_target(options().strict) : target_here();
   std::string out;
   bool first = true;
   for (const Given& g : parse_all(text, target)) {

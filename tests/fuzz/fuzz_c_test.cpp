@@ -18,4 +18,26 @@ TEST(fuzz, c_text_agrees_with_the_interpreter) {
   plain.check(0);
 }
 
+// Kernels that are shaped for a GPU, as texts whose groups run on this machine.
+TEST(fuzz, c_text_of_languages_with_groups_agrees_with_the_interpreter) {
+  const int64_t cases = test_cases(600);
+  CText texts[] = {CText("cuda"), CText("hip"), CText("metal")};
+  int64_t without_double = 0;
+  for (int64_t i = 0; i < cases; ++i) {
+    std::mt19937_64 random(test_seed() + 177 + static_cast<uint64_t>(i));
+    Features features = Features::all();
+    features.raw_bytes = false;
+    const UOp graph = random_graph(random, features);
+    try {
+      texts[i % 3].add(graph);
+    } catch (const Error& e) {  // Metal has no double, which remainders of floats ask for
+      ASSERT_NE(std::string(e.what()).find("metal has no type for float64"), std::string::npos)
+          << e.what();
+      ++without_double;
+    }
+  }
+  EXPECT_LE(without_double, cases / 6);
+  for (CText& text : texts) text.check(0);
+}
+
 }  // namespace koine::test

@@ -6,30 +6,39 @@
 #include "check.hpp"
 #include "kernels.hpp"
 #include "koine/interp/bounded.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/rangeify.hpp"
 
 namespace koine::test {
 
-/// C text that went through the system's compiler and is loaded while this lives.
+/// Text that went through the system's compiler of C, or of C++ with a header in front that knows
+/// the words of CUDA, HIP or Metal (`support/shim`). Loaded while this lives.
 class CLibrary {
  public:
   using Function = void (*)(void** buffers, const int64_t* variables, int64_t thread);
+  /// Of a grid of groups.
+  using Launch = void (*)(void** buffers, const int64_t* variables, const uint32_t* grid,
+                          const uint32_t* group);
   /// `optimise` is the compiler's level.
-  explicit CLibrary(const std::string& source, int optimise = 0);
+  explicit CLibrary(const std::string& source, int optimise = 0, std::string_view language = "c");
   CLibrary(const CLibrary&) = delete;
   CLibrary& operator=(const CLibrary&) = delete;
   ~CLibrary();
   Function function(const std::string& name) const;
+  Launch launch(const std::string& name) const;
 
  private:
+  void* find(const std::string& name) const;
   void* library_ = nullptr;
 };
 
-/// Values whose kernels, as C text, go through the system's compiler: all of them at once, when
-/// `check` is called, as starting a compiler is what costs. Sizes must be known.
+/// Values whose kernels, as text of a language, go through the system's compiler: all of them at
+/// once, when `check` is called, as starting a compiler is what costs. Sizes must be known. Kernels
+/// in C are shaped for threads, all others for groups of them.
 class CText {
  public:
+  explicit CText(std::string language = "c") : language_(std::move(language)) {}
   /// Takes a value in strict mode, and in default mode where that may differ; the interpreter says
   /// what it must be.
   void add(const UOp& value);
@@ -44,10 +53,11 @@ class CText {
     BoundedArray expected;
     Callified program;
     std::vector<Kernel> kernels;
-    size_t first;                  ///< number of its first function
-    std::vector<int64_t> threads;  ///< of each
+    size_t first;                       ///< number of its first function
+    std::vector<Signature> signatures;  ///< of each
   };
-  static void run(const Case& c, const CLibrary& library);
+  void run(const Case& c, const CLibrary& library) const;
+  std::string language_;
   std::vector<Case> cases_;
   std::string source_;
   size_t functions_ = 0;

@@ -96,7 +96,8 @@ namespace {
 // costs its driver 50 ms and more.
 bool turn_of_cl(std::mt19937_64 random) {
   static const char* const text = std::getenv("KOINE_TEST_CL");
-  if (text == nullptr || random() % std::max(1ULL, std::strtoull(text, nullptr, 10)) != 0) return false;
+  if (text == nullptr || random() % std::max(1ULL, std::strtoull(text, nullptr, 10)) != 0)
+    return false;
   static const bool here = [] {
     try {
       (void)device_runtime("CL");

@@ -49,7 +49,8 @@ TEST(texts, a_graph_that_is_past_the_stage_is_refused) {
   expect_error([&] { (void)app::text_after(app::text_after(value, "select"), "optimize"); },
                {"--until=optimize", "past", "select"});
   expect_error([&] { (void)app::text_after(value, "seelct"); }, {"seelct", "callify", "linearize"});
-  expect_error([&] { (void)app::sources_of(value, "cuda"); }, {"cuda", "c or llvm"});
+  expect_error([&] { (void)app::sources_of(value, "fortran"); },
+               {"--target=fortran", "c, opencl, cuda, hip, metal, or llvm"});
   expect_error([&] { (void)app::sources_of("; nothing\n", "c"); }, {"holds no graph"});
 }
 

@@ -325,8 +325,11 @@ TEST(bounded, settings_become_options) {
 TEST(bounded, a_difference_in_any_mode_on_any_device_is_found) {
   const UOp x = leaf({300}, DType::Float32), exact = add(x, x),
             free = reduce(Op::Add, mul(x, x), {0});
-  const auto mode_of = [](const Settings& s) {
-    return fmt::format("{} {}", s.device, s.strict ? "strict" : "default");
+  int simt = 0;  // interpreted as well
+  const auto mode_of = [&](const Settings& s) {
+    simt += s.device == "SIMT" ? 1 : 0;
+    return fmt::format("{} {}", s.device == "CPU" ? "CPU" : "INTERP",
+                       s.strict ? "strict" : "default");
   };
   const std::vector<std::string> all{"INTERP strict", "CPU strict", "INTERP default",
                                      "CPU default"};
@@ -347,6 +350,7 @@ TEST(bounded, a_difference_in_any_mode_on_any_device_is_found) {
   EXPECT_EQ(seen,
             (std::set<std::vector<std::string>>{{"INTERP strict", "CPU strict", "INTERP default"},
                                                 {"INTERP strict", "CPU strict", "CPU default"}}));
+  EXPECT_GT(simt, 0);
   for (const std::string& broken : all) {
     std::mt19937_64 random(test_seed());
     const Execute wrong = [&](const UOp& value, const Settings& s) {

@@ -109,6 +109,15 @@ TEST(checkpoint, gradients_are_equal_bit_for_bit_in_strict_mode) {
     expect_equal_bits(flat(value_and_grad(loss_of(kept(keep)))(blocks, x)), want, name);
 }
 
+TEST(checkpoint, a_fence_around_what_reads_no_memory_has_its_value) {
+  const UOp one = constant_int(DType::UInt64, 1), waits = leaf({2}, DType::Float32);
+  for (const Op marked : {Op::ContiguousBackward, Op::Detach, Op::Contiguous}) {
+    expect_same_everywhere(UOp::make(Op::Fence, {UOp::make(marked, {idiv(one, one)}), waits}));
+    const UOp wide = koine::expand(reshape(one, shape_of({1})), shape_of({5}));
+    expect_same_everywhere(UOp::make(Op::Fence, {UOp::make(marked, {wide}), waits}));
+  }
+}
+
 TEST(checkpoint, a_program_holds_less_at_a_time) {
   const int64_t rows = 64, width = 16, inner = 96;
   const auto arena = [&](const auto& wrap, int64_t count) {

@@ -88,6 +88,15 @@ TEST(numbers, spec_D3_remainders_of_floats_are_exact) {
     if (is_float(d)) expect_same_everywhere(mod(leaf({500}, d), leaf({500}, d, 1)));
 }
 
+// A product that is the divisor has one rounding, where it is compared and where it is added.
+TEST(numbers, spec_D3_remainders_by_a_product) {
+  for (const DType d : {DType::Float32, DType::Float64}) {
+    const UOp factor = leaf({500}, d, 1);
+    expect_same_everywhere(mod(leaf({500}, d), mul(factor, factor)));
+    expect_same_everywhere(mod(neg(leaf({500}, d)), mul(factor, leaf({500}, d, 2))));
+  }
+}
+
 // Remainders of one unit of the divisor's last place: the quotient is as near above a whole number
 // as it can be, so that it may be estimated one too low.
 TEST(numbers, spec_D3_remainders_of_one_unit) {

@@ -285,6 +285,10 @@ std::vector<Case> shaped_cases() {
       {s,
        kernel(cast(UOp::make(Op::Special, {index_const(4)}, std::string("group")), DType::Float32)),
        Op::Special, -1, "the number of a thread"},
+      {s,
+       sink(Nodes{UOp::make(Op::AtomicAdd, {index(memory(0, 8, DType::Int8), {index_const(0)}),
+                                            constant_int(DType::Int8, 1)})}),
+       Op::AtomicAdd, 1, "of 32 or 64 bits"},
   };
 }
 
@@ -318,6 +322,8 @@ std::vector<Case> vector_cases() {
       {v, kernel(index(four(), {sub(n, index_const(1))}), r), Op::Index, 1, "takes one lane"},
       {v, selected(shrink(four(), stack(Nodes{sub(n, index_const(1))}), shape_of({1}))), Op::Shrink,
        1, "from a constant on"},
+      {v, sink(Nodes{UOp::make(Op::AtomicAdd, {index(memory(0), {numbers(4)}), four()})}),
+       Op::AtomicAdd, 0, "adds a scalar"},
   };
 }
 
@@ -333,7 +339,8 @@ std::vector<Case> linear_cases() {
       {l, linear({reduce_ranges(Op::Add, value, Nodes{r})}), Op::Reduce, -1, "only instructions"},
       {l, linear({sink(Nodes{})}), Op::Sink, -1, "only instructions"},
       {l, linear({detach(one())}), Op::Detach, -1, "only instructions"},
-      {l, linear({UOp::make(Op::If, {constant_bool(true)})}), Op::If, -1, "only instructions"},
+      {l, linear({UOp::make(Op::If, {constant_bool(true)})}), Op::If, -1, "every loop is closed"},
+      {l, linear({UOp::make(Op::If, {one()})}), Op::If, 0, "an If asks a bool"},
       {l, linear({add(spread(one(), 4), one())}), Op::Add, 1, "as many lanes"},
       {l, linear({store(first, invalid(DType::Float32))}), Op::Store, 1, "no store writes Invalid"},
       // Order.
@@ -344,9 +351,11 @@ std::vector<Case> linear_cases() {
       {l, linear({out, out}), Op::Param, -1, "stands once"},
       {l, linear({shape_of({})}), Op::Stack, -1, "has lanes"},
       {l, linear({memory(INT64_MAX)}), Op::Param, -1, "a Param is an argument"},
-      {l, linear({r, s, close(r), close(s)}), Op::End, -1, "loops nest"},
-      {l, linear({close(r)}), Op::End, -1, "loops nest"},
-      {l, linear({r, s, end(group(Nodes{}), Nodes{r, s})}), Op::End, -1, "loops nest"},
+      {l, linear({r, s, close(r), close(s)}), Op::End, -1, "loops and blocks nest"},
+      {l, linear({close(r)}), Op::End, -1, "loops and blocks nest"},
+      {l, linear({r, s, end(group(Nodes{}), Nodes{r, s})}), Op::End, -1, "loops and blocks nest"},
+      {l, linear({UOp::make(Op::Endif, {UOp::make(Op::If, {constant_bool(true)})})}), Op::Endif, -1,
+       "loops and blocks nest"},
       {l, linear({r}), Op::Range, -1, "every loop is closed"},
       {l, linear({in, index(in, {})}), Op::Index, 1, "one place in memory"},
       {l, linear({in, load(index(in, {})), index(in, {})}), Op::Load, 0, "is contiguous"},

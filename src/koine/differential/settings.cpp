@@ -198,7 +198,7 @@ double operations_of(const UOp& graph, Level level, const Variables& variables) 
     if (level == Level::Program) {
       if (u.dtype() != DType::Void) times = size_of(inside.shape(), variables);
     } else {
-      if (u.is(Op::Special)) threads = static_cast<double>(const_int(u.src(0)));
+      if (u.is(Op::Special)) threads *= static_cast<double>(u.src(0).bounds().high);
       for (const Node* r : inside.ranges()) times *= bound_of(r, variables);
       if (u.dtype() != DType::Void && inside.has_concrete_shape())
         times *= static_cast<double>(lane_count(inside));

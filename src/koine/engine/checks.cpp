@@ -111,6 +111,11 @@ CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& 
 
 CheckCounts check_rendered(Program& program, const LoweredKernel& kernel, DeviceRuntime& device,
                            const StageChange& change) {
+  CheckCounts counts;
+  if (!kernel.selected) {  // the interpreter does not run it as a kernel
+    count_check(counts, "render", false);
+    return counts;
+  }
   StageCheck check{"render", kernel.selected, kernel.linear, Level::Kernel, Level::Linear, {}};
   check.apply = [&](const UOp& selected) {
     const UOp linear = linearize(selected);
@@ -126,7 +131,6 @@ CheckCounts check_rendered(Program& program, const LoweredKernel& kernel, Device
   };
   check.types = kernel.types;
   check.liberties.contract = !kernel.how.strict;
-  CheckCounts counts;
   count_check(counts, check.stage, check_stage(check));
   return counts;
 }

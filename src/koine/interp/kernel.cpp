@@ -102,7 +102,7 @@ class KernelInterpreter {
       const bool outside = std::all_of(ranges.begin(), ranges.end(), [&](const Node* r) {
         return std::find(around.begin(), around.end(), r) != around.end();
       });
-      if ((u.is(Op::Store) || u.is(Op::End)) && outside) out.push_back(u);
+      if ((u.is(Op::Store) || u.is(Op::AtomicAdd) || u.is(Op::End)) && outside) out.push_back(u);
     }
     return out;
   }
@@ -217,6 +217,9 @@ class KernelInterpreter {
       case Op::Store:
         store(item);
         break;
+      case Op::AtomicAdd:
+        add_atomically(item);
+        break;
       case Op::Buffer:
       case Op::Index:
       case Op::After:
@@ -224,6 +227,10 @@ class KernelInterpreter {
       case Op::Barrier:  // threads run one after the other, and share no memory that it guards
       case Op::Sink:
         break;
+      case Op::Ins:
+      case Op::Custom:
+        raise(ErrorKind::Value, "{} \"{}\": the interpreter runs no code of machines",
+              op_name(u.op()), u.as<CodeArg>().text);
       default:
         internal_error("the interpreter of kernels does not know {}", op_name(u.op()));
     }
@@ -388,6 +395,23 @@ class KernelInterpreter {
       if (known == nullptr || (v.deviation == 0 && place >= known->size())) continue;
       if (place >= known->size()) known->resize(place + 1);
       (*known)[place] = v.deviation;
+    }
+  }
+
+  // Threads add in any order.
+  void add_atomically(const Item& item) {
+    const UOp& u = item.node;
+    const Access a = access_of(u);
+    const DType dtype = u.src(1).dtype();
+    for (size_t i = 0; i < a.index->bits.size(); ++i) {
+      const int64_t at = element(a, i);
+      const Bits operands[] = {memory_.read(a.buffer, dtype, at, u),
+                               items_[item.needs[1]].lane(i).bits};
+      memory_.write(a.buffer, dtype, at, interpret_scalar(Op::Add, dtype, dtype, operands), u);
+      std::vector<double>* known = is_float(dtype) ? deviations_behind(a.buffer) : nullptr;
+      if (known == nullptr) continue;
+      known->resize(std::max(known->size(), static_cast<size_t>(at) + 1));
+      (*known)[static_cast<size_t>(at)] = undetermined;
     }
   }
 

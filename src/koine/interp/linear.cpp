@@ -5,8 +5,10 @@
 
 #include "koine/base/error.hpp"
 #include "koine/interp/interp.hpp"
+#include "koine/interp/races.hpp"
 #include "koine/interp/value.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 
@@ -71,7 +73,7 @@ class LinearProgram {
       at.value = ValueOp(u);
       for (size_t k = 0; k < ValueOp::value_sources(u); ++k)
         at.operands.push_back(number_of(u.src(k)));
-    } else if (u.is(Op::Load) || u.is(Op::Store)) {
+    } else if (u.is(Op::Load) || u.is(Op::Store) || u.is(Op::AtomicAdd)) {
       at.access = access_of(strip_after(u.src(0)));
       for (const UOp& s : u.src().subspan(1)) at.operands.push_back(number_of(s));
     } else if (u.is(Op::Range) || u.is(Op::If)) {
@@ -102,19 +104,28 @@ class LinearProgram {
   absl::flat_hash_map<const Node*, uint32_t> number_;
 };
 
-// What the threads of a group share and which thread this is.
+// Which thread of which group this is.
 struct Position {
   absl::flat_hash_map<const Node*, int64_t> specials;
+};
+
+// What the threads of a group share.
+struct Group {
+  KernelMemory memory;
+  Races& races;        // of all groups
+  Races local;         // of its LOCAL memory
+  Moment now = {};     // whose turn it is
+  bool alone = false;  // one thread in all
 };
 
 // One thread: its values, its registers, and how far it has come.
 class LinearThread {
  public:
-  LinearThread(const LinearProgram& program, const KernelArguments& arguments, KernelMemory& memory,
+  LinearThread(const LinearProgram& program, const KernelArguments& arguments, Group& group,
                Position position)
       : program_(program),
         arguments_(arguments),
-        memory_(memory),
+        group_(group),
         registers_(arguments),
         position_(std::move(position)),
         values_(program.number_.size()) {
@@ -163,6 +174,9 @@ class LinearThread {
       case Op::Store:
         store(at);
         return next;
+      case Op::AtomicAdd:
+        add_atomically(at);
+        return next;
       case Op::Load:
         values_[pc_] = load(at);
         return next;
@@ -184,6 +198,9 @@ class LinearThread {
         break;
     }
     if (is_address(u)) return next;  // its users look at it
+    KOINE_REQUIRE(!u.is(Op::Ins) && !u.is(Op::Custom), Value,
+                  "{} \"{}\": the interpreter runs no code of machines", op_name(u.op()),
+                  u.as<CodeArg>().text);
     if (at.operands.empty()) internal_error("interpreter: {} in a linear program", op_name(u.op()));
     operands_.clear();
     for (const uint32_t k : at.operands) operands_.push_back(&lanes(k));
@@ -212,7 +229,12 @@ class LinearThread {
 
   // LOCAL memory is the group's, registers are the thread's.
   KernelMemory& memory_behind(const UOp& buffer) {
-    return is_register(buffer) ? registers_ : memory_;
+    return is_register(buffer) ? registers_ : group_.memory;
+  }
+  void note(const UOp& buffer, int64_t element, Touch touch, const UOp& access) {
+    if (is_register(buffer) || group_.alone) return;
+    (buffer.is(Op::Buffer) ? group_.local : group_.races)
+        .note(buffer, element, group_.now, touch, access);
   }
   int64_t element(const Instruction& at, size_t i) const {
     const Access& a = at.access;
@@ -226,29 +248,44 @@ class LinearThread {
   }
 
   Lanes load(const Instruction& at) {
-    const UOp& u = at.node;
+    const UOp &u = at.node, &buffer = at.access.buffer;
     Lanes out(static_cast<size_t>(lane_count(u)));
-    for (size_t i = 0; i < out.size(); ++i)
-      out[i] =
-          open(at, i)
-              ? memory_behind(at.access.buffer).read(at.access.buffer, u.dtype(), element(at, i), u)
-              : lane(lanes(at.operands[0]), i);
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (!open(at, i)) {
+        out[i] = lane(lanes(at.operands[0]), i);
+        continue;
+      }
+      note(buffer, element(at, i), Touch::Read, u);
+      out[i] = memory_behind(buffer).read(buffer, u.dtype(), element(at, i), u);
+    }
     return out;
   }
 
   void store(const Instruction& at) {
-    const UOp& u = at.node;
+    const UOp &u = at.node, &buffer = at.access.buffer;
     const auto count = static_cast<size_t>(lane_count(u.src(0)));
     const Lanes value = lanes(at.operands[0]);
-    for (size_t i = 0; i < count; ++i)
-      if (open(at, i))
-        memory_behind(at.access.buffer)
-            .write(at.access.buffer, u.src(1).dtype(), element(at, i), lane(value, i), u);
+    for (size_t i = 0; i < count; ++i) {
+      if (!open(at, i)) continue;
+      note(buffer, element(at, i), Touch::Write, u);
+      memory_behind(buffer).write(buffer, u.src(1).dtype(), element(at, i), lane(value, i), u);
+    }
+  }
+
+  void add_atomically(const Instruction& at) {
+    const UOp &u = at.node, &buffer = at.access.buffer;
+    const DType dtype = u.src(1).dtype();
+    const int64_t place = element(at, 0);
+    note(buffer, place, Touch::Atomic, u);
+    const Bits operands[] = {memory_behind(buffer).read(buffer, dtype, place, u),
+                             lanes(at.operands[0])[0]};
+    memory_behind(buffer).write(buffer, dtype, place,
+                                interpret_scalar(Op::Add, dtype, dtype, operands), u);
   }
 
   const LinearProgram& program_;
   const KernelArguments& arguments_;
-  KernelMemory& memory_;
+  Group& group_;
   KernelMemory registers_;
   Position position_;
   std::vector<Lanes> values_;  // empty: not defined yet
@@ -257,16 +294,19 @@ class LinearThread {
 };
 
 // All threads of one group, from Barrier to Barrier.
-void run_group(const LinearProgram& program, const KernelArguments& arguments,
+void run_group(const LinearProgram& program, const KernelArguments& arguments, Group& shared,
                std::vector<Position> threads) {
-  KernelMemory memory(arguments);
   std::vector<std::unique_ptr<LinearThread>> group;
   for (Position& p : threads)
-    group.push_back(std::make_unique<LinearThread>(program, arguments, memory, std::move(p)));
-  for (bool more = true; more;) {
-    more = group[0]->run();
+    group.push_back(std::make_unique<LinearThread>(program, arguments, shared, std::move(p)));
+  auto goes_on = [&](size_t i) {
+    shared.now.thread = static_cast<int64_t>(i);
+    return group[i]->run();
+  };
+  for (bool more = true; more; ++shared.now.barriers) {
+    more = goes_on(0);
     for (size_t i = 1; i < group.size(); ++i) {
-      const bool waits = group[i]->run();
+      const bool waits = goes_on(i);
       KOINE_INVARIANT(
           waits == more && group[i]->pc() == group[0]->pc() &&
               group[i]->iterations() == group[0]->iterations(),
@@ -279,13 +319,26 @@ void run_group(const LinearProgram& program, const KernelArguments& arguments,
 
 bool is_in_group(const UOp& special) { return special.as<std::string>().starts_with("lidx"); }
 
+// How many there are along an axis of the grid.
+int64_t bound_of(const UOp& special, const KernelArguments& arguments) {
+  Bindings bindings;
+  for (const UOp& u : toposort(special))
+    if (const auto it = u.is(Op::Param) ? arguments.variables.find(u.as<BufferArg>().name)
+                                        : arguments.variables.end();
+        it != arguments.variables.end())
+      bindings[u] = {DType::Index, {}, {static_cast<Bits>(it->second)}, {}};
+  return interpret_index(special.src(0), bindings);
+}
+
 // Every combination of indices of `specials`, the first outermost, on top of `base`.
-std::vector<Position> positions_of(const std::vector<UOp>& specials, const Position& base) {
+std::vector<Position> positions_of(const std::vector<UOp>& specials, const Position& base,
+                                   const KernelArguments& arguments) {
   std::vector<Position> out{base};
   for (const UOp& s : specials) {
+    const int64_t bound = bound_of(s, arguments);
     std::vector<Position> wider;
     for (const Position& p : out)
-      for (int64_t i = 0; i < const_int(s.src(0)); ++i) {
+      for (int64_t i = 0; i < bound; ++i) {
         wider.push_back(p);
         wider.back().specials[s.node()] = i;
       }
@@ -305,8 +358,14 @@ void interpret_linear(const UOp& linear, const KernelArguments& arguments) {
       base.specials[s.node()] = arguments.thread;
     else
       (is_in_group(s) ? threads : groups).push_back(s);
-  for (const Position& g : positions_of(groups, base))
-    run_group(program, arguments, positions_of(threads, g));
+  Races races;
+  const std::vector<Position> all = positions_of(groups, base, arguments);
+  for (size_t i = 0; i < all.size(); ++i) {
+    Group group{KernelMemory(arguments), races, {}};
+    group.now.group = static_cast<int64_t>(i);
+    group.alone = groups.empty() && threads.empty();
+    run_group(program, arguments, group, positions_of(threads, all[i], arguments));
+  }
 }
 
 }  // namespace koine

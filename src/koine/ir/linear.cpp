@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 
 namespace koine {
@@ -70,6 +71,14 @@ void for_each_operand(const UOp& u, const std::function<void(const UOp&)>& visit
       return;
     }
   for (const UOp& s : u.src()) visit(s);
+}
+
+std::pair<std::string, std::string> parts_of_instruction(const UOp& ins) {
+  const std::string& text = ins.as<CodeArg>().text;
+  const size_t bar = text.rfind('|');
+  KOINE_REQUIRE(bar != text.npos && bar > 0 && bar + 1 < text.size(), Value,
+                "Ins \"{}\": expected assembly | constraints, such as popcntq $1, $0|=r,r", text);
+  return {text.substr(0, bar), text.substr(bar + 1)};
 }
 
 int64_t lane_count(const UOp& u) { return u.is_scalar() ? 1 : u.numel(); }

@@ -40,6 +40,9 @@ Contiguous contiguous_access(const UOp& address);
 /// Shrink are not values, and of a contiguous vector address only the base is computed.
 void for_each_operand(const UOp& u, const std::function<void(const UOp&)>& visit);
 
+/// The assembly and the constraints of an Ins. Throws Error (Value) where its text has not both.
+std::pair<std::string, std::string> parts_of_instruction(const UOp& ins);
+
 /// Lanes of a value: 1 for a scalar.
 int64_t lane_count(const UOp& u);
 

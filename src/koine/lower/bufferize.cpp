@@ -129,7 +129,9 @@ class Bufferizer {
   UOp fence(const UOp& node) {
     std::vector<UOp> views, state;
     UOp base = node.src(0);
-    for (; is_view(base.op()); base = UOp(base.src(0))) views.push_back(base);
+    auto shows_another = [](const UOp& u) { return shows_memory(u.op()) && !u.is(Op::After); };
+    for (; is_view(base.op()) || shows_another(base); base = UOp(base.src(0)))
+      if (is_view(base.op())) views.push_back(base);
     if (!memory_of_value(base)) return node.src(0);
     state.push_back(base);
     for (const UOp& other : node.src().subspan(1))

@@ -179,6 +179,11 @@ class Expander {
         if (src.size() == 3) return store(address, value, broadcast_to(src[2], all));
         return store(address, value);
       }
+      case Op::AtomicAdd: {
+        const UOp all = broadcast_shape(Op::Store, src);
+        const UOp address = with_source(src[0], 1, broadcast_to(src[0].src(1), all));
+        return UOp::make(Op::AtomicAdd, {address, broadcast_to(src[1], all)});
+      }
       case Op::Load: {
         if (src.size() < 3) break;
         // The gate may have lanes where the address has none, and the reverse.
@@ -395,30 +400,6 @@ UOp block_reduces(const UOp& ast, bool in_order) {
           ? store(stored.src(0), total, gate)
           : group(stores_of_blocks(stored, gate, reduction, total, last, kernel_ranges(ast)));
   return sink(std::vector<UOp>{end(effect, loops)});
-}
-
-UOp threads_to_special(const UOp& ast) {
-  // Several THREAD axes share one thread index, the first of them outermost.
-  std::vector<UOp> axes;
-  for (const UOp& r : kernel_ranges(ast))
-    if (r.as<RangeArg>().type == AxisType::Thread) axes.push_back(r);
-  if (axes.empty()) return ast;
-  UOp threads = index_const(1);
-  for (const UOp& r : axes) threads = simplify_index(mul(threads, r.src(0)));
-  UOp rest = UOp::make(Op::Special, {threads}, std::string("thread"));
-  Substitution places;
-  for (size_t k = axes.size(); k-- > 0;) {
-    const UOp& size = axes[k].src(0);
-    places.emplace(axes[k], k == 0 ? rest : simplify_index(mod(rest, size)));
-    rest = simplify_index(idiv(rest, size));
-  }
-  return rebuild_graph(ast, [&](const UOp& node, std::vector<UOp>& src) {
-    if (const auto it = places.find(node); it != places.end()) return it->second;
-    if (!node.is(Op::End)) return with_sources(node, src);
-    for (size_t i = node.src().size(); --i > 0;)
-      if (places.contains(node.src(i))) src.erase(src.begin() + static_cast<std::ptrdiff_t>(i));
-    return src.size() == 1 ? src[0] : with_sources(node, src);
-  });
 }
 
 }  // namespace koine

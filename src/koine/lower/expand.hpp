@@ -15,8 +15,4 @@ UOp expand(const UOp& ast);
 /// that of one fold (C32); else it starts afresh, and the block's result is added.
 UOp block_reduces(const UOp& ast, bool in_order);
 
-/// The THREAD ranges of a kernel become parts of the Special "thread": their loops are run by a
-/// worker team.
-UOp threads_to_special(const UOp& ast);
-
 }  // namespace koine

@@ -13,6 +13,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/group_limits.hpp"
 #include "koine/lower/heuristic.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
@@ -107,6 +108,12 @@ bool bounds_another(const UOp& ast, const UOp& axis) {
 // Whether lanes, or other threads of a group, share what was one memory: its rows lie in it anew.
 bool shares_memory(AxisType target) { return becomes_shape(target) || target == AxisType::Local; }
 
+// Whether threads take the steps of an axis.
+bool is_shared_out(AxisType target) {
+  return target == AxisType::Thread || target == AxisType::Global || target == AxisType::Local ||
+         target == AxisType::GroupReduce;
+}
+
 // Each lane has rows of its own, beside each other in memory that is so much larger.
 UOp with_rows_for_lanes(const UOp& ast, const UOp& lanes) {
   absl::flat_hash_map<const Node*, UOp> wide;  // buffers
@@ -130,6 +137,16 @@ struct Refusal {
   ErrorKind kind;
   std::string reason;
 };
+
+// An edit of a kernel, its axis, and the number of all of an axis in place of the 0 that says so.
+Opt with_amount(const Opt& opt, const UOp& axis) {
+  Opt out = opt;
+  if (opt.op == OptOp::Split && opt.amount == 0 && axis.src(0).is(Op::Const))
+    out.amount = const_int(axis.src(0));
+  return out;
+}
+// Whether it gives all of an axis of symbolic size another type.
+bool takes_all(const Opt& opt) { return opt.op == OptOp::Split && opt.amount == 0; }
 template <class... Args>
 std::optional<Refusal> refuse(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
   return Refusal{kind, fmt::format(text, std::forward<Args>(args)...)};
@@ -147,7 +164,8 @@ std::optional<Refusal> refusal_of_numbers(const UOp& ast, const UOp& axis, const
                 opt.op == OptOp::Split ? "Split" : "Padto", opt.axis, dim_text(axis.src(0)));
 }
 
-std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const Opt& opt) {
+std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const Opt& opt,
+                                        const Groups& groups) {
   constexpr ErrorKind value = ErrorKind::Value;
   const AxisType from = type_of(axis);
   const std::vector<AxisType> legal = legal_targets(from);
@@ -159,13 +177,30 @@ std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const O
                   list.empty() ? " nothing" : list);
   }
   const UOp& bound = axis.src(0);
+  if (takes_all(opt))
+    return opt.target == AxisType::Global
+               ? std::nullopt
+               : refuse(value,
+                        "Split: axis {} of size {}: only GLOBAL takes all of a symbolic size",
+                        opt.axis, dim_text(bound));
   if (opt.amount < 1)
     return refuse(value, "Split: axis {}: the factor {} must be positive", opt.axis, opt.amount);
   if (!is_const(simplify_index(mod(bound, index_const(opt.amount))), 0))
     return refuse(value, "Split: axis {} of size {} is not divisible by {}: use Padto first",
                   opt.axis, dim_text(bound), opt.amount);
-  if (becomes_shape(opt.target) && opt.amount > 256)
+  const bool threads_fold = groups && opt.target == AxisType::GroupReduce;
+  if (becomes_shape(opt.target) && !threads_fold && opt.amount > 256)
     return refuse(value, "Split: axis {}: {} lanes are too many", opt.axis, opt.amount);
+  if (is_shared_out(opt.target))
+    for (const UOp& u : toposort(ast))
+      if (u.is(Op::AtomicAdd) && (is_reduction(opt.target) || !depends_on(u, axis)))
+        return refuse(value, "Split: axis {}: each thread along it would do the same AtomicAdd",
+                      opt.axis);
+  if (becomes_shape(opt.target) && !threads_fold)
+    for (const UOp& u : toposort(ast))
+      if ((u.is(Op::Ins) || u.is(Op::Custom)) && depends_on(u, axis))
+        return refuse(value, "Split: axis {}: {} is of one element at a time", opt.axis,
+                      op_name(u.op()));
   const std::vector<UOp> fills = row_fills(ast);
   if (!becomes_shape(opt.target) && opt.target != from && is_listed(fills, axis))
     return refuse(value,
@@ -194,9 +229,15 @@ std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const O
   return refusal_of_numbers(ast, axis, opt);
 }
 
+UOp with_type(const UOp& r, AxisType type) { return range(r.as<RangeArg>().id, r.src(0), type); }
+
 UOp split(const UOp& ast, const UOp& axis, const Opt& opt) {
   const AxisType from = type_of(axis);
   const UOp& bound = axis.src(0);
+  if (takes_all(opt)) {
+    const UOp all = with_type(axis, opt.target);
+    return respell(ast, {{axis, {all, {all}}}});
+  }
   const UOp factor = index_const(opt.amount);
   const UOp rest = simplify_index(idiv(bound, factor));
   const int64_t id = axis.as<RangeArg>().id;
@@ -281,6 +322,10 @@ std::optional<Refusal> refusal_of_padding(const UOp& ast, const UOp& axis, const
   if (opt.amount < 1)
     return refuse(ErrorKind::Value, "Padto: axis {}: the multiple {} must be positive", opt.axis,
                   opt.amount);
+  for (const UOp& u : toposort(ast))
+    if (u.is(Op::AtomicAdd) && depends_on(u, axis))
+      return refuse(ErrorKind::Value, "Padto: axis {}: an AtomicAdd would add some elements twice",
+                    opt.axis);
   if (bound.bounds().high > INT64_MAX - opt.amount)
     return refuse(ErrorKind::Value,
                   "Padto: axis {} of size {} has no multiple of {} in 63 bits above it", opt.axis,
@@ -360,8 +405,48 @@ UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b) {
   });
 }
 
-std::optional<Refusal> refusal(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt) {
-  if (opt.op == OptOp::Nolocals) return std::nullopt;
+// The threads of a group become groups of their own.
+UOp without_locals(const UOp& ast) {
+  Respelling changes;
+  for (const UOp& r : kernel_ranges(ast))
+    if (type_of(r) == AxisType::Local) {
+      const UOp group = with_type(r, AxisType::Global);
+      changes.emplace(r, Respelled{group, {group}});
+    }
+  return respell(ast, std::move(changes));
+}
+
+// What a legal edit makes.
+UOp edited(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt) {
+  auto axis = [&](int64_t i) -> const UOp& { return ranges[static_cast<size_t>(i)]; };
+  UOp out;
+  switch (opt.op) {
+    case OptOp::Split:
+      out = split(ast, axis(opt.axis), with_amount(opt, axis(opt.axis)));
+      break;
+    case OptOp::Padto:
+      out = pad_to(ast, axis(opt.axis), opt.amount);
+      break;
+    case OptOp::Swap:
+      if (opt.axis == opt.amount) return ast;
+      out = swap_axes(ast, axis(opt.axis), axis(opt.amount));
+      break;
+    case OptOp::Nolocals:
+      out = without_locals(ast);
+      break;
+  }
+  return rewrite(renumber(out), symbolic_rules());
+}
+
+std::optional<Refusal> refusal(const UOp& ast, const std::vector<UOp>& ranges, const Opt& given,
+                               const Groups& groups) {
+  if (given.op == OptOp::Nolocals) {
+    if (groups)
+      if (const std::string no = refusal_in_groups(ast, {}, given, ast, groups); !no.empty())
+        return Refusal{ErrorKind::Value, no};
+    return std::nullopt;
+  }
+  Opt opt = given;
   const auto count = static_cast<int64_t>(ranges.size());
   for (const int64_t i : {int64_t{opt.axis}, opt.op == OptOp::Swap ? opt.amount : opt.axis})
     if (i < 0 || i >= count)
@@ -369,9 +454,16 @@ std::optional<Refusal> refusal(const UOp& ast, const std::vector<UOp>& ranges, c
                     opt_text(opt), i, count);
   if (opt.op == OptOp::Swap && opt.axis == opt.amount) return std::nullopt;
   const UOp& axis = ranges[static_cast<size_t>(opt.axis)];
-  if (opt.op == OptOp::Split) return refusal_of_split(ast, axis, opt);
-  if (opt.op == OptOp::Padto) return refusal_of_padding(ast, axis, opt);
-  return refusal_of_swap(ast, axis, ranges[static_cast<size_t>(opt.amount)], opt);
+  opt = with_amount(opt, axis);
+  auto out = opt.op == OptOp::Split ? refusal_of_split(ast, axis, opt, groups)
+             : opt.op == OptOp::Padto
+                 ? refusal_of_padding(ast, axis, opt)
+                 : refusal_of_swap(ast, axis, ranges[static_cast<size_t>(opt.amount)], opt);
+  if (out || !groups) return out;
+  if (const std::string no = refusal_in_groups(ast, axis, opt, edited(ast, ranges, opt), groups);
+      !no.empty())
+    return Refusal{ErrorKind::Value, no};
+  return std::nullopt;
 }
 
 int64_t count_divisions(const UOp& ast) {
@@ -433,43 +525,20 @@ bool may_fold_lanes(const UOp& ast, const UOp& axis) {
   return true;
 }
 
-namespace {
-
-// What a legal edit makes.
-UOp edited(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt) {
-  auto axis = [&](int64_t i) -> const UOp& { return ranges[static_cast<size_t>(i)]; };
-  UOp out;
-  switch (opt.op) {
-    case OptOp::Split:
-      out = split(ast, axis(opt.axis), opt);
-      break;
-    case OptOp::Padto:
-      out = pad_to(ast, axis(opt.axis), opt.amount);
-      break;
-    case OptOp::Swap:
-      if (opt.axis == opt.amount) return ast;
-      out = swap_axes(ast, axis(opt.axis), axis(opt.amount));
-      break;
-    case OptOp::Nolocals:
-      return ast;  // a CPU kernel has no workgroup axes to drop
-  }
-  return rewrite(renumber(out), symbolic_rules());
-}
-
-}  // namespace
-
-UOp apply_opt(const UOp& ast, const Opt& opt) {
+UOp apply_opt(const UOp& ast, const Opt& opt, const Groups& groups) {
   const std::vector<UOp> ranges = kernel_ranges(ast);
-  if (const auto no = refusal(ast, ranges, opt)) raise(no->kind, "{}", no->reason);
+  if (const auto no = refusal(ast, ranges, opt, groups)) raise(no->kind, "{}", no->reason);
   return edited(ast, ranges, opt);
 }
 
-UOp apply_if_legal(const UOp& ast, const Opt& opt) {
+UOp apply_if_legal(const UOp& ast, const Opt& opt, const Groups& groups) {
   const std::vector<UOp> ranges = kernel_ranges(ast);
-  return refusal(ast, ranges, opt) ? UOp() : edited(ast, ranges, opt);
+  return refusal(ast, ranges, opt, groups) ? UOp() : edited(ast, ranges, opt);
 }
 
-bool can_apply(const UOp& ast, const Opt& opt) { return !refusal(ast, kernel_ranges(ast), opt); }
+bool can_apply(const UOp& ast, const Opt& opt, const Groups& groups) {
+  return !refusal(ast, kernel_ranges(ast), opt, groups);
+}
 
 UOp merge_ranges(const UOp& ast) {
   UOp current = ast;

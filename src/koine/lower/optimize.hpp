@@ -14,7 +14,7 @@ enum class OptOp : uint8_t { Split, Padto, Swap, Nolocals };
 struct Opt {
   OptOp op;
   int axis = 0;
-  int64_t amount = 0;                ///< Split: factor; Padto: multiple; Swap: the other axis
+  int64_t amount = 0;  ///< Split: factor, 0: all of it; Padto: multiple; Swap: the other axis
   AxisType target = AxisType::Loop;  ///< Split: type of the new axis
   bool top = false;                  ///< Split: the new axis is the outer one
   bool operator==(const Opt&) const = default;
@@ -38,12 +38,13 @@ bool may_fold_lanes(const UOp& ast, const UOp& axis);
 
 /// Applies one edit. Throws Error naming the axis and the reason where it is not legal: a factor
 /// that does not divide, a target type that this axis type may not become (the table of the spec,
-/// widened by amendment C24), an axis so long that indices might leave 64 bits.
-UOp apply_opt(const UOp& ast, const Opt& opt);
+/// widened by amendment C24), an axis so long that indices might leave 64 bits, and for a machine
+/// with groups of threads what these cannot do (`lower/group_limits`).
+UOp apply_opt(const UOp& ast, const Opt& opt, const Groups& groups = {});
 /// Whether an edit is legal, so that `apply_opt` does not throw.
-bool can_apply(const UOp& ast, const Opt& opt);
+bool can_apply(const UOp& ast, const Opt& opt, const Groups& groups = {});
 /// `apply_opt`, or null for an edit that is not legal.
-UOp apply_if_legal(const UOp& ast, const Opt& opt);
+UOp apply_if_legal(const UOp& ast, const Opt& opt, const Groups& groups = {});
 
 /// Merges neighbouring loops that are only ever used together.
 UOp merge_ranges(const UOp& ast);

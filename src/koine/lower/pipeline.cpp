@@ -12,6 +12,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/expand.hpp"
+#include "koine/lower/grid.hpp"
 #include "koine/lower/linearize.hpp"
 #include "koine/lower/scan.hpp"
 #include "koine/lower/select.hpp"
@@ -42,6 +43,10 @@ struct Observed {
   int verify;
   SlotTypes types;
   CheckCounts checks;
+  // Of stages whose output cannot be run: what went in, what they do, and what they may do.
+  UOp waiting;
+  std::function<UOp(const UOp&)> since;
+  Liberties liberties;
 };
 
 // A stage: what it is called, what its output is, what it may do to floats, and its parts.
@@ -52,31 +57,50 @@ struct Stage {
   std::vector<StageStep> steps;
 };
 
+// Threads of a group wait for each other, which the interpreter of linear programs knows alone;
+// code of machines none knows.
+bool is_interpreted(const UOp& graph) {
+  const NodeList nodes = toposort(graph);
+  return std::none_of(nodes.begin(), nodes.end(), [&](const UOp& u) {
+    const bool of_group = u.is(Op::Special) && u.as<std::string>() != "thread";
+    return u.is(Op::Ins) || u.is(Op::Custom) || (of_group && !graph.is(Op::Linear));
+  });
+}
+
 // Runs each step beside its input. The last one gives what the stage gives.
 void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
   UOp before = in;
   for (size_t i = 0; i < stage.steps.size(); ++i) {
     const bool last = i + 1 == stage.steps.size();
-    const auto apply = [&](const UOp& u) {
-      const UOp out = stage.steps[i].apply(u);
-      return last && observed.change ? observed.change(stage.name, out) : out;
-    };
-    const UOp after = apply(before);
     const std::string name = stage.steps.size() == 1
                                  ? std::string(stage.name)
                                  : fmt::format("{} ({})", stage.name, stage.steps[i].name);
-    const Level to = level_after(stage.name) == VerifyLevel::Linear ? Level::Linear : Level::Kernel;
-    if (!(after == before))
-      count_check(observed.checks, name,
-                  check_stage({name,
-                               before,
-                               after,
-                               Level::Kernel,
-                               to,
-                               apply,
-                               {},
-                               observed.types,
-                               stage.liberties}));
+    std::function<UOp(const UOp&)> apply = [step = stage.steps[i].apply, last, stage = stage.name,
+                                            &change = observed.change](const UOp& u) {
+      const UOp out = step(u);
+      return last && change ? change(stage, out) : out;
+    };
+    const UOp after = apply(before);
+    if (observed.waiting) {
+      before = observed.waiting;
+      apply = [first = observed.since, then = apply](const UOp& u) { return then(first(u)); };
+    }
+    const Liberties may{stage.liberties.reorder || observed.liberties.reorder,
+                        stage.liberties.contract || observed.liberties.contract};
+    if (!is_interpreted(after)) {
+      observed.waiting = before;
+      observed.since = apply;
+      observed.liberties = may;
+    } else {
+      observed.waiting = {};
+      observed.liberties = {};
+      const Level to =
+          level_after(stage.name) == VerifyLevel::Linear ? Level::Linear : Level::Kernel;
+      if (!(after == before))
+        count_check(
+            observed.checks, name,
+            check_stage({name, before, after, Level::Kernel, to, apply, {}, observed.types, may}));
+    }
     before = after;
   }
 }
@@ -117,13 +141,13 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
                            std::string_view given, const CompileOptions& how) {
   LoweredKernel out;
   out.how = how;
-  Observed observed{target, sink, change, given, how.verify, {}, {}};
+  Observed observed{target, sink, change, given, how.verify, {}, {}, {}, {}, {}};
   if (how.verify >= 3) out.types = observed.types = slot_types_of(ast);
   const Liberties sums{!target.strict || opts != nullptr, false}, all{sums.reorder, !target.strict};
   auto optimized = [&](const UOp& u, std::vector<Opt>* applied) {
     if (opts == nullptr) return optimize(u, target, applied, how);
     UOp edited = u;
-    for (const Opt& opt : *opts) edited = apply_opt(edited, opt);
+    for (const Opt& opt : *opts) edited = apply_opt(edited, opt, target.groups);
     return edited;
   };
   if (opts != nullptr) out.opts = *opts;
@@ -138,18 +162,20 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
   out.name = kernel_name(k);
   out.estimate = estimate_of(ast);
   auto lanes = [](const UOp& u) { return expand(threads_to_special(u)); };
+  auto blocks = [&](const UOp& u) {
+    const UOp blocked = block_reduces(u, target.strict);
+    return target.groups ? to_grid(blocked, target.groups) : blocked;
+  };
   std::vector<StageStep> expansion;
   if (target.strict)
-    expansion = {{"", [&](const UOp& u) { return lanes(block_reduces(u, true)); }}};
+    expansion = {{"", [&](const UOp& u) { return lanes(blocks(u)); }}};
   else
     expansion = {{"sum trees",
-                  [](const UOp& u) {
-                    return sum_in_blocks(running_sums_in_levels(block_reduces(u, false)));
-                  }},
+                  [&](const UOp& u) { return sum_in_blocks(running_sums_in_levels(blocks(u))); }},
                  {"lanes", lanes}};
   k = run_stage({"expand", false, sums, std::move(expansion)}, k, observed);
   k = run_stage({"select", true, all, select_steps(target)}, k, observed);
-  if (how.verify >= 3) out.selected = k;
+  if (how.verify >= 3 && is_interpreted(k)) out.selected = k;
   out.linear = run_stage({"linearize", true, {}, {{"", linearize}}}, k, observed);
   out.checks = observed.checks;
   return out;

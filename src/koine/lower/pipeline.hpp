@@ -21,7 +21,7 @@ struct LoweredKernel {
   std::vector<Opt> opts;
   KernelEstimate estimate;
   // Kept for KOINE_VERIFY=3 alone.
-  UOp selected;        ///< what Linearize was given
+  UOp selected;        ///< what Linearize was given; null where the interpreter has none
   SlotTypes types;     ///< of the kernel before Select
   CheckCounts checks;  ///< of these stages
 };

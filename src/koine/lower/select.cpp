@@ -120,6 +120,8 @@ class Devectorizer {
         return load_pieces(u);
       case Op::Store:
         return store_pieces(u);
+      case Op::AtomicAdd:
+        return atomic_pieces(u);
       case Op::Index:
         return {};  // addresses are built by their users
       case Op::Buffer:
@@ -379,6 +381,19 @@ class Devectorizer {
         store_piece(effects, buffer, at, value, gate, sizes.back());
       }
     }
+    return {effects.size() == 1 ? effects[0] : group(effects)};
+  }
+
+  // One by one: no machine adds lanes at once.
+  Pieces atomic_pieces(const UOp& u) {
+    std::vector<UOp> effects;
+    const std::vector<int64_t> sizes = sizes_of(u.src(0));
+    for (size_t i = 0; i < lead_count(sizes); ++i)
+      for (int64_t lane = 0; lane < sizes.back(); ++lane) {
+        const UOp at = at_lane(piece(u.src(0).src(1), sizes, i), lane);
+        effects.push_back(UOp::make(Op::AtomicAdd, {index(buffer_of(u.src(0)), {at}),
+                                                    at_lane(piece(u.src(1), sizes, i), lane)}));
+      }
     return {effects.size() == 1 ? effects[0] : group(effects)};
   }
 

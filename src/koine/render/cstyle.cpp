@@ -140,6 +140,9 @@ class CStyleRenderer {
         --indent_;
         line("}");
         return;
+      case Op::Ins:
+        assembly(u);
+        return;
       case Op::AtomicAdd:
         line(fmt::format("atomic_add_{}(&{}, {});", short_name(u.src(1).dtype()), place(u),
                          operand(u.src(1))));
@@ -262,7 +265,8 @@ class CStyleRenderer {
     const size_t wide_float = d == DType::Float64 ? 1 : 0;
     // Integers of C promote to int: compute unsigned and cut to the width, so that they wrap.
     auto wrapped = [&](std::string_view symbol) {
-      if (is_float(d)) return fmt::format("{} {} {}", a(), symbol, b());
+      const bool plain = is_float(d) || (d == DType::Index && fits_64_bits(u));
+      if (plain) return fmt::format("{} {} {}", a(), symbol, b());
       if (d == DType::Bool) return fmt::format("{} {} {}", a(), symbol == "+" ? "|" : "&", b());
       const std::string wide = type(item_size(d) == 8 ? DType::UInt64 : DType::UInt32);
       return fmt::format("({0})(({1}){2} {3} ({1}){4})", type(d), wide, a(), symbol, b());
@@ -315,15 +319,42 @@ class CStyleRenderer {
           return fmt::format("saturate_{}_{}({})", short_name(d), short_name(in), a());
         return fmt::format("({}){}", type(d), a());
       case Op::Custom:
-        return custom(u);
+        return with_operands(u.as<CodeArg>().text, u);
       default:
         internal_error("no text for {}", op_name(u.op()));
     }
   }
 
+  static bool fits_64_bits(const UOp& index) {
+    const Interval& b = index.bounds();
+    return b.low > INT64_MIN && b.high < INT64_MAX;
+  }
+
+  // One instruction in the syntax of GCC, whose operands are %0, %1, ...
+  void assembly(const UOp& u) {
+    auto [text, constraints] = parts_of_instruction(u);
+    std::replace(text.begin(), text.end(), '$', '%');
+    std::vector<std::string> operands;
+    for (size_t begin = 0, k = 0; begin <= constraints.size(); ++k) {
+      const size_t comma = std::min(constraints.find(',', begin), constraints.size());
+      const std::string constraint = constraints.substr(begin, comma - begin);
+      const bool result = constraint.starts_with("=");
+      KOINE_REQUIRE(result == (k == 0) && k <= u.src().size(), Value,
+                    "Ins \"{}\": it has one result, =, and {} operands", u.as<CodeArg>().text,
+                    u.src().size());
+      operands.push_back(
+          fmt::format("\"{}\"({})", constraint, result ? name_of(u) : operand(u.src(k - 1))));
+      begin = comma + 1;
+    }
+    const std::string result = operands[0];
+    operands.erase(operands.begin());
+    line(fmt::format("{} {};", type(u.dtype()), name_of(u)));
+    line(fmt::format("__asm__(\"{}\" : {} : {});", text, result, fmt::join(operands, ", ")));
+  }
+
   // The code of a Custom, {0}, {1}, ... being its operands.
-  std::string custom(const UOp& u) {
-    std::string out = u.as<CodeArg>().text;
+  std::string with_operands(const std::string& code, const UOp& u) {
+    std::string out = code;
     for (size_t i = 0; i < u.src().size(); ++i) {
       const std::string name = fmt::format("{{{}}}", i), value = operand(u.src(i));
       for (size_t at = 0; (at = out.find(name, at)) != out.npos; at += value.size())

@@ -2,6 +2,7 @@
 
 #include <llvm/Analysis/VectorUtils.h>
 #include <llvm/IR/IRBuilder.h>
+#include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
 #include <llvm/Support/raw_ostream.h>
@@ -54,6 +55,11 @@ class LlvmRenderer {
     std::vector<std::pair<UOp, llvm::PHINode*>> carried;
     bool guarded;
     Value* bound;
+  };
+
+  struct Block {
+    llvm::BasicBlock *before, *after;
+    std::unordered_map<UOp, Value*> registers;  // as they were
   };
 
   // --- types and constants ---------------------------------------------------------------------
@@ -170,6 +176,32 @@ class LlvmRenderer {
     }
     loop.exit->moveAfter(latch);
     b_.SetInsertPoint(loop.exit);
+  }
+
+  // A guarded block. A register keeps what it held where the block does not run.
+  void begin_block(const UOp& condition) {
+    auto* inside = llvm::BasicBlock::Create(context_, "then", function_);
+    auto* after = llvm::BasicBlock::Create(context_, "endif", function_);
+    b_.CreateCondBr(value(condition), inside, after);
+    blocks_.push_back({b_.GetInsertBlock(), after, registers_});
+    b_.SetInsertPoint(inside);
+  }
+
+  void end_block() {
+    const Block block = std::move(blocks_.back());
+    blocks_.pop_back();
+    llvm::BasicBlock* inside = b_.GetInsertBlock();
+    b_.CreateBr(block.after);
+    block.after->moveAfter(inside);
+    b_.SetInsertPoint(block.after);
+    for (auto& [buffer, held] : registers_) {
+      const auto before = block.registers.find(buffer);
+      if (before == block.registers.end() || before->second == held) continue;
+      llvm::PHINode* phi = b_.CreatePHI(held->getType(), 2);
+      phi->addIncoming(before->second, block.before);
+      phi->addIncoming(held, inside);
+      held = phi;
+    }
   }
 
   // --- memory ----------------------------------------------------------------------------------
@@ -515,9 +547,30 @@ class LlvmRenderer {
         for (int64_t i = 0; i < lane_count(u); ++i) mask.push_back(static_cast<int>(from + i));
         return b_.CreateShuffleVector(a(), mask);
       }
+      case Op::Ins:
+        return instruction_value(u);
+      case Op::Custom:
+        raise(ErrorKind::Value, "Custom \"{}\" is source text, and {} is machine code: use Ins",
+              u.as<CodeArg>().text, target_.name);
       default:
         internal_error("the LLVM renderer does not know {}", op_name(u.op()));
     }
+  }
+
+  // Inline assembly.
+  Value* instruction_value(const UOp& u) {
+    const auto [assembly, constraints] = parts_of_instruction(u);
+    std::vector<llvm::Type*> types;
+    std::vector<Value*> values;
+    for (const UOp& s : u.src()) {
+      values.push_back(value(s));
+      types.push_back(values.back()->getType());
+    }
+    auto* type = llvm::FunctionType::get(type_of(u), types, false);
+    if (auto error = llvm::InlineAsm::verify(type, constraints))
+      raise(ErrorKind::Value, "Ins \"{}\": {}", u.as<CodeArg>().text,
+            llvm::toString(std::move(error)));
+    return b_.CreateCall(llvm::InlineAsm::get(type, assembly, constraints, false), values);
   }
 
   void instruction(const UOp& u) {
@@ -546,6 +599,9 @@ class LlvmRenderer {
         return;
       }
       case Op::Special:
+        KOINE_REQUIRE(u.as<std::string>() == "thread", Value,
+                      "machine code for {} has no groups of threads, and the kernel asks for {}",
+                      target_.name, u.as<std::string>());
         values_[u] = function_->getArg(2);
         return;
       case Op::Range:
@@ -560,6 +616,19 @@ class LlvmRenderer {
       case Op::Store:
         store_value(u);
         return;
+      case Op::If:
+        begin_block(u.src(0));
+        return;
+      case Op::Endif:
+        end_block();
+        return;
+      case Op::AtomicAdd: {
+        const DType d = u.src(1).dtype();
+        Value* place = element_pointer(accessed_buffer(u), strip_after(u.src(0)).src(1));
+        b_.CreateAtomicRMW(is_float(d) ? llvm::AtomicRMWInst::FAdd : llvm::AtomicRMWInst::Add,
+                           place, value(u.src(1)), align_of(d), llvm::AtomicOrdering::Monotonic);
+        return;
+      }
       case Op::Index:
         if (is_address(u)) return;
         break;
@@ -583,6 +652,7 @@ class LlvmRenderer {
   std::unordered_map<UOp, Value*> registers_;
   std::unordered_map<UOp, std::vector<UOp>> stored_in_;
   std::vector<Loop> loops_;
+  std::vector<Block> blocks_;
 };
 
 }  // namespace

@@ -118,8 +118,10 @@ UOp toward_zero(const UOp& x) {
 
 }  // namespace
 
-UOp float_remainder(const UOp& a, const UOp& b) {
+UOp float_remainder(const UOp& a, const UOp& divisor) {
   const DType dtype = a.dtype();
+  // The divisor is read several times, and added once: no product may be unrounded there alone.
+  const UOp b = divisor.is(Op::Mul) ? rounded_product(divisor) : divisor;
   const UOp wide_a = cast(a, DType::Float64), wide_b = cast(b, DType::Float64);
   const UOp size = magnitude_of(wide_a), step = magnitude_of(wide_b);
   const UOp infinity = real(INFINITY), zero = constant_like(a, 0);

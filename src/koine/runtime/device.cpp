@@ -18,8 +18,10 @@
 namespace koine {
 namespace {
 
-// INTERP runs linear programs in the reference interpreter; NULL compiles and runs nothing, so that
-// the whole compiler is tested without a machine.
+// INTERP runs linear programs in the reference interpreter, SIMT those that are shaped for a GPU;
+// NULL compiles and runs nothing, so that the whole compiler is tested without a machine.
+enum class Interpreted : uint8_t { Plain, Simt, Not };
+
 class InterpProgram : public Program {
  public:
   InterpProgram(LoweredKernel kernel, bool runs) : Program(std::move(kernel)), runs_(runs) {}
@@ -43,8 +45,10 @@ class InterpProgram : public Program {
 // The linear program is the code.
 class InterpCompiler : public Compiler {
  public:
-  explicit InterpCompiler(bool runs)
-      : plain_(generic_target(false)), strict_(generic_target(true)), runs_(runs) {}
+  explicit InterpCompiler(Interpreted how)
+      : plain_(target_of(how, false)),
+        strict_(target_of(how, true)),
+        runs_(how != Interpreted::Not) {}
   const Target& target(const CompileOptions& how) const override {
     return how.strict ? strict_ : plain_;
   }
@@ -58,14 +62,18 @@ class InterpCompiler : public Compiler {
   }
 
  private:
+  static Target target_of(Interpreted how, bool strict) {
+    return how == Interpreted::Simt ? simt_target(strict) : generic_target(strict);
+  }
+
   Target plain_, strict_;
   bool runs_;
 };
 
 class InterpDevice : public DeviceRuntime {
  public:
-  InterpDevice(std::string name, bool runs)
-      : name_(std::move(name)), allocator_(name_), compiler_(runs), runs_(runs) {}
+  InterpDevice(std::string name, Interpreted how)
+      : name_(std::move(name)), allocator_(name_), compiler_(how), runs_(how != Interpreted::Not) {}
   const std::string& name() const override { return name_; }
   Allocator& allocator() override { return allocator_; }
   Compiler& compiler() override { return compiler_; }
@@ -80,9 +88,9 @@ class InterpDevice : public DeviceRuntime {
   bool runs_;
 };
 
-template <bool runs>
+template <Interpreted how>
 std::unique_ptr<DeviceRuntime> make_interp_device(const std::string& name) {
-  return std::make_unique<InterpDevice>(name, runs);
+  return std::make_unique<InterpDevice>(name, how);
 }
 
 struct DeviceKind {
@@ -95,8 +103,10 @@ struct Devices {
   std::vector<DeviceKind> kinds{
       {"CPU", "this machine, compiled by LLVM in process", make_cpu_device},
       {"INTERP", "the reference interpreter: slow, strict floating point",
-       make_interp_device<true>},
-      {"NULL", "compiles everything and runs nothing", make_interp_device<false>},
+       make_interp_device<Interpreted::Plain>},
+      {"SIMT", "the same, of kernels shaped for a GPU: groups of threads, barriers, races found",
+       make_interp_device<Interpreted::Simt>},
+      {"NULL", "compiles everything and runs nothing", make_interp_device<Interpreted::Not>},
       {"CL", "what OpenCL offers", make_cl_device},
       {"RANK", "", make_rank_device}};
   std::map<std::string, std::unique_ptr<DeviceRuntime>> runtimes;

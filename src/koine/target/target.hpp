@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -6,6 +7,17 @@
 #include "koine/ir/op.hpp"
 
 namespace koine {
+
+/// What a machine offers to groups of threads, which share LOCAL memory and wait for each other.
+struct Groups {
+  int64_t most_threads = 0;  ///< of a group; 0: there are no groups, and loops stay loops
+  std::array<int64_t, 3> most_in_group{1024, 1024, 64};         ///< along each axis
+  std::array<int64_t, 3> most_groups{INT32_MAX, 65535, 65535};  ///< along each axis
+  int64_t local_bytes = int64_t{32} << 10;                      ///< of a group
+  int64_t warp = 32;  ///< threads that run in step: a group has a multiple of them at best
+
+  explicit operator bool() const { return most_threads > 0; }
+};
 
 /// What the code generator must know of a machine. Plain data: no behaviour, no device handle.
 struct Target {
@@ -22,6 +34,7 @@ struct Target {
   OpSet float_ops = ops({Op::Fdiv, Op::Sqrt, Op::Trunc});
   int64_t most_lanes = 256;               ///< of one value
   int64_t row_bytes = int64_t{32} << 10;  ///< of LOCAL memory for the rows of a kernel
+  Groups groups;                          ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
 
   int lanes(int64_t item_bytes) const { return static_cast<int>(vector_bytes / item_bytes); }
 };
@@ -32,6 +45,17 @@ inline Target generic_target(bool strict) {
   t.name = strict ? "generic-strict" : "generic";
   t.vector_bytes = 32;  // the shapes of an AVX2 kernel, so that the interpreter checks them
   t.strict = strict;
+  return t;
+}
+
+/// A GPU that is like most: what the texts of such languages are made for, and the device SIMT.
+inline Target simt_target(bool strict) {
+  Target t;
+  t.name = strict ? "simt-strict" : "simt";
+  t.vector_bytes = 16;
+  t.has_fma = true;
+  t.strict = strict;
+  t.groups.most_threads = 1024;
   return t;
 }
 

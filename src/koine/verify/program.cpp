@@ -18,7 +18,8 @@ constexpr int64_t most_threads = 1 << 16;
 constexpr int64_t most_pieces = 1 << 14;  // elements of one shaped value
 
 bool is_effect(const UOp& u) {
-  return u.is(Op::Store) || u.is(Op::End) || u.is(Op::Group) || u.is(Op::Barrier);
+  return u.is(Op::Store) || u.is(Op::End) || u.is(Op::Group) || u.is(Op::Barrier) ||
+         u.is(Op::AtomicAdd);
 }
 
 bool is_concrete(const UOp& value) {
@@ -97,15 +98,23 @@ int check_end(const UOp& u, const Facts&) {
 
 int check_special(const UOp& u, const Facts&) {
   const std::string* name = std::get_if<std::string>(&u.arg());
-  if (name == nullptr || *name != "thread") return itself;
-  return unless(
-      u.src(0).is(Op::Const) && const_int(u.src(0)) >= 1 && const_int(u.src(0)) <= most_threads, 0);
+  if (name == nullptr) return itself;
+  const UOp& bound = u.src(0);
+  for (size_t axis = 0; axis < 3; ++axis)  // of groups there are as many as Variables say
+    if (*name == group_index_name(axis))
+      return unless(bound.bounds().low >= 0 && bound.ranges().empty(), 0);
+  const bool known = *name == "thread" || *name == index_in_group_name(0) ||
+                     *name == index_in_group_name(1) || *name == index_in_group_name(2);
+  if (!known) return itself;
+  return unless(bound.is(Op::Const) && const_int(bound) >= 1 && const_int(bound) <= most_threads,
+                0);
 }
 
 OpSet kernel_ops() {
   return group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary, GroupOp::Memory}) |
          ops({Op::Const, Op::Param, Op::Buffer, Op::Stack, Op::Index, Op::Bitcast, Op::Reduce,
-              Op::Range, Op::End, Op::After, Op::Group, Op::Sink, Op::Barrier});
+              Op::Range, Op::End, Op::After, Op::Group, Op::Sink, Op::Barrier, Op::AtomicAdd,
+              Op::Ins, Op::Custom});
 }
 OpSet shaped_ops() { return kernel_ops() | ops({Op::Reshape, Op::Expand, Op::Special}); }
 
@@ -187,8 +196,8 @@ const std::vector<Demand>& memory_part() {
   static const auto& part = *new const std::vector<Demand>{
       {all_ops() & ~ops({Op::Linear}), "memory and places in it are accessed, and are no values",
        [](const UOp& u, const Facts&) {
-         const bool accesses =
-             u.is(Op::Load) || u.is(Op::Store) || u.is(Op::Index) || u.is(Op::After);
+         const bool accesses = u.is(Op::Load) || u.is(Op::Store) || u.is(Op::Index) ||
+                               u.is(Op::After) || u.is(Op::AtomicAdd);
          return first_source(u, accesses ? 1 : 0, is_location);
        }},
       {ops({Op::Param}),
@@ -205,10 +214,19 @@ const std::vector<Demand>& memory_part() {
        "a Range goes from 0 to a bound of at least 0; what becomes shape or threads has a constant "
        "one of at most 16384 and 65536",
        check_range},
-      {ops({Op::Special}), "a Special is the number of a thread, at most 65536 of them",
+      {ops({Op::Special}),
+       "a Special is the number of a thread or, along an axis of the grid, of a group or of a "
+       "thread "
+       "in its group, at most 65536 of them",
        check_special},
       {ops({Op::Load}),
        "a Load reads an element of memory or a register, with alt and gate or neither", check_load},
+      {ops({Op::AtomicAdd}), "an AtomicAdd adds a number of 32 or 64 bits to an element of memory",
+       [](const UOp& u, const Facts&) {
+         if (!is_address(u.src(0)) || !is_memory(accessed_buffer(u))) return 0;
+         const DType d = u.src(1).dtype();
+         return unless((is_integer(d) || is_float(d)) && d != DType::Index && item_size(d) >= 4, 1);
+       }},
       {ops({Op::Store}), "no store writes Invalid",
        [](const UOp& u, const Facts&) { return unless(!is_invalid(u.src(1)), 1); }},
       {ops({Op::Store}),
@@ -220,9 +238,13 @@ const std::vector<Demand>& memory_part() {
 
 const std::vector<Demand>& effect_part() {
   static const auto& part = *new const std::vector<Demand>{
-      {ops({Op::Sink, Op::Group, Op::Barrier}), "holds Stores, Ends, Groups and Barriers",
+      {ops({Op::Sink, Op::Group, Op::Barrier}),
+       "holds Stores, Ends, Groups, Barriers and AtomicAdds; a Barrier also the Ranges it stands "
+       "in",
        [](const UOp& u, const Facts&) {
-         return first_source(u, 0, [](const UOp& s) { return !is_effect(s); });
+         return first_source(u, 0, [&](const UOp& s) {
+           return !is_effect(s) && !(u.is(Op::Barrier) && s.is(Op::Range));
+         });
        }},
       {ops({Op::End}), "an End closes Ranges around an effect, each once", check_end},
       {ops({Op::After}), "an After orders accesses of memory behind effects and Ranges",
@@ -314,7 +336,7 @@ std::optional<Violation> check_names(std::span<const UOp> nodes) {
     else if (u.is(Op::Range))
       name = fmt::format("Range {}", u.as<RangeArg>().id);
     else if (u.is(Op::Special))
-      name = "Special";
+      name = "Special " + u.as<std::string>();
     else
       continue;
     const auto [it, fresh] = taken.emplace(name, u.node());

@@ -16,7 +16,13 @@ OpSet arithmetic() { return group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp:
 OpSet instruction_ops() {
   return arithmetic() | group_ops({GroupOp::Memory}) |
          ops({Op::Const, Op::Param, Op::Buffer, Op::Stack, Op::Index, Op::Bitcast, Op::Reshape,
-              Op::Expand, Op::Shrink, Op::Range, Op::End, Op::Group, Op::Barrier, Op::Special});
+              Op::Expand, Op::Shrink, Op::Range, Op::End, Op::Group, Op::Barrier, Op::Special,
+              Op::AtomicAdd, Op::Ins, Op::Custom});
+}
+
+// Instructions that give no value.
+OpSet effect_ops() {
+  return ops({Op::Group, Op::Barrier, Op::End, Op::Store, Op::AtomicAdd, Op::If, Op::Endif});
 }
 
 int64_t width(const UOp& u) { return u.is_scalar() ? 1 : u.sizes()[0]; }
@@ -89,13 +95,16 @@ int check_part(const UOp& u, const Facts&) {
 
 const std::vector<Demand>& vector_part() {
   static const auto& part = *new const std::vector<Demand>{
-      {instruction_ops() & ~ops({Op::Param, Op::Group, Op::Barrier, Op::End, Op::Store}),
+      {instruction_ops() & ~(effect_ops() | ops({Op::Param})),
        "a value is a scalar or a vector of at most 256 lanes", check_vector},
       {arithmetic() | ops({Op::Bitcast}), "operands have as many lanes as the result",
        check_operands},
       {arithmetic(), "the target computes the op of these operands", check_native},
-      {instruction_ops() & ~ops({Op::Group, Op::Barrier, Op::End, Op::Store}),
-       "the target has the dtype", check_dtype},
+      {instruction_ops() & ~effect_ops(), "the target has the dtype", check_dtype},
+      {ops({Op::AtomicAdd}), "an AtomicAdd adds a scalar to one element",
+       [](const UOp& u, const Facts&) {
+         return first_source(u, 0, [](const UOp& s) { return width(s) != 1; });
+       }},
       {ops({Op::Load, Op::Store}), "a vector access is contiguous", check_place},
       {ops({Op::Load, Op::Store}), "gate and alternative have as many lanes as the access",
        check_gate},
@@ -129,16 +138,16 @@ class Walk {
 
  private:
   struct Loop {
-    UOp range;
+    UOp range;                                 // or If
     std::vector<const Node*> defined, stored;  // what goes out of scope with it
   };
 
   std::optional<Violation> step(const UOp& u) {
-    if (u.is(Op::End)) return close(u);
+    if (u.is(Op::End) || u.is(Op::Endif)) return close(u);
     if (!seen_.insert(u.node()).second) return Violation{u, -1, "an instruction stands once"};
     if (u.is(Op::Barrier)) return std::nullopt;  // what it waits for is effects, no values
     if (auto violation = operands(u)) return violation;
-    if (u.is(Op::Range)) open_.push_back({u, {}, {}});
+    if (u.is(Op::Range) || u.is(Op::If)) open_.push_back({u, {}, {}});
     if (u.is(Op::Load) && is_register(accessed_buffer(u)) &&
         !stored_.contains(accessed_buffer(u).node()))
       return Violation{u, 0, "a register is stored before it is read"};
@@ -167,11 +176,13 @@ class Walk {
   }
 
   std::optional<Violation> close(const UOp& u) {
-    if (u.src().size() != 2 || open_.empty() || !(open_.back().range == u.src(1)))
-      return Violation{u, -1, "loops nest: an End closes the Range that was opened last"};
+    const bool ends = u.src().size() == (u.is(Op::End) ? 2 : 1) && !open_.empty() &&
+                      open_.back().range == u.src(u.src().size() - 1);
+    if (!ends)
+      return Violation{u, -1, "loops and blocks nest: what was opened last is closed first"};
     for (const Node* node : open_.back().defined) defined_.erase(node);
-    // A loop that may run no times stores nothing for sure.
-    const bool runs = u.src(1).src(0).bounds().low >= 1;
+    // A loop that may run no times stores nothing for sure, nor does what is guarded.
+    const bool runs = u.is(Op::End) && u.src(1).src(0).bounds().low >= 1;
     for (const Node* buffer : open_.back().stored) {
       if (!runs)
         stored_.erase(buffer);
@@ -200,7 +211,13 @@ const Demands& selected_demands() {
 
 const Demands& linear_demands() {
   static const auto& demands = *new const Demands{
-      {{~instruction_ops(), "only instructions stand in a linear program", refuse}},
+      {{~(instruction_ops() | ops({Op::If, Op::Endif})),
+        "only instructions stand in a linear program", refuse},
+       {ops({Op::If}), "an If asks a bool",
+        [](const UOp& u, const Facts&) {
+          return unless(
+              u.src().size() == 1 && u.src(0).is_scalar() && u.src(0).dtype() == DType::Bool, 0);
+        }}},
       memory_part(),
       vector_part()};
   return demands;
@@ -211,7 +228,7 @@ std::optional<Violation> check_linear(const UOp& linear) {
   for (const UOp& u : linear.src()) {
     if (u.is(Op::Stack) && u.src().empty())
       return Violation{u, -1, "a vector of a linear program has lanes"};
-    if (!u.is(Op::End)) instructions.push_back(u);
+    if (!u.is(Op::End) && !u.is(Op::Endif)) instructions.push_back(u);
   }
   if (auto violation = check_names(instructions)) return violation;
   return Walk().run(linear);

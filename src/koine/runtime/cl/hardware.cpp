@@ -81,7 +81,11 @@ std::unique_ptr<Hardware> start(size_t number) {
                 out->name, out->driver);
   out->bytes = static_cast<int64_t>(info<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_SIZE));
   out->block_bytes = static_cast<int64_t>(info<cl_ulong>(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE));
-  out->local_bytes = static_cast<int64_t>(info<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE));
+  out->groups.most_threads = static_cast<int64_t>(info<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE));
+  const auto in_group = info<std::array<size_t, 3>>(id, CL_DEVICE_MAX_WORK_ITEM_SIZES);
+  for (size_t axis = 0; axis < in_group.size(); ++axis)
+    out->groups.most_in_group[axis] = static_cast<int64_t>(in_group[axis]);
+  out->groups.local_bytes = static_cast<int64_t>(info<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE));
   const auto lanes = info<cl_uint>(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
   out->vector_bytes = std::clamp(static_cast<int>(lanes) * 4, 16, 64);
   out->is_cpu = (info<cl_device_type>(id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0;
@@ -131,12 +135,16 @@ Target Hardware::target(bool strict) const {
                 name);
   Target t;
   t.name = fmt::format("opencl{}-{}-{}{}", number, name, driver, strict ? "-strict" : "");
-  t.vector_bytes = vector_bytes;
-  t.vector_registers = vector_bytes == 64 ? 32 : 16;
   t.has_fma = has_fma;
-  t.has_threads = is_cpu;
   t.strict = strict;
-  t.row_bytes = std::min(t.row_bytes, local_bytes);
+  t.row_bytes = std::min(t.row_bytes, groups.local_bytes);
+  if (is_cpu) {
+    t.vector_bytes = vector_bytes;
+    t.vector_registers = vector_bytes == 64 ? 32 : 16;
+    t.has_threads = true;
+  } else {
+    t.groups = groups;
+  }
   return t;
 }
 

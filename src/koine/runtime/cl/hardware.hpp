@@ -17,7 +17,7 @@ struct Hardware {
   cl_command_queue service;  ///< for copies to and from the host, and launches that it waits for
   std::string name, driver;
   int64_t bytes, block_bytes;  ///< of memory, and of one block at most
-  int64_t local_bytes;
+  Groups groups;               ///< of work items, as far as the hardware goes
   int vector_bytes;
   bool is_cpu, has_double, has_fma;
   bool rounds_right;  ///< division and square root of float32 are correctly rounded, with denormals
@@ -25,6 +25,8 @@ struct Hardware {
   /// Throws Error (Device) where the process is a fork of the one that started OpenCL: its threads
   /// are not there.
   void require_own_process() const;
+  /// A CPU has threads, which are work items without a group, and registers of vectors; all else
+  /// has groups.
   Target target(bool strict) const;
 };
 

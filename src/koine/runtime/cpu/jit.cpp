@@ -2,6 +2,8 @@
 
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h>
+#include <llvm/IR/DiagnosticInfo.h>
+#include <llvm/IR/DiagnosticPrinter.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
 #include <llvm/IR/Verifier.h>
@@ -61,6 +63,7 @@ void initialise() {
   std::call_once(once, [] {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
+    llvm::InitializeNativeTargetAsmParser();  // of Ins
     // Our renderer emits strength-reduced addresses, each value where it is used; these passes only
     // cost time on them (sinking a sixth of that of a register tile).
     const char* arguments[] = {"koine", "-disable-lsr", "-disable-cgp", "-disable-machine-sink"};
@@ -110,6 +113,10 @@ class Compiler {
       abandon();
       throw;
     }
+    if (!complaints_.empty()) {  // of the user's assembly: our own code gives none
+      code_.clear();
+      raise(ErrorKind::Value, "Ins: the assembler says: {}", std::exchange(complaints_, {}));
+    }
     return std::exchange(code_, {});
   }
 
@@ -118,12 +125,22 @@ class Compiler {
     initialise();
     passes_.reset();  // it refers to the machine
     context_ = std::make_unique<llvm::LLVMContext>();
+    context_->setDiagnosticHandlerCallBack(note_complaint, &complaints_);
     used_ = 0;
     if (machine_key_ != target.cpu + target.features) make_machine(target);
     passes_ = std::make_unique<llvm::legacy::PassManager>();
     if (machine_->addPassesToEmitFile(*passes_, stream_, nullptr, llvm::CodeGenFileType::ObjectFile,
                                       true))
       internal_error("LLVM cannot emit object files for this host");
+  }
+
+  // Without it LLVM ends the process at an error.
+  static void note_complaint(const llvm::DiagnosticInfo* info, void* complaints) {
+    if (info->getSeverity() != llvm::DS_Error) return;
+    llvm::raw_string_ostream stream(*static_cast<std::string*>(complaints));
+    llvm::DiagnosticPrinterRawOStream printer(stream);
+    info->print(printer);
+    stream << "; ";
   }
 
   // What LLVM left half done is neither used nor destroyed.
@@ -151,6 +168,7 @@ class Compiler {
 
   llvm::SmallVector<char, 0> code_;
   llvm::raw_svector_ostream stream_{code_};
+  std::string complaints_;  // of the context
   std::unique_ptr<llvm::LLVMContext> context_;
   std::unique_ptr<llvm::TargetMachine> machine_;
   std::unique_ptr<llvm::legacy::PassManager> passes_;

@@ -1,0 +1,180 @@
+#include "koine/lower/grid.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/symbolic.hpp"
+#include "koine/lower/group_limits.hpp"
+#include "koine/lower/optimize.hpp"
+
+namespace koine {
+namespace {
+
+AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
+
+std::vector<UOp> axes_of(const UOp& ast, AxisType type) {
+  std::vector<UOp> out;
+  for (const UOp& r : kernel_ranges(ast))
+    if (type_of(r) == type) out.push_back(r);
+  return out;
+}
+
+UOp special(const std::string& name, const UOp& bound) {
+  return UOp::make(Op::Special, {bound}, name);
+}
+
+// All axes, the first outermost, as parts of one Special.
+void share_special(const std::vector<UOp>& axes, const std::string& name, Substitution& places) {
+  if (axes.empty()) return;
+  UOp all = index_const(1);
+  for (const UOp& r : axes) all = simplify_index(mul(all, r.src(0)));
+  UOp rest = special(name, all);
+  for (size_t k = axes.size(); k-- > 0;) {
+    const UOp& size = axes[k].src(0);
+    places.emplace(axes[k], k == 0 ? rest : simplify_index(mod(rest, size)));
+    rest = simplify_index(idiv(rest, size));
+  }
+}
+
+// One Special an axis where there are at most three, within limits.
+void number(const std::vector<UOp>& axes, std::string (*name)(size_t),
+            const std::array<int64_t, 3>& most, Substitution& places) {
+  bool apart = axes.size() <= most.size();
+  for (size_t k = 0; apart && k < axes.size(); ++k)
+    apart = axes[axes.size() - 1 - k].src(0).bounds().high <= most[k];
+  if (!apart) return share_special(axes, name(0), places);
+  for (size_t k = 0; k < axes.size(); ++k) {
+    const UOp& axis = axes[axes.size() - 1 - k];
+    places.emplace(axis, special(name(k), axis.src(0)));
+  }
+}
+
+// A node whose ranges have become numbers: what lists Ranges no longer lists them.
+UOp without_ranges(const UOp& node, std::vector<UOp>& src, const Substitution& places) {
+  if (node.is(Op::End) || node.is(Op::After)) {
+    for (size_t i = node.src().size(); --i > 0;)
+      if (places.contains(node.src(i))) src.erase(src.begin() + static_cast<std::ptrdiff_t>(i));
+    if (src.size() == 1) return src[0];
+  }
+  return with_sources(node, src);
+}
+
+// Folds that the threads of a group do together.
+class GroupFolds {
+ public:
+  GroupFolds(const UOp& ast, const Substitution& places)
+      : threads_(thread_axes(ast)), places_(places) {
+    for (const UOp& u : toposort(ast)) {
+      if (u.is(Op::Range)) next_range_ = std::max(next_range_, u.as<RangeArg>().id + 1);
+      if (u.is(Op::Buffer)) next_buffer_ = std::max(next_buffer_, u.as<BufferArg>().slot + 1);
+    }
+  }
+
+  /// A Reduce over some of their axes, of sources whose axes are numbers already.
+  UOp together(const UOp& reduce, const std::vector<UOp>& src) {
+    const UOp start = start_of(reduce) ? src.back() : UOp();
+    const Op op = reduce.as<ReduceArg>().op;
+    std::vector<UOp> alone, shared, again;  // ranges of a thread's part, and of the others' parts
+    const std::span<const UOp> ranges = reduced_ranges(reduce);
+    for (size_t i = 0; i < ranges.size(); ++i)
+      if (type_of(ranges[i]) == AxisType::GroupReduce) {
+        shared.push_back(ranges[i]);
+        again.push_back(range(next_range_++, ranges[i].src(0), AxisType::Reduce));
+      } else {
+        alone.push_back(src[i + 1]);
+      }
+    const UOp part = alone.empty() ? src[0] : reduce_ranges(op, src[0], alone);
+    const UOp memory = stored(part), theirs = load(index(memory, {place_of(shared, again)}));
+    return reduce_ranges(op, theirs, again, start);
+  }
+
+ private:
+  // LOCAL memory with the part of each thread, behind the Barrier.
+  UOp stored(const UOp& part) {
+    lanes_.clear();
+    std::vector<UOp> loops;
+    for (const Node* n : part.ranges())
+      (becomes_shape(std::get<RangeArg>(n->arg).type) ? lanes_ : loops).push_back(UOp::share(n));
+    int64_t size = 1;
+    for (const auto* axes : {&threads_, &lanes_})
+      for (const UOp& r : *axes) size *= const_int(r.src(0));
+    const UOp buffer = UOp::make(Op::Buffer, {shape_of({size})},
+                                 BufferArg{next_buffer_++, part.dtype(), {}, AddrSpace::Local});
+    // In a loop, all have read the parts of the round before.
+    UOp memory = buffer;
+    if (!loops.empty()) {
+      std::vector<UOp> waits{UOp::make(Op::Group, {})};
+      waits.insert(waits.end(), loops.begin(), loops.end());
+      memory = after(buffer, {UOp::make(Op::Barrier, waits)});
+    }
+    const UOp filled = store(index(memory, {place_of({}, {})}), part);
+    return after(buffer, {UOp::make(Op::Barrier, {lanes_.empty() ? filled : end(filled, lanes_)})});
+  }
+
+  // Of a thread's part: its own, with `again` in place of the numbers of `shared`.
+  UOp place_of(const std::vector<UOp>& shared, const std::vector<UOp>& again) const {
+    UOp out = index_const(0);
+    auto add_axis = [&](const UOp& size, const UOp& at) { out = add(mul(out, size), at); };
+    for (const UOp& r : threads_) {
+      const auto it = std::find(shared.begin(), shared.end(), r);
+      add_axis(r.src(0), it == shared.end() ? places_.at(r)
+                                            : again[static_cast<size_t>(it - shared.begin())]);
+    }
+    for (const UOp& r : lanes_) add_axis(r.src(0), r);
+    return simplify_index(out);
+  }
+
+  std::vector<UOp> threads_, lanes_;
+  const Substitution& places_;
+  int64_t next_range_ = 0, next_buffer_ = 0;
+};
+
+// Of threads that would store one value to one place the first does: where along each axis that the
+// Store does not depend on. Null: each has a place of its own.
+UOp stores_alone(const UOp& store, const std::vector<UOp>& axes, const Substitution& places) {
+  UOp out;
+  for (const UOp& axis : axes)
+    if (places.contains(axis) && !depends_on(store, axis)) {
+      const UOp first = eq(places.at(axis), index_const(0));
+      out = out ? bit_and(out, first) : first;
+    }
+  return out;
+}
+
+}  // namespace
+
+UOp threads_to_special(const UOp& ast) {
+  Substitution places;
+  share_special(axes_of(ast, AxisType::Thread), "thread", places);
+  if (places.empty()) return ast;
+  return rebuild_graph(ast, [&](const UOp& node, std::vector<UOp>& src) {
+    const auto it = places.find(node);
+    return it != places.end() ? it->second : without_ranges(node, src, places);
+  });
+}
+
+UOp to_grid(const UOp& ast, const Groups& groups) {
+  Substitution places;
+  number(axes_of(ast, AxisType::Global), group_index_name, groups.most_groups, places);
+  number(thread_axes(ast), index_in_group_name, groups.most_in_group, places);
+  if (places.empty()) return ast;
+  GroupFolds folds(ast, places);
+  const std::vector<UOp> axes = kernel_ranges(ast);
+  return rebuild_graph(ast, [&](const UOp& node, std::vector<UOp>& src) -> UOp {
+    if (const auto it = places.find(node); it != places.end()) return it->second;
+    if (node.is(Op::Reduce) && std::ranges::any_of(reduced_ranges(node), [](const UOp& r) {
+          return type_of(r) == AxisType::GroupReduce;
+        }))
+      return folds.together(node, src);
+    if (node.is(Op::Store) && accessed_buffer(node).is(Op::Param))
+      if (const UOp alone = stores_alone(node, axes, places))
+        return store(src[0], src[1], src.size() == 3 ? bit_and(src[2], alone) : alone);
+    return without_ranges(node, src, places);
+  });
+}
+
+}  // namespace koine

@@ -1,0 +1,179 @@
+#include "koine/lower/kernel_plan.hpp"
+
+#include <absl/container/flat_hash_set.h>
+
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/symbolic.hpp"
+
+namespace koine {
+int64_t size_of(const UOp& range) {
+  constexpr int64_t most_planned = int64_t{1} << 31;
+  const Interval& bound = range.src(0).bounds();
+  const bool planned = range.src(0).ranges().empty() && bound.high < most_planned;
+  return planned ? static_cast<int64_t>(bound.high) : 0;
+}
+bool is_symbolic(const UOp& range) { return !range.src(0).is(Op::Const); }
+bool divides(int64_t factor, const UOp& range) {
+  return simplify_index(mod(range.src(0), index_const(factor))) == index_const(0);
+}
+AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
+
+std::optional<int64_t> stride(const UOp& address, const UOp& range) {
+  if (!is_address(address) || address.src().size() != 2) return std::nullopt;
+  int64_t coefficient = 0;
+  UOp rest;
+  if (!linear_coefficient(address.src(1), range, coefficient, rest)) return std::nullopt;
+  return coefficient;
+}
+
+Accesses survey(const UOp& ast) {
+  Accesses out;
+  out.fills = row_fills(ast);
+  for (const UOp& u : toposort(ast)) {
+    if (u.is(Op::Load) || u.is(Op::Store))
+      (accessed_buffer(u).is(Op::Buffer) ? out.in_rows
+       : u.is(Op::Load)                  ? out.loads
+                                         : out.stores)
+          .push_back(u.src(0));
+    if (u.is(Op::Reduce)) out.reduces.push_back(u);
+  }
+  return out;
+}
+
+bool Plan::try_all(const std::vector<Opt>& opts) {
+  UOp edited = ast_;
+  for (const Opt& opt : opts) {
+    edited = apply_if_legal(edited, opt, target_.groups);
+    if (!edited) return false;
+  }
+  ast_ = std::move(edited);
+  opts_.insert(opts_.end(), opts.begin(), opts.end());
+  return true;
+}
+
+int64_t widest_item(const UOp& ast) {
+  int64_t bytes = 1;
+  for (const UOp& u : toposort(ast)) {
+    if (u.dtype() == DType::Void || u.dtype() == DType::Index || u.dtype() == DType::Bool) continue;
+    if (u.is(Op::Param) || u.is(Op::Const)) continue;
+    bytes = std::max(bytes, is_small_float(u.dtype()) ? 4 : item_size(u.dtype()));
+  }
+  return std::min<int64_t>(bytes, 8);
+}
+
+UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
+              const std::function<bool(const UOp&)>& allowed) {
+  UOp best;
+  int best_score = 1;
+  for (const UOp& axis : axes) {
+    if (!allowed(axis) || size_of(axis) < 2) continue;
+    int score = 0;
+    for (const UOp& address : accesses.loads)
+      if (const auto s = stride(address, axis)) score += *s == 1 ? 2 : *s == 0 ? 0 : -1;
+    for (const UOp& address : accesses.stores)
+      if (const auto s = stride(address, axis)) score += *s == 1 ? 3 : *s == 0 ? 0 : -1;
+    if (score >= best_score) {
+      best_score = score;
+      best = axis;
+    }
+  }
+  return best;
+}
+
+bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
+  for (const UOp& load : accesses.loads)
+    for (const UOp& st : accesses.stores)
+      if (buffer_at(load) == buffer_at(st) && !(load == st)) return true;
+  const NodeList order = toposort(ast);
+  absl::flat_hash_set<const Node*> filled, stored;  // LOCAL buffers
+  for (const UOp& fill : accesses.fills) filled.insert(fill.src(0).node());
+  int nests = 0;
+  for (const UOp& u : order) {
+    if (u.is(Op::Barrier)) return true;
+    if (u.is(Mark::InOrder)) return true;
+    if (u.is(Op::End) && !filled.contains(u.src(0).node()) && ++nests > 1) return true;
+    // What goes on changing is no row.
+    if (u.is(Op::Store) && accessed_buffer(u).is(Op::Buffer) &&
+        (!filled.contains(u.node()) || !stored.insert(accessed_buffer(u).node()).second))
+      return true;
+  }
+  return false;
+}
+
+void side_by_side(Plan& plan, int position, int64_t factor, AxisType type) {
+  if (factor < 2) return;
+  std::vector<Opt> edits{{OptOp::Split, position, factor, type, false}};
+  if (!divides(factor, plan.axes()[static_cast<size_t>(position)]))
+    edits.insert(edits.begin(), {OptOp::Padto, position, factor});
+  plan.try_all(edits);  // unless indices of the values might leave 64 bits
+}
+
+namespace {
+
+UOp skip_casts(UOp u) {
+  while (u.is(Op::Cast)) u = u.src(0);
+  return u;
+}
+
+// Whether a load below `value` runs along `axis`.
+bool runs_along(const UOp& value, const UOp& axis) {
+  for (const UOp& u : toposort(value))
+    if (u.is(Op::Load) && stride(u.src(0), axis) == 1) return true;
+  return false;
+}
+
+// The columns that loads of y run along, and stores where there is a choice; without any, the
+// reduction axis that both x and y run along.
+Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a,
+                           const std::vector<UOp>& axes) {
+  Contraction out;
+  for (const UOp& axis : axes) {
+    if (type_of(axis) == AxisType::Reduce && runs_along(x, axis) && runs_along(y, axis))
+      out.folded = axis;
+    if (type_of(axis) != AxisType::Loop || size_of(axis) < 2) continue;
+    if (depends_on(x, axis) && !depends_on(y, axis)) out.rows = axis;
+    if (depends_on(x, axis) || !depends_on(y, axis)) continue;
+    int score = size_of(axis) >= 4 ? 1 : 0;
+    if (runs_along(y, axis)) score += 4;
+    for (const UOp& st : a.stores)
+      if (stride(st, axis) == 1) score += 2;
+    if (score < out.score) continue;
+    out.score = score;
+    out.columns = axis;
+  }
+  if (out.score < 4) return out;
+  out.folded = {};
+  for (const UOp& u : toposort(y))
+    for (const UOp& axis : axes)
+      if (u.is(Op::Load) && type_of(axis) == AxisType::Reduce)
+        out.pitch = std::max(out.pitch, stride(u.src(0), axis).value_or(1));
+  return out;
+}
+
+}  // namespace
+
+std::optional<Contraction> find_contraction(const Plan& plan, const Accesses& a) {
+  if (a.reduces.size() != 1 || !a.fills.empty()) return std::nullopt;
+  const UOp& r = a.reduces[0];
+  if (r.as<ReduceArg>().op != Op::Add || !is_float(r.dtype())) return std::nullopt;
+  UOp body = skip_casts(r.src(0));
+  if (body.is(Op::Where) && body.src(2).is(Op::Const)) body = skip_casts(body.src(1));
+  if (!body.is(Op::Mul)) return std::nullopt;
+  std::optional<Contraction> best;
+  for (const size_t side : {0, 1}) {
+    Contraction c = contraction_of(body.src(side), body.src(1 - side), a, plan.axes());
+    if (!c.rows || !c.columns || (best && best->score >= c.score)) continue;
+    const bool folds = c.folded && !plan.target().strict && may_fold_lanes(plan.ast(), c.folded);
+    if (c.score >= 4 || folds) best = std::move(c);
+  }
+  return best;
+}
+
+int64_t divisor(int64_t n, int64_t most) {
+  for (int64_t d = std::min(n, most); d > 1; --d)
+    if (n % d == 0) return d;
+  return 1;
+}
+
+}  // namespace koine

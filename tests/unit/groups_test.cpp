@@ -1,0 +1,425 @@
+// Kernels for machines with groups of threads: rows O1, O1b, O1f, O5, X1 and X3. The oracle is the
+// interpreter of graphs; the device SIMT runs each group from barrier to barrier and reports races.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "c_text.hpp"
+#include "check.hpp"
+#include "kernels.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/render/cstyle.hpp"
+#include "koine/render/dialect.hpp"
+#include "koine/runtime/cpu/cpu.hpp"
+#include "koine/runtime/device.hpp"
+#include "koine/tensor/tensor.hpp"
+
+namespace koine::test {
+namespace {
+
+const Groups& groups() {
+  static const Groups g = simt_target(false).groups;
+  return g;
+}
+
+UOp kernel_of(const Tensor& value) { return schedule({value.uop()}).at(0).ast; }
+
+Tensor counted(std::vector<int64_t> sizes) {
+  return Tensor::arange(
+             std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>()))
+      .cast(DType::Float32)
+      .reshape({sizes.begin(), sizes.end()})
+      .realize();
+}
+
+UOp lowered(const UOp& ast, const std::vector<Opt>& opts, bool strict = false) {
+  return lower_kernel(ast, simt_target(strict), {}, &opts).linear;
+}
+
+Opt split(int axis, int64_t amount, AxisType target, bool top = false) {
+  return {OptOp::Split, axis, amount, target, top};
+}
+
+bool names(const UOp& linear, std::string_view special) {
+  return std::any_of(linear.src().begin(), linear.src().end(), [&](const UOp& u) {
+    return u.is(Op::Special) && u.as<std::string>() == special;
+  });
+}
+
+// Edits on the one kernel of a value, on SIMT and, at the end of scope, as CUDA text.
+class Kept {
+ public:
+  ~Kept() { text_.check(); }
+  void operator()(const Tensor& value, const std::vector<Opt>& opts) {
+    const UOp graph = value.uop();
+    for (const bool strict : {true, false}) {
+      const Bindings bindings = bindings_of(graph);
+      const OptionScope mode(strict ? strict_options() : options());
+      const BoundedArray expected = interpret_bounded(graph, bindings);
+      text_.add(graph, expected, KernelEdits{0, opts});
+      Options o = options();
+      o.device = "SIMT";
+      const OptionScope scope(o);
+      const Callified program =
+          callify({graph}, {buffer_from_host(graph.shape(), graph.dtype(), "CPU", nullptr)});
+      const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
+      EXPECT_EQ(difference(expected, run_kernels(kernels, program, {0, opts})), "");
+    }
+  }
+
+ private:
+  CText text_{"cuda"};
+};
+
+// A kernel written by hand, run on a device.
+template <class T>
+std::vector<T> run_by_hand(const UOp& ast, const std::string& device, std::vector<T> out,
+                           std::vector<T>& in) {
+  DeviceRuntime& runtime = device_runtime(device);
+  const auto program = runtime.compile(lower_kernel(ast, runtime.target()));
+  std::array<std::byte*, 2> buffers{reinterpret_cast<std::byte*>(out.data()),
+                                    reinterpret_cast<std::byte*>(in.data())};
+  const std::array<int64_t, 2> bytes{static_cast<int64_t>(out.size() * sizeof(T)),
+                                     static_cast<int64_t>(in.size() * sizeof(T))};
+  program->run({buffers, bytes, {}});
+  return out;
+}
+
+// out[in[i]] += 1 for each i.
+UOp histogram(int64_t count, int64_t bins, DType dtype, AxisType type = AxisType::Loop) {
+  const UOp i = range(0, index_const(count), type), out = param(0, shape_of({bins}), dtype),
+            in = param(1, shape_of({count}), dtype);
+  const UOp bin = cast(load(index(in, {i})), DType::Index);
+  return sink({end(UOp::make(Op::AtomicAdd, {index(out, {bin}), constant(dtype, 1)}), {i})});
+}
+
+}  // namespace
+
+TEST(groups, spec_O1_global_axes_are_numbers_of_groups) {
+  Kept expect_kept;
+  const Tensor twice = counted({30}) * Tensor(2.0);
+  const UOp linear = lowered(kernel_of(twice), {split(0, 0, AxisType::Global)});
+  EXPECT_TRUE(names(linear, "gidx0"));
+  const Signature signature = signature_of(linear);
+  EXPECT_EQ(const_int(signature.grid[0]), 30);
+  EXPECT_FALSE(signature.group[0]);
+  EXPECT_NE(render("cuda", "k", linear, false).find("gidx0 = blockIdx.x;"), std::string::npos);
+  expect_kept(twice, {split(0, 0, AxisType::Global)});
+  // The innermost axis is the first of the grid.
+  expect_kept(counted({6, 5}).permute({1, 0}) * Tensor(2.0),
+              {split(0, 0, AxisType::Global), split(1, 0, AxisType::Global)});
+}
+
+TEST(groups, spec_O1_more_than_three_axes_share_a_number) {
+  const UOp axes[] = {
+      range(0, index_const(3), AxisType::Global), range(1, index_const(4), AxisType::Global),
+      range(2, index_const(5), AxisType::Global), range(3, index_const(2), AxisType::Global)};
+  UOp at = index_const(0);
+  for (const UOp& r : axes) at = add(mul(at, r.src(0)), r);
+  const UOp out = param(0, shape_of({120}), DType::Int32),
+            in = param(1, shape_of({120}), DType::Int32);
+  const UOp ast = sink({end(store(index(out, {at}), neg(load(index(in, {at})))),
+                            {axes[0], axes[1], axes[2], axes[3]})});
+  const UOp linear = lower_kernel(ast, simt_target(false)).linear;
+  EXPECT_EQ(const_int(signature_of(linear).grid[0]), 120);
+  EXPECT_FALSE(names(linear, "gidx1"));
+  std::vector<int32_t> numbers(120), negative(120);
+  std::iota(numbers.begin(), numbers.end(), 7);
+  std::transform(numbers.begin(), numbers.end(), negative.begin(), std::negate<>());
+  EXPECT_EQ(run_by_hand<int32_t>(ast, "SIMT", std::vector<int32_t>(120), numbers), negative);
+}
+
+TEST(groups, spec_O1b_threads_of_a_group_are_at_most_what_the_device_has) {
+  Kept expect_kept;
+  const UOp ast = kernel_of(counted({4096}) * Tensor(2.0));
+  const UOp fits = apply_opt(ast, split(0, 1024, AxisType::Local), groups());
+  EXPECT_TRUE(names(lowered(ast, {split(0, 1024, AxisType::Local)}), "lidx0"));
+  expect_error([&] { (void)apply_opt(ast, split(0, 2048, AxisType::Local), groups()); },
+               {"a group would have 2048 threads", "1024"});
+  expect_error([&] { (void)apply_opt(fits, split(0, 2, AxisType::Local), groups()); },
+               {"a group would have 2048 threads", "1024"});
+  expect_error([&] { (void)apply_opt(ast, split(0, 2, AxisType::Thread), groups()); },
+               {"groups of threads", "GLOBAL and LOCAL"});
+  expect_kept(counted({96}) * Tensor(2.0),
+              {split(0, 32, AxisType::Local), split(0, 0, AxisType::Global)});
+}
+
+TEST(groups, spec_O1f_threads_fold_together_through_local_memory) {
+  Kept expect_kept;
+  const Tensor sums = counted({3, 64}).sum({1});
+  const std::vector<Opt> opts{split(1, 16, AxisType::GroupReduce), split(0, 0, AxisType::Global)};
+  const UOp linear = lowered(kernel_of(sums), opts);
+  EXPECT_EQ(const_int(signature_of(linear).group[0]), 16);
+  const auto barriers = std::count_if(linear.src().begin(), linear.src().end(),
+                                      [](const UOp& u) { return u.is(Op::Barrier); });
+  EXPECT_EQ(barriers, 1);
+  expect_kept(sums, opts);
+  // In a loop that stays, all have read the parts of the step before: one barrier more.
+  expect_kept(sums, {split(1, 16, AxisType::GroupReduce)});
+  // Beside elements of one thread, on top of each other, as the outer part, and in whole.
+  expect_kept(counted({8, 64}).sum({1}),
+              {split(0, 4, AxisType::Upcast), split(2, 8, AxisType::GroupReduce),
+               split(0, 2, AxisType::Local)});
+  expect_kept(sums, {split(1, 4, AxisType::GroupReduce), split(1, 4, AxisType::GroupReduce)});
+  expect_kept(sums, {split(1, 8, AxisType::GroupReduce, true)});
+  expect_kept(sums, {split(1, 64, AxisType::GroupReduce)});
+  expect_kept(counted({3, 60}).max({1}),
+              {{OptOp::Padto, 1, 16}, split(1, 16, AxisType::GroupReduce)});
+}
+
+TEST(groups, spec_O1f_what_cannot_fold_together_is_refused) {
+  const UOp long_rows = kernel_of(counted({4, 4096}).sum({1}));
+  expect_error([&] { (void)apply_opt(long_rows, split(1, 2048, AxisType::GroupReduce), groups()); },
+               {"2048 threads"});
+  Groups little = groups();
+  little.local_bytes = 100;
+  expect_error([&] { (void)apply_opt(long_rows, split(1, 64, AxisType::GroupReduce), little); },
+               {"256 bytes of LOCAL memory", "100"});
+  // A softmax keeps its rows in LOCAL memory, of each thread.
+  const UOp rows = kernel_of(counted({4, 64}).softmax(1));
+  bool refused = false;
+  for (int axis = 0; axis < static_cast<int>(kernel_ranges(rows).size()); ++axis)
+    refused = refused || !can_apply(rows, split(axis, 8, AxisType::GroupReduce), groups());
+  EXPECT_TRUE(refused);
+}
+
+TEST(groups, spec_O5_nolocals_leaves_no_index_in_a_group) {
+  Kept expect_kept;
+  const UOp ast = kernel_of(counted({96}) * Tensor(2.0));
+  const std::vector<Opt> local{split(0, 32, AxisType::Local), split(0, 0, AxisType::Global)};
+  std::vector<Opt> none = local;
+  none.push_back({OptOp::Nolocals});
+  EXPECT_NE(render("opencl", "k", lowered(ast, local), false).find("get_local_id"),
+            std::string::npos);
+  EXPECT_EQ(render("opencl", "k", lowered(ast, none), false).find("get_local_id"),
+            std::string::npos);
+  expect_kept(counted({96}) * Tensor(2.0), none);
+}
+
+TEST(groups, the_heuristic_gives_work_to_threads) {
+  const auto shape_of_launch = [](const Tensor& value) {
+    const Signature s = signature_of(lower_kernel(kernel_of(value), simt_target(false)).linear);
+    auto size = [](const UOp& n) { return n ? const_int(n) : 1; };
+    return std::pair{size(s.grid[0]) * size(s.grid[1]) * size(s.grid[2]),
+                     size(s.group[0]) * size(s.group[1]) * size(s.group[2])};
+  };
+  using Launch = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(shape_of_launch(counted({4096}) * Tensor(2.0)), (Launch{32, 128}));
+  EXPECT_EQ(shape_of_launch(counted({3, 5000}).sum({1})), (Launch{3, 256}));
+  EXPECT_EQ(shape_of_launch(counted({128, 96}).matmul(counted({96, 128}))), (Launch{8, 128}));
+}
+
+TEST(groups, values_on_simt_are_the_interpreters) {
+  Options o = options();
+  o.device = "SIMT";
+  const OptionScope scope(o);
+  for (const Tensor& value :
+       {counted({5000}).sum(), counted({37, 29}).matmul(counted({29, 53})),
+        counted({9, 300}).softmax(-1), counted({9, 300}).layernorm(), counted({700}).cumsum(0),
+        counted({3, 700}).argmax(1), counted({2, 3, 12, 12}).conv2d(counted({4, 3, 3, 3})),
+        counted({5, 1000}).var({1})}) {
+    const UOp graph = value.uop();
+    EXPECT_EQ(difference(interpret_bounded(graph, bindings_of(graph)), run_on(graph, "SIMT")), "");
+  }
+}
+
+TEST(groups, symbolic_sizes_are_grids) {
+  const UOp n = variable("n", 1, 100);
+  const UOp i = range(0, n, AxisType::Global), out = param(0, shape_of({100}), DType::Int32),
+            in = param(1, shape_of({100}), DType::Int32);
+  const UOp linear =
+      lower_kernel(sink({end(store(index(out, {i}), neg(load(index(in, {i})))), {i})}),
+                   simt_target(false))
+          .linear;
+  EXPECT_EQ(signature_of(linear).variables, std::vector<std::string>{"n"});
+  EXPECT_EQ(signature_of(linear).grid[0], n);
+  std::vector<int32_t> to(100), from(100, 3);
+  KernelArguments arguments;
+  arguments.buffers = {reinterpret_cast<std::byte*>(to.data()),
+                       reinterpret_cast<std::byte*>(from.data())};
+  arguments.buffer_bytes = {400, 400};
+  arguments.variables["n"] = 7;
+  interpret_linear(linear, arguments);
+  EXPECT_EQ(std::count(to.begin(), to.end(), -3), 7);
+}
+
+TEST(groups, spec_X1_races_are_reported) {
+  const UOp l = UOp::make(Op::Special, {index_const(8)}, std::string("lidx0")),
+            g = UOp::make(Op::Special, {index_const(2)}, std::string("gidx0"));
+  const UOp out = param(0, shape_of({16}), DType::Int32), zero = index_const(0),
+            one = constant_int(DType::Int32, 1);
+  auto linear = [](std::vector<UOp> list) { return UOp::make(Op::Linear, list); };
+  auto run = [&](const UOp& program) {
+    std::vector<int32_t> memory(16);
+    KernelArguments arguments;
+    arguments.buffers = {reinterpret_cast<std::byte*>(memory.data())};
+    arguments.buffer_bytes = {64};
+    interpret_linear(program, arguments);
+    return memory[0];
+  };
+  auto expect_race = [&](const UOp& program) {
+    try {
+      (void)run(program);
+      ADD_FAILURE() << "no race was reported";
+    } catch (const InternalError& e) {
+      EXPECT_NE(std::string(e.what()).find("a race for element"), std::string::npos) << e.what();
+    }
+  };
+  const UOp first = index(out, {zero}), next = index(out, {add(l, index_const(1))}),
+            own = index(out, {l});
+  const UOp barrier = UOp::make(Op::Barrier, std::span<const UOp>());
+  expect_race(linear({l, out, first, store(first, one)}));  // all write
+  expect_race(linear({g, out, first, store(first, one)}));  // two groups
+  expect_race(linear({l, out, own, store(own, one), add(l, index_const(1)), next, load(next)}));
+  expect_race(linear({l, out, add(l, index_const(1)), next, load(next), own, store(own, one)}));
+  expect_race(
+      linear({g, out, first, load(first), barrier, index(out, {g}), store(index(out, {g}), one)}));
+  // A barrier stands between, an If lets one of them write, or they add.
+  EXPECT_EQ(run(linear(
+                {l, out, own, store(own, one), barrier, add(l, index_const(1)), next, load(next)})),
+            1);
+  const UOp is_first = lt(l, index_const(1)), only = UOp::make(Op::If, {is_first});
+  EXPECT_EQ(
+      run(linear({l, out, first, is_first, only, store(first, one), UOp::make(Op::Endif, {only})})),
+      1);
+  EXPECT_EQ(run(linear({l, g, out, first, UOp::make(Op::AtomicAdd, {first, one})})), 16);
+}
+
+TEST(groups, spec_X3_a_histogram_by_atomic_adds_is_bincount) {
+  std::mt19937_64 random(test_seed());
+  const int64_t count = 1'000'000, bins = 97;
+  std::vector<int32_t> in(count), expected(bins);
+  for (int32_t& v : in) ++expected[static_cast<size_t>(v = static_cast<int32_t>(random() % bins))];
+  const UOp ast = histogram(count, bins, DType::Int32);
+  EXPECT_EQ(run_by_hand<int32_t>(ast, "CPU", std::vector<int32_t>(bins), in), expected);
+  // Shared out among threads of the team, and of groups.
+  const UOp threads = apply_opt(ast, split(0, 8, AxisType::Thread, true));
+  EXPECT_EQ(run_by_hand<int32_t>(threads, "CPU", std::vector<int32_t>(bins), in), expected);
+  std::vector<int32_t> some(in.begin(), in.begin() + 4000), some_expected(bins);
+  for (const int32_t v : some) ++some_expected[static_cast<size_t>(v)];
+  const UOp grid = histogram(4000, bins, DType::Int32, AxisType::Global);
+  for (const char* device : {"INTERP", "SIMT"})
+    EXPECT_EQ(run_by_hand<int32_t>(grid, device, std::vector<int32_t>(bins), some), some_expected)
+        << device;
+  // All dtypes that machines add at once, as machine code and as texts.
+  for (const DType d :
+       {DType::UInt32, DType::Int64, DType::UInt64, DType::Float32, DType::Float64}) {
+    const UOp linear = lower_kernel(histogram(100, 10, d), device_runtime("CPU").target()).linear;
+    EXPECT_NE(render("c", "k", linear, false).find("atomic_add_"), std::string::npos);
+  }
+  std::vector<float> numbers(1000), sums(10), sums_expected(10, 100);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 10);
+  const UOp floats =
+      apply_opt(histogram(1000, 10, DType::Float32), split(0, 8, AxisType::Thread, true));
+  EXPECT_EQ(run_by_hand<float>(floats, "CPU", sums, numbers), sums_expected);
+  expect_error(
+      [&] {
+        (void)apply_opt(
+            sink({end(UOp::make(Op::AtomicAdd,
+                                {index(param(0, shape_of({4}), DType::Int32), {index_const(0)}),
+                                 constant_int(DType::Int32, 1)}),
+                      {range(0, index_const(8), AxisType::Loop)})}),
+            split(0, 2, AxisType::Thread));
+      },
+      {"each thread along it would do the same AtomicAdd"});
+}
+
+TEST(groups, spec_X3_an_instruction_and_code_stand_inside_of_a_kernel) {
+  auto kernel = [](DType d, const std::function<UOp(const UOp&)>& of) {
+    const UOp i = range(0, index_const(40), AxisType::Loop), out = param(0, shape_of({40}), d),
+              in = param(1, shape_of({40}), d);
+    return sink({end(store(index(out, {i}), of(load(index(in, {i})))), {i})});
+  };
+  auto code = [](Op op, const char* text, DType d, std::vector<UOp> src) {
+    return UOp::make(op, src, CodeArg{text, d});
+  };
+  std::mt19937_64 random(test_seed());
+  std::vector<int64_t> words(40), bits(40);
+  std::vector<float> numbers(40), fused(40);
+  for (size_t i = 0; i < 40; ++i) {
+    bits[i] = std::popcount(static_cast<uint64_t>(words[i] = static_cast<int64_t>(random())));
+    numbers[i] = static_cast<float>(i) * 0.37f;
+    fused[i] = std::fma(numbers[i], 3.0f, numbers[i]);
+  }
+  const UOp count = kernel(DType::Int64, [&](const UOp& v) {
+    return code(Op::Ins, "popcntq $1, $0|=r,r", DType::Int64, {v});
+  });
+  const UOp fma = kernel(DType::Float32, [&](const UOp& v) {
+    return code(Op::Ins, "vfmadd231ss $2, $1, $0|=x,x,x,0", DType::Float32,
+                {v, constant(DType::Float32, 3), v});
+  });
+  const UOp builtin = kernel(DType::Int64, [&](const UOp& v) {
+    return code(Op::Custom, "__builtin_popcountll({0})", DType::Int64, {v});
+  });
+  EXPECT_EQ(parse(to_text(fma)), fma);
+#if defined(__x86_64__)
+  EXPECT_EQ(run_by_hand<int64_t>(count, "CPU", std::vector<int64_t>(40), words), bits);
+  if (host_runs("x86-64-v3")) {
+    EXPECT_EQ(run_by_hand<float>(fma, "CPU", std::vector<float>(40), numbers), fused);
+  }
+  for (const UOp& ast : {count, builtin}) {
+    const CLibrary text(render("c", "k", lower_kernel(ast, generic_target(false)).linear), 1);
+    std::vector<int64_t> out(40);
+    void* buffers[] = {out.data(), words.data()};
+    text.function("k")(buffers, nullptr, 0);
+    EXPECT_EQ(out, bits);
+  }
+#endif
+  EXPECT_NE(render("cuda", "k",
+                   lower_kernel(kernel(DType::Int32,
+                                       [&](const UOp& v) {
+                                         return code(Op::Custom, "__popc({0})", DType::Int32, {v});
+                                       }),
+                                simt_target(false))
+                       .linear,
+                   false)
+                .find("__popc(v"),
+            std::string::npos);
+  expect_error([&] { (void)run_by_hand<int64_t>(builtin, "CPU", bits, words); },
+               {"Custom \"__builtin_popcountll({0})\"", "use Ins"});
+  expect_error([&] { (void)run_by_hand<int64_t>(count, "INTERP", bits, words); },
+               {"Ins \"popcntq", "the interpreter runs no code of machines"});
+  expect_error([&] { (void)apply_opt(count, split(0, 4, AxisType::Upcast)); },
+               {"Ins is of one element at a time"});
+  for (const char* wrong :
+       {"popcntq $1, $0", "|=r,r", "popcntq $1, $0|=r,r,r", "nosuch $1, $0|=r,r"})
+    expect_error(
+        [&] {
+          (void)run_by_hand<int64_t>(
+              kernel(DType::Int64,
+                     [&](const UOp& v) { return code(Op::Ins, wrong, DType::Int64, {v}); }),
+              "CPU", bits, words);
+        },
+        {"Ins", wrong[0] == 'n' ? "nosuch" : wrong});
+}
+
+TEST(groups, texts_of_languages_with_groups_compute_the_same) {
+  for (const char* language : {"cuda", "hip", "metal"}) {
+    CText text(language);
+    text.add((counted({300}) * Tensor(2.0)).uop());
+    text.add(counted({3, 500}).sum({1}).uop());
+    text.add(counted({9, 33}).softmax(1).uop());
+    text.add(counted({20, 30}).matmul(counted({30, 25})).uop());
+    for (const DType d : stored_dtypes())
+      if (std::string(language) != "metal" || d != DType::Float64)
+        text.add(add(leaf({60}, d), leaf({60}, d, 1)));
+    text.check(1);
+  }
+}
+
+TEST(groups, a_language_refuses_what_it_lacks) {
+  const UOp groups_of =
+      lowered(kernel_of(counted({64}) * Tensor(2.0)), {split(0, 0, AxisType::Global)});
+  expect_error([&] { (void)render("c", "k", groups_of); }, {"c has no groups of threads", "gidx0"});
+  const UOp wide = lowered(kernel_of(counted({64}).cast(DType::Float64) * Tensor(2.0)), {});
+  expect_error([&] { (void)render("metal", "k", wide); }, {"metal has no type for float64"});
+  expect_error([&] { (void)render("fortran", "k", wide); },
+               {"fortran", "c, opencl, cuda, hip, metal"});
+}
+
+}  // namespace koine::test
