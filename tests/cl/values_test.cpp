@@ -6,38 +6,58 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/runtime/cl/device.hpp"
+#include "koine/runtime/cl/hardware.hpp"
+#include "koine/runtime/device.hpp"
 
 namespace koine::test {
 namespace {
 
-Options on_cl(bool strict) {
+// "GROUPS" is the same hardware taken for one that is no CPU: kernels are shaped for groups of work
+// items, which share LOCAL memory and wait for each other.
+std::string groups_device() {
+  register_device("GROUPS", "", [](const std::string& name) {
+    static const cl::Hardware& taken = *[] {
+      auto* out = new cl::Hardware(cl::hardware(0));
+      out->is_cpu = false;
+      out->number = most_devices;
+      return out;
+    }();
+    return make_cl_device(name, taken);
+  });
+  return "GROUPS";
+}
+
+Options on_cl(bool strict, const std::string& device = "CL") {
   Options o = options();
-  o.device = "CL";
+  o.device = device;
   o.strict = strict;
   return o;
 }
 
-// What a value asks to be computed on CL, its leaves included.
-UOp moved_to_cl(const UOp& value) {
-  Substitution moved;
+// What a value asks to be computed on a device, its leaves included.
+UOp moved(const UOp& value, const std::string& device) {
+  Substitution leaves;
   for (const UOp& u : toposort(value))
     if (u.is(Op::Buffer) && memory_of(u))
-      moved.emplace(u, buffer_from_host(u.shape(), u.dtype(), "CL", bytes_of(array_of(u)).data()));
-  const UOp local = moved.empty() ? value : substitute(value, moved);
+      leaves.emplace(u,
+                     buffer_from_host(u.shape(), u.dtype(), device, bytes_of(array_of(u)).data()));
+  const UOp local = leaves.empty() ? value : substitute(value, leaves);
   const UOp root = local.is(Op::Buffer) ? contiguous(local) : local;
   return UOp::make(Op::Contiguous, {root}, MarkArg{Mark::Copies});
 }
 
-// Computes the values in one request on CL, in one mode; says what differs from the interpreter.
-std::vector<std::string> differences(const std::vector<UOp>& values, bool strict) {
-  const OptionScope scope(on_cl(strict));
+// Computes the values in one request, in one mode; says what differs from the interpreter.
+std::vector<std::string> differences(const std::vector<UOp>& values, bool strict,
+                                     const std::string& device = "CL") {
+  const OptionScope scope(on_cl(strict, device));
   std::vector<BoundedArray> expected;
   std::vector<UOp> roots;
   for (const UOp& v : values) {
     const Bindings bindings = bindings_of(v);
     expected.push_back(strict ? BoundedArray{interpret(v, bindings), {}}
                               : interpret_bounded(v, bindings));
-    roots.push_back(moved_to_cl(v));
+    roots.push_back(moved(v, device));
   }
   const std::vector<UOp> got = realize(roots);
   std::vector<std::string> out;
@@ -193,9 +213,9 @@ TEST(cl, a_captured_training_step) {
   EXPECT_LT(cl.back(), cl.front());
 }
 
-// KOINE_TEST_CASES=10000 by hand.
-TEST(cl, random_graphs_agree_with_the_interpreter) {
-  const int64_t cases = test_cases(200), batch = std::min<int64_t>(cases, 40);
+// Random graphs, many in one request; strict and default mode in turn.
+void expect_random_graphs(int64_t cases, const std::string& device) {
+  const int64_t batch = std::min<int64_t>(cases, 40);
   for (int64_t begin = 0; begin < cases; begin += batch) {
     std::vector<UOp> values;
     for (int64_t i = begin; i < std::min(cases, begin + batch); ++i) {
@@ -205,12 +225,12 @@ TEST(cl, random_graphs_agree_with_the_interpreter) {
     std::vector<std::string> found;
     const bool strict = begin / batch % 2 == 0;
     try {
-      found = differences(values, strict);
+      found = differences(values, strict, device);
     } catch (const std::exception&) {  // which of them?
       for (const UOp& v : values) try {
-          found.push_back(differences({v}, strict)[0]);
+          found.push_back(differences({v}, strict, device)[0]);
         } catch (const std::exception& e) {
-          found.push_back(e.what());
+          found.emplace_back(e.what());
         }
     }
     for (size_t i = 0; i < values.size(); ++i)
@@ -219,6 +239,26 @@ TEST(cl, random_graphs_agree_with_the_interpreter) {
                               << " KOINE_TEST_CASES=1, of\n"
                               << to_text(values[i]);
   }
+}
+
+// KOINE_TEST_CASES=10000 by hand.
+TEST(cl, random_graphs_agree_with_the_interpreter) { expect_random_graphs(test_cases(200), "CL"); }
+
+TEST(cl, groups_of_work_items_agree_with_the_interpreter) {
+  const std::string device = groups_device();
+  EXPECT_TRUE(device_runtime(device).target().groups);
+  const UOp rows = small({256, 64}, 1).sum(1).uop();
+  const OptionScope scope(on_cl(false, device));
+  EXPECT_NE(device_runtime(device)
+                .compile(lower_kernel(schedule({rows})[0].ast, device_runtime(device).target()))
+                ->source()
+                .find("get_local_id"),
+            std::string::npos);
+  std::vector<UOp> values{rows, small({70, 33}, 2).softmax(1).uop(),
+                          small({48, 40}, 3).matmul(small({40, 56}, 4)).uop()};
+  for (const bool strict : {true, false})
+    for (const std::string& found : differences(values, strict, device)) EXPECT_EQ(found, "");
+  expect_random_graphs(test_cases(40), device);
 }
 
 }  // namespace koine::test

@@ -43,7 +43,11 @@ class ClDevice : public DeviceRuntime {
 std::unique_ptr<DeviceRuntime> make_cl_device(const std::string& name) {
   const size_t colon = name.find(':');
   const size_t number = colon == name.npos ? 0 : std::stoul(name.substr(colon + 1));
-  return std::make_unique<cl::ClDevice>(name, cl::hardware(number));
+  return make_cl_device(name, cl::hardware(number));
+}
+
+std::unique_ptr<DeviceRuntime> make_cl_device(const std::string& name, const cl::Hardware& on) {
+  return std::make_unique<cl::ClDevice>(name, on);
 }
 
 }  // namespace koine
