@@ -198,6 +198,22 @@ TEST(cl, all_kernels_of_a_request_are_one_program) {
   EXPECT_EQ(builds, 1);
 }
 
+TEST(cl, what_a_device_does_not_compute_is_refused_in_words) {
+  cl::Hardware weak = cl::hardware(0);
+  weak.rounds_right = weak.has_double = false;
+  const cl::ClCompiler plain(weak);
+  CompileOptions how = compile_options();
+  how.strict = true;
+  expect_error([&] { (void)plain.target(how); },
+               {"KOINE_FP=strict", "correctly rounded", weak.name});
+  const UOp wide = add(leaf({8}, DType::Float64), leaf({8}, DType::Float64, 1));
+  const LoweredKernel kernel = lower_kernel(schedule({wide})[0].ast, weak.target(false));
+  expect_error([&] { (void)cl::ClCompiler(weak).compile(kernel); },
+               {"does not compute float64", kernel.name});
+  expect_error([&] { (void)cl::ClCompiler(weak).make({kernel}); },
+               {"does not compute float64", kernel.name});
+}
+
 // --- Queues --------------------------------------------------------------------------------------
 
 TEST(cl, a_queue_runs_in_order_and_others_follow_it) {

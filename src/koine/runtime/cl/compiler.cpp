@@ -121,7 +121,7 @@ cl_event ClProgram::enqueue(cl_command_queue queue, const Launch& launch) {
 }
 
 void ClProgram::run(const Launch& launch) {
-  on_.require_own_process();
+  on_.require_usable();
   Events events;
   if (const cl_event e = enqueue(on_.service, launch)) events.add(e);
   events.wait();
@@ -142,7 +142,7 @@ const Target& ClCompiler::target(const CompileOptions& how) const {
 }
 
 Blob ClCompiler::compile(LoweredKernel kernel) {
-  on_.require_own_process();
+  on_.require_usable();
   require_types(on_, kernel);
   const BuiltProgram program =
       build_text(on_, render("opencl", kernel.name, kernel.linear), kernel.name);
@@ -151,7 +151,7 @@ Blob ClCompiler::compile(LoweredKernel kernel) {
 }
 
 std::shared_ptr<Program> ClCompiler::load(Blob blob) {
-  on_.require_own_process();
+  on_.require_usable();
   require_target(blob, target(blob.kernel.how));
   const std::string name = blob.kernel.name;
   const auto* code = reinterpret_cast<const unsigned char*>(blob.code.data());
@@ -165,7 +165,7 @@ std::shared_ptr<Program> ClCompiler::load(Blob blob) {
 }
 
 std::vector<std::shared_ptr<Program>> ClCompiler::make(std::vector<LoweredKernel> kernels) {
-  on_.require_own_process();
+  on_.require_usable();
   std::string text;
   std::vector<std::string> functions;
   for (const LoweredKernel& k : kernels) {

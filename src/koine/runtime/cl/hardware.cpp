@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,6 +32,7 @@ std::string text(cl_device_id device, cl_device_info what) {
 
 struct Offered {
   pid_t process = getpid();
+  std::atomic<bool> ending = false;
   std::vector<cl_device_id> devices;
   std::mutex mutex;
   std::map<size_t, std::unique_ptr<Hardware>> started;
@@ -98,6 +101,7 @@ std::unique_ptr<Hardware> start(size_t number) {
   out->context = api().clCreateContext(nullptr, 1, &id, nullptr, nullptr, &status);
   check(status, "making a context");
   out->service = make_queue(*out);
+  std::atexit([] { offered().ending = true; });  // behind those of the driver, so it runs before
   return out;
 }
 
@@ -122,10 +126,14 @@ const Hardware& hardware(size_t n) {
   return *slot;
 }
 
-void Hardware::require_own_process() const {
+bool Hardware::is_usable() const { return getpid() == offered().process && !offered().ending; }
+
+void Hardware::require_usable() const {
   KOINE_REQUIRE(getpid() == offered().process, Device,
                 "device CL: OpenCL was started before this process was forked, and its threads are "
                 "not here: use the device CL only after the fork");
+  KOINE_REQUIRE(!offered().ending, Device,
+                "device CL: the process ends, and OpenCL with it: compute before the end of main");
 }
 
 Target Hardware::target(bool strict) const {

@@ -22,9 +22,11 @@ struct Hardware {
   bool is_cpu, has_double, has_fma;
   bool rounds_right;  ///< division and square root of float32 are correctly rounded, with denormals
 
-  /// Throws Error (Device) where the process is a fork of the one that started OpenCL: its threads
-  /// are not there.
-  void require_own_process() const;
+  /// False in a fork of the process that started OpenCL, whose threads are not there, and when the
+  /// process ends: drivers take themselves down in functions of `atexit`.
+  bool is_usable() const;
+  /// Throws Error (Device) that says why it is not.
+  void require_usable() const;
   /// A CPU has threads, which are work items without a group, and registers of vectors; all else
   /// has groups.
   Target target(bool strict) const;

@@ -5,7 +5,7 @@ namespace {
 
 void copy(const Hardware& on, void* to, const void* from, int64_t bytes) {
   if (bytes == 0) return;
-  on.require_own_process();
+  on.require_usable();
   check(api().clEnqueueSVMMemcpy(on.service, CL_TRUE, to, from, static_cast<size_t>(bytes), 0,
                                  nullptr, nullptr),
         "copying to or from the host");
@@ -18,8 +18,11 @@ class SharedVirtualBlocks : public BlockSource {
     return static_cast<std::byte*>(
         api().clSVMAlloc(on_.context, CL_MEM_READ_WRITE, static_cast<size_t>(bytes), 0));
   }
-  void release(std::byte* block) override { api().clSVMFree(on_.context, block); }
+  void release(std::byte* block) override {
+    if (on_.is_usable()) api().clSVMFree(on_.context, block);
+  }
   void fill(std::byte* block, int64_t bytes, uint8_t value) override {
+    if (!on_.is_usable()) return;
     cl_event event = nullptr;
     if (api().clEnqueueSVMMemFill(on_.service, block, &value, 1, static_cast<size_t>(bytes), 0,
                                   nullptr, &event) != CL_SUCCESS)
@@ -47,7 +50,7 @@ ClAllocator::ClAllocator(const Hardware& on, const std::string& device)
     : on_(on), blocks_(device, std::make_unique<SharedVirtualBlocks>(on)) {}
 
 std::shared_ptr<Memory> ClAllocator::allocate(int64_t bytes) {
-  on_.require_own_process();
+  on_.require_usable();
   return std::make_shared<ClMemory>(on_, blocks_.allocate(bytes));
 }
 

@@ -36,7 +36,7 @@ void Events::wait() const {
 }
 
 uint64_t ClQueue::submit(std::span<const Command> commands) {
-  on_.require_own_process();
+  on_.require_usable();
   const std::lock_guard lock(mutex_);
   Events events;
   for (const Command& c : commands)
@@ -46,7 +46,7 @@ uint64_t ClQueue::submit(std::span<const Command> commands) {
 }
 
 uint64_t ClQueue::submit(const Transfer& t) {
-  on_.require_own_process();
+  on_.require_usable();
   const std::lock_guard lock(mutex_);
   if (!sees(on_, *t.from)) {  // by way of the host, behind what was handed over before
     if (running_.contains(last_)) running_.at(last_).wait();
