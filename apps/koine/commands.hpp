@@ -8,6 +8,7 @@ struct DemoOptions {
   std::string save = "digits.safetensors";
   int epochs = 14;
   uint64_t seed = 7;
+  std::string device;        ///< empty: the default one
   bool distributed = false;  ///< with the processes of mpirun, which share out the batch
 };
 /// Trains a small convolutional net on the digits; the last line is the accuracy on held-out ones.

@@ -10,6 +10,7 @@
 #include "commands.hpp"
 #include "digits.hpp"
 #include "digits_net.hpp"
+#include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/koine.hpp"
 #include "progress.hpp"
@@ -68,6 +69,9 @@ void place(DigitsNet& net, const std::string& devices) {
 
 int run_demo(const DemoOptions& o) {
   const double start = now_seconds();
+  Options chosen = options();
+  if (!o.device.empty()) chosen.device = o.device;
+  const OptionScope scope(chosen);
   Tensor::manual_seed(o.seed);
   if (o.distributed) distributed::init();
   const bool first_rank = !o.distributed || distributed::rank() == 0;  // which reports and saves

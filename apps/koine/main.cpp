@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   demo_command->add_option("--seed", demo.seed)
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, INT64_MAX));
+  demo_command->add_option("--device", demo.device, "such as CL; unset means KOINE_DEVICE, or CPU");
   demo_command->add_flag("--distributed", demo.distributed,
                          "share out the batch: mpirun -n 4 koine demo --distributed");
   OptOptions opt;

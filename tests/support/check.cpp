@@ -11,6 +11,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/runtime/device.hpp"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define KOINE_SANITIZED
@@ -89,7 +90,30 @@ Array run_with(const UOp& value, const Settings& settings) {
   return run_on(value, settings.device);
 }
 
+namespace {
+
+// Whether the device CL has its turn: in one of KOINE_TEST_CL cases; never without that. A kernel
+// costs its driver 50 ms and more.
+bool turn_of_cl(std::mt19937_64 random) {
+  static const char* const text = std::getenv("KOINE_TEST_CL");
+  if (text == nullptr || random() % std::max(1ULL, std::strtoull(text, nullptr, 10)) != 0)
+    return false;
+  static const bool here = [] {
+    try {
+      (void)device_runtime("CL");
+      return true;
+    } catch (const Error& e) {
+      fmt::print("KOINE_TEST_CL: {}\n", e.what());
+      return false;
+    }
+  }();
+  return here;
+}
+
+}  // namespace
+
 std::string difference_anywhere(const UOp& value, std::mt19937_64& random, const Execute& execute) {
+  const bool with_cl = turn_of_cl(random);
   const Bindings bindings = bindings_of(value);
   for (const bool strict : {true, false}) {
     Options mode = options();  // what a sum of one-hot products means depends on it
@@ -104,8 +128,11 @@ std::string difference_anywhere(const UOp& value, std::mt19937_64& random, const
     // Where default mode takes no liberty one device, drawn at random, will do.
     const bool both = strict || has_liberties(value);
     const bool first = random() % 2 == 0;
-    for (const char* device : {"INTERP", "CPU"}) {
-      if (!both && (device[0] == 'I') != first) continue;
+    std::vector<std::string> devices;
+    if (both || first) devices.emplace_back("INTERP");
+    if (both || !first) devices.emplace_back("CPU");
+    if (with_cl) devices.emplace_back("CL");
+    for (const std::string& device : devices) {
       const Settings settings = draw_settings(random, device, strict);
       std::string problem;
       try {

@@ -43,8 +43,9 @@ using Execute = std::function<Array(const UOp& value, const Settings& settings)>
 
 /// Computes a value in interpreted and compiled kernels, in strict mode, where all bits must be the
 /// tensor interpreter's, and in default mode, where they must lie within the bound of bounded.hpp;
-/// each time with feature level, optimiser, threads and caches drawn from `random`. Empty, or the
-/// first settings that differ and how, errors included.
+/// each time with feature level, optimiser, threads and caches drawn from `random`; one in
+/// KOINE_TEST_CL values on the device CL as well. Empty, or the first settings that differ and how,
+/// errors included.
 std::string difference_anywhere(const UOp& value, std::mt19937_64& random,
                                 const Execute& execute = run_with);
 

@@ -54,46 +54,76 @@ void report_kernel(const LoweredKernel& k) {
   }
 }
 
-std::shared_ptr<Program> compile_kernel(const CompileRequest& request, const StageChange& change,
-                                        const CompileOptions& how) {
-  DeviceRuntime& device = *request.device;
-  LoweredKernel lowered =
-      lower_kernel(request.ast, device.target(how), {}, nullptr, change, "rangeify", how);
-  report_kernel(lowered);
-  CheckCounts checks = lowered.checks;
-  if (change) lowered.linear = change("render", lowered.linear);
-  auto program = device.compile(lowered);
-  dump_stage("render", [&] { return program->source() + "\n"; });
-  if (options().debug >= 5) fmt::print(stderr, "{}\n", program->source());
-  if (how.verify >= 3 && device.computes())
-    checks += check_rendered(*program, lowered, device, change);
-  count_checks(checks);
-  return program;
-}
-
 // A program that is being made.
 struct Work {
   const CompileRequest* request;
   std::string key;
+  LoweredKernel lowered = {};
+  std::shared_ptr<Program> program = nullptr;
+};
+
+// Programs that are made one behind the other, or all at once where that is what their compiler is
+// good at.
+struct Job {
+  std::vector<Work*> works;
   const StageChange* change;
   const CompileOptions* how;
-  std::shared_ptr<Program> program = nullptr;
   std::exception_ptr error = nullptr;
 };
 
-void compile_in_parallel(std::vector<Work>& works) {
+void lower(Work& work, const StageChange& change, const CompileOptions& how) {
+  const Target& target = work.request->device->target(how);
+  work.lowered = lower_kernel(work.request->ast, target, {}, nullptr, change, "rangeify", how);
+  report_kernel(work.lowered);
+  if (change) work.lowered.linear = change("render", work.lowered.linear);
+}
+
+void look_at(const Work& work, const StageChange& change, const CompileOptions& how) {
+  dump_stage("render", [&] { return work.program->source() + "\n"; });
+  if (options().debug >= 5) fmt::print(stderr, "{}\n", work.program->source());
+  CheckCounts checks = work.lowered.checks;
+  DeviceRuntime& device = *work.request->device;
+  if (how.verify >= 3 && device.computes())
+    checks += check_rendered(*work.program, work.lowered, device, change);
+  count_checks(checks);
+}
+
+void run(const Job& job) {
+  std::vector<LoweredKernel> kernels;
+  for (Work* w : job.works) {
+    lower(*w, *job.change, *job.how);
+    kernels.push_back(w->lowered);
+  }
+  const auto programs = job.works[0]->request->device->compiler().make(std::move(kernels));
+  for (size_t i = 0; i < programs.size(); ++i) {
+    job.works[i]->program = programs[i];
+    look_at(*job.works[i], *job.change, *job.how);
+  }
+}
+
+void compile_in_parallel(std::vector<Work>& works, const StageChange& change,
+                         const CompileOptions& how) {
+  std::vector<Job> jobs;
+  std::map<Compiler*, size_t> together;
+  for (Work& w : works) {
+    Compiler& compiler = w.request->device->compiler();
+    size_t number = jobs.size();
+    if (compiler.makes_together()) number = together.try_emplace(&compiler, number).first->second;
+    if (number == jobs.size()) jobs.push_back({{}, &change, &how});
+    jobs[number].works.push_back(&w);
+  }
   compile_team().run(
       [](void* context, int64_t i) {
-        Work& w = (*static_cast<std::vector<Work>*>(context))[static_cast<size_t>(i)];
+        Job& job = (*static_cast<std::vector<Job>*>(context))[static_cast<size_t>(i)];
         try {
-          w.program = compile_kernel(*w.request, *w.change, *w.how);
+          run(job);
         } catch (...) {
-          w.error = std::current_exception();
+          job.error = std::current_exception();
         }
       },
-      &works, static_cast<int64_t>(works.size()));
-  for (const Work& w : works)
-    if (w.error) std::rethrow_exception(w.error);
+      &jobs, static_cast<int64_t>(jobs.size()));
+  for (const Job& job : jobs)
+    if (job.error) std::rethrow_exception(job.error);
 }
 
 }  // namespace
@@ -110,9 +140,9 @@ std::vector<std::shared_ptr<Program>> compile_kernels(const std::vector<CompileR
     const auto [it, fresh] = programs[key].try_emplace(r.ast);
     if (!fresh) continue;
     if (!change) it->second = program_cache().find({r.ast, key});
-    if (!it->second) missing.push_back({&r, key, &change, &how});
+    if (!it->second) missing.push_back({&r, key});
   }
-  compile_in_parallel(missing);
+  compile_in_parallel(missing, change, how);
   for (const Work& w : missing) {
     programs[w.key][w.request->ast] = w.program;
     if (!change) program_cache().add({w.request->ast, w.key}, w.program);

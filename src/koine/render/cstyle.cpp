@@ -88,11 +88,110 @@ class CStyleRenderer {
 
   void define(const UOp& u, const std::string& expression) {
     if (const int64_t n = lane_count(u); n > 1) {
-      line(fmt::format("{} {}[{}];", type(u.dtype()), name_of(u), n));
-      line(fmt::format("for (int l = 0; l < {}; ++l) {}[l] = {};", n, name_of(u), expression));
+      line(array(u.dtype(), name_of(u), n) + ";");
+      if (const std::string vectors = vector_expression(u); !vectors.empty())
+        line(fmt::format("{}{} = {};", each_vector(u), vector_of(u), vectors));
+      else
+        line(fmt::format("for (int l = 0; l < {}; ++l) {}[l] = {};", n, name_of(u), expression));
     } else {
       line(fmt::format("{} {} = {};", type(u.dtype()), name_of(u), expression));
     }
+  }
+
+  // Lanes of the vectors that a value is written in; 0: lane by lane.
+  int64_t vector_lanes(DType dtype, int64_t n) const {
+    const bool real = dtype == DType::Float32 || dtype == DType::Float64;
+    if (!dialect_.vectors || !real) return 0;
+    return n % 16 == 0 ? 16 : n == 2 || n == 4 || n == 8 ? n : 0;
+  }
+  int64_t vector_lanes(const UOp& u) const { return vector_lanes(u.dtype(), lane_count(u)); }
+
+  std::string array(DType dtype, const std::string& name, int64_t n) const {
+    const int64_t lanes = vector_lanes(dtype, n);
+    return fmt::format(
+        "{} {}[{}]{}", type(dtype), name, n,
+        lanes > 0 ? fmt::format(" __attribute__((aligned({})))", lanes * item_size(dtype)) : "");
+  }
+
+  // In front of a statement on vectors: h is the number of one.
+  std::string each_vector(const UOp& u) const {
+    return fmt::format("for (int h = 0; h < {}; ++h) ", lane_count(u) / vector_lanes(u));
+  }
+  std::string vector_of(const UOp& u) {
+    return fmt::format("(({}{}*){})[h]", type(u.dtype()), vector_lanes(u), name_of(u));
+  }
+
+  // Whether all lanes are one scalar.
+  static bool is_uniform(const UOp& raw) {
+    const UOp& u = strip_after(raw);
+    return u.is(Op::Expand) || u.is(Op::Reshape) ? is_uniform(u.src(0)) : lane_count(u) == 1;
+  }
+
+  // An operand of n lanes as a vector; empty where it has other lanes.
+  std::string vector_operand(const UOp& raw, int64_t n) {
+    const UOp& u = strip_after(raw);
+    if (is_uniform(u))
+      return fmt::format("({}{})({})", type(u.dtype()), vector_lanes(u.dtype(), n), operand(u));
+    if (u.is(Op::Expand) || u.is(Op::Reshape)) return vector_operand(u.src(0), n);
+    return lane_count(u) == n ? vector_of(u) : "";
+  }
+
+  // Where a vector of n lanes begins in memory, as an argument of vload and vstore; empty where its
+  // lanes lie apart.
+  std::string vector_place(const UOp& address) {
+    const Contiguous c = contiguous_access(address);
+    if (!c.yes) return "";
+    return name_of(strip_after(address.src(0))) + (c.base ? " + " + operand(c.base) : "");
+  }
+
+  // The value of a statement in vectors; empty where it is written lane by lane.
+  std::string vector_expression(const UOp& u) {
+    const int64_t lanes = vector_lanes(u), n = lane_count(u);
+    if (lanes == 0) return "";
+    if (u.is(Op::Load)) return vector_load(u);
+    if (!u.is(Op::Add) && !u.is(Op::Mul) && !u.is(Op::Mulacc)) return "";
+    std::vector<std::string> operands;
+    for (const UOp& s : u.src()) {
+      operands.push_back(vector_operand(s, n));
+      if (operands.back().empty()) return "";
+    }
+    if (u.is(Op::Mulacc))
+      return fmt::format("{}({})", dialect_.fma[u.dtype() == DType::Float64 ? 1 : 0],
+                         fmt::join(operands, ", "));
+    return fmt::format("{}", fmt::join(operands, u.is(Op::Add) ? " + " : " * "));
+  }
+
+  std::string vector_load(const UOp& u) {
+    const UOp& address = strip_after(u.src(0));
+    const bool gated = u.src().size() == 3;
+    if (!address.is(Op::Index)) {
+      const UOp& buffer = accessed_buffer(u);
+      return gated || lane_count(buffer) != lane_count(u) ? "" : vector_of(buffer);
+    }
+    const std::string from = vector_place(address);
+    if (from.empty()) return "";
+    const std::string load = fmt::format("vload{}(h, {})", vector_lanes(u), from);
+    if (!gated) return load;
+    const std::string other = vector_operand(u.src(1), lane_count(u));
+    if (!is_uniform(u.src(2)) || other.empty()) return "";
+    return fmt::format("{} ? {} : {}", operand(u.src(2)), load, other);
+  }
+
+  // A Store in vectors; false where it is written lane by lane.
+  bool vector_store(const UOp& u, int64_t n) {
+    const UOp& address = strip_after(u.src(0));
+    const bool in_memory = address.is(Op::Index), gated = u.src().size() == 3;
+    const UOp& buffer = accessed_buffer(u);
+    const int64_t lanes = vector_lanes(buffer.dtype(), n);
+    if (n == 1 || lanes == 0 || (gated && !is_uniform(u.src(2)))) return false;
+    const std::string value = vector_operand(u.src(1), n);
+    const std::string to = in_memory ? vector_place(address) : name_of(buffer);
+    if (value.empty() || to.empty()) return false;
+    const std::string begin = fmt::format("for (int h = 0; h < {}; ++h) {}", n / lanes,
+                                          gated ? fmt::format("if ({}) ", operand(u.src(2))) : "");
+    line(in_memory ? fmt::format("{}vstore{}({}, h, {});", begin, lanes, value, to)
+                   : fmt::format("{}{} = {};", begin, vector_of(buffer), value));
+    return true;
   }
 
   std::string place(const UOp& access) {
@@ -122,8 +221,9 @@ class CStyleRenderer {
         if (is_register(u)) {
           names_[u] = fmt::format("acc{}", u.as<BufferArg>().slot);
           const int64_t n = lane_count(u);
-          line(fmt::format("{} {}{};", type(u.dtype()), names_[u],
-                           n > 1 ? fmt::format("[{}]", n) : ""));
+          line((n > 1 ? array(u.dtype(), names_[u], n)
+                      : fmt::format("{} {}", type(u.dtype()), names_[u])) +
+               ";");
           return;
         }
         names_[u] = fmt::format("local{}", u.as<BufferArg>().slot);
@@ -168,6 +268,7 @@ class CStyleRenderer {
       case Op::Store: {
         const UOp& target = strip_after(u.src(0));
         const int64_t n = target.is(Op::Index) ? lane_count(target.src(1)) : lane_count(target);
+        if (vector_store(u, n)) return;
         std::string text = n > 1 ? fmt::format("for (int l = 0; l < {}; ++l) ", n) : "";
         if (u.src().size() == 3) text += fmt::format("if ({}) ", operand(u.src(2)));
         line(fmt::format("{}{} = {};", text, place(u), operand(u.src(1))));
@@ -176,8 +277,8 @@ class CStyleRenderer {
       case Op::Stack: {
         std::string list;
         for (const UOp& s : u.src()) list += (list.empty() ? "" : ", ") + operand(s);
-        line(fmt::format("const {} {}[{}] = {{{}}};", type(u.dtype()), name_of(u), u.src().size(),
-                         list));
+        line(fmt::format("const {} = {{{}}};",
+                         array(u.dtype(), name_of(u), static_cast<int64_t>(u.src().size())), list));
         return;
       }
       case Op::Shrink: {

@@ -31,6 +31,9 @@ struct Dialect {
   std::string_view thread;                 ///< the number of a thread of a kernel without groups
   std::string_view barrier;                ///< empty: no groups of threads
   std::array<std::string_view, 3> group_index, index_in_group;
+  /// There are types such as float16, of 2, 4, 8 and 16 lanes, with vload16 and vstore16: sums and
+  /// products of floats are statements on them. Lanes are elements of arrays all the same.
+  bool vectors = false;
   /// What the helpers of the prelude are called for float32 and float64: `trunc`, `sqrt`, `fma`.
   std::array<std::string_view, 2> trunc, sqrt, fma;
 };

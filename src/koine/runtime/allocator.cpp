@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -37,28 +38,41 @@ int64_t physical_memory() {
 // nothing, but a page that is not present would cost the processor 300 ns.
 constexpr int64_t room_of_a_vector = 256;
 
-void* fresh_block(int64_t bytes) {
-  void* block = nullptr;
-  const auto alignment = static_cast<size_t>(bytes >= huge_page ? huge_page : 64);
-  if (posix_memalign(&block, alignment, static_cast<size_t>(bytes + room_of_a_vector)) != 0)
-    return nullptr;
-  if (bytes >= huge_page) madvise(block, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  std::memset(static_cast<std::byte*>(block) + bytes, 0, static_cast<size_t>(room_of_a_vector));
-  return block;
-}
+class HostBlocks : public BlockSource {
+ public:
+  std::byte* allocate(int64_t bytes) override {
+    void* block = nullptr;
+    const auto alignment = static_cast<size_t>(bytes >= huge_page ? huge_page : 64);
+    if (posix_memalign(&block, alignment, static_cast<size_t>(bytes + room_of_a_vector)) != 0)
+      return nullptr;
+    if (bytes >= huge_page) madvise(block, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+    auto* const begin = static_cast<std::byte*>(block);
+    std::memset(begin + bytes, 0, static_cast<size_t>(room_of_a_vector));
+    return begin;
+  }
+  void release(std::byte* block) override { std::free(block); }
+  void fill(std::byte* block, int64_t bytes, uint8_t value) override {
+    std::memset(block, value, static_cast<size_t>(bytes));
+  }
+  int64_t most_bytes() const override { return physical_memory(); }
+  int64_t most_block_bytes() const override { return physical_memory(); }
+};
 
 }  // namespace
 
+std::unique_ptr<BlockSource> host_blocks() { return std::make_unique<HostBlocks>(); }
+
 struct CachingAllocator::Pool {
   std::string device;
+  std::unique_ptr<BlockSource> source;
   mutable std::mutex mutex;
-  std::map<int64_t, std::vector<void*>> free;  // by class
+  std::map<int64_t, std::vector<std::byte*>> free;  // by class
   int64_t in_use = 0, cached = 0;
 
   ~Pool() { trim(); }
   void trim() {
     for (auto& [size, blocks] : free)
-      for (void* block : blocks) std::free(block);
+      for (std::byte* block : blocks) source->release(block);
     free.clear();
     cached = 0;
   }
@@ -68,16 +82,17 @@ namespace {
 
 class Block : public Memory {
  public:
-  Block(std::shared_ptr<CachingAllocator::Pool> pool, void* data, int64_t bytes, int64_t size_class)
-      : Memory(static_cast<std::byte*>(data), bytes), pool_(std::move(pool)), class_(size_class) {
-    if (options().poison) std::memset(address(), 0xA5, static_cast<size_t>(class_));
+  Block(std::shared_ptr<CachingAllocator::Pool> pool, std::byte* data, int64_t bytes,
+        int64_t size_class)
+      : Memory(data, bytes), pool_(std::move(pool)), class_(size_class) {
+    if (options().poison) pool_->source->fill(address(), class_, 0xA5);
   }
   ~Block() override {
-    if (options().poison) std::memset(address(), 0x5A, static_cast<size_t>(class_));
+    if (options().poison) pool_->source->fill(address(), class_, 0x5A);
     const std::lock_guard lock(pool_->mutex);
     pool_->in_use -= class_;
     if (pool_->cached + class_ > most_cached) {
-      std::free(address());
+      pool_->source->release(address());
       return;
     }
     pool_->free[class_].push_back(address());
@@ -91,13 +106,16 @@ class Block : public Memory {
 
 }  // namespace
 
-CachingAllocator::CachingAllocator(std::string device) : pool_(std::make_shared<Pool>()) {
+CachingAllocator::CachingAllocator(std::string device, std::unique_ptr<BlockSource> source)
+    : pool_(std::make_shared<Pool>()) {
   pool_->device = std::move(device);
+  pool_->source = std::move(source);
 }
 
 std::shared_ptr<Memory> CachingAllocator::allocate(int64_t bytes) {
-  const int64_t limit = options().memory_limit > 0 ? options().memory_limit : physical_memory();
-  void* block = nullptr;
+  BlockSource& source = *pool_->source;
+  const int64_t limit = options().memory_limit > 0 ? options().memory_limit : source.most_bytes();
+  std::byte* block = nullptr;
   int64_t size = 0;
   {
     const std::lock_guard lock(pool_->mutex);
@@ -106,7 +124,11 @@ std::shared_ptr<Memory> CachingAllocator::allocate(int64_t bytes) {
         "out of memory on {}: a buffer of {} bytes was asked for, {} are in use and the limit is "
         "{}: use a smaller shape or dtype, drop tensors, or raise KOINE_MEMORY_LIMIT",
         pool_->device, bytes, pool_->in_use, limit);
-    size = class_of(bytes);
+    KOINE_REQUIRE(bytes <= source.most_block_bytes(), Memory,
+                  "out of memory on {}: a buffer of {} bytes was asked for, and one block has at "
+                  "most {} there: use a smaller shape or dtype, or several buffers",
+                  pool_->device, bytes, source.most_block_bytes());
+    size = std::min(class_of(bytes), std::max(source.most_block_bytes(), bytes));
     if (auto it = pool_->free.find(size); it != pool_->free.end() && !it->second.empty()) {
       block = it->second.back();
       it->second.pop_back();
@@ -116,7 +138,7 @@ std::shared_ptr<Memory> CachingAllocator::allocate(int64_t bytes) {
     }
     pool_->in_use += size;
   }
-  if (block == nullptr) block = fresh_block(size);
+  if (block == nullptr) block = source.allocate(size);
   if (block == nullptr) {
     const std::lock_guard lock(pool_->mutex);
     pool_->in_use -= size;

@@ -11,6 +11,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/runtime/allocator.hpp"
+#include "koine/runtime/cl/device.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
 #include "koine/runtime/ranks/ranks.hpp"
 
@@ -106,6 +107,7 @@ struct Devices {
       {"SIMT", "the same, of kernels shaped for a GPU: groups of threads, barriers, races found",
        make_interp_device<Interpreted::Simt>},
       {"NULL", "compiles everything and runs nothing", make_interp_device<Interpreted::Not>},
+      {"CL", "what OpenCL offers", make_cl_device},
       {"RANK", "", make_rank_device}};
   std::map<std::string, std::unique_ptr<DeviceRuntime>> runtimes;
 };
@@ -155,6 +157,12 @@ void copy_bytes(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset
   std::vector<std::byte> between(static_cast<size_t>(bytes));
   from.copy_out(between.data(), from_offset, bytes);
   to.copy_in(between.data(), to_offset, bytes);
+}
+
+std::vector<std::shared_ptr<Program>> Compiler::make(std::vector<LoweredKernel> kernels) {
+  std::vector<std::shared_ptr<Program>> out;
+  for (LoweredKernel& kernel : kernels) out.push_back(load(compile(std::move(kernel))));
+  return out;
 }
 
 uint64_t HostQueue::submit(std::span<const Command> commands) {

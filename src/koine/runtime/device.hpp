@@ -84,6 +84,10 @@ class Compiler {
   virtual Blob compile(LoweredKernel kernel) = 0;
   /// Throws Error (Device) where the blob was made for another target.
   virtual std::shared_ptr<Program> load(Blob blob) = 0;
+  /// Programs that nobody keeps as blobs.
+  virtual std::vector<std::shared_ptr<Program>> make(std::vector<LoweredKernel> kernels);
+  /// Whether `make` of many is much quicker than of each, on several threads.
+  virtual bool makes_together() const { return false; }
 };
 
 /// One launch that is handed to a queue; what it names lives until the queue has come past it.
@@ -145,7 +149,7 @@ class DeviceRuntime {
   const Target& target() { return target(compile_options()); }
   std::shared_ptr<Memory> allocate(int64_t bytes) { return allocator().allocate(bytes); }
   std::shared_ptr<Program> compile(LoweredKernel kernel) {
-    return compiler().load(compiler().compile(std::move(kernel)));
+    return compiler().make({std::move(kernel)})[0];
   }
 };
 

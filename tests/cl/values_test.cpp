@@ -1,0 +1,264 @@
+// What the device CL computes, beside the interpreter and the CPU. A driver takes 50 ms and more
+// for a kernel, so the values of a test are computed in one request, whose kernels are one program.
+#include "check.hpp"
+#include "graphs.hpp"
+#include "koine/interp/bounded.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/runtime/cl/device.hpp"
+#include "koine/runtime/cl/hardware.hpp"
+#include "koine/runtime/device.hpp"
+
+namespace koine::test {
+namespace {
+
+// "GROUPS" is the same hardware taken for one that is no CPU: kernels are shaped for groups of work
+// items, which share LOCAL memory and wait for each other.
+std::string groups_device() {
+  register_device("GROUPS", "", [](const std::string& name) {
+    static const cl::Hardware& taken = *[] {
+      auto* out = new cl::Hardware(cl::hardware(0));
+      out->is_cpu = false;
+      out->number = most_devices;
+      return out;
+    }();
+    return make_cl_device(name, taken);
+  });
+  return "GROUPS";
+}
+
+Options on_cl(bool strict, const std::string& device = "CL") {
+  Options o = options();
+  o.device = device;
+  o.strict = strict;
+  return o;
+}
+
+// What a value asks to be computed on a device, its leaves included.
+UOp moved(const UOp& value, const std::string& device) {
+  Substitution leaves;
+  for (const UOp& u : toposort(value))
+    if (u.is(Op::Buffer) && memory_of(u))
+      leaves.emplace(u,
+                     buffer_from_host(u.shape(), u.dtype(), device, bytes_of(array_of(u)).data()));
+  const UOp local = leaves.empty() ? value : substitute(value, leaves);
+  const UOp root = local.is(Op::Buffer) ? contiguous(local) : local;
+  return UOp::make(Op::Contiguous, {root}, MarkArg{Mark::Copies});
+}
+
+// Computes the values in one request, in one mode; says what differs from the interpreter.
+std::vector<std::string> differences(const std::vector<UOp>& values, bool strict,
+                                     const std::string& device = "CL") {
+  const OptionScope scope(on_cl(strict, device));
+  std::vector<BoundedArray> expected;
+  std::vector<UOp> roots;
+  for (const UOp& v : values) {
+    const Bindings bindings = bindings_of(v);
+    expected.push_back(strict ? BoundedArray{interpret(v, bindings), {}}
+                              : interpret_bounded(v, bindings));
+    roots.push_back(moved(v, device));
+  }
+  const std::vector<UOp> got = realize(roots);
+  std::vector<std::string> out;
+  for (size_t i = 0; i < values.size(); ++i)
+    out.push_back(difference(expected[i], array_of(got[i])));
+  return out;
+}
+
+void expect_same_on_cl(const std::vector<Tensor>& tensors) {
+  std::vector<UOp> values;
+  for (const Tensor& t : tensors) values.push_back(t.uop());
+  for (const bool strict : {true, false}) {
+    const auto found = differences(values, strict);
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(found[i], "") << (strict ? "strict" : "default")
+                              << ", KOINE_TEST_SEED=" << test_seed() << ", of\n"
+                              << to_text(values[i]);
+  }
+}
+
+}  // namespace
+
+TEST(cl, creation_and_copies_there_and_back) {
+  const OptionScope scope(on_cl(true));
+  const Tensor t = Tensor::arange(6).reshape({2, 3}).clone();
+  EXPECT_EQ(t.device(), "CL");
+  EXPECT_EQ(t.tolist<int32_t>(), (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(Tensor::full({3}, 2.5).clone().tolist<float>(), std::vector<float>(3, 2.5f));
+  const Tensor host = Tensor::from(std::vector<float>{1, -0.0f, 3}, {3}, "CPU");
+  EXPECT_EQ(host.to("CL").tolist<float>(), host.tolist<float>());
+  EXPECT_EQ(host.to("CL").to("CPU").to("CL:1").to("CL").tolist<float>(), host.tolist<float>());
+  EXPECT_EQ(Tensor::zeros({0, 3}).clone().tolist<float>().size(), 0u);
+}
+
+TEST(cl, elementwise_reduce_matmul_softmax_and_convolution) {
+  const Tensor a = small({9, 17}, 1), b = small({9, 17}, 2), w = small({17, 5}, 3);
+  const Tensor image = small({1, 2, 7, 7}, 4), filter = small({3, 2, 3, 3}, 5);
+  expect_same_on_cl({a * b + a / (b * b + 1), Tensor::where(a < b, a, -b), a.sqrt(), a.exp(),
+                     a.sin(), a.sum(1), a.max(0), a.sum(), a.matmul(w), a.softmax(1),
+                     image.conv2d(filter), a.permute({1, 0}).reshape({153}).flip({0}), a.cumsum(1),
+                     a.argmax(1)});
+}
+
+TEST(cl, every_dtype_is_loaded_computed_and_stored) {
+  std::vector<UOp> values;
+  for (const DType d : stored_dtypes()) {
+    const UOp x = leaf({37}, d, 1), y = leaf({37}, d, 2);
+    values.push_back(maximum(x, y));
+    values.push_back(cast(x, DType::Float32));
+    values.push_back(cast(leaf({37}, DType::Float32, 3), d));
+    if (d == DType::Bool) continue;
+    values.push_back(mul(add(x, y), y));
+    if (is_integer(d)) values.push_back(add(idiv(x, y), mod(x, y)));
+    if (is_float(d)) values.push_back(fdiv(x, y));
+  }
+  for (const bool strict : {true, false}) {
+    const auto found = differences(values, strict);
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(found[i], "") << "strict " << strict << ", of\n" << to_text(values[i]);
+  }
+}
+
+TEST(cl, gather_scatter_and_random_numbers) {
+  const Tensor x = small({6, 5}, 1);
+  const Tensor rows = Tensor::from(std::vector<int64_t>{5, 0, 3, 3}, {4});
+  const Tensor at = Tensor::from(std::vector<int64_t>{1, 0, 4, 2}, {4, 1});
+  expect_same_on_cl(
+      {x[rows], x[rows].gather(1, at), Tensor::zeros({4, 5}).scatter(1, at, small({4, 1}, 2))});
+  const auto drawn = [&](const std::string& device) {
+    Options o = options();
+    o.device = device;
+    const OptionScope scope(o);
+    Tensor::manual_seed(3);
+    return Tensor::rand({100}).tolist<float>();
+  };
+  EXPECT_EQ(drawn("CL"), drawn("CPU"));
+}
+
+// The position out of range is found on the device, and named on the host.
+TEST(cl, a_position_out_of_range_is_an_error) {
+  const OptionScope scope(on_cl(false));
+  const Tensor x = small({6, 5}, 1).to("CL");
+  const Tensor rows = Tensor::from(std::vector<int64_t>{5, 6}, {2}, "CL");
+  expect_error([&] { (void)x[rows].tolist<float>(); }, {"6", "out of range"});
+}
+
+TEST(cl, symbolic_sizes_are_arguments_of_a_launch) {
+  const OptionScope scope(on_cl(true));
+  const Variable n("n", 1, 40);
+  const Tensor x = Tensor::arange(40).to_float().clone();
+  for (const int64_t k : {1, 7, 40})
+    EXPECT_EQ((x[Slice{{}, n.bind(k)}].sum().item()), static_cast<double>(k * (k - 1) / 2));
+}
+
+// Rows of a matrix are enough work for threads, which are work items.
+TEST(cl, threads_are_work_items) {
+  const Tensor a = small({256, 256}, 1), b = small({256, 256}, 2);
+  const OptionScope scope(on_cl(false));
+  const Tensor product = a.to("CL").matmul(b.to("CL")).clone();
+  const auto got = product.tolist<float>(), x = a.tolist<float>(), y = b.tolist<float>();
+  for (size_t i = 0; i < 256; i += 51)
+    for (size_t j = 0; j < 256; j += 37) {
+      double sum = 0;
+      for (size_t k = 0; k < 256; ++k) sum += double{x[i * 256 + k]} * y[k * 256 + j];
+      EXPECT_NEAR(got[i * 256 + j], sum, 1e-3);
+    }
+}
+
+TEST(cl, a_graph_over_cpu_and_cl) {
+  const Tensor a = small({8, 8}, 1), b = small({8, 8}, 2);
+  const auto expected = ((a.matmul(b) + 1).exp() * a).tolist<float>();
+  const Tensor there = a.to("CL").matmul(b.to("CL")) + 1;
+  const auto got = (there.to("CPU").exp() * a).tolist<float>();
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], expected[i], 1e-3f * std::fabs(expected[i]) + 1e-6f);
+}
+
+TEST(cl, a_tensor_split_over_cpu_and_cl) {
+  const Tensor x = small({8, 6}, 1);
+  const auto whole = x.tolist<float>();
+  for (const char* devices : {"CPU,CL", "CL,CL:1", "CL,CPU,CL:1,CPU:1"}) {
+    SCOPED_TRACE(devices);
+    const Tensor parts = x.shard(devices, 0);
+    EXPECT_EQ(parts.tolist<float>(), whole);
+    EXPECT_EQ((parts * 2).tolist<float>(), (x * 2).tolist<float>());
+    const auto sum = parts.sum(0).tolist<float>(), expected = x.sum(0).tolist<float>();
+    for (size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], expected[i], 1e-4);
+  }
+}
+
+// Training steps on CL give the losses of the CPU.
+TEST(cl, a_captured_training_step) {
+  const auto losses = [](const std::string& device) {
+    Options o = options();
+    o.device = device;
+    const OptionScope scope(o);
+    const Tensor x = small({16, 6}, 1).to(device), y = small({16, 1}, 2).to(device);
+    Tensor w = small({6, 1}, 3).to(device).clone().requires_grad();
+    nn::SGD optimizer({w}, 0.05);
+    std::vector<double> out;
+    for (int step = 0; step < 5; ++step) {
+      const Tensor error = x.matmul(w) - y;
+      const Tensor loss = (error * error).mean();
+      loss.backward();
+      optimizer.step();
+      out.push_back(loss.item());
+      optimizer.zero_grad();
+    }
+    return out;
+  };
+  const auto cl = losses("CL"), cpu = losses("CPU");
+  for (size_t i = 0; i < cl.size(); ++i) EXPECT_NEAR(cl[i], cpu[i], 1e-5);
+  EXPECT_LT(cl.back(), cl.front());
+}
+
+// Random graphs, many in one request; strict and default mode in turn.
+void expect_random_graphs(int64_t cases, const std::string& device) {
+  const int64_t batch = std::min<int64_t>(cases, 40);
+  for (int64_t begin = 0; begin < cases; begin += batch) {
+    std::vector<UOp> values;
+    for (int64_t i = begin; i < std::min(cases, begin + batch); ++i) {
+      std::mt19937_64 random(test_seed() + static_cast<uint64_t>(i));
+      values.push_back(random_graph(random));
+    }
+    std::vector<std::string> found;
+    const bool strict = begin / batch % 2 == 0;
+    try {
+      found = differences(values, strict, device);
+    } catch (const std::exception&) {  // which of them?
+      for (const UOp& v : values) try {
+          found.push_back(differences({v}, strict, device)[0]);
+        } catch (const std::exception& e) {
+          found.emplace_back(e.what());
+        }
+    }
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(found[i], "") << (strict ? "strict" : "default") << ", KOINE_TEST_SEED="
+                              << test_seed() + static_cast<uint64_t>(begin) + i
+                              << " KOINE_TEST_CASES=1, of\n"
+                              << to_text(values[i]);
+  }
+}
+
+// KOINE_TEST_CASES=10000 by hand.
+TEST(cl, random_graphs_agree_with_the_interpreter) { expect_random_graphs(test_cases(200), "CL"); }
+
+TEST(cl, groups_of_work_items_agree_with_the_interpreter) {
+  const std::string device = groups_device();
+  EXPECT_TRUE(device_runtime(device).target().groups);
+  const UOp rows = small({256, 64}, 1).sum(1).uop();
+  const OptionScope scope(on_cl(false, device));
+  EXPECT_NE(device_runtime(device)
+                .compile(lower_kernel(schedule({rows})[0].ast, device_runtime(device).target()))
+                ->source()
+                .find("get_local_id"),
+            std::string::npos);
+  std::vector<UOp> values{rows, small({70, 33}, 2).softmax(1).uop(),
+                          small({48, 40}, 3).matmul(small({40, 56}, 4)).uop()};
+  for (const bool strict : {true, false})
+    for (const std::string& found : differences(values, strict, device)) EXPECT_EQ(found, "");
+  expect_random_graphs(test_cases(40), device);
+}
+
+}  // namespace koine::test
