@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -83,12 +84,21 @@ void require_closed(const UOp& value) {
   }
 }
 
+// What Rangeify will put in must not be there already; numbers that the engine took out may be.
+void require_names_of_user(const Given& given) {
+  if (!given.stage.empty() && place_of(given.stage) >= place_of("rangeify")) return;
+  for (const UOp& v : variables_below(given.graph))
+    if (given.stage.empty() || !v.as<BufferArg>().name.starts_with("koine_literal_"))
+      require_name_of_user(v);
+}
+
 void require_valid(const Given& given, const Target& target) {
   const VerifyLevel level = given.stage.empty() ? VerifyLevel::Tensor : level_after(given.stage);
   if (const auto violation = find_violation(given.graph, level, &target))
     raise(ErrorKind::Value, "this is no {}: {}",
           given.stage.empty() ? "value" : "graph after " + given.stage, violation_text(*violation));
   if (given.stage.empty()) require_closed(given.graph);
+  require_names_of_user(given);
 }
 
 std::vector<Given> parse_all(std::string_view text, const Target& target) {

@@ -5,6 +5,8 @@
 
 #include "check.hpp"
 #include "corpus.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
 #include "text.hpp"
 
 namespace koine::test {
@@ -52,6 +54,30 @@ TEST(texts, a_graph_that_is_past_the_stage_is_refused) {
   expect_error([&] { (void)app::sources_of(value, "fortran"); },
                {"--target=fortran", "c, opencl, cuda, hip, metal, or llvm"});
   expect_error([&] { (void)app::sources_of("; nothing\n", "c"); }, {"holds no graph"});
+}
+
+// The library's own Variables would meet them in the program.
+TEST(texts, names_of_the_librarys_variables_are_refused) {
+  auto named = [](const std::string& name) {
+    const UOp n = variable(name, 1, 4);
+    const UOp x = new_buffer(shape_of({4, 3}), DType::Float32, Device("CPU"));
+    const UOp two = stack(std::vector<UOp>{n, index_const(3)});
+    return unary(Op::Sqrt, shrink(x, shape_of({0, 0}), two));
+  };
+  for (const char* name : {"koine_step", "koine_offset_1", "koine_literal_0"}) {
+    const std::string text = to_text(named(name));
+    expect_error([&] { (void)app::text_after(text, "plan"); },
+                 {std::string("Variable('") + name + "', 1, 4)", "library"});
+    expect_error([&] { (void)realize({cast(variable(name, 1, 4), DType::Int64)}, {{name, 2}}); },
+                 {std::string("Variable('") + name + "', 1, 4)", "library"});
+  }
+  const std::string called = app::text_after(to_text(named("n")), "callify");
+  std::string renamed = called;
+  for (size_t at = renamed.find("\"n\""); at != renamed.npos; at = renamed.find("\"n\"", at + 1))
+    renamed.replace(at, 3, "\"koine_step\"");
+  ASSERT_NE(renamed, called);
+  EXPECT_NE(app::text_after(called, "plan"), "");
+  expect_error([&] { (void)app::text_after(renamed, "plan"); }, {"koine_step", "library"});
 }
 
 }  // namespace koine::test

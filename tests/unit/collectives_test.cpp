@@ -650,7 +650,7 @@ TEST(collectives, copies_of_one_value_are_made_once) {
   EXPECT_EQ(sent, traffic(devices(3), [](int64_t, int64_t) { return 4 * 4; }));
 }
 
-// --- gradients -----------------------------------------------------------------------------------
+// --- transforms ----------------------------------------------------------------------------------
 
 namespace {
 
@@ -719,6 +719,57 @@ TEST(collectives, spec_N7_gradients_are_those_of_one_device) {
           EXPECT_EQ(many.first, one.first);
           EXPECT_EQ(many.second, one.second) << "the second derivative";
         }
+  });
+}
+
+// The seven are compositions, so every transform goes through them; the oracle is the same function
+// without devices, an example at a time.
+TEST(collectives, spec_V13_jvp_and_vmap_go_through_all_seven) {
+  using Unary = std::function<Tensor(const Tensor&)>;
+  const auto each = [](const Unary& f, const Tensor& xs) {
+    std::vector<Tensor> out;
+    for (int64_t i = 0; i < int64_t{xs.size(0)}; ++i) out.push_back(f(xs[i]));
+    return Tensor::stack(out);
+  };
+  auto check = [&](const Form& form, int64_t n, const char* kind) {
+    SCOPED_TRACE(std::string(form.name) + " on " + devices(n, kind));
+    std::vector<double> values;  // whole numbers, all different
+    for (int64_t i = 0; i < 6 * n * n; ++i) values.push_back(static_cast<double>(i * 37 % 389));
+    const Tensor xs = Tensor::from(values, {3, n * n, 2}).to(kind).realize();
+    const Tensor ts = (xs.flip({0}) - 190).realize(), x = xs[0], t = ts[0];
+    const Unary spread = [&](const Tensor& v) { return form.spread(v, devices(n, kind)); };
+    const Unary plain = [&](const Tensor& v) { return form.plain(v, kind); };
+    const auto slope = [](const Unary& f) {
+      return Unary(grad([f](const Tensor& v) {
+        const Tensor y = f(v);
+        return (y * y).sum();
+      }));
+    };
+    const auto tangent = [&](const Unary& f) {
+      return Unary([f, t](const Tensor& v) { return jvp(f, v, t).second; });
+    };
+    const std::vector<std::pair<Tensor, Tensor>> pairs = {
+        {vmap(spread)(xs), each(plain, xs)},
+        {tangent(spread)(x), tangent(plain)(x)},
+        {vmap(tangent(spread))(xs), each(tangent(plain), xs)},
+        {jvp(vmap(spread), xs, ts).second,
+         Tensor::stack({jvp(plain, xs[0], ts[0]).second, jvp(plain, xs[1], ts[1]).second,
+                        jvp(plain, xs[2], ts[2]).second})},
+        {vmap(slope(spread))(xs), each(slope(plain), xs)},
+        {tangent(slope(spread))(x), tangent(slope(plain))(x)}};
+    std::vector<Tensor> all;
+    for (const auto& [got, want] : pairs) all.insert(all.end(), {got, want});
+    Tensor::realize(all);
+    for (size_t k = 0; k < pairs.size(); ++k) {
+      EXPECT_EQ(pairs[k].first.shape(), pairs[k].second.shape()) << k;
+      EXPECT_EQ(pairs[k].first.tolist<double>(), pairs[k].second.tolist<double>()) << k;
+    }
+  };
+  in_both_modes([&] {
+    for (const int64_t n : device_counts())
+      for (const Form& form : differentiable(n))
+        for (const char* kind : {"CPU", "INTERP"})
+          if (n < 8 || kind == std::string("CPU")) check(form, n, kind);
   });
 }
 

@@ -127,6 +127,28 @@ TEST(gradients, spec_amend_40_norm_and_deviation_at_zero) {
   EXPECT_EQ(kernel_count({Tensor(leaf({64})).norm()}), 1);
 }
 
+// What bounds its argument first does not hide NaN from the slope; a maximum hands on what it is
+// given there. Both are PyTorch's.
+TEST(gradients, spec_amend_40_of_nan_are_not_hidden_by_a_bound) {
+  using One = Tensor (*)(const Tensor&);
+  for (const DType d : {DType::Float32, DType::Float64, DType::Float16}) {
+    const Tensor x = Tensor::from<double>({std::nan(""), 0.5}).cast(d).clone().realize();
+    for (const One f : {One([](const Tensor& t) { return t.silu(); }),
+                        One([](const Tensor& t) { return t.gelu(); }),
+                        One([](const Tensor& t) { return t.sigmoid(); }),
+                        One([](const Tensor& t) { return t.tanh(); }),
+                        One([](const Tensor& t) { return t.softplus(); })}) {
+      const std::vector<double> got = slopes(f(x), x);
+      EXPECT_TRUE(std::isnan(got[0])) << dtype_name(d);
+      EXPECT_FALSE(std::isnan(got[1])) << dtype_name(d);
+    }
+    for (const One f : {One([](const Tensor& t) { return t.maximum(0.0); }),
+                        One([](const Tensor& t) { return t.minimum(1.0); }),
+                        One([](const Tensor& t) { return t.hardtanh(-1, 1); })})
+      EXPECT_EQ(slopes(f(x), x), (std::vector<double>{1, 1})) << dtype_name(d);
+  }
+}
+
 // Found with PyTorch (tests/torch): what is smooth has its second derivative where its formula has
 // sides, and x to the 0 has one at 0.
 TEST(gradients, spec_amend_40_second_derivatives_at_the_corners_of_formulas) {

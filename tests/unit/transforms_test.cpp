@@ -14,7 +14,6 @@
 #include "kernels.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
-#include "koine/tensor/collectives.hpp"
 #include "koine/transform/table.hpp"
 
 namespace koine::test {
@@ -396,41 +395,6 @@ TEST(vmap, copies_to_several_devices_inside) {
   const Tensor whole = vmap([](const Tensor& x) { return x.shard("CPU,CPU:1") * 2; })(xs);
   EXPECT_EQ(whole.shard_axis(), std::nullopt);
   expect_near(whole.to("CPU").cast(DType::Float64), (xs * 2).cast(DType::Float64), "whole", 1e-6);
-}
-
-// The seven collectives are compositions, so every transform goes through them.
-TEST(vmap, spec_V13_collectives) {
-  const std::string devices = "CPU,CPU:1";
-  const std::vector<std::pair<const char*, Unary>> forms = {
-      {"broadcast", [&](const Tensor& x) { return collective::broadcast(x, devices); }},
-      {"scatter", [&](const Tensor& x) { return collective::scatter(x, devices); }},
-      {"gather",
-       [&](const Tensor& x) { return collective::gather(collective::scatter(x, devices)); }},
-      {"reduce",
-       [&](const Tensor& x) { return collective::reduce(collective::scatter(x, devices)); }},
-      {"all_gather",
-       [&](const Tensor& x) { return collective::all_gather(collective::scatter(x, devices)); }},
-      {"reduce_scatter",
-       [&](const Tensor& x) {
-         return collective::reduce_scatter(collective::scatter(x, devices));
-       }},
-      {"all_reduce",
-       [&](const Tensor& x) { return collective::all_reduce(collective::scatter(x, devices)); }},
-  };
-  const auto here = [](const Tensor& x) { return x.to("CPU"); };
-  for (const auto& [name, form] : forms) {
-    SCOPED_TRACE(name);
-    const Tensor xs = doubles({3, 8, 2}, 1), x = xs[0], t = doubles({8, 2}, 2);
-    std::vector<Tensor> each;
-    for (int64_t i = 0; i < 3; ++i) each.push_back(here(form(xs[i])));
-    expect_near(here(vmap(form)(xs)), Tensor::stack(each), name);
-    // Each is linear: its tangent is itself, and the pullback its transpose.
-    expect_near(here(jvp(form, x, t).second), here(form(t)), name);
-    const Tensor w = doubles(form(x).shape(), 3);
-    const auto weighed = [&](const Tensor& v) { return (here(form(v)) * w).sum(); };
-    EXPECT_NEAR((grad(weighed)(x) * t).sum().item(), (here(form(t)) * w).sum().item(), 1e-9);
-    expect_near(vmap(grad(weighed))(xs)[1], grad(weighed)(xs[1]), name);
-  }
 }
 
 // One body serves all devices.

@@ -13,6 +13,7 @@ namespace {
 // Those in bodies of Functions are given by the shapes of arguments, unless they are bound.
 std::vector<UOp> variables_of(const UOp& request) {
   std::vector<UOp> out = variables_below(request);
+  for (const UOp& v : out) require_name_of_user(v);
   if (out.empty() || (request.node()->ops_below & mask_of(Op::Function)) == 0) return out;
   std::unordered_set<UOp> outside;
   for (const UOp& u : toposort_outside_bodies(request)) outside.insert(u);

@@ -42,6 +42,13 @@ UOp bind(const UOp& variable, int64_t value) {
 bool is_bound(const UOp& node) { return is_variable(node) && node.src().size() == 4; }
 int64_t bound_value(const UOp& bound) { return const_int(bound.src(3)); }
 
+void require_name_of_user(const UOp& variable) {
+  const std::string& name = variable.as<BufferArg>().name;
+  KOINE_REQUIRE(!name.starts_with("koine_"), Value,
+                "Variable('{}', {}, {}): names that begin with koine_ are the library's", name,
+                const_int(variable.src(1)), const_int(variable.src(2)));
+}
+
 std::vector<UOp> variables_below(const UOp& graph) {
   std::vector<UOp> out;
   if (!may_vary(graph)) return out;

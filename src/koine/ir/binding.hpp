@@ -14,6 +14,10 @@ UOp bind(const UOp& variable, int64_t value);
 bool is_bound(const UOp& node);
 int64_t bound_value(const UOp& bound);
 
+/// Throws Error (Value) where the Variable has a name that begins with koine_: the library puts
+/// Variables of its own into programs, and tells them from the user's by that.
+void require_name_of_user(const UOp& variable);
+
 /// Every Variable below, bound or not, each once; those in bodies of Functions too.
 std::vector<UOp> variables_below(const UOp& graph);
 /// The graph over Variables without values.

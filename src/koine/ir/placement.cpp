@@ -19,6 +19,12 @@ constexpr int32_t whole = -1;
 
 int32_t axis_of(const UOp& u) { return u.node()->placement.axis; }
 
+// What a GetTuple takes out of a Tuple, or of a Function's.
+const UOp& element_of(const UOp& from, const Arg& arg) {
+  const UOp& tuple = from.is(Op::Function) ? from.src(0) : from;
+  return tuple.src(static_cast<size_t>(std::get<int64_t>(arg)));
+}
+
 size_t rank_of(const Derived& value, Sources src) {
   if (value.scalar_stack) return src.empty() ? 0 : 1;
   return value.shape ? value.shape.src().size() : 0;
@@ -155,11 +161,8 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
                     "Store: the value is split along axis {} of {}, and the buffer otherwise: {}",
                     axis_of(src[1]), shape_text(src[1]), advice(device));
       return whole;
-    case Op::GetTuple: {
-      if (src[0].is(Op::Call)) return whole;
-      const UOp tuple = src[0].is(Op::Function) ? src[0].src(0) : src[0];
-      return axis_of(tuple.src(static_cast<size_t>(std::get<int64_t>(arg))));
-    }
+    case Op::GetTuple:
+      return src[0].is(Op::Call) ? whole : axis_of(element_of(src[0], arg));
     case Op::Permute: {
       const Ints& order = std::get<Ints>(arg);
       const auto moved = std::find(order.begin(), order.end(), axis) - order.begin();
@@ -246,6 +249,9 @@ Placement derive_placement(Op op, Sources src, const Arg& arg, const Derived& va
   Placement placement;
   if (const auto* buffer = std::get_if<BufferArg>(&arg)) placement.device = buffer->device;
   if (const auto* moved = std::get_if<LoadArg>(&arg)) placement.device = moved->device;
+  // Results of a body may lie apart: a loss on several devices, and its gradient on one.
+  if (op == Op::GetTuple && !src[0].is(Op::Call))
+    placement.device = element_of(src[0], arg).device();
   const size_t placing = op == Op::Fence ? 1 : src.size();  // it only waits for the others
   for (size_t i = 0; i < placing; ++i) {
     const Device device = src[i].device();

@@ -73,9 +73,7 @@ std::ostream& operator<<(std::ostream& out, const Size& size) { return out << si
 
 Variable::Variable(std::string_view name, int64_t low, int64_t high)
     : variable_(variable(name, low, high)) {
-  KOINE_REQUIRE(!name.starts_with("koine_"), Value,
-                "Variable('{}', {}, {}): names that begin with koine_ are the library's", name, low,
-                high);
+  require_name_of_user(variable_);
 }
 Size Variable::bind(int64_t value) const { return Size(koine::bind(variable_, value)); }
 

@@ -42,10 +42,11 @@ Cotangents first(const UOp& node, UOp g) {
 
 UOp mask_of(const UOp& condition, const UOp& g) { return where(condition, g, zeros_like(g)); }
 
+// What is less has none. NaN is not less, so what follows from it goes on.
 Cotangents max_vjp(const UOp& n, const UOp& g) {
   const UOp &a = n.src(0), &b = n.src(1);
-  const UOp half = mask_of(eq(a, b), mul(g, like(g, 0.5)));
-  return {where(lt(b, a), g, half), where(lt(a, b), g, half)};
+  const UOp share = where(eq(a, b), mul(g, like(g, 0.5)), g);
+  return {where(lt(a, b), zeros_like(g), share), where(lt(b, a), zeros_like(g), share)};
 }
 
 Cotangents pow_vjp(const UOp& n, const UOp& g) {
