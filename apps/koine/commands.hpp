@@ -14,13 +14,15 @@ struct DemoOptions {
 int run_demo(const DemoOptions& options);
 
 struct OptOptions {
-  std::string file, until = "linearize", target = "c";
+  std::string file, until = "linearize", target = "c", style = "text", output;
   bool noopt = false;
 };
 /// Prints a kernel or tensor graph after a stage.
 int run_opt(const OptOptions& options);
 /// Prints the source of every kernel of a graph.
 int run_render(const OptOptions& options);
+/// Writes a picture of a graph: .dot, .svg or .html, by the name of the output.
+int run_view(const OptOptions& options);
 int run_devices();
 /// Prints the table of ops as JSON.
 int run_ops();

@@ -171,4 +171,8 @@ class Lister {
 
 UOpGraph listing(const UOp& linear) { return Lister(linear).run(); }
 
+std::string print_linear(const UOp& linear, Style style) {
+  return style == Style::Plain ? linear_text(linear) : listing(linear).text();
+}
+
 }  // namespace koine::compat

@@ -190,5 +190,8 @@ std::shared_ptr<Program> compile(const UOpGraph& graph, const std::string& name,
 /// The rows of a linear program of scalars, such as KOINE_NOOPT=1 gives one. Throws Error for what
 /// has no old name.
 UOpGraph listing(const UOp& linear);
+/// The text of a linear program: as it is, or with the old names.
+enum class Style : uint8_t { Plain, Legacy };
+std::string print_linear(const UOp& linear, Style style = Style::Plain);
 
 }  // namespace koine::compat

@@ -15,6 +15,12 @@
 #include "koine/runtime/ranks/ranks.hpp"
 
 namespace koine {
+int64_t Program::threads() const { return signature_of(kernel_.linear).threads; }
+
+std::vector<std::string> Program::variables() const {
+  return signature_of(kernel_.linear).variables;
+}
+
 namespace {
 
 // INTERP runs linear programs in the reference interpreter; NULL compiles and runs nothing, so that
@@ -22,6 +28,7 @@ namespace {
 class InterpProgram : public Program {
  public:
   InterpProgram(LoweredKernel kernel, bool runs) : Program(std::move(kernel)), runs_(runs) {}
+  std::string_view device() const override { return runs_ ? "INTERP" : "NULL"; }
   void run(const Launch& launch) override {
     if (!runs_) return;
     KernelArguments arguments;
