@@ -142,9 +142,8 @@ std::string dot_text(const UOp& graph) {
     out += fmt::format("  n{} [label=\"{}\", fillcolor=\"{}\"];\n", n, lines,
                        colour_of(op_info(u.op()).group));
     for (size_t i = 0; i < u.src().size(); ++i)
-      out += fmt::format(
-          "  n{} -> n{}{};\n", number.at(u.src(i).node()), n,
-          u.src().size() > 1 ? fmt::format(" [taillabel=\"\", tooltip=\"{}\"]", i) : std::string());
+      out +=
+          fmt::format("  n{} -> n{} [tooltip=\"source {}\"];\n", number.at(u.src(i).node()), n, i);
   }
   return out + "}\n";
 }
