@@ -15,7 +15,7 @@ struct DemoOptions {
 int run_demo(const DemoOptions& options);
 
 struct OptOptions {
-  std::string file, until = "linearize", target = "c";
+  std::string file, until = "linearize", target = "c", style = "text", output;
   bool noopt = false;
 };
 /// Prints a kernel or tensor graph after a stage.
@@ -33,6 +33,8 @@ struct RunOptions {
 /// Runs such a file on the tensors of a safetensors file; prints the outputs, or writes them to
 /// one.
 int run_program(const RunOptions& options);
+/// Writes a picture of a graph: .dot, .svg or .html, by the name of the output.
+int run_view(const OptOptions& options);
 int run_devices();
 /// Prints the table of ops as JSON.
 int run_ops();

@@ -33,6 +33,8 @@ int main(int argc, char** argv) {
   opt_command
       ->add_option("--until", opt.until, fmt::format("{}", fmt::join(koine::stage_names(), ", ")))
       ->capture_default_str();
+  opt_command->add_option("--style", opt.style, "text, tree, list or legacy")
+      ->capture_default_str();
   auto* render_command = app.add_subcommand("render", "print the source of a graph's kernels");
   render_command->add_option("file", opt.file, "text of a graph")->required();
   render_command->add_option("--target", opt.target, "c, opencl, cuda, hip, metal or llvm")
@@ -46,6 +48,10 @@ int main(int argc, char** argv) {
   run_command->add_option("file", run.file, "what compile has written")->required();
   run_command->add_option("--in", run.in, "inputs by name, a safetensors file");
   run_command->add_option("--out", run.out, "where to write the outputs; unset means print them");
+  auto* view_command = app.add_subcommand("view", "write a picture of a graph");
+  view_command->add_option("file", opt.file, "text of a graph; of several the last is shown")
+      ->required();
+  view_command->add_option("-o,--output", opt.output, "ends with .dot, .svg or .html")->required();
   auto* devices_command = app.add_subcommand("devices", "list devices");
   auto* ops_command = app.add_subcommand("ops", "print the table of ops as JSON");
   std::vector<std::string> commands;
@@ -64,6 +70,7 @@ int main(int argc, char** argv) {
     if (*render_command) return run_render(opt);
     if (*compile_command) return run_compile(compiled);
     if (*run_command) return run_program(run);
+    if (*view_command) return run_view(opt);
     if (*devices_command) return run_devices();
     if (*ops_command) return run_ops();
   } catch (const std::exception& e) {  // of our own mistakes the message says that they are ours

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -9,6 +10,7 @@
 #include "koine/ir/op_table.hpp"
 #include "koine/koine.hpp"
 #include "text.hpp"
+#include "view.hpp"
 
 namespace koine::app {
 namespace {
@@ -24,7 +26,7 @@ std::string read_file(const std::string& path) {
 }  // namespace
 
 int run_opt(const OptOptions& o) {
-  fmt::print("{}", text_after(read_file(o.file), o.until));
+  fmt::print("{}", text_after(read_file(o.file), o.until, o.style));
   return 0;
 }
 
@@ -60,6 +62,18 @@ int run_program(const RunOptions& o) {
   if (!o.out.empty()) safe_save(outputs, o.out);
   for (const auto& [name, value] : outputs)
     if (o.out.empty()) fmt::print("{} = {}\n", name, value.repr());
+  return 0;
+}
+
+int run_view(const OptOptions& o) {
+  const std::string form = std::filesystem::path(o.output).extension().string();
+  KOINE_REQUIRE(form == ".dot" || form == ".svg" || form == ".html", Value,
+                "-o {}: expected a name that ends with .dot, .svg or .html", o.output);
+  const std::string dot = dot_text(last_graph(read_file(o.file)));
+  const std::string text = form == ".dot" ? dot : picture_of(dot, form.substr(1));
+  std::ofstream out(o.output);
+  out << text << std::flush;
+  KOINE_REQUIRE(out, File, "{}: cannot be written", o.output);
   return 0;
 }
 

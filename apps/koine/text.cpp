@@ -214,13 +214,32 @@ UOp program_after(std::string_view until, const Given& g) {
   return comes("split") ? split_program(program) : program;
 }
 
+void require_style(std::string_view style, std::string_view until) {
+  const size_t at = place_of(until);
+  const bool linear = until == "linearize";
+  const bool kernel = at >= place_of("rangeify") && at <= place_of("select");
+  KOINE_REQUIRE(style == "text" || (kernel && style == "tree") ||
+                    (linear && (style == "list" || style == "legacy")),
+                Value,
+                "--style={} of the graph after {}: expected text, tree (after rangeify to select), "
+                "list or legacy (after linearize)",
+                style, until);
+}
+
+std::string styled(const UOp& graph, std::string_view style) {
+  if (style == "tree") return tree_text(graph);
+  if (style == "list") return compat::print_linear(graph);
+  return style == "legacy" ? compat::print_linear(graph, compat::Style::Legacy) : to_text(graph);
+}
+
 const Target& target_here() { return device_runtime(default_device()).target(); }
 
 }  // namespace
 
-std::string text_after(std::string_view text, std::string_view until) {
+std::string text_after(std::string_view text, std::string_view until, std::string_view style) {
   KOINE_REQUIRE(is_stage(until), Value, "--until={}: the stages are {}", until,
                 fmt::join(stage_names(), ", "));
+  require_style(style, until);
   const Target& target = target_here();
   std::string out;
   size_t number = 0;
@@ -242,7 +261,7 @@ std::string text_after(std::string_view text, std::string_view until) {
       if (!is_compiled(kernel)) continue;
       const LoweredKernel lowered =
           lower(kernel, work, target, [&](std::string_view stage, const UOp& after) {
-            if (stage == until) out += to_text(after);
+            if (stage == until) out += styled(after, style);
           });
       if (as_c) out += render("c", lowered.name, lowered.linear, false);
     }
@@ -259,6 +278,8 @@ std::vector<UOp> values_of(std::string_view text) {
   }
   return out;
 }
+
+UOp last_graph(std::string_view text) { return parse_all(text, target_here()).back().graph; }
 
 std::string sources_of(std::string_view text, std::string_view language) {
   const bool llvm = language == "llvm";

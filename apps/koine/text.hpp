@@ -15,7 +15,12 @@ namespace koine::app {
 
 /// Every kernel of the text after the stage `until`, as text that can be given again; after `plan`
 /// and `render` as C. Throws Error for a text that is malformed, or that is past the stage.
-std::string text_after(std::string_view text, std::string_view until);
+/// `style`: "text"; of kernels also "tree", which people read, and of linear programs "list" and
+/// "legacy", the old names.
+std::string text_after(std::string_view text, std::string_view until,
+                       std::string_view style = "text");
+/// The last graph of the text. Throws Error like text_after.
+UOp last_graph(std::string_view text);
 /// The values of a text of values alone. Throws Error where it holds something else.
 std::vector<UOp> values_of(std::string_view text);
 /// The source of every kernel of the text, in "c" or "llvm". Throws Error like text_after.

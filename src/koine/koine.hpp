@@ -2,6 +2,7 @@
 // Everything a user of the C++ library needs.
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
+#include "koine/compat/uops.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/engine/step.hpp"
 #include "koine/io/program.hpp"

@@ -186,7 +186,7 @@ TEST(stages, debug_levels_print_what_the_docs_say) {
     (void)(small({32, 32}) + Tensor(level)).sum({1}).tolist<float>();
     return ::testing::internal::GetCapturedStderr();
   };
-  const std::vector<std::string> marks{"",         "run     ", "kernel  ", "Sink",
+  const std::vector<std::string> marks{"",         "run     ", "kernel  ", "━┳ ",
                                        "opts    ", "void r_",  "linear  ", "optimize  "};
   for (int level = 0; level <= 7; ++level) {
     const std::string text = output(level);

@@ -44,14 +44,7 @@ void report_kernel(const LoweredKernel& k) {
     for (const Opt& o : k.opts) text += " " + opt_text(o);
     fmt::print(stderr, "opts    {}:{}\n", k.name, text.empty() ? " none" : text);
   }
-  if (options().debug >= 6) {
-    fmt::print(stderr, "linear  {}\n", k.name);
-    for (size_t i = 0; i < k.linear.src().size(); ++i) {
-      const UOp& u = k.linear.src(i);
-      fmt::print(stderr, "  {:4} {:10} {:8} {}\n", i, op_name(u.op()), dtype_name(u.dtype()),
-                 arg_text(u.arg()));
-    }
-  }
+  if (options().debug >= 6) fmt::print(stderr, "linear  {}\n{}", k.name, linear_text(k.linear));
 }
 
 // A program that is being made.

@@ -132,6 +132,14 @@ std::vector<Kernel> schedule(const std::vector<UOp>& values) {
   return kernels_of(host_program(values));
 }
 
+std::shared_ptr<Program> program_of(const Kernel& launch) {
+  KOINE_REQUIRE(is_kernel_body(launch.ast), Value, "the host runs '{}': it is no kernel",
+                launch.reason);
+  const Device device = launch.device();
+  DeviceRuntime& runtime = device_runtime(device ? device.name() : default_device());
+  return compile_kernels({{launch.ast, &runtime}}, {}, compile_options())[0];
+}
+
 void count(const std::function<void(Counters&)>& change) {
   const std::lock_guard lock(counter_state().mutex);
   change(counter_state().counters);

@@ -33,6 +33,9 @@ UOp realized_buffer(const UOp& value);
 UOp host_program(const std::vector<UOp>& values);
 /// The same, launch by launch.
 std::vector<Kernel> schedule(const std::vector<UOp>& values);
+/// The program of a launch of a kernel, on its device or the default one. Throws Error (Value) for
+/// a launch that the host runs.
+std::shared_ptr<Program> program_of(const Kernel& launch);
 
 /// Counted since the start of the process or the last reset; all threads together.
 struct Counters {

@@ -9,6 +9,7 @@
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 
 namespace koine {
 namespace {
@@ -476,32 +477,95 @@ std::string expression_text(const UOp& expression) {
   return text.at(expression.node());
 }
 
+namespace {
+
+// What a line of a tree says, and what stands below it. Places are written out, and an access
+// shows what must have run before.
+struct Line {
+  std::string text;
+  std::vector<UOp> below;
+};
+
+Line access_line(const UOp& u) {
+  const UOp& address = strip_after(u.src(0));
+  const UOp& memory = address.is(Op::Index) ? address.src(0) : u.src(0);
+  const UOp& buffer = strip_after(memory);
+  Line out{
+      fmt::format("{} {} {}", op_name(u.op()), dtype_name(buffer.dtype()), expression_text(buffer)),
+      {u.src().begin() + 1, u.src().end()}};
+  if (address.is(Op::Index)) {
+    for (size_t i = 1; i < address.src().size(); ++i)
+      out.text += (i == 1 ? "[" : ", ") + expression_text(address.src(i));
+    out.text += "] of " + shape_text(buffer);
+  }
+  if (memory.is(Op::After))
+    for (const UOp& before : memory.src().subspan(1))
+      if (!before.is(Op::Range)) out.below.push_back(before);
+  return out;
+}
+
+Line line_of(const UOp& u) {
+  const bool of_element = (u.is(Op::Load) || u.is(Op::Store)) && !u.src(0).is(Op::Reshape) &&
+                          (u.src(0).is(Op::Index) || strip_after(u.src(0)).is(Op::Buffer));
+  if (of_element) return access_line(u);
+  Line out{std::string(op_name(u.op())), {}};
+  const bool loops = u.is(Op::End) || (u.is(Op::Reduce) && !reduced_ranges(u).empty());
+  if (u.is(Op::Reduce)) out.text += fmt::format(" {}", op_name(u.as<ReduceArg>().op));
+  if (!loops && u.arg().index() != 0) out.text += " " + arg_text(u.arg());
+  for (const UOp& s : u.src()) {
+    if (loops && s.is(Op::Range))
+      out.text += fmt::format(" {}:{}", expression_text(s), dim_text(s.src(0)));
+    else
+      out.below.push_back(s);
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string tree_text(const UOp& root) {
   std::string out;
   absl::flat_hash_map<const Node*, size_t> seen;
   struct Frame {
-    const Node* node;
+    UOp node;
     std::string lead;
     bool last;
     bool top;
   };
-  std::vector<Frame> stack{{root.node(), "", true, true}};
+  std::vector<Frame> stack{
+      {root.is(Op::Sink) && root.src().size() == 1 ? root.src(0) : root, "", true, true}};
   size_t line = 0;
   while (!stack.empty()) {
     const Frame f = stack.back();
     stack.pop_back();
-    const UOp u = UOp::share(f.node);
-    auto [it, fresh] = seen.try_emplace(f.node, line);
-    const bool leaf = u.src().empty() || !fresh;
-    out += fmt::format("{:4} {}{}{} {}", line++, f.lead, f.top ? "" : (f.last ? "┗━" : "┣━"),
-                       leaf ? "━" : "┳", op_name(u.op()));
-    if (u.arg().index() != 0) out += " " + arg_text(u.arg());
-    if (!fresh) out += fmt::format("  (line {})", it->second);
-    out += "\n";
+    Line own = line_of(f.node);
+    auto [it, fresh] = seen.try_emplace(f.node.node(), line);
+    if (!fresh) own.text += fmt::format("  (line {})", it->second);
+    const bool leaf = own.below.empty() || !fresh;
+    out += fmt::format("{:3} {}{}{} {}\n", line++, f.lead, f.top ? "━" : (f.last ? "┗━" : "┣━"),
+                       leaf ? "━" : "┳", own.text);
     if (!fresh) continue;
-    const std::string below = f.lead + (f.top ? "" : (f.last ? "  " : "┃ "));
-    for (size_t i = u.src().size(); i-- > 0;)
-      stack.push_back({u.src(i).node(), below, i + 1 == u.src().size(), false});
+    const std::string below = f.lead + (f.top ? " " : (f.last ? "  " : "┃ "));
+    for (size_t i = own.below.size(); i-- > 0;)
+      stack.push_back({own.below[i], below, i + 1 == own.below.size(), false});
+  }
+  return out;
+}
+
+std::string linear_text(const UOp& linear) {
+  std::string out = "step  op           dtype     input                arg\n";
+  absl::flat_hash_map<const Node*, size_t> step;
+  for (size_t i = 0; i < linear.src().size(); ++i) {
+    const UOp& u = linear.src(i);
+    std::string inputs;
+    for (const UOp& s : u.src())  // of what an access waits for, the list is the order
+      if (const auto it = step.find(strip_after(s).node()); it != step.end())
+        inputs += fmt::format("{}{}", inputs.empty() ? "" : ", ", it->second);
+    std::string row = fmt::format("{:4}  {:12} {:9} {:20} {}", i, op_name(u.op()),
+                                  dtype_name(u.dtype()), "[" + inputs + "]", arg_text(u.arg()));
+    row.erase(row.find_last_not_of(' ') + 1);
+    out += row + "\n";
+    step[u.node()] = i;
   }
   return out;
 }

@@ -24,7 +24,9 @@ std::string dim_text(const UOp& dim);
 std::string expression_text(const UOp& expression);
 /// An arg as `to_text` prints it; empty when there is none.
 std::string arg_text(const Arg& arg);
-/// An indented tree of a kernel, for people.
+/// An indented tree of a kernel, for people: places of elements are written out.
 std::string tree_text(const UOp& root);
+/// The instructions of a linear program: step, op, dtype, inputs by their steps, and arg.
+std::string linear_text(const UOp& linear);
 
 }  // namespace koine

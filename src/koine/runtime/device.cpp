@@ -16,6 +16,12 @@
 #include "koine/runtime/ranks/ranks.hpp"
 
 namespace koine {
+int64_t Program::threads() const { return signature_of(kernel_.linear).threads; }
+
+std::vector<std::string> Program::variables() const {
+  return signature_of(kernel_.linear).variables;
+}
+
 namespace {
 
 // INTERP runs linear programs in the reference interpreter, SIMT those that are shaped for a GPU;
@@ -24,9 +30,12 @@ enum class Interpreted : uint8_t { Plain, Simt, Not };
 
 class InterpProgram : public Program {
  public:
-  InterpProgram(LoweredKernel kernel, bool runs) : Program(std::move(kernel)), runs_(runs) {}
+  InterpProgram(LoweredKernel kernel, Interpreted how) : Program(std::move(kernel)), how_(how) {}
+  std::string_view device() const override {
+    return how_ == Interpreted::Plain ? "INTERP" : how_ == Interpreted::Simt ? "SIMT" : "NULL";
+  }
   void run(const Launch& launch) override {
-    if (!runs_) return;
+    if (how_ == Interpreted::Not) return;
     KernelArguments arguments;
     arguments.buffers.assign(launch.buffers.begin(), launch.buffers.end());
     arguments.buffer_bytes.assign(launch.buffer_bytes.begin(), launch.buffer_bytes.end());
@@ -36,19 +45,19 @@ class InterpProgram : public Program {
     for (arguments.thread = 0; arguments.thread < signature.threads; ++arguments.thread)
       interpret_linear(kernel_.linear, arguments);
   }
-  std::string source() const override { return render("c", kernel_.name, kernel_.linear, false); }
+  std::string source() const override {
+    return render(how_ == Interpreted::Simt ? "cuda" : "c", kernel_.name, kernel_.linear, false);
+  }
 
  private:
-  bool runs_;
+  Interpreted how_;
 };
 
 // The linear program is the code.
 class InterpCompiler : public Compiler {
  public:
   explicit InterpCompiler(Interpreted how)
-      : plain_(target_of(how, false)),
-        strict_(target_of(how, true)),
-        runs_(how != Interpreted::Not) {}
+      : plain_(target_of(how, false)), strict_(target_of(how, true)), how_(how) {}
   const Target& target(const CompileOptions& how) const override {
     return how.strict ? strict_ : plain_;
   }
@@ -58,7 +67,7 @@ class InterpCompiler : public Compiler {
   }
   std::shared_ptr<Program> load(Blob blob) override {
     require_target(blob, target(blob.kernel.how));
-    return std::make_shared<InterpProgram>(std::move(blob.kernel), runs_);
+    return std::make_shared<InterpProgram>(std::move(blob.kernel), how_);
   }
 
  private:
@@ -67,7 +76,7 @@ class InterpCompiler : public Compiler {
   }
 
   Target plain_, strict_;
-  bool runs_;
+  Interpreted how_;
 };
 
 class InterpDevice : public DeviceRuntime {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "koine/base/compile_options.hpp"
@@ -68,6 +69,15 @@ class Program {
   virtual void run(const Launch& launch) = 0;
   const std::string& name() const { return kernel_.name; }
   const LoweredKernel& kernel() const { return kernel_; }
+  /// The kind of device that it is for, such as "CPU".
+  virtual std::string_view device() const = 0;
+  /// Threads that a launch starts.
+  int64_t threads() const;
+  /// The Variables that a launch gives values of, in their order.
+  std::vector<std::string> variables() const;
+  /// Operations on values, and bytes moved to and from memory: estimates, for the largest sizes.
+  double operations() const { return kernel_.estimate.operations; }
+  double bytes() const { return kernel_.estimate.bytes; }
   /// Readable source, for reports.
   virtual std::string source() const = 0;
 

@@ -27,6 +27,7 @@ class ClProgram : public Program {
   ClProgram(LoweredKernel kernel, const Hardware& on, BuiltProgram program,
             const std::string& function);
   ~ClProgram() override;
+  std::string_view device() const override { return "CL"; }
   void run(const Launch& launch) override;
   /// The event of its end, which the caller releases; null where there are no work items.
   cl_event enqueue(cl_command_queue queue, const Launch& launch);

@@ -70,6 +70,7 @@ class CpuProgram : public Program {
         },
         &job, threads_);
   }
+  std::string_view device() const override { return "CPU"; }
   std::string source() const override { return render("c", kernel_.name, kernel_.linear, false); }
 
  private:

@@ -1,0 +1,672 @@
+// The guide to UOps as a reader would type it in, mended as amendments C12 to C16 say.
+#include <cstring>
+#include <random>
+
+#include "c_text.hpp"
+#include "check.hpp"
+#include "koine/compat/alu.hpp"
+#include "koine/compat/uops.hpp"
+#include "koine/interp/interp.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/render/cstyle.hpp"
+#include "koine/rules/simplify.hpp"
+
+namespace koine {
+namespace {
+
+using namespace compat;
+using test::expect_error;
+
+constexpr DType i32 = DType::Int32;
+constexpr DType f32 = DType::Float32;
+
+// What a kernel of int32 parameters leaves in them: equal on the interpreter, as machine code and
+// as C text that the system's compiler takes, each in memory that ends at a page nobody may touch.
+std::vector<std::vector<int32_t>> run(
+    const UOpGraph& g, std::vector<std::vector<int32_t>> data,
+    const std::unordered_map<std::string, int64_t>& variables = {}) {
+  std::vector<int64_t> values;  // by name, of the one or two Variables of a test
+  for (const auto& [name, value] :
+       std::map<std::string, int64_t>(variables.begin(), variables.end()))
+    values.push_back(value);
+  auto with = [&](auto&& launch) {
+    std::vector<std::unique_ptr<test::GuardedMemory>> memory;
+    std::vector<std::byte*> addresses;
+    std::vector<int64_t> bytes;
+    for (const auto& d : data) {
+      bytes.push_back(static_cast<int64_t>(d.size() * sizeof(int32_t)));
+      memory.push_back(std::make_unique<test::GuardedMemory>(bytes.back()));
+      std::memcpy(memory.back()->data(), d.data(), d.size() * sizeof(int32_t));
+      addresses.push_back(memory.back()->data());
+    }
+    launch(addresses, bytes);
+    std::vector<std::vector<int32_t>> out = data;
+    for (size_t i = 0; i < out.size(); ++i)
+      std::memcpy(out[i].data(), addresses[i], out[i].size() * sizeof(int32_t));
+    return out;
+  };
+  const auto interpreted = with([&](auto& addresses, auto& bytes) {
+    interpret_linear(lower(g, "k", generic_target(true)).linear, {addresses, bytes, variables});
+  });
+  const auto compiled =
+      with([&](auto& addresses, auto& bytes) { compile(g, "k")->run({addresses, bytes, values}); });
+  const auto as_c = with([&](auto& addresses, auto&) {
+    const test::CLibrary library(render("c", "k", lower(g, "k", generic_target(true)).linear));
+    std::vector<void*> pointers(addresses.begin(), addresses.end());
+    library.function("k")(pointers.data(), values.data(), 0);
+  });
+  EXPECT_EQ(interpreted, compiled) << g.text();
+  EXPECT_EQ(interpreted, as_c) << g.text();
+  return interpreted;
+}
+
+std::string c_text(const UOpGraph& g) { return uops_to_cstyle("C", "tester", g); }
+
+// --- the snippets
+
+// `c0 = g.add(UOps.CONST, dtypes.int, arg=10)`
+TEST(builder, spec_H1_a_constant_has_a_dtype_and_a_number) {
+  UOpGraph g;
+  const auto c0 = g.add(UOps::CONST, {.dtype = i32, .arg = 10});
+  EXPECT_EQ(c0->dtype, i32);
+  EXPECT_EQ(std::get<int64_t>(c0->arg.value), 10);
+  EXPECT_EQ(g.rows().size(), 1u);
+}
+
+UOpGraph loop_graph() {
+  UOpGraph g;
+  const auto c0 = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto c1 = g.add(UOps::CONST, {.dtype = i32, .arg = 10});
+  const auto loop = g.add(UOps::LOOP, {.dtype = i32, .vin = {c0, c1}});
+  g.add(UOps::ENDLOOP, {.vin = {loop}});
+  return g;
+}
+
+TEST(builder, spec_H3_the_text_of_a_loop) {
+  EXPECT_EQ(c_text(loop_graph()),
+            "void tester(void** buffers, const int64_t* variables, int64_t thread) {\n"
+            "  for (int64_t ridx0 = 0; ridx0 < 10; ++ridx0) {\n"
+            "  }\n"
+            "}\n");
+  EXPECT_TRUE(run(loop_graph(), {}).empty());
+}
+
+UOpGraph store_graph() {
+  UOpGraph g;
+  const auto c1 = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .vin = {}, .arg = {0, "data0", true}});
+  const auto c2 = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto c3 = g.add(UOps::CONST, {.dtype = i32, .arg = 10});
+  g.add(UOps::STORE, {.vin = {c1, c2, c3}});
+  return g;
+}
+
+TEST(builder, spec_H4_a_constant_is_stored) {
+  EXPECT_EQ(run(store_graph(), {{-1}}), (std::vector<std::vector<int32_t>>{{10}}));
+  EXPECT_EQ(c_text(store_graph()),
+            "void tester(void** buffers, const int64_t* variables, int64_t thread) {\n"
+            "  int32_t* data0 = buffers[0];\n"
+            "  data0[0] = 10;\n"
+            "}\n");
+}
+
+// The sum of the first elements; `thread`: of those that a thread each looks at, stored at its own
+// position (C13).
+UOpGraph addition_graph(bool threads) {
+  UOpGraph g;
+  const auto c1 = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .vin = {}, .arg = {0, "data0", true}});
+  const auto x1 = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .vin = {}, .arg = {1, "data1", false}});
+  const auto x2 = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .vin = {}, .arg = {2, "data2", false}});
+  const auto pos_input = threads ? g.add(UOps::SPECIAL, {.dtype = i32, .arg = {0, "gidx0", 10}})
+                                 : g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto x1_loaded = g.add(UOps::LOAD, {.dtype = i32, .vin = {x1, pos_input}});
+  const auto x2_loaded = g.add(UOps::LOAD, {.dtype = i32, .vin = {x2, pos_input}});
+  const auto c4 =
+      g.add(UOps::ALU, {.dtype = i32, .vin = {x1_loaded, x2_loaded}, .arg = BinaryOps::ADD});
+  g.add(UOps::STORE, {.vin = {c1, pos_input, c4}});
+  return g;
+}
+
+TEST(builder, spec_H4_the_first_elements_are_added) {
+  EXPECT_EQ(run(addition_graph(false), {{0}, {3}, {INT32_MAX}})[0],
+            (std::vector<int32_t>{INT32_MIN + 2}));
+  EXPECT_EQ(c_text(addition_graph(false)),
+            "void tester(void** buffers, const int64_t* variables, int64_t thread) {\n"
+            "  int32_t* data0 = buffers[0];\n"
+            "  int32_t* data1 = buffers[1];\n"
+            "  int32_t v0 = data1[0];\n"
+            "  int32_t* data2 = buffers[2];\n"
+            "  int32_t v1 = data2[0];\n"
+            "  int32_t v2 = (int32_t)((uint32_t)v0 + (uint32_t)v1);\n"
+            "  data0[0] = v2;\n"
+            "}\n");
+}
+
+// The threads of a SPECIAL are steps of a loop on a CPU: each index once.
+TEST(builder, spec_H8_each_thread_adds_its_elements) {
+  std::vector<int32_t> a(10), b(10), sum(10);
+  for (int i = 0; i < 10; ++i) {
+    a[static_cast<size_t>(i)] = i * i;
+    b[static_cast<size_t>(i)] = 100 - i;
+    sum[static_cast<size_t>(i)] = i * i + 100 - i;
+  }
+  EXPECT_EQ(run(addition_graph(true), {std::vector<int32_t>(10), a, b})[0], sum);
+  EXPECT_EQ(c_text(addition_graph(true)),
+            "void tester(void** buffers, const int64_t* variables, int64_t thread) {\n"
+            "  int32_t* data0 = buffers[0];\n"
+            "  int32_t* data1 = buffers[1];\n"
+            "  int32_t* data2 = buffers[2];\n"
+            "  for (int64_t idx0 = 0; idx0 < 10; ++idx0) {\n"
+            "    int32_t v0 = data1[idx0];\n"
+            "    int32_t v1 = data2[idx0];\n"
+            "    int32_t v2 = (int32_t)((uint32_t)v0 + (uint32_t)v1);\n"
+            "    data0[idx0] = v2;\n"
+            "  }\n"
+            "}\n");
+}
+
+// The guide's last example stores to data0+0 from ten threads (C13).
+TEST(builder, spec_H8_threads_that_store_to_one_place_are_refused) {
+  UOpGraph g;
+  const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+  const auto gidx = g.add(UOps::SPECIAL, {.dtype = i32, .arg = {0, "gidx0", 10}});
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  g.add(UOps::STORE, {.vin = {out, zero, gidx}});
+  expect_error([&] { (void)kernel(g); },
+               {"row 3 (STORE)", "the 10 threads of gidx0 all store to one place of data0"});
+}
+
+UOpGraph dot_graph() {
+  UOpGraph g;
+  const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+  const auto a = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {1, "data1", false}});
+  const auto b = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {2, "data2", false}});
+  const auto acc = g.add(UOps::DEFINE_ACC, {.dtype = i32, .arg = 0, .cachable = false});
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto two = g.add(UOps::CONST, {.dtype = i32, .arg = 2});
+  const auto loop = g.add(UOps::LOOP, {.dtype = i32, .vin = {zero, two}, .cachable = false});
+  const auto x = g.add(UOps::LOAD, {.dtype = i32, .vin = {a, loop}});
+  const auto y = g.add(UOps::LOAD, {.dtype = i32, .vin = {b, loop}});
+  const auto product = g.add(UOps::ALU, {.dtype = i32, .vin = {x, y}, .arg = BinaryOps::MUL});
+  const auto sum = g.add(UOps::ALU, {.dtype = i32, .vin = {product, acc}, .arg = BinaryOps::ADD});
+  const auto phi = g.add(UOps::PHI, {.dtype = i32, .vin = {acc, sum, loop}});
+  g.add(UOps::ENDLOOP, {.vin = {loop}});
+  g.add(UOps::STORE, {.vin = {out, zero, phi}});
+  return g;
+}
+
+TEST(builder, spec_W2_an_accumulator_is_a_register_of_the_kernel) {
+  EXPECT_EQ(run(dot_graph(), {{0}, {3, 4}, {5, -6}})[0], (std::vector<int32_t>{-9}));
+  // The linear program, listed, has the rows that it is of.
+  const UOp linear = lower(dot_graph(), "dot", generic_target(true)).linear;
+  EXPECT_EQ(listing(linear).text(), dot_graph().text());
+}
+
+TEST(builder, spec_C16_a_loop_begins_at_its_start) {
+  UOpGraph g;
+  const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+  const auto n = g.add(UOps::DEFINE_VAR, {.dtype = i32, .arg = {"n", 1, 8}});
+  const auto two = g.add(UOps::CONST, {.dtype = i32, .arg = 2});
+  const auto stop = g.add(UOps::ALU, {.dtype = i32, .vin = {n, two}, .arg = BinaryOps::ADD});
+  const auto loop = g.add(UOps::LOOP, {.dtype = i32, .vin = {two, stop}});
+  const auto square = g.add(UOps::ALU, {.dtype = i32, .vin = {loop, loop}, .arg = BinaryOps::MUL});
+  g.add(UOps::STORE, {.vin = {out, loop, square}});
+  g.add(UOps::ENDLOOP, {.vin = {loop}});
+  for (const int64_t count : {1, 3, 8}) {
+    std::vector<int32_t> expected(10, -1);
+    for (int64_t i = 2; i < count + 2; ++i)
+      expected[static_cast<size_t>(i)] = static_cast<int32_t>(i * i);
+    EXPECT_EQ(run(g, {std::vector<int32_t>(10, -1)}, {{"n", count}})[0], expected);
+  }
+  // One that ends before it begins turns not once.
+  UOpGraph none;
+  const auto data = none.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true, 4}});
+  const auto five = none.add(UOps::CONST, {.dtype = i32, .arg = 5});
+  const auto three = none.add(UOps::CONST, {.dtype = i32, .arg = 3});
+  const auto empty = none.add(UOps::LOOP, {.dtype = i32, .vin = {five, three}});
+  none.add(UOps::STORE, {.vin = {data, three, five}});
+  none.add(UOps::ENDLOOP, {.vin = {empty}});
+  EXPECT_EQ(run(none, {{1, 2, 3, 4}})[0], (std::vector<int32_t>{1, 2, 3, 4}));
+}
+
+// sigmoid from the primitives, and a value that is no integer.
+TEST(builder, spec_H5_sigmoid_of_primitives) {
+  UOpGraph g;
+  const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = f32, .arg = {0, "data0", true}});
+  const auto in = g.add(UOps::DEFINE_GLOBAL, {.dtype = f32, .arg = {1, "data1", false}});
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto count = g.add(UOps::CONST, {.dtype = i32, .arg = 7});
+  const auto one = g.add(UOps::CONST, {.dtype = f32, .arg = 1});
+  const auto scale = g.add(UOps::CONST, {.dtype = f32, .arg = -1.4426950408889634});
+  const auto loop = g.add(UOps::LOOP, {.dtype = i32, .vin = {zero, count}});
+  const auto x = g.add(UOps::LOAD, {.dtype = f32, .vin = {in, loop}});
+  const auto scaled = g.add(UOps::ALU, {.dtype = f32, .vin = {x, scale}, .arg = BinaryOps::MUL});
+  const auto power = g.add(UOps::ALU, {.dtype = f32, .vin = {scaled}, .arg = UnaryOps::EXP2});
+  const auto sum = g.add(UOps::ALU, {.dtype = f32, .vin = {power, one}, .arg = BinaryOps::ADD});
+  const auto y = g.add(UOps::ALU, {.dtype = f32, .vin = {sum}, .arg = UnaryOps::RECIP});
+  g.add(UOps::STORE, {.vin = {out, loop, y}});
+  g.add(UOps::ENDLOOP, {.vin = {loop}});
+  std::vector<float> values{0, 1, -2, 30, INFINITY, -INFINITY, NAN}, result(7);
+  std::vector<std::byte*> addresses{reinterpret_cast<std::byte*>(result.data()),
+                                    reinterpret_cast<std::byte*>(values.data())};
+  std::vector<int64_t> bytes{28, 28};
+  compile(g, "sigmoid")->run({addresses, bytes, {}});
+  for (size_t i = 0; i < 6; ++i)
+    EXPECT_NEAR(result[i], 1 / (1 + std::exp(-static_cast<double>(values[i]))), 1e-6) << values[i];
+  EXPECT_TRUE(std::isnan(result[6]));
+}
+
+// --- folding and common rows
+
+TEST(builder, spec_W5_constants_fold_unless_told_not_to) {
+  UOpGraph g;
+  const auto three = g.add(UOps::CONST, {.dtype = i32, .arg = 3});
+  const auto four = g.add(UOps::CONST, {.dtype = i32, .arg = 4});
+  const auto seven = g.add(UOps::ALU, {.dtype = i32, .vin = {three, four}, .arg = BinaryOps::ADD});
+  EXPECT_EQ(seven->uop, UOps::CONST);
+  EXPECT_EQ(std::get<int64_t>(seven->arg.value), 7);
+  EXPECT_EQ(g.rows().size(), 3u);
+  const auto kept = g.add(
+      UOps::ALU, {.dtype = i32, .vin = {three, four}, .arg = BinaryOps::ADD, .simplify = false});
+  EXPECT_EQ(kept->uop, UOps::ALU);
+  // x + 0 is x; a product with 0 is 0 for integers, and not for floats.
+  const auto n = g.add(UOps::DEFINE_VAR, {.dtype = i32, .arg = {"n", 0, 9}});
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  EXPECT_EQ(g.add(UOps::ALU, {.dtype = i32, .vin = {n, zero}, .arg = BinaryOps::ADD}), n);
+  EXPECT_EQ(g.add(UOps::ALU, {.dtype = i32, .vin = {n, zero}, .arg = BinaryOps::MUL}), zero);
+  const auto real = g.add(UOps::CAST, {.dtype = f32, .vin = {n}});
+  const auto none = g.add(UOps::CONST, {.dtype = f32, .arg = 0});
+  EXPECT_EQ(g.add(UOps::ALU, {.dtype = f32, .vin = {real, none}, .arg = BinaryOps::MUL})->uop,
+            UOps::ALU);
+  // 0 and -0 are two constants.
+  EXPECT_NE(g.add(UOps::CONST, {.dtype = f32, .arg = -0.0}),
+            g.add(UOps::CONST, {.dtype = f32, .arg = 0.0}));
+}
+
+TEST(builder, spec_W5_equal_expressions_are_one_row) {
+  UOpGraph g;
+  const auto in = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", false}});
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  EXPECT_EQ(g.add(UOps::CONST, {.dtype = i32, .arg = 0}), zero);
+  const auto x = g.add(UOps::LOAD, {.dtype = i32, .vin = {in, zero}});
+  EXPECT_EQ(g.add(UOps::LOAD, {.dtype = i32, .vin = {in, zero}}), x);
+  const Fields square{.dtype = i32, .vin = {x, x}, .arg = BinaryOps::MUL};
+  const auto y = g.add(UOps::ALU, square);
+  EXPECT_EQ(g.add(UOps::ALU, square), y);
+  Fields again = square;
+  again.cachable = false;
+  EXPECT_NE(g.add(UOps::ALU, again), y);
+  EXPECT_EQ(g.rows().size(), 5u);
+}
+
+TEST(builder, spec_W5_accumulators_and_loops_are_never_merged) {
+  UOpGraph g;
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto ten = g.add(UOps::CONST, {.dtype = i32, .arg = 10});
+  const auto a = g.add(UOps::LOOP, {.dtype = i32, .vin = {zero, ten}});
+  g.add(UOps::ENDLOOP, {.vin = {a}});
+  const auto b = g.add(UOps::LOOP, {.dtype = i32, .vin = {zero, ten}});
+  g.add(UOps::ENDLOOP, {.vin = {b}});
+  EXPECT_NE(a, b);
+  EXPECT_NE(g.add(UOps::DEFINE_ACC, {.dtype = i32, .arg = 0}),
+            g.add(UOps::DEFINE_ACC, {.dtype = i32, .arg = 0}));
+}
+
+TEST(builder, spec_W5_a_row_before_another_takes_what_stands_before_it) {
+  UOpGraph g;
+  const auto three = g.add(UOps::CONST, {.dtype = i32, .arg = 3});
+  const auto n = g.add(UOps::DEFINE_VAR, {.dtype = i32, .arg = {"n", 0, 9}});
+  const auto sum = g.add(UOps::ALU, {.dtype = i32, .vin = {n, three}, .arg = BinaryOps::ADD});
+  const auto five = g.add(UOps::CONST, {.dtype = i32, .arg = 5, .insert_before = 1});
+  EXPECT_EQ(g.index(five), 1u);
+  EXPECT_EQ(g.index(n), 2u);
+  EXPECT_EQ(g.index(sum), 3u);
+  // An equal row serves where it stands at or before the place, and no other.
+  EXPECT_EQ(g.add(UOps::CONST, {.dtype = i32, .arg = 5, .insert_before = 1}), five);
+  const auto early = g.add(UOps::CONST, {.dtype = i32, .arg = 5, .insert_before = 0});
+  EXPECT_NE(early, five);
+  EXPECT_EQ(g.index(early), 0u);
+  expect_error(
+      [&] {
+        g.add(UOps::ALU,
+              {.dtype = i32, .vin = {n, five}, .arg = BinaryOps::ADD, .insert_before = 1});
+      },
+      {"ALU", "row 3 (DEFINE_VAR)", "does not stand before 1"});
+  expect_error([&] { g.add(UOps::CONST, {.dtype = i32, .arg = 1, .insert_before = 99}); },
+               {"insert_before is 99", "5 rows"});
+}
+
+// What was stored into since is loaded anew.
+TEST(builder, a_load_behind_a_store_is_a_row_of_its_own) {
+  UOpGraph g;
+  const auto data = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto one = g.add(UOps::CONST, {.dtype = i32, .arg = 1});
+  const auto x = g.add(UOps::LOAD, {.dtype = i32, .vin = {data, zero}});
+  g.add(UOps::STORE, {.vin = {data, zero, one}});
+  const auto y = g.add(UOps::LOAD, {.dtype = i32, .vin = {data, zero}});
+  EXPECT_NE(x, y);
+  const auto sum = g.add(UOps::ALU, {.dtype = i32, .vin = {x, y}, .arg = BinaryOps::SUB});
+  g.add(UOps::STORE, {.vin = {data, one, sum}});
+  EXPECT_EQ(run(g, {{40, 0}})[0], (std::vector<int32_t>{1, 39}));
+}
+
+// --- what is refused
+
+TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {
+  UOpGraph g;
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+  const auto in = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {1, "data1", false}});
+  const auto real = g.add(UOps::CONST, {.dtype = f32, .arg = 1.5});
+  const auto loaded = g.add(UOps::LOAD, {.dtype = i32, .vin = {in, zero}});
+  const auto refuses = [&](UOps uop, const Fields& fields, const std::vector<std::string>& parts) {
+    const size_t rows = g.rows().size();
+    expect_error([&] { g.add(uop, fields); }, parts);
+    EXPECT_EQ(g.rows().size(), rows);
+  };
+  const std::string constant = "there are two required parameters: dtype and arg";
+  refuses(UOps::CONST, {.dtype = i32}, {"UOps.CONST", "arg is missing", constant});
+  refuses(UOps::CONST, {.arg = 1}, {"needs a dtype", constant});
+  refuses(UOps::CONST, {.dtype = i32, .vin = {zero}, .arg = 1}, {"takes 0 sources", "got 1"});
+  refuses(UOps::CONST, {.dtype = i32, .arg = 1.5}, {"1.5 is no int32"});
+  refuses(UOps::CONST, {.dtype = DType::UInt8, .arg = 256}, {"256 is beyond uint8"});
+  refuses(UOps::DEFINE_GLOBAL, {.dtype = i32},
+          {"arg is missing", "arg is a three element tuple: the index of the parameter"});
+  refuses(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {-1, "data0", true}}, {"index is -1"});
+  refuses(UOps::LOOP, {.dtype = i32, .vin = {zero}},
+          {"takes 2 sources", "got 1", "the start value of the loop, end value"});
+  refuses(UOps::LOOP, {.dtype = i32, .vin = {zero, loaded}},
+          {"vin 1 is to be a CONST or a symbolic index, got LOAD", "the start value of the loop"});
+  refuses(UOps::LOOP, {.dtype = i32, .vin = {real, zero}}, {"vin 0", "symbolic", "float32"});
+  refuses(UOps::ENDLOOP, {.vin = {zero}}, {"vin 0 is to be the LOOP, got CONST", "the loop UOp"});
+  refuses(UOps::LOAD, {.dtype = i32, .vin = {in}}, {"takes 2 to 4 sources", "the input value"});
+  refuses(UOps::LOAD, {.dtype = f32, .vin = {in, zero}}, {"DEFINE_GLOBAL of dtype float32"});
+  refuses(UOps::LOAD, {.dtype = i32, .vin = {zero, zero}}, {"DEFINE_GLOBAL", "got CONST"});
+  refuses(UOps::LOAD, {.dtype = i32, .vin = {in, real}}, {"vin 1 is to be an integer"});
+  refuses(UOps::STORE, {.vin = {out, zero}}, {"takes 3 to 4 sources", "the UOp for the output"});
+  refuses(UOps::STORE, {.dtype = i32, .vin = {out, zero, zero}}, {"has no dtype, got int32"});
+  refuses(UOps::STORE, {.vin = {in, zero, zero}}, {"data1 is not mutable"});
+  refuses(UOps::STORE, {.vin = {out, zero, real}}, {"vin 2 is to be a value of dtype int32"});
+  refuses(UOps::ALU, {.dtype = i32, .vin = {zero, zero}}, {"arg is missing", "the operation type"});
+  refuses(UOps::ALU, {.dtype = i32, .vin = {zero}, .arg = BinaryOps::ADD},
+          {"BinaryOps.ADD takes 2 operands in vin, got 1"});
+  refuses(UOps::ALU, {.dtype = i32, .vin = {zero, real}, .arg = BinaryOps::ADD}, {"vin 1"});
+  refuses(UOps::ALU, {.dtype = i32, .vin = {in, zero}, .arg = BinaryOps::ADD}, {"LOAD it first"});
+  refuses(UOps::ALU, {.dtype = f32, .vin = {zero, zero}, .arg = BinaryOps::ADD},
+          {"BinaryOps.ADD of int32 gives int32, the row says float32"});
+  refuses(UOps::ALU, {.dtype = i32, .vin = {zero, loaded}, .arg = BinaryOps::CMPLT},
+          {"gives bool"});
+  refuses(UOps::SPECIAL, {.dtype = i32}, {"arg is missing", "upper limit (exclusive)"});
+  refuses(UOps::SPECIAL, {.dtype = i32, .arg = {0, "gidx0", 0}}, {"upper limit is 0"});
+  refuses(UOps::PHI, {.dtype = i32, .vin = {zero, zero}}, {"DEFINE_ACC of dtype int32"});
+  refuses(UOps::IF, {.vin = {zero}}, {"a value of dtype bool"});
+  refuses(UOps::BITCAST, {.dtype = DType::Int64, .vin = {real}}, {"differ in size"});
+  UOpGraph other;
+  const auto foreign = other.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  refuses(UOps::LOAD, {.dtype = i32, .vin = {in, foreign}}, {"vin 1 is no row of this graph"});
+  refuses(UOps::LOAD, {.dtype = i32, .vin = {in, nullptr}}, {"vin 1 is no row of this graph"});
+  expect_error([&] { (void)uops_to_cstyle("Pascal", "tester", g); }, {"'pascal'", "c, opencl, cuda, hip, metal"});
+}
+
+TEST(builder, spec_H7_loops_and_conditions_nest) {
+  UOpGraph g;
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto ten = g.add(UOps::CONST, {.dtype = i32, .arg = 10});
+  const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+  const auto loop = g.add(UOps::LOOP, {.dtype = i32, .vin = {zero, ten}});
+  expect_error([&] { (void)kernel(g); }, {"ENDLOOP", "row 3 (LOOP) is never closed"});
+  const auto twice = g.add(UOps::ALU, {.dtype = i32, .vin = {loop, loop}, .arg = BinaryOps::ADD});
+  g.add(UOps::ENDLOOP, {.vin = {loop}});
+  g.add(UOps::STORE, {.vin = {out, zero, twice}});
+  expect_error([&] { (void)kernel(g); },
+               {"row 6 (STORE)", "row 4 (ALU) is computed in a loop", "DEFINE_ACC and a PHI"});
+}
+
+TEST(builder, sizes_follow_from_the_places_or_are_said) {
+  const auto graph = [](int64_t size, int64_t first) {
+    UOpGraph g;
+    const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true, size}});
+    const auto in = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {1, "data1", false}});
+    const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = first});
+    const auto three = g.add(UOps::CONST, {.dtype = i32, .arg = 3});
+    const auto loop = g.add(UOps::LOOP, {.dtype = i32, .vin = {zero, three}});
+    const auto place = g.add(UOps::LOAD, {.dtype = i32, .vin = {in, loop}});
+    g.add(UOps::STORE, {.vin = {out, place, loop}});
+    g.add(UOps::ENDLOOP, {.vin = {loop}});
+    return g;
+  };
+  // Where a place does not exist nothing is stored.
+  EXPECT_EQ(run(graph(2, 0), {{7, 7}, {1, -1, 2}})[0], (std::vector<int32_t>{7, 0}));
+  expect_error([&] { (void)kernel(graph(0, 0)); }, {"row 6 (STORE)", "say the size of data0"});
+  expect_error([&] { (void)kernel(graph(2, -1)); }, {"row 5 (LOAD)", "accesses data1 at -1"});
+}
+
+// The guide's Movement shares data, that of the IR changes which element is read.
+TEST(builder, spec_H6_every_op_is_of_one_class) {
+  std::map<Class, int> count;
+  for (int i = 0; i < uops_count; ++i) {
+    const Contract& contract = contract_of(static_cast<UOps>(i));
+    EXPECT_EQ(static_cast<int>(contract.uop), i);
+    EXPECT_FALSE(contract.meaning.empty());
+    ++count[contract.group];
+  }
+  EXPECT_EQ(count.size(), 3u);
+  EXPECT_EQ(contract_of(UOps::ALU).group, Class::Alu);
+  EXPECT_EQ(contract_of(UOps::LOAD).group, Class::Movement);
+  EXPECT_EQ(contract_of(UOps::LOOP).group, Class::Directive);
+}
+
+// --- random lists
+
+int32_t wrap(int64_t v) { return static_cast<int32_t>(static_cast<uint32_t>(v)); }
+
+// Runs rows in their order, one after the other: what a list means.
+class RowByRow {
+ public:
+  RowByRow(const UOpGraph& graph, std::vector<std::vector<int32_t>>& data)
+      : g_(graph), data_(data) {}
+  void run() { block(0, g_.rows().size()); }
+
+ private:
+  static RowRef accumulator(RowRef r) {
+    while (r->uop == UOps::PHI) r = r->vin[0];
+    return r;
+  }
+  int64_t of(RowRef r) {
+    const bool back = r->uop == UOps::DEFINE_ACC || r->uop == UOps::PHI;
+    return value_.at(back ? accumulator(r) : r);
+  }
+  size_t end_of(size_t begin) {
+    for (size_t i = begin + 1;; ++i) {
+      const RowRef r = g_.rows()[i];
+      if ((r->uop == UOps::ENDLOOP || r->uop == UOps::ENDIF) && r->vin[0] == g_.rows()[begin])
+        return i;
+    }
+  }
+  int32_t* element(RowRef r) {
+    auto& d = data_[static_cast<size_t>(std::get<Global>(r->vin[0]->arg.value).index)];
+    const int64_t at = of(r->vin[1]);
+    return at >= 0 && at < static_cast<int64_t>(d.size()) ? &d[static_cast<size_t>(at)] : nullptr;
+  }
+  int64_t computed(RowRef r) {
+    const auto op = std::get<BinaryOps>(std::get<Operation>(r->arg.value));
+    const int64_t a = of(r->vin[0]), b = of(r->vin[1]);
+    switch (op) {
+      case BinaryOps::ADD:
+        return wrap(a + b);
+      case BinaryOps::SUB:
+        return wrap(a - b);
+      case BinaryOps::MUL:
+        return wrap(a * b);
+      case BinaryOps::MAX:
+        return std::max(a, b);
+      case BinaryOps::XOR:
+        return a ^ b;
+      case BinaryOps::AND:
+        return a & b;
+      case BinaryOps::CMPLT:
+        return a < b ? 1 : 0;
+      default:
+        throw std::logic_error("not generated");
+    }
+  }
+  void block(size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const RowRef r = g_.rows()[i];
+      switch (r->uop) {
+        case UOps::CONST:
+        case UOps::DEFINE_ACC:
+          value_[r] = std::get<int64_t>(r->arg.value);
+          break;
+        case UOps::LOOP: {
+          const size_t stop = end_of(i);
+          for (int64_t k = of(r->vin[0]); k < of(r->vin[1]); ++k) {
+            value_[r] = k;
+            block(i + 1, stop);
+          }
+          i = stop;
+          break;
+        }
+        case UOps::IF: {
+          const size_t stop = end_of(i);
+          if (of(r->vin[0]) != 0) block(i + 1, stop);
+          i = stop;
+          break;
+        }
+        case UOps::LOAD: {
+          const int32_t* e = element(r);
+          value_[r] = e != nullptr ? *e : 0;
+          break;
+        }
+        case UOps::STORE:
+          if (int32_t* e = element(r)) *e = static_cast<int32_t>(of(r->vin[2]));
+          break;
+        case UOps::ALU:
+          value_[r] = computed(r);
+          break;
+        case UOps::PHI:
+          value_[accumulator(r)] = of(r->vin[1]);
+          break;
+        default:
+          break;
+      }
+    }
+  }
+  const UOpGraph& g_;
+  std::vector<std::vector<int32_t>>& data_;
+  std::map<RowRef, int64_t> value_;
+};
+
+// A list of some dozens of rows over memory that is read and written, in nested loops and
+// conditions. The same seed gives the same one with and without folding and common rows.
+class RandomRows {
+ public:
+  RandomRows(uint64_t seed, bool plain) : random_(seed), plain_(plain) {
+    for (int i = 0; i < 3; ++i)
+      globals_.push_back(
+          add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {i, fmt::format("data{}", i), i < 2, 4}}));
+    for (const int v : {0, 1, 2, 3}) values_.push_back(add(UOps::CONST, {.dtype = i32, .arg = v}));
+    block(0, 5);
+  }
+  UOpGraph graph;
+
+ private:
+  RowRef add(UOps uop, Fields f) {
+    f.simplify = f.cachable = !plain_;
+    return graph.add(uop, f);
+  }
+  size_t below(size_t n) { return random_() % n; }
+  RowRef any() { return values_[below(values_.size())]; }
+  void block(int depth, size_t statements) {
+    const size_t seen = values_.size(), accumulators = accumulators_.size();
+    for (size_t k = 0; k < statements; ++k) statement(depth);
+    values_.resize(seen);
+    accumulators_.resize(accumulators);
+  }
+  void statement(int depth) {
+    static const std::array operations{BinaryOps::ADD, BinaryOps::SUB, BinaryOps::MUL,
+                                       BinaryOps::MAX, BinaryOps::XOR, BinaryOps::AND};
+    switch (below(depth < 3 ? 9 : 7)) {
+      case 0:
+      case 1: {
+        const RowRef from = globals_[below(3)], at = any();
+        values_.push_back(add(UOps::LOAD, {.dtype = i32, .vin = {from, at}}));
+        return;
+      }
+      case 2:
+      case 3: {
+        const RowRef to = globals_[below(2)], at = any(), what = any();
+        add(UOps::STORE, {.vin = {to, at, what}});
+        return;
+      }
+      case 4: {
+        const RowRef a = any(), b = any();
+        values_.push_back(
+            add(UOps::ALU, {.dtype = i32, .vin = {a, b}, .arg = operations[below(6)]}));
+        return;
+      }
+      case 5:
+        accumulators_.push_back(add(UOps::DEFINE_ACC, {.dtype = i32, .arg = below(5)}));
+        values_.push_back(accumulators_.back());
+        return;
+      case 6:
+        if (!accumulators_.empty()) {
+          const RowRef acc = accumulators_[below(accumulators_.size())], what = any();
+          add(UOps::PHI, {.dtype = i32, .vin = {acc, what}});
+        }
+        return;
+      case 7: {
+        const RowRef begin = add(UOps::CONST, {.dtype = i32, .arg = below(2)});
+        const RowRef end = add(UOps::CONST, {.dtype = i32, .arg = below(5)});
+        const RowRef loop = add(UOps::LOOP, {.dtype = i32, .vin = {begin, end}});
+        values_.push_back(loop);
+        block(depth + 1, 1 + below(6));
+        values_.pop_back();
+        add(UOps::ENDLOOP, {.vin = {loop}});
+        return;
+      }
+      default: {
+        const RowRef a = any(), b = any();
+        const RowRef test =
+            add(UOps::ALU, {.dtype = DType::Bool, .vin = {a, b}, .arg = BinaryOps::CMPLT});
+        const RowRef condition = add(UOps::IF, {.vin = {test}});
+        block(depth + 1, 1 + below(4));
+        add(UOps::ENDIF, {.vin = {condition}});
+        return;
+      }
+    }
+  }
+  std::mt19937_64 random_;
+  bool plain_;
+  std::vector<RowRef> globals_, values_, accumulators_;
+};
+
+TEST(builder, random_lists_compute_what_their_rows_say_in_order) {
+  const uint64_t seed = test::test_seed();
+  for (uint64_t k = 0; k < 300; ++k) {
+    SCOPED_TRACE(fmt::format("KOINE_TEST_SEED={}", seed + k));
+    const std::vector<std::vector<int32_t>> start{{1, 2, 3, 4}, {5, 0, -7, 2}, {3, 1, 0, 2}};
+    const RandomRows rows(seed + k, false), plain(seed + k, true);
+    std::vector<std::vector<int32_t>> expected = start, same = start;
+    RowByRow(rows.graph, expected).run();
+    RowByRow(plain.graph, same).run();
+    ASSERT_EQ(expected, same) << rows.graph.text() << plain.graph.text();
+    for (const UOpGraph* g : {&rows.graph, &plain.graph}) {
+      std::vector<std::vector<int32_t>> data = start;
+      std::vector<std::byte*> addresses;
+      std::vector<int64_t> bytes;
+      for (auto& d : data) {
+        addresses.push_back(reinterpret_cast<std::byte*>(d.data()));
+        bytes.push_back(static_cast<int64_t>(d.size() * sizeof(int32_t)));
+      }
+      interpret_linear(lower(*g, "k", generic_target(true)).linear, {addresses, bytes, {}});
+      ASSERT_EQ(data, expected) << g->text() << to_text(kernel(*g));
+      if (k % 20 != 0) continue;
+      ASSERT_EQ(run(*g, start), expected) << g->text();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace koine

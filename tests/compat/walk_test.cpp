@@ -1,0 +1,167 @@
+// The walk of a dot product from its Tensors to its program, as the third document goes.
+#include "check.hpp"
+#include "koine/compat/uops.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+
+namespace koine {
+namespace {
+
+Options plain_loops() {
+  Options o = options();
+  o.noopt = true;
+  return o;
+}
+
+Tensor dot() { return (Tensor::from<int32_t>({3, 4}) * Tensor::from<int32_t>({5, 6})).sum(); }
+
+TEST(walk, spec_W1_the_tree_of_a_kernel) {
+  const std::vector<Kernel> items = schedule({dot().uop()});
+  ASSERT_EQ(items.size(), 1u);
+  const std::string tree =
+      "  0 ━┳ Store int32 data0[0] of (1,)\n"
+      "  1  ┗━┳ Reduce Add R0:2\n"
+      "  2    ┗━┳ Mul\n"
+      "  3      ┣━━ Load int32 data1[R0] of (2,)\n"
+      "  4      ┗━━ Load int32 data2[R0] of (2,)\n";
+  EXPECT_EQ(tree_text(items[0].ast), tree);
+  // KOINE_DEBUG=3 prints it.
+  Options o = options();
+  o.debug = 3;
+  const OptionScope scope(o);
+  clear_compile_cache();
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(dot().item(), 39);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find(tree), std::string::npos);
+}
+
+TEST(walk, spec_W2_the_linear_program_has_the_14_rows_of_the_document) {
+  const OptionScope scope(plain_loops());
+  const UOp linear = program_of(schedule({dot().uop()})[0])->kernel().linear;
+  EXPECT_EQ(
+      compat::print_linear(linear, compat::Style::Legacy),
+      "step  Op_name               type                      input                           arg\n"
+      "   0 UOps.DEFINE_GLOBAL  : ptr.dtypes.int            []                               (0, "
+      "'data0', True)\n"
+      "   1 UOps.DEFINE_GLOBAL  : ptr.dtypes.int            []                               (1, "
+      "'data1', False)\n"
+      "   2 UOps.DEFINE_GLOBAL  : ptr.dtypes.int            []                               (2, "
+      "'data2', False)\n"
+      "   3 UOps.DEFINE_ACC     : dtypes.int                []                               0\n"
+      "   4 UOps.CONST          : dtypes.int                []                               0\n"
+      "   5 UOps.CONST          : dtypes.int                []                               2\n"
+      "   6 UOps.LOOP           : dtypes.int                [4, 5]                           None\n"
+      "   7 UOps.LOAD           : dtypes.int                [1, 6]                           None\n"
+      "   8 UOps.LOAD           : dtypes.int                [2, 6]                           None\n"
+      "   9 UOps.ALU            : dtypes.int                [7, 8]                           "
+      "BinaryOps.MUL\n"
+      "  10 UOps.ALU            : dtypes.int                [9, 3]                           "
+      "BinaryOps.ADD\n"
+      "  11 UOps.PHI            : dtypes.int                [3, 10, 6]                       None\n"
+      "  12 UOps.ENDLOOP        :                           [6]                              None\n"
+      "  13 UOps.STORE          :                           [0, 4, 11]                       "
+      "None\n");
+  // What a list says is what it was made from: the rows compute the same again.
+  int32_t out = 0;
+  std::vector<int32_t> a{3, 4}, b{5, 6};
+  std::vector<std::byte*> addresses;
+  for (int32_t* p : {&out, a.data(), b.data()})
+    addresses.push_back(reinterpret_cast<std::byte*>(p));
+  std::vector<int64_t> bytes{4, 8, 8};
+  compat::compile(compat::listing(linear), "again")->run({addresses, bytes, {}});
+  EXPECT_EQ(out, 39);
+  // Vectors have no old names.
+  Options fast = options();
+  fast.noopt = false;
+  const OptionScope again(fast);
+  const Tensor wide = Tensor::zeros({4096}).contiguous().realize() + 1;
+  test::expect_error(
+      [&] {
+        (void)compat::print_linear(program_of(schedule({wide.uop()})[0])->kernel().linear,
+                                   compat::Style::Legacy);
+      },
+      {"no name among the old UOps", "KOINE_NOOPT=1"});
+}
+
+TEST(walk, spec_W3_a_schedule_is_looked_at_before_anything_runs) {
+  const Tensor a = Tensor::from<int32_t>({3, 4}).realize(),
+               b = Tensor::from<int32_t>({5, 6}).realize();
+  const Tensor value = (a * b).sum();
+  reset_counters();
+  const std::vector<Kernel> items = schedule({value.uop()});
+  ASSERT_EQ(items.size(), 1u);
+  EXPECT_EQ(items[0].reason, "output");
+  EXPECT_EQ(items[0].buffers.size(), 3u);
+  EXPECT_TRUE(items[0].ast.is(Op::Sink));
+  EXPECT_EQ(counters().kernels, 0);
+  EXPECT_EQ(counters().compiled, 0);
+  EXPECT_FALSE(realized_buffer(value.uop()));
+  EXPECT_EQ(value.item(), 39);
+}
+
+TEST(walk, spec_W4_plain_loops_compute_the_same) {
+  const Tensor x = test::small({37, 19});
+  const auto fast = (x * x).sum({1}).tolist<float>();
+  const OptionScope scope(plain_loops());
+  clear_compile_cache();
+  const Tensor value = (x * x).sum({1});
+  const auto program = program_of(schedule({value.uop()})[0]);
+  EXPECT_TRUE(program->kernel().opts.empty());
+  const auto plain = value.tolist<float>();
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(plain[i], fast[i], 1e-3);
+}
+
+TEST(walk, spec_W6_the_output_comes_first_and_equal_inputs_are_one) {
+  const Tensor x = Tensor::from<int32_t>({3, 4}).realize();
+  const Kernel item = schedule({(x * x).uop()})[0];
+  ASSERT_EQ(item.buffers.size(), 2u);
+  EXPECT_TRUE(item.stores(0));
+  EXPECT_FALSE(item.stores(1));
+}
+
+TEST(walk, spec_W8_a_program_says_what_it_is) {
+  const int64_t m = 32, n = 48, k = 64;
+  const Tensor c = test::small({m, k}, 1).matmul(test::small({k, n}, 2));
+  const std::vector<Kernel> items = schedule({c.uop()});
+  ASSERT_EQ(items.size(), 1u);
+  const auto program = program_of(items[0]);
+  EXPECT_EQ(program->name(), program->kernel().name);
+  EXPECT_EQ(program->name().substr(0, 2), "r_");
+  EXPECT_NE(program->source().find("void " + program->name() + "("), std::string::npos);
+  EXPECT_EQ(program->device(), "CPU");
+  EXPECT_GE(program->threads(), 1);
+  EXPECT_TRUE(program->variables().empty());
+  EXPECT_EQ(program->operations(), 2.0 * m * n * k);
+  EXPECT_EQ(program->bytes(), 4.0 * (m * k + k * n + m * n));
+}
+
+TEST(walk, spec_W8_a_program_names_its_variables) {
+  const Tensor x = test::small({20}).realize();
+  const Variable n("n", 1, 20);
+  const Tensor part = x[Slice{{}, n.bind(5)}] + 1;
+  const auto items = schedule({part.uop()});
+  ASSERT_FALSE(items.empty());
+  EXPECT_EQ(program_of(items[0])->variables(), std::vector<std::string>{"n"});
+}
+
+TEST(walk, spec_W11_a_kernel_with_two_outputs_stores_both) {
+  const Tensor x = test::small({64}).realize();
+  const std::vector<Kernel> items = schedule({(x + 1).uop(), (x * 2).uop()});
+  ASSERT_EQ(items.size(), 1u);
+  ASSERT_EQ(items[0].buffers.size(), 3u);
+  int stored = 0;
+  for (size_t slot = 0; slot < 3; ++slot) stored += items[0].stores(slot) ? 1 : 0;
+  EXPECT_EQ(stored, 2);
+  const OptionScope scope(plain_loops());
+  const std::string rows =
+      compat::print_linear(program_of(items[0])->kernel().linear, compat::Style::Legacy);
+  for (size_t slot = 0; slot < 3; ++slot) {
+    const std::string row =
+        fmt::format("({0}, 'data{0}', {1})", slot, items[0].stores(slot) ? "True" : "False");
+    EXPECT_NE(rows.find(row), std::string::npos) << row << " in\n" << rows;
+  }
+}
+
+}  // namespace
+}  // namespace koine
