@@ -187,6 +187,21 @@ TEST(loops, spec_amend_43_a_step_is_compiled_once_however_often_it_runs) {
   EXPECT_LE(walked[1], walked[0] * 3 / 2);
 }
 
+TEST(loops, carries_alternate_between_their_results_and_as_much_memory_beside) {
+  const Tensor xs = Tensor::full({6}, 2.f).realize();
+  const Pair first(Tensor::zeros({3}).realize(), Tensor::ones({40}).realize());
+  const auto step = [](const Pair& c, const Tensor& x) {
+    return std::pair(Pair(c.first + x, c.second * x), std::tuple<>());
+  };
+  const auto [a, b] = scan(step, first, xs).first;
+  reset_counters();
+  Tensor::realize({a, b});
+  // 12 and 160 bytes, each from a multiple of 64 on.
+  EXPECT_EQ(counters().temporary_bytes, 64 + 192);
+  EXPECT_EQ(a.tolist<float>(), std::vector<float>(3, 12));
+  EXPECT_EQ(b.tolist<float>(), std::vector<float>(40, 64));
+}
+
 TEST(loops, while_loop_runs_as_long_as_its_condition_holds) {
   const auto collatz = [](int first) {
     const auto [n, steps] = while_loop(
@@ -756,6 +771,85 @@ TEST(loops, misuse_is_refused_in_words) {
   expect_error([&] { switch_case(Tensor(0), std::vector<F>{}, h); }, {"switch_case", "no branch"});
   expect_error([&] { switch_case(Tensor(0.5f), std::vector<F>{one}, h); },
                {"switch_case", "integer"});
+}
+
+// What a graph says of its loops is looked at where it is made, whoever wrote it.
+TEST(loops, graphs_of_loops_that_do_not_fit_are_refused) {
+  using Nodes = std::vector<UOp>;
+  const UOp four = leaf({4}), rows = leaf({3, 2}), number = leaf({}, DType::Int32);
+  const auto at = [](int64_t slot, const Shape& shape, DType dtype = DType::Float32) {
+    return param(slot, shape_of(shape), dtype);
+  };
+  const auto refused = [](Op op, const std::vector<Nodes>& functions, const Nodes& more,
+                          const std::string& form, const Nodes& arguments,
+                          const std::vector<std::string>& parts) {
+    SCOPED_TRACE(parts.back());
+    expect_error(
+        [&] {
+          Nodes src;
+          for (const Nodes& f : functions) src.push_back(tuple(f));
+          src.insert(src.end(), more.begin(), more.end());
+          Nodes call{UOp::make(op, src, form)};
+          call.insert(call.end(), arguments.begin(), arguments.end());
+          (void)get_tuple(UOp::make(Op::Call, call), 0);
+        },
+        parts);
+  };
+  const UOp carry = at(0, {4}), three = index_const(3);
+  const Nodes count{three};
+  const auto scan_of = [&](const Nodes& step, const std::string& form, const Nodes& arguments,
+                           const std::vector<std::string>& parts) {
+    refused(Op::Scan, {step}, count, form, arguments, parts);
+  };
+  scan_of({at(1, {4})}, "carry", {four}, {"scan: a function reads slot 1, of 1 arguments"});
+  scan_of({carry, at(-1, {4})}, "carry", {four}, {"scan: a function reads slot -1"});
+  scan_of({at(0, {5})}, "carry", {four},
+          {"the step takes float32 of shape (5,) for argument 0", "as it is", "of shape (4,)"});
+  scan_of({at(0, {4}, DType::Int32)}, "carry", {four}, {"the step takes int32 of shape (4,)"});
+  scan_of({at(0, {3, 2})}, "row", {rows},
+          {"the step takes float32 of shape (3, 2)", "of which it gets a row"});
+  scan_of({}, "carry", {four}, {"scan: the step gives 0 values, for 1 carries"});
+  scan_of({at(1, {2})}, "carry row", {four, rows}, {"carry 0", "(4,)", "(2,)", "cast()"});
+  scan_of({cast(carry, DType::Int32)}, "carry", {four}, {"carry 0", "int32 of shape (4,)"});
+  scan_of({at(0, {})}, "row", {four}, {"argument 0 of shape (4,) has no row for each of 3"});
+  scan_of({number}, "row", {number}, {"argument 0 of shape () has no row for each of 3"});
+  scan_of({carry}, "carry", {four, rows}, {"it says what 1 arguments are, and is called with 2"});
+  scan_of({carry}, "carry const", {four, rows}, {"its arg names carry, row or constant"});
+  scan_of({carry}, "carry reversed", {four}, {"its arg names carry, row or constant"});
+  refused(Op::Scan, {{carry}}, {constant_int(DType::Int32, 3)}, "carry", {four},
+          {"how often is an index scalar, got int32"});
+
+  const UOp holds = lt(at(1, {}), constant(DType::Float32, 3));
+  const auto while_of = [&](const Nodes& condition, const Nodes& step, const std::string& form,
+                            const std::string& part) {
+    refused(Op::While, {condition, step}, {}, form, {four, leaf({})}, {"while_loop", part});
+  };
+  while_of({holds}, {carry}, "carry row", "no rows");
+  while_of({holds}, {carry, carry}, "carry constant", "gives 2 values, for 1 carries");
+  while_of({holds, holds}, {carry}, "carry constant", "one bool of shape ()");
+  while_of({}, {carry}, "carry constant", "one bool of shape (), got nothing");
+  while_of({at(1, {})}, {carry}, "carry constant", "got float32 of shape ()");
+  while_of({lt(carry, carry)}, {carry}, "carry constant", "got bool of shape (4,)");
+  while_of({holds}, {at(1, {})}, "carry constant", "carry 0");
+  refused(Op::While, {{holds}, {carry}}, {}, "reversed carry constant", {four, leaf({})},
+          {"its arg names carry, row or constant"});
+
+  const auto switch_of = [&](const std::vector<Nodes>& branches, const std::string& form,
+                             const Nodes& arguments, const std::vector<std::string>& parts) {
+    refused(Op::Switch, branches, {}, form, arguments, parts);
+  };
+  const UOp kept = at(1, {4});
+  switch_of({{kept}}, "constant carry", {number, four}, {"a number and constants"});
+  switch_of({{number}}, "", {}, {"a number and constants"});
+  switch_of({{kept}}, "constant constant", {leaf({}), four}, {"an int32 of shape ()", "float32"});
+  switch_of({{kept}}, "constant constant", {leaf({1}, DType::Int32), four},
+            {"an int32 of shape ()", "int32 of shape (1,)"});
+  switch_of({{kept, kept}, {kept}}, "constant constant", {number, four},
+            {"branch 0 gives 2 values, and branch 1 gives 1"});
+  switch_of({{kept, kept}, {kept, cast(kept, DType::Int32)}}, "constant constant", {number, four},
+            {"value 1 is float32 of shape (4,) in branch 0 and int32 of shape (4,) in branch 1"});
+  switch_of({{kept}, {kept}, {leaf({2})}}, "constant constant", {number, four},
+            {"value 0", "(4,) in branch 0", "(2,) in branch 2"});
 }
 
 }  // namespace koine::test
