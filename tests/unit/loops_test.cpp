@@ -225,6 +225,29 @@ TEST(loops, while_loop_runs_as_long_as_its_condition_holds) {
                                     [](const Tensor& x) { return x * 2 + 1; }, Tensor::arange(3)));
 }
 
+TEST(loops, while_loops_with_one_condition_run_once_and_others_each_for_itself) {
+  const Tensor x = Tensor::from<float>({2, 3}).realize(), v = Tensor::ones({2}).realize();
+  const auto below = [](float most) {
+    return [=](const Tensor& first) {
+      return while_loop([=](const Tensor& y) { return y.sum() < most; },
+                        [](const Tensor& y) { return y * y + 1; }, first);
+    };
+  };
+  const Tensor a = below(10)(x), b = below(1000)(x);
+  Tensor::realize({a, b});
+  EXPECT_EQ(a.tolist<float>(), (std::vector<float>{5, 10}));
+  EXPECT_EQ(b.tolist<float>(), (std::vector<float>{677, 10202}));
+
+  const auto kernels_of_both = [&](float most, bool apart) {
+    const auto [value, slope] = jvp(below(most), x, v);
+    const Tensor alone = below(most)(x);
+    reset_counters();
+    Tensor::realize({apart ? alone : value, slope});
+    return counters().kernels;
+  };
+  EXPECT_EQ(kernels_of_both(100, true), kernels_of_both(101, false));
+}
+
 TEST(loops, fori_loop_counts) {
   const auto f = [](const Tensor& i, const Tensor& x) { return x * 3 + i; };
   EXPECT_EQ(fori_loop(-2, 3, f, Tensor(1)).item<int>(),
@@ -377,6 +400,23 @@ TEST(loops, spec_amend_43_branches_and_while_have_derivatives) {
   expect_equal(slope, Tensor::full({1}, 2 * 26 * 2 * 5 * 2 * 2.0, DType::Float64));
   expect_error([&] { grad([&](const Tensor& y) { return doubled(y).sum(); })(two); },
                {"gradient", "while_loop has no gradient", "scan() or fori_loop()", "jvp()"});
+}
+
+TEST(loops, every_result_of_a_branch_has_its_part_in_the_gradient) {
+  const Tensor x = random64({3}, 1), v = random64({3}, 2);
+  using Three = std::tuple<Tensor, Tensor, Tensor>;
+  for (const bool holds : {false, true}) {
+    const Tensor which = Tensor(holds) != Tensor::zeros({}, DType::Bool);
+    const auto f = [&](const Tensor& at) {
+      const auto [a, number, b] = cond(
+          which, [](const Tensor& y) { return Three(y.sin().sum(), (y > 0).sum(), y * y); },
+          [](const Tensor& y) { return Three(y.sum(), Tensor(7), y.exp()); }, at);
+      return a + 3 * (b * v).sum() + number.cast(DType::Float64);
+    };
+    const Tensor expected = holds ? x.cos() + 6 * x * v : 1 + 3 * x.exp() * v;
+    expect_near(grad(f)(x), expected);
+    expect_near(jvp(f, x, v).second, (expected * v).sum());
+  }
 }
 
 // --- many examples
@@ -561,6 +601,24 @@ TEST(loops, steps_write_into_tensors_of_their_own) {
   EXPECT_EQ(all.tolist<float>(), (std::vector<float>{6 + 1, 22 + 9, 38 + 17}));
 }
 
+TEST(loops, a_state_that_is_overwritten_is_carried_beside_the_last) {
+  for (const bool last_first : {true, false}) {
+    const auto [a, b] =
+        scan(
+            [&](const Pair& c, const Tensor& x) {
+              Tensor next = (last_first ? c.first : c.second).clone();
+              next.setitem({1}, x);
+              const Tensor early(next.uop());
+              next.setitem({2}, x + 10);
+              return std::pair(last_first ? Pair(next, early) : Pair(early, next), std::tuple<>());
+            },
+            Pair(Tensor::zeros({4}), Tensor::zeros({4})), Tensor::from<float>({1, 2, 3}))
+            .first;
+    EXPECT_EQ((last_first ? a : b).tolist<float>(), (std::vector<float>{0, 3, 13, 0}));
+    EXPECT_EQ((last_first ? b : a).tolist<float>(), (std::vector<float>{0, 3, 12, 0}));
+  }
+}
+
 TEST(loops, values_of_loops_are_values_like_others) {
   Tensor x = Tensor::from<float>({1, 2, 3});
   const auto sum = [](const Tensor& c, const Tensor& r) { return std::pair(c + r, c); };
@@ -696,6 +754,21 @@ TEST(loops, positions_out_of_range_in_a_step_are_errors) {
   target.assign(Tensor::full({2}, 1.f) * scan(f, Tensor(0.f), at).first);
   expect_error([&] { target.tolist<float>(); }, {"inside of scan"});
   EXPECT_EQ(target.tolist<float>(), (std::vector<float>{0, 0}));
+}
+
+TEST(loops, all_positions_of_a_step_are_looked_at) {
+  const Tensor table = Tensor::from<float>({10, 20, 30});
+  const auto f = [&](const Tensor& c, const Tensor& i) { return std::pair(c + table[i].sum(), c); };
+  const auto of = [&](const std::vector<int>& at) {
+    return scan(f, Tensor(0.f), Tensor::from(at, {3, 2})).first;
+  };
+  EXPECT_EQ(of({0, 1, 2, -1, -3, 0}).item(), 110);
+  for (const auto& [position, step] : {std::pair(0, 0), {1, 0}, {2, 1}, {3, 1}, {5, 2}}) {
+    std::vector<int> at{0, 1, 2, -1, -3, 0};
+    at[static_cast<size_t>(position)] = position % 2 == 0 ? 3 : -4;
+    expect_error([&] { of(at).item(); },
+                 {"inside of scan", "out of range", fmt::format("step {}", step)});
+  }
 }
 
 TEST(loops, misuse_is_refused_in_words) {
