@@ -289,6 +289,22 @@ TEST(loops, one_branch_runs) {
   }
 }
 
+TEST(loops, branches_of_one_number_that_agree_in_some_are_all_kept) {
+  const Tensor x = Tensor::from<float>({2, 3}).realize();
+  const auto plus = [](const Tensor& y) { return y + 1; };
+  const auto twice = [](const Tensor& y) { return y * 2; };
+  const auto thrice = [](const Tensor& y) { return y * 3; };
+  for (const bool holds : {false, true}) {
+    const Tensor which = Tensor(holds) != Tensor::zeros({}, DType::Bool);
+    const Tensor a = cond(which, plus, twice, x), b = cond(which, plus, thrice, x),
+                 c = cond(which, thrice, twice, x);
+    Tensor::realize({a, b, c});
+    EXPECT_EQ(a.tolist<float>(), (holds ? plus(x) : twice(x)).tolist<float>());
+    EXPECT_EQ(b.tolist<float>(), (holds ? plus(x) : thrice(x)).tolist<float>());
+    EXPECT_EQ(c.tolist<float>(), (holds ? thrice(x) : twice(x)).tolist<float>());
+  }
+}
+
 // --- derivatives
 // -----------------------------------------------------------------------------------
 
