@@ -131,6 +131,21 @@ TEST(device_parts, a_blob_is_loaded_for_the_target_it_was_made_for) {
   EXPECT_NE(blob_target(plain), blob_target(more)) << "machines of one name differ in features";
 }
 
+TEST(device_parts, a_blob_says_how_its_kernel_was_made) {
+  DeviceRuntime& cpu = device_runtime("CPU");
+  Blob blob = cpu.compiler().compile(some_kernel(cpu));
+  for (const bool strict : {false, true})
+    for (const bool noopt : {false, true}) {
+      blob.kernel.how.strict = strict;
+      blob.kernel.how.noopt = noopt;
+      blob.kernel.how.cpu = "x86-64-v3";
+      const CompileOptions read = blob_from(to_bytes(blob)).kernel.how;
+      EXPECT_EQ(read.strict, strict);
+      EXPECT_EQ(read.noopt, noopt);
+      EXPECT_EQ(read.cpu, "x86-64-v3");
+    }
+}
+
 // --- queues --------------------------------------------------------------------------------------
 
 namespace {

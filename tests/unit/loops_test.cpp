@@ -187,6 +187,21 @@ TEST(loops, spec_amend_43_a_step_is_compiled_once_however_often_it_runs) {
   EXPECT_LE(walked[1], walked[0] * 3 / 2);
 }
 
+TEST(loops, carries_alternate_between_their_results_and_as_much_memory_beside) {
+  const Tensor xs = Tensor::full({6}, 2.f).realize();
+  const Pair first(Tensor::zeros({3}).realize(), Tensor::ones({40}).realize());
+  const auto step = [](const Pair& c, const Tensor& x) {
+    return std::pair(Pair(c.first + x, c.second * x), std::tuple<>());
+  };
+  const auto [a, b] = scan(step, first, xs).first;
+  reset_counters();
+  Tensor::realize({a, b});
+  // 12 and 160 bytes, each from a multiple of 64 on.
+  EXPECT_EQ(counters().temporary_bytes, 64 + 192);
+  EXPECT_EQ(a.tolist<float>(), std::vector<float>(3, 12));
+  EXPECT_EQ(b.tolist<float>(), std::vector<float>(40, 64));
+}
+
 TEST(loops, while_loop_runs_as_long_as_its_condition_holds) {
   const auto collatz = [](int first) {
     const auto [n, steps] = while_loop(
@@ -208,6 +223,29 @@ TEST(loops, while_loop_runs_as_long_as_its_condition_holds) {
   expect_near(root, Tensor(std::sqrt(2.f)), 1e-6);
   expect_same_everywhere(while_loop([](const Tensor& x) { return x.sum() < 100; },
                                     [](const Tensor& x) { return x * 2 + 1; }, Tensor::arange(3)));
+}
+
+TEST(loops, while_loops_with_one_condition_run_once_and_others_each_for_itself) {
+  const Tensor x = Tensor::from<float>({2, 3}).realize(), v = Tensor::ones({2}).realize();
+  const auto below = [](float most) {
+    return [=](const Tensor& first) {
+      return while_loop([=](const Tensor& y) { return y.sum() < most; },
+                        [](const Tensor& y) { return y * y + 1; }, first);
+    };
+  };
+  const Tensor a = below(10)(x), b = below(1000)(x);
+  Tensor::realize({a, b});
+  EXPECT_EQ(a.tolist<float>(), (std::vector<float>{5, 10}));
+  EXPECT_EQ(b.tolist<float>(), (std::vector<float>{677, 10202}));
+
+  const auto kernels_of_both = [&](float most, bool apart) {
+    const auto [value, slope] = jvp(below(most), x, v);
+    const Tensor alone = below(most)(x);
+    reset_counters();
+    Tensor::realize({apart ? alone : value, slope});
+    return counters().kernels;
+  };
+  EXPECT_EQ(kernels_of_both(100, true), kernels_of_both(101, false));
 }
 
 TEST(loops, fori_loop_counts) {
@@ -248,6 +286,22 @@ TEST(loops, one_branch_runs) {
         switch_case(Tensor(which) + Tensor::zeros({}, DType::Int32), branches, Tensor(10));
     EXPECT_EQ(out.item<int>(), value) << which;
     expect_same_everywhere(out);
+  }
+}
+
+TEST(loops, branches_of_one_number_that_agree_in_some_are_all_kept) {
+  const Tensor x = Tensor::from<float>({2, 3}).realize();
+  const auto plus = [](const Tensor& y) { return y + 1; };
+  const auto twice = [](const Tensor& y) { return y * 2; };
+  const auto thrice = [](const Tensor& y) { return y * 3; };
+  for (const bool holds : {false, true}) {
+    const Tensor which = Tensor(holds) != Tensor::zeros({}, DType::Bool);
+    const Tensor a = cond(which, plus, twice, x), b = cond(which, plus, thrice, x),
+                 c = cond(which, thrice, twice, x);
+    Tensor::realize({a, b, c});
+    EXPECT_EQ(a.tolist<float>(), (holds ? plus(x) : twice(x)).tolist<float>());
+    EXPECT_EQ(b.tolist<float>(), (holds ? plus(x) : thrice(x)).tolist<float>());
+    EXPECT_EQ(c.tolist<float>(), (holds ? thrice(x) : twice(x)).tolist<float>());
   }
 }
 
@@ -362,6 +416,23 @@ TEST(loops, spec_amend_43_branches_and_while_have_derivatives) {
   expect_equal(slope, Tensor::full({1}, 2 * 26 * 2 * 5 * 2 * 2.0, DType::Float64));
   expect_error([&] { grad([&](const Tensor& y) { return doubled(y).sum(); })(two); },
                {"gradient", "while_loop has no gradient", "scan() or fori_loop()", "jvp()"});
+}
+
+TEST(loops, every_result_of_a_branch_has_its_part_in_the_gradient) {
+  const Tensor x = random64({3}, 1), v = random64({3}, 2);
+  using Three = std::tuple<Tensor, Tensor, Tensor>;
+  for (const bool holds : {false, true}) {
+    const Tensor which = Tensor(holds) != Tensor::zeros({}, DType::Bool);
+    const auto f = [&](const Tensor& at) {
+      const auto [a, number, b] = cond(
+          which, [](const Tensor& y) { return Three(y.sin().sum(), (y > 0).sum(), y * y); },
+          [](const Tensor& y) { return Three(y.sum(), Tensor(7), y.exp()); }, at);
+      return a + 3 * (b * v).sum() + number.cast(DType::Float64);
+    };
+    const Tensor expected = holds ? x.cos() + 6 * x * v : 1 + 3 * x.exp() * v;
+    expect_near(grad(f)(x), expected);
+    expect_near(jvp(f, x, v).second, (expected * v).sum());
+  }
 }
 
 // --- many examples
@@ -546,6 +617,24 @@ TEST(loops, steps_write_into_tensors_of_their_own) {
   EXPECT_EQ(all.tolist<float>(), (std::vector<float>{6 + 1, 22 + 9, 38 + 17}));
 }
 
+TEST(loops, a_state_that_is_overwritten_is_carried_beside_the_last) {
+  for (const bool last_first : {true, false}) {
+    const auto [a, b] =
+        scan(
+            [&](const Pair& c, const Tensor& x) {
+              Tensor next = (last_first ? c.first : c.second).clone();
+              next.setitem({1}, x);
+              const Tensor early(next.uop());
+              next.setitem({2}, x + 10);
+              return std::pair(last_first ? Pair(next, early) : Pair(early, next), std::tuple<>());
+            },
+            Pair(Tensor::zeros({4}), Tensor::zeros({4})), Tensor::from<float>({1, 2, 3}))
+            .first;
+    EXPECT_EQ((last_first ? a : b).tolist<float>(), (std::vector<float>{0, 3, 13, 0}));
+    EXPECT_EQ((last_first ? b : a).tolist<float>(), (std::vector<float>{0, 3, 12, 0}));
+  }
+}
+
 TEST(loops, values_of_loops_are_values_like_others) {
   Tensor x = Tensor::from<float>({1, 2, 3});
   const auto sum = [](const Tensor& c, const Tensor& r) { return std::pair(c + r, c); };
@@ -683,6 +772,21 @@ TEST(loops, positions_out_of_range_in_a_step_are_errors) {
   EXPECT_EQ(target.tolist<float>(), (std::vector<float>{0, 0}));
 }
 
+TEST(loops, all_positions_of_a_step_are_looked_at) {
+  const Tensor table = Tensor::from<float>({10, 20, 30});
+  const auto f = [&](const Tensor& c, const Tensor& i) { return std::pair(c + table[i].sum(), c); };
+  const auto of = [&](const std::vector<int>& at) {
+    return scan(f, Tensor(0.f), Tensor::from(at, {3, 2})).first;
+  };
+  EXPECT_EQ(of({0, 1, 2, -1, -3, 0}).item(), 110);
+  for (const auto& [position, step] : {std::pair(0, 0), {1, 0}, {2, 1}, {3, 1}, {5, 2}}) {
+    std::vector<int> at{0, 1, 2, -1, -3, 0};
+    at[static_cast<size_t>(position)] = position % 2 == 0 ? 3 : -4;
+    expect_error([&] { of(at).item(); },
+                 {"inside of scan", "out of range", fmt::format("step {}", step)});
+  }
+}
+
 TEST(loops, misuse_is_refused_in_words) {
   const Tensor xs = Tensor::zeros({3, 2}), h = Tensor::zeros({4});
   const auto keep = [](const Tensor& c, const Tensor&) { return std::pair(c, c); };
@@ -756,6 +860,85 @@ TEST(loops, misuse_is_refused_in_words) {
   expect_error([&] { switch_case(Tensor(0), std::vector<F>{}, h); }, {"switch_case", "no branch"});
   expect_error([&] { switch_case(Tensor(0.5f), std::vector<F>{one}, h); },
                {"switch_case", "integer"});
+}
+
+// What a graph says of its loops is looked at where it is made, whoever wrote it.
+TEST(loops, graphs_of_loops_that_do_not_fit_are_refused) {
+  using Nodes = std::vector<UOp>;
+  const UOp four = leaf({4}), rows = leaf({3, 2}), number = leaf({}, DType::Int32);
+  const auto at = [](int64_t slot, const Shape& shape, DType dtype = DType::Float32) {
+    return param(slot, shape_of(shape), dtype);
+  };
+  const auto refused = [](Op op, const std::vector<Nodes>& functions, const Nodes& more,
+                          const std::string& form, const Nodes& arguments,
+                          const std::vector<std::string>& parts) {
+    SCOPED_TRACE(parts.back());
+    expect_error(
+        [&] {
+          Nodes src;
+          for (const Nodes& f : functions) src.push_back(tuple(f));
+          src.insert(src.end(), more.begin(), more.end());
+          Nodes call{UOp::make(op, src, form)};
+          call.insert(call.end(), arguments.begin(), arguments.end());
+          (void)get_tuple(UOp::make(Op::Call, call), 0);
+        },
+        parts);
+  };
+  const UOp carry = at(0, {4}), three = index_const(3);
+  const Nodes count{three};
+  const auto scan_of = [&](const Nodes& step, const std::string& form, const Nodes& arguments,
+                           const std::vector<std::string>& parts) {
+    refused(Op::Scan, {step}, count, form, arguments, parts);
+  };
+  scan_of({at(1, {4})}, "carry", {four}, {"scan: a function reads slot 1, of 1 arguments"});
+  scan_of({carry, at(-1, {4})}, "carry", {four}, {"scan: a function reads slot -1"});
+  scan_of({at(0, {5})}, "carry", {four},
+          {"the step takes float32 of shape (5,) for argument 0", "as it is", "of shape (4,)"});
+  scan_of({at(0, {4}, DType::Int32)}, "carry", {four}, {"the step takes int32 of shape (4,)"});
+  scan_of({at(0, {3, 2})}, "row", {rows},
+          {"the step takes float32 of shape (3, 2)", "of which it gets a row"});
+  scan_of({}, "carry", {four}, {"scan: the step gives 0 values, for 1 carries"});
+  scan_of({at(1, {2})}, "carry row", {four, rows}, {"carry 0", "(4,)", "(2,)", "cast()"});
+  scan_of({cast(carry, DType::Int32)}, "carry", {four}, {"carry 0", "int32 of shape (4,)"});
+  scan_of({at(0, {})}, "row", {four}, {"argument 0 of shape (4,) has no row for each of 3"});
+  scan_of({number}, "row", {number}, {"argument 0 of shape () has no row for each of 3"});
+  scan_of({carry}, "carry", {four, rows}, {"it says what 1 arguments are, and is called with 2"});
+  scan_of({carry}, "carry const", {four, rows}, {"its arg names carry, row or constant"});
+  scan_of({carry}, "carry reversed", {four}, {"its arg names carry, row or constant"});
+  refused(Op::Scan, {{carry}}, {constant_int(DType::Int32, 3)}, "carry", {four},
+          {"how often is an index scalar, got int32"});
+
+  const UOp holds = lt(at(1, {}), constant(DType::Float32, 3));
+  const auto while_of = [&](const Nodes& condition, const Nodes& step, const std::string& form,
+                            const std::string& part) {
+    refused(Op::While, {condition, step}, {}, form, {four, leaf({})}, {"while_loop", part});
+  };
+  while_of({holds}, {carry}, "carry row", "no rows");
+  while_of({holds}, {carry, carry}, "carry constant", "gives 2 values, for 1 carries");
+  while_of({holds, holds}, {carry}, "carry constant", "one bool of shape ()");
+  while_of({}, {carry}, "carry constant", "one bool of shape (), got nothing");
+  while_of({at(1, {})}, {carry}, "carry constant", "got float32 of shape ()");
+  while_of({lt(carry, carry)}, {carry}, "carry constant", "got bool of shape (4,)");
+  while_of({holds}, {at(1, {})}, "carry constant", "carry 0");
+  refused(Op::While, {{holds}, {carry}}, {}, "reversed carry constant", {four, leaf({})},
+          {"its arg names carry, row or constant"});
+
+  const auto switch_of = [&](const std::vector<Nodes>& branches, const std::string& form,
+                             const Nodes& arguments, const std::vector<std::string>& parts) {
+    refused(Op::Switch, branches, {}, form, arguments, parts);
+  };
+  const UOp kept = at(1, {4});
+  switch_of({{kept}}, "constant carry", {number, four}, {"a number and constants"});
+  switch_of({{number}}, "", {}, {"a number and constants"});
+  switch_of({{kept}}, "constant constant", {leaf({}), four}, {"an int32 of shape ()", "float32"});
+  switch_of({{kept}}, "constant constant", {leaf({1}, DType::Int32), four},
+            {"an int32 of shape ()", "int32 of shape (1,)"});
+  switch_of({{kept, kept}, {kept}}, "constant constant", {number, four},
+            {"branch 0 gives 2 values, and branch 1 gives 1"});
+  switch_of({{kept, kept}, {kept, cast(kept, DType::Int32)}}, "constant constant", {number, four},
+            {"value 1 is float32 of shape (4,) in branch 0 and int32 of shape (4,) in branch 1"});
+  switch_of({{kept}, {kept}, {leaf({2})}}, "constant constant", {number, four},
+            {"value 0", "(4,) in branch 0", "(2,) in branch 2"});
 }
 
 }  // namespace koine::test
