@@ -406,7 +406,8 @@ TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {
   const auto foreign = other.add(UOps::CONST, {.dtype = i32, .arg = 0});
   refuses(UOps::LOAD, {.dtype = i32, .vin = {in, foreign}}, {"vin 1 is no row of this graph"});
   refuses(UOps::LOAD, {.dtype = i32, .vin = {in, nullptr}}, {"vin 1 is no row of this graph"});
-  expect_error([&] { (void)uops_to_cstyle("Pascal", "tester", g); }, {"'pascal'", "c, opencl, cuda, hip, metal"});
+  expect_error([&] { (void)uops_to_cstyle("Pascal", "tester", g); },
+               {"'pascal'", "c, opencl, cuda, hip, metal"});
 }
 
 TEST(builder, spec_H7_loops_and_conditions_nest) {
