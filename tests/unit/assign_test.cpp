@@ -204,6 +204,19 @@ TEST(assignment, spec_B20_a_lazy_reader_keeps_the_old_state) {
   EXPECT_EQ(memory_of(x.uop()), memory);
 }
 
+// A function that does not read an argument drops it, and what is written for that argument is
+// written all the same: later readers find it.
+TEST(assignment, spec_B20_what_is_written_for_an_argument_that_nobody_reads_is_written) {
+  const Tensor old = Tensor::from<float>({1, 2, 3});
+  Tensor state(old.uop());
+  state.setitem({Tensor::from<int32_t>({0, 2})}, Tensor::from<float>({7, 9}));
+  const UOp one = constant(DType::Float32, 1);
+  const UOp call = UOp::make(Op::Function, {UOp::make(Op::Tuple, {one, one}), state.uop()});
+  EXPECT_EQ(Tensor(UOp::make(Op::GetTuple, {call}, int64_t{1})).item<float>(), 1);
+  EXPECT_EQ(state.tolist<float>(), (std::vector<float>{7, 2, 9}));
+  EXPECT_EQ(old.tolist<float>(), (std::vector<float>{1, 2, 3}));
+}
+
 TEST(assignment, what_cannot_be_computed_changes_nothing) {
   const Tensor far = Tensor::from<int32_t>({7});
   Tensor x = Tensor::from<float>({1, 2, 3});

@@ -45,7 +45,9 @@ std::vector<UOp> with_own_memory(const std::vector<UOp>& values) {
 }  // namespace
 
 CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues& variables)
-    : CapturedStep(with_own_memory(values), variables, Checks::EachRun) {}
+    : CapturedStep(with_own_memory(values), variables, Checks::EachRun) {
+  outputs_.resize(values.size());
+}
 
 CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues& variables,
                            Checks checks)

@@ -1,5 +1,7 @@
 #include "koine/engine/updates.hpp"
 
+#include <algorithm>
+
 #include "koine/engine/engine.hpp"
 #include "koine/engine/prepare.hpp"
 #include "koine/engine/storage.hpp"
@@ -118,6 +120,14 @@ bool Updates::keep_held(const std::vector<const Node*>& held, const UOp& memory)
 }
 
 void Updates::rewrite() {
+  // Their effects run, whatever becomes of the values that name them: an argument that a function
+  // does not read is dropped.
+  for (const Root& r : roots_)
+    if (const UOp last = UOp::share(r.last);
+        std::find(graphs_.begin(), graphs_.end(), last) == graphs_.end()) {
+      originals_.push_back(last);
+      graphs_.push_back(last);
+    }
   Substitution known;
   for (const UOp& u : order_)
     for (const UOp& s : u.src())

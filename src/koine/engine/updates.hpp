@@ -25,7 +25,7 @@ class Updates {
   Updates(const std::vector<UOp>& request, const std::function<bool(const UOp&)>& lasts,
           bool in_place = true);
 
-  /// What to compute: the request, then what is held.
+  /// What to compute: the request, then what is held, and what is written and not asked for.
   const std::vector<UOp>& values() const { return values_; }
   /// What of a position in values() the caller asked for or holds.
   const UOp& original(size_t position) const { return originals_[position]; }
