@@ -133,9 +133,9 @@ TEST(builder, spec_H4_the_first_elements_are_added) {
   EXPECT_EQ(c_text(addition_graph(false)),
             "void tester(void** buffers, const int64_t* variables, int64_t thread) {\n"
             "  int32_t* data0 = buffers[0];\n"
-            "  int32_t* data1 = buffers[1];\n"
+            "  const int32_t* data1 = buffers[1];\n"
             "  int32_t v0 = data1[0];\n"
-            "  int32_t* data2 = buffers[2];\n"
+            "  const int32_t* data2 = buffers[2];\n"
             "  int32_t v1 = data2[0];\n"
             "  int32_t v2 = (int32_t)((uint32_t)v0 + (uint32_t)v1);\n"
             "  data0[0] = v2;\n"
@@ -154,8 +154,8 @@ TEST(builder, spec_H8_each_thread_adds_its_elements) {
   EXPECT_EQ(c_text(addition_graph(true)),
             "void tester(void** buffers, const int64_t* variables, int64_t thread) {\n"
             "  int32_t* data0 = buffers[0];\n"
-            "  int32_t* data1 = buffers[1];\n"
-            "  int32_t* data2 = buffers[2];\n"
+            "  const int32_t* data1 = buffers[1];\n"
+            "  const int32_t* data2 = buffers[2];\n"
             "  for (int64_t idx0 = 0; idx0 < 10; ++idx0) {\n"
             "    int32_t v0 = data1[idx0];\n"
             "    int32_t v1 = data2[idx0];\n"
