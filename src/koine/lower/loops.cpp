@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -126,10 +127,15 @@ UOp lower_loops(const UOp& schedule, const CompileOptions& how) {
     }
     const Kernel launch(call);
     const size_t results = loop_results(body).size();
+    KOINE_REQUIRE(launch.buffers.size() >= results, Value,
+                  "{}: a launch of it names {} buffers, and it has {} results", op_name(body.op()),
+                  launch.buffers.size(), results);
     std::vector<UOp> src{body};
     src.insert(src.end(), launch.buffers.begin() + static_cast<std::ptrdiff_t>(results),
                launch.buffers.end());
-    const Loop loop(UOp::make(Op::Call, src));
+    const UOp over_memory = UOp::make(Op::Call, src);
+    require_loop(over_memory);  // a text may name other buffers than its functions take
+    const Loop loop(over_memory);
     std::vector<UOp> lowered;
     for (const UOp& f : loop.functions) lowered.push_back(Function(loop, f).host_program(how));
     if (loop.count) lowered.push_back(loop.count);
