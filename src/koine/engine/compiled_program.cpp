@@ -64,6 +64,10 @@ std::vector<ProgramPort> read_ports(ByteReader& read) {
   return out;
 }
 
+UOp new_memory(const ProgramPort& port, const void* content) {
+  return buffer_from_host(shape_of(port.sizes), port.dtype, port.device, content);
+}
+
 std::string bytes_in(const UOp& buffer) {
   const std::shared_ptr<Memory> memory = memory_of(buffer);
   std::string out(static_cast<size_t>(memory->bytes()), '\0');
@@ -86,31 +90,31 @@ CompiledProgram::CompiledProgram(const std::map<std::string, UOp>& outputs,
   for (const auto& [name, value] : outputs) values.push_back(value);
   const CapturedStep step(values);
   device_ = step.outputs_[0].device().name();
+  std::map<const Node*, Slot> ports;
   for (const auto& [name, value] : inputs) {
-    input_buffers_.push_back(memory_behind(value));
+    const UOp buffer = memory_behind(value);
     KOINE_REQUIRE(
-        input_buffers_.back(), Value,
+        buffer, Value,
         "compile: input '{}' is not in memory: realize() it, or contiguous() of it, first", name);
-    inputs_.push_back(port_of(name, value, input_buffers_.back()));
+    ports.emplace(buffer.node(), Slot{Slot::Kind::Input, inputs_.size(), {}});
+    inputs_.push_back(port_of(name, value, buffer));
   }
-  size_t number = 0;
-  for (const auto& [name, value] : outputs)
-    outputs_.push_back(port_of(name, value, step.outputs_[number++]));
+  std::set<const Node*> made;
   for (size_t k = 0; k < step.made_.size(); ++k)
     if (step.prepared_->outputs[k].kind == Prepared::Output::Kind::Made)
-      made_.push_back(step.made_[k]);
-  std::map<const Node*, size_t> port;  // of what is made
-  for (size_t i = 0; i < step.outputs_.size(); ++i) port.emplace(step.outputs_[i].node(), i);
-  auto with_port = [&](const UOp& buffer) {
-    Slot slot = slot_of(buffer);
-    if (slot.kind != Slot::Kind::Output) return slot;
-    const auto it = port.find(buffer.node());
-    if (it == port.end()) return Slot{Slot::Kind::Own, 0, buffer};  // the flag of the checks
-    slot.port = it->second;
-    return slot;
+      made.insert(step.made_[k].node());
+  for (const auto& [name, value] : outputs) {
+    const UOp& buffer = step.outputs_[outputs_.size()];
+    if (made.contains(buffer.node()))
+      ports.emplace(buffer.node(), Slot{Slot::Kind::Output, outputs_.size(), {}});
+    outputs_.push_back(port_of(name, value, buffer));
+  }
+  auto slot_of = [&](const UOp& buffer) {
+    const auto it = ports.find(buffer.node());
+    return it != ports.end() ? it->second : Slot{Slot::Kind::Own, 0, buffer};
   };
-  for (const UOp& buffer : step.arguments_) slots_.push_back(with_port(buffer));
-  for (const UOp& buffer : step.outputs_) results_.push_back(with_port(buffer));
+  for (const UOp& buffer : step.arguments_) slots_.push_back(slot_of(buffer));
+  for (const UOp& buffer : step.outputs_) results_.push_back(slot_of(buffer));
   for (size_t i = 0; i < inputs_.size(); ++i) {
     auto reads = [&](const Slot& s) { return s.kind == Slot::Kind::Input && s.port == i; };
     KOINE_REQUIRE(std::any_of(slots_.begin(), slots_.end(), reads) ||
@@ -122,17 +126,6 @@ CompiledProgram::CompiledProgram(const std::map<std::string, UOp>& outputs,
   }
   executable_ = step.prepared_->program.executable;
   literals_ = step.prepared_->program.literals;
-  input_buffers_.clear();
-  made_.clear();
-}
-
-CompiledProgram::Slot CompiledProgram::slot_of(const UOp& buffer) const {
-  const auto input = std::find(input_buffers_.begin(), input_buffers_.end(), buffer);
-  if (input != input_buffers_.end())
-    return {Slot::Kind::Input, static_cast<size_t>(input - input_buffers_.begin()), {}};
-  if (std::find(made_.begin(), made_.end(), buffer) != made_.end())
-    return {Slot::Kind::Output, 0, {}};
-  return {Slot::Kind::Own, 0, buffer};
 }
 
 std::string CompiledProgram::to_bytes() const {
@@ -204,7 +197,7 @@ CompiledProgram::CompiledProgram(std::string_view bytes) {
   for (uint64_t n = read.word(); n > 0; --n) {
     const ProgramPort port = read_ports(read).at(0);
     const std::string content = read.text();
-    own.push_back(buffer_from_host(shape_of(port.sizes), port.dtype, port.device, content.data()));
+    own.push_back(new_memory(port, content.data()));
   }
   for (auto* list : {&slots_, &results_})
     for (Slot& s : *list)
@@ -218,10 +211,6 @@ CompiledProgram::CompiledProgram(std::string_view bytes) {
   }
   executable_ =
       std::make_shared<const Executable>(PlannedProgram{schedule}, device_, StageChange{}, how_);
-}
-
-UOp CompiledProgram::new_buffer(const ProgramPort& port) const {
-  return buffer_from_host(shape_of(port.sizes), port.dtype, port.device, nullptr);
 }
 
 namespace {
@@ -257,7 +246,7 @@ std::map<std::string, UOp> CompiledProgram::run(const std::map<std::string, UOp>
                   names_of(inputs_));
     given.push_back(fitting(p, it->second));
   }
-  for (const ProgramPort& p : outputs_) made.push_back(new_buffer(p));
+  for (const ProgramPort& p : outputs_) made.push_back(new_memory(p, nullptr));
   auto memory_at = [&](const Slot& s) -> const UOp& {
     return s.kind == Slot::Kind::Input    ? given.at(s.port)
            : s.kind == Slot::Kind::Output ? made.at(s.port)

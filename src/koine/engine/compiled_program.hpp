@@ -57,8 +57,6 @@ class CompiledProgram {
     size_t port = 0;
     UOp buffer;
   };
-  Slot slot_of(const UOp& buffer) const;
-  UOp new_buffer(const ProgramPort& port) const;
 
   CompileOptions how_;
   std::string device_;
@@ -68,7 +66,6 @@ class CompiledProgram {
   std::vector<Slot> slots_;    // of the executable's arguments
   std::vector<Slot> results_;  // where each output lies
   std::optional<Submission> submission_;
-  std::vector<UOp> input_buffers_, made_;  // while the values are compiled
 };
 
 }  // namespace koine
