@@ -272,21 +272,29 @@ TEST(cl, groups_of_work_items_agree_with_the_interpreter) {
   expect_random_graphs(test_cases(40), device);
 }
 
+// A value as one kernel, also where a request would take a long sum apart.
+Callified as_one_program(const UOp& value) {
+  return callify({value}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
+}
+Kernel one_kernel(const Callified& program) {
+  const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
+  EXPECT_EQ(kernels.size(), 1u);
+  return kernels.at(0);
+}
+
 // What the only kernel of a value gives with each list of opts, on a device; all are one program.
 std::vector<Array> with_opts(const UOp& value, const std::vector<std::vector<Opt>>& lists,
                              const std::string& name) {
   DeviceRuntime& device = device_runtime(name);
-  const Callified program =
-      callify({value}, {buffer_from_host(value.shape(), value.dtype(), name, nullptr)});
-  const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
-  EXPECT_EQ(kernels.size(), 1u);
+  const Callified program = as_one_program(value);
+  const Kernel kernel = one_kernel(program);
   std::vector<LoweredKernel> lowered;
   for (const std::vector<Opt>& opts : lists)
-    lowered.push_back(lower_kernel(kernels[0].ast, device.target(), {}, &opts));
+    lowered.push_back(lower_kernel(kernel.ast, device.target(), {}, &opts));
   std::vector<std::shared_ptr<Memory>> memory;
   std::vector<std::byte*> addresses;
   std::vector<int64_t> sizes;
-  for (const UOp& b : kernels[0].buffers) {
+  for (const UOp& b : kernel.buffers) {
     const UOp& argument = program.arguments[static_cast<size_t>(b.as<BufferArg>().slot)];
     const Array contents = array_of(argument);
     const auto bytes = static_cast<int64_t>(contents.data.size()) * item_size(contents.dtype);
@@ -315,7 +323,7 @@ TEST(cl, spec_O1f_a_group_of_256_sums_2_to_the_20) {
   const UOp x = leaf({1 << 20}, DType::Int32, 3), sum = reduce(Op::Add, x, {0});
   const std::vector<Opt> opts{{OptOp::Split, 0, 256, AxisType::GroupReduce, false}};
   const LoweredKernel k =
-      lower_kernel(schedule({sum})[0].ast, device_runtime(device).target(), {}, &opts);
+      lower_kernel(one_kernel(as_one_program(sum)).ast, device_runtime(device).target(), {}, &opts);
   const std::string text = device_runtime(device).compile(k)->source();
   const size_t barrier = text.rfind("barrier(");
   EXPECT_NE(text.rfind("__local int local0[256]"), std::string::npos) << text;
@@ -331,7 +339,7 @@ TEST(cl, spec_O2_splits_keep_the_values) {
                                   reduce(Op::Max, leaf({8, 24}, DType::Float32, 3), {1})};
   for (const std::string& device : {std::string("CL"), groups_device()})
     for (const UOp& value : subjects) {
-      const UOp ast = schedule({value})[0].ast;
+      const UOp ast = one_kernel(as_one_program(value)).ast;
       const int fold = value.rank() == 2 && value.sizes()[1] == 8 ? 2 : 1;
       std::vector<std::vector<Opt>> lists{{}};
       for (const AxisType to :

@@ -1,6 +1,9 @@
 // The whole texts of small kernels, a file a language: a gate, a sum of a group's threads, vectors.
 // KOINE_TEST_FIX=1 writes the files.
+#include <unistd.h>
+
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -15,6 +18,7 @@
 #include "koine/lower/rangeify.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/render/dialect.hpp"
+#include "koine/render/llvm.hpp"
 
 namespace koine::test {
 namespace {
@@ -45,7 +49,8 @@ std::vector<Sample> samples() {
 }
 
 std::string text_of(std::string_view language) {
-  const Target target = text_target(language, true);
+  const bool ptx = language == "ptx";
+  const Target target = ptx ? ptx_target(true) : text_target(language, true);
   std::string out;
   for (const Sample& s : samples()) {
     std::vector<Opt> opts = s.opts;
@@ -54,7 +59,9 @@ std::string text_of(std::string_view language) {
         return o.target == AxisType::Global || o.target == AxisType::Local;
       });
     const UOp linear = lower_kernel(schedule({s.value})[0].ast, target, {}, &opts).linear;
-    out += render(language, s.name, linear, out.empty()) + "\n";
+    out +=
+        (ptx ? render_ptx(linear, s.name, target) : render(language, s.name, linear, out.empty())) +
+        "\n";
   }
   return out;
 }
@@ -62,9 +69,11 @@ std::string text_of(std::string_view language) {
 }  // namespace
 
 TEST(texts, spec_L8_of_every_language_are_those_in_their_files) {
-  for (const Dialect* dialect : dialects()) {
-    const std::string file = fmt::format("tests/data/texts/{}.txt", dialect->name);
-    const std::string text = text_of(dialect->name);
+  std::vector<std::string_view> languages{"ptx"};
+  for (const Dialect* dialect : dialects()) languages.push_back(dialect->name);
+  for (const std::string_view language : languages) {
+    const std::string file = fmt::format("tests/data/texts/{}.txt", language);
+    const std::string text = text_of(language);
     if (std::getenv("KOINE_TEST_FIX") != nullptr) {
       std::ofstream(file) << text;
       continue;
@@ -73,6 +82,44 @@ TEST(texts, spec_L8_of_every_language_are_those_in_their_files) {
     read << std::ifstream(file).rdbuf();
     EXPECT_EQ(read.str(), text) << "KOINE_TEST_FIX=1 writes " << file;
   }
+}
+
+// NVIDIA's own compilers take them, where they are.
+TEST(texts, nvidias_compilers_take_cuda_and_ptx) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / fmt::format("koine_nvidia_{}", getpid());
+  std::filesystem::create_directories(folder);
+  const auto found = [](const char* program) {
+    return std::system(fmt::format("command -v {} >/dev/null", program).c_str()) == 0;
+  };
+  const auto compile = [&](const std::string& command, const char* file, const std::string& text) {
+    std::ofstream(folder / file) << text;
+    EXPECT_EQ(std::system(fmt::format("cd {} && {} {}", folder.string(), command, file).c_str()), 0)
+        << text;
+  };
+  const bool has_nvcc = found("nvcc"), has_ptxas = found("ptxas");
+  if (has_nvcc) compile("nvcc -cubin -arch=sm_80 --fmad=false", "kernels.cu", text_of("cuda"));
+  const Target target = ptx_target(true);
+  if (has_ptxas)
+    for (const Sample& s : samples()) {
+      const UOp linear = lower_kernel(schedule({s.value})[0].ast, target, {}, &s.opts).linear;
+      compile("ptxas -arch=sm_80 -o kernel.cubin", "kernel.ptx",
+              render_ptx(linear, s.name, target));
+    }
+  // Variables are parameters too, narrow floats and bools are memory, and threads add at once.
+  const UOp n = variable("n", 1, 40), i = range(0, n, AxisType::Global);
+  const UOp out = param(0, shape_of({40}), DType::Float32),
+            in = param(1, shape_of({40}), DType::Bool);
+  const UOp sum = end(
+      UOp::make(Op::AtomicAdd, {index(out, {i}), cast(load(index(in, {i})), DType::Float32)}), {i});
+  const std::string text = render_ptx(lower_kernel(sink({sum}), target).linear, "add", target);
+  for (const char* part : {".param .u64 add_param_2", "atom.global.add.f32", "ld.global.u8"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << text;
+  if (has_ptxas) compile("ptxas -arch=sm_80 -o kernel.cubin", "kernel.ptx", text);
+  std::filesystem::remove_all(folder);
+  if (!has_nvcc || !has_ptxas)
+    GTEST_SKIP() << (has_nvcc ? "" : "no nvcc: CUDA is not compiled. ")
+                 << (has_ptxas ? "" : "no ptxas: PTX is not assembled");
 }
 
 // docs/dialects.md adds a language: each line of it is compiled, and kernels in it compute.
