@@ -69,5 +69,17 @@ TEST(work_bound, what_is_computed_again_and_again_is_refused) {
     EXPECT_NE(problem.find(part), std::string::npos) << part << " in " << problem;
 }
 
+// A table that is chosen from sources is chosen from at every place that reads it, here 300.
+TEST(work_bound, places_that_are_values_may_choose_from_a_table) {
+  const auto table = [](int64_t rows, int64_t columns) {
+    std::vector<UOp> chosen;
+    for (int64_t i = 0; i < rows * columns; ++i)
+      chosen.push_back(constant_int(DType::Int16, i % 3));
+    return reshape(UOp::make(Op::Stack, chosen), shape_of({rows, columns}));
+  };
+  const UOp read = UOp::make(Op::Index, {argument(1, {3, 10, 1}), table(5, 4), table(5, 3)});
+  EXPECT_EQ(broken(stored({1, 4, 5, 1, 1}, reduce(Op::Add, read, {0, 3, 4})), false), "");
+}
+
 }  // namespace
 }  // namespace koine::test

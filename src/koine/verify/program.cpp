@@ -56,7 +56,7 @@ int check_param(const UOp& u, const Facts&) {
   if (!p.name.empty()) return unless(is_bounded_variable(u));
   if (p.slot < 0 || p.slot >= most_slots || p.kind != ParamKind::Argument) return itself;
   if (u.src().size() != 1 || u.rank() != 1) return itself;
-  return unless(!u.has_concrete_shape() || is_concrete(u), 0);
+  return unless(u.src(0).ranges().empty() && (!u.has_concrete_shape() || is_concrete(u)), 0);
 }
 
 int check_buffer(const UOp& u, const Facts&) {
@@ -201,9 +201,9 @@ const std::vector<Demand>& memory_part() {
          return first_source(u, accesses ? 1 : 0, is_location);
        }},
       {ops({Op::Param}),
-       "a Param is an argument, memory of one axis in slot 0 to 65535, or a named scalar of index "
-       "between two "
-       "constants",
+       "a Param is an argument, memory of one axis of one size in slot 0 to 65535, or a named "
+       "scalar "
+       "of index between two constants",
        check_param},
       {ops({Op::Buffer}),
        "a Buffer of a kernel is a register, or LOCAL with a constant size of at most 256 KiB",
