@@ -81,5 +81,14 @@ TEST(work_bound, places_that_are_values_may_choose_from_a_table) {
   EXPECT_EQ(broken(stored({1, 4, 5, 1, 1}, reduce(Op::Add, read, {0, 3, 4})), false), "");
 }
 
+// Nine folds at each of 12 places of a fold, for each of 32 elements: as cheap as memory for them.
+TEST(work_bound, a_fold_within_a_fold_of_few_steps_stays_in_place) {
+  const UOp inner = reduce(Op::Add, argument(1, {1, 12, 9}), {2});
+  const UOp wide = expand(inner, shape_of({32, 12, 1}));
+  const UOp rows =
+      add(wide, expand(reshape(argument(2, {32, 1}), shape_of({32, 1, 1})), shape_of({32, 12, 1})));
+  EXPECT_EQ(broken(stored({32, 1, 1}, reduce(Op::Max, rows, {1})), true), "");
+}
+
 }  // namespace
 }  // namespace koine::test
