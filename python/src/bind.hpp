@@ -115,6 +115,9 @@ void static_method(TensorClass& c, const char* name, R (*f)(A...), const Extra&.
       extra...);
 }
 
+/// A copy that is a leaf where the tensor is.
+Tensor own_copy(const Tensor& t);
+
 /// Runs what computes without the lock of the interpreter.
 template <class F>
 auto unlocked(F&& f) {

@@ -42,7 +42,9 @@ Part part_of(nb::handle given) {
   if (PySlice_Check(given.ptr())) return {Kind::Slice, 0, slice_of(given)};
   if (nb::isinstance<Size>(given)) return {Kind::Position, nb::cast<Size>(given)};
   KOINE_REQUIRE(!PyBool_Check(given.ptr()), Index, "index: True and False are no positions: use None for a new axis, or a mask of an axis");
-  const bool array = nb::isinstance<Tensor>(given) || PyList_Check(given.ptr()) || PyTuple_Check(given.ptr());
+  // NumPy's arrays say that they are indices; those without axes are.
+  const bool axes = nb::hasattr(given, "ndim") && !given.attr("ndim").equal(nb::int_(0));
+  const bool array = axes || nb::isinstance<Tensor>(given) || PyList_Check(given.ptr()) || PyTuple_Check(given.ptr());
   if (!array && PyIndex_Check(given.ptr())) {
     const Py_ssize_t value = PyNumber_AsSsize_t(given.ptr(), PyExc_IndexError);
     if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();

@@ -180,18 +180,16 @@ nb::object dlpack(const Tensor& t, nb::handle stream, nb::handle max_version, nb
   if (as_it_lies) {
     auto* const held = new std::shared_ptr<const std::byte>(own->data);
     const nb::capsule owner(held, [](void* p) noexcept { delete static_cast<std::shared_ptr<const std::byte>*>(p); });
-    const nb::ndarray<nb::ro> array(own->data.get(), shape.size(), shape.data(), owner, nullptr, dlpack_dtype(t.dtype()));
+    const nb::ndarray<nb::array_api, nb::ro> array(own->data.get(), shape.size(), shape.data(), owner, nullptr, dlpack_dtype(t.dtype()));
     return nb::cast(array).attr("__dlpack__")(**how);
   }
   auto* const bytes = new std::vector<std::byte>(own->data.get(), own->data.get() + own->count() * item_size(t.dtype()));
   const nb::capsule owner(bytes, [](void* p) noexcept { delete static_cast<std::vector<std::byte>*>(p); });
-  const nb::ndarray<> array(bytes->data(), shape.size(), shape.data(), owner, nullptr, dlpack_dtype(t.dtype()));
+  const nb::ndarray<nb::array_api> array(bytes->data(), shape.size(), shape.data(), owner, nullptr, dlpack_dtype(t.dtype()));
   return nb::cast(array).attr("__dlpack__")(**how);
 }
 
 // --- copies and pickles --------------------------------------------------------------------------
-
-Tensor copied(const Tensor& t) { return t.is_leaf() ? t.detach().clone().requires_grad() : t.clone(); }
 
 Tensor unpickled(const nb::bytes& bytes, const std::vector<int64_t>& shape, DType dtype, const std::string& device, bool leaf) {
   int64_t count = item_size(dtype);
@@ -202,6 +200,8 @@ Tensor unpickled(const nb::bytes& bytes, const std::vector<int64_t>& shape, DTyp
 }
 
 }  // namespace
+
+Tensor own_copy(const Tensor& t) { return t.is_leaf() ? t.detach().clone().requires_grad() : t.clone(); }
 
 PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_tensor_buffer)},
                               {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
@@ -216,14 +216,13 @@ void bind_interchange(nb::module_& m, TensorClass& c) {
   c.def("__dlpack__", &dlpack, nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
         "copy"_a = nb::none());
   c.def("__dlpack_device__", [](const Tensor&) { return nb::make_tuple(nb::device::cpu::value, 0); });
-  c.def("__copy__", &copied);
-  c.def("__deepcopy__", [](const Tensor& t, nb::handle) { return copied(t); }, "memo"_a);
+  c.def("__copy__", &own_copy);
+  c.def("__deepcopy__", [](const Tensor& t, nb::handle) { return own_copy(t); }, "memo"_a);
   m.def("_unpickle", &unpickled);
-  const nb::object unpickle = m.attr("_unpickle");
   c.def("__reduce__", [](nb::handle self) {
     const Tensor& t = nb::cast<const Tensor&>(self);
     const Elements e(t);
-    return nb::make_tuple(nb::module_::import_("koine._koine").attr("_unpickle"),
+    return nb::make_tuple(nb::module_::import_("koine._pickle").attr("restored"),
                           nb::make_tuple(nb::bytes(e.data.get(), static_cast<size_t>(e.count() * item_size(e.dtype))),
                                          nb::cast(t.shape().present()), t.dtype(), t.device(), t.is_leaf()));
   });

@@ -41,6 +41,10 @@ nb::class_<Layer> layer(nb::module_& m, const char* name, const char* doc) {
   nb::class_<Layer> c(m, name, nb::dynamic_attr(), nb::is_weak_referenceable(), doc);
   c.def("_state", &state_of<Layer>);
   c.def("_config", [](const Layer& l) { return config_of(l); });
+  c.def("__deepcopy__", [](Layer l, nb::handle) {
+    l.state("", [](const std::string&, Tensor& t, bool) { t = own_copy(t); });
+    return l;
+  }, "memo"_a);
   c.def("__copy__", [](const Layer& l) { return Layer(l); });
   c.def("__repr__", [name](const Layer&) { return std::string(name) + "()"; });
   return c;

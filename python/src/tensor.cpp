@@ -70,7 +70,7 @@ void bind_facts(TensorClass& c) {
       .def_prop_ro("dtype", &Tensor::dtype, "Its koine.DType.")
       .def_prop_ro("device", &Tensor::device, "The device, or devices, that hold it.")
       .def_prop_ro("ndim", &Tensor::ndim, "The number of its axes.")
-      .def_prop_ro("T", &Tensor::T, "The axes in reverse order.")
+      .def_prop_ro("T", &Tensor::T, "The first two axes in each other's place, as transpose().")
       .def_prop_ro("uop", &Tensor::uop, "The lazy value, with all assignments so far.")
       .def_prop_ro("is_leaf", &Tensor::is_leaf, "Whether it requires a gradient.")
       .def_prop_ro("nbytes", [](const Tensor& t) { return t.numel().present() * item_size(t.dtype()); },
