@@ -7,9 +7,8 @@ from typing import Any, Callable
 
 from . import _koine, tree
 from ._koine import DType, Tensor
-from .errors import Error, TypeError
 from .guards import Reads, Unknown
-from .transforms import line_of
+from .transforms import line_of, require_function, run_for
 
 __all__ = ["jit"]
 
@@ -51,8 +50,7 @@ class jit:
     """
 
     def __init__(self, f: Callable):
-        if not callable(f):
-            raise TypeError(f"jit: takes a function, not a '{type(f).__name__}'")
+        require_function("jit", f)
         functools.update_wrapper(self, f, updated=())
         self._jit_function = f
         self._lock = threading.Lock()
@@ -140,7 +138,7 @@ class jit:
         def described(given):
             rest = iter(given)
             inside = tree.unflatten(structure, [next(rest) if type(leaf) is Tensor else leaf for leaf in leaves])
-            out = f(*inside[0], **inside[1]) if named else f(*inside)
+            out = run_for(line, lambda: f(*inside[0], **inside[1]) if named else f(*inside))
             results, place["structure"] = tree.flatten(out)
             for r in results:
                 if type(r) is not Tensor:
@@ -148,13 +146,13 @@ class jit:
             return results
 
         try:
-            program: Any = _Program(_koine._Captured(described, tensors, around, line), place["structure"])
+            program: Any = _Program(run_for(line, _koine._Captured, described, tensors, around), place["structure"])
             changed = reads.changed()
             if changed is not None:
                 program = _Eager(f"it changes what it reads: {changed}")
         except Unknown as e:
             program = _Eager(str(e))
-        except (Error, Exception) as e:  # raised again where f runs as it is written, if it is f's
+        except Exception as e:  # raised again where f runs as it is written, if it is f's
             program = _Eager(f"{type(e).__name__}: {e}")
         return self._keep(reads, key, program)
 

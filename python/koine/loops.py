@@ -36,7 +36,7 @@ def scan(f: Callable, init: Any, xs: Any = None, length: int | None = None, reve
             raise ValueError(f"scan: a step gives the carry {shape.children[0]!r}, and the first is {call.structures[0]!r}")
         return out
 
-    return call.result(_koine._scan(step, call.inputs[:carried], call.inputs[carried:], length, reverse, call.line))
+    return call.result(call.run(_koine._scan, step, call.inputs[:carried], call.inputs[carried:], length, reverse))
 
 
 def fori_loop(lower: int, upper: int, body_fun: Callable, init_val: Any) -> Any:
@@ -49,7 +49,7 @@ def fori_loop(lower: int, upper: int, body_fun: Callable, init_val: Any) -> Any:
         _carry("fori_loop", call, first.structures[0])
         return out
 
-    return first.like(0, _koine._fori(lower, upper, step, first.inputs, call.line))
+    return first.like(0, call.run(_koine._fori, lower, upper, step, first.inputs))
 
 
 def while_loop(cond_fun: Callable, body_fun: Callable, init_val: Any) -> Any:
@@ -61,12 +61,12 @@ def while_loop(cond_fun: Callable, body_fun: Callable, init_val: Any) -> Any:
         _carry("while_loop", call, call.structures[0])
         return out
 
-    return call.like(0, _koine._while(test, step, call.inputs, call.line))
+    return call.like(0, call.run(_koine._while, test, step, call.inputs))
 
 
 def _branch(method: str, which: Any, is_condition: bool, branches: Sequence[Callable], operands: Sequence[Any]) -> Any:
     calls = [FlatCall(method, f, operands) for f in branches]
-    made = _koine._branch(method, which, is_condition, calls, calls[0].inputs, calls[0].line)
+    made = calls[0].run(_koine._branch, method, which, is_condition, calls, calls[0].inputs)
     for k, call in enumerate(calls):
         if call.structure != calls[0].structure:
             raise ValueError(f"{method}: branch {k} gives {call.structure!r}, and the first {calls[0].structure!r}")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import builtins
 import functools
+import re
 from typing import Any, Callable, Sequence
 
 from . import _koine, tree
 from ._koine import Tensor
-from .errors import TypeError, ValueError
+from .errors import Error, TypeError, ValueError
 
 __all__ = ["checkpoint", "custom_jvp", "custom_vjp", "eval_shape", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp", "linearize",
            "value_and_grad", "vjp", "vmap"]
@@ -25,6 +26,24 @@ def line_of(f: Callable) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(f)
 
 
+# Where the module traces a function.
+_own_line = re.compile(r"[^ ]*src/(transforms|loops|captured)\.cpp:\d+|[^ ]*captured\.hpp:\d+")
+
+
+def run_for(line: str, f: Callable, *given: Any) -> Any:
+    """f(*given). An error that names where this package traces a function names the user's line instead."""
+    try:
+        return f(*given)
+    except Error as e:
+        e.args = (_own_line.sub(lambda _: line, str(e)),)
+        raise
+
+
+def require_function(method: str, f: Any) -> None:
+    if not callable(f):
+        raise TypeError(f"{method}: takes a function, not a '{type(f).__name__}'")
+
+
 def tensors_of(method: str, leaves: Sequence[Any]) -> list[Tensor]:
     """Each leaf as a tensor."""
     return [leaf if isinstance(leaf, Tensor) else _koine._operand(leaf, method) for leaf in leaves]
@@ -34,8 +53,7 @@ class FlatCall:
     """A call of a function on trees, as one on a list of tensors."""
 
     def __init__(self, method: str, f: Callable, args: Sequence[Any], kwargs: dict | None = None):
-        if not callable(f):
-            raise TypeError(f"{method}: takes a function, not a '{type(f).__name__}'")
+        require_function(method, f)
         self.method, self.f, self.line = method, f, line_of(f)
         flat = [tree.flatten(a) for a in args]
         named, self.names = tree.flatten(kwargs or {})
@@ -53,8 +71,12 @@ class FlatCall:
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         args, kwargs = self.arguments(tensors)
-        leaves, self.structure = tree.flatten(self.f(*args, **kwargs))
+        result = run_for(self.line, lambda: self.f(*args, **kwargs))
+        leaves, self.structure = tree.flatten(result)
         return tensors_of(self.method, leaves)
+
+    def run(self, primitive: Callable, *given: Any) -> Any:
+        return run_for(self.line, primitive, *given)
 
     def result(self, tensors: Sequence[Tensor]) -> Any:
         assert self.structure is not None
@@ -103,6 +125,7 @@ def vmap(f: Callable, in_axes: Any = 0, out_axes: Any = 0) -> Callable:
     >>> koine.vmap(lambda a, b: (a * b).sum(), in_axes=(0, None))(koine.Tensor([[1., 2.], [3., 4.]]), koine.Tensor([1., 1.])).tolist()
     [3.0, 7.0]
     """
+    require_function("vmap", f)
 
     @functools.wraps(f)
     def mapped(*args, **kwargs):
@@ -117,7 +140,7 @@ def vmap(f: Callable, in_axes: Any = 0, out_axes: Any = 0) -> Callable:
         out = out_axes
         if not isinstance(out, int) or isinstance(out, bool):
             out = _flat_axes(out)
-        return call.result(_koine._vmap(call, call.inputs, axes, out, call.line))
+        return call.result(call.run(_koine._vmap, call, call.inputs, axes, out))
 
     return mapped
 
@@ -143,6 +166,7 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool 
     >>> koine.value_and_grad(lambda w: (w * w).sum())(koine.Tensor([1., 2.]))[1].tolist()
     [2.0, 4.0]
     """
+    require_function("grad", f)
 
     @functools.wraps(f)
     def derived(*args, **kwargs):
@@ -159,7 +183,7 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool 
                 raise TypeError(f"grad: the function gives {shape!r}, and a gradient is that of one scalar: give has_aux=True")
             return results
 
-        values, found = _koine._value_and_grad(first, call.inputs, [p for a in by for p in call.positions(a)], call.line)
+        values, found = call.run(_koine._value_and_grad, first, call.inputs, [p for a in by for p in call.positions(a)])
         gradients, at = [], 0
         for a in by:
             gradients.append(call.like(a, found[at:at + call.counts[a]]))
@@ -199,7 +223,7 @@ def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
         raise TypeError("jvp: primals and tangents are tuples, with an entry for each argument")
     call = FlatCall("jvp", f, primals)
     moved = _directions("jvp", list(primals), list(tangents), "tangents")
-    values, out = _koine._jvp(call, call.inputs, moved, call.line)
+    values, out = call.run(_koine._jvp, call, call.inputs, moved)
     return call.result(values), call.result(out)
 
 
@@ -209,7 +233,7 @@ def vjp(f: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     With `has_aux` f gives (result, aux), and this (result, pullback, aux).
     """
     call = FlatCall("vjp", f, primals)
-    values, pull = _koine._vjp(call, call.inputs, call.line)
+    values, pull = call.run(_koine._vjp, call, call.inputs)
     result = call.result(values)
     if has_aux and not (isinstance(result, tuple) and len(result) == 2):
         raise TypeError("vjp: with has_aux the function gives (result, aux)")
@@ -226,7 +250,7 @@ def vjp(f: Callable, *primals: Any, has_aux: bool = False) -> tuple:
 def linearize(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     """f's result, and its derivative as a linear function: of tangents of the arguments, the tangent of the result."""
     call = FlatCall("linearize", f, primals)
-    values, push = _koine._linearize(call, call.inputs, call.line)
+    values, push = call.run(_koine._linearize, call, call.inputs)
 
     def derivative(*tangents):
         return call.result(push(_directions("linearize", list(primals), list(tangents), "tangents")))
@@ -235,6 +259,8 @@ def linearize(f: Callable, *primals: Any) -> tuple[Any, Callable]:
 
 
 def _jacobian(method: str, f: Callable, argnums: int, forward: bool) -> Callable:
+    require_function(method, f)
+
     @functools.wraps(f)
     def derived(*args, **kwargs):
         call = FlatCall(method, f, args, kwargs)
@@ -250,7 +276,7 @@ def _jacobian(method: str, f: Callable, argnums: int, forward: bool) -> Callable
             return results
 
         inputs = [call.inputs[at]] + call.inputs[:at] + call.inputs[at + 1:]
-        return _koine._jacobian(first, inputs, forward, call.line)
+        return call.run(_koine._jacobian, first, inputs, forward)
 
     return derived
 
@@ -281,6 +307,7 @@ def hvp(f: Callable, x: Any, vector: Any) -> Any:
 
 class _Custom:
     def __init__(self, f: Callable):
+        require_function(type(self).__name__, f)
         functools.update_wrapper(self, f)
         self.f = f
         self._rules: dict = {}
@@ -301,7 +328,7 @@ class _Custom:
         rule = self._rules.get(key)
         if rule is None:
             rule = self._rules[key] = (known(getattr(self.f, "__name__", method), self._rule(call, place)), place)
-        results = _koine._with_rule(rule[0], described, call.inputs, call.line)
+        results = call.run(_koine._with_rule, rule[0], described, call.inputs)
         rule[1].update(place)
         return call.result(results)
 
@@ -378,6 +405,7 @@ def checkpoint(f: Callable, keep: Sequence[str] | str = ()) -> Callable:
 
     `keep`: names of values (koine.save_as) that are kept all the same, "products" for results of matmul and its like.
     """
+    require_function("checkpoint", f)
     names = [keep] if isinstance(keep, str) else list(keep)
     products = "products" in names
     names = [n for n in names if n != "products"]
@@ -385,7 +413,7 @@ def checkpoint(f: Callable, keep: Sequence[str] | str = ()) -> Callable:
     @functools.wraps(f)
     def again(*args, **kwargs):
         call = FlatCall("checkpoint", f, args, kwargs)
-        return call.result(_koine._checkpoint(call, call.inputs, names, products, call.line))
+        return call.result(call.run(_koine._checkpoint, call, call.inputs, names, products))
 
     return again
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <koine/base/error.hpp>
 #include <koine/runtime/device.hpp>
+#include <koine/transform/function.hpp>
 
 #include "convert.hpp"
 
@@ -75,6 +76,7 @@ class NestedList {
       const Bits bits = bits_of(leaves_[i], dtype);
       std::memcpy(bytes.data() + i * item, &bits, item);
     }
+    const OutsideOfTraces constant;  // of a function that is traced
     return Tensor::from_bytes(bytes.data(), shape_, dtype, device);
   }
 
@@ -283,6 +285,7 @@ Tensor tensor_of(const Array& array, DType dtype, const std::string& device, Bor
   const std::string place = device.empty() ? default_device() : device;
   const bool rows = is_row_major(array);
   let_go_now();
+  const OutsideOfTraces constant;  // of a function that is traced
   if (borrow != Borrow::Never && rows && aligned && place == "CPU" && array.size() > 0)
     return Tensor::borrow(data, shape, dtype, owner_of(array));
   KOINE_REQUIRE(borrow != Borrow::Always || array.size() == 0, Value,

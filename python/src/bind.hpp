@@ -118,10 +118,24 @@ void static_method(TensorClass& c, const char* name, R (*f)(A...), const Extra&.
 /// A copy that is a leaf where the tensor is.
 Tensor own_copy(const Tensor& t);
 
+/// While one lives, this thread does not hold the lock of the interpreter. When that ends, whoever
+/// is without it is waited for, and later ones keep it: a thread that waits for a lock that is no
+/// more would end the process.
+class Unlocked {
+ public:
+  Unlocked();
+  ~Unlocked();
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 /// Runs what computes without the lock of the interpreter.
 template <class F>
 auto unlocked(F&& f) {
-  const nb::gil_scoped_release release;
+  const Unlocked scope;
   return f();
 }
 

@@ -38,10 +38,9 @@ nb::bytes signature_of(const Tensors& arguments, const Tensors& surroundings) {
 
 void bind_captured(nb::module_& m) {
   nb::class_<CapturedFunction>(m, "_Captured")
-      .def("__init__", [](CapturedFunction* self, const nb::callable& f, const Tensors& examples, const Tensors& surroundings, const std::string& line) {
-        const Line at{line};
-        const transforms::Function function = function_of(f);
-        CapturedFunction made = at.run([&] { return unlocked([&] { return CapturedFunction(function, examples, surroundings, at.here); }); });
+      .def("__init__", [](CapturedFunction* self, const nb::callable& f, const Tensors& examples, const Tensors& surroundings) {
+            const transforms::Function function = function_of(f);
+        CapturedFunction made = unlocked([&] { return CapturedFunction(function, examples, surroundings); });
         new (self) CapturedFunction(std::move(made));
       })
       .def("__call__", [](CapturedFunction& f, const Tensors& arguments) { return unlocked([&] { return f(arguments); }); });

@@ -1,7 +1,8 @@
 // Sizes, axes and dtypes from Python.
-#include "convert.hpp"
+#include "bind.hpp"
 
 #include <koine/base/error.hpp>
+#include <condition_variable>
 #include <mutex>
 
 namespace koine::python {
@@ -119,6 +120,48 @@ void let_go_later(PyObject* object) {
         return 0;
       },
       nullptr);  // refused where many wait: one of these lets all go
+}
+
+// --- the lock of the interpreter -----------------------------------------------------------------
+
+namespace {
+
+struct Leaving {
+  std::mutex mutex;
+  std::condition_variable nobody;
+  int without_lock = 0;
+  bool ending = false;
+};
+Leaving& leaving() {
+  static auto& instance = *new Leaving;
+  return instance;
+}
+
+}  // namespace
+
+Unlocked::Unlocked() : state_(nullptr) {
+  {
+    const std::lock_guard lock(leaving().mutex);
+    if (leaving().ending) return;
+    ++leaving().without_lock;
+  }
+  state_ = PyEval_SaveThread();
+}
+Unlocked::~Unlocked() {
+  if (state_ == nullptr) return;
+  PyEval_RestoreThread(state_);
+  const std::lock_guard lock(leaving().mutex);
+  if (--leaving().without_lock == 0) leaving().nobody.notify_all();
+}
+
+void wait_for_all_and_keep_the_lock() {
+  PyThreadState* const state = PyEval_SaveThread();
+  {
+    std::unique_lock lock(leaving().mutex);
+    leaving().ending = true;
+    leaving().nobody.wait(lock, [] { return leaving().without_lock == 0; });
+  }
+  PyEval_RestoreThread(state);
 }
 
 }  // namespace koine::python

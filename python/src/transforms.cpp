@@ -23,8 +23,8 @@ namespace {
 using Axes = std::vector<std::optional<int64_t>>;
 
 MappedAxes mapped(const std::variant<int64_t, Axes>& axes) {
-  if (const auto* one = std::get_if<int64_t>(&axes)) return {static_cast<int>(*one)};
-  return {std::get<Axes>(axes)};
+  if (const auto* one = std::get_if<int64_t>(&axes)) return MappedAxes(static_cast<int>(*one));
+  return MappedAxes(std::get<Axes>(axes));
 }
 
 Tensor or_none(nb::handle given, const char* method) {
@@ -51,9 +51,8 @@ void bind_rules(nb::module_& m) {
   m.def("_known_jvp", [](const std::string& name, const nb::callable& rule) {
     return transforms::known_jvp(name, rule_of<CallTangent, &CallTangent::tangents>(rule, "custom_jvp"));
   });
-  m.def("_with_rule", [](const std::string& rule, const nb::callable& f, const Tensors& inputs, const std::string& line) {
-    const Line at{line};
-    return at.run([&] { return transforms::with_rule(rule, function_of(f), inputs, at.here); });
+  m.def("_with_rule", [](const std::string& rule, const nb::callable& f, const Tensors& inputs) {
+    return transforms::with_rule(rule, function_of(f), inputs, std::source_location::current());
   });
 }
 
@@ -62,36 +61,28 @@ void bind_rules(nb::module_& m) {
 void bind_transforms(nb::module_& m) {
   // A derivative that is a function.
   nb::class_<transforms::Function>(m, "_Linear").def("__call__", [](const transforms::Function& f, const Tensors& given) { return f(given); });
-  m.def("_vmap", [](const nb::callable& f, const Tensors& inputs, const std::variant<int64_t, Axes>& in, const std::variant<int64_t, Axes>& out,
-                    const std::string& line) {
-    const Line at{line};
-    return at.run([&] { return transforms::over_examples(function_of(f), inputs, mapped(in), mapped(out), at.here); });
+  m.def("_vmap", [](const nb::callable& f, const Tensors& inputs, const std::variant<int64_t, Axes>& in, const std::variant<int64_t, Axes>& out) {
+    return transforms::over_examples(function_of(f), inputs, mapped(in), mapped(out), std::source_location::current());
   });
-  m.def("_jvp", [](const nb::callable& f, const Tensors& inputs, const Tensors& tangents, const std::string& line) {
-    const Line at{line};
-    return at.run([&] { return transforms::forward(function_of(f), inputs, tangents, at.here); });
+  m.def("_jvp", [](const nb::callable& f, const Tensors& inputs, const Tensors& tangents) {
+    return transforms::forward(function_of(f), inputs, tangents, std::source_location::current());
   });
-  m.def("_vjp", [](const nb::callable& f, const Tensors& inputs, const std::string& line) {
-    const Line at{line};
-    return at.run([&] { return transforms::reverse(function_of(f), inputs, at.here); });
+  m.def("_vjp", [](const nb::callable& f, const Tensors& inputs) {
+    return transforms::reverse(function_of(f), inputs, std::source_location::current());
   });
-  m.def("_linearize", [](const nb::callable& f, const Tensors& inputs, const std::string& line) {
-    const Line at{line};
-    return at.run([&] { return transforms::linear(function_of(f), inputs, at.here); });
+  m.def("_linearize", [](const nb::callable& f, const Tensors& inputs) {
+    return transforms::linear(function_of(f), inputs, std::source_location::current());
   });
-  m.def("_value_and_grad", [](const nb::callable& f, const Tensors& inputs, const std::vector<size_t>& by, const std::string& line) {
-    const Line at{line};
-    return at.run([&] { return transforms::value_and_gradients(function_of(f), inputs, by, "grad", at.here); });
+  m.def("_value_and_grad", [](const nb::callable& f, const Tensors& inputs, const std::vector<size_t>& by) {
+    return transforms::value_and_gradients(function_of(f), inputs, by, "grad", std::source_location::current());
   });
-  m.def("_jacobian", [](const nb::callable& f, const Tensors& inputs, bool forward, const std::string& line) {
-    const Line at{line};
-    return at.run([&] { return transforms::jacobian(function_of(f), inputs, forward, at.here); });
+  m.def("_jacobian", [](const nb::callable& f, const Tensors& inputs, bool forward) {
+    return transforms::jacobian(function_of(f), inputs, forward, std::source_location::current());
   });
-  m.def("_checkpoint", [](const nb::callable& f, const Tensors& inputs, const std::vector<std::string>& names, bool products, const std::string& line) {
-    const Line at{line};
+  m.def("_checkpoint", [](const nb::callable& f, const Tensors& inputs, const std::vector<std::string>& names, bool products) {
     Keep keep = products ? Keep::products() : Keep::nothing();
     if (!names.empty()) keep = keep | Keep::names(names);
-    return at.run([&] { return transforms::computed_again(keep, function_of(f), inputs, at.here); });
+    return transforms::computed_again(keep, function_of(f), inputs, std::source_location::current());
   });
   m.def("_operand", [](nb::handle given, const std::string& method) { return as_tensor(given, method.c_str()); }, "given"_a.none(), "method"_a);
   m.def("save_as", [](const std::string& name, const TensorLike& value) { return save_as(name, as_tensor(value, "save_as")); }, "name"_a, "value"_a,

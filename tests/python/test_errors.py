@@ -1,4 +1,6 @@
 """Wrong uses: the exception that a Python user expects, what it says, and that all is usable behind it."""
+import re
+
 import numpy as np
 import pytest
 
@@ -35,7 +37,6 @@ WRONG = [
     (lambda: x.pad(((1, 1),)), ValueError, "pad"),
     (lambda: x.shrink(((0, 9), (0, 1))), (ValueError, IndexError), "shrink"),
     (lambda: x.assign(Tensor([1.0, 2.0])), ValueError, "assign"),
-    (lambda: x.squeeze(0), ValueError, "squeeze"),
     (lambda: koine.zeros(-1), ValueError, "negative"),
     (lambda: Tensor([[1, 2], [3]]), ValueError, "lengths"),
     (lambda: Tensor([1, [2]]), ValueError, "axis|number"),
@@ -98,18 +99,18 @@ WRONG = [
     (lambda: Tensor([float("nan")], dtype="int8"), ValueError, "int8"),
     (lambda: Tensor.ones(2, dtype="uint8") + 300, ValueError, "uint8"),
     (lambda: koine.full((2,), -1, dtype="uint8"), ValueError, "uint8"),
-    (lambda: i / 2 if False else i.__itruediv__(2), (TypeError, ValueError), "integer|idiv|int32"),
+    (lambda: i.__itruediv__(2), (TypeError, ValueError), "integer|idiv|int32"),
     # gradients
     (lambda: x.backward(), ValueError, "scalar"),
     (lambda: x.sum().backward(), ValueError, "requires"),
     (lambda: koine.grad(lambda t: t * 2)(x), ValueError, "scalar|element"),
     (lambda: koine.grad(lambda t: (t.sum(), t))(x), TypeError, "has_aux"),
     (lambda: koine.grad(lambda t: t.sum(), argnums=3)(x), ValueError, "argument 3"),
-    (lambda: koine.grad(7), (TypeError, AttributeError), ""),
+    (lambda: koine.grad(7), TypeError, "function"),
     (lambda: koine.vmap(lambda t: t, in_axes=None)(x), ValueError, "vmap"),
     (lambda: koine.vmap(lambda s, t: s + t)(x, i), ValueError, "vmap"),
     (lambda: koine.vmap(lambda s: s, in_axes=(0, 0))(x), ValueError, "in_axes"),
-    (lambda: koine.vmap(lambda s: Tensor([s.item()]))(x), ValueError, "test_errors.py"),
+    (lambda: koine.vmap(lambda s: s * s.sum().item())(x), ValueError, "test_errors.py"),
     (lambda: koine.jvp(lambda t: t, (x,), (x, x)), ValueError, "tangents"),
     (lambda: koine.vjp(lambda t: t, x)[1]((x, x)), ValueError, "cotangents"),
     (lambda: koine.scan(lambda c, r: c, Tensor(0.0), x), TypeError, "carry"),
@@ -145,7 +146,6 @@ def test_wrong_uses_are_refused(k):
     with pytest.raises(kind) as caught:
         call()
     message = str(caught.value)
-    import re
     assert re.search(text, message, re.I), message
     assert "convert.cpp" not in message and "transforms.cpp" not in message
     assert (x + 1).sum().item() == 27  # all is usable

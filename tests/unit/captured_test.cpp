@@ -79,7 +79,7 @@ TEST(captured, what_is_no_description_is_refused) {
   expect_error([&] { capture([&](const Tensors& x) { return Tensors{x[0] + other}; }); },
                {"neither an argument", "(2,)"});
   expect_error([&] { capture([](const Tensors& x) { return Tensors{x[0] + Tensor::rand({2})}; }); },
-               {"random numbers"});
+               {"rand", "captured", "under a key"});
   expect_error([&] { capture([](const Tensors& x) { return Tensors{x[0] * x[0].sum().item()}; }); },
                {"inside of the function traced"});
   expect_error([&] { capture([](const Tensors& x) { return Tensors{x[0]}; }); }, {"result 0", "clone()"});

@@ -129,7 +129,7 @@ void CapturedStep::put(size_t place, const UOp& by) {
                 dtype_name(by.dtype()), shape_text(by), dtype_name(buffer.dtype()),
                 shape_text(buffer));
   arguments_[place] = by;
-  submission_->set_argument(place, by);
+  if (submission_ && place < submission_->arguments()) submission_->set_argument(place, by);
 }
 
 void CapturedStep::replace(const UOp& buffer, const UOp& by) {

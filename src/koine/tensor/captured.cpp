@@ -14,6 +14,7 @@
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/tensor/random.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
@@ -59,6 +60,7 @@ std::vector<UOp> described(const transforms::Function& f, const std::vector<UOp>
   Tensors own, arguments;
   for (const UOp& p : params) own.emplace_back(p);
   for (const size_t n : number) arguments.push_back(own[n]);
+  const random::WithoutDraws scope;
   const Tensors results = f(arguments);
   require_own_results(results, own);
   for (size_t k = 0; k < own.size(); ++k)
