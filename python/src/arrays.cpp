@@ -110,8 +110,8 @@ class NestedList {
   }
 
   void add_leaf(nb::handle leaf, size_t depth) {
-    const bool number = PyBool_Check(leaf.ptr()) || PyLong_Check(leaf.ptr()) ||
-                        PyFloat_CheckExact(leaf.ptr());
+    const bool number =
+        PyBool_Check(leaf.ptr()) || PyLong_Check(leaf.ptr()) || PyFloat_CheckExact(leaf.ptr());
     if (!number) {
       const bool array = nb::isinstance<Tensor>(leaf) || nb::hasattr(leaf, "__array__") ||
                          nb::hasattr(leaf, "__dlpack__");
@@ -150,23 +150,25 @@ class NestedList {
     const Whole64 whole = whole_of(leaf);
     if (dtype == DType::Bool) return whole.bits != 0 ? 1 : 0;
     if (is_float(dtype))
-      return double_to_bits(dtype, whole.negative ? static_cast<double>(static_cast<int64_t>(whole.bits))
-                                                  : static_cast<double>(whole.bits));
+      return double_to_bits(dtype, whole.negative
+                                       ? static_cast<double>(static_cast<int64_t>(whole.bits))
+                                       : static_cast<double>(whole.bits));
     const __int128 value = whole.negative ? static_cast<__int128>(static_cast<int64_t>(whole.bits))
                                           : static_cast<__int128>(whole.bits);
     const IntegerRange range = integer_range(dtype);
     if (value < range.low || value > range.high)
-      raise_overflow(fmt::format("{}: {} is not in {}", method_, nb::repr(leaf).c_str(),
-                                 dtype_name(dtype)));
-    return dtype == DType::UInt64 ? whole.bits : int_to_bits(dtype, static_cast<int64_t>(whole.bits));
+      raise_overflow(
+          fmt::format("{}: {} is not in {}", method_, nb::repr(leaf).c_str(), dtype_name(dtype)));
+    return dtype == DType::UInt64 ? whole.bits
+                                  : int_to_bits(dtype, static_cast<int64_t>(whole.bits));
   }
   Bits bits_of(double value, DType dtype) const {
     if (is_float(dtype)) return double_to_bits(dtype, value);
     if (dtype == DType::Bool) return value != 0 ? 1 : 0;
     const IntegerRange range = integer_range(dtype);
     const double whole = std::trunc(value);
-    const bool fits = whole >= static_cast<double>(range.low) &&
-                      whole < static_cast<double>(range.high) + 1;
+    const bool fits =
+        whole >= static_cast<double>(range.low) && whole < static_cast<double>(range.high) + 1;
     KOINE_REQUIRE(fits, Value, "{}: {} has no whole part in {}", method_, value, dtype_name(dtype));
     return dtype == DType::UInt64 ? static_cast<uint64_t>(whole)
                                   : int_to_bits(dtype, static_cast<int64_t>(whole));
@@ -186,8 +188,8 @@ Tensor tensor_of_list(nb::handle given, const char* method, std::optional<DType>
   if (!list.holds_arrays()) return list.tensor(dtype, device);
   std::vector<Tensor> parts;
   for (const nb::handle part : nb::borrow<nb::sequence>(given)) {
-    const Tensor t = is_list(part) ? tensor_of_list(part, method, dtype, device)
-                                   : as_tensor(part, method);
+    const Tensor t =
+        is_list(part) ? tensor_of_list(part, method, dtype, device) : as_tensor(part, method);
     parts.push_back(dtype && t.dtype() != *dtype ? t.cast(*dtype) : t);
   }
   return Tensor::stack(parts);
@@ -288,9 +290,10 @@ Tensor tensor_of(const Array& array, DType dtype, const std::string& device, Bor
   const OutsideOfTraces constant;  // of a function that is traced
   if (borrow != Borrow::Never && rows && aligned && place == "CPU" && array.size() > 0)
     return Tensor::borrow(data, shape, dtype, owner_of(array));
-  KOINE_REQUIRE(borrow != Borrow::Always || array.size() == 0, Value,
-                "Tensor: copy=False, and memory can be borrowed only where it is aligned, row-major "
-                "and stays on CPU: give copy=None");
+  KOINE_REQUIRE(
+      borrow != Borrow::Always || array.size() == 0, Value,
+      "Tensor: copy=False, and memory can be borrowed only where it is aligned, row-major "
+      "and stays on CPU: give copy=None");
   if (rows) return Tensor::from_bytes(data, shape, dtype, device);
   std::vector<std::byte> bytes(array.size() * item);
   std::byte* to = bytes.data();

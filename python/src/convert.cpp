@@ -1,8 +1,8 @@
 // Sizes, axes and dtypes from Python.
 #include "bind.hpp"
 
-#include <koine/base/error.hpp>
 #include <condition_variable>
+#include <koine/base/error.hpp>
 #include <mutex>
 
 namespace koine::python {

@@ -4,9 +4,9 @@ namespace koine::python {
 namespace {
 
 constexpr DType tensor_dtypes[] = {
-    DType::Bool,   DType::Int8,       DType::Int16,      DType::Int32,   DType::Int64,
-    DType::UInt8,  DType::UInt16,     DType::UInt32,     DType::UInt64,  DType::Float8E4M3,
-    DType::Float8E5M2, DType::Float16, DType::BFloat16,  DType::Float32, DType::Float64};
+    DType::Bool,       DType::Int8,    DType::Int16,    DType::Int32,   DType::Int64,
+    DType::UInt8,      DType::UInt16,  DType::UInt32,   DType::UInt64,  DType::Float8E4M3,
+    DType::Float8E5M2, DType::Float16, DType::BFloat16, DType::Float32, DType::Float64};
 
 // Names that NumPy and ml_dtypes have beside ours.
 std::optional<DType> dtype_named(std::string_view name) {
@@ -53,23 +53,30 @@ DType as_dtype(nb::handle given) {
     found = dtype_named(nb::cast<std::string>(nb::str(nb::borrow(given.attr("name")))));
   if (found) return *found;
   std::string names;
-  for (const DType d : tensor_dtypes) names += (names.empty() ? "" : ", ") + std::string(dtype_name(d));
+  for (const DType d : tensor_dtypes)
+    names += (names.empty() ? "" : ", ") + std::string(dtype_name(d));
   raise(ErrorKind::Type, "{} is no dtype of tensors: use koine.float32 or another of {}",
         nb::repr(given).c_str(), names);
 }
 
 void bind_dtypes(nb::module_& m) {
-  nb::enum_<DType> e(m, "DType",
-                     "An element type: `koine.float32` and its like. Where a dtype is asked for, its name, "
-                     "NumPy's dtype or type, or Python's bool, int (int32) and float (float32) serve as well.");
+  nb::enum_<DType> e(
+      m, "DType",
+      "An element type: `koine.float32` and its like. Where a dtype is asked for, its name, "
+      "NumPy's dtype or type, or Python's bool, int (int32) and float (float32) serve as well.");
   for (const DType d : tensor_dtypes) e.value(dtype_info(d).name.data(), d);
   e.def_prop_ro("itemsize", [](DType d) { return item_size(d); }, "Bytes of one element.");
   e.def_prop_ro("is_float", [](DType d) { return is_float(d); }, "Whether it is a float.");
-  e.def_prop_ro("numpy", &numpy_dtype, "NumPy's dtype of the same elements; ml_dtypes' for bfloat16 and the float8.");
+  e.def_prop_ro("numpy", &numpy_dtype,
+                "NumPy's dtype of the same elements; ml_dtypes' for bfloat16 and the float8.");
   e.def("__str__", [](DType d) { return std::string(dtype_name(d)); });
   e.def("__repr__", [](DType d) { return "koine." + std::string(dtype_name(d)); });
-  m.def("promote", [](const DTypeLike& a, const DTypeLike& b) { return promote(as_dtype(a), as_dtype(b)); },
-        "a"_a, "b"_a, "The dtype in which two operands meet.\n\n>>> koine.promote('int64', 'float32')\nkoine.float64");
+  m.def(
+      "promote",
+      [](const DTypeLike& a, const DTypeLike& b) { return promote(as_dtype(a), as_dtype(b)); },
+      "a"_a, "b"_a,
+      "The dtype in which two operands meet.\n\n>>> koine.promote('int64', "
+      "'float32')\nkoine.float64");
 }
 
 }  // namespace koine::python

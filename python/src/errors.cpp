@@ -46,7 +46,9 @@ void translate(const std::exception_ptr& thrown, void*) {
 
 void bind_errors(nb::module_&) {
   const nb::module_ errors = nb::module_::import_("koine.errors");
-  auto get = [&](const char* name) { return errors.attr(name).operator nb::object().release().ptr(); };
+  auto get = [&](const char* name) {
+    return errors.attr(name).operator nb::object().release().ptr();
+  };
   exceptions = {get("ValueError"),  get("TypeError"),   get("IndexError"), get("KeyError"),
                 get("MemoryError"), get("DeviceError"), get("FileError"),  get("InternalError")};
   nb::register_exception_translator(translate);

@@ -1,8 +1,8 @@
-// Transforms of functions of lists of tensors. koine/transforms.py makes them of functions of trees.
+// Transforms of functions of lists of tensors. koine/transforms.py makes them of functions of
+// trees.
 #include "functions.hpp"
 
 #include <nanobind/stl/variant.h>
-
 
 namespace koine::python {
 
@@ -31,8 +31,9 @@ Tensor or_none(nb::handle given, const char* method) {
   return given.is_none() ? Tensor() : as_tensor(given, method);
 }
 
-// A rule of Python's: of lists of arguments, results and what comes with them, a tensor or None each.
-template <class Call, Tensors Call::*with>
+// A rule of Python's: of lists of arguments, results and what comes with them, a tensor or None
+// each.
+template <class Call, Tensors Call::* with>
 std::function<Tensors(const Call&)> rule_of(const nb::callable& rule, const char* method) {
   auto* const object = nb::object(rule).release().ptr();  // known for the life of the process
   return [object, method](const Call& call) {
@@ -46,10 +47,12 @@ std::function<Tensors(const Call&)> rule_of(const nb::callable& rule, const char
 
 void bind_rules(nb::module_& m) {
   m.def("_known_vjp", [](const std::string& name, const nb::callable& rule) {
-    return transforms::known_vjp(name, rule_of<CallGradient, &CallGradient::gradients>(rule, "custom_vjp"));
+    return transforms::known_vjp(
+        name, rule_of<CallGradient, &CallGradient::gradients>(rule, "custom_vjp"));
   });
   m.def("_known_jvp", [](const std::string& name, const nb::callable& rule) {
-    return transforms::known_jvp(name, rule_of<CallTangent, &CallTangent::tangents>(rule, "custom_jvp"));
+    return transforms::known_jvp(name,
+                                 rule_of<CallTangent, &CallTangent::tangents>(rule, "custom_jvp"));
   });
   m.def("_with_rule", [](const std::string& rule, const nb::callable& f, const Tensors& inputs) {
     return transforms::with_rule(rule, function_of(f), inputs, std::source_location::current());
@@ -60,9 +63,13 @@ void bind_rules(nb::module_& m) {
 
 void bind_transforms(nb::module_& m) {
   // A derivative that is a function.
-  nb::class_<transforms::Function>(m, "_Linear").def("__call__", [](const transforms::Function& f, const Tensors& given) { return f(given); });
-  m.def("_vmap", [](const nb::callable& f, const Tensors& inputs, const std::variant<int64_t, Axes>& in, const std::variant<int64_t, Axes>& out) {
-    return transforms::over_examples(function_of(f), inputs, mapped(in), mapped(out), std::source_location::current());
+  nb::class_<transforms::Function>(m, "_Linear")
+      .def("__call__",
+           [](const transforms::Function& f, const Tensors& given) { return f(given); });
+  m.def("_vmap", [](const nb::callable& f, const Tensors& inputs,
+                    const std::variant<int64_t, Axes>& in, const std::variant<int64_t, Axes>& out) {
+    return transforms::over_examples(function_of(f), inputs, mapped(in), mapped(out),
+                                     std::source_location::current());
   });
   m.def("_jvp", [](const nb::callable& f, const Tensors& inputs, const Tensors& tangents) {
     return transforms::forward(function_of(f), inputs, tangents, std::source_location::current());
@@ -73,21 +80,35 @@ void bind_transforms(nb::module_& m) {
   m.def("_linearize", [](const nb::callable& f, const Tensors& inputs) {
     return transforms::linear(function_of(f), inputs, std::source_location::current());
   });
-  m.def("_value_and_grad", [](const nb::callable& f, const Tensors& inputs, const std::vector<size_t>& by) {
-    return transforms::value_and_gradients(function_of(f), inputs, by, "grad", std::source_location::current());
-  });
+  m.def("_value_and_grad",
+        [](const nb::callable& f, const Tensors& inputs, const std::vector<size_t>& by) {
+          return transforms::value_and_gradients(function_of(f), inputs, by, "grad",
+                                                 std::source_location::current());
+        });
   m.def("_jacobian", [](const nb::callable& f, const Tensors& inputs, bool forward) {
     return transforms::jacobian(function_of(f), inputs, forward, std::source_location::current());
   });
-  m.def("_checkpoint", [](const nb::callable& f, const Tensors& inputs, const std::vector<std::string>& names, bool products) {
+  m.def("_checkpoint", [](const nb::callable& f, const Tensors& inputs,
+                          const std::vector<std::string>& names, bool products) {
     Keep keep = products ? Keep::products() : Keep::nothing();
     if (!names.empty()) keep = keep | Keep::names(names);
-    return transforms::computed_again(keep, function_of(f), inputs, std::source_location::current());
+    return transforms::computed_again(keep, function_of(f), inputs,
+                                      std::source_location::current());
   });
-  m.def("_operand", [](nb::handle given, const std::string& method) { return as_tensor(given, method.c_str()); }, "given"_a.none(), "method"_a);
-  m.def("save_as", [](const std::string& name, const TensorLike& value) { return save_as(name, as_tensor(value, "save_as")); }, "name"_a, "value"_a,
-        "The value, which checkpoint(f, keep=[name]) keeps.");
-  m.def("stop_gradient", [](const TensorLike& x) { return stop_gradient(as_tensor(x, "stop_gradient")); }, "x"_a, "The value, a constant to all derivatives.");
+  m.def(
+      "_operand",
+      [](nb::handle given, const std::string& method) { return as_tensor(given, method.c_str()); },
+      "given"_a.none(), "method"_a);
+  m.def(
+      "save_as",
+      [](const std::string& name, const TensorLike& value) {
+        return save_as(name, as_tensor(value, "save_as"));
+      },
+      "name"_a, "value"_a, "The value, which checkpoint(f, keep=[name]) keeps.");
+  m.def(
+      "stop_gradient",
+      [](const TensorLike& x) { return stop_gradient(as_tensor(x, "stop_gradient")); }, "x"_a,
+      "The value, a constant to all derivatives.");
   bind_rules(m);
 }
 

@@ -82,16 +82,19 @@ TEST(captured, what_is_no_description_is_refused) {
                {"rand", "captured", "under a key"});
   expect_error([&] { capture([](const Tensors& x) { return Tensors{x[0] * x[0].sum().item()}; }); },
                {"inside of the function traced"});
-  expect_error([&] { capture([](const Tensors& x) { return Tensors{x[0]}; }); }, {"result 0", "clone()"});
+  expect_error([&] { capture([](const Tensors& x) { return Tensors{x[0]}; }); },
+               {"result 0", "clone()"});
   expect_error([&] { capture([](const Tensors& x) { return Tensors{x[0] + 1, x[0][0]}; }); },
                {"result 1"});
-  expect_error([&] {
-    capture([](const Tensors& x) {
-      Tensor t = x[0];
-      t.setitem({0}, 3);
-      return Tensors{t + 1};
-    });
-  }, {"assigns to an argument"});
+  expect_error(
+      [&] {
+        capture([](const Tensors& x) {
+          Tensor t = x[0];
+          t.setitem({0}, 3);
+          return Tensors{t + 1};
+        });
+      },
+      {"assigns to an argument"});
   CapturedFunction f([](const Tensors& x) { return Tensors{x[0] + x[1]}; }, {a, other});
   expect_error([&] { (void)f({a, numbers({1, 2, 3})}); }, {"argument 1", "(3,)"});
   expect_error([&] { (void)f({a, a}); }, {"one value"});
@@ -140,8 +143,12 @@ TEST(borrowed, no_assignment_writes_there) {
   x.realize();
   EXPECT_EQ(listed(x), (std::vector<float>{9, 8, 8, 4}));
   EXPECT_EQ(values, (std::vector<float>{1, 2, 3, 4}));
-  expect_error([&] { (void)Tensor::borrow(reinterpret_cast<char*>(values.data()) + 1, {2}, DType::Float32, nullptr); },
-               {"borrow", "aligned"});
+  expect_error(
+      [&] {
+        (void)Tensor::borrow(reinterpret_cast<char*>(values.data()) + 1, {2}, DType::Float32,
+                             nullptr);
+      },
+      {"borrow", "aligned"});
 }
 
 TEST(borrowed, what_data_shows_stays_while_somebody_looks) {

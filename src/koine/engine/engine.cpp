@@ -50,8 +50,8 @@ UOp buffer_over(const UOp& shape, DType dtype, const void* data,
                 std::shared_ptr<const void> owner) {
   require_no_trace("allocating a tensor");
   const UOp buffer = new_buffer(shape, dtype, Device("CPU"));
-  storage::set_memory(buffer, borrowed_memory(data, buffer.numel() * item_size(dtype),
-                                              std::move(owner)));
+  storage::set_memory(buffer,
+                      borrowed_memory(data, buffer.numel() * item_size(dtype), std::move(owner)));
   return buffer;
 }
 

@@ -109,9 +109,9 @@ void CapturedStep::run() {
   for (size_t k = 0; k < named_.size(); ++k)
     if (!(named_[k] == arguments_[k])) now.emplace(named_[k], arguments_[k]);
   const UOp all = substitute(sink(values_), now);
-  report_broken(promises_of(with_results({all.src().begin(), all.src().end()},
-                                         device_of(values_[0]))),
-                variables_);
+  report_broken(
+      promises_of(with_results({all.src().begin(), all.src().end()}, device_of(values_[0]))),
+      variables_);
 }
 
 std::vector<size_t> CapturedStep::places_of(const UOp& buffer) const {

@@ -54,8 +54,8 @@ class CapturedStep {
   VariableValues variables_;
   Skeleton skeleton_;
   std::shared_ptr<const Prepared> prepared_;
-  std::vector<UOp> made_;     // by distinct value, then the flag of the checks
-  std::vector<UOp> outputs_;  // by value
+  std::vector<UOp> made_;       // by distinct value, then the flag of the checks
+  std::vector<UOp> outputs_;    // by value
   std::vector<UOp> named_;      // arguments as the values name them
   std::vector<UOp> arguments_;  // what is in their places now
   std::optional<Submission> submission_;

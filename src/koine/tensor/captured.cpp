@@ -149,9 +149,9 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
   const std::vector<UOp> arguments(
       distinct.values.begin(),
       distinct.values.begin() + static_cast<std::ptrdiff_t>(described_with));
-  const Traced traced = trace_function(
-      [&](const std::vector<UOp>& params) { return described(f, params, given); }, arguments,
-      where);
+  const Traced traced =
+      trace_function([&](const std::vector<UOp>& params) { return described(f, params, given); },
+                     arguments, where);
   s.body = closed_over(traced, distinct.values, described_with);
   // Over Buffers that nobody else has: what was computed before from the same memory is no result.
   std::vector<UOp> stand_ins;
@@ -168,8 +168,8 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
   s.step = CapturedStep(values);
   for (size_t k = 0; k < distinct.values.size(); ++k) {
     const UOp& value = distinct.values[k];
-    s.inputs.push_back({value.shape(), value.dtype(), value.node()->placement,
-                        s.step.places_of(stand_ins[k])});
+    s.inputs.push_back(
+        {value.shape(), value.dtype(), value.node()->placement, s.step.places_of(stand_ins[k])});
   }
 }
 

@@ -176,7 +176,8 @@ Tensor Tensor::borrow(const void* data, const Shape& shape, DType dtype,
                       std::shared_ptr<const void> owner) {
   (void)tensor::count_for("borrow", shape);
   KOINE_REQUIRE(reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(item_size(dtype)) == 0,
-                Value, "borrow: {} elements at {} are not aligned to {} bytes: copy them with from()",
+                Value,
+                "borrow: {} elements at {} are not aligned to {} bytes: copy them with from()",
                 dtype_name(dtype), data, item_size(dtype));
   return Tensor(buffer_over(shape_of(shape), dtype, data, std::move(owner)));
 }

@@ -93,10 +93,11 @@ bool& draws_are_refused() {
 // The next words of the global stream; of an example under a key that follows from the seed and
 // its number.
 Tensor next_words(std::string_view method, const Shape& shape, const Placement& place) {
-  KOINE_REQUIRE(!draws_are_refused(), Value,
-                "{}: a function that is captured draws random numbers of the global seed, and would "
-                "give the same at each call: draw before, or under a key that is an argument",
-                method);
+  KOINE_REQUIRE(
+      !draws_are_refused(), Value,
+      "{}: a function that is captured draws random numbers of the global seed, and would "
+      "give the same at each call: draw before, or under a key that is an argument",
+      method);
   const Size count = tensor::count_for(method, shape);
   uint64_t state[2];
   {

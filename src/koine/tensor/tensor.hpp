@@ -380,8 +380,8 @@ class Tensor {
   /// this[items] for `method`.
   Tensor indexed(std::string_view method, const std::vector<IndexItem>& items) const;
   Tensor every(int64_t step, size_t axis) const;
-  Tensor points(std::string_view method,
-                const std::vector<std::pair<int64_t, Tensor>>& tensors, bool apart) const;
+  Tensor points(std::string_view method, const std::vector<std::pair<int64_t, Tensor>>& tensors,
+                bool apart) const;
   Tensor picked(int64_t axis, const Tensor& at) const;
   Tensor along(int64_t axis, const Tensor& at) const;
   /// Throws unless a shape has `count` elements.
