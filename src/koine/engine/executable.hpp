@@ -134,6 +134,8 @@ class Submission {
   bool run();
   /// The same without a word to the counters.
   bool run_uncounted();
+  /// How many arguments the program has; it uses none of those that were given behind them.
+  size_t arguments() const { return executable_->arguments_; }
   /// Another Buffer of the same size in place of an argument.
   void set_argument(size_t slot, const UOp& buffer);
   /// The bytes of an argument of which one device has all; what the program does not use is
