@@ -20,7 +20,9 @@ demo: build
 	@$(BUILD)/apps/koine/koine demo
 
 test: build
+	@rm -rf $(BUILD)/results
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@tools/check_rows --results $(BUILD)/results
 
 fast: build
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L fast

@@ -497,7 +497,7 @@ TEST(verify, a_request_is_verified) {
   }
 }
 
-TEST(verify, whole_programs_break_no_rule) {
+TEST(verify, spec_amend_10_whole_programs_break_no_rule) {
   const Target target = cpu_target("x86-64-v2", false);
   for (const UOp& value : {Tensor(leaf({4, 64})).softmax().uop(), Tensor(leaf({64})).sum().uop(),
                            Tensor(leaf({3, 5}, DType::Float16)).exp2().uop()}) {

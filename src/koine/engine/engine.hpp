@@ -55,6 +55,7 @@ struct Counters {
   /// Bytes that programs copied from one device to another, by (from, to). What the host writes and
   /// reads is not counted.
   std::map<std::pair<std::string, std::string>, int64_t> copied_bytes = {};
+  std::map<std::string, int64_t> kernels_on = {};  ///< launched, by device
 };
 Counters counters();
 void reset_counters();

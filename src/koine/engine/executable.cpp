@@ -190,8 +190,8 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
       variable_numbers_.push_back(is_bound(v) ? variables_.size() + constants_.size() - 1
                                               : variables.at(v.node()));
     }
+    if (!is_check(k.ast) && !is_loop(k.ast)) ++launches_[entry.device->name()];
     entries_.push_back(std::move(entry));
-    launches_ += is_check(k.ast) || is_loop(k.ast) ? 0 : 1;
   }
   places_of_.resize(given_.size());
   for (size_t i = 0; i < places_.size(); ++i)
@@ -275,7 +275,10 @@ void Executable::each_program(
 }
 
 void Executable::add_work(int64_t runs, Counters& counters) const {
-  counters.kernels += runs * static_cast<int64_t>(launches_);
+  for (const auto& [device, launches] : launches_) {
+    counters.kernels += runs * launches;
+    counters.kernels_on[device] += runs * launches;
+  }
   counters.operations += static_cast<double>(runs) * operations_;
   counters.bytes += static_cast<double>(runs) * bytes_;
   for (const Arena& a : arenas_)

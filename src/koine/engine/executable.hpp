@@ -2,6 +2,7 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -109,7 +110,7 @@ class Executable {
   std::vector<int64_t> constants_;              // Variables that a Call binds
   std::vector<size_t> variable_numbers_;        // of the program's, then of constants
   std::vector<std::vector<size_t>> places_of_;  // by the number of what is given
-  size_t launches_ = 0;                         // entries but for checks and loops
+  std::map<std::string, int64_t> launches_;     // by device: entries but for checks and loops
   double operations_ = 0, bytes_ = 0;
   std::optional<uint64_t> ranks_;  // what they do together; none: nothing
   bool one_may_fail_ = false;      // a rank runs what the user wrote
