@@ -9,6 +9,7 @@ all: build
 
 bootstrap:
 	@tools/bootstrap --check || tools/bootstrap
+	@tools/python_env
 
 build: bootstrap
 	@cmake --preset $(PRESET) >build-$(PRESET).log 2>&1 || { cat build-$(PRESET).log; exit 1; }
