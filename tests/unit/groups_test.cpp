@@ -400,7 +400,7 @@ TEST(groups, spec_X3_an_instruction_and_code_stand_inside_of_a_kernel) {
         {"Ins", wrong[0] == 'n' ? "nosuch" : wrong});
 }
 
-TEST(groups, texts_of_languages_with_groups_compute_the_same) {
+TEST(groups, spec_L8_texts_of_languages_with_groups_compute_the_same) {
   for (const char* language : {"cuda", "hip", "metal"}) {
     CText text(language);
     text.add((counted({300}) * Tensor(2.0)).uop());

@@ -85,7 +85,7 @@ TEST(texts, spec_L8_of_every_language_are_those_in_their_files) {
 }
 
 // NVIDIA's own compilers take them, where they are.
-TEST(texts, nvidias_compilers_take_cuda_and_ptx) {
+TEST(texts, spec_L8_nvidias_compilers_take_cuda_and_ptx) {
   const auto folder =
       std::filesystem::temp_directory_path() / fmt::format("koine_nvidia_{}", getpid());
   std::filesystem::create_directories(folder);
