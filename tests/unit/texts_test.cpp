@@ -98,7 +98,7 @@ TEST(texts, spec_L8_nvidias_compilers_take_cuda_and_ptx) {
         << text;
   };
   const bool has_nvcc = found("nvcc"), has_ptxas = found("ptxas");
-  if (has_nvcc) compile("nvcc -cubin -arch=sm_80 --fmad=false", "kernels.cu", text_of("cuda"));
+  if (has_nvcc) compile("nvcc -w -cubin -arch=sm_80 --fmad=false", "kernels.cu", text_of("cuda"));
   const Target target = ptx_target(true);
   if (has_ptxas)
     for (const Sample& s : samples()) {
