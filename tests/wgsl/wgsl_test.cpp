@@ -1,4 +1,8 @@
 // What kernels in WGSL compute, beside the interpreter.
+#include <cmath>
+#include <limits>
+#include <numeric>
+
 #include "check.hpp"
 #include "graphs.hpp"
 #include "koine/compat/alu.hpp"
@@ -17,6 +21,42 @@ namespace {
 CText wgsl_text() {
   return CText("wgsl",
                [](const std::string& source) { return std::make_unique<WgslLibrary>(source); });
+}
+
+// A compiler of WGSL may take it that no number is NaN or infinite and that 0 has no sign (Mesa's
+// makes 0 of 0 x): an element that is one of these by the interpreter is not compared, all others
+// are, bit for bit in strict mode.
+void add_finite(CText& text, const UOp& value) {
+  const Bindings bindings = bindings_of(value);
+  for (const bool strict : {true, false}) {
+    Options mode = options();
+    mode.strict = strict;
+    const OptionScope scope(mode);
+    BoundedArray expected =
+        strict ? BoundedArray{interpret(value, bindings), {}} : interpret_bounded(value, bindings);
+    Array& exact = expected.value;
+    expected.error.resize(exact.data.size());
+    for (size_t i = 0; i < exact.data.size(); ++i) {
+      if (!exact.is_valid(i)) exact.data[i] = 0;  // as in fresh memory
+      if (!is_float(exact.dtype)) continue;
+      const double x = bits_to_double(exact.dtype, exact.data[i]);
+      if (!std::isfinite(x)) expected.error[i] = std::numeric_limits<double>::infinity();
+      if (x == 0) expected.error[i] = std::max(expected.error[i], 0x1p-1074);
+    }
+    exact.valid.clear();
+    text.add(value, std::move(expected));
+  }
+}
+
+// It may also take 1/(1/x) for x.
+bool divides_twice(const UOp& graph) {
+  const auto divides = [](const UOp& u) { return u.is(Op::Recip) || u.is(Op::Fdiv); };
+  for (const UOp& u : toposort(graph))
+    if (divides(u))
+      for (const UOp& s : u.src())
+        for (const UOp& below : toposort(s))
+          if (divides(below)) return true;
+  return false;
 }
 
 constexpr std::array carried{DType::Int32, DType::UInt32, DType::Float32};
@@ -59,7 +99,7 @@ TEST(wgsl, spec_O1b_spec_O1f_groups_meet_at_barriers) {
   text.check();
 }
 
-// What its number formats allow: strict and default mode, as the interpreter says.
+// Strict and default mode, as far as the language goes.
 TEST(wgsl, spec_amend_32_random_graphs_agree_with_the_interpreter) {
   const int64_t cases = test_cases(400);
   CText text = wgsl_text();
@@ -67,8 +107,9 @@ TEST(wgsl, spec_amend_32_random_graphs_agree_with_the_interpreter) {
   for (int64_t i = 0; i < cases; ++i) {
     std::mt19937_64 random(test_seed() + 991 + static_cast<uint64_t>(i));
     const UOp graph = random_graph(random);
+    if (divides_twice(graph)) continue;
     try {
-      text.add(graph);
+      add_finite(text, graph);
       ++taken;
     } catch (const Error& e) {
       const std::string said = e.what();

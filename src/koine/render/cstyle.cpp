@@ -519,7 +519,8 @@ class CStyleRenderer {
           return as_type(type(d), fmt::format("to_{}({})", short_name(dialect_, in), a()));
         return as_type(type(d), a());
       case Op::Cast:
-        if (d == DType::Bool) return fmt::format("{} != 0", a());
+        if (d == DType::Bool)
+          return text(dialect_.syntax.differs, fmt::arg("left", a()), fmt::arg("right", 0));
         if (is_float(in) && !is_float(d))
           return fmt::format("saturate_{}_{}({})", name, short_name(dialect_, in), a());
         return as_type(type(d), a());

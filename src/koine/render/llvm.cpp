@@ -6,8 +6,10 @@
 #include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
+#include <llvm/Support/CommandLine.h>
 #include <llvm/Support/raw_ostream.h>
 
+#include <mutex>
 #include <unordered_map>
 
 #include "koine/base/error.hpp"
@@ -703,6 +705,16 @@ class LlvmRenderer {
 };
 
 }  // namespace
+
+void set_llvm_options() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    // Our renderer emits strength-reduced addresses, each value where it is used; these passes only
+    // cost time on them (sinking a sixth of that of a register tile).
+    const char* arguments[] = {"koine", "-disable-lsr", "-disable-cgp", "-disable-machine-sink"};
+    llvm::cl::ParseCommandLineOptions(4, arguments);
+  });
+}
 
 void render_llvm(const UOp& linear, const std::string& name, const Target& target,
                  llvm::Module& module) {

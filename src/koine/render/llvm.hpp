@@ -10,6 +10,9 @@ class Module;
 
 namespace koine {
 
+/// LLVM's options, which are those of the process: set once, before anything is compiled.
+void set_llvm_options();
+
 /// Adds the function `name(ptr buffers, ptr variables, i64 thread)` to a module. REG buffers become
 /// PHIs, vectors LLVM vectors; no pass is needed to make the code good. For a target with groups of
 /// threads it is a kernel of NVPTX with a parameter a slot and one a Variable, an i64.

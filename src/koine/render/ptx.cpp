@@ -50,6 +50,7 @@ Target ptx_target(bool strict) {
 
 std::string render_ptx(const UOp& linear, const std::string& name, const Target& target) {
   KOINE_REQUIRE(nvptx() != nullptr, Value, "ptx: this LLVM was built without its target NVPTX");
+  set_llvm_options();
   llvm::TargetOptions how;
   how.AllowFPOpFusion = llvm::FPOpFusion::Strict;  // what is fused is a Mulacc
   const std::unique_ptr<llvm::TargetMachine> machine(

@@ -64,10 +64,7 @@ void initialise() {
     llvm::InitializeNativeTarget();
     llvm::InitializeNativeTargetAsmPrinter();
     llvm::InitializeNativeTargetAsmParser();  // of Ins
-    // Our renderer emits strength-reduced addresses, each value where it is used; these passes only
-    // cost time on them (sinking a sixth of that of a register tile).
-    const char* arguments[] = {"koine", "-disable-lsr", "-disable-cgp", "-disable-machine-sink"};
-    llvm::cl::ParseCommandLineOptions(4, arguments);
+    set_llvm_options();
     // LLVM would end the process. Its frames have no handlers to run on the way out: the compiler
     // that was at work is given up (`Compiler::object`).
     llvm::install_fatal_error_handler(
