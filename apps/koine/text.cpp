@@ -291,7 +291,7 @@ std::string sources_of(std::string_view text, std::string_view language) {
   }
   KOINE_REQUIRE(llvm || dialect, Value, "--target={}: expected {}or llvm", language, known);
   const bool groups = dialect != nullptr && !dialect->barrier.empty();
-  const Target target = groups ? simt_target(options().strict) : target_here();
+  const Target target = groups ? target_of(*dialect, options().strict) : target_here();
   std::string out;
   bool first = true;
   for (const Given& g : parse_all(text, target)) {

@@ -13,6 +13,7 @@
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/render/cstyle.hpp"
+#include "koine/render/dialect.hpp"
 
 namespace koine::test {
 
@@ -35,8 +36,8 @@ void CText::add(const UOp& value) {
 
 void CText::add(const UOp& value, BoundedArray expected, const std::optional<KernelEdits>& edits) {
   if (value.numel() == 0) return;
-  Target target =
-      language_ == "c" ? generic_target(options().strict) : simt_target(options().strict);
+  Target target = language_ == "c" ? generic_target(options().strict)
+                                   : target_of(dialect_named(language_), options().strict);
   target.has_fma = true;
   Case c{value, std::move(expected), {}, {}, functions_, {}};
   const UOp root =

@@ -41,7 +41,8 @@ double local_bytes(const UOp& ast) {
 }
 
 std::string refusal_of_sizes(const UOp& after, const Opt& opt, const Groups& groups) {
-  const double threads = size_of_all(after, {AxisType::Local, AxisType::GroupReduce}),
+  const double threads =
+                   size_of_all(after, {AxisType::Local, AxisType::GroupReduce, AxisType::Warp}),
                all = size_of_all(after, {AxisType::Global}), bytes = local_bytes(after);
   if (threads > static_cast<double>(groups.most_threads))
     return fmt::format("{}: a group would have {:.0f} threads, and the device allows {}",

@@ -243,6 +243,9 @@ class CStyleRenderer {
       case Op::Ins:
         assembly(u);
         return;
+      case Op::Wmma:
+        tensor_core(u);
+        return;
       case Op::AtomicAdd:
         line(fmt::format("atomic_add_{}(&{}, {});", short_name(u.src(1).dtype()), place(u),
                          operand(u.src(1))));
@@ -429,6 +432,16 @@ class CStyleRenderer {
   static bool fits_64_bits(const UOp& index) {
     const Interval& b = index.bounds();
     return b.low > INT64_MIN && b.high < INT64_MAX;
+  }
+
+  // A call of what the dialect's header defines: the sum, A, B and what it goes on from.
+  void tensor_core(const UOp& u) {
+    const std::string& core = u.as<WmmaArg>().core;
+    KOINE_REQUIRE(has_core(dialect_, core), Value, "{} has no tensor core {}", dialect_.name, core);
+    std::string operands;
+    for (const UOp& s : u.src()) operands += ", " + vector_name(strip_after(s));
+    line(array(u.dtype(), name_of(u), lane_count(u)) + ";");
+    line(fmt::format("{}({}{});", core, name_of(u), operands));
   }
 
   // One instruction in the syntax of GCC, whose operands are %0, %1, ...

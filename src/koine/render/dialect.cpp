@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "koine/base/error.hpp"
 
 namespace koine {
@@ -38,6 +40,16 @@ size_t type_index(DType dtype) {
 }
 
 }  // namespace
+
+bool has_core(const Dialect& dialect, std::string_view core) {
+  return std::ranges::find(dialect.cores, core) != dialect.cores.end();
+}
+
+Target target_of(const Dialect& dialect, bool strict) {
+  Target t = simt_target(strict);
+  give_cores(t, [&](const TensorCore& core) { return has_core(dialect, core.name); });
+  return t;
+}
 
 std::string_view type_name(const Dialect& dialect, DType dtype) {
   return dialect.types[type_index(dtype)];

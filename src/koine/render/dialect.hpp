@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "koine/ir/dtype.hpp"
+#include "koine/target/target.hpp"
 
 namespace koine {
 
@@ -36,7 +37,15 @@ struct Dialect {
   bool vectors = false;
   /// What the helpers of the prelude are called for float32 and float64: `trunc`, `sqrt`, `fma`.
   std::array<std::string_view, 2> trunc, sqrt, fma;
+  /// Tensor cores that the header has, as functions of their names: `sum = c + A * B` of what a
+  /// thread holds, by `core(sum, a, b, c)`.
+  std::vector<std::string_view> cores = {};
 };
+
+bool has_core(const Dialect& dialect, std::string_view core);
+
+/// What kernels in a language with groups are made for.
+Target target_of(const Dialect& dialect, bool strict);
 
 /// What values of a dtype are stored as; empty where the language has no such type.
 std::string_view type_name(const Dialect& dialect, DType dtype);
