@@ -18,105 +18,11 @@
 #include "koine/runtime/cpu/cpu.hpp"
 #include "koine/runtime/cpu/jit.hpp"
 #include "koine/runtime/device.hpp"
+#include "products.hpp"
 
 namespace koine::test {
 namespace {
 
-enum class Numbers : uint8_t { Whole, Any, Wild };
-
-// out = a * b, a kernel as Rangeify leaves it, with what a test asks for besides.
-struct Gemm {
-  int64_t m, n, k;
-  DType a = DType::Float16, b = DType::Float16, sum = DType::Float32;
-  Numbers kind = Numbers::Whole;
-  bool transposed = false;  // b lies by columns
-  bool around = false;      // a is max(a, 1), and the result max(result - 3, 0)
-
-  UOp ast() const {
-    const UOp i = range(0, index_const(m), AxisType::Loop),
-              j = range(1, index_const(n), AxisType::Loop),
-              l = range(2, index_const(k), AxisType::Reduce);
-    const UOp out = param(0, shape_of({m * n}), sum), left = param(1, shape_of({m * k}), a),
-              right = param(2, shape_of({k * n}), b);
-    UOp x = load(index(left, {add(mul(i, index_const(k)), l)}));
-    if (around) x = maximum(x, constant_int(a, 1));
-    const UOp y = load(index(
-        right, {transposed ? add(mul(j, index_const(k)), l) : add(mul(l, index_const(n)), j)}));
-    UOp total = reduce_ranges(Op::Add, mul(cast(x, sum), cast(y, sum)), {l});
-    if (around) total = maximum(add(total, constant_int(sum, -3)), constant_int(sum, 0));
-    return sink({end(store(index(out, {add(mul(i, index_const(n)), j)}), total), {i, j})});
-  }
-
-  std::vector<double> numbers(int64_t count, DType dtype, uint64_t salt) const {
-    std::mt19937_64 random(test_seed() + salt);
-    std::vector<double> out;
-    for (int64_t at = 0; at < count; ++at) {
-      const auto whole = static_cast<double>(random() % 7);
-      double v = kind == Numbers::Any ? whole / 3 - 0.9 : whole - 3;
-      if (is_integer(dtype) && !is_signed(dtype)) v = whole;
-      if (kind == Numbers::Wild && random() % 6 == 0) v = wild[random() % std::size(wild)];
-      out.push_back(is_float(dtype) ? bits_to_double(dtype, double_to_bits(dtype, v)) : v);
-    }
-    return out;
-  }
-  std::vector<double> left() const { return numbers(m * k, a, 1); }
-  std::vector<double> right() const { return numbers(k * n, b, 2); }
-
-  // By loops that know nothing of kernels: T folds as strict mode does, in float or integers, or in
-  // double.
-  template <class T>
-  std::vector<double> expected() const {
-    const std::vector<double> x = left(), y = right();
-    std::vector<double> out;
-    for (int64_t i = 0; i < m; ++i)
-      for (int64_t j = 0; j < n; ++j) {
-        T total = 0;
-        for (int64_t l = 0; l < k; ++l) {
-          double v = x[static_cast<size_t>(i * k + l)];
-          if (around) v = std::max(v, 1.0);
-          const double product = v * y[static_cast<size_t>(transposed ? j * k + l : l * n + j)];
-          total = l == 0 && k == 1 ? static_cast<T>(product) : total + static_cast<T>(product);
-        }
-        out.push_back(static_cast<double>(around ? std::max<T>(total - 3, 0) : total));
-      }
-    return out;
-  }
-
-  static constexpr double wild[] = {INFINITY, NAN, -0.0, 65504, 6e-8};
-};
-
-std::vector<std::byte> in_memory(const std::vector<double>& values, DType dtype) {
-  std::vector<std::byte> out(values.size() * static_cast<size_t>(item_size(dtype)) + 8);
-  for (size_t i = 0; i < values.size(); ++i)
-    write_element(out.data(), dtype, static_cast<int64_t>(i),
-                  is_float(dtype) ? double_to_bits(dtype, values[i])
-                                  : int_to_bits(dtype, static_cast<int64_t>(values[i])));
-  return out;
-}
-
-// Empty, or what differs: whole numbers and strict sums not at all, others by a few roundings.
-std::string problem_of(const Gemm& g, const std::vector<std::byte>& out, bool strict) {
-  const bool exact = strict || g.kind != Numbers::Any || is_integer(g.sum);
-  const std::vector<double> expected = is_integer(g.sum) ? g.expected<int32_t>()
-                                       : exact           ? g.expected<float>()
-                                                         : g.expected<double>();
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const Bits bits = read_element(out.data(), g.sum, static_cast<int64_t>(i));
-    const double got = is_float(g.sum) ? bits_to_double(g.sum, bits)
-                                       : static_cast<double>(bits_to_int(g.sum, bits));
-    const bool same = std::isnan(expected[i]) ? std::isnan(got)
-                      : exact                 ? got == expected[i]
-                              : std::abs(got - expected[i]) <= 0x1p-22 * static_cast<double>(g.k);
-    if (!same)
-      return fmt::format("{}x{}x{}: element {} is {}, not {}; KOINE_TEST_SEED={}", g.m, g.n, g.k, i,
-                         got, expected[i], test_seed());
-  }
-  return {};
-}
-
-Opt tc(int axis, int core = -1, int opt = 0, int mode = 1) {
-  return {.op = OptOp::TC, .axis = axis, .tc = {core, opt, mode}};
-}
 Opt split(int axis, int64_t amount, AxisType target, bool top = false) {
   return {OptOp::Split, axis, amount, target, top};
 }
@@ -263,6 +169,11 @@ TEST(tensor_cores, spec_O6_what_no_core_computes_is_refused_core_by_core) {
   expect_error([&] { (void)apply_opt(on_core, split(4, 2, AxisType::GroupReduce), any); },
                {"on a tensor core threads do not fold a sum together"});
   expect_error([&] { (void)apply_opt(on_core, {OptOp::Padto, 4, 3}, any); }, {"on a tensor core"});
+  const UOp warps = apply_opt(square.ast(), tc(2, core_of(gpu, "cuda_m16n8k16_f16")), gpu);
+  expect_error([&] { (void)apply_opt(warps, {OptOp::Nolocals}, gpu); },
+               {"Nolocals: the threads of a tensor core are a group"});
+  expect_error([&] { (void)apply_opt(warps, split(0, 2, AxisType::Thread), gpu); },
+               {"groups of threads"});
 }
 
 TEST(tensor_cores, spec_O6_spec_X2_whole_numbers_are_exact_everywhere) {

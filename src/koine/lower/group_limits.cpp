@@ -28,6 +28,11 @@ bool folds_together(const UOp& ast) {
                      [](const UOp& r) { return type_of(r) == AxisType::GroupReduce; });
 }
 
+bool has_warps(const UOp& ast) {
+  return std::ranges::any_of(kernel_ranges(ast),
+                             [](const UOp& r) { return type_of(r) == AxisType::Warp; });
+}
+
 // Bytes of LOCAL memory: the rows, and a partial result a thread of each fold.
 double local_bytes(const UOp& ast) {
   double rows = 0, partial = 0;
@@ -93,6 +98,7 @@ std::string refusal_in_groups(const UOp& ast, const UOp& axis, const Opt& opt, c
                               const Groups& groups) {
   if (opt.op == OptOp::Nolocals)
     return folds_together(ast) ? "Nolocals: threads of a group fold together along GROUP_REDUCE"
+           : has_warps(ast)    ? "Nolocals: the threads of a tensor core are a group"
                                : std::string();
   const bool splits = opt.op == OptOp::Split;
   if (splits && opt.target == AxisType::Thread)
