@@ -120,7 +120,7 @@ OpSet kernel_ops() {
               Op::Range, Op::End, Op::After, Op::Group, Op::Sink, Op::Barrier, Op::AtomicAdd,
               Op::Ins, Op::Custom});
 }
-OpSet shaped_ops() { return kernel_ops() | ops({Op::Reshape, Op::Expand, Op::Special}); }
+OpSet shaped_ops() { return kernel_ops() | ops({Op::Reshape, Op::Expand, Op::Special, Op::Wmma}); }
 
 int refuse(const UOp&, const Facts&) { return itself; }
 
@@ -128,7 +128,7 @@ int refuse(const UOp&, const Facts&) { return itself; }
 OpSet value_ops() {
   return group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary}) |
          ops({Op::Index, Op::Bitcast, Op::Reduce, Op::Load, Op::Range, Op::Special, Op::Reshape,
-              Op::Expand});
+              Op::Expand, Op::Wmma});
 }
 
 int same_bits(const UOp& u, const Facts&) {
@@ -167,6 +167,43 @@ int check_shaped_reduce(const UOp& u, const Facts&) {
   if (u.as<ReduceArg>().goes_on) return itself;
   std::sort(axes.begin(), axes.end());
   return unless(std::adjacent_find(axes.begin(), axes.end()) == axes.end());
+}
+
+// The elements of a thread are axes of A, B and the accumulator, as long as the core's; the
+// accumulator has the other axes of A and B, unless they are summed over.
+int check_shaped_core(const UOp& u, const Facts& facts) {
+  const WmmaArg& arg = u.as<WmmaArg>();
+  const TensorCore* core = find_tensor_core(arg.core);
+  if (core == nullptr) return itself;
+  int at = 0;
+  for (const auto& [matrix, axes] :
+       {std::pair{&core->a, &arg.a}, {&core->b, &arg.b}, {&core->accumulator, &arg.accumulator}}) {
+    const UOp& source = u.src(static_cast<size_t>(at));
+    if (source.dtype() != matrix->dtype || source.rank() != facts.rank ||
+        axes->size() != matrix->elements.size())
+      return at;
+    for (size_t i = 0; i < axes->size(); ++i) {
+      const int64_t axis = (*axes)[i];
+      if (axis < 0 || axis >= static_cast<int64_t>(facts.rank) ||
+          !is_const(source.dim(static_cast<size_t>(axis)), matrix->elements[i].size))
+        return at;
+    }
+    ++at;
+  }
+  return fine;
+}
+
+// A Reduce on a tensor core sums products of what that multiplies.
+int check_kernel_core(const UOp& u, const Facts&) {
+  const ReduceArg& arg = u.as<ReduceArg>();
+  if (arg.core.empty()) return fine;
+  const TensorCore* core = find_tensor_core(arg.core);
+  if (core == nullptr || arg.op != Op::Add || u.dtype() != core->accumulator.dtype) return itself;
+  const auto ranges = reduced_ranges(u);
+  const auto last = std::find_if(ranges.rbegin(), ranges.rend(), [](const UOp& r) {
+    return r.as<RangeArg>().type == AxisType::Unroll;
+  });
+  return unless(last != ranges.rend() && is_const(last->src(0), core->k));
 }
 
 int check_kernel_reduce(const UOp& u, const Facts&) {
@@ -277,6 +314,9 @@ const Demands& kernel_demands() {
         "a Reduce goes over Ranges of reductions, each once and none bounding another, and one of "
         "narrow floats over loops, from a value outside of them",
         check_kernel_reduce},
+       {ops({Op::Reduce}),
+        "a Reduce on a tensor core is a sum in its dtype, along an UNROLL of its length",
+        check_kernel_core},
        {ops({Op::Buffer}), "registers come with Expand",
         [](const UOp& u, const Facts&) { return unless(u.addrspace() != AddrSpace::Reg); }},
        {group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary}),
@@ -307,7 +347,9 @@ const Demands& shaped_demands() {
           return u.is(Op::Expand) && at == 1 ? fine : at;
         }},
        {ops({Op::Reduce}), "a Reduce goes over axes, each once, and holds no narrow floats",
-        check_shaped_reduce}},
+        check_shaped_reduce},
+       {ops({Op::Wmma}), "a Wmma is of a tensor core, whose elements are axes of its sources",
+        check_shaped_core}},
       effect_part()};
   return demands;
 }
@@ -324,6 +366,19 @@ UOp too_many_elements(const UOp& value) {
     if (elements > most_pieces) return r;
   }
   return {};
+}
+
+// WARP ranges are the threads of a tensor core.
+std::optional<Violation> check_warps(std::span<const UOp> nodes) {
+  const TensorCore* core = nullptr;
+  for (const UOp& u : nodes)
+    if (u.is(Op::Reduce) && !u.as<ReduceArg>().core.empty())
+      core = find_tensor_core(u.as<ReduceArg>().core);
+  for (const UOp& u : nodes)
+    if (u.is(Op::Range) && u.as<RangeArg>().type == AxisType::Warp &&
+        (core == nullptr || core->threads() == 1))
+      return Violation{u, -1, "a WARP range is of the threads of a tensor core (TC)"};
+  return std::nullopt;
 }
 
 }  // namespace
@@ -358,6 +413,8 @@ std::optional<Violation> check_kernel(const UOp& sink, std::span<const UOp> node
     return Violation{sink, -1,
                      fmt::format("every Range is closed, {} is not",
                                  std::get<RangeArg>(sink.ranges()[0]->arg).id)};
+  if (level == VerifyLevel::Kernel)
+    if (auto violation = check_warps(nodes)) return violation;
   for (const UOp& u : nodes) {
     if (u.is(Op::Sink) && !(u == sink)) return Violation{u, -1, "the Sink is the root"};
     if (level != VerifyLevel::Kernel) continue;
