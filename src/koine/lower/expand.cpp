@@ -403,10 +403,12 @@ UOp block_reduces(const UOp& ast, bool in_order) {
   for (const UOp& r : closing.src().subspan(1))
     innermost_loop = std::max(innermost_loop, r.as<RangeArg>().id);
   std::vector<UOp> outer, inner;
-  for (const UOp& r : reduced_ranges(reduction))
-    (r.as<RangeArg>().id < innermost_loop && r.as<RangeArg>().type == AxisType::Reduce ? outer
-                                                                                       : inner)
-        .push_back(r);
+  for (const UOp& r : reduced_ranges(reduction)) {
+    const RangeArg& arg = r.as<RangeArg>();
+    const bool around = arg.id < innermost_loop && arg.type == AxisType::Reduce &&
+                        r.src(0).ranges().empty();  // no loop says how long it is
+    (around ? outer : inner).push_back(r);
+  }
   if (outer.empty()) return ast;
   const Op op = reduction.as<ReduceArg>().op;
   UOp first = constant_bool(true), last = constant_bool(true);

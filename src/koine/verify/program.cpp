@@ -73,10 +73,8 @@ int check_range(const UOp& u, const Facts&) {
   const RangeArg& r = u.as<RangeArg>();
   if (r.id < 0 || r.id >= most_range_ids) return itself;
   const int64_t most = most_steps(r.type);
-  for (const Node* around : u.src(0).ranges()) {
-    const RangeArg& outer = std::get<RangeArg>(around->arg);
-    if (outer.id >= r.id || most_steps(outer.type) == most_pieces) return 0;
-  }
+  for (const Node* around : u.src(0).ranges())
+    if (most_steps(std::get<RangeArg>(around->arg).type) == most_pieces) return 0;
   if (most == INT64_MAX) return unless(!u.src(0).is(Op::Const) || const_int(u.src(0)) >= 0, 0);
   return unless(u.src(0).is(Op::Const) && const_int(u.src(0)) >= 1 && const_int(u.src(0)) <= most,
                 0);
@@ -252,10 +250,8 @@ const std::vector<Demand>& memory_part() {
       {ops({Op::Range}), "a LANE Range is the number of a lane while Select takes vectors apart",
        [](const UOp& u, const Facts&) { return unless(u.as<RangeArg>().type != AxisType::Lane); }},
       {ops({Op::Range}),
-       "a Range goes from 0 to a bound of at least 0, which Ranges with smaller numbers decide "
-       "that "
-       "become no shape; what becomes shape or threads has a constant one of at most 16384 and "
-       "65536",
+       "a Range goes from 0 to a bound of at least 0 that no number of what becomes shape decides; "
+       "what becomes shape or threads has a constant one of at most 16384 and 65536",
        check_range},
       {ops({Op::Special}),
        "a Special is the number of a thread or, along an axis of the grid, of a group or of a "
