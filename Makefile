@@ -9,6 +9,7 @@ all: build
 
 bootstrap:
 	@tools/bootstrap --check || tools/bootstrap
+	@tools/python_env
 
 build: bootstrap
 	@cmake --preset $(PRESET) >build-$(PRESET).log 2>&1 || { cat build-$(PRESET).log; exit 1; }
@@ -19,7 +20,9 @@ demo: build
 	@$(BUILD)/apps/koine/koine demo
 
 test: build
+	@rm -rf $(BUILD)/results
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@tools/check_rows --results $(BUILD)/results
 
 fast: build
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L fast

@@ -12,7 +12,7 @@ option(KOINE_PRECOMPILED "Precompile headers of others for the library as for te
 
 add_library(koine_options INTERFACE)
 target_compile_options(koine_options INTERFACE -ffp-contract=off)
-if(PROJECT_IS_TOP_LEVEL)
+if(PROJECT_IS_TOP_LEVEL AND NOT SKBUILD)
   target_compile_options(koine_options INTERFACE -Wall -Wextra -Wshadow -Werror -Wno-missing-field-initializers)
 endif()
 if(KOINE_SANITIZE)

@@ -37,7 +37,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   auto* render_command = app.add_subcommand("render", "print the source of a graph's kernels");
   render_command->add_option("file", opt.file, "text of a graph")->required();
-  render_command->add_option("--target", opt.target, "c, opencl, cuda, hip, metal or llvm")
+  render_command
+      ->add_option("--target", opt.target, "c, opencl, cuda, hip, metal, wgsl, ptx or llvm")
       ->capture_default_str();
   koine::app::CompileOptions compiled;
   auto* compile_command = app.add_subcommand("compile", "compile the values of a graph to a file");

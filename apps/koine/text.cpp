@@ -282,16 +282,19 @@ std::vector<UOp> values_of(std::string_view text) {
 UOp last_graph(std::string_view text) { return parse_all(text, target_here()).back().graph; }
 
 std::string sources_of(std::string_view text, std::string_view language) {
-  const bool llvm = language == "llvm";
+  const bool llvm = language == "llvm", ptx = language == "ptx";
   const Dialect* dialect = nullptr;
   std::string known;
   for (const Dialect* d : dialects()) {
     known += fmt::format("{}, ", d->name);
     if (d->name == language) dialect = d;
   }
-  KOINE_REQUIRE(llvm || dialect, Value, "--target={}: expected {}or llvm", language, known);
+  KOINE_REQUIRE(llvm || ptx || dialect, Value, "--target={}: expected {}ptx, or llvm", language,
+                known);
   const bool groups = dialect != nullptr && !dialect->barrier.empty();
-  const Target target = groups ? target_of(*dialect, options().strict) : target_here();
+  const Target target = ptx      ? ptx_target(options().strict)
+                        : groups ? text_target(language, options().strict)
+                                 : target_here();
   std::string out;
   bool first = true;
   for (const Given& g : parse_all(text, target)) {
@@ -302,8 +305,9 @@ std::string sources_of(std::string_view text, std::string_view language) {
         continue;
       }
       const LoweredKernel k = lower(kernel, work, target);
-      out += llvm ? render_llvm_text(k.linear, k.name, target)
-                  : render(language, k.name, k.linear, first);
+      out += llvm  ? render_llvm_text(k.linear, k.name, target)
+             : ptx ? render_ptx(k.linear, k.name, target)
+                   : render(language, k.name, k.linear, first);
       first = false;
     }
   }

@@ -9,6 +9,7 @@
 #include "koine/io/safetensors.hpp"
 #include "koine/nn/nn.hpp"
 #include "koine/nn/optim.hpp"
+#include "koine/tensor/captured.hpp"
 #include "koine/tensor/collectives.hpp"
 #include "koine/tensor/custom.hpp"
 #include "koine/tensor/distributed.hpp"

@@ -234,7 +234,7 @@ TEST(opts, spec_O1g_upcast_is_vectors_and_unroll_leaves_no_loop) {
 }
 
 // Every split that the table does not list is refused, with the list of those that are legal.
-TEST(opts, spec_O1g_spec_amend_24_illegal_splits_name_the_legal_ones) {
+TEST(opts, spec_O1c_spec_O1g_spec_amend_24_illegal_splits_name_the_legal_ones) {
   for (const AxisType from : all_types) {
     const UOp ast = kernel_with(from);
     EXPECT_EQ(parse(to_text(ast)), ast);

@@ -1,12 +1,19 @@
 // What the device CL computes, beside the interpreter and the CPU. A driver takes 50 ms and more
 // for a kernel, so the values of a test are computed in one request, whose kernels are one program.
+#include "backends.hpp"
 #include "check.hpp"
 #include "graphs.hpp"
+#include "koine/compat/alu.hpp"
+#include "koine/compat/uops.hpp"
+#include "koine/engine/engine.hpp"
 #include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/lower/optimize.hpp"
 #include "koine/lower/pipeline.hpp"
+#include "koine/lower/rangeify.hpp"
 #include "koine/runtime/cl/device.hpp"
 #include "koine/runtime/cl/hardware.hpp"
 #include "koine/runtime/device.hpp"
@@ -82,19 +89,22 @@ void expect_same_on_cl(const std::vector<Tensor>& tensors) {
 
 }  // namespace
 
-TEST(cl, creation_and_copies_there_and_back) {
+TEST(cl, spec_B15_copies_there_and_back_keep_every_bit) {
   const OptionScope scope(on_cl(true));
   const Tensor t = Tensor::arange(6).reshape({2, 3}).clone();
   EXPECT_EQ(t.device(), "CL");
   EXPECT_EQ(t.tolist<int32_t>(), (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(Tensor::full({3}, 2.5).clone().tolist<float>(), std::vector<float>(3, 2.5f));
   const Tensor host = Tensor::from(std::vector<float>{1, -0.0f, 3}, {3}, "CPU");
-  EXPECT_EQ(host.to("CL").tolist<float>(), host.tolist<float>());
+  std::vector<uint32_t> bits;
+  for (uint32_t i = 0; i < 257; ++i) bits.push_back(i * 0x01010193u ^ (i % 3 ? 0x7f800001u : 0));
+  const Tensor any = Tensor::from_bytes(bits.data(), {257}, DType::Float32);
+  EXPECT_EQ(any.to("CL").to("CPU").bytes(), any.bytes());
   EXPECT_EQ(host.to("CL").to("CPU").to("CL:1").to("CL").tolist<float>(), host.tolist<float>());
   EXPECT_EQ(Tensor::zeros({0, 3}).clone().tolist<float>().size(), 0u);
 }
 
-TEST(cl, elementwise_reduce_matmul_softmax_and_convolution) {
+TEST(cl, spec_B2_elementwise_reduce_matmul_softmax_and_convolution) {
   const Tensor a = small({9, 17}, 1), b = small({9, 17}, 2), w = small({17, 5}, 3);
   const Tensor image = small({1, 2, 7, 7}, 4), filter = small({3, 2, 3, 3}, 5);
   expect_same_on_cl({a * b + a / (b * b + 1), Tensor::where(a < b, a, -b), a.sqrt(), a.exp(),
@@ -103,7 +113,7 @@ TEST(cl, elementwise_reduce_matmul_softmax_and_convolution) {
                      a.argmax(1)});
 }
 
-TEST(cl, every_dtype_is_loaded_computed_and_stored) {
+TEST(cl, spec_D2_spec_amend_41_every_dtype_is_loaded_computed_and_stored) {
   std::vector<UOp> values;
   for (const DType d : stored_dtypes()) {
     const UOp x = leaf({37}, d, 1), y = leaf({37}, d, 2);
@@ -263,6 +273,127 @@ TEST(cl, groups_of_work_items_agree_with_the_interpreter) {
   expect_random_graphs(test_cases(40), device);
 }
 
+// A value as one kernel, also where a request would take a long sum apart.
+Callified as_one_program(const UOp& value) {
+  return callify({value}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
+}
+Kernel one_kernel(const Callified& program) {
+  const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
+  EXPECT_EQ(kernels.size(), 1u);
+  return kernels.at(0);
+}
+
+// What the only kernel of a value gives with each list of opts, on a device; all are one program.
+std::vector<Array> with_opts(const UOp& value, const std::vector<std::vector<Opt>>& lists,
+                             const std::string& name) {
+  DeviceRuntime& device = device_runtime(name);
+  const Callified program = as_one_program(value);
+  const Kernel kernel = one_kernel(program);
+  std::vector<LoweredKernel> lowered;
+  for (const std::vector<Opt>& opts : lists)
+    lowered.push_back(lower_kernel(kernel.ast, device.target(), {}, &opts));
+  std::vector<std::shared_ptr<Memory>> memory;
+  std::vector<std::byte*> addresses;
+  std::vector<int64_t> sizes;
+  for (const UOp& b : kernel.buffers) {
+    const UOp& argument = program.arguments[static_cast<size_t>(b.as<BufferArg>().slot)];
+    const Array contents = array_of(argument);
+    const auto bytes = static_cast<int64_t>(contents.data.size()) * item_size(contents.dtype);
+    memory.push_back(device.allocate(bytes));
+    memory.back()->copy_in(bytes_of(contents).data(), 0, bytes);
+    addresses.push_back(memory.back()->address());
+    sizes.push_back(bytes);
+  }
+  std::vector<Array> out;
+  for (const auto& compiled : device.compiler().make(lowered)) {
+    compiled->run({addresses, sizes, {}});
+    Array result{value.dtype(), value.sizes(), {}, {}};
+    std::vector<std::byte> bytes(static_cast<size_t>(sizes[0]) + 8);
+    memory[0]->copy_out(bytes.data(), 0, sizes[0]);
+    for (int64_t i = 0; i < result.numel(); ++i)
+      result.data.push_back(read_element(bytes.data(), value.dtype(), i));
+    out.push_back(result);
+  }
+  ran_on("CL");
+  return out;
+}
+
+// 2^20 elements, 256 threads of a group: they meet at one barrier, in LOCAL memory.
+TEST(cl, spec_O1f_a_group_of_256_sums_2_to_the_20) {
+  const std::string device = groups_device();
+  const UOp x = leaf({1 << 20}, DType::Int32, 3), sum = reduce(Op::Add, x, {0});
+  const std::vector<Opt> opts{{OptOp::Split, 0, 256, AxisType::GroupReduce, false}};
+  const LoweredKernel k =
+      lower_kernel(one_kernel(as_one_program(sum)).ast, device_runtime(device).target(), {}, &opts);
+  const std::string text = device_runtime(device).compile(k)->source();
+  const size_t barrier = text.rfind("barrier(");
+  EXPECT_NE(text.rfind("__local int local0[256]"), std::string::npos) << text;
+  EXPECT_EQ(text.find("barrier("), barrier) << text;
+  EXPECT_EQ(difference(interpret(sum, bindings_of(sum)), with_opts(sum, {opts}, device)[0]), "");
+}
+
+// Each target of a split on a product, a sum and a maximum, by threads and by groups.
+TEST(cl, spec_O2_splits_keep_the_values) {
+  const OptionScope scope(strict_options());
+  const UOp a = leaf({8, 24}, DType::Int32, 1), b = leaf({24, 8}, DType::Int32, 2);
+  const std::vector<UOp> subjects{Tensor(a).matmul(Tensor(b)).uop(), reduce(Op::Add, a, {1}),
+                                  reduce(Op::Max, leaf({8, 24}, DType::Float32, 3), {1})};
+  for (const std::string& device : {std::string("CL"), groups_device()})
+    for (const UOp& value : subjects) {
+      const UOp ast = one_kernel(as_one_program(value)).ast;
+      const int fold = value.rank() == 2 && value.sizes()[1] == 8 ? 2 : 1;
+      std::vector<std::vector<Opt>> lists{{}};
+      for (const AxisType to :
+           {AxisType::Upcast, AxisType::Thread, AxisType::Global, AxisType::Local, AxisType::Loop})
+        lists.push_back({{OptOp::Split, 0, 4, to, false}});
+      for (const AxisType to : {AxisType::Unroll, AxisType::GroupReduce, AxisType::Reduce})
+        lists.push_back({{OptOp::Split, fold, 4, to, false}});
+      std::erase_if(lists, [&](const std::vector<Opt>& opts) {
+        return !opts.empty() && !can_apply(ast, opts[0], device_runtime(device).target());
+      });
+      EXPECT_GE(lists.size(), 6u);
+      const Array expected = interpret(value, bindings_of(value));
+      for (const Array& got : with_opts(value, lists, device))
+        EXPECT_EQ(difference(expected, got), "") << device << "\n" << to_text(value);
+    }
+}
+
+// The guide's kernel of ten threads, by hand.
+TEST(cl, spec_H2_spec_H8_a_kernel_by_hand_has_threads) {
+  using namespace compat;
+  UOpGraph g;
+  const auto global = [&](int64_t n, bool is_mutable) {
+    return g.add(UOps::DEFINE_GLOBAL,
+                 {.dtype = DType::Int32, .arg = {n, fmt::format("data{}", n), is_mutable}});
+  };
+  const auto out = global(0, true), left = global(1, false), right = global(2, false);
+  const auto at = g.add(UOps::SPECIAL, {.dtype = DType::Int32, .arg = {0, "gidx0", 10}});
+  const auto x = g.add(UOps::LOAD, {.dtype = DType::Int32, .vin = {left, at}});
+  const auto y = g.add(UOps::LOAD, {.dtype = DType::Int32, .vin = {right, at}});
+  g.add(UOps::STORE,
+        {.vin = {out, at,
+                 g.add(UOps::ALU, {.dtype = DType::Int32, .vin = {x, y}, .arg = BinaryOps::ADD})}});
+  for (const std::string& device : {std::string("CL"), groups_device()}) {
+    const auto program = compile(g, "tester", device);
+    EXPECT_EQ(program->source().find("get_group_id(0)") != std::string::npos, device != "CL");
+    std::vector<std::shared_ptr<Memory>> memory;
+    std::vector<std::byte*> addresses;
+    for (int32_t k = 0; k < 3; ++k) {
+      std::vector<int32_t> data(10);
+      for (int32_t i = 0; i < 10; ++i) data[static_cast<size_t>(i)] = k * i * i - i;
+      memory.push_back(device_runtime(device).allocate(40));
+      memory.back()->copy_in(data.data(), 0, 40);
+      addresses.push_back(memory.back()->address());
+    }
+    const std::vector<int64_t> sizes(3, 40);
+    program->run({addresses, sizes, {}});
+    std::vector<int32_t> got(10);
+    memory[0]->copy_out(got.data(), 0, 40);
+    for (int32_t i = 0; i < 10; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], 3 * i * i - 2 * i);
+  }
+  ran_on("CL");
+}
+
 // A tensor core that other instructions compute, one work item alone and in groups.
 TEST(cl, spec_O6_spec_X2_tensor_cores_in_opencl) {
   const Gemm g{32, 48, 32, DType::Float16, DType::Float16, DType::Float32, Numbers::Any};
@@ -285,6 +416,7 @@ TEST(cl, spec_O6_spec_X2_tensor_cores_in_opencl) {
     memory[0]->copy_out(out.data(), 0, bytes[0]);
     EXPECT_EQ(problem_of(g, out, strict), "") << device;
   }
+  ran_on("CL");
 }
 
 }  // namespace koine::test

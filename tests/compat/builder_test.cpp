@@ -1,7 +1,9 @@
 // The guide to UOps as a reader would type it in, mended as amendments C12 to C16 say.
 #include <cstring>
+#include <numeric>
 #include <random>
 
+#include "backends.hpp"
 #include "c_text.hpp"
 #include "check.hpp"
 #include "koine/compat/alu.hpp"
@@ -9,6 +11,7 @@
 #include "koine/interp/interp.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -56,6 +59,7 @@ std::vector<std::vector<int32_t>> run(
     std::vector<void*> pointers(addresses.begin(), addresses.end());
     library.function("k")(pointers.data(), values.data(), 0);
   });
+  for (const char* backend : {"INTERP", "CPU"}) test::ran_on(backend);
   EXPECT_EQ(interpreted, compiled) << g.text();
   EXPECT_EQ(interpreted, as_c) << g.text();
   return interpreted;
@@ -101,7 +105,7 @@ UOpGraph store_graph() {
   return g;
 }
 
-TEST(builder, spec_H4_a_constant_is_stored) {
+TEST(builder, spec_H4_spec_amend_12_a_constant_is_stored) {
   EXPECT_EQ(run(store_graph(), {{-1}}), (std::vector<std::vector<int32_t>>{{10}}));
   EXPECT_EQ(c_text(store_graph()),
             "void tester(void** buffers, const int64_t* variables, int64_t thread) {\n"
@@ -127,7 +131,7 @@ UOpGraph addition_graph(bool threads) {
   return g;
 }
 
-TEST(builder, spec_H4_the_first_elements_are_added) {
+TEST(builder, spec_H4_spec_amend_15_the_first_elements_are_added) {
   EXPECT_EQ(run(addition_graph(false), {{0}, {3}, {INT32_MAX}})[0],
             (std::vector<int32_t>{INT32_MIN + 2}));
   EXPECT_EQ(c_text(addition_graph(false)),
@@ -143,7 +147,7 @@ TEST(builder, spec_H4_the_first_elements_are_added) {
 }
 
 // The threads of a SPECIAL are steps of a loop on a CPU: each index once.
-TEST(builder, spec_H8_each_thread_adds_its_elements) {
+TEST(builder, spec_H4_spec_H8_spec_amend_13_each_thread_adds_its_elements) {
   std::vector<int32_t> a(10), b(10), sum(10);
   for (int i = 0; i < 10; ++i) {
     a[static_cast<size_t>(i)] = i * i;
@@ -166,7 +170,89 @@ TEST(builder, spec_H8_each_thread_adds_its_elements) {
 }
 
 // The guide's last example stores to data0+0 from ten threads (C13).
-TEST(builder, spec_H8_threads_that_store_to_one_place_are_refused) {
+// The same as text of the languages that know threads, and run with their words
+// (tests/support/shim).
+TEST(builder, spec_H2_spec_H8_spec_amend_14_a_thread_is_the_index_of_the_language) {
+  auto expect_text = [&](const char* language, const std::string& head, const std::string& index,
+                         const std::string& word) {
+    const std::string body = fmt::format(
+        "  int v0 = data1[gidx0];\n  int v1 = data2[gidx0];\n"
+        "  int v2 = (int)(({0})v0 + ({0})v1);\n  data0[gidx0] = v2;\n}}\n",
+        word);
+    EXPECT_EQ(uops_to_cstyle(language, "tester", addition_graph(true)),
+              head + "  const " + index + ";\n" + body)
+        << language;
+  };
+  expect_text("OpenCL",
+              "__kernel void tester(__global int* data0, __global const int* data1, "
+              "__global const int* data2) {\n",
+              "long gidx0 = get_group_id(0)", "uint");
+  for (const char* language : {"CUDA", "HIP"})
+    expect_text(language,
+                "extern \"C\" __global__ void tester(int* data0, const int* data1, "
+                "const int* data2) {\n",
+                "long long gidx0 = blockIdx.x", "unsigned int");
+  expect_text("Metal",
+              "kernel void tester(device int* data0 [[buffer(0)]], "
+              "device const int* data1 [[buffer(1)]], device const int* data2 [[buffer(2)]], "
+              "uint3 gid [[threadgroup_position_in_grid]], "
+              "uint3 lid [[thread_position_in_threadgroup]]) {\n",
+              "long gidx0 = gid.x", "uint");
+  std::vector<int32_t> a(10), b(10), expected(10);
+  for (size_t i = 0; i < 10; ++i) {
+    a[i] = static_cast<int32_t>(i * i) - 7;
+    b[i] = INT32_MAX - static_cast<int32_t>(9 * i);
+    expected[i] = static_cast<int32_t>(static_cast<uint32_t>(a[i]) + static_cast<uint32_t>(b[i]));
+  }
+  for (const char* language : {"cuda", "hip", "metal"}) {
+    const UOp linear = lower(addition_graph(true), "k", text_target(language, true)).linear;
+    const test::CLibrary library(render(language, "k", linear) + "KOINE_RUN(k)\n", 0, language);
+    std::vector<int32_t> out(10);
+    void* buffers[] = {out.data(), a.data(), b.data()};
+    const uint32_t grid[] = {10, 1, 1}, group[] = {1, 1, 1};
+    library.launch("run_k")(buffers, nullptr, grid, group);
+    EXPECT_EQ(out, expected) << language;
+  }
+}
+
+// gidx0 and lidx0 are what they are called, in whatever order they were added; a group has an end.
+TEST(builder, spec_H8_groups_have_threads) {
+  UOpGraph g;
+  const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+  const auto first = g.add(UOps::SPECIAL, {.dtype = i32, .arg = {0, "gidx0", 3}});
+  const auto second = g.add(UOps::SPECIAL, {.dtype = i32, .arg = {1, "gidx1", 5}});
+  const auto thread = g.add(UOps::SPECIAL, {.dtype = i32, .arg = {2, "lidx0", 4}});
+  const auto four = g.add(UOps::CONST, {.dtype = i32, .arg = 4});
+  const auto five = g.add(UOps::CONST, {.dtype = i32, .arg = 5});
+  auto alu = [&](auto op, auto a, auto b) {
+    return g.add(UOps::ALU, {.dtype = i32, .vin = {a, b}, .arg = op});
+  };
+  const auto row = alu(BinaryOps::ADD, alu(BinaryOps::MUL, first, five), second);
+  const auto at = alu(BinaryOps::ADD, alu(BinaryOps::MUL, row, four), thread);
+  g.add(UOps::STORE, {.vin = {out, at, at}});
+  std::vector<int32_t> expected(60);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(run(g, {std::vector<int32_t>(60, -1)})[0], expected);
+  const UOp linear = lower(g, "k", text_target("cuda", true)).linear;
+  const Signature signature = signature_of(linear);
+  EXPECT_EQ(const_int(signature.grid[0]), 3);
+  EXPECT_EQ(const_int(signature.grid[1]), 5);
+  EXPECT_EQ(const_int(signature.group[0]), 4);
+  for (const char* device : {"SIMT"}) {
+    std::vector<int32_t> got(60, -1);
+    std::vector<std::byte*> addresses{reinterpret_cast<std::byte*>(got.data())};
+    std::vector<int64_t> bytes{240};
+    compile(g, "k", device)->run({addresses, bytes, {}});
+    EXPECT_EQ(got, expected) << device;
+  }
+  UOpGraph many;
+  (void)many.add(UOps::SPECIAL, {.dtype = i32, .arg = {0, "lidx0", 64}});
+  (void)many.add(UOps::SPECIAL, {.dtype = i32, .arg = {1, "lidx1", 32}});
+  expect_error([&] { (void)uops_to_cstyle("CUDA", "tester", many); },
+               {"row 1 (SPECIAL)", "a group would have 2048 threads, the most are 1024"});
+}
+
+TEST(builder, spec_H8_spec_amend_13_threads_that_store_to_one_place_are_refused) {
   UOpGraph g;
   const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
   const auto gidx = g.add(UOps::SPECIAL, {.dtype = i32, .arg = {0, "gidx0", 10}});
@@ -407,7 +493,7 @@ TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {
   refuses(UOps::LOAD, {.dtype = i32, .vin = {in, foreign}}, {"vin 1 is no row of this graph"});
   refuses(UOps::LOAD, {.dtype = i32, .vin = {in, nullptr}}, {"vin 1 is no row of this graph"});
   expect_error([&] { (void)uops_to_cstyle("Pascal", "tester", g); },
-               {"'pascal'", "c, opencl, cuda, hip, metal"});
+               {"'pascal'", "c, opencl, cuda, hip, metal, wgsl"});
 }
 
 TEST(builder, spec_H7_loops_and_conditions_nest) {

@@ -1,4 +1,7 @@
 // The walk of a dot product from its Tensors to its program, as the third document goes.
+#include <fstream>
+#include <sstream>
+
 #include "check.hpp"
 #include "koine/compat/uops.hpp"
 #include "koine/engine/engine.hpp"
@@ -118,6 +121,38 @@ TEST(walk, spec_W6_the_output_comes_first_and_equal_inputs_are_one) {
   ASSERT_EQ(item.buffers.size(), 2u);
   EXPECT_TRUE(item.stores(0));
   EXPECT_FALSE(item.stores(1));
+}
+
+// The accumulator is exact in int32, and what is computed of the sum stands behind its loop.
+TEST(walk, spec_W7_what_follows_a_reduce_stands_behind_its_loop) {
+  const OptionScope scope(plain_loops());
+  const Tensor a = Tensor::from<int32_t>({INT32_MAX, 3, 1 << 20}),
+               b = Tensor::from<int32_t>({1, INT32_MAX, 1 << 11});
+  const Tensor value = (a * b).sum() * Tensor(7);
+  int64_t sum = 0;
+  for (const int64_t product : {int64_t{INT32_MAX}, 3 * int64_t{INT32_MAX}, int64_t{1} << 31})
+    sum += product;
+  EXPECT_EQ(value.item<int32_t>(), static_cast<int32_t>(7 * sum));
+  const Tensor again = (a * b).sum() * Tensor(7);
+  const std::string rows = compat::print_linear(
+      program_of(schedule({again.uop()})[0])->kernel().linear, compat::Style::Legacy);
+  const size_t start = rows.find("DEFINE_ACC"), loop = rows.find("UOps.LOOP"),
+               end = rows.find("ENDLOOP"), after = rows.rfind("BinaryOps.MUL"),
+               inside = rows.find("BinaryOps.MUL");
+  EXPECT_LT(start, loop);
+  EXPECT_LT(loop, inside);
+  EXPECT_LT(inside, end);
+  EXPECT_LT(end, after) << rows;
+}
+
+TEST(walk, spec_W10_the_page_names_what_stands_for_the_optimised_path) {
+  std::stringstream read;
+  read << std::ifstream("docs/linear-walk.md").rdbuf();
+  const std::string page = read.str();
+  for (const char* word : {"`global_load`, `global_store`, `load_cache` |",
+                           "`group_for_reduces`, `upcasted`, `local_idxs` |",
+                           "GROUP_REDUCE, UPCAST and LOCAL", "ImageDType |", "out of scope"})
+    EXPECT_NE(page.find(word), std::string::npos) << word;
 }
 
 TEST(walk, spec_W8_a_program_says_what_it_is) {

@@ -151,6 +151,41 @@ TEST(ranks, a_function_of_the_host_runs_where_its_arguments_are) {
   }
 }
 
+// Whether they meet again in the same program, or afterwards where the result is read.
+TEST(ranks, a_function_that_fails_on_one_is_an_error_on_all_and_they_go_on) {
+  static bool fails = true;
+  register_function("ranks.fails",
+                    [](std::span<const HostResult> out, std::span<const HostArgument> in) {
+                      if (fails) throw std::runtime_error("no disk");
+                      out[0].as<float>()[0] = in[0].as<float>()[0] + 1;
+                    });
+  const int64_t n = distributed::count();
+  for (int64_t r = 0; r < n; ++r) {
+    const Device where = Device(distributed::devices()).part(static_cast<size_t>(r));
+    const Tensor x = Tensor::full({1}, 3.0).to(where.name());
+    auto called = [&](const Tensor& v) {
+      return call_function("ranks.fails", CallResult{{1}}, {v});
+    };
+    const std::vector<std::function<Tensor()>> forms = {
+        [&] { return called(x); }, [&] { return called(x).shard(distributed::devices()) * 1; },
+        [&] {
+          return cond(
+              x.sum() > 0, [&](const Tensor& v) { return called(v); },
+              [](const Tensor& v) { return v; }, x);
+        }};
+    for (size_t k = 0; k < forms.size(); ++k) {
+      SCOPED_TRACE(where.name() + ", form " + std::to_string(k));
+      fails = true;
+      std::vector<std::string> words{"ranks.fails", "no disk"};
+      if (distributed::rank() != r)
+        words.push_back("rank " + std::to_string(r) + " failed in the middle of a program");
+      expect_error([&] { (void)forms[k]().item(); }, words);
+      fails = false;
+      EXPECT_EQ(forms[k]().item(), 4.0);
+    }
+  }
+}
+
 // Its conditions are known there alone, and the others do not wait for them.
 TEST(ranks, a_loop_runs_where_its_memory_is_and_its_results_go_to_all) {
   const auto n = static_cast<size_t>(distributed::count());

@@ -220,7 +220,7 @@ TEST(elementwise_rows, spec_D6_where_takes_one_side_alone) {
   pairs.everywhere(where(lt(x, zero), unary(Op::Log2, x), x));
 }
 
-TEST(elementwise_rows, spec_D7_neg_sub_div_not_of_all_pairs) {
+TEST(elementwise_rows, spec_D7_spec_D7b_spec_D7c_spec_D7f_neg_sub_div_not_of_all_pairs) {
   Pairs pairs;
   for (const DType d : stored_dtypes()) {
     const std::vector<Bits> v = telling(d), one{v[0]};

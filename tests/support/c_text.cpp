@@ -9,6 +9,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "backends.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
@@ -36,9 +37,8 @@ void CText::add(const UOp& value) {
 
 void CText::add(const UOp& value, BoundedArray expected, const std::optional<KernelEdits>& edits) {
   if (value.numel() == 0) return;
-  Target target = language_ == "c" ? generic_target(options().strict)
-                                   : target_of(dialect_named(language_), options().strict);
-  target.has_fma = true;
+  Target target = text_target(language_, options().strict);
+  if (language_ == "c") target.has_fma = true;
   Case c{value, std::move(expected), {}, {}, functions_, {}};
   const UOp root =
       value.is(Op::Buffer) ? UOp::make(Op::Contiguous, {value}, MarkArg{Mark::Copies}) : value;
@@ -54,47 +54,38 @@ void CText::add(const UOp& value, BoundedArray expected, const std::optional<Ker
     const UOp linear = lower_kernel(k.ast, target, {}, edited ? &edits->opts : nullptr).linear;
     const std::string name = fmt::format("k{}", functions_);
     source_ += render(language_, name, linear, source_.empty()) + "\n";
-    if (language_ != "c") source_ += fmt::format("KOINE_RUN({})\n", name);
+    if (language_ != "c" && !load_) source_ += fmt::format("KOINE_RUN({})\n", name);
     c.signatures.push_back(signature_of(linear));
     ++functions_;
   }
   cases_.push_back(std::move(c));
 }
 
-void CText::run(const Case& c, const CLibrary& library) const {
+void CText::run(const Case& c, const TextLibrary& library) const {
   std::map<int64_t, std::vector<std::byte>> temporaries;
   for (size_t k = 0; k < c.kernels.size(); ++k) {
-    std::vector<void*> buffers;
+    std::vector<TextLibrary::Given> buffers;
     for (const UOp& b : c.kernels[k].buffers) {
-      const int64_t slot = b.as<BufferArg>().slot;
+      const int64_t slot = b.as<BufferArg>().slot, bytes = b.numel() * item_size(b.dtype());
       if (b.is(Op::Param)) {
-        buffers.push_back(memory_of(c.program.arguments[static_cast<size_t>(slot)])->data());
+        buffers.push_back(
+            {memory_of(c.program.arguments[static_cast<size_t>(slot)])->data(), bytes});
       } else {
         auto& t = temporaries[slot];
-        t.resize(static_cast<size_t>(b.numel() * item_size(b.dtype())) + 8);
-        buffers.push_back(t.data());
+        t.resize(static_cast<size_t>(bytes) + 8);
+        buffers.push_back({t.data(), bytes});
       }
     }
     if (c.kernels[k].ast.is(Op::CustomFunction)) {
-      const UOp& b = c.kernels[k].buffers[0];
-      std::memcpy(buffers[0], buffers[1], static_cast<size_t>(b.numel() * item_size(b.dtype())));
+      std::memcpy(buffers[0].data, buffers[1].data, static_cast<size_t>(buffers[0].bytes));
       continue;
     }
-    const std::string name = fmt::format("k{}", c.first + k);
     const Signature& signature = c.signatures[k];
-    if (language_ == "c") {
-      for (int64_t thread = 0; thread < signature.threads; ++thread)
-        library.function(name)(buffers.data(), nullptr, thread);
-      continue;
-    }
-    std::vector<void*> named;
-    for (const int64_t slot : signature.slots) named.push_back(buffers[static_cast<size_t>(slot)]);
-    std::array<uint32_t, 3> grid{1, 1, 1}, group{1, 1, 1};
-    for (size_t axis = 0; axis < 3; ++axis) {
-      if (const UOp& n = signature.grid[axis]) grid[axis] = static_cast<uint32_t>(const_int(n));
-      if (const UOp& n = signature.group[axis]) group[axis] = static_cast<uint32_t>(const_int(n));
-    }
-    library.launch("run_" + name)(named.data(), nullptr, grid.data(), group.data());
+    std::vector<TextLibrary::Given> named;  // the parameters of the text, all of them in C
+    if (language_ == "c") named = buffers;
+    for (const int64_t slot : signature.slots)
+      if (language_ != "c") named.push_back(buffers[static_cast<size_t>(slot)]);
+    library.run(fmt::format("k{}", c.first + k), named, signature);
   }
   EXPECT_EQ(difference(c.expected, array_of(c.program.arguments[0])), "")
       << "as text of " << language_ << ", of\n"
@@ -103,14 +94,35 @@ void CText::run(const Case& c, const CLibrary& library) const {
 
 void CText::check(int optimise) {
   if (functions_ == 0) return;
-  const CLibrary library(source_, optimise, language_);
-  for (const Case& c : cases_) run(c, library);
+  const std::unique_ptr<TextLibrary> library =
+      load_ ? load_(source_) : std::make_unique<CLibrary>(source_, optimise, language_);
+  for (const Case& c : cases_) run(c, *library);
   cases_.clear();
   source_.clear();
   functions_ = 0;
 }
 
-CLibrary::CLibrary(const std::string& source, int optimise, std::string_view language) {
+std::array<uint32_t, 3> counts_of(const std::array<UOp, 3>& axes) {
+  std::array<uint32_t, 3> out{1, 1, 1};
+  for (size_t axis = 0; axis < 3; ++axis)
+    if (axes[axis]) out[axis] = static_cast<uint32_t>(const_int(axes[axis]));
+  return out;
+}
+
+void CLibrary::run(const std::string& name, const std::vector<Given>& parameters,
+                   const Signature& signature) const {
+  std::vector<void*> buffers;
+  for (const Given& p : parameters) buffers.push_back(p.data);
+  if (language_ == "c")
+    for (int64_t thread = 0; thread < signature.threads; ++thread)
+      function(name)(buffers.data(), nullptr, thread);
+  else
+    launch("run_" + name)(buffers.data(), nullptr, counts_of(signature.grid).data(),
+                          counts_of(signature.group).data());
+}
+
+CLibrary::CLibrary(const std::string& source, int optimise, std::string_view language)
+    : language_(language) {
   static int libraries = 0;
   const auto folder =
       std::filesystem::temp_directory_path() / fmt::format("koine_c_{}_{}", getpid(), libraries++);
@@ -127,6 +139,7 @@ CLibrary::CLibrary(const std::string& source, int optimise, std::string_view lan
   library_ = dlopen((folder / "kernels.so").c_str(), RTLD_NOW);
   if (library_ == nullptr) throw std::runtime_error(dlerror());
   std::filesystem::remove_all(folder);
+  ran_on(language);
 }
 
 CLibrary::~CLibrary() {

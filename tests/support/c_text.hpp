@@ -1,5 +1,7 @@
 #pragma once
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -12,9 +14,23 @@
 
 namespace koine::test {
 
+/// Kernels that were compiled from text. Loaded while this lives.
+class TextLibrary {
+ public:
+  /// The memory of a parameter.
+  struct Given {
+    void* data;
+    int64_t bytes;
+  };
+  virtual ~TextLibrary() = default;
+  /// Runs a kernel on its parameters, in order, in a grid of groups; Variables it has none.
+  virtual void run(const std::string& name, const std::vector<Given>& parameters,
+                   const Signature& signature) const = 0;
+};
+
 /// Text that went through the system's compiler of C, or of C++ with a header in front that knows
 /// the words of CUDA, HIP or Metal (`support/shim`). Loaded while this lives.
-class CLibrary {
+class CLibrary : public TextLibrary {
  public:
   using Function = void (*)(void** buffers, const int64_t* variables, int64_t thread);
   /// Of a grid of groups.
@@ -24,21 +40,30 @@ class CLibrary {
   explicit CLibrary(const std::string& source, int optimise = 0, std::string_view language = "c");
   CLibrary(const CLibrary&) = delete;
   CLibrary& operator=(const CLibrary&) = delete;
-  ~CLibrary();
+  ~CLibrary() override;
+  void run(const std::string& name, const std::vector<Given>& parameters,
+           const Signature& signature) const override;
   Function function(const std::string& name) const;
   Launch launch(const std::string& name) const;
 
  private:
   void* find(const std::string& name) const;
+  std::string language_;
   void* library_ = nullptr;
 };
+
+/// The numbers of groups, or of threads in one, along each axis; they are constants.
+std::array<uint32_t, 3> counts_of(const std::array<UOp, 3>& axes);
 
 /// Values whose kernels, as text of a language, go through the system's compiler: all of them at
 /// once, when `check` is called, as starting a compiler is what costs. Sizes must be known. Kernels
 /// in C are shaped for threads, all others for groups of them.
 class CText {
  public:
-  explicit CText(std::string language = "c") : language_(std::move(language)) {}
+  /// What makes a library of a text; the default is CLibrary.
+  using Load = std::function<std::unique_ptr<TextLibrary>(const std::string& source)>;
+  explicit CText(std::string language = "c", Load load = nullptr)
+      : language_(std::move(language)), load_(std::move(load)) {}
   /// Takes a value in strict mode, and in default mode where that may differ; the interpreter says
   /// what it must be.
   void add(const UOp& value);
@@ -56,8 +81,9 @@ class CText {
     size_t first;                       ///< number of its first function
     std::vector<Signature> signatures;  ///< of each
   };
-  void run(const Case& c, const CLibrary& library) const;
+  void run(const Case& c, const TextLibrary& library) const;
   std::string language_;
+  Load load_;
   std::vector<Case> cases_;
   std::string source_;
   size_t functions_ = 0;

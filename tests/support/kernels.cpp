@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "backends.hpp"
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/binding.hpp"
@@ -35,6 +36,7 @@ GuardedMemory::~GuardedMemory() {
 Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
                   const KernelEdits& edits) {
   DeviceRuntime& device = device_runtime(default_device());
+  ran_on(default_device());
   std::unordered_map<UOp, GuardedMemory> memory;
   auto given = [&](const UOp& b) {
     return memory_of(program.arguments[static_cast<size_t>(b.as<BufferArg>().slot)])->data();

@@ -52,7 +52,7 @@ TEST(texts, a_graph_that_is_past_the_stage_is_refused) {
                {"--until=optimize", "past", "select"});
   expect_error([&] { (void)app::text_after(value, "seelct"); }, {"seelct", "callify", "linearize"});
   expect_error([&] { (void)app::sources_of(value, "fortran"); },
-               {"--target=fortran", "c, opencl, cuda, hip, metal, or llvm"});
+               {"--target=fortran", "c, opencl, cuda, hip, metal, wgsl, ptx, or llvm"});
   expect_error([&] { (void)app::sources_of("; nothing\n", "c"); }, {"holds no graph"});
 }
 

@@ -633,6 +633,49 @@ void add_losses(Cases& cases) {
   cases.add(logits, "far apart", {row({-800, 800, -50, 50}), row({0, 1, 1, 0})});
 }
 
+// --- layers with state ---------------------------------------------------------------------------
+
+void add_layers(Cases& cases) {
+  // x, weight, bias, running mean, running variance. A layer is made outside of what is traced.
+  const auto layer = [made = nn::BatchNorm(3, 1e-3, 0.3)](const Tensors& x) {
+    nn::BatchNorm norm = made;
+    norm.weight = x[1];
+    norm.bias = x[2];
+    norm.running_mean = x[3] + 0;
+    norm.running_var = x[4] + 0;
+    return norm;
+  };
+  const Method training{"batchnorm_training",
+                        [&](const Tensors& x) { return layer(x)(x[0], true); }};
+  const Method evaluation{"batchnorm_evaluation",
+                          [&](const Tensors& x) { return layer(x)(x[0], false); }};
+  const Method running{"batchnorm_running", [&](const Tensors& x) {
+                         nn::BatchNorm norm = layer(x);
+                         (void)norm(x[0], true);
+                         return Tensor::stack({norm.running_mean, norm.running_var});
+                       }};
+  for (const Method& m : {training, evaluation, running})
+    for (const Shape& shape : {Shape{4, 3}, Shape{2, 3, 4}, Shape{2, 3, 3, 2}})
+      cases.both(m, "generic",
+                 {cases.draw(shape), cases.draw({3}), cases.draw({3}), cases.draw({3}),
+                  cases.draw({3}, 0.5, 2)});
+  for (const double p : {0.0, 0.4, 1.0}) {
+    const random::Key key(7);
+    const Tensor kept = random::dropout(key, Tensor::ones({3, 4}), p) != 0.0;
+    cases.both({"dropout", [=](const Tensors& x) { return random::dropout(key, x[0], p); },
+                fmt::format(R"("p":{},"kept":{})", p, list(kept.tolist<int64_t>()))},
+               "generic", {cases.draw({3, 4})});
+  }
+  static const Tensor& words = *new const Tensor(Tensor::from<int>({3, 0, 3, 1}).reshape({2, 2}));
+  cases.both({"embedding",
+              [made = nn::Embedding(4, 3)](const Tensors& x) {
+                nn::Embedding table = made;
+                table.weight = x[0];
+                return table(words).exp();
+              }},
+             "generic", {cases.draw({4, 3})});
+}
+
 void write_all() {
   std::printf("{\"seed\":%llu}\n", static_cast<unsigned long long>(test_seed()));
   Cases cases;
@@ -643,6 +686,7 @@ void write_all() {
   add_moves(cases);
   add_products(cases);
   add_losses(cases);
+  add_layers(cases);
 }
 
 }  // namespace

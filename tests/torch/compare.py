@@ -234,6 +234,34 @@ METHODS = {
 }
 
 
+def running_statistics(x, weight, bias, mean, variance, a):
+    """What F.batch_norm leaves in its buffers, with their history: it writes to them without one."""
+    after = [mean.detach().clone(), variance.detach().clone()]
+    F.batch_norm(x.detach(), *after, weight.detach(), bias.detach(), True, 0.3, 1e-3)
+    return torch.stack([now.detach() + 0.7 * (t - t.detach()) for now, t in zip(after, (mean, variance))])
+
+
+def evaluated(x, weight, bias, mean, variance, a):
+    """F.batch_norm has no gradient by its statistics: that of what it computes, written out."""
+    along = [t.reshape([-1] + [1] * (x.dim() - 2)) for t in (weight, bias, mean, variance)]
+    weight, bias, mean, variance = along
+    return (x - mean) / torch.sqrt(variance + 1e-3) * weight + bias
+
+
+def dropout(x, a):
+    kept = torch.tensor(a["kept"], dtype=torch.bool).reshape(x.shape)
+    return torch.where(kept, x / (1 - a["p"]) if a["p"] < 1 else x, 0)
+
+
+METHODS |= {
+    "batchnorm_training": lambda x, w, b, m, v, a: F.batch_norm(x, None, None, w, b, True, 0.3, 1e-3),
+    "batchnorm_evaluation": evaluated,
+    "batchnorm_running": running_statistics,
+    "dropout": dropout,
+    "embedding": lambda w, a: F.embedding(torch.tensor([[3, 0], [3, 1]]), w).exp(),
+}
+
+
 def tensor(t):
     return torch.tensor(t["data"], dtype=getattr(torch, t["dtype"].lower())).reshape(t["shape"])
 

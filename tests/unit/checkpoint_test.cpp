@@ -118,6 +118,13 @@ TEST(checkpoint, a_fence_around_what_reads_no_memory_has_its_value) {
   }
 }
 
+// Also where deciding looks through it, at a sum that numbers pick from.
+TEST(checkpoint, a_fence_among_what_is_added_by_numbers_has_its_value) {
+  const Tensor ones(UOp::make(Op::Fence, {Tensor::ones({3}).uop()}));
+  const Tensor sums = Tensor::zeros({5}).scatter_add(0, Tensor::from<int>({4, 1, 4}), ones);
+  EXPECT_EQ(sums.tolist<float>(), (std::vector<float>{0, 1, 0, 0, 2}));
+}
+
 TEST(checkpoint, a_program_holds_less_at_a_time) {
   const int64_t rows = 64, width = 16, inner = 96;
   const auto arena = [&](const auto& wrap, int64_t count) {

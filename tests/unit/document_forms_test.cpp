@@ -293,7 +293,7 @@ TEST(document_forms, spec_C_scat_sums_of_constants_are_linear) {
 }
 
 // Everywhere else, and everywhere in strict mode, a product with a mask is a product.
-TEST(document_forms, spec_amend_31_other_products_keep_ieee) {
+TEST(document_forms, spec_amend_2_spec_amend_31_other_products_keep_ieee) {
   const Tensor x = Tensor::from<float>({1, static_cast<float>(inf), 3, 4}),
                at = Tensor::from<int32_t>({2, 0});
   auto has_nan = [](const Tensor& t) {

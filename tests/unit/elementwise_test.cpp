@@ -159,7 +159,7 @@ TEST(elementwise, spec_D6_where) {
     expect_same_everywhere(koine::where(leaf({40}, DType::Bool), leaf({40}, d), leaf({40}, d, 1)));
 }
 
-TEST(elementwise, spec_D7_spec_D8_spec_amend_1_compositions) {
+TEST(elementwise, spec_D7_spec_D7b_spec_D7c_spec_D7f_spec_D8_spec_amend_1_compositions) {
   EXPECT_TRUE(std::signbit(Tensor::from<float>({0.0f}).neg().tolist<float>()[0]));
   EXPECT_EQ(Tensor::from<uint8_t>({1}).neg().item(), 255);
   EXPECT_TRUE(std::isnan((Tensor(inf) - Tensor(inf)).item()));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "backends.hpp"
 #include "c_text.hpp"
 #include "check.hpp"
 #include "kernels.hpp"
@@ -87,6 +88,7 @@ std::vector<T> run_by_hand(const UOp& ast, const std::string& device, std::vecto
   const std::array<int64_t, 2> bytes{static_cast<int64_t>(out.size() * sizeof(T)),
                                      static_cast<int64_t>(in.size() * sizeof(T))};
   program->run({buffers, bytes, {}});
+  ran_on(device);
   return out;
 }
 
@@ -405,6 +407,7 @@ TEST(groups, texts_of_languages_with_groups_compute_the_same) {
     text.add(counted({3, 500}).sum({1}).uop());
     text.add(counted({9, 33}).softmax(1).uop());
     text.add(counted({20, 30}).matmul(counted({30, 25})).uop());
+    text.add(mod(leaf({60}), leaf({60}, DType::Float32, 1)));
     for (const DType d : stored_dtypes())
       if (std::string(language) != "metal" || d != DType::Float64)
         text.add(add(leaf({60}, d), leaf({60}, d, 1)));
@@ -417,9 +420,15 @@ TEST(groups, a_language_refuses_what_it_lacks) {
       lowered(kernel_of(counted({64}) * Tensor(2.0)), {split(0, 0, AxisType::Global)});
   expect_error([&] { (void)render("c", "k", groups_of); }, {"c has no groups of threads", "gidx0"});
   const UOp wide = lowered(kernel_of(counted({64}).cast(DType::Float64) * Tensor(2.0)), {});
+  expect_error(
+      [&] {
+        (void)lower_kernel(kernel_of(counted({64}).cast(DType::Float64) * Tensor(2.0)),
+                           text_target("metal", true));
+      },
+      {"metal-strict has no type for float64, which "});
   expect_error([&] { (void)render("metal", "k", wide); }, {"metal has no type for float64"});
   expect_error([&] { (void)render("fortran", "k", wide); },
-               {"fortran", "c, opencl, cuda, hip, metal"});
+               {"fortran", "c, opencl, cuda, hip, metal, wgsl"});
 }
 
 }  // namespace koine::test

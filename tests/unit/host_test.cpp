@@ -293,6 +293,9 @@ TEST(host, a_malformed_host_program_is_refused_by_rule) {
             "each slot of a kernel has a buffer");
   EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0], y}))),
             "the buffers of a kernel lie on one device");
+  const UOp copy = UOp::make(Op::CustomFunction, {}, std::string(copy_function));
+  EXPECT_EQ(rule(linear(kernel_call(copy, std::vector<UOp>{good.buffers[0]}, ""))),
+            "a copy has two buffers");
 }
 
 // Two temporaries that are alive at once lie apart, and each has a place.

@@ -1,4 +1,5 @@
 // The reference interpreter of linear programs: bounds, Barriers, threads and groups (row X1).
+#include "backends.hpp"
 #include "check.hpp"
 #include "koine/interp/kernel.hpp"
 #include "koine/ir/build.hpp"
@@ -48,6 +49,7 @@ std::vector<float> run(const UOp& linear, std::vector<std::vector<float>> buffer
     arguments.buffer_bytes.push_back(static_cast<int64_t>(b.size() * sizeof(float)));
   }
   interpret_linear(linear, arguments);
+  test::ran_on("INTERP");
   return buffers[0];
 }
 

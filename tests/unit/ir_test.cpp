@@ -133,7 +133,7 @@ TEST(ir, spec_amend_34_equal_leaves_have_their_own_gradients) {
   EXPECT_EQ(b.grad().tolist<float>(), (std::vector<float>{3, 3}));
 }
 
-TEST(ir, spec_A5_binary_is_raw_bytes) {
+TEST(ir, spec_A5_spec_amend_10_binary_is_raw_bytes) {
   std::vector<float> values;
   for (int i = 0; i < 256; ++i) values.push_back(static_cast<float>(i) * 0.5f);
   const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * 4);
@@ -168,6 +168,31 @@ TEST(ir, spec_A5_binary_on_any_device_and_in_functions) {
     EXPECT_EQ(alone.tolist<int>(), (std::vector<int>{1, 2, 3}));
     EXPECT_EQ(alone.device(), device);
   }
+}
+
+TEST(ir, spec_amend_5_copies_are_loads_and_contiguous_is_a_marker) {
+  const UOp x = param(0, shape_of({4}), DType::Float32);
+  const UOp there = copy_to(x, Device("CPU:1"));
+  EXPECT_TRUE(there.is(Op::Load));
+  EXPECT_EQ(there.device().name(), "CPU:1");
+  EXPECT_TRUE(contiguous(x).is(Op::Contiguous));
+  for (const UOp& u : {there, contiguous(x)}) EXPECT_EQ(parse(to_text(u)), u) << to_text(u);
+  EXPECT_NE(to_text(there).find("Load"), std::string::npos) << to_text(there);
+}
+
+// Expand with new axes in front, and a Reduce of the first axes, as newer texts have them.
+TEST(ir, spec_amend_19_spec_amend_20_other_forms_are_views_around_the_same_ops) {
+  const Tensor x(leaf({3, 4}, DType::Int32));
+  const Tensor wide = x.expand({2, 3, 4});
+  EXPECT_TRUE(wide.uop().is(Op::Expand));
+  EXPECT_TRUE(wide.uop().src(0).is(Op::Reshape));
+  expect_same_everywhere(wide + Tensor(1));
+  const Tensor sum = wide.sum({0, 1});
+  EXPECT_EQ(sum.shape(), (Shape{4})) << "the axes are dropped";
+  const UOp kept = reduce(Op::Add, wide.uop(), {0, 1});
+  EXPECT_EQ(kept.sizes(), (std::vector<int64_t>{1, 1, 4})) << "here they have size 1";
+  expect_same_everywhere(sum);
+  EXPECT_EQ(sum.tolist<int>(), (x.sum({0}) * Tensor(2)).tolist<int>());
 }
 
 TEST(ir, spec_A6_vector_constants_are_stacks) {

@@ -5,8 +5,10 @@
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/render/cstyle.hpp"
+#include "koine/rules/remainder.hpp"
 #include "plain.hpp"
 
 namespace koine::test {
@@ -86,6 +88,36 @@ TEST(numbers, spec_D3_remainders_of_floats_are_exact) {
   }
   for (const DType d : stored_dtypes())
     if (is_float(d)) expect_same_everywhere(mod(leaf({500}, d), leaf({500}, d, 1)));
+}
+
+// Machines without float64 have the same bits by integers of 32 bits: all pairs of far and near,
+// subnormal, and not finite.
+TEST(numbers, spec_D3_remainders_without_float64) {
+  std::mt19937_64 random(test_seed());
+  const auto left = any_floats<float>(random, 40000), right = any_floats<float>(random, 40000);
+  const Tensor a = Tensor::from(left, {40000}), b = Tensor::from(right, {40000});
+  const OptionScope scope(strict_options());
+  for (const DType d :
+       {DType::Float32, DType::Float16, DType::BFloat16, DType::Float8E4M3, DType::Float8E5M2}) {
+    const UOp x = a.cast(d).uop(), y = b.cast(d).uop();
+    const UOp single = float_remainder(x, y, false);
+    for (const UOp& u : toposort(single)) EXPECT_NE(u.dtype(), DType::Float64);
+    const Bindings bindings = bindings_of(single);
+    EXPECT_EQ(difference(interpret(mod(x, y), bindings), interpret(single, bindings)), "")
+        << dtype_name(d) << " KOINE_TEST_SEED=" << test_seed();
+    if (d != DType::Float32) continue;
+    EXPECT_EQ(difference(interpret(mod(x, y), bindings), run_on(single, "CPU")), "");
+  }
+  // So texts of Metal have them; float64 itself, and what is computed in it, are refused.
+  const UOp x = leaf({40}), y = leaf({40}, DType::Float32, 1);
+  const auto lowered = [](const UOp& value) {
+    return lower_kernel(schedule({value})[0].ast, text_target("metal", true)).linear;
+  };
+  EXPECT_NE(render("metal", "k", lowered(mod(x, y)), false).find("mod_u32("), std::string::npos);
+  expect_error([&] { (void)lowered(unary(Op::Sin, x)); },
+               {"metal-strict has no type for float64, which ", " needs"});
+  const UOp wide = leaf({40}, DType::Float64);
+  expect_error([&] { (void)lowered(mod(wide, wide)); }, {"no type for float64"});
 }
 
 // A product that is the divisor has one rounding, where it is compared and where it is added.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "backends.hpp"
 #include "check.hpp"
 #include "kernels.hpp"
 #include "koine/ir/build.hpp"
@@ -130,6 +131,7 @@ void check_lanes(const std::vector<Case>& cases, DType in, int64_t lanes, const 
     FAIL() << where << ": " << e.what();
   }
   if (!host_runs(machine.level)) return;
+  ran_on("CPU");
   const auto size = static_cast<size_t>(rounds * lanes);
   std::vector<Array> inputs;
   for (uint64_t i = 0; i < 3; ++i) inputs.push_back(array_of(leaf({rounds * lanes}, in, 31 + i)));
@@ -205,6 +207,7 @@ TEST(select, spec_L5_gated_memory_of_every_dtype_and_lane_count) {
         const std::vector<Opt> none;
         const auto code = jit_compile(lower_kernel(ast, target, {}, &none).linear, target);
         if (!host_runs(machine.level)) continue;
+        ran_on("CPU");
         const Array in = array_of(leaf({size}, d, 41)), open = array_of(leaf({size}, DType::Bool));
         std::vector<std::vector<std::byte>> data(2, std::vector<std::byte>(in.data.size() * 8));
         data.push_back(bytes_of(in));

@@ -43,6 +43,10 @@ TEST(surface, one_index_needs_no_braces) {
   EXPECT_EQ((x[Slice{{}, {}, -1}].tolist<int>()), (std::vector<int>{4, 5, 2, 3, 0, 1}));
   EXPECT_EQ(x[NewAxis{}].shape(), (Shape{1, 3, 2}));
   EXPECT_EQ(x[Ellipsis{}].shape(), (Shape{3, 2}));
+  // Tensors with an ellipsis between them are apart, be it of no axis: their axes come first.
+  const Tensor at = Tensor::from<int>({0, 1, 1});
+  EXPECT_EQ((x[{NewAxis{}, at, at}].shape()), (Shape{1, 3}));
+  EXPECT_EQ((x[{NewAxis{}, at, Ellipsis{}, at}].shape()), (Shape{3, 1}));
   EXPECT_EQ((x[Tensor::from<int>({2, 0})].tolist<int>()), (std::vector<int>{4, 5, 0, 1}));
   EXPECT_EQ(x[1].tolist<int>(), (std::vector<int>{2, 3}));
   EXPECT_EQ(x[1u].tolist<int>(), (std::vector<int>{2, 3}));

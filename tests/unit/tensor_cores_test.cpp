@@ -74,7 +74,7 @@ void expect_product_in_text(const std::string& language, const Gemm& g,
                             const std::vector<Opt>& opts, bool strict = false) {
   const OptionScope scope(on("CPU", strict));
   const bool c = language == "c";
-  const Target target = c ? generic_target(strict) : target_of(dialect_named(language), strict);
+  const Target target = text_target(language, strict);
   const UOp linear = lower_kernel(g.ast(), target, {}, &opts).linear;
   const CLibrary library(render(language, "k", linear) + (c ? "" : "KOINE_RUN(k)\n"), 0, language);
   std::vector<std::byte> out =
@@ -258,8 +258,8 @@ TEST(tensor_cores, spec_X2_cuda_text_is_the_instruction) {
     expect_error([&] { (void)render(other, "k", linear); }, {"cuda_m16n8k16_f16"});
   // Those that lack it are not offered it.
   for (const char* other : {"hip", "metal", "opencl"})
-    EXPECT_EQ(core_of(target_of(dialect_named(other), false), "cuda_m16n8k16_f16"), -1);
-  EXPECT_GE(core_of(target_of(dialect_named("cuda"), false), "cuda_m16n8k16_f16"), 0);
+    EXPECT_EQ(core_of(text_target(other, false), "cuda_m16n8k16_f16"), -1);
+  EXPECT_GE(core_of(text_target("cuda", false), "cuda_m16n8k16_f16"), 0);
 }
 
 TEST(tensor_cores, spec_X2_strict_mode_has_cores_that_fold_in_order_alone) {

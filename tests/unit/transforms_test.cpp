@@ -15,6 +15,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/transform/table.hpp"
+#include "koine/verify/verify.hpp"
 
 namespace koine::test {
 namespace {
@@ -151,7 +152,8 @@ size_t functions_in(const UOp& root) {
 
 // --- vmap ----------------------------------------------------------------------------------------
 
-TEST(vmap, spec_V5_spec_V6_spec_V7_spec_V8_spec_V9_every_method_equals_a_loop) {
+TEST(vmap,
+     spec_V5_spec_V6_spec_V7_spec_V8_spec_V9_spec_V14_spec_amend_17_every_method_equals_a_loop) {
   for (const Named& m : unary_methods()) {
     const Tensor xs = doubles({2, 3, 4}, 7, 0.2, 1.7);
     expect_near(vmap(m.f)(xs), in_a_loop(m.f, xs), m.name);
@@ -165,6 +167,27 @@ TEST(vmap, spec_V5_spec_V6_spec_V7_spec_V8_spec_V9_every_method_equals_a_loop) {
   }
 }
 
+TEST(vmap, spec_V3_a_function_is_traced_once_and_gives_ops_of_the_graph) {
+  int runs = 0;
+  const auto f = [&](const Tensor& x, const Tensor& y) {
+    ++runs;
+    return (x * y).sum() + x.exp().max() + x[1];
+  };
+  const Tensor value = vmap(f, {0, std::nullopt})(doubles({4, 3}, 1), doubles({3}, 2));
+  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(value.shape(), (Shape{4}));
+  EXPECT_FALSE(find_violation(value.uop(), VerifyLevel::Tensor));
+}
+
+TEST(vmap, spec_V5_spec_amend_18_bitcast) {
+  const Tensor xs = doubles({4, 3}, 1).cast(DType::Float32);
+  const auto bits = [](const Tensor& x) { return x.bitcast(DType::Int32); };
+  EXPECT_EQ(vmap(bits)(xs).tolist<int>(), xs.bitcast(DType::Int32).tolist<int>());
+  const auto bytes = [](const Tensor& x) { return x.bitcast(DType::UInt8); };
+  EXPECT_EQ(vmap(vmap(bytes))(xs.reshape({2, 2, 3})).tolist<int>(),
+            xs.bitcast(DType::UInt8).tolist<int>());
+}
+
 TEST(vmap, spec_V7_no_example_and_one) {
   for (const Named& m : unary_methods()) {
     const Tensor one = doubles({1, 3, 4}, 8, 0.2, 1.7);
@@ -176,7 +199,7 @@ TEST(vmap, spec_V7_no_example_and_one) {
   }
 }
 
-TEST(vmap, spec_V11_nested_equals_two_loops) {
+TEST(vmap, spec_V11_spec_V14_nested_equals_two_loops) {
   for (const Named& m : unary_methods()) {
     const Tensor xs = doubles({2, 3, 4, 2}, 9, 0.2, 1.7);  // examples along axes 0 and 3
     const Tensor got = vmap(vmap(m.f, 2), 0)(xs);
@@ -304,7 +327,7 @@ TEST(vmap, spec_V13_functions_stay_functions) {
   expect_near(out, in_a_loop(twelve, xs), "twelve layers");
 }
 
-TEST(vmap, spec_V2_spec_V4_misuse_is_refused_in_words) {
+TEST(vmap, spec_V2_spec_V4_spec_V14_misuse_is_refused_in_words) {
   const Tensor xs = doubles({4, 3}, 1), ys = doubles({5, 3}, 2);
   const auto sum = [](const Tensor& a, const Tensor& b) { return a + b; };
   expect_error([&] { vmap(sum)(xs, ys); }, {"vmap", "differ", "(4, 3)", "(5, 3)", "axis 0"});

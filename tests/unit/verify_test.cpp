@@ -73,6 +73,7 @@ std::vector<Case> value_cases() {
   const UOp stored = store(index(p, {i}), index(q, {i}));
   const UOp open = UOp::make(Op::Call, {sink(Nodes{stored}), x});
   const UOp lazy = UOp::make(Op::Call, {sink(Nodes{end(stored, Nodes{i})}), add(other, other)});
+  const UOp kept = UOp::make(Op::Call, {sink(Nodes{end(stored, Nodes{i})}), other});
   return {
       {tensor, get_tuple(open, 0), Op::Call, 0, "the body of a Call is a kernel"},
       {program, sink(Nodes{store(p, get_tuple(lazy, 0))}), Op::Call, 1,
@@ -137,6 +138,11 @@ std::vector<Case> value_cases() {
        "what asks for memory has a Buffer"},
       {memory, sink(Nodes{after(p, {store(p, get_tuple(function(body, Nodes{q}), 0))})}), Op::Tuple,
        -1, "inlined"},
+      {memory, sink(Nodes{after(p, {UOp::make(Op::Fence, {q, p})})}), Op::Fence, -1, "of memory"},
+      {memory, sink(Nodes{after(p, {store(p, get_tuple(kept, 0)), store(q, other)})}), Op::After, 1,
+       "waits for the Store of that result alone"},
+      {memory, sink(Nodes{after(p, {group(Nodes{store(p, get_tuple(kept, 0))})})}), Op::After, 1,
+       "waits for the Store of that result alone"},
       {memory,
        sink(
            Nodes{after(q, {store(q, p)}), after(param(0, shape_of({3}), DType::Float32),
@@ -214,6 +220,10 @@ std::vector<Case> kernel_cases() {
       {k, with_range(loop(1, 1000000000, AxisType::Unroll)), Op::Range, 0, "at most 16384"},
       {k, with_range(range(1, variable("n", 1, 8), AxisType::Upcast)), Op::Range, 0, "a constant"},
       {k, with_range(loop(1, 1 << 20, AxisType::Thread)), Op::Range, 0, "65536"},
+      {k, with_range(range(1, add(loop(4, 8), index_const(1)), AxisType::Reduce)), Op::Range, 0,
+       "Ranges with smaller numbers"},
+      {k, with_range(range(1, add(loop(0, 4, AxisType::Unroll), index_const(1)), AxisType::Reduce)),
+       Op::Range, 0, "that become no shape"},
       {k, with_range(loop(1, 8, AxisType::Lane)), Op::Range, -1, "the number of a lane"},
       {k, kernel(load(one())), Op::Load, 0, "a Load reads an element"},
       {k,
@@ -225,6 +235,8 @@ std::vector<Case> kernel_cases() {
        "no store writes Invalid"},
       {k, kernel(load(index(index(param(1, shape_of({2, 8}), DType::Float32), {r}), {r}))),
        Op::Param, -1, "a Param is an argument, memory of one axis"},
+      {k, kernel(load(index(param(1, stack(Nodes{r}), DType::Float32), {r}))), Op::Param, 0,
+       "memory of one axis of one size"},
       {k, kernel(load(index(memory(1), {cast(r, DType::Int32)}))), Op::Index, 1,
        "an Index is the place"},
       {k, kernel(load(index(element(r), Nodes{}))), Op::Index, 0, "an Index is the place"},
@@ -414,8 +426,9 @@ TEST(verify, every_rule_names_op_source_and_what_is_demanded) {
       EXPECT_NE(std::string(e.what()).find(said), std::string::npos) << e.what();
     }
   }
-  for (const Demands* table : {&tensor_demands(), &program_demands(), &kernel_demands(),
-                               &shaped_demands(), &selected_demands(), &linear_demands()})
+  for (const Demands* table :
+       {&tensor_demands(), &program_demands(), &memory_demands(), &kernel_demands(),
+        &shaped_demands(), &selected_demands(), &linear_demands()})
     for (const Demand& d : table->all())
       EXPECT_TRUE(broken.contains(d.rule)) << "no case breaks the rule: " << d.rule;
 }
@@ -437,6 +450,9 @@ TEST(verify, spec_H7_arity) {
   expect_error([&] { (void)parse(access + "%6 = After()\n"); },
                {"After: takes 1 or more sources, got 0"});
   expect_error([&] { (void)parse(access + "%6 = Const()\n"); }, {"Const", "needs a value"});
+  expect_error(
+      [&] { (void)parse("%0 = Stack()\n%1 = Stack(%0)\n%2 = Param[0 int8 GLOBAL](%1)\n"); },
+      {"Param", "a Stack of index scalars", "with shape (1, 0)"});
   expect_error([&] { (void)parse(access + "%6 = Range[0 LOOP](%5)\n"); },
                {"Range", "bound", "index scalar", "float32"});
 }
@@ -497,7 +513,7 @@ TEST(verify, a_request_is_verified) {
   }
 }
 
-TEST(verify, whole_programs_break_no_rule) {
+TEST(verify, spec_amend_10_whole_programs_break_no_rule) {
   const Target target = cpu_target("x86-64-v2", false);
   for (const UOp& value : {Tensor(leaf({4, 64})).softmax().uop(), Tensor(leaf({64})).sum().uop(),
                            Tensor(leaf({3, 5}, DType::Float16)).exp2().uop()}) {

@@ -69,5 +69,26 @@ TEST(work_bound, what_is_computed_again_and_again_is_refused) {
     EXPECT_NE(problem.find(part), std::string::npos) << part << " in " << problem;
 }
 
+// A table that is chosen from sources is chosen from at every place that reads it, here 300.
+TEST(work_bound, places_that_are_values_may_choose_from_a_table) {
+  const auto table = [](int64_t rows, int64_t columns) {
+    std::vector<UOp> chosen;
+    for (int64_t i = 0; i < rows * columns; ++i)
+      chosen.push_back(constant_int(DType::Int16, i % 3));
+    return reshape(UOp::make(Op::Stack, chosen), shape_of({rows, columns}));
+  };
+  const UOp read = UOp::make(Op::Index, {argument(1, {3, 10, 1}), table(5, 4), table(5, 3)});
+  EXPECT_EQ(broken(stored({1, 4, 5, 1, 1}, reduce(Op::Add, read, {0, 3, 4})), false), "");
+}
+
+// Nine folds at each of 12 places of a fold, for each of 32 elements: as cheap as memory for them.
+TEST(work_bound, a_fold_within_a_fold_of_few_steps_stays_in_place) {
+  const UOp inner = reduce(Op::Add, argument(1, {1, 12, 9}), {2});
+  const UOp wide = expand(inner, shape_of({32, 12, 1}));
+  const UOp rows =
+      add(wide, expand(reshape(argument(2, {32, 1}), shape_of({32, 1, 1})), shape_of({32, 12, 1})));
+  EXPECT_EQ(broken(stored({32, 1, 1}, reduce(Op::Max, rows, {1})), true), "");
+}
+
 }  // namespace
 }  // namespace koine::test

@@ -11,6 +11,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/lower/grid.hpp"
 #include "koine/render/cstyle.hpp"
 
 namespace koine::compat {
@@ -20,10 +21,13 @@ namespace {
 // stored into names what must have run before, and the loops that it stands in.
 class KernelBuilder {
  public:
-  explicit KernelBuilder(const UOpGraph& graph) : graph_(graph), scopes_(scopes_of(graph)) {}
+  /// `groups`: of the machine; where it has none, the threads of a SPECIAL are steps of a loop.
+  KernelBuilder(const UOpGraph& graph, const Groups& groups)
+      : graph_(graph), groups_(groups), scopes_(scopes_of(graph)) {}
 
   UOp run() {
     number_memory();
+    number_threads();
     for (const RowRef r : graph_.rows()) find_index(r);
     for (const RowRef r : graph_.rows())
       if (r->uop == UOps::DEFINE_GLOBAL) define_global(r);
@@ -67,6 +71,34 @@ class KernelBuilder {
   }
 
   // Integers that are known before anything is loaded, as unbounded indices.
+  // The grid numbers its axes from the innermost: gidx0 is the last of the Ranges.
+  void number_threads() {
+    std::vector<RowRef> threads;
+    int64_t in_group = 1;
+    for (const RowRef r : graph_.rows())
+      if (r->uop == UOps::SPECIAL) {
+        threads.push_back(r);
+        const auto& thread = std::get<Thread>(r->arg.value);
+        if (axis_type(thread) != AxisType::Local) continue;
+        in_group *= std::min(thread.limit, INT32_MAX / in_group);
+        if (in_group > groups_.most_threads)
+          refuse(r, fmt::format("a group would have {} threads, the most are {}", in_group,
+                                groups_.most_threads));
+      }
+    std::stable_sort(threads.begin(), threads.end(), [](RowRef a, RowRef b) {
+      return std::get<Thread>(a->arg.value).number > std::get<Thread>(b->arg.value).number;
+    });
+    for (const RowRef r : threads) {
+      const auto& thread = std::get<Thread>(r->arg.value);
+      index_.emplace(r, loop(r, index_const(thread.limit), axis_type(thread)));
+    }
+  }
+
+  AxisType axis_type(const Thread& thread) const {
+    if (!groups_) return AxisType::Loop;
+    return thread.name[0] == 'l' ? AxisType::Local : AxisType::Global;
+  }
+
   void find_index(RowRef r) {
     UOp index;
     switch (r->uop) {
@@ -76,11 +108,6 @@ class KernelBuilder {
       case UOps::DEFINE_VAR: {
         const auto& v = std::get<Bounded>(r->arg.value);
         index = variable(v.name, v.low, v.high);
-        break;
-      }
-      case UOps::SPECIAL: {
-        const auto& thread = std::get<Thread>(r->arg.value);
-        index = loop(r, index_const(thread.limit), AxisType::Loop);
         break;
       }
       case UOps::LOOP: {
@@ -381,6 +408,7 @@ class KernelBuilder {
   }
 
   const UOpGraph& graph_;
+  const Groups& groups_;
   std::vector<std::vector<RowRef>> scopes_;
   std::map<RowRef, UOp> index_, values_, ranges_;
   std::map<RowRef, Memory> memory_;
@@ -392,10 +420,13 @@ class KernelBuilder {
 
 }  // namespace
 
-UOp kernel(const UOpGraph& graph) { return KernelBuilder(graph).run(); }
+UOp kernel(const UOpGraph& graph, const Groups& groups) {
+  const UOp ast = KernelBuilder(graph, groups).run();
+  return groups ? to_grid(ast, groups) : ast;
+}
 
 LoweredKernel lower(const UOpGraph& graph, const std::string& name, const Target& target) {
-  const UOp ast = kernel(graph);
+  const UOp ast = kernel(graph, target.groups);
   if (const auto violation = find_violation(ast, level_after("expand"), &target))
     raise(ErrorKind::Value, "the graph is no kernel: {}", violation_text(*violation));
   LoweredKernel out = lower_kernel(ast, target, {}, nullptr, {}, "expand");
@@ -407,7 +438,7 @@ std::string uops_to_cstyle(std::string_view language, const std::string& name,
                            const UOpGraph& graph) {
   std::string dialect(language);
   for (char& c : dialect) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return render(dialect, name, lower(graph, name, generic_target(true)).linear, false);
+  return render(dialect, name, lower(graph, name, text_target(dialect, true)).linear, false);
 }
 
 std::shared_ptr<Program> compile(const UOpGraph& graph, const std::string& name,

@@ -174,13 +174,15 @@ std::vector<std::vector<RowRef>> scopes_of(const UOpGraph& graph);
 /// "row 3 (LOOP)", for messages.
 std::string row_text(const UOpGraph& graph, RowRef row);
 
-/// The kernel, as Expand leaves one. On a CPU the threads of a SPECIAL are the steps of a loop.
-/// Throws Error where rows are used out of their scope, where threads would race for one place, or
-/// where the size of a parameter is not known.
-UOp kernel(const UOpGraph& graph);
+/// The kernel, as Expand leaves one. On a machine with groups of threads a SPECIAL whose name
+/// begins with l is the number of a thread in its group, any other that of a group; elsewhere its
+/// threads are the steps of a loop. Throws Error where rows are used out of their scope, where
+/// threads would race for one place, or where the size of a parameter is not known.
+UOp kernel(const UOpGraph& graph, const Groups& groups = {});
 /// The same lowered for a target.
 LoweredKernel lower(const UOpGraph& graph, const std::string& name, const Target& target);
-/// The source text: "C", "OpenCL", "CUDA", "HIP" or "Metal".
+/// The source text: "C", "OpenCL", "CUDA", "HIP", "Metal" or "WGSL". In languages with groups of
+/// threads a SPECIAL is the language's own index.
 std::string uops_to_cstyle(std::string_view language, const std::string& name,
                            const UOpGraph& graph);
 /// A program that runs it on a device.

@@ -46,6 +46,15 @@ UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, c
   return buffer;
 }
 
+UOp buffer_over(const UOp& shape, DType dtype, const void* data,
+                std::shared_ptr<const void> owner) {
+  require_no_trace("allocating a tensor");
+  const UOp buffer = new_buffer(shape, dtype, Device("CPU"));
+  storage::set_memory(buffer,
+                      borrowed_memory(data, buffer.numel() * item_size(dtype), std::move(owner)));
+  return buffer;
+}
+
 std::shared_ptr<Memory> memory_of(const UOp& buffer) { return storage::memory(buffer); }
 UOp realized_buffer(const UOp& value) {
   if (value.is(Op::Buffer) && storage::memory(value)) return value;

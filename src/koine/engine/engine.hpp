@@ -20,6 +20,9 @@ using VariableValues = std::map<std::string, int64_t>;
 /// Several devices split it along `axis`; -1: each holds all of it.
 UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data,
                      int32_t axis = 0);
+/// A new Buffer node over memory of the host that somebody else owns, of the device CPU. It is not
+/// copied and never written; it must stay as it is until `owner` is let go.
+UOp buffer_over(const UOp& shape, DType dtype, const void* data, std::shared_ptr<const void> owner);
 /// The memory behind a Buffer node; null before it has any.
 std::shared_ptr<Memory> memory_of(const UOp& buffer);
 
@@ -52,6 +55,7 @@ struct Counters {
   /// Bytes that programs copied from one device to another, by (from, to). What the host writes and
   /// reads is not counted.
   std::map<std::pair<std::string, std::string>, int64_t> copied_bytes = {};
+  std::map<std::string, int64_t> kernels_on = {};  ///< launched, by device
 };
 Counters counters();
 void reset_counters();

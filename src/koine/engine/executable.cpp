@@ -54,6 +54,7 @@ Executable::Executable(const UOp& program, const std::string& device, const Stag
   dump_stage("plan", [&] { return to_text(schedule_); });
   if (how.verify >= 3) count_checks(check_scheduled(program, scheduled, schedule_, change, how));
   make(change, how);
+  note_users_code();
 }
 
 Executable::Executable(const PlannedProgram& program, const std::string& device,
@@ -100,6 +101,14 @@ void Executable::require_one_rank(const Kernel& loop) const {
                   loop.reason, fmt::join(devices, ", "));
 }
 
+// One of the user's, also in a loop or branch: it may throw.
+bool calls_function(const Kernel& k) {
+  if (is_kernel_body(k.ast)) return false;
+  for (const UOp& u : toposort_with_bodies(k.ast))
+    if (u.is(Op::CustomFunction) && !is_copy(u) && !is_check(u)) return true;
+  return false;
+}
+
 // All that ranks do together: who sends what to whom, and why, in this order.
 void Executable::note_ranks(const std::vector<Kernel>& kernels) {
   for (size_t k = 0; k < kernels.size(); ++k) {
@@ -114,6 +123,15 @@ void Executable::note_ranks(const std::vector<Kernel>& kernels) {
           static_cast<uint64_t>(from.dtype()), static_cast<uint64_t>(largest_bytes(from))})
       hash = hash_mix(hash, word);
     ranks_ = hash;
+  }
+}
+
+// What one of them may fail in; all are told. The functions of a loop are programs of one rank.
+void Executable::note_users_code() {
+  for (const Kernel& k : kernels_of(schedule_)) {
+    if (!runtime_of(k.device()).rank() || !calls_function(k)) continue;
+    one_may_fail_ = true;
+    ranks_ = hash_mix(ranks_.value_or(0), hash_text(k.reason));
   }
 }
 
@@ -172,8 +190,8 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
       variable_numbers_.push_back(is_bound(v) ? variables_.size() + constants_.size() - 1
                                               : variables.at(v.node()));
     }
+    if (!is_check(k.ast) && !is_loop(k.ast)) ++launches_[entry.device->name()];
     entries_.push_back(std::move(entry));
-    launches_ += is_check(k.ast) || is_loop(k.ast) ? 0 : 1;
   }
   places_of_.resize(given_.size());
   for (size_t i = 0; i < places_.size(); ++i)
@@ -257,7 +275,10 @@ void Executable::each_program(
 }
 
 void Executable::add_work(int64_t runs, Counters& counters) const {
-  counters.kernels += runs * static_cast<int64_t>(launches_);
+  for (const auto& [device, launches] : launches_) {
+    counters.kernels += runs * launches;
+    counters.kernels_on[device] += runs * launches;
+  }
   counters.operations += static_cast<double>(runs) * operations_;
   counters.bytes += static_cast<double>(runs) * bytes_;
   for (const Arena& a : arenas_)
@@ -378,8 +399,11 @@ bool Submission::run_uncounted() {
   if (!ready_) make_ready();
   if (!executable_->ranks_) return run_segments();
   bool goes_on = true;
-  Ranks::joined().together("runs a program over ranks", *executable_->ranks_,
-                           [&] { goes_on = run_segments(); });
+  Ranks& ranks = Ranks::joined();
+  failure_ = nullptr;
+  ranks.together("runs a program over ranks", *executable_->ranks_,
+                 [&] { goes_on = run_segments(); });
+  if (executable_->one_may_fail_) ranks.require_none_failed(failure_);
   return goes_on;
 }
 
@@ -452,11 +476,24 @@ bool Submission::run_on_host(const Executable::Entry& entry) {
   if (is_check(entry.call.src(0))) return check(entry);
   if (is_copy(entry.call.src(0)))
     read_from_rank(entry);
-  else if (entry.loop)
-    run_loop(entry);
   else
-    call_on_host(entry);
+    run_users_code(entry);
   return true;
+}
+
+// Where others wait for what comes next, a rank that fails goes on with what is in its memory, and
+// all throw in the end.
+void Submission::run_users_code(const Executable::Entry& entry) {
+  if (failure_) return;
+  try {
+    if (entry.loop)
+      run_loop(entry);
+    else
+      call_on_host(entry);
+  } catch (...) {
+    if (!executable_->one_may_fail_) throw;
+    failure_ = std::current_exception();
+  }
 }
 
 void Submission::exchange_between_ranks(std::span<const Executable::Entry> entries) {

@@ -2,6 +2,7 @@
 #include <absl/container/flat_hash_map.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -91,6 +92,7 @@ class Executable {
   absl::flat_hash_map<const Node*, size_t> find_arguments(const std::vector<Kernel>& kernels);
   void lay_out(const std::vector<Kernel>& kernels);
   void note_ranks(const std::vector<Kernel>& kernels);
+  void note_users_code();
   void add_segments(const std::vector<Kernel>& kernels);
   void compile(const std::vector<Kernel>& kernels, const StageChange& change,
                const CompileOptions& how);
@@ -108,9 +110,10 @@ class Executable {
   std::vector<int64_t> constants_;              // Variables that a Call binds
   std::vector<size_t> variable_numbers_;        // of the program's, then of constants
   std::vector<std::vector<size_t>> places_of_;  // by the number of what is given
-  size_t launches_ = 0;                         // entries but for checks and loops
+  std::map<std::string, int64_t> launches_;     // by device: entries but for checks and loops
   double operations_ = 0, bytes_ = 0;
-  std::optional<uint64_t> ranks_;  // what goes between them; none: nothing
+  std::optional<uint64_t> ranks_;  // what they do together; none: nothing
+  bool one_may_fail_ = false;      // a rank runs what the user wrote
 };
 
 /// An executable with its arguments: a step that can run again and again (row L9). It holds its
@@ -132,6 +135,8 @@ class Submission {
   bool run();
   /// The same without a word to the counters.
   bool run_uncounted();
+  /// How many arguments the program has; it uses none of those that were given behind them.
+  size_t arguments() const { return executable_->arguments_; }
   /// Another Buffer of the same size in place of an argument.
   void set_argument(size_t slot, const UOp& buffer);
   /// The bytes of an argument of which one device has all; what the program does not use is
@@ -147,6 +152,7 @@ class Submission {
   bool submit(const Executable::Segment& segment, size_t number);
   uint64_t copy(const Executable::Entry& entry);
   bool run_on_host(const Executable::Entry& entry);
+  void run_users_code(const Executable::Entry& entry);
   bool check(const Executable::Entry& entry);
   void call_on_host(const Executable::Entry& entry);
   void exchange_between_ranks(std::span<const Executable::Entry> entries);
@@ -168,6 +174,7 @@ class Submission {
   std::vector<Command> commands_;
   std::vector<uint64_t> submitted_;              // numbers that the queues gave, by segment
   std::vector<std::unique_ptr<LoopRun>> loops_;  // by entry
+  std::exception_ptr failure_;                   // of this rank, in the middle of a run
   bool ready_ = false;
 };
 

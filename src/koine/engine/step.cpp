@@ -80,7 +80,7 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
                   made_.back().as<BufferArg>().slot);
   }
   for (const size_t p : position) outputs_.push_back(made_[p]);
-  arguments_ = arguments_of(prepared_->program);
+  arguments_ = named_ = arguments_of(prepared_->program);
   submission_ = submission_of(prepared_->program);
 }
 
@@ -104,29 +104,55 @@ std::optional<Submission> CapturedStep::submission_of(const Prepared::Program& p
 }
 
 void CapturedStep::run() {
-  if (submission_ && !submission_->run())
-    report_broken(promises_of(with_results(values_, device_of(values_[0]))), variables_);
+  if (!submission_ || submission_->run()) return;
+  Substitution now;
+  for (size_t k = 0; k < named_.size(); ++k)
+    if (!(named_[k] == arguments_[k])) now.emplace(named_[k], arguments_[k]);
+  const UOp all = substitute(sink(values_), now);
+  report_broken(
+      promises_of(with_results({all.src().begin(), all.src().end()}, device_of(values_[0]))),
+      variables_);
 }
 
-void CapturedStep::replace(const UOp& buffer, const UOp& by) {
+std::vector<size_t> CapturedStep::places_of(const UOp& buffer) const {
+  std::vector<size_t> out;
+  for (size_t k = 0; k < arguments_.size(); ++k)
+    if (arguments_[k] == buffer) out.push_back(k);
+  return out;
+}
+
+void CapturedStep::put(size_t place, const UOp& by) {
+  const UOp& buffer = arguments_[place];
   KOINE_REQUIRE(by.is(Op::Buffer) && by.shape() == buffer.shape() && by.dtype() == buffer.dtype() &&
                     by.device() == buffer.device(),
                 Value, "a captured step cannot use {} of shape {} in place of {} of shape {}",
                 dtype_name(by.dtype()), shape_text(by), dtype_name(buffer.dtype()),
                 shape_text(buffer));
-  bool named = false;
-  for (size_t k = 0; k < arguments_.size(); ++k) {
-    if (!(arguments_[k] == buffer)) continue;
-    arguments_[k] = by;
-    submission_->set_argument(k, by);
-    named = true;
-  }
-  KOINE_REQUIRE(named, Value, "a captured step does not use the buffer of slot {}",
+  arguments_[place] = by;
+  if (submission_ && place < submission_->arguments()) submission_->set_argument(place, by);
+}
+
+void CapturedStep::replace(const UOp& buffer, const UOp& by) {
+  const std::vector<size_t> places = places_of(buffer);
+  KOINE_REQUIRE(!places.empty(), Value, "a captured step does not use the buffer of slot {}",
                 buffer.as<BufferArg>().slot);
-  const UOp all = substitute(sink(values_), {{buffer, by}});
-  values_.assign(all.src().begin(), all.src().end());
+  for (const size_t place : places) put(place, by);
   for (UOp& o : outputs_)
     if (o == buffer) o = by;
+}
+
+void CapturedStep::renew_outputs() {
+  for (size_t k = 0; k < values_.size(); ++k) {
+    if (prepared_->outputs[k].kind != Prepared::Output::Kind::Made) continue;
+    const Prepared::Output& o = prepared_->outputs[k];
+    UOp& old = made_[k];
+    const UOp fresh = storage::make_buffer(o.shape, o.dtype, o.place);
+    for (size_t place = 0; place < arguments_.size(); ++place)
+      if (arguments_[place] == old) put(place, fresh);
+    for (UOp& output : outputs_)
+      if (output == old) output = fresh;
+    old = fresh;
+  }
 }
 
 void CapturedStep::bind(const std::string& variable, int64_t value) {

@@ -28,6 +28,13 @@ class CapturedStep {
   /// Reads or writes another Buffer of the same shape, dtype and device in place of one that the
   /// graph names, or of an output. Throws Error (Value) where it does not fit or is not named.
   void replace(const UOp& buffer, const UOp& by);
+  /// The places among the program's arguments where it reads or writes a Buffer.
+  std::vector<size_t> places_of(const UOp& buffer) const;
+  /// Another Buffer of the same shape, dtype and device in one of these places.
+  void put(size_t place, const UOp& by);
+  /// Gives each output that is computed into a Buffer of the step a new one: what a run before gave
+  /// stays as it is.
+  void renew_outputs();
   void bind(const std::string& variable, int64_t value);
 
   /// What runs, as a node: Linear(Call(kernel, buffers...)...) (`lower/schedule`). Empty where all
@@ -47,9 +54,10 @@ class CapturedStep {
   VariableValues variables_;
   Skeleton skeleton_;
   std::shared_ptr<const Prepared> prepared_;
-  std::vector<UOp> made_;     // by distinct value, then the flag of the checks
-  std::vector<UOp> outputs_;  // by value
-  std::vector<UOp> arguments_;
+  std::vector<UOp> made_;       // by distinct value, then the flag of the checks
+  std::vector<UOp> outputs_;    // by value
+  std::vector<UOp> named_;      // arguments as the values name them
+  std::vector<UOp> arguments_;  // what is in their places now
   std::optional<Submission> submission_;
 };
 

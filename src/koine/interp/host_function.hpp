@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "koine/ir/dtype.hpp"
+#include "koine/ir/own_functions.hpp"
 #include "koine/ir/uop.hpp"
 
 // Functions of the host: C++ callables that a graph calls by name (row X4).
@@ -57,11 +58,5 @@ UOp host_function(const std::string& name, std::span<const UOp> results);
 /// Runs what is registered as the name of a CustomFunction.
 void run_host_function(const UOp& function, std::span<const HostResult> results,
                        std::span<const HostArgument> arguments);
-
-/// The function that copies between devices.
-constexpr std::string_view copy_function = "copy";
-/// The function that a program asks whether it may go on: its result is its argument, one UInt8,
-/// and where that is not 0, no launch behind it runs.
-constexpr std::string_view check_function = "check positions";
 
 }  // namespace koine

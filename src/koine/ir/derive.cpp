@@ -47,9 +47,13 @@ UOp broadcast(Op op, Sources src) {
 }
 
 void require_shape_operand(Op op, const UOp& shape, size_t index) {
-  KOINE_REQUIRE(shape.is(Op::Stack) && (shape.src().empty() || shape.dtype() == DType::Index), Type,
-                "{}: source {} must be a Stack of index scalars, got {} of {}", op_name(op), index,
-                op_name(shape.op()), dtype_name(shape.dtype()));
+  const bool holds_sizes =
+      shape.is(Op::Stack) &&
+      (shape.src().empty() || (shape.dtype() == DType::Index && shape.src(0).is_scalar()));
+  KOINE_REQUIRE(holds_sizes, Type,
+                "{}: source {} must be a Stack of index scalars, got {} of {} with shape {}",
+                op_name(op), index, op_name(shape.op()), dtype_name(shape.dtype()),
+                shape_text(shape));
 }
 
 UOp shape_from_stack(const UOp& stack) { return stack.src().empty() ? UOp() : stack; }

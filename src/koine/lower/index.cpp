@@ -75,6 +75,7 @@ UOp Indexer::build(const Place& place) {
     case Op::Contiguous:
     case Op::ContiguousBackward:
     case Op::Detach:
+    case Op::Fence:  // of what reads no memory
       return need({node.src(0), place.at, place.guard});
     case Op::Assume: {
       const UOp value = need({node.src(0), place.at, place.guard});

@@ -552,6 +552,17 @@ const RuleSet<>& vector_rules() {
   return rules;
 }
 
+// What a language lacks a type for is the caller's to avoid; decompositions may ask for it as well.
+UOp require_dtypes(const UOp& ast, const Target& target) {
+  for (const UOp& u : toposort(ast))
+    for (const DType d : target.lacks)
+      KOINE_REQUIRE(u.dtype() != d, Value,
+                    "{} has no type for {}, which {} needs: cast before, or avoid what is computed "
+                    "in it",
+                    target.name, dtype_name(d), op_name(u.op()));
+  return ast;
+}
+
 }  // namespace
 
 std::vector<StageStep> select_steps(const Target& target) {
@@ -574,6 +585,8 @@ std::vector<StageStep> select_steps(const Target& target) {
   };
   if (is_native(target, Op::Mulacc, DType::Float32))
     steps.push_back({"contraction", for_target(contraction_rules())});
+  if (!target.lacks.empty())
+    steps.push_back({"dtypes", [target](const UOp& u) { return require_dtypes(u, target); }});
   return steps;
 }
 

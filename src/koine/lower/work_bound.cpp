@@ -19,8 +19,9 @@ constexpr double at_the_edges = 1.25;
 
 struct Work {
   double operations = 0, folds = 0;
+  double reduces = 0;
   double constants = 0;  // operations on what reads no memory, for one element
-  double elements = 0;   // of values; of kernels: stored ones
+  double elements = 0;   // of values, and read at places that are values; of kernels: stored ones
 };
 
 // Operations for one element of a value: of a Stack that of choosing its source.
@@ -37,10 +38,16 @@ Work work_of_values(const UOp& program) {
   Work out;
   for (const UOp& u : toposort(program)) {
     const double each = of_an_element(u);
-    if (each == 0) continue;
+    if (each == 0) {
+      if (u.is(Op::Index) && !u.is_scalar()) out.elements += elements_of(u);
+      continue;
+    }
     out.operations += each * elements_of(u);
     out.elements += elements_of(u);
-    if (u.is(Op::Reduce)) out.folds += each * elements_of(u);
+    if (u.is(Op::Reduce)) {
+      out.folds += each * elements_of(u);
+      ++out.reduces;
+    }
     if ((u.node()->ops_below & memory) == 0) out.constants += each;
   }
   return out;
@@ -138,7 +145,8 @@ Computed work_of_kernels(const UOp& schedule) {
 void check_work(const UOp& bufferized, const UOp& schedule) {
   const Work values = work_of_values(bufferized);
   const Computed made = work_of_kernels(schedule);
-  const double folds = at_the_edges * values.folds + cost_of_memory * made.elements,
+  const double folds = at_the_edges * values.folds + cost_of_memory * made.elements +
+                       most_nested_steps * values.reduces,
                operations = at_the_edges * values.operations +
                             (cost_of_memory + values.constants) * (values.elements + made.elements);
   if (made.folds <= folds && made.operations <= operations) return;

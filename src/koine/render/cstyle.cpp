@@ -26,9 +26,15 @@ class CStyleRenderer {
   }
 
   std::string run(const std::string& name) {
-    const std::string head = fmt::format("{} {}({})", dialect_.kernel, name, parameters());
-    for (const UOp& u : linear_.src()) instruction(u);
-    return fmt::format("{} {{\n{}}}\n", head, out_);
+    if (dialect_.arguments == Arguments::Declared) prefix_ = name + "_";
+    const std::string head = dialect_.arguments == Arguments::Declared
+                                 ? bindings(name)
+                                 : fmt::format("{} {}({})", dialect_.kernel, name, parameters());
+    for (const UOp& u : linear_.src()) {
+      require_fits(u);
+      instruction(u);
+    }
+    return fmt::format("{}{} {{\n{}}}\n", outside_, head, out_);
   }
 
  private:
@@ -37,6 +43,41 @@ class CStyleRenderer {
     KOINE_REQUIRE(!name.empty(), Value, "{} has no type for {}: cast before", dialect_.name,
                   dtype_name(dtype));
     return std::string(name);
+  }
+
+  // Where places are counted in 32 bits, none lies beyond.
+  void require_fits(const UOp& u) const {
+    if (dialect_.has_int64 || u.dtype() != DType::Index || !u.is_scalar()) return;
+    KOINE_REQUIRE(u.bounds().low >= INT32_MIN && u.bounds().high <= INT32_MAX, Value,
+                  "{} counts places in 32 bits, and those of {} lie beyond: split the tensor",
+                  dialect_.name, op_name(u.op()));
+  }
+
+  // A part of the text, whose {names} are the arguments.
+  template <class... A>
+  std::string text(std::string_view form, A&&... arguments) const {
+    return fmt::format(fmt::runtime(form), std::forward<A>(arguments)...);
+  }
+  std::string chosen(const std::string& condition, const std::string& yes,
+                     const std::string& no) const {
+    return text(dialect_.syntax.choice, fmt::arg("condition", condition), fmt::arg("yes", yes),
+                fmt::arg("no", no));
+  }
+  std::string as_type(const std::string& type, const std::string& value) const {
+    return text(dialect_.syntax.cast, fmt::arg("type", type), fmt::arg("value", value));
+  }
+  std::string guarded(const std::string& condition, const std::string& statement) const {
+    return text(dialect_.syntax.guarded, fmt::arg("condition", condition),
+                fmt::arg("statement", statement));
+  }
+  std::string each_lane(int64_t count, const std::string& statement) const {
+    return text(dialect_.syntax.each_lane, fmt::arg("count", count),
+                fmt::arg("statement", statement));
+  }
+  std::string named(std::string_view form, DType dtype, const std::string& name,
+                    const std::string& value = "") const {
+    return text(form, fmt::arg("type", type(dtype)), fmt::arg("name", name),
+                fmt::arg("value", value));
   }
 
   // Pointers to memory that the kernel does not write are const.
@@ -68,6 +109,38 @@ class CStyleRenderer {
     return fmt::format("{}", fmt::join(all, ", "));
   }
 
+  // What a kernel without parameters names, and its head.
+  std::string bindings(const std::string& name) {
+    std::map<int64_t, std::string> buffers;
+    for (const UOp& u : linear_.src()) {
+      if (!u.is(Op::Param) || !u.as<BufferArg>().name.empty()) continue;
+      KOINE_REQUIRE(u.dtype() != DType::Bool || dialect_.bool_type.empty(), Value,
+                    "{} has no bools in memory: cast data{} to int32", dialect_.name,
+                    u.as<BufferArg>().slot);
+      buffers[u.as<BufferArg>().slot] =
+          fmt::format("var<storage, {}> {}data{}: array<{}>;",
+                      stored_.contains(u.node()) ? "read_write" : "read", prefix_,
+                      u.as<BufferArg>().slot, type(u.dtype()));
+    }
+    size_t number = 0;
+    for (const auto& [slot, declaration] : buffers)
+      outside_ += fmt::format("@group(0) @binding({}) {}\n", number++, declaration);
+    for (const std::string& v : signature_.variables)
+      outside_ += fmt::format("@group(0) @binding({}) var<uniform> {}n_{}: {};\n", number++,
+                              prefix_, v, type(DType::Index));
+    std::vector<int64_t> group;
+    for (const UOp& size : signature_.group) {
+      KOINE_REQUIRE(!size || size.is(Op::Const), Value,
+                    "{} has groups of a known size alone, and that of '{}' is a Variable's",
+                    dialect_.name, name);
+      group.push_back(size ? const_int(size) : 1);
+    }
+    return fmt::format(
+        "@compute @workgroup_size({})\nfn {}(@builtin(workgroup_id) gid: vec3<u32>, "
+        "@builtin(local_invocation_id) lid: vec3<u32>)",
+        fmt::join(group, ", "), name);
+  }
+
   void line(const std::string& text) {
     out_ += std::string(static_cast<size_t>(indent_) * 2, ' ') + text + "\n";
   }
@@ -88,14 +161,27 @@ class CStyleRenderer {
 
   void define(const UOp& u, const std::string& expression) {
     if (const int64_t n = lane_count(u); n > 1) {
-      line(array(u.dtype(), name_of(u), n) + ";");
+      line(array(u.dtype(), name_of(u), n));
       if (const std::string vectors = vector_expression(u); !vectors.empty())
         line(fmt::format("{}{} = {};", each_vector(u), vector_of(u), vectors));
       else
-        line(fmt::format("for (int l = 0; l < {}; ++l) {}[l] = {};", n, name_of(u), expression));
+        line(each_lane(n, fmt::format("{}[l] = {};", name_of(u), expression)));
     } else {
-      line(fmt::format("{} {} = {};", type(u.dtype()), name_of(u), expression));
+      line(named(dialect_.syntax.value, u.dtype(), name_of(u), expression));
     }
+  }
+
+  // A Load that may not read; what it gives instead is written first where a choice reads both.
+  void gated_load(const UOp& u) {
+    const std::string gate = operand(u.src(2)), other = operand(u.src(1)), from = place(u);
+    if (dialect_.syntax.chooses_lazily) return define(u, chosen(gate, from, other));
+    const int64_t n = lane_count(u);
+    const std::string to = n > 1 ? name_of(u) + "[l]" : name_of(u);
+    const std::string choice =
+        fmt::format("{} = {}; {}", to, other, guarded(gate, fmt::format("{} = {};", to, from)));
+    line(n > 1 ? array(u.dtype(), name_of(u), n)
+               : named(dialect_.syntax.variable, u.dtype(), name_of(u)));
+    line(n > 1 ? each_lane(n, choice) : choice);
   }
 
   // Lanes of the vectors that a value is written in; 0: lane by lane.
@@ -107,10 +193,12 @@ class CStyleRenderer {
   int64_t vector_lanes(const UOp& u) const { return vector_lanes(u.dtype(), lane_count(u)); }
 
   std::string array(DType dtype, const std::string& name, int64_t n) const {
+    return text(dialect_.syntax.array, fmt::arg("type", type(dtype)), fmt::arg("name", name),
+                fmt::arg("count", n), fmt::arg("alignment", alignment(dtype, n)));
+  }
+  std::string alignment(DType dtype, int64_t n) const {
     const int64_t lanes = vector_lanes(dtype, n);
-    return fmt::format(
-        "{} {}[{}]{}", type(dtype), name, n,
-        lanes > 0 ? fmt::format(" __attribute__((aligned({})))", lanes * item_size(dtype)) : "");
+    return lanes > 0 ? fmt::format(" __attribute__((aligned({})))", lanes * item_size(dtype)) : "";
   }
 
   // In front of a statement on vectors: h is the number of one.
@@ -221,13 +309,16 @@ class CStyleRenderer {
         if (is_register(u)) {
           names_[u] = fmt::format("acc{}", u.as<BufferArg>().slot);
           const int64_t n = lane_count(u);
-          line((n > 1 ? array(u.dtype(), names_[u], n)
-                      : fmt::format("{} {}", type(u.dtype()), names_[u])) +
-               ";");
+          line(n > 1 ? array(u.dtype(), names_[u], n)
+                     : named(dialect_.syntax.variable, u.dtype(), names_[u]));
           return;
         }
-        names_[u] = fmt::format("local{}", u.as<BufferArg>().slot);
-        line(fmt::format("{}{} {}[{}];", dialect_.local, type(u.dtype()), names_[u], u.numel()));
+        names_[u] = fmt::format("{}local{}", prefix_, u.as<BufferArg>().slot);
+        if (dialect_.arguments == Arguments::Declared)
+          outside_ += fmt::format("var<workgroup> {}: array<{}, {}>;\n", names_[u], type(u.dtype()),
+                                  u.numel());
+        else
+          line(fmt::format("{}{} {}[{}];", dialect_.local, type(u.dtype()), names_[u], u.numel()));
         return;
       case Op::Special:
         special(u);
@@ -247,14 +338,16 @@ class CStyleRenderer {
         tensor_core(u);
         return;
       case Op::AtomicAdd:
-        line(fmt::format("atomic_add_{}(&{}, {});", short_name(u.src(1).dtype()), place(u),
-                         operand(u.src(1))));
+        KOINE_REQUIRE(dialect_.has_atomics, Value,
+                      "{} has no AtomicAdd on memory that is also read", dialect_.name);
+        line(fmt::format("atomic_add_{}(&{}, {});", short_name(dialect_, u.src(1).dtype()),
+                         place(u), operand(u.src(1))));
         return;
       case Op::Range: {
         const RangeArg& r = u.as<RangeArg>();
         names_[u] = fmt::format("{}idx{}", r.type == AxisType::Reduce ? "r" : "", r.id);
-        line(fmt::format("for ({2} {0} = 0; {0} < {1}; ++{0}) {{", names_[u], operand(u.src(0)),
-                         type(DType::Index)));
+        line(text(dialect_.syntax.loop, fmt::arg("name", names_[u]),
+                  fmt::arg("bound", operand(u.src(0))), fmt::arg("type", type(DType::Index))));
         ++indent_;
         return;
       }
@@ -264,7 +357,7 @@ class CStyleRenderer {
         return;
       case Op::Load:
         if (u.src().size() == 3)
-          define(u, fmt::format("{} ? {} : {}", operand(u.src(2)), place(u), operand(u.src(1))));
+          gated_load(u);
         else
           define(u, place(u));
         return;
@@ -272,16 +365,18 @@ class CStyleRenderer {
         const UOp& target = strip_after(u.src(0));
         const int64_t n = target.is(Op::Index) ? lane_count(target.src(1)) : lane_count(target);
         if (vector_store(u, n)) return;
-        std::string text = n > 1 ? fmt::format("for (int l = 0; l < {}; ++l) ", n) : "";
-        if (u.src().size() == 3) text += fmt::format("if ({}) ", operand(u.src(2)));
-        line(fmt::format("{}{} = {};", text, place(u), operand(u.src(1))));
+        std::string written = fmt::format("{} = {};", place(u), operand(u.src(1)));
+        if (u.src().size() == 3) written = guarded(operand(u.src(2)), written);
+        line(n > 1 ? each_lane(n, written) : written);
         return;
       }
       case Op::Stack: {
         std::string list;
         for (const UOp& s : u.src()) list += (list.empty() ? "" : ", ") + operand(s);
-        line(fmt::format("const {} = {{{}}};",
-                         array(u.dtype(), name_of(u), static_cast<int64_t>(u.src().size())), list));
+        const auto n = static_cast<int64_t>(u.src().size());
+        line(text(dialect_.syntax.list, fmt::arg("type", type(u.dtype())),
+                  fmt::arg("name", name_of(u)), fmt::arg("count", n),
+                  fmt::arg("alignment", alignment(u.dtype(), n)), fmt::arg("value", list)));
         return;
       }
       case Op::Shrink: {
@@ -306,15 +401,15 @@ class CStyleRenderer {
     const BufferArg& p = u.as<BufferArg>();
     const bool arrays = dialect_.arguments == Arguments::Arrays;
     if (p.name.empty()) {
-      names_[u] = fmt::format("data{}", p.slot);
+      names_[u] = fmt::format("{}data{}", prefix_, p.slot);
       if (arrays) line(fmt::format("{} data{} = buffers[{}];", pointer(u), p.slot, p.slot));
       return;
     }
-    names_[u] = "n_" + p.name;  // no word of the language, and no other name of this text
+    names_[u] = prefix_ + "n_" + p.name;  // no word of the language, and no other name of this text
     const auto at = std::find(signature_.variables.begin(), signature_.variables.end(), p.name);
     if (arrays)
-      line(fmt::format("const {} {} = variables[{}];", type(DType::Index), names_[u],
-                       at - signature_.variables.begin()));
+      line(named(dialect_.syntax.constant, DType::Index, names_[u],
+                 fmt::format("variables[{}]", at - signature_.variables.begin())));
   }
 
   // The number of a thread, or of one or a group along an axis of the grid.
@@ -329,16 +424,17 @@ class CStyleRenderer {
                               : dialect_.index_in_group)[static_cast<size_t>(name.back() - '0')];
     }
     if (value == name) return;
-    line(fmt::format("const {} {} = {};", type(DType::Index), name, value));
+    line(named(dialect_.syntax.constant, DType::Index, name, std::string(value)));
   }
 
   std::string literal(const UOp& u) const {
     const DType d = u.dtype();
+    if (has_bools() && d == DType::Bool) return const_int(u) != 0 ? "true" : "false";
     if (d == DType::Float32 || d == DType::Float64) {
       const double v = const_double(u);
       const std::string_view f = d == DType::Float32 ? "f" : "";
       if (!std::isfinite(v))
-        return fmt::format("from_{}({:#x}u{})", short_name(d), u.as<ConstArg>().bits,
+        return fmt::format("from_{}({:#x}u{})", short_name(dialect_, d), u.as<ConstArg>().bits,
                            d == DType::Float32 ? "" : dialect_.long_suffix);
       if (v == std::trunc(v) && std::fabs(v) < 1e6 && !(v == 0 && std::signbit(v)))
         return fmt::format("{:.1f}{}", v, f);
@@ -366,45 +462,53 @@ class CStyleRenderer {
     const auto a = [&] { return operand(u.src(0)); };
     const auto b = [&] { return operand(u.src(1)); };
     const DType in = u.src(0).dtype();
+    const std::string_view name = short_name(dialect_, d);
     const size_t wide_float = d == DType::Float64 ? 1 : 0;
+    const bool bools = has_bools() && in == DType::Bool;
     // Integers of C promote to int: compute unsigned and cut to the width, so that they wrap.
     auto wrapped = [&](std::string_view symbol) {
-      const bool plain = is_float(d) || (d == DType::Index && fits_64_bits(u));
+      const bool plain = is_float(d) || (d == DType::Index && fits_64_bits(u)) ||
+                         (dialect_.integers_wrap && d != DType::Bool);
       if (plain) return fmt::format("{} {} {}", a(), symbol, b());
       if (d == DType::Bool) return fmt::format("{} {} {}", a(), symbol == "+" ? "|" : "&", b());
       const std::string wide = type(item_size(d) == 8 ? DType::UInt64 : DType::UInt32);
-      return fmt::format("({0})(({1}){2} {3} ({1}){4})", type(d), wide, a(), symbol, b());
+      return as_type(type(d),
+                     fmt::format("({} {} {})", as_type(wide, a()), symbol, as_type(wide, b())));
     };
     switch (u.op()) {
       case Op::Add:
+        if (const UOp x = rounded_by_sums(u); x && !dialect_.syntax.rounded.empty())
+          return text(dialect_.syntax.rounded, fmt::arg("value", operand(x)));
         return wrapped("+");
       case Op::Mul:
         return wrapped("*");
       case Op::Fdiv:
         return fmt::format("{} / {}", a(), b());
       case Op::Max:
-        if (is_float(d)) return fmt::format("max_{}({}, {})", short_name(d), a(), b());
-        return fmt::format("{1} > {0} ? {1} : {0}", a(), b());
+        if (is_float(d)) return fmt::format("max_{}({}, {})", name, a(), b());
+        if (bools) return fmt::format("{} | {}", a(), b());
+        return chosen(fmt::format("{} > {}", b(), a()), b(), a());
       case Op::Idiv:
-        return fmt::format("idiv_{}({}, {})", short_name(d), a(), b());
+        return fmt::format("idiv_{}({}, {})", name, a(), b());
       case Op::Mod:
-        return fmt::format("mod_{}({}, {})", short_name(d), a(), b());
+        return fmt::format("mod_{}({}, {})", name, a(), b());
       case Op::Shl:
-        return fmt::format("shl_{}({}, {})", short_name(d), a(), b());
+        return fmt::format("shl_{}({}, {})", name, a(), b());
       case Op::Shr:
-        return fmt::format("shr_{}({}, {})", short_name(d), a(), b());
+        return fmt::format("shr_{}({}, {})", name, a(), b());
       case Op::CmpLt:
+        if (bools) return fmt::format("!{} & {}", a(), b());
         return fmt::format("{} < {}", a(), b());
       case Op::CmpNe:
-        return fmt::format("{} != {}", a(), b());
+        return text(dialect_.syntax.differs, fmt::arg("left", a()), fmt::arg("right", b()));
       case Op::Xor:
-        return fmt::format("{} ^ {}", a(), b());
+        return fmt::format("{} {} {}", a(), bools ? "!=" : "^", b());
       case Op::Or:
         return fmt::format("{} | {}", a(), b());
       case Op::And:
         return fmt::format("{} & {}", a(), b());
       case Op::Where:
-        return fmt::format("{} ? {} : {}", a(), b(), operand(u.src(2)));
+        return chosen(a(), b(), operand(u.src(2)));
       case Op::Trunc:
         return fmt::format("{}({})", dialect_.trunc[wide_float], a());
       case Op::Sqrt:
@@ -413,21 +517,37 @@ class CStyleRenderer {
         return fmt::format("{}({}, {}, {})", dialect_.fma[wide_float], a(), b(), operand(u.src(2)));
       case Op::Bitcast:
         if (is_float(d) && !is_float(in))
-          return fmt::format("from_{}(({}){})", short_name(d), type(storage_uint(d)), a());
+          return fmt::format("from_{}({})", name, as_type(type(storage_uint(d)), a()));
         if (is_float(in) && !is_float(d))
-          return fmt::format("({})to_{}({})", type(d), short_name(in), a());
-        return fmt::format("({}){}", type(d), a());
+          return as_type(type(d), fmt::format("to_{}({})", short_name(dialect_, in), a()));
+        return as_type(type(d), a());
       case Op::Cast:
         if (d == DType::Bool) return fmt::format("{} != 0", a());
         if (is_float(in) && !is_float(d))
-          return fmt::format("saturate_{}_{}({})", short_name(d), short_name(in), a());
-        return fmt::format("({}){}", type(d), a());
+          return fmt::format("saturate_{}_{}({})", name, short_name(dialect_, in), a());
+        return as_type(type(d), a());
       case Op::Custom:
         return with_operands(u.as<CodeArg>().text, u);
       default:
         internal_error("no text for {}", op_name(u.op()));
     }
   }
+
+  // x of x + c - c, which is the integer nearest to a float32 x in the range that is used; else
+  // null.
+  static UOp rounded_by_sums(const UOp& u) {
+    constexpr double magic = 0x1.8p23;
+    const auto adds = [](const UOp& sum, double c) {
+      if (!sum.is(Op::Add) || sum.dtype() != DType::Float32) return false;
+      const UOp* added = &sum.src(1);
+      while (added->is(Op::Expand) || added->is(Op::Reshape)) added = &added->src(0);
+      return added->is(Op::Const) && const_double(*added) == c;
+    };
+    return adds(u, -magic) && adds(strip_after(u.src(0)), magic) ? strip_after(u.src(0)).src(0)
+                                                                 : UOp();
+  }
+
+  bool has_bools() const { return !dialect_.bool_type.empty(); }
 
   static bool fits_64_bits(const UOp& index) {
     const Interval& b = index.bounds();
@@ -440,12 +560,14 @@ class CStyleRenderer {
     KOINE_REQUIRE(has_core(dialect_, core), Value, "{} has no tensor core {}", dialect_.name, core);
     std::string operands;
     for (const UOp& s : u.src()) operands += ", " + vector_name(strip_after(s));
-    line(array(u.dtype(), name_of(u), lane_count(u)) + ";");
+    line(array(u.dtype(), name_of(u), lane_count(u)));
     line(fmt::format("{}({}{});", core, name_of(u), operands));
   }
 
   // One instruction in the syntax of GCC, whose operands are %0, %1, ...
   void assembly(const UOp& u) {
+    KOINE_REQUIRE(dialect_.has_assembly, Value, "{} has no instructions of a machine: Ins \"{}\"",
+                  dialect_.name, u.as<CodeArg>().text);
     auto [text, constraints] = parts_of_instruction(u);
     std::replace(text.begin(), text.end(), '$', '%');
     std::vector<std::string> operands;
@@ -462,7 +584,7 @@ class CStyleRenderer {
     }
     const std::string result = operands[0];
     operands.erase(operands.begin());
-    line(fmt::format("{} {};", type(u.dtype()), name_of(u)));
+    line(named(dialect_.syntax.variable, u.dtype(), name_of(u)));
     line(fmt::format("__asm__(\"{}\" : {} : {});", text, result, fmt::join(operands, ", ")));
   }
 
@@ -481,6 +603,7 @@ class CStyleRenderer {
   const Dialect& dialect_;
   Signature signature_;
   absl::flat_hash_set<const Node*> stored_;  // memory that the kernel writes
+  std::string prefix_, outside_;  // of names outside of the kernel, and what declares them
   std::string out_;
   int indent_ = 1;
   int counter_ = 0;
@@ -489,9 +612,32 @@ class CStyleRenderer {
 
 }  // namespace
 
+Target text_target(std::string_view language, bool strict) {
+  return text_target(dialect_named(language), strict);
+}
+
+Target text_target(const Dialect& dialect, bool strict) {
+  Target out = dialect.barrier.empty() ? generic_target(strict) : simt_target(strict);
+  for (const DType d :
+       {DType::Int8, DType::Int16, DType::Int32, DType::Int64, DType::UInt8, DType::UInt16,
+        DType::UInt32, DType::UInt64, DType::Float32, DType::Float64, DType::Bool})
+    if (type_name(dialect, d).empty()) out.lacks.push_back(d);
+  if (out.groups) out.groups = dialect.groups;
+  give_cores(out, [&](const TensorCore& core) {  // those of CPUs are not of the language
+    return core.feature.empty() && has_core(dialect, core.name);
+  });
+  out.has_fma = out.has_fma && !dialect.fma[0].empty();
+  out.name = fmt::format("{}{}", dialect.name, strict ? "-strict" : "");
+  return out;
+}
+
 std::string render(std::string_view target, const std::string& name, const UOp& linear,
                    bool with_prelude) {
-  const Dialect& dialect = dialect_named(target);
+  return render(dialect_named(target), name, linear, with_prelude);
+}
+
+std::string render(const Dialect& dialect, const std::string& name, const UOp& linear,
+                   bool with_prelude) {
   return (with_prelude ? prelude_of(dialect) : std::string()) +
          CStyleRenderer(linear, dialect).run(name);
 }

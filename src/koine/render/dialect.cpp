@@ -10,7 +10,7 @@ namespace koine {
 namespace {
 
 // The place of a dtype's storage among the types of a dialect.
-size_t type_index(DType dtype) {
+size_t type_index(const Dialect& dialect, DType dtype) {
   switch (is_small_float(dtype) ? storage_uint(dtype) : dtype) {
     case DType::Int8:
       return 0;
@@ -18,8 +18,9 @@ size_t type_index(DType dtype) {
       return 1;
     case DType::Int32:
       return 2;
-    case DType::Int64:
     case DType::Index:
+      return dialect.has_int64 ? 3 : 2;
+    case DType::Int64:
       return 3;
     case DType::Bool:
     case DType::UInt8:
@@ -45,25 +46,20 @@ bool has_core(const Dialect& dialect, std::string_view core) {
   return std::ranges::find(dialect.cores, core) != dialect.cores.end();
 }
 
-Target target_of(const Dialect& dialect, bool strict) {
-  Target t = simt_target(strict);
-  give_cores(t, [&](const TensorCore& core) { return has_core(dialect, core.name); });
-  return t;
-}
-
 std::string_view type_name(const Dialect& dialect, DType dtype) {
-  return dialect.types[type_index(dtype)];
+  if (dtype == DType::Bool && !dialect.bool_type.empty()) return dialect.bool_type;
+  return dialect.types[type_index(dialect, dtype)];
 }
 
-std::string_view short_name(DType dtype) {
+std::string_view short_name(const Dialect& dialect, DType dtype) {
   static constexpr std::array<std::string_view, 10> names{"i8",  "i16", "i32", "i64", "u8",
                                                           "u16", "u32", "u64", "f32", "f64"};
-  return names[type_index(dtype)];
+  return names[type_index(dialect, dtype)];
 }
 
 const std::vector<const Dialect*>& dialects() {
   static const auto& all = *new const std::vector<const Dialect*>{
-      &c_dialect, &opencl_dialect, &cuda_dialect, &hip_dialect, &metal_dialect};
+      &c_dialect, &opencl_dialect, &cuda_dialect, &hip_dialect, &metal_dialect, &wgsl_dialect};
   return all;
 }
 

@@ -14,6 +14,26 @@ enum class Arguments : uint8_t {
   Arrays,      ///< `void** buffers, const int64_t* variables, int64_t thread`
   Named,       ///< one parameter a buffer and Variable, in slot order, then by name
   Attributed,  ///< the same with `[[buffer(n)]]`, Variables by reference, indices at the end
+  Declared,    ///< none: what a kernel names is declared in front of it, as `kernel_data0`
+};
+
+/// How a language writes what a kernel consists of, with {names} for the parts. Those of C.
+struct Syntax {
+  std::string_view value = "{type} {name} = {value};";
+  std::string_view constant = "const {type} {name} = {value};";
+  std::string_view variable = "{type} {name};";
+  std::string_view array = "{type} {name}[{count}]{alignment};";
+  std::string_view list = "const {type} {name}[{count}]{alignment} = {{{value}}};";
+  std::string_view loop = "for ({type} {name} = 0; {name} < {bound}; ++{name}) {{";
+  std::string_view each_lane = "for (int l = 0; l < {count}; ++l) {statement}";
+  std::string_view guarded = "if ({condition}) {statement}";
+  std::string_view choice = "{condition} ? {yes} : {no}";
+  std::string_view cast = "({type}){value}";
+  std::string_view differs = "{left} != {right}";  ///< true where one is NaN
+  /// The nearest integer, where compilers take x + 1.5 * 2^23 - 1.5 * 2^23 for x; empty: they do
+  /// not.
+  std::string_view rounded;
+  bool chooses_lazily = true;  ///< what a choice does not take is not read
 };
 
 /// A language like C: what the texts of its kernels differ in from those of others. Data, one file
@@ -26,11 +46,20 @@ struct Dialect {
   std::string_view kernel;         ///< in front of a kernel's name
   std::string_view global, local;  ///< qualifiers of pointers to memory, and of LOCAL arrays
   Arguments arguments = Arguments::Named;
+  Syntax syntax = {};
   std::array<std::string_view, 10> types;  ///< int8 to int64, uint8 to uint64, floats; empty: none
+  /// Of bools that are no numbers, and not in memory; empty: they are uint8.
+  std::string_view bool_type;
+  bool has_int64 = true;       ///< else places are counted in 32 bits
+  bool integers_wrap = false;  ///< also signed ones, and none is promoted
+  bool has_macros = true;      ///< else the header has all helper functions
+  bool has_atomics = true;
+  bool has_assembly = true;
   std::string_view long_suffix;            ///< of a 64-bit literal
   std::string_view double_macro;           ///< defined where there are doubles; empty: always
   std::string_view thread;                 ///< the number of a thread of a kernel without groups
   std::string_view barrier;                ///< empty: no groups of threads
+  Groups groups = {.most_threads = 1024};  ///< that kernels are shaped for
   std::array<std::string_view, 3> group_index, index_in_group;
   /// There are types such as float16, of 2, 4, 8 and 16 lanes, with vload16 and vstore16: sums and
   /// products of floats are statements on them. Lanes are elements of arrays all the same.
@@ -44,13 +73,10 @@ struct Dialect {
 
 bool has_core(const Dialect& dialect, std::string_view core);
 
-/// What kernels in a language with groups are made for.
-Target target_of(const Dialect& dialect, bool strict);
-
 /// What values of a dtype are stored as; empty where the language has no such type.
 std::string_view type_name(const Dialect& dialect, DType dtype);
 /// As names of helpers have it: i32, f64.
-std::string_view short_name(DType dtype);
+std::string_view short_name(const Dialect& dialect, DType dtype);
 
 /// What stands in front of the kernels of a file: includes and helper functions.
 std::string prelude_of(const Dialect& dialect);
@@ -62,6 +88,7 @@ const Dialect& dialect_named(std::string_view name);
 // The languages. A header of one defines
 //   to_f32, to_f64, from_f32, from_f64: the bits of a float and back;
 //   atomic_add_T for T in i32, u32, i64, u64, f32, f64: `*place += value` at once.
-extern const Dialect c_dialect, opencl_dialect, cuda_dialect, hip_dialect, metal_dialect;
+extern const Dialect c_dialect, opencl_dialect, cuda_dialect, hip_dialect, metal_dialect,
+    wgsl_dialect;
 
 }  // namespace koine

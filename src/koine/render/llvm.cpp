@@ -3,6 +3,7 @@
 #include <llvm/Analysis/VectorUtils.h>
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/InlineAsm.h>
+#include <llvm/IR/IntrinsicsNVPTX.h>
 #include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
@@ -32,9 +33,14 @@ class LlvmRenderer {
 
   void run(const std::string& name) {
     auto* pointer = llvm::PointerType::get(context_, 0);
-    auto* type =
-        llvm::FunctionType::get(b_.getVoidTy(), {pointer, pointer, b_.getInt64Ty()}, false);
+    std::vector<llvm::Type*> parameters{pointer, pointer, b_.getInt64Ty()};
+    if (target_.groups) {
+      parameters.assign(signature_.slots.size(), pointer);
+      parameters.resize(parameters.size() + signature_.variables.size(), b_.getInt64Ty());
+    }
+    auto* type = llvm::FunctionType::get(b_.getVoidTy(), parameters, false);
     function_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module_);
+    if (target_.groups) function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
     function_->addFnAttr(llvm::Attribute::NoUnwind);
     function_->addFnAttr("no-trapping-math", "true");
     if (!target_.cpu.empty()) function_->addFnAttr("target-cpu", target_.cpu);
@@ -231,11 +237,21 @@ class LlvmRenderer {
     return b_.CreateZExt(v, byte);
   }
 
-  // A LOCAL buffer: an array on the stack of the thread that runs this part of the kernel.
+  // A LOCAL buffer: memory of the group, or an array on the stack of the thread that runs this part
+  // of the kernel.
   Value* scratch(const UOp& buffer) {
     llvm::IRBuilder<> at_entry(&function_->getEntryBlock(), function_->getEntryBlock().begin());
     llvm::Type* type =
         llvm::ArrayType::get(memory_type(buffer.dtype()), static_cast<uint64_t>(buffer.numel()));
+    if (target_.groups) {
+      constexpr unsigned shared = 3;  // NVPTX's number of that memory
+      auto* memory = new llvm::GlobalVariable(
+          module_, type, false, llvm::GlobalValue::InternalLinkage, llvm::UndefValue::get(type),
+          fmt::format("{}_local{}", function_->getName().str(), buffer.as<BufferArg>().slot),
+          nullptr, llvm::GlobalValue::NotThreadLocal, shared);
+      memory->setAlignment(llvm::Align(16));
+      return at_entry.CreateAddrSpaceCast(memory, at_entry.getPtrTy());
+    }
     auto* array = at_entry.CreateAlloca(type);
     array->setAlignment(llvm::Align(64));
     return array;
@@ -600,18 +616,52 @@ class LlvmRenderer {
     return b_.CreateCall(llvm::InlineAsm::get(type, assembly, constraints, false), values);
   }
 
+  // The number of a group, or of a thread in one.
+  Value* special(const UOp& u) {
+    const std::string& name = u.as<std::string>();
+    if (!target_.groups) {
+      KOINE_REQUIRE(name == "thread", Value,
+                    "machine code for {} has no groups of threads, and the kernel asks for {}",
+                    target_.name, name);
+      return function_->getArg(2);
+    }
+    using namespace llvm::Intrinsic;
+    constexpr llvm::Intrinsic::ID of_group[] = {nvvm_read_ptx_sreg_ctaid_x,
+                                                nvvm_read_ptx_sreg_ctaid_y,
+                                                nvvm_read_ptx_sreg_ctaid_z},
+                                  in_group[] = {nvvm_read_ptx_sreg_tid_x, nvvm_read_ptx_sreg_tid_y,
+                                                nvvm_read_ptx_sreg_tid_z};
+    const size_t axis = name == "thread" ? 0 : static_cast<size_t>(name.back() - '0');
+    Value* number = b_.CreateIntrinsic(name[0] == 'l' ? in_group[axis] : of_group[axis], {}, {});
+    return b_.CreateZExt(number, b_.getInt64Ty());
+  }
+
+  // The parameter of a kernel with groups: one a slot, then one a Variable.
+  Value* parameter(const BufferArg& p) {
+    const auto place = [](const auto& list, const auto& wanted) {
+      return static_cast<unsigned>(std::find(list.begin(), list.end(), wanted) - list.begin());
+    };
+    return function_->getArg(p.name.empty() ? place(signature_.slots, p.slot)
+                                            : static_cast<unsigned>(signature_.slots.size()) +
+                                                  place(signature_.variables, p.name));
+  }
+
   void instruction(const UOp& u) {
     switch (u.op()) {
       case Op::Const:
       case Op::Group:
-      case Op::Barrier:  // LOCAL memory is the thread's own
+        return;
+      case Op::Barrier:  // without groups, LOCAL memory is the thread's own
+        if (target_.groups) b_.CreateIntrinsic(llvm::Intrinsic::nvvm_barrier0, {}, {});
         return;
       case Op::Buffer:
         if (!is_register(u)) values_[u] = scratch(u);
         return;
       case Op::Param: {
         const BufferArg& p = u.as<BufferArg>();
-        if (p.name.empty()) {
+        if (target_.groups) {
+          values_[u] = parameter(p);
+        } else if (p.name.empty()) {
           Value* slot = b_.CreateConstInBoundsGEP1_64(b_.getPtrTy(), function_->getArg(0),
                                                       static_cast<uint64_t>(p.slot));
           values_[u] = b_.CreateLoad(b_.getPtrTy(), slot, fmt::format("data{}", p.slot));
@@ -626,10 +676,7 @@ class LlvmRenderer {
         return;
       }
       case Op::Special:
-        KOINE_REQUIRE(u.as<std::string>() == "thread", Value,
-                      "machine code for {} has no groups of threads, and the kernel asks for {}",
-                      target_.name, u.as<std::string>());
-        values_[u] = function_->getArg(2);
+        values_[u] = special(u);
         return;
       case Op::Range:
         begin_loop(u);

@@ -76,24 +76,25 @@ std::string limits_of(const Dialect& d, DType dtype) {
 }
 
 std::string helpers_of_float(const Dialect& d, DType real) {
-  std::string out = fmt::format("KOINE_MAX({}, {})\n", type_name(d, real), short_name(real));
+  std::string out = fmt::format("KOINE_MAX({}, {})\n", type_name(d, real), short_name(d, real));
   for (const auto& types : {signed_types, unsigned_types})
     for (const DType t : types)
       out += fmt::format("KOINE_SATURATE({}, {}, {}_{}, {})\n", type_name(d, real), type_name(d, t),
-                         short_name(t), short_name(real), limits_of(d, t));
+                         short_name(d, t), short_name(d, real), limits_of(d, t));
   return out;
 }
 
 }  // namespace
 
 std::string prelude_of(const Dialect& d) {
+  if (!d.has_macros) return fmt::format("{}\n", d.header);
   std::string out =
       fmt::format("{}\n{}\n#define KOINE_FN {}\n{}", d.includes, d.header, d.function, integers);
   for (size_t i = 0; i < signed_types.size(); ++i)
     out += fmt::format("KOINE_SIGNED({}, {}, {})\nKOINE_UNSIGNED({}, {})\n",
                        type_name(d, signed_types[i]), type_name(d, unsigned_types[i]),
-                       short_name(signed_types[i]), type_name(d, unsigned_types[i]),
-                       short_name(unsigned_types[i]));
+                       short_name(d, signed_types[i]), type_name(d, unsigned_types[i]),
+                       short_name(d, unsigned_types[i]));
   out += floats;
   out += helpers_of_float(d, DType::Float32);
   if (!type_name(d, DType::Float64).empty()) {

@@ -46,6 +46,38 @@ UOp remainder_of_narrow(const UOp& size, const UOp& step, int bits) {
   return rest;
 }
 
+// The same in 32-bit integers and float32, for machines without float64. Of floats with digits s
+// and m of at most 24 bits and a distance d of their exponents it is s 2^d mod m: eight bits of 2^d
+// at a time, so that the rest, which is below m, stays below 2^32.
+UOp remainder_of_single(const UOp& size, const UOp& step, int bits) {
+  constexpr int digit = 8;
+  constexpr int64_t hidden = int64_t{1} << 23;
+  const auto word = [](int64_t v) { return constant_int(DType::UInt32, v); };
+  const auto digits = [&](const UOp& x) {  // and its exponent; a subnormal has that of the next
+    const UOp all = bitcast(x, DType::UInt32);
+    const UOp field = binary(Op::Shr, all, word(23)), normal = ne(field, word(0));
+    return std::pair(bit_or(bit_and(all, word(hidden - 1)), where(normal, word(hidden), word(0))),
+                     maximum(field, word(1)));
+  };
+  const auto [s, high] = digits(size);
+  const auto [m, low] = digits(step);
+  UOp rest = binary(Op::Mod, s, m);
+  UOp left = where(lt(low, high), sub(high, low), word(0));
+  for (int places = bits; places > 0; places -= digit) {
+    const UOp now = where(lt(left, word(digit)), left, word(digit));
+    rest = binary(Op::Mod, binary(Op::Shl, rest, now), m);
+    left = sub(left, now);
+  }
+  // Times 2^(low - 150), in two factors that are normal.
+  const auto power_of_two = [&](const UOp& n) {
+    return bitcast(binary(Op::Shl, n, word(23)), DType::Float32);
+  };
+  const UOp half = binary(Op::Shr, low, word(1));
+  const UOp scaled = mul(mul(cast(rest, DType::Float32), power_of_two(add(half, word(52)))),
+                         power_of_two(add(sub(low, half), word(52))));
+  return where(lt(size, step), size, scaled);
+}
+
 // Whole numbers modulo m, 2^52 <= m < 2^53, as residues of either sign and at most m/2.
 class Residues {
  public:
@@ -118,19 +150,21 @@ UOp toward_zero(const UOp& x) {
 
 }  // namespace
 
-UOp float_remainder(const UOp& a, const UOp& divisor) {
+UOp float_remainder(const UOp& a, const UOp& divisor, bool has_float64) {
   const DType dtype = a.dtype();
+  if (dtype == DType::Float64) has_float64 = true;
+  const DType wide = has_float64 ? DType::Float64 : DType::Float32;
   // The divisor is read several times, and added once: no product may be unrounded there alone.
   const UOp b = divisor.is(Op::Mul) ? rounded_product(divisor) : divisor;
-  const UOp wide_a = cast(a, DType::Float64), wide_b = cast(b, DType::Float64);
+  const UOp wide_a = cast(a, wide), wide_b = cast(b, wide);
   const UOp size = magnitude_of(wide_a), step = magnitude_of(wide_b);
-  const UOp infinity = real(INFINITY), zero = constant_like(a, 0);
-  const UOp part =
-      cast(dtype == DType::Float64 ? remainder_of_wide(size, step)
-                                   : remainder_of_narrow(size, step, quotient_bits(dtype)),
-           dtype);
+  const UOp infinity = constant_like(size, INFINITY), zero = constant_like(a, 0);
+  const UOp part = cast(dtype == DType::Float64 ? remainder_of_wide(size, step)
+                        : has_float64 ? remainder_of_narrow(size, step, quotient_bits(dtype))
+                                      : remainder_of_single(size, step, quotient_bits(dtype)),
+                        dtype);
   const UOp unbounded = eq(step, infinity), finite = lt(size, infinity);
-  const UOp defined = bit_and(finite, bit_and(lt(real(0), step), eq(step, step)));
+  const UOp defined = bit_and(finite, bit_and(lt(constant_like(step, 0), step), eq(step, step)));
   const UOp exact = where(unbounded, magnitude_of(a), part);
   const UOp a_negative = lt(a, zero), b_negative = lt(b, zero);
   const UOp with_sign = where(a_negative, neg(exact), exact), sum = add(with_sign, b);

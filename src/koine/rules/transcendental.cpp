@@ -488,8 +488,9 @@ UOp decompose(Op op, std::span<const UOp> operands, const Arg& arg) {
 const RuleSet<DecomposeContext>& transcendental_rules() {
   static const auto& rules = *new const RuleSet<DecomposeContext>{
       rule<DecomposeContext>("float-remainder", node(Op::Mod).of(DTypeClass::Float),
-                             [](const Match& m, DecomposeContext&) {
-                               return float_remainder(m.root().src(0), m.root().src(1));
+                             [](const Match& m, DecomposeContext& c) {
+                               return float_remainder(m.root().src(0), m.root().src(1),
+                                                      is_native(c.target, DType::Float64));
                              }),
       rule<DecomposeContext>(
           "transcendental", node(ops({Op::Exp2, Op::Log2, Op::Sin, Op::Pow, Op::Threefry})),

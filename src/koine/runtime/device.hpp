@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -30,6 +31,10 @@ class Memory {
   /// Copies from the host to bytes [offset, offset + bytes), and back.
   virtual void copy_in(const void* from, int64_t offset, int64_t bytes);
   virtual void copy_out(void* to, int64_t offset, int64_t bytes);
+  /// Whether somebody outside of all graphs reads it or owns it: programs do not write it in place.
+  bool is_shared() const { return readers_.load(std::memory_order_acquire) > 0; }
+  void add_reader() { readers_.fetch_add(1, std::memory_order_acq_rel); }
+  void remove_reader() { readers_.fetch_sub(1, std::memory_order_acq_rel); }
 
  protected:
   Memory(std::byte* address, int64_t bytes) : address_(address), bytes_(bytes) {}
@@ -37,7 +42,12 @@ class Memory {
  private:
   std::byte* address_;
   int64_t bytes_;
+  std::atomic<int64_t> readers_{0};
 };
+
+/// Memory of the host that somebody else owns; `owner` is let go with it. It is never written.
+std::shared_ptr<Memory> borrowed_memory(const void* data, int64_t bytes,
+                                        std::shared_ptr<const void> owner);
 
 /// Moves bytes from one block to another, on whatever devices they lie.
 void copy_bytes(Memory& to, int64_t to_offset, Memory& from, int64_t from_offset, int64_t bytes);

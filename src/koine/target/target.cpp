@@ -1,5 +1,7 @@
 #include "koine/target/target.hpp"
 
+#include <algorithm>
+
 namespace koine {
 
 bool is_native(const Target& target, Op op, DType operands) {
@@ -29,8 +31,9 @@ bool is_native(const Target& target, Op op, DType operands) {
   }
 }
 
-bool is_native(const Target&, DType dtype) {
-  return dtype != DType::Void && !is_small_float(dtype);
+bool is_native(const Target& target, DType dtype) {
+  return dtype != DType::Void && !is_small_float(dtype) &&
+         std::find(target.lacks.begin(), target.lacks.end(), dtype) == target.lacks.end();
 }
 
 }  // namespace koine

@@ -34,9 +34,10 @@ struct Target {
   int64_t last_level_cache = int64_t{8} << 20;  ///< bytes one core may count on
   /// What it computes of floats besides Add, Mul, Max and comparisons.
   OpSet float_ops = ops({Op::Fdiv, Op::Sqrt, Op::Trunc});
-  int64_t most_lanes = 256;                     ///< of one value
-  int64_t row_bytes = int64_t{32} << 10;        ///< of LOCAL memory for the rows of a kernel
-  Groups groups;                                ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
+  std::vector<DType> lacks;  ///< dtypes that it has no values of, besides narrow floats
+  int64_t most_lanes = 256;  ///< of one value
+  int64_t row_bytes = int64_t{32} << 10;  ///< of LOCAL memory for the rows of a kernel
+  Groups groups;                          ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
   std::vector<const TensorCore*> tensor_cores;  ///< that it has (`give_cores`)
 
   int lanes(int64_t item_bytes) const { return static_cast<int>(vector_bytes / item_bytes); }
@@ -79,7 +80,8 @@ inline Target simt_target(bool strict) {
 /// picks from) without its decomposition. Narrow floats count as the float32 in which they are
 /// emulated.
 bool is_native(const Target& target, Op op, DType operands);
-/// Whether a value of this dtype stands in a program for the target: narrow floats are gone.
+/// Whether a value of this dtype stands in a program for the target: narrow floats are gone, and
+/// what it lacks.
 bool is_native(const Target& target, DType dtype);
 
 }  // namespace koine

@@ -172,6 +172,16 @@ Tensor Tensor::from_bytes(const void* data, const Shape& shape, DType dtype,
   return Tensor(buffer_from_host(shape_of(shape), dtype, device_or_default(device), data));
 }
 
+Tensor Tensor::borrow(const void* data, const Shape& shape, DType dtype,
+                      std::shared_ptr<const void> owner) {
+  (void)tensor::count_for("borrow", shape);
+  KOINE_REQUIRE(reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(item_size(dtype)) == 0,
+                Value,
+                "borrow: {} elements at {} are not aligned to {} bytes: copy them with from()",
+                dtype_name(dtype), data, item_size(dtype));
+  return Tensor(buffer_over(shape_of(shape), dtype, data, std::move(owner)));
+}
+
 // --- running -------------------------------------------------------------------------------------
 
 void Tensor::realize(const std::vector<Tensor>& tensors) {
@@ -196,6 +206,16 @@ std::vector<std::byte> Tensor::bytes() const {
   std::vector<std::byte> out(static_cast<size_t>(numel().present() * item_size(dtype())));
   memory->copy_out(out.data(), 0, static_cast<int64_t>(out.size()));
   return out;
+}
+
+std::shared_ptr<const std::byte> Tensor::data() const {
+  const std::shared_ptr<Memory> memory = look();
+  if (memory->data() == nullptr) {
+    const auto copy = std::make_shared<const std::vector<std::byte>>(bytes());
+    return {copy, copy->data()};
+  }
+  memory->add_reader();
+  return {memory->data(), [memory](const std::byte*) { memory->remove_reader(); }};
 }
 
 template <class Element>

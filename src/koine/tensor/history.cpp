@@ -588,6 +588,7 @@ Tensor& Tensor::requires_grad(bool on) {
   return *this;
 }
 
+bool Tensor::is_leaf() const { return !self().view && self().storage->requires_grad; }
 bool Tensor::has_grad() const { return bool(self().storage->grad); }
 Tensor Tensor::grad() const {
   KOINE_REQUIRE(has_grad(), Value,

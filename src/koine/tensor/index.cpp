@@ -60,6 +60,7 @@ struct Plan {
   std::vector<int64_t> steps;                       // of an axis; 0 where it is dropped
   Shape out;                                        // with new axes, before tensors are applied
   std::vector<std::pair<int64_t, Tensor>> tensors;  // with their axis of `out`
+  bool apart = false;  // whether an ellipsis stands between them, be it of no axis
 };
 
 void take_all(Plan& plan, const Size& size) {
@@ -127,6 +128,7 @@ Plan plan_of(std::string_view method, const std::vector<IndexItem>& items, const
   KOINE_REQUIRE(consumed <= sizes.size(), Index, "{}: {} indices for shape {}", method, consumed,
                 tensor::text_of(sizes));
   Plan plan;
+  bool dots = false;
   for (const IndexItem& item : items) {
     const size_t axis = plan.bounds.size();
     switch (item.kind()) {
@@ -134,6 +136,7 @@ Plan plan_of(std::string_view method, const std::vector<IndexItem>& items, const
         plan.out.push_back(1);
         break;
       case Kind::Ellipsis:
+        dots = !plan.tensors.empty();
         for (size_t k = 0; k < sizes.size() - consumed; ++k) take_all(plan, sizes[axis + k]);
         break;
       case Kind::Position:
@@ -144,6 +147,7 @@ Plan plan_of(std::string_view method, const std::vector<IndexItem>& items, const
         break;
       case Kind::Tensor:
         require_integers(method, "positions", item.tensor());
+        plan.apart = plan.apart || dots;
         plan.tensors.emplace_back(static_cast<int64_t>(plan.out.size()), item.tensor());
         take_all(plan, sizes[axis]);
         break;
@@ -184,7 +188,7 @@ Tensor Tensor::every(int64_t step, size_t axis) const {
 // flattened index over the indexed axes, moved to the front; of tensors next to each other back to
 // their place.
 Tensor Tensor::points(std::string_view method,
-                      const std::vector<std::pair<int64_t, Tensor>>& tensors) const {
+                      const std::vector<std::pair<int64_t, Tensor>>& tensors, bool apart) const {
   std::vector<int64_t> order;
   for (const auto& [axis, index] : tensors) order.push_back(axis);
   for (int64_t i = 0; i < ndim(); ++i)
@@ -205,7 +209,7 @@ Tensor Tensor::points(std::string_view method,
   merged.insert(merged.begin(), count);
   if (fill) flat = where(valid, flat, Tensor(int64_t{-1}));
   const Tensor out = front.reshape(merged).picked(0, flat);
-  bool adjacent = true;
+  bool adjacent = !apart;
   for (size_t i = 1; i < tensors.size(); ++i)
     adjacent = adjacent && tensors[i].first == tensors[i - 1].first + 1;
   const int64_t place = adjacent ? tensors[0].first : 0, width = flat.ndim();
@@ -225,7 +229,7 @@ Tensor Tensor::indexed(std::string_view method, const std::vector<IndexItem>& it
     if (const int64_t step = std::abs(plan.steps[axis]); step >= 2) t = t.every(step, axis);
   t = t.reshape(plan.out);
   if (plan.tensors.empty()) return t;
-  if (plan.tensors.size() > 1) return t.points(method, plan.tensors);
+  if (plan.tensors.size() > 1) return t.points(method, plan.tensors, plan.apart);
   const auto& [axis, index] = plan.tensors[0];
   return t.picked(axis, tensor::positions(method, index, t.size(axis)));
 }

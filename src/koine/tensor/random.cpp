@@ -4,6 +4,7 @@
 #include <cmath>
 #include <mutex>
 #include <numbers>
+#include <utility>
 
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
@@ -83,9 +84,20 @@ std::vector<UOp>& traced_examples() {
   return numbers;
 }
 
+// Whether this thread may draw from the global stream.
+bool& draws_are_refused() {
+  static thread_local bool refused = false;
+  return refused;
+}
+
 // The next words of the global stream; of an example under a key that follows from the seed and
 // its number.
 Tensor next_words(std::string_view method, const Shape& shape, const Placement& place) {
+  KOINE_REQUIRE(
+      !draws_are_refused(), Value,
+      "{}: a function that is captured draws random numbers of the global seed, and would "
+      "give the same at each call: draw before, or under a key that is an argument",
+      method);
   const Size count = tensor::count_for(method, shape);
   uint64_t state[2];
   {
@@ -190,6 +202,9 @@ void require_length(std::string_view method, int64_t n) {
 // --- keys ----------------------------------------------------------------------------------------
 
 namespace random {
+
+WithoutDraws::WithoutDraws() : before_(std::exchange(draws_are_refused(), true)) {}
+WithoutDraws::~WithoutDraws() { draws_are_refused() = before_; }
 
 ExampleScope::ExampleScope(const UOp& number) { traced_examples().push_back(number); }
 ExampleScope::~ExampleScope() { traced_examples().pop_back(); }

@@ -98,4 +98,17 @@ class ExampleScope {
   ExampleScope& operator=(const ExampleScope&) = delete;
 };
 
+/// While one lives, a draw of the global stream in this thread is an Error (Value), and none is
+/// counted: a function that is captured would give the same numbers at each call.
+class WithoutDraws {
+ public:
+  WithoutDraws();
+  ~WithoutDraws();
+  WithoutDraws(const WithoutDraws&) = delete;
+  WithoutDraws& operator=(const WithoutDraws&) = delete;
+
+ private:
+  bool before_;
+};
+
 }  // namespace koine::random

@@ -70,6 +70,11 @@ class Tensor {
   }
   static Tensor from_bytes(const void* data, const Shape& shape, DType dtype,
                            const std::string& device = "");
+  /// A tensor over row-major elements in memory of somebody else, on CPU: nothing is copied, and no
+  /// assignment writes there. They must stay as they are until `owner` is let go, which is once
+  /// nothing that is lazy reads them any more. Throws Error (Value) where they are not aligned.
+  static Tensor borrow(const void* data, const Shape& shape, DType dtype,
+                       std::shared_ptr<const void> owner);
   /// Each call of full, zeros and ones gives a tensor of its own, with gradients of its own.
   /// The value as exactly as the dtype holds it; an integer that it does not hold is an Error (also
   /// in pad, clip and masked_fill).
@@ -145,6 +150,9 @@ class Tensor {
   template <class Element = double>
   Element item() const;
   std::vector<std::byte> bytes() const;
+  /// Computes; the elements, row-major, where they lie if the host can read that. They stay as they
+  /// are for as long as the pointer lives: an assignment goes elsewhere meanwhile.
+  std::shared_ptr<const std::byte> data() const;
 
   // --- assignment -----------------------------------------------------------------------------
   /// Replaces the value (shape broadcast, dtype cast), seen by every view of the same storage.
@@ -169,6 +177,8 @@ class Tensor {
 
   // --- gradients ------------------------------------------------------------------------------
   Tensor& requires_grad(bool on = true);
+  /// Whether it requires one.
+  bool is_leaf() const;
   bool has_grad() const;
   Tensor grad() const;
   void zero_grad();
@@ -370,8 +380,8 @@ class Tensor {
   /// this[items] for `method`.
   Tensor indexed(std::string_view method, const std::vector<IndexItem>& items) const;
   Tensor every(int64_t step, size_t axis) const;
-  Tensor points(std::string_view method,
-                const std::vector<std::pair<int64_t, Tensor>>& tensors) const;
+  Tensor points(std::string_view method, const std::vector<std::pair<int64_t, Tensor>>& tensors,
+                bool apart) const;
   Tensor picked(int64_t axis, const Tensor& at) const;
   Tensor along(int64_t axis, const Tensor& at) const;
   /// Throws unless a shape has `count` elements.

@@ -56,7 +56,7 @@ int check_param(const UOp& u, const Facts&) {
   if (!p.name.empty()) return unless(is_bounded_variable(u));
   if (p.slot < 0 || p.slot >= most_slots || p.kind != ParamKind::Argument) return itself;
   if (u.src().size() != 1 || u.rank() != 1) return itself;
-  return unless(!u.has_concrete_shape() || is_concrete(u), 0);
+  return unless(u.src(0).ranges().empty() && (!u.has_concrete_shape() || is_concrete(u)), 0);
 }
 
 int check_buffer(const UOp& u, const Facts&) {
@@ -73,6 +73,10 @@ int check_range(const UOp& u, const Facts&) {
   const RangeArg& r = u.as<RangeArg>();
   if (r.id < 0 || r.id >= most_range_ids) return itself;
   const int64_t most = most_steps(r.type);
+  for (const Node* around : u.src(0).ranges()) {
+    const RangeArg& outer = std::get<RangeArg>(around->arg);
+    if (outer.id >= r.id || most_steps(outer.type) == most_pieces) return 0;
+  }
   if (most == INT64_MAX) return unless(!u.src(0).is(Op::Const) || const_int(u.src(0)) >= 0, 0);
   return unless(u.src(0).is(Op::Const) && const_int(u.src(0)) >= 1 && const_int(u.src(0)) <= most,
                 0);
@@ -238,9 +242,9 @@ const std::vector<Demand>& memory_part() {
          return first_source(u, accesses ? 1 : 0, is_location);
        }},
       {ops({Op::Param}),
-       "a Param is an argument, memory of one axis in slot 0 to 65535, or a named scalar of index "
-       "between two "
-       "constants",
+       "a Param is an argument, memory of one axis of one size in slot 0 to 65535, or a named "
+       "scalar "
+       "of index between two constants",
        check_param},
       {ops({Op::Buffer}),
        "a Buffer of a kernel is a register, or LOCAL with a constant size of at most 256 KiB",
@@ -248,8 +252,10 @@ const std::vector<Demand>& memory_part() {
       {ops({Op::Range}), "a LANE Range is the number of a lane while Select takes vectors apart",
        [](const UOp& u, const Facts&) { return unless(u.as<RangeArg>().type != AxisType::Lane); }},
       {ops({Op::Range}),
-       "a Range goes from 0 to a bound of at least 0; what becomes shape or threads has a constant "
-       "one of at most 16384 and 65536",
+       "a Range goes from 0 to a bound of at least 0, which Ranges with smaller numbers decide "
+       "that "
+       "become no shape; what becomes shape or threads has a constant one of at most 16384 and "
+       "65536",
        check_range},
       {ops({Op::Special}),
        "a Special is the number of a thread or, along an axis of the grid, of a group or of a "

@@ -7,6 +7,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/loop.hpp"
+#include "koine/ir/own_functions.hpp"
 #include "koine/verify/demand.hpp"
 
 namespace koine {
@@ -57,6 +58,8 @@ std::optional<Violation> check_call(const UOp& call) {
   }
   const UOp& body = call.src(0);
   if (body.is(Op::CustomFunction)) {
+    const bool copies = body.as<std::string>() == copy_function;
+    if (copies && buffers.size() != 2) return Violation{call, -1, "a copy has two buffers"};
     if (buffers.size() >= std::max<size_t>(body.src().size(), 1)) return std::nullopt;
     return Violation{call, -1, "a CustomFunction has memory for each of its results"};
   }

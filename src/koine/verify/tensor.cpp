@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/loop.hpp"
 #include "koine/ir/validity.hpp"
@@ -109,6 +111,15 @@ const Demands& memory_demands() {
         [](const UOp&, const Facts&) { return itself; }},
        {ops({Op::Fence}), "a Fence is an After of memory",
         [](const UOp&, const Facts&) { return itself; }},
+       {ops({Op::After}), "memory for a result of a Call waits for the Store of that result alone",
+        [](const UOp& u, const Facts&) {
+          return first_source(u, 1, [&](const UOp& effect) {
+            const std::vector<UOp> stores = stores_in(effect);
+            const bool of_call = std::any_of(stores.begin(), stores.end(),
+                                             [](const UOp& s) { return is_call_result(s.src(1)); });
+            return of_call && (u.src().size() != 2 || effect != stores[0]);
+          });
+        }},
        {ops({Op::Pad, Op::Const}), "every element is valid",
         [](const UOp& u, const Facts&) { return unless(!brings_invalid(u)); }},
        {~ops({Op::Store}), "what asks for memory has a Buffer", [](const UOp& u, const Facts&) {

@@ -15,6 +15,16 @@
 namespace koine {
 namespace {
 
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "what was thrown is no std::exception";
+  }
+}
+
 // What a rank says before it does something that all take part in.
 struct Word {
   uint64_t detail = 0;
@@ -169,6 +179,27 @@ void Ranks::together(std::string_view what, uint64_t detail, const std::function
     throw;
   }
   --depth_;
+}
+
+void Ranks::require_none_failed(const std::exception_ptr& own) {
+  struct Ending {
+    bool failed = false;
+    char why[503] = {};
+  };
+  const std::lock_guard lock(mutex_);
+  Ending mine;
+  if (own) {
+    mine.failed = true;
+    const std::string why = message_of(own);
+    std::memcpy(mine.why, why.data(), std::min(why.size(), sizeof mine.why - 1));
+  }
+  std::vector<Ending> all(count());
+  transport_->all_gather(std::as_bytes(std::span(&mine, 1)),
+                         std::as_writable_bytes(std::span(all)));
+  if (own) std::rethrow_exception(own);
+  for (size_t r = 0; r < all.size(); ++r)
+    KOINE_REQUIRE(!all[r].failed, Device,
+                  "distributed: rank {} failed in the middle of a program: {}", r, all[r].why);
 }
 
 // A rank that fails would be waited for, so it ends the others.

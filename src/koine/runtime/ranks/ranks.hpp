@@ -2,6 +2,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -37,6 +38,9 @@ class Ranks {
   /// ever after, also where `action` has thrown: ranks that parted would wait for each other.
   /// `detail`: what has to be equal beside the words.
   void together(std::string_view what, uint64_t detail, const std::function<void()>& action);
+  /// Behind what one of them may have failed in: throws on all where one has. A rank throws what it
+  /// failed with, the others an Error (Device) that says who did, and why. They go on as before.
+  void require_none_failed(const std::exception_ptr& own);
 
  private:
   Ranks(std::unique_ptr<Transport> transport, size_t devices_each);

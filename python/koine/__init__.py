@@ -1,0 +1,48 @@
+"""Koine: a tensor compiler and deep-learning library.
+
+    import koine
+    from koine import Tensor
+
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    w = Tensor.ones(2, 2).requires_grad()
+    (x @ w).softmax().square().sum().backward()
+    print(w.grad)
+
+Nothing runs before somebody looks at a value. docs/python.md tells the rest.
+"""
+from . import errors, tree  # errors first: the module below raises them
+from . import _koine
+from ._koine import (DType, SavedProgram, Size, Tensor, UOp, Variable, clear_compile_cache, counters, default_device, devices, from_dlpack,
+                     memory_in_use, promote, realize, reset_counters, safe_load, safe_save, save_as, save_program, schedule,
+                     set_printoptions, stop_gradient)
+from .errors import Error
+from .jit import jit
+from .loops import cond, fori_loop, scan, switch, while_loop
+from .transforms import (checkpoint, custom_jvp, custom_vjp, eval_shape, grad, hessian, hvp, jacfwd, jacrev, jvp, linearize,
+                         value_and_grad, vjp, vmap)
+from . import nn, random
+
+__version__ = "0.1.0"
+
+# float32 and its like; `bool` is koine.bool, and `import *` leaves Python's alone.
+_dtypes = {d.name: d for d in DType}
+globals().update(_dtypes)
+
+# What Tensor makes of no other tensor.
+arange, cat, einsum, eye, full, linspace = Tensor.arange, Tensor.cat, Tensor.einsum, Tensor.eye, Tensor.full, Tensor.linspace
+manual_seed, ones, stack, zeros = Tensor.manual_seed, Tensor.ones, Tensor.stack, Tensor.zeros
+where = Tensor.where
+
+__all__ = ["DType", "Error", "SavedProgram", "Size", "Tensor", "UOp", "Variable", "arange", "cat", "checkpoint", "clear_compile_cache",
+           "cond", "counters", "custom_jvp", "custom_vjp", "default_device", "devices", "einsum", "errors", "eval_shape", "eye",
+           "fori_loop", "from_dlpack", "full", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jit", "jvp", "linearize", "linspace",
+           "manual_seed", "memory_in_use", "nn", "ones", "promote", "random", "realize", "reset_counters", "safe_load", "safe_save",
+           "save_as", "save_program", "scan", "schedule", "set_printoptions", "stack", "stop_gradient", "switch", "tree",
+           "value_and_grad", "vjp", "vmap", "where", "while_loop", "zeros"] + [n for n in _dtypes if n != "bool"]
+
+
+def __getattr__(name):
+    if name == "typing":
+        import importlib
+        return importlib.import_module(".typing", __name__)
+    raise AttributeError(f"module 'koine' has no attribute {name!r}")

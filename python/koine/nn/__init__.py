@@ -1,0 +1,109 @@
+"""Layers, optimisers and the state of models.
+
+A model is any object that holds layers, tensors and lists or dicts of them:
+
+    class Net:
+        def __init__(self):
+            self.hidden, self.out = nn.Linear(4, 16), nn.Linear(16, 3)
+        def __call__(self, x):
+            return self.out(self.hidden(x).relu())
+
+    net = Net()
+    optimizer = nn.Adam(nn.get_parameters(net))
+"""
+from __future__ import annotations
+
+import copy
+from typing import Any, Mapping
+
+from .. import tree
+from .._koine import Tensor
+from .._koine.nn import (SGD, Adam, AdamW, BatchNorm, Conv2d, Dropout, Embedding, LayerNorm, Linear, Optimizer, cosine_schedule,
+                         step_schedule)
+from ..errors import KeyError, TypeError, ValueError
+
+__all__ = ["SGD", "Adam", "AdamW", "BatchNorm", "Conv2d", "Dropout", "Embedding", "LayerNorm", "Linear", "Optimizer", "cosine_schedule",
+           "get_parameters", "get_state_dict", "load_state_dict", "step_schedule"]
+
+
+def _filled(data: Any, tensors: list) -> Any:
+    layer, names = data.layer, data.names
+    out = copy.copy(layer)
+    for name, t in zip(names, tensors):
+        setattr(out, name, t)
+    return out
+
+
+class _Layer:
+    """What is no tensor in a layer; equal ones compute the same of the same tensors."""
+
+    __slots__ = ("layer", "names")
+
+    def __init__(self, layer, names):
+        self.layer, self.names = layer, names
+
+    def __eq__(self, other):
+        return isinstance(other, _Layer) and type(self.layer) is type(other.layer) and self.names == other.names \
+            and self.layer._config() == other.layer._config()
+
+
+def _parts(layer: Any) -> tuple:
+    state = layer._state()
+    return [t for _, t, _ in state], _Layer(layer, [name for name, _, _ in state])
+
+
+for _kind in (Linear, Conv2d, BatchNorm, LayerNorm, Embedding):
+    tree.register(_kind, _parts, _filled)
+
+
+def _visit(value: Any, prefix: str, out: list, seen: set) -> None:
+    if isinstance(value, Tensor):
+        out.append((prefix.rstrip("."), value, None))
+        return
+    if value is None or isinstance(value, (str, bytes, int, float)) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if hasattr(type(value), "_state"):
+        out.extend((prefix + name, t, trainable) for name, t, trainable in value._state())
+    elif isinstance(value, Mapping):
+        for k, v in value.items():
+            _visit(v, f"{prefix}{k}.", out, seen)
+    elif isinstance(value, (list, tuple)):
+        names = getattr(value, "_fields", range(len(value)))
+        for k, v in zip(names, value):
+            _visit(v, f"{prefix}{k}.", out, seen)
+    elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(getattr(value, "__code__", None)):
+        for k, v in vars(value).items():
+            _visit(v, f"{prefix}{k}.", out, seen)
+
+
+def _state(model: Any) -> list:
+    out: list = []
+    _visit(model, "", out, set())
+    return out
+
+
+def get_state_dict(model: Any) -> dict[str, Tensor]:
+    """All tensors of a model by name: "hidden.weight". Names are those of its attributes."""
+    return {name: t for name, t, _ in _state(model)}
+
+
+def get_parameters(model: Any) -> list[Tensor]:
+    """The tensors that are trained: of layers their parameters, else those that require a gradient."""
+    return [t for _, t, trainable in _state(model) if (t.is_leaf if trainable is None else trainable)]
+
+
+def load_state_dict(model: Any, state: Mapping[str, Any], strict: bool = True) -> None:
+    """Copies a state into the tensors of a model. KeyError for names that are missing (and, if strict, for others that
+    there are), ValueError for a shape that differs: then nothing is changed."""
+    own = get_state_dict(model)
+    missing = [n for n in own if n not in state]
+    unknown = [n for n in state if n not in own] if strict else []
+    if missing or unknown:
+        raise KeyError(f"load_state_dict: missing {missing}, unknown {unknown}; the model has {list(own)}")
+    given = {n: state[n] if isinstance(state[n], Tensor) else Tensor(state[n]) for n in own}
+    for name, t in own.items():
+        if given[name].shape != t.shape:
+            raise ValueError(f"load_state_dict: '{name}' has shape {given[name].shape}, and the model's {t.shape}")
+    for name, t in own.items():
+        t.assign(given[name].detach())

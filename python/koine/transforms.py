@@ -1,0 +1,435 @@
+"""Transforms of functions over trees of tensors, with JAX's signatures.
+
+Arguments and results are trees (koine.tree) of tensors; numbers and arrays among them become tensors. A function
+that is transformed is called once, on placeholders: it describes its result and may not look at values.
+"""
+from __future__ import annotations
+
+import builtins
+import functools
+import re
+from typing import Any, Callable, Sequence
+
+from . import _koine, tree
+from ._koine import Tensor
+from .errors import Error, TypeError, ValueError
+
+__all__ = ["checkpoint", "custom_jvp", "custom_vjp", "eval_shape", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp", "linearize",
+           "value_and_grad", "vjp", "vmap"]
+
+
+def line_of(f: Callable) -> str:
+    """Where a function was written, for messages."""
+    while isinstance(f, functools.partial):
+        f = f.func
+    code = getattr(getattr(f, "__wrapped__", f), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(f)
+
+
+# Where the module traces a function.
+_own_line = re.compile(r"[^ ]*src/(transforms|loops|captured)\.cpp:\d+|[^ ]*captured\.hpp:\d+")
+
+
+def run_for(line: str, f: Callable, *given: Any) -> Any:
+    """f(*given). An error that names where this package traces a function names the user's line instead."""
+    try:
+        return f(*given)
+    except Error as e:
+        e.args = (_own_line.sub(lambda _: line, str(e)),)
+        raise
+
+
+def require_function(method: str, f: Any) -> None:
+    if not callable(f):
+        raise TypeError(f"{method}: takes a function, not a '{type(f).__name__}'")
+
+
+def tensors_of(method: str, leaves: Sequence[Any]) -> list[Tensor]:
+    """Each leaf as a tensor."""
+    return [leaf if isinstance(leaf, Tensor) else _koine._operand(leaf, method) for leaf in leaves]
+
+
+class FlatCall:
+    """A call of a function on trees, as one on a list of tensors."""
+
+    def __init__(self, method: str, f: Callable, args: Sequence[Any], kwargs: dict | None = None):
+        require_function(method, f)
+        self.method, self.f, self.line = method, f, line_of(f)
+        flat = [tree.flatten(a) for a in args]
+        named, self.names = tree.flatten(kwargs or {})
+        self.structures = [s for _, s in flat]
+        self.counts = [len(leaves) for leaves, _ in flat]
+        self.inputs = tensors_of(method, [leaf for leaves, _ in flat for leaf in leaves] + named)
+        self.structure: tree.Structure | None = None  # of the result, once the function has run
+
+    def arguments(self, tensors: Sequence[Tensor]) -> tuple[list, dict]:
+        args, at = [], 0
+        for structure, count in zip(self.structures, self.counts):
+            args.append(tree.unflatten(structure, tensors[at:at + count]))
+            at += count
+        return args, tree.unflatten(self.names, tensors[at:])
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        args, kwargs = self.arguments(tensors)
+        result = run_for(self.line, lambda: self.f(*args, **kwargs))
+        leaves, self.structure = tree.flatten(result)
+        return tensors_of(self.method, leaves)
+
+    def run(self, primitive: Callable, *given: Any) -> Any:
+        return run_for(self.line, primitive, *given)
+
+    def result(self, tensors: Sequence[Tensor]) -> Any:
+        assert self.structure is not None
+        return tree.unflatten(self.structure, tensors)
+
+    def positions(self, argument: int) -> range:
+        """Those of an argument's tensors among all."""
+        first = sum(self.counts[:argument])
+        return range(first, first + self.counts[argument])
+
+    def number(self, argnum: int) -> int:
+        n = len(self.counts)
+        if not -n <= argnum < n:
+            raise ValueError(f"{self.method}: argument {argnum} of {n} does not exist")
+        return argnum % n
+
+    def like(self, argument: int, tensors: Sequence[Tensor]) -> Any:
+        return tree.unflatten(self.structures[argument], tensors)
+
+
+# --- many examples ---------------------------------------------------------------------------------
+
+
+def _axes_of_leaves(spec: Any, structure: tree.Structure) -> list:
+    """An axis (or None) for each leaf of a tree, from one of all or a tree of them."""
+    if spec is None or isinstance(spec, int):
+        return [spec] * structure.count
+    if structure.kind is None:
+        raise TypeError(f"vmap: the axis of a tensor is a number or None, not {spec!r}")
+    if isinstance(spec, dict) and structure.kind is dict and tuple(sorted(spec)) == structure.data:
+        parts = [spec[k] for k in structure.data]
+    elif isinstance(spec, (list, tuple)) and len(spec) == len(structure.children):
+        parts = list(spec)
+    else:
+        raise ValueError(f"vmap: axes {spec!r} for the tree {structure!r}")
+    return [axis for part, child in zip(parts, structure.children) for axis in _axes_of_leaves(part, child)]
+
+
+def vmap(f: Callable, in_axes: Any = 0, out_axes: Any = 0) -> Callable:
+    """f for many examples at once: `vmap(f)(xs)` is f of each xs[i], stacked, in one program.
+
+    `in_axes`: for each argument the axis along which its tensors hold the examples, None where it is equal in all; one
+    number is for all, and a tree of an argument's structure says it for each tensor. `out_axes`: where the examples go
+    in the result: one number, or one (or None) for each tensor of it.
+
+    >>> koine.vmap(lambda a, b: (a * b).sum(), in_axes=(0, None))(koine.Tensor([[1., 2.], [3., 4.]]), koine.Tensor([1., 1.])).tolist()
+    [3.0, 7.0]
+    """
+    require_function("vmap", f)
+
+    @functools.wraps(f)
+    def mapped(*args, **kwargs):
+        call = FlatCall("vmap", f, args, kwargs)
+        if isinstance(in_axes, (list, tuple)):
+            if len(in_axes) != len(args):
+                raise ValueError(f"vmap: in_axes has {len(in_axes)} entries for {len(args)} arguments")
+            axes = [a for spec, s in zip(in_axes, call.structures) for a in _axes_of_leaves(spec, s)]
+        else:
+            axes = [a for s in call.structures for a in _axes_of_leaves(in_axes, s)]
+        axes += [0] * call.names.count
+        out = out_axes
+        if not isinstance(out, int) or isinstance(out, bool):
+            out = _flat_axes(out)
+        return call.result(call.run(_koine._vmap, call, call.inputs, axes, out))
+
+    return mapped
+
+
+def _flat_axes(spec: Any) -> list:
+    if spec is None or isinstance(spec, int):
+        return [spec]
+    if isinstance(spec, dict):
+        return [a for k in sorted(spec) for a in _flat_axes(spec[k])]
+    if isinstance(spec, (list, tuple)):
+        return [a for part in spec for a in _flat_axes(part)]
+    raise TypeError(f"vmap: out_axes are numbers and None, not {spec!r}")
+
+
+# --- derivatives -----------------------------------------------------------------------------------
+
+
+def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
+    """f's value, a scalar, and its gradient by an argument (by several: a tuple), in that argument's structure.
+
+    With `has_aux` f gives (value, aux), and so does this: ((value, aux), gradient).
+
+    >>> koine.value_and_grad(lambda w: (w * w).sum())(koine.Tensor([1., 2.]))[1].tolist()
+    [2.0, 4.0]
+    """
+    require_function("grad", f)
+
+    @functools.wraps(f)
+    def derived(*args, **kwargs):
+        call = FlatCall("grad", f, args, kwargs)
+        single = isinstance(argnums, int)
+        by = [call.number(a) for a in ([argnums] if single else argnums)]
+
+        def first(tensors):
+            results = call(tensors)
+            shape = call.structure
+            if has_aux and not (shape.kind is tuple and len(shape.children) == 2 and shape.children[0].kind is None):
+                raise TypeError(f"grad: with has_aux the function gives (value, aux), not {shape!r}")
+            if not has_aux and shape.kind is not None:
+                raise TypeError(f"grad: the function gives {shape!r}, and a gradient is that of one scalar: give has_aux=True")
+            return results
+
+        values, found = call.run(_koine._value_and_grad, first, call.inputs, [p for a in by for p in call.positions(a)])
+        gradients, at = [], 0
+        for a in by:
+            gradients.append(call.like(a, found[at:at + call.counts[a]]))
+            at += call.counts[a]
+        return call.result(values), gradients[0] if single else tuple(gradients)
+
+    return derived
+
+
+def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
+    """The gradient of f, a scalar, by an argument (by several: a tuple); with `has_aux` (gradient, aux).
+
+    >>> koine.grad(lambda x: x ** 3)(2.0).item()
+    12.0
+    """
+    both = value_and_grad(f, argnums, has_aux)
+
+    @functools.wraps(f)
+    def derived(*args, **kwargs):
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return derived
+
+
+def _directions(method: str, like: Any, given: Any, what: str) -> list[Tensor]:
+    leaves, structure = tree.flatten(given)
+    wanted = tree.structure(like)
+    if structure != wanted:
+        raise ValueError(f"{method}: the {what} are {structure!r}, and should be {wanted!r}")
+    return tensors_of(method, leaves)
+
+
+def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """f's result, and how it changes where the arguments change by their tangents."""
+    if not isinstance(primals, (list, tuple)) or not isinstance(tangents, (list, tuple)):
+        raise TypeError("jvp: primals and tangents are tuples, with an entry for each argument")
+    call = FlatCall("jvp", f, primals)
+    moved = _directions("jvp", list(primals), list(tangents), "tangents")
+    values, out = call.run(_koine._jvp, call, call.inputs, moved)
+    return call.result(values), call.result(out)
+
+
+def vjp(f: Callable, *primals: Any, has_aux: bool = False) -> tuple:
+    """f's result, and its pullback: of a cotangent of the result, a tuple of those of the arguments.
+
+    With `has_aux` f gives (result, aux), and this (result, pullback, aux).
+    """
+    call = FlatCall("vjp", f, primals)
+    values, pull = call.run(_koine._vjp, call, call.inputs)
+    result = call.result(values)
+    if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+        raise TypeError("vjp: with has_aux the function gives (result, aux)")
+    rest = [v.zeros_like() for v in values]
+
+    def pullback(cotangent):
+        given = _directions("vjp", result[0] if has_aux else result, cotangent, "cotangents")
+        found = pull(given + rest[len(given):])
+        return tuple(call.like(a, [found[p] for p in call.positions(a)]) for a in builtins.range(len(primals)))
+
+    return (result[0], pullback, result[1]) if has_aux else (result, pullback)
+
+
+def linearize(f: Callable, *primals: Any) -> tuple[Any, Callable]:
+    """f's result, and its derivative as a linear function: of tangents of the arguments, the tangent of the result."""
+    call = FlatCall("linearize", f, primals)
+    values, push = call.run(_koine._linearize, call, call.inputs)
+
+    def derivative(*tangents):
+        return call.result(push(_directions("linearize", list(primals), list(tangents), "tangents")))
+
+    return call.result(values), derivative
+
+
+def _jacobian(method: str, f: Callable, argnums: int, forward: bool) -> Callable:
+    require_function(method, f)
+
+    @functools.wraps(f)
+    def derived(*args, **kwargs):
+        call = FlatCall(method, f, args, kwargs)
+        argument = call.number(argnums)
+        if call.structures[argument].kind is not None:
+            raise TypeError(f"{method}: argument {argument} is {call.structures[argument]!r}, and should be a tensor")
+        at = call.positions(argument)[0]
+
+        def first(tensors):  # by the first of its inputs
+            results = call(list(tensors[1:at + 1]) + [tensors[0]] + list(tensors[at + 1:]))
+            if call.structure.kind is not None:
+                raise TypeError(f"{method}: the function gives {call.structure!r}, and should give a tensor")
+            return results
+
+        inputs = [call.inputs[at]] + call.inputs[:at] + call.inputs[at + 1:]
+        return call.run(_koine._jacobian, first, inputs, forward)
+
+    return derived
+
+
+def jacfwd(f: Callable, argnums: int = 0) -> Callable:
+    """The derivative of f's result, a tensor, by an argument, a tensor: the axes of the result, then those of the
+    argument. Costs f once for each element of the argument."""
+    return _jacobian("jacfwd", f, argnums, True)
+
+
+def jacrev(f: Callable, argnums: int = 0) -> Callable:
+    """The same as jacfwd. Costs f once for each element of the result."""
+    return _jacobian("jacrev", f, argnums, False)
+
+
+def hessian(f: Callable, argnums: int = 0) -> Callable:
+    """The second derivatives of a scalar function by an argument, a tensor."""
+    return jacfwd(grad(f, argnums), argnums)
+
+
+def hvp(f: Callable, x: Any, vector: Any) -> Any:
+    """The product of f's Hessian with a vector, without the Hessian."""
+    return jvp(grad(f), (x,), (vector,))[1]
+
+
+# --- rules of one's own ----------------------------------------------------------------------------
+
+
+class _Custom:
+    def __init__(self, f: Callable):
+        require_function(type(self).__name__, f)
+        functools.update_wrapper(self, f)
+        self.f = f
+        self._rules: dict = {}
+
+    def _functions(self) -> list:
+        return [self.f] + [v for k, v in vars(self).items() if k in ("_fwd", "_bwd", "_jvp")]
+
+    def _called(self, method: str, known: Callable, args, kwargs) -> Any:
+        call = FlatCall(method, self.f, args, kwargs)
+        place: dict = {}
+
+        def described(tensors):
+            out = call(tensors)
+            place["structure"] = call.structure
+            return out
+
+        key = (tuple(call.structures), call.names)
+        rule = self._rules.get(key)
+        if rule is None:
+            rule = self._rules[key] = (known(getattr(self.f, "__name__", method), self._rule(call, place)), place)
+        results = call.run(_koine._with_rule, rule[0], described, call.inputs)
+        rule[1].update(place)
+        return call.result(results)
+
+
+class custom_vjp(_Custom):
+    """f with a gradient of its own, as JAX's:
+
+        @koine.custom_vjp
+        def root(x):
+            return x.sqrt()
+
+        root.defvjp(lambda x: (x.sqrt(), x.sqrt()), lambda saved, g: (g / (2 * saved),))
+
+    `fwd` takes f's arguments and gives (result, what is saved); `bwd` takes what is saved and the cotangent of the result,
+    and gives a tuple of those of the arguments, None for none.
+    """
+
+    def defvjp(self, fwd: Callable, bwd: Callable) -> "custom_vjp":
+        self._fwd, self._bwd = fwd, bwd
+        return self
+
+    def __call__(self, *args, **kwargs):
+        if not hasattr(self, "_bwd"):
+            raise ValueError("custom_vjp: the function has no gradient yet: give one with defvjp(fwd, bwd)")
+        return self._called("custom_vjp", _koine._known_vjp, args, kwargs)
+
+    def _rule(self, call: FlatCall, place: dict) -> Callable:
+        fwd, bwd = self._fwd, self._bwd
+
+        def rule(arguments, results, gradients):
+            args, kwargs = call.arguments(arguments)
+            _, saved = fwd(*args, **kwargs)
+            found = bwd(saved, tree.unflatten(place["structure"], gradients))
+            if not isinstance(found, (list, tuple)) or len(found) != len(args):
+                raise ValueError(f"custom_vjp: bwd gives a tuple of {len(args)} cotangents, not {found!r}")
+            out: list = []
+            for one, structure in zip(found, call.structures):
+                out += [None] * structure.count if one is None else tree.flatten(one)[0]
+            return out + [None] * call.names.count
+
+        return rule
+
+
+class custom_jvp(_Custom):
+    """f with a derivative of its own: `f.defjvp(rule)`, where `rule(primals, tangents)` gives (result, its tangent)."""
+
+    def defjvp(self, rule: Callable) -> "custom_jvp":
+        self._jvp = rule
+        return self
+
+    def __call__(self, *args, **kwargs):
+        if not hasattr(self, "_jvp"):
+            raise ValueError("custom_jvp: the function has no derivative yet: give one with defjvp(rule)")
+        if kwargs:
+            raise TypeError("custom_jvp: takes its arguments by position")
+        return self._called("custom_jvp", _koine._known_jvp, args, kwargs)
+
+    def _rule(self, call: FlatCall, place: dict) -> Callable:
+        given = self._jvp
+
+        def rule(arguments, results, tangents):
+            primals, _ = call.arguments(arguments)
+            moved, _ = call.arguments(tangents)
+            return tree.flatten(given(tuple(primals), tuple(moved))[1])[0]
+
+        return rule
+
+
+# --- memory ----------------------------------------------------------------------------------------
+
+
+def checkpoint(f: Callable, keep: Sequence[str] | str = ()) -> Callable:
+    """f, which its gradient computes again from its arguments instead of keeping what it computed.
+
+    `keep`: names of values (koine.save_as) that are kept all the same, "products" for results of matmul and its like.
+    """
+    require_function("checkpoint", f)
+    names = [keep] if isinstance(keep, str) else list(keep)
+    products = "products" in names
+    names = [n for n in names if n != "products"]
+
+    @functools.wraps(f)
+    def again(*args, **kwargs):
+        call = FlatCall("checkpoint", f, args, kwargs)
+        return call.result(call.run(_koine._checkpoint, call, call.inputs, names, products))
+
+    return again
+
+
+class ShapeDtype:
+    """What eval_shape gives for a tensor."""
+
+    __slots__ = ("shape", "dtype")
+
+    def __init__(self, shape, dtype):
+        self.shape, self.dtype = shape, dtype
+
+    def __repr__(self):
+        return f"ShapeDtype(shape={self.shape}, dtype={self.dtype})"
+
+
+def eval_shape(f: Callable, *args: Any, **kwargs: Any) -> Any:
+    """The shapes and dtypes of f's result, without computing it."""
+    return tree.map(lambda t: ShapeDtype(t.shape, t.dtype) if isinstance(t, Tensor) else t, f(*args, **kwargs))

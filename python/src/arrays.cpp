@@ -1,0 +1,375 @@
+// Tensors from what Python has: numbers, nested lists, arrays of others.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <cmath>
+#include <cstring>
+#include <koine/base/error.hpp>
+#include <koine/runtime/device.hpp>
+#include <koine/transform/function.hpp>
+
+#include "convert.hpp"
+
+namespace koine::python {
+namespace {
+
+using Array = nb::ndarray<nb::ro>;
+
+[[noreturn]] void raise_overflow(const std::string& message) {
+  const nb::object type = nb::module_::import_("koine.errors").attr("OverflowError");
+  PyErr_SetString(type.ptr(), message.c_str());
+  throw nb::python_error();
+}
+
+// --- numbers -------------------------------------------------------------------------------------
+
+bool is_exact_number(nb::handle given) {
+  return PyBool_Check(given.ptr()) || PyLong_CheckExact(given.ptr()) ||
+         PyFloat_CheckExact(given.ptr());
+}
+
+// A Python integer: negative ones as int64, others as uint64.
+struct Whole64 {
+  bool negative;
+  uint64_t bits;
+};
+Whole64 whole_of(nb::handle number) {
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow == 0) return {value < 0, static_cast<uint64_t>(value)};
+  if (overflow > 0) {
+    const unsigned long long large = PyLong_AsUnsignedLongLong(number.ptr());
+    if (PyErr_Occurred() == nullptr) return {false, large};
+    PyErr_Clear();
+  }
+  raise_overflow(std::string("the integer ") + nb::repr(number).c_str() +
+                 " does not fit into 64 bits: make it a float");
+}
+
+// It takes the dtype of what it meets, as a literal of C++ does.
+Tensor tensor_of_number(nb::handle given) {
+  if (PyBool_Check(given.ptr())) return {given.is(Py_True)};
+  if (PyFloat_Check(given.ptr())) return {PyFloat_AS_DOUBLE(given.ptr())};
+  const Whole64 whole = whole_of(given);
+  const auto value = static_cast<int64_t>(whole.bits);
+  if (!whole.negative && whole.bits > static_cast<uint64_t>(INT64_MAX)) return {whole.bits};
+  if (value >= INT32_MIN && value <= INT32_MAX) return {static_cast<int32_t>(value)};
+  return {value};
+}
+
+// --- nested lists --------------------------------------------------------------------------------
+
+bool is_list(nb::handle given) { return PyList_Check(given.ptr()) || PyTuple_Check(given.ptr()); }
+
+class NestedList {
+ public:
+  NestedList(nb::handle given, const char* method) : method_(method) { collect(given, 0); }
+
+  // Whether it holds arrays or tensors: then it is a stack of its parts.
+  bool holds_arrays() const { return holds_arrays_; }
+
+  Tensor tensor(std::optional<DType> asked, const std::string& device) const {
+    const DType dtype = asked.value_or(own_dtype());
+    const auto item = static_cast<size_t>(item_size(dtype));
+    std::vector<std::byte> bytes(leaves_.size() * item);
+    for (size_t i = 0; i < leaves_.size(); ++i) {
+      const Bits bits = bits_of(leaves_[i], dtype);
+      std::memcpy(bytes.data() + i * item, &bits, item);
+    }
+    const OutsideOfTraces constant;  // of a function that is traced
+    return Tensor::from_bytes(bytes.data(), shape_, dtype, device);
+  }
+
+ private:
+  static constexpr size_t most_axes = 64;
+
+  void collect(nb::handle given, size_t depth) {
+    if (!is_list(given)) {
+      add_leaf(given, depth);
+      return;
+    }
+    KOINE_REQUIRE(depth < most_axes, Value, "{}: lists are nested more than {} deep", method_,
+                  most_axes);
+    const size_t length = nb::len(given);
+    if (shape_.size() == depth && !closed_)
+      shape_.push_back(static_cast<int64_t>(length));
+    else
+      require_even(depth < shape_.size() && shape_[depth] == static_cast<int64_t>(length), depth,
+                   length);
+    for (const nb::handle part : nb::borrow<nb::sequence>(given)) {
+      collect(part, depth + 1);
+      if (holds_arrays_) return;
+    }
+    if (length == 0) closed_ = true;
+  }
+
+  void require_even(bool fits, size_t depth, size_t length) const {
+    KOINE_REQUIRE(fits, Value,
+                  "{}: the lists along axis {} have different lengths ({} where there were {})",
+                  method_, depth, length, depth < shape_.size() ? shape_[depth].text() : "numbers");
+  }
+
+  void add_leaf(nb::handle leaf, size_t depth) {
+    const bool number =
+        PyBool_Check(leaf.ptr()) || PyLong_Check(leaf.ptr()) || PyFloat_CheckExact(leaf.ptr());
+    if (!number) {
+      const bool array = nb::isinstance<Tensor>(leaf) || nb::hasattr(leaf, "__array__") ||
+                         nb::hasattr(leaf, "__dlpack__");
+      KOINE_REQUIRE(array, Type, "{}: an element is a '{}', neither a number nor an array", method_,
+                    name_of_type(leaf));
+      holds_arrays_ = true;
+      return;
+    }
+    KOINE_REQUIRE(depth == shape_.size(), Value,
+                  "{}: a number stands where axis {} has lists of length {}", method_, depth,
+                  shape_[depth]);
+    closed_ = true;
+    any_float_ = any_float_ || PyFloat_Check(leaf.ptr());
+    all_bool_ = all_bool_ && PyBool_Check(leaf.ptr());
+    if (PyLong_Check(leaf.ptr())) note(whole_of(leaf));
+    leaves_.push_back(leaf);
+  }
+
+  void note(Whole64 whole) {
+    const auto value = static_cast<int64_t>(whole.bits);
+    unsigned64_ = unsigned64_ || (!whole.negative && value < 0);
+    negative_ = negative_ || whole.negative;
+    wide_ = wide_ || value > INT32_MAX || value < INT32_MIN;
+  }
+
+  DType own_dtype() const {
+    if (leaves_.empty() || any_float_) return DType::Float32;
+    if (all_bool_) return DType::Bool;
+    if (unsigned64_ && negative_)
+      raise_overflow(fmt::format("{}: no integer dtype holds all of these: give a dtype", method_));
+    return unsigned64_ ? DType::UInt64 : wide_ ? DType::Int64 : DType::Int32;
+  }
+
+  Bits bits_of(nb::handle leaf, DType dtype) const {
+    if (PyFloat_Check(leaf.ptr())) return bits_of(PyFloat_AS_DOUBLE(leaf.ptr()), dtype);
+    const Whole64 whole = whole_of(leaf);
+    if (dtype == DType::Bool) return whole.bits != 0 ? 1 : 0;
+    if (is_float(dtype))
+      return double_to_bits(dtype, whole.negative
+                                       ? static_cast<double>(static_cast<int64_t>(whole.bits))
+                                       : static_cast<double>(whole.bits));
+    const __int128 value = whole.negative ? static_cast<__int128>(static_cast<int64_t>(whole.bits))
+                                          : static_cast<__int128>(whole.bits);
+    const IntegerRange range = integer_range(dtype);
+    if (value < range.low || value > range.high)
+      raise_overflow(
+          fmt::format("{}: {} is not in {}", method_, nb::repr(leaf).c_str(), dtype_name(dtype)));
+    return dtype == DType::UInt64 ? whole.bits
+                                  : int_to_bits(dtype, static_cast<int64_t>(whole.bits));
+  }
+  Bits bits_of(double value, DType dtype) const {
+    if (is_float(dtype)) return double_to_bits(dtype, value);
+    if (dtype == DType::Bool) return value != 0 ? 1 : 0;
+    const IntegerRange range = integer_range(dtype);
+    const double whole = std::trunc(value);
+    const bool fits =
+        whole >= static_cast<double>(range.low) && whole < static_cast<double>(range.high) + 1;
+    KOINE_REQUIRE(fits, Value, "{}: {} has no whole part in {}", method_, value, dtype_name(dtype));
+    return dtype == DType::UInt64 ? static_cast<uint64_t>(whole)
+                                  : int_to_bits(dtype, static_cast<int64_t>(whole));
+  }
+
+  const char* method_;
+  Shape shape_;
+  std::vector<nb::handle> leaves_;
+  bool closed_ = false;  // the number of axes is known
+  bool holds_arrays_ = false, any_float_ = false, all_bool_ = true;
+  bool unsigned64_ = false, negative_ = false, wide_ = false;
+};
+
+Tensor tensor_of_list(nb::handle given, const char* method, std::optional<DType> dtype,
+                      const std::string& device) {
+  const NestedList list(given, method);
+  if (!list.holds_arrays()) return list.tensor(dtype, device);
+  std::vector<Tensor> parts;
+  for (const nb::handle part : nb::borrow<nb::sequence>(given)) {
+    const Tensor t =
+        is_list(part) ? tensor_of_list(part, method, dtype, device) : as_tensor(part, method);
+    parts.push_back(dtype && t.dtype() != *dtype ? t.cast(*dtype) : t);
+  }
+  return Tensor::stack(parts);
+}
+
+// --- arrays --------------------------------------------------------------------------------------
+
+std::optional<DType> dtype_of(nb::dlpack::dtype d) {
+  if (d.lanes != 1) return {};
+  constexpr uint8_t float8_e4m3fn = 10, float8_e5m2 = 12;  // of DLPack 1.1
+  for (int k = 0; k < dtype_count; ++k) {
+    const auto own = static_cast<DType>(k);
+    const DTypeInfo& info = dtype_info(own);
+    uint8_t code = 0;
+    if (own == DType::Void || own == DType::Index) continue;
+    if (own == DType::BFloat16)
+      code = static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat);
+    else if (own == DType::Float8E4M3)
+      code = float8_e4m3fn;
+    else if (own == DType::Float8E5M2)
+      code = float8_e5m2;
+    else if (info.kind == DTypeKind::Float)
+      code = static_cast<uint8_t>(nb::dlpack::dtype_code::Float);
+    else if (info.kind == DTypeKind::Bool)
+      code = static_cast<uint8_t>(nb::dlpack::dtype_code::Bool);
+    else
+      code = static_cast<uint8_t>(info.kind == DTypeKind::Signed ? nb::dlpack::dtype_code::Int
+                                                                 : nb::dlpack::dtype_code::UInt);
+    if (code == d.code && info.bits == d.bits) return own;
+  }
+  return {};
+}
+
+// What the buffer protocol has no name for, and its storage has.
+std::optional<DType> narrow_float(nb::handle given) {
+  if (!nb::hasattr(given, "dtype")) return {};
+  const nb::object dtype = given.attr("dtype");
+  if (!nb::hasattr(dtype, "name") || !nb::hasattr(given, "view")) return {};
+  const std::string name = nb::cast<std::string>(nb::str(dtype.attr("name")));
+  if (name == "bfloat16") return DType::BFloat16;
+  if (name == "float8_e4m3fn") return DType::Float8E4M3;
+  if (name == "float8_e5m2") return DType::Float8E5M2;
+  return {};
+}
+
+std::string dtype_text(nb::handle given) {
+  if (!nb::hasattr(given, "dtype")) return name_of_type(given);
+  return nb::cast<std::string>(nb::str(nb::borrow(given.attr("dtype"))));
+}
+
+// Copies elements that lie apart into rows.
+void gather(const Array& array, size_t axis, const std::byte* from, size_t item, std::byte*& to) {
+  if (axis == array.ndim()) {
+    std::memcpy(to, from, item);
+    to += item;
+    return;
+  }
+  const int64_t step = array.stride(axis) * static_cast<int64_t>(item);
+  if (axis + 1 == array.ndim() && step == static_cast<int64_t>(item)) {
+    std::memcpy(to, from, item * array.shape(axis));
+    to += item * array.shape(axis);
+    return;
+  }
+  for (size_t i = 0; i < array.shape(axis); ++i)
+    gather(array, axis + 1, from + static_cast<int64_t>(i) * step, item, to);
+}
+
+bool is_row_major(const Array& array) {
+  int64_t step = 1;
+  for (size_t axis = array.ndim(); axis-- > 0;) {
+    if (array.shape(axis) != 1 && array.stride(axis) != step) return false;
+    step *= static_cast<int64_t>(array.shape(axis));
+  }
+  return true;
+}
+
+// Lives as long as somebody reads the memory; it is let go with the interpreter's lock.
+std::shared_ptr<const void> owner_of(const Array& array) {
+  auto* const held = new Array(array);
+  const nb::capsule capsule(held, [](void* p) noexcept { delete static_cast<Array*>(p); });
+  PyObject* const object = nb::object(capsule).release().ptr();
+  return {held, [object](const void*) { let_go_later(object); }};
+}
+
+Tensor tensor_of(const Array& array, DType dtype, const std::string& device, Borrow borrow) {
+  KOINE_REQUIRE(array.device_type() == nb::device::cpu::value, Device,
+                "Tensor: the array lies on a device of DLPack type {}: copy it to the CPU first",
+                array.device_type());
+  Shape shape;
+  for (size_t axis = 0; axis < array.ndim(); ++axis)
+    shape.push_back(static_cast<int64_t>(array.shape(axis)));
+  const auto item = static_cast<size_t>(item_size(dtype));
+  const auto* const data = static_cast<const std::byte*>(array.data());
+  const bool aligned = reinterpret_cast<uintptr_t>(data) % item == 0;
+  const std::string place = device.empty() ? default_device() : device;
+  const bool rows = is_row_major(array);
+  let_go_now();
+  const OutsideOfTraces constant;  // of a function that is traced
+  if (borrow != Borrow::Never && rows && aligned && place == "CPU" && array.size() > 0)
+    return Tensor::borrow(data, shape, dtype, owner_of(array));
+  KOINE_REQUIRE(
+      borrow != Borrow::Always || array.size() == 0, Value,
+      "Tensor: copy=False, and memory can be borrowed only where it is aligned, row-major "
+      "and stays on CPU: give copy=None");
+  if (rows) return Tensor::from_bytes(data, shape, dtype, device);
+  std::vector<std::byte> bytes(array.size() * item);
+  std::byte* to = bytes.data();
+  if (!bytes.empty()) gather(array, 0, data, item, to);
+  return Tensor::from_bytes(bytes.data(), shape, dtype, device);
+}
+
+}  // namespace
+
+std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& device, Borrow borrow) {
+  const bool buffer = PyObject_CheckBuffer(given.ptr()) != 0;
+  const bool dlpack = nb::hasattr(given, "__dlpack__");
+  if (!buffer && !dlpack && !nb::hasattr(given, "__array__")) return {};
+  nb::object source = nb::borrow(given);
+  // NumPy's scalars are arrays without axes; others give arrays when they are asked.
+  if (nb::hasattr(given, "__array__") && !nb::hasattr(given, "__array_function__") && !dlpack)
+    source = given.attr("__array__")();
+  const std::optional<DType> narrow = narrow_float(source);
+  if (narrow) source = source.attr("view")(*narrow == DType::BFloat16 ? "uint16" : "uint8");
+  Array array;
+  if (!nb::try_cast<Array>(source, array) || !array.is_valid()) {
+    raise(ErrorKind::Type,
+          "Tensor: an array of {} is none of numbers that Koine has: convert it with astype() to a "
+          "native dtype of whole numbers, bool or floats",
+          dtype_text(source));
+  }
+  const std::optional<DType> dtype = narrow ? narrow : dtype_of(array.dtype());
+  KOINE_REQUIRE(dtype, Type, "Tensor: {} is no dtype that Koine has: convert it with astype()",
+                dtype_text(source));
+  return tensor_of(array, *dtype, device, borrow);
+}
+
+Tensor make_tensor(nb::handle given, std::optional<DType> dtype, const std::string& device,
+                   Borrow borrow) {
+  auto placed = [&](Tensor t) {
+    if (dtype && t.dtype() != *dtype) t = t.cast(*dtype);
+    return device.empty() ? t : t.to(device);
+  };
+  if (nb::isinstance<Tensor>(given)) {
+    const Tensor& t = nb::cast<const Tensor&>(given);
+    return placed(borrow == Borrow::Never ? t.clone() : t);
+  }
+  if (is_list(given)) return tensor_of_list(given, "Tensor", dtype, device);
+  if (is_exact_number(given) && !dtype && device.empty()) return tensor_of_number(given);
+  if (is_exact_number(given)) {
+    nb::list one;
+    one.append(given);
+    return tensor_of_list(one, "Tensor", dtype, device).reshape(Shape{});
+  }
+  if (nb::isinstance<Size>(given)) return placed(Tensor(nb::cast<Size>(given)));
+  if (std::optional<Tensor> t = tensor_of_array(given, device, borrow))
+    return dtype && t->dtype() != *dtype ? t->cast(*dtype) : *t;
+  if (PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr()))
+    return placed(tensor_of_number(given));
+  raise(ErrorKind::Type, "Tensor: a '{}' is neither a number nor a list or an array of numbers",
+        name_of_type(given));
+}
+
+Tensor as_tensor(nb::handle given, const char* method) {
+  if (nb::isinstance<Tensor>(given)) return nb::cast<const Tensor&>(given);
+  if (is_exact_number(given)) return tensor_of_number(given);
+  if (is_list(given)) return tensor_of_list(given, method, {}, "");
+  if (nb::isinstance<Size>(given)) return Tensor(nb::cast<Size>(given));
+  if (std::optional<Tensor> t = tensor_of_array(given, "", Borrow::Never)) return *t;
+  if (PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr())) return tensor_of_number(given);
+  raise(ErrorKind::Type, "{}: takes tensors, arrays, lists and numbers, not a '{}'", method,
+        name_of_type(given));
+}
+
+std::vector<Tensor> as_tensors(nb::handle given, const char* method) {
+  std::vector<Tensor> out;
+  if (nb::isinstance<Tensor>(given) || PySequence_Check(given.ptr()) == 0)
+    raise(ErrorKind::Type, "{}: takes a list of tensors, not a '{}'", method, name_of_type(given));
+  for (const nb::handle part : nb::borrow<nb::sequence>(given))
+    out.push_back(as_tensor(part, method));
+  return out;
+}
+
+}  // namespace koine::python

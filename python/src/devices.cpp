@@ -1,0 +1,55 @@
+// Devices, counters and how tensors print.
+#include <nanobind/stl/map.h>
+#include <koine/runtime/device.hpp>
+
+#include "bind.hpp"
+
+namespace koine::python {
+
+void bind_devices(nb::module_& m) {
+  m.def("devices", &device_list, "Kinds of devices, each as (name, description).");
+  m.def("default_device", &default_device,
+        "The device of tensors that name none: KOINE_DEVICE, else 'CPU'.");
+  m.def(
+      "memory_in_use",
+      [](const std::string& device) { return device_runtime(device).allocator().bytes_in_use(); },
+      "device"_a = "CPU",
+      "Bytes of a device that live tensors and compiled steps hold; borrowed memory does not "
+      "count.");
+  m.def(
+      "counters",
+      [] {
+        const Counters c = counters();
+        nb::dict out;
+        out["kernels"] = c.kernels;
+        out["compiled"] = c.compiled;
+        out["operations"] = c.operations;
+        out["bytes"] = c.bytes;
+        out["run_seconds"] = c.run_seconds;
+        out["schedule_seconds"] = c.schedule_seconds;
+        out["compile_seconds"] = c.compile_seconds;
+        return out;
+      },
+      "What ran since the process began or reset_counters(): kernels launched, programs compiled, "
+      "estimated "
+      "operations and bytes moved, and seconds.");
+  m.def("reset_counters", &reset_counters, "Sets all counters to 0.");
+  m.def("clear_compile_cache", &clear_compile_cache,
+        "Forgets compiled programs: the next look compiles again.");
+  m.def(
+      "set_printoptions",
+      [](std::optional<int> precision, std::optional<int64_t> threshold,
+         std::optional<int64_t> edgeitems, std::optional<int> linewidth) {
+        PrintOptions o = print_options();
+        o.precision = precision.value_or(o.precision);
+        o.threshold = threshold.value_or(o.threshold);
+        o.edge_items = edgeitems.value_or(o.edge_items);
+        o.line_width = linewidth.value_or(o.line_width);
+        set_print_options(o);
+      },
+      "precision"_a = nb::none(), "threshold"_a = nb::none(), "edgeitems"_a = nb::none(),
+      "linewidth"_a = nb::none(),
+      "How tensors print, with NumPy's names; what is not given stays.");
+}
+
+}  // namespace koine::python

@@ -1,0 +1,267 @@
+// Tensors as arrays of others: NumPy, the buffer protocol, DLPack, copies and pickles.
+#include <nanobind/ndarray.h>
+
+#include <koine/runtime/device.hpp>
+
+#include "bind.hpp"
+
+namespace koine::python {
+namespace {
+
+// --- the buffer protocol -------------------------------------------------------------------------
+
+const char* format_of(DType d) {
+  switch (d) {
+    case DType::Bool:
+      return "?";
+    case DType::Int8:
+      return "b";
+    case DType::Int16:
+      return "h";
+    case DType::Int32:
+      return "i";
+    case DType::Int64:
+      return "q";
+    case DType::UInt8:
+      return "B";
+    case DType::UInt16:
+      return "H";
+    case DType::UInt32:
+      return "I";
+    case DType::UInt64:
+      return "Q";
+    case DType::Float16:
+      return "e";
+    case DType::Float32:
+      return "f";
+    case DType::Float64:
+      return "d";
+    default:
+      return nullptr;
+  }
+}
+
+// The elements of a tensor while somebody reads them.
+struct Elements {
+  std::shared_ptr<const std::byte> data;
+  std::vector<Py_ssize_t> shape, strides;  // in bytes
+  DType dtype;
+
+  explicit Elements(const Tensor& t) : dtype(t.dtype()) {
+    data = unlocked([&] { return t.data(); });
+    for (const int64_t n : t.shape().present()) shape.push_back(n);
+    strides.resize(shape.size());
+    Py_ssize_t step = item_size(dtype);
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      strides[axis] = step;
+      step *= std::max<Py_ssize_t>(shape[axis], 1);
+    }
+  }
+  Py_ssize_t count() const {
+    Py_ssize_t n = 1;
+    for (const Py_ssize_t s : shape) n *= s;
+    return n;
+  }
+};
+
+// A class of its own for what the buffer protocol has no name for: bfloat16 as uint16.
+struct Storage {
+  Tensor tensor;
+};
+
+int fill_buffer(PyObject* exporter, const Tensor& tensor, bool as_storage, Py_buffer* view,
+                int flags) {
+  view->obj = nullptr;
+  if ((flags & PyBUF_WRITABLE) == PyBUF_WRITABLE) {
+    PyErr_SetString(PyExc_BufferError,
+                    "the memory of a tensor is read-only to others: use x.numpy(copy=True), or "
+                    "assign to the tensor");
+    return -1;
+  }
+  try {
+    const DType shown = as_storage ? storage_uint(tensor.dtype()) : tensor.dtype();
+    if (format_of(shown) == nullptr) {
+      PyErr_Format(PyExc_BufferError,
+                   "the buffer protocol has no %s: use x.numpy() with ml_dtypes, or DLPack",
+                   dtype_info(shown).name.data());
+      return -1;
+    }
+    auto elements = std::make_unique<Elements>(tensor);
+    view->buf = const_cast<std::byte*>(elements->data.get());
+    view->itemsize = item_size(shown);
+    view->len = elements->count() * view->itemsize;
+    view->readonly = 1;
+    view->format = (flags & PyBUF_FORMAT) != 0 ? const_cast<char*>(format_of(shown)) : nullptr;
+    view->ndim = static_cast<int>(elements->shape.size());
+    view->shape = (flags & PyBUF_ND) != 0 ? elements->shape.data() : nullptr;
+    view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? elements->strides.data() : nullptr;
+    view->suboffsets = nullptr;
+    view->internal = elements.release();
+    view->obj = Py_NewRef(exporter);
+    return 0;
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_BufferError, e.what());
+    return -1;
+  }
+}
+
+int get_tensor_buffer(PyObject* self, Py_buffer* view, int flags) {
+  return fill_buffer(self, *nb::inst_ptr<Tensor>(self), false, view, flags);
+}
+int get_storage_buffer(PyObject* self, Py_buffer* view, int flags) {
+  return fill_buffer(self, nb::inst_ptr<Storage>(self)->tensor, true, view, flags);
+}
+void release_buffer(PyObject*, Py_buffer* view) { delete static_cast<Elements*>(view->internal); }
+
+PyType_Slot storage_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_storage_buffer)},
+                               {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
+                               {0, nullptr}};
+
+// --- NumPy ---------------------------------------------------------------------------------------
+
+nb::object numpy(nb::handle self, bool copy) {
+  const Tensor& t = nb::cast<const Tensor&>(self);
+  const nb::module_ numpy = nb::module_::import_("numpy");
+  nb::object array;
+  if (format_of(t.dtype()) == nullptr) {
+    const nb::object dtype = nb::cast(t.dtype()).attr("numpy");
+    array = numpy.attr("asarray")(nb::cast(Storage{t})).attr("view")(dtype);
+  } else {
+    (void)unlocked(
+        [&] { return t.data(); });  // its errors as they are: those of a buffer are BufferErrors
+    array = numpy.attr("asarray")(nb::steal(PyMemoryView_FromObject(self.ptr())));
+  }
+  return copy ? array.attr("copy")() : array;
+}
+
+nb::object array_for(nb::handle self, nb::handle dtype, std::optional<bool> copy) {
+  nb::object array = numpy(self, false);
+  const bool converts = !dtype.is_none() && !array.attr("dtype").equal(
+                                                nb::module_::import_("numpy").attr("dtype")(dtype));
+  KOINE_REQUIRE(!converts || copy != std::optional(false), Value,
+                "__array__: another dtype needs a copy");
+  if (converts) return array.attr("astype")(dtype);
+  return copy.value_or(false) ? array.attr("copy")() : array;
+}
+
+// --- DLPack --------------------------------------------------------------------------------------
+
+nb::dlpack::dtype dlpack_dtype(DType d) {
+  const DTypeInfo& info = dtype_info(d);
+  constexpr uint8_t float8_e4m3fn = 10, float8_e5m2 = 12;  // of DLPack 1.1
+  auto code = static_cast<uint8_t>(nb::dlpack::dtype_code::UInt);
+  if (d == DType::BFloat16)
+    code = static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat);
+  else if (d == DType::Float8E4M3)
+    code = float8_e4m3fn;
+  else if (d == DType::Float8E5M2)
+    code = float8_e5m2;
+  else if (info.kind == DTypeKind::Float)
+    code = static_cast<uint8_t>(nb::dlpack::dtype_code::Float);
+  else if (info.kind == DTypeKind::Bool)
+    code = static_cast<uint8_t>(nb::dlpack::dtype_code::Bool);
+  else if (info.kind == DTypeKind::Signed)
+    code = static_cast<uint8_t>(nb::dlpack::dtype_code::Int);
+  return {code, static_cast<uint8_t>(info.bits), 1};
+}
+
+bool is_versioned(nb::handle max_version) {
+  return !max_version.is_none() && nb::len(max_version) == 2 &&
+         nb::cast<int64_t>(max_version[0]) >= 1;
+}
+
+// Read-only memory as it lies to those who know the flag for it (version 1); others get a copy that
+// they may write to.
+nb::object dlpack(const Tensor& t, nb::handle stream, nb::handle max_version, nb::handle dl_device,
+                  std::optional<bool> copy) {
+  KOINE_REQUIRE(stream.is_none(), Value, "__dlpack__: the CPU has no streams");
+  if (!dl_device.is_none() &&
+      !(nb::len(dl_device) == 2 && nb::cast<int64_t>(dl_device[0]) == nb::device::cpu::value)) {
+    PyErr_SetString(PyExc_BufferError, "__dlpack__: a tensor is exported to the CPU alone");
+    throw nb::python_error();
+  }
+  const bool as_it_lies = is_versioned(max_version) && !copy.value_or(false);
+  if (!as_it_lies && copy == std::optional(false)) {
+    PyErr_SetString(PyExc_BufferError,
+                    "__dlpack__: without max_version=(1, 0) nobody would know that the memory is "
+                    "read-only: a copy is needed");
+    throw nb::python_error();
+  }
+  const auto own = std::make_unique<Elements>(t);
+  std::vector<size_t> shape(own->shape.begin(), own->shape.end());
+  nb::dict how;
+  if (is_versioned(max_version)) how["max_version"] = max_version;
+  if (as_it_lies) {
+    auto* const held = new std::shared_ptr<const std::byte>(own->data);
+    const nb::capsule owner(
+        held, [](void* p) noexcept { delete static_cast<std::shared_ptr<const std::byte>*>(p); });
+    const nb::ndarray<nb::array_api, nb::ro> array(own->data.get(), shape.size(), shape.data(),
+                                                   owner, nullptr, dlpack_dtype(t.dtype()));
+    return nb::cast(array).attr("__dlpack__")(**how);
+  }
+  auto* const bytes = new std::vector<std::byte>(
+      own->data.get(), own->data.get() + own->count() * item_size(t.dtype()));
+  const nb::capsule owner(bytes,
+                          [](void* p) noexcept { delete static_cast<std::vector<std::byte>*>(p); });
+  const nb::ndarray<nb::array_api> array(bytes->data(), shape.size(), shape.data(), owner, nullptr,
+                                         dlpack_dtype(t.dtype()));
+  return nb::cast(array).attr("__dlpack__")(**how);
+}
+
+// --- copies and pickles --------------------------------------------------------------------------
+
+Tensor unpickled(const nb::bytes& bytes, const std::vector<int64_t>& shape, DType dtype,
+                 const std::string& device, bool leaf) {
+  int64_t count = item_size(dtype);
+  for (const int64_t n : shape) count *= n;
+  KOINE_REQUIRE(static_cast<int64_t>(bytes.size()) == count, Value,
+                "unpickle: {} bytes for a tensor of {}", bytes.size(), count);
+  Tensor t = Tensor::from_bytes(bytes.data(), shape, dtype, device);
+  return leaf ? t.requires_grad() : t;
+}
+
+}  // namespace
+
+Tensor own_copy(const Tensor& t) {
+  return t.is_leaf() ? t.detach().clone().requires_grad() : t.clone();
+}
+
+PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_tensor_buffer)},
+                              {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
+                              {0, nullptr}};
+
+void bind_interchange(nb::module_& m, TensorClass& c) {
+  nb::class_<Storage>(m, "_Storage", nb::type_slots(storage_slots));
+  c.def("numpy", &numpy, "copy"_a = false,
+        "The elements as a NumPy array. It is read-only and keeps what it shows, without a copy: "
+        "what is\n"
+        "assigned to the tensor later goes elsewhere. `copy=True` gives one to write to.");
+  c.def("__array__", &array_for, "dtype"_a = nb::none(), "copy"_a = nb::none());
+  c.def("__dlpack__", &dlpack, nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(),
+        "dl_device"_a = nb::none(), "copy"_a = nb::none());
+  c.def("__dlpack_device__",
+        [](const Tensor&) { return nb::make_tuple(nb::device::cpu::value, 0); });
+  c.def("__copy__", &own_copy);
+  c.def("__deepcopy__", [](const Tensor& t, nb::handle) { return own_copy(t); }, "memo"_a);
+  m.def("_unpickle", &unpickled);
+  c.def("__reduce__", [](nb::handle self) {
+    const Tensor& t = nb::cast<const Tensor&>(self);
+    const Elements e(t);
+    return nb::make_tuple(
+        nb::module_::import_("koine._pickle").attr("restored"),
+        nb::make_tuple(nb::bytes(e.data.get(), static_cast<size_t>(e.count() * item_size(e.dtype))),
+                       nb::cast(t.shape().present()), t.dtype(), t.device(), t.is_leaf()));
+  });
+  m.def(
+      "from_dlpack",
+      [](nb::handle array, std::optional<bool> copy) {
+        KOINE_REQUIRE(nb::hasattr(array, "__dlpack__"), Type,
+                      "from_dlpack: a '{}' has no __dlpack__", name_of_type(array));
+        const Borrow borrow = !copy ? Borrow::IfPossible : *copy ? Borrow::Never : Borrow::Always;
+        return *tensor_of_array(array, "", borrow);
+      },
+      "array"_a, nb::kw_only(), "copy"_a = nb::none(),
+      "A tensor over the memory of an array that speaks DLPack, as Tensor(array) gives.");
+}
+
+}  // namespace koine::python

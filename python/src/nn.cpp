@@ -1,0 +1,191 @@
+// Layers, optimisers and learning rates.
+#include "bind.hpp"
+
+namespace koine::python {
+namespace {
+
+// What names the tensors of a layer: (name, tensor, whether it is trained).
+template <class Layer>
+nb::list state_of(Layer& layer) {
+  nb::list out;
+  layer.state("", [&](const std::string& name, Tensor& t, bool trainable) {
+    out.append(nb::make_tuple(name, t, trainable));
+  });
+  return out;
+}
+
+std::optional<Tensor> if_defined(const Tensor& t) {
+  return t.defined() ? std::optional(t) : std::nullopt;
+}
+
+// A tensor of a layer as an attribute. Another one may be put in its place.
+template <class Layer>
+void part(nb::class_<Layer>& c, const char* name, Tensor Layer::* member) {
+  c.def_prop_rw(
+      name, [member](const Layer& layer) { return if_defined(layer.*member); },
+      [member, name](Layer& layer, const std::optional<TensorLike>& t) {
+        layer.*member = t ? as_tensor(*t, name) : Tensor();
+      },
+      nb::for_setter(nb::arg("value").none()));
+}
+
+// What a layer computes beside its tensors.
+nb::tuple config_of(const nn::Linear&) { return nb::make_tuple(); }
+nb::tuple config_of(const nn::Conv2d& l) {
+  return nb::make_tuple(l.window.stride, l.window.padding, l.window.dilation, l.groups);
+}
+nb::tuple config_of(const nn::BatchNorm& l) { return nb::make_tuple(l.eps, l.momentum); }
+nb::tuple config_of(const nn::LayerNorm& l) { return nb::make_tuple(l.eps); }
+nb::tuple config_of(const nn::Embedding&) { return nb::make_tuple(); }
+
+template <class Layer>
+nb::class_<Layer> layer(nb::module_& m, const char* name, const char* doc) {
+  nb::class_<Layer> c(m, name, nb::dynamic_attr(), nb::is_weak_referenceable(), doc);
+  c.def("_state", &state_of<Layer>);
+  c.def("_config", [](const Layer& l) { return config_of(l); });
+  c.def(
+      "__deepcopy__",
+      [](Layer l, nb::handle) {
+        l.state("", [](const std::string&, Tensor& t, bool) { t = own_copy(t); });
+        return l;
+      },
+      "memo"_a);
+  c.def("__copy__", [](const Layer& l) { return Layer(l); });
+  c.def("__repr__", [name](const Layer&) { return std::string(name) + "()"; });
+  return c;
+}
+
+void bind_layers(nb::module_& m) {
+  auto linear = layer<nn::Linear>(
+      m, "Linear",
+      "x @ weight.T + bias; weight (outputs, inputs) and bias uniform in +-1/sqrt(inputs).");
+  linear.def(nb::init<int64_t, int64_t, bool>(), "inputs"_a, "outputs"_a, "bias"_a = true)
+      .def(
+          "__call__",
+          [](const nn::Linear& l, const TensorLike& x) { return l(as_tensor(x, "Linear")); },
+          "x"_a);
+  part(linear, "weight", &nn::Linear::weight);
+  part(linear, "bias", &nn::Linear::bias);
+
+  auto conv = layer<nn::Conv2d>(m, "Conv2d", "A convolution of (N, inputs, H, W).");
+  conv.def(
+          "__init__",
+          [](nn::Conv2d* self, int64_t in, int64_t out, int64_t kernel, int64_t stride,
+             int64_t padding, int64_t dilation, int64_t groups, bool bias) {
+            new (self) nn::Conv2d(in, out, kernel, {stride, padding, dilation}, groups, bias);
+          },
+          "inputs"_a, "outputs"_a, "kernel"_a, "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1,
+          "groups"_a = 1, "bias"_a = true)
+      .def(
+          "__call__",
+          [](const nn::Conv2d& l, const TensorLike& x) { return l(as_tensor(x, "Conv2d")); },
+          "x"_a);
+  part(conv, "weight", &nn::Conv2d::weight);
+  part(conv, "bias", &nn::Conv2d::bias);
+
+  auto batch = layer<nn::BatchNorm>(
+      m, "BatchNorm",
+      "Normalises axis 1 over all others; keeps running statistics while training.");
+  batch.def(nb::init<int64_t, double, double>(), "features"_a, "eps"_a = 1e-5, "momentum"_a = 0.1)
+      .def(
+          "__call__",
+          [](nn::BatchNorm& l, const TensorLike& x, bool training) {
+            return l(as_tensor(x, "BatchNorm"), training);
+          },
+          "x"_a, "training"_a = true);
+  part(batch, "weight", &nn::BatchNorm::weight);
+  part(batch, "bias", &nn::BatchNorm::bias);
+  part(batch, "running_mean", &nn::BatchNorm::running_mean);
+  part(batch, "running_var", &nn::BatchNorm::running_var);
+
+  auto norm = layer<nn::LayerNorm>(m, "LayerNorm", "Normalises the last axis.");
+  norm.def(nb::init<int64_t, double>(), "features"_a, "eps"_a = 1e-5)
+      .def(
+          "__call__",
+          [](const nn::LayerNorm& l, const TensorLike& x) { return l(as_tensor(x, "LayerNorm")); },
+          "x"_a);
+  part(norm, "weight", &nn::LayerNorm::weight);
+  part(norm, "bias", &nn::LayerNorm::bias);
+
+  auto embedding = layer<nn::Embedding>(m, "Embedding", "Rows of a table by their numbers.");
+  embedding.def(nb::init<int64_t, int64_t>(), "vocabulary"_a, "width"_a)
+      .def(
+          "__call__",
+          [](const nn::Embedding& l, const TensorLike& index) {
+            return l(as_tensor(index, "Embedding"));
+          },
+          "index"_a);
+  part(embedding, "weight", &nn::Embedding::weight);
+
+  nb::class_<nn::Dropout>(m, "Dropout",
+                          "Zeros with probability p while training, the rest divided by 1 - p.")
+      .def(nb::init<double>(), "p"_a = 0.5)
+      .def(
+          "__call__",
+          [](const nn::Dropout& l, const TensorLike& x, bool training) {
+            return l(as_tensor(x, "Dropout"), training);
+          },
+          "x"_a, "training"_a = true)
+      .def_rw("p", &nn::Dropout::p)
+      .def("_state", [](const nn::Dropout&) { return nb::list(); });
+}
+
+void bind_optimizers(nb::module_& m) {
+  nb::class_<nn::Optimizer>(m, "Optimizer", "Updates parameters from their gradients.")
+      .def("zero_grad", &nn::Optimizer::zero_grad, "Forgets all gradients.")
+      .def(
+          "step",
+          [](nn::Optimizer& o, const TensorsLike& also) {
+            const std::vector<Tensor> others = as_tensors(also, "step");
+            unlocked([&] { o.step(others); });
+          },
+          "also"_a = nb::tuple(),
+          "New parameters and state, and the tensors of `also`, computed together. A step that "
+          "fails changes nothing.")
+      .def_prop_rw("learning_rate", &nn::Optimizer::learning_rate,
+                   &nn::Optimizer::set_learning_rate)
+      .def("clip_grad_norm", &nn::Optimizer::clip_grad_norm, "norm"_a,
+           "Scales all gradients so that their joint norm is at most this.");
+  auto parameters = [](const TensorsLike& given) { return as_tensors(given, "an optimizer"); };
+  nb::class_<nn::SGD, nn::Optimizer>(m, "SGD", "Stochastic gradient descent.")
+      .def(
+          "__init__",
+          [parameters](nn::SGD* self, const TensorsLike& p, double rate, double momentum,
+                       double decay, bool nesterov) {
+            new (self) nn::SGD(parameters(p), rate, momentum, decay, nesterov);
+          },
+          "parameters"_a, "learning_rate"_a, "momentum"_a = 0.0, "weight_decay"_a = 0.0,
+          "nesterov"_a = false);
+  nb::class_<nn::Adam, nn::Optimizer>(m, "Adam", "Adam, with weight decay in the gradient.")
+      .def(
+          "__init__",
+          [parameters](nn::Adam* self, const TensorsLike& p, double rate, double beta1,
+                       double beta2, double eps, double decay) {
+            new (self) nn::Adam(parameters(p), rate, beta1, beta2, eps, decay);
+          },
+          "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999,
+          "eps"_a = 1e-8, "weight_decay"_a = 0.0);
+  nb::class_<nn::AdamW, nn::Adam>(m, "AdamW", "Adam, with weight decay apart.")
+      .def(
+          "__init__",
+          [parameters](nn::AdamW* self, const TensorsLike& p, double rate, double beta1,
+                       double beta2, double eps, double decay) {
+            new (self) nn::AdamW(parameters(p), rate, beta1, beta2, eps, decay);
+          },
+          "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999,
+          "eps"_a = 1e-8, "weight_decay"_a = 0.01);
+  m.def("cosine_schedule", &nn::cosine_schedule, "step"_a, "total"_a, "peak"_a, "floor"_a = 0.0,
+        "warmup"_a = 0, "A learning rate by step.");
+  m.def("step_schedule", &nn::step_schedule, "step"_a, "every"_a, "start"_a, "factor"_a,
+        "A learning rate by step.");
+}
+
+}  // namespace
+
+void bind_nn(nb::module_& m) {
+  nb::module_ own = m.def_submodule("nn", "Layers and optimisers.");
+  bind_layers(own);
+  bind_optimizers(own);
+}
+
+}  // namespace koine::python

@@ -1,0 +1,94 @@
+// Operators, reflected and in place.
+#include "bind.hpp"
+
+namespace koine::python {
+namespace {
+
+using Binary = Tensor (*)(const Tensor&, const Tensor&);
+
+// What no tensor can be made of belongs to the other operand's operator, if it has one.
+bool is_operand(nb::handle other) {
+  if (nb::isinstance<Tensor>(other) || PyLong_Check(other.ptr()) || PyFloat_Check(other.ptr()))
+    return true;
+  return PyList_Check(other.ptr()) || PyTuple_Check(other.ptr()) || nb::isinstance<Size>(other) ||
+         nb::hasattr(other, "__array__") || nb::hasattr(other, "__dlpack__");
+}
+nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
+
+void operation(TensorClass& c, const char* name, Binary f) {
+  c.def(
+      name,
+      [f, name](const Tensor& self, nb::handle other) -> nb::object {
+        if (!is_operand(other)) return not_implemented();
+        return nb::cast(f(self, as_tensor(other, name)));
+      },
+      "other"_a.none(), nb::is_operator());
+}
+void reflected(TensorClass& c, const char* name, Binary f) {
+  c.def(
+      name,
+      [f, name](const Tensor& self, nb::handle other) -> nb::object {
+        if (!is_operand(other)) return not_implemented();
+        return nb::cast(f(as_tensor(other, name), self));
+      },
+      "other"_a.none(), nb::is_operator());
+}
+// As in NumPy: the tensor stays, and all who have it see the new values.
+void in_place(TensorClass& c, const char* name, Binary f) {
+  c.def(
+      name,
+      [f, name](nb::object self, nb::handle other) -> nb::object {
+        if (!is_operand(other)) return not_implemented();
+        Tensor& t = nb::cast<Tensor&>(self);
+        t.assign(f(t, as_tensor(other, name)));
+        return self;
+      },
+      "other"_a.none(), nb::is_operator());
+}
+
+void arithmetic(TensorClass& c, const std::string& name, Binary f) {
+  operation(c, ("__" + name + "__").c_str(), f);
+  reflected(c, ("__r" + name + "__").c_str(), f);
+  in_place(c, ("__i" + name + "__").c_str(), f);
+}
+
+}  // namespace
+
+void bind_operators(TensorClass& c) {
+  arithmetic(c, "add", [](const Tensor& a, const Tensor& b) { return a + b; });
+  arithmetic(c, "sub", [](const Tensor& a, const Tensor& b) { return a - b; });
+  arithmetic(c, "mul", [](const Tensor& a, const Tensor& b) { return a * b; });
+  arithmetic(c, "floordiv", [](const Tensor& a, const Tensor& b) { return a.idiv(b); });
+  arithmetic(c, "mod", [](const Tensor& a, const Tensor& b) { return a.mod(b); });
+  arithmetic(c, "pow", [](const Tensor& a, const Tensor& b) { return a.pow(b); });
+  arithmetic(c, "matmul", [](const Tensor& a, const Tensor& b) { return a.matmul(b); });
+  arithmetic(c, "and", [](const Tensor& a, const Tensor& b) { return a.bitwise_and(b); });
+  arithmetic(c, "or", [](const Tensor& a, const Tensor& b) { return a.bitwise_or(b); });
+  arithmetic(c, "xor", [](const Tensor& a, const Tensor& b) { return a.bitwise_xor(b); });
+  arithmetic(c, "lshift", [](const Tensor& a, const Tensor& b) { return a.lshift(b); });
+  arithmetic(c, "rshift", [](const Tensor& a, const Tensor& b) { return a.rshift(b); });
+  operation(c, "__truediv__", [](const Tensor& a, const Tensor& b) { return a / b; });
+  reflected(c, "__rtruediv__", [](const Tensor& a, const Tensor& b) { return a / b; });
+  c.def(
+      "__itruediv__",
+      [](nb::object self, nb::handle other) -> nb::object {
+        if (!is_operand(other)) return not_implemented();
+        nb::cast<Tensor&>(self) /= as_tensor(other, "__itruediv__");  // refuses integers
+        return self;
+      },
+      "other"_a.none(), nb::is_operator());
+  operation(c, "__lt__", [](const Tensor& a, const Tensor& b) { return a < b; });
+  operation(c, "__gt__", [](const Tensor& a, const Tensor& b) { return a > b; });
+  operation(c, "__le__", [](const Tensor& a, const Tensor& b) { return a <= b; });
+  operation(c, "__ge__", [](const Tensor& a, const Tensor& b) { return a >= b; });
+  operation(c, "__eq__", [](const Tensor& a, const Tensor& b) { return a == b; });
+  operation(c, "__ne__", [](const Tensor& a, const Tensor& b) { return a != b; });
+  c.def("__neg__", &Tensor::neg)
+      .def("__pos__", [](const Tensor& t) { return t; })
+      .def("__abs__", &Tensor::abs)
+      .def("__invert__", [](const Tensor& t) {
+        return t.dtype() == DType::Bool ? t.logical_not() : t.bitwise_not();
+      });
+}
+
+}  // namespace koine::python

@@ -1,0 +1,203 @@
+// The class Tensor: making one, what it is, running, gradients.
+#include "bind.hpp"
+
+namespace koine::python {
+namespace {
+
+// The elements as nested lists of Python's numbers.
+nb::object listed(const std::byte*& at, DType dtype, std::span<const int64_t> sizes) {
+  if (!sizes.empty()) {
+    nb::list out;
+    for (int64_t i = 0; i < sizes[0]; ++i) out.append(listed(at, dtype, sizes.subspan(1)));
+    return out;
+  }
+  Bits bits = 0;
+  const auto item = static_cast<size_t>(item_size(dtype));
+  __builtin_memcpy(&bits, at, item);
+  at += item;
+  if (dtype == DType::Bool) return nb::cast(bits != 0);
+  if (is_float(dtype)) return nb::cast(bits_to_double(dtype, bits));
+  return dtype == DType::UInt64 ? nb::cast(bits) : nb::cast(bits_to_int(dtype, bits));
+}
+
+nb::object tolist(const Tensor& self) {
+  const std::vector<std::byte> bytes = unlocked([&] { return self.bytes(); });
+  const std::vector<int64_t> sizes = self.shape().present();
+  const std::byte* at = bytes.data();
+  return listed(at, self.dtype(), sizes);
+}
+
+nb::object item(const Tensor& self) {
+  const int64_t count = self.numel().present();
+  KOINE_REQUIRE(count == 1, Value,
+                "item: a tensor of {} elements, not one: use tolist() or numpy()", count);
+  const std::vector<std::byte> bytes = unlocked([&] { return self.bytes(); });
+  const std::byte* at = bytes.data();
+  return listed(at, self.dtype(), {});
+}
+
+bool truth(const Tensor& self) {
+  const int64_t count = self.numel().present();
+  KOINE_REQUIRE(count == 1, Value,
+                "the truth of a tensor of {} elements is ambiguous: use any() or all()", count);
+  return nb::cast<bool>(nb::bool_(item(self)));
+}
+
+void bind_making(TensorClass& c) {
+  c.def(
+      "__init__",
+      [](Tensor* self, nb::handle data, const std::optional<DTypeLike>& dtype,
+         const std::string& device, bool requires_grad, std::optional<bool> copy) {
+        const Borrow borrow = !copy ? Borrow::IfPossible : *copy ? Borrow::Never : Borrow::Always;
+        const auto d = dtype ? std::optional(as_dtype(*dtype)) : std::nullopt;
+        Tensor made = make_tensor(data, d, device, borrow);
+        // A handle of its own: requires_grad() would change the tensor that was given.
+        if (requires_grad)
+          made = (nb::isinstance<Tensor>(data) ? made.clone() : made).requires_grad();
+        new (self) Tensor(std::move(made));
+      },
+      "data"_a, "dtype"_a = nb::none(), nb::kw_only(), "device"_a = "", "requires_grad"_a = false,
+      "copy"_a = nb::none(),
+      "A tensor of numbers, nested lists, or an array (NumPy, DLPack, the buffer protocol).\n\n"
+      "Python's floats become float32 and ints int32 (int64 where they need it); arrays keep their "
+      "dtype.\n"
+      "An array's memory is borrowed where it is row-major and aligned: nothing is copied, Koine "
+      "never\n"
+      "writes to it, and it must not change while the tensor, or what is lazily computed of it, "
+      "lives.\n"
+      "`copy=True` takes a copy; `copy=False` is a ValueError where there would be one.\n\n"
+      ">>> koine.Tensor([[1, 2], [3, 4]]).sum(0).tolist()\n[4, 6]");
+}
+
+void bind_facts(TensorClass& c) {
+  c.def_prop_ro(
+       "shape", [](const Tensor& t) { return tuple_of(t.shape()); }, "Its sizes, as a tuple.")
+      .def_prop_ro("dtype", &Tensor::dtype, "Its koine.DType.")
+      .def_prop_ro("device", &Tensor::device, "The device, or devices, that hold it.")
+      .def_prop_ro("ndim", &Tensor::ndim, "The number of its axes.")
+      .def_prop_ro("T", &Tensor::T, "The first two axes in each other's place, as transpose().")
+      .def_prop_ro("uop", &Tensor::uop, "The lazy value, with all assignments so far.")
+      .def_prop_ro("is_leaf", &Tensor::is_leaf, "Whether it requires a gradient.")
+      .def_prop_ro(
+          "nbytes", [](const Tensor& t) { return t.numel().present() * item_size(t.dtype()); },
+          "Bytes of its elements.")
+      .def(
+          "numel",
+          [](const Tensor& t) -> nb::object {
+            const Size n = t.numel();
+            return n.is_number() ? nb::cast(int64_t{n}) : nb::cast(n);
+          },
+          "The number of its elements.")
+      .def(
+          "size",
+          [](const Tensor& t, std::optional<int64_t> axis) -> nb::object {
+            if (!axis) return tuple_of(t.shape());
+            const Size n = t.size(*axis);
+            return n.is_number() ? nb::cast(int64_t{n}) : nb::cast(n);
+          },
+          "axis"_a = nb::none(), "The size of an axis, or all of them.")
+      .def("__repr__", [](const Tensor& t) { return unlocked([&] { return t.repr(); }); })
+      .def("__len__",
+           [](const Tensor& t) {
+             KOINE_REQUIRE(t.ndim() > 0, Type, "len: a tensor without axes has no length");
+             return t.size(0).present();
+           })
+      .def("__hash__", [](nb::handle self) { return reinterpret_cast<uintptr_t>(self.ptr()) >> 4; })
+      .def("__bool__", &truth)
+      .def("__float__", [](const Tensor& t) { return nb::float_(item(t)); })
+      .def("__int__", [](const Tensor& t) { return nb::int_(item(t)); })
+      .def("__index__", [](const Tensor& t) {
+        KOINE_REQUIRE(is_integer(t.dtype()) && t.ndim() == 0, Type,
+                      "only a whole number without axes is an index, not {} of shape {}",
+                      dtype_name(t.dtype()), nb::repr(tuple_of(t.shape())).c_str());
+        return nb::int_(item(t));
+      });
+  // The numbers of NumPy's arrays leave operators with tensors to the tensor.
+  c.attr("__array_ufunc__") = nb::none();
+}
+
+void bind_running(TensorClass& c) {
+  c.def(
+       "realize",
+       [](nb::object self) {
+         const Tensor& t = nb::cast<const Tensor&>(self);
+         unlocked([&] { t.realize(); });
+         return self;
+       },
+       "Computes it now; it is data from then on.")
+      .def("to", &Tensor::to, "device"_a, "The values on another device.")
+      .def("shard", &Tensor::shard, "devices"_a, "axis"_a = nb::none(),
+           "The values on several devices, such as 'CPU,CPU:1': split along an axis, or whole on "
+           "each.")
+      .def("shard_like", &Tensor::shard_like, "other"_a,
+           "The values placed as those of another tensor.")
+      .def_prop_ro("shard_axis", &Tensor::shard_axis,
+                   "The axis that several devices split; None: each has all.")
+      .def("contiguous", &Tensor::contiguous, "The value as memory of its own.")
+      .def("contiguous_backward", &Tensor::contiguous_backward,
+           "The value; its gradient is memory of its own.")
+      .def("detach", &Tensor::detach, "The value, without a gradient to what it is computed from.")
+      .def("clone", &Tensor::clone, "A copy: what is assigned to one does not change the other.")
+      .def("tolist", &tolist, "The elements as nested lists of Python numbers.")
+      .def("item", &item,
+           "The only element, as a Python number. ValueError where there are others.")
+      .def(
+          "assign",
+          [](nb::object self, const TensorLike& value) {
+            nb::cast<Tensor&>(self).assign(as_tensor(value, "assign"));
+            return self;
+          },
+          "value"_a,
+          "Replaces the values (broadcast, cast), as every view of the same tensor sees.");
+  c.def("history_bytes", &Tensor::history_bytes,
+        "Bytes of other values that it holds on to for gradients.");
+}
+
+void bind_gradients(TensorClass& c) {
+  c.def(
+       "requires_grad",
+       [](nb::object self, bool on) {
+         nb::cast<Tensor&>(self).requires_grad(on);
+         return self;
+       },
+       "on"_a = true,
+       "From now on backward() adds to grad. Gives the tensor back. TypeError for integers.")
+      .def_prop_rw(
+          "grad",
+          [](const Tensor& t) { return t.has_grad() ? std::optional(t.grad()) : std::nullopt; },
+          [](Tensor& t, const std::optional<TensorLike>& g) {
+            if (g)
+              t.set_grad(as_tensor(*g, "grad"));
+            else
+              t.zero_grad();
+          },
+          nb::for_setter(nb::arg("value").none()),
+          "What backward() has added up; None before, and after it is set to None.")
+      .def("zero_grad", &Tensor::zero_grad, "Sets grad to None.")
+      .def("backward", &Tensor::backward,
+           "Adds to grad of every tensor that requires one and that this scalar depends on.")
+      .def(
+          "gradient",
+          [](const Tensor& t, const nb::args& targets) {
+            return nb::tuple(nb::cast(t.gradient(as_tensors(targets, "gradient"))));
+          },
+          "targets"_a, "The gradients of this scalar by some tensors, as a tuple.");
+}
+
+}  // namespace
+
+void bind_tensor(nb::module_& m, TensorClass& c) {
+  bind_making(c);
+  bind_facts(c);
+  bind_running(c);
+  bind_gradients(c);
+  m.def(
+      "realize",
+      [](const nb::args& given) {
+        const std::vector<Tensor> all = as_tensors(given, "realize");
+        unlocked([&] { Tensor::realize(all); });
+      },
+      "tensors"_a, "Computes several tensors together.");
+}
+
+}  // namespace koine::python

@@ -1,0 +1,115 @@
+// Transforms of functions of lists of tensors. koine/transforms.py makes them of functions of
+// trees.
+#include "functions.hpp"
+
+#include <nanobind/stl/variant.h>
+
+namespace koine::python {
+
+transforms::Function function_of(const nb::callable& f) {
+  auto* const object = nb::object(f).release().ptr();
+  const std::shared_ptr<PyObject> held(object, [](PyObject* o) {
+    const nb::gil_scoped_acquire lock;
+    Py_DECREF(o);
+  });
+  return [held](const Tensors& given) {
+    const nb::gil_scoped_acquire lock;
+    return nb::cast<Tensors>(nb::handle(held.get())(given));
+  };
+}
+
+namespace {
+
+using Axes = std::vector<std::optional<int64_t>>;
+
+MappedAxes mapped(const std::variant<int64_t, Axes>& axes) {
+  if (const auto* one = std::get_if<int64_t>(&axes)) return MappedAxes(static_cast<int>(*one));
+  return MappedAxes(std::get<Axes>(axes));
+}
+
+Tensor or_none(nb::handle given, const char* method) {
+  return given.is_none() ? Tensor() : as_tensor(given, method);
+}
+
+// A rule of Python's: of lists of arguments, results and what comes with them, a tensor or None
+// each.
+template <class Call, Tensors Call::* with>
+std::function<Tensors(const Call&)> rule_of(const nb::callable& rule, const char* method) {
+  auto* const object = nb::object(rule).release().ptr();  // known for the life of the process
+  return [object, method](const Call& call) {
+    const nb::gil_scoped_acquire lock;
+    Tensors out;
+    const nb::object made = nb::handle(object)(call.arguments, call.results, call.*with);
+    for (const nb::handle t : nb::borrow<nb::sequence>(made)) out.push_back(or_none(t, method));
+    return out;
+  };
+}
+
+void bind_rules(nb::module_& m) {
+  m.def("_known_vjp", [](const std::string& name, const nb::callable& rule) {
+    return transforms::known_vjp(
+        name, rule_of<CallGradient, &CallGradient::gradients>(rule, "custom_vjp"));
+  });
+  m.def("_known_jvp", [](const std::string& name, const nb::callable& rule) {
+    return transforms::known_jvp(name,
+                                 rule_of<CallTangent, &CallTangent::tangents>(rule, "custom_jvp"));
+  });
+  m.def("_with_rule", [](const std::string& rule, const nb::callable& f, const Tensors& inputs) {
+    return transforms::with_rule(rule, function_of(f), inputs, std::source_location::current());
+  });
+}
+
+}  // namespace
+
+void bind_transforms(nb::module_& m) {
+  // A derivative that is a function.
+  nb::class_<transforms::Function>(m, "_Linear")
+      .def("__call__",
+           [](const transforms::Function& f, const Tensors& given) { return f(given); });
+  m.def("_vmap", [](const nb::callable& f, const Tensors& inputs,
+                    const std::variant<int64_t, Axes>& in, const std::variant<int64_t, Axes>& out) {
+    return transforms::over_examples(function_of(f), inputs, mapped(in), mapped(out),
+                                     std::source_location::current());
+  });
+  m.def("_jvp", [](const nb::callable& f, const Tensors& inputs, const Tensors& tangents) {
+    return transforms::forward(function_of(f), inputs, tangents, std::source_location::current());
+  });
+  m.def("_vjp", [](const nb::callable& f, const Tensors& inputs) {
+    return transforms::reverse(function_of(f), inputs, std::source_location::current());
+  });
+  m.def("_linearize", [](const nb::callable& f, const Tensors& inputs) {
+    return transforms::linear(function_of(f), inputs, std::source_location::current());
+  });
+  m.def("_value_and_grad",
+        [](const nb::callable& f, const Tensors& inputs, const std::vector<size_t>& by) {
+          return transforms::value_and_gradients(function_of(f), inputs, by, "grad",
+                                                 std::source_location::current());
+        });
+  m.def("_jacobian", [](const nb::callable& f, const Tensors& inputs, bool forward) {
+    return transforms::jacobian(function_of(f), inputs, forward, std::source_location::current());
+  });
+  m.def("_checkpoint", [](const nb::callable& f, const Tensors& inputs,
+                          const std::vector<std::string>& names, bool products) {
+    Keep keep = products ? Keep::products() : Keep::nothing();
+    if (!names.empty()) keep = keep | Keep::names(names);
+    return transforms::computed_again(keep, function_of(f), inputs,
+                                      std::source_location::current());
+  });
+  m.def(
+      "_operand",
+      [](nb::handle given, const std::string& method) { return as_tensor(given, method.c_str()); },
+      "given"_a.none(), "method"_a);
+  m.def(
+      "save_as",
+      [](const std::string& name, const TensorLike& value) {
+        return save_as(name, as_tensor(value, "save_as"));
+      },
+      "name"_a, "value"_a, "The value, which checkpoint(f, keep=[name]) keeps.");
+  m.def(
+      "stop_gradient",
+      [](const TensorLike& x) { return stop_gradient(as_tensor(x, "stop_gradient")); }, "x"_a,
+      "The value, a constant to all derivatives.");
+  bind_rules(m);
+}
+
+}  // namespace koine::python

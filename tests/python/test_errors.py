@@ -1,0 +1,192 @@
+"""Wrong uses: the exception that a Python user expects, what it says, and that all is usable behind it."""
+import re
+
+import numpy as np
+import pytest
+
+import koine
+from koine import Tensor, nn
+
+x = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+i = Tensor([0, 1, 2])
+b = Tensor([True, False])
+
+
+class Strange:
+    pass
+
+
+def recursive():
+    out = []
+    out.append(out)
+    return out
+
+
+WRONG = [
+    # shapes
+    (lambda: x.reshape(4, 2), ValueError, "reshape"),
+    (lambda: x.reshape(-1, -1), ValueError, "reshape"),
+    (lambda: x.expand(3, 3), ValueError, "expand"),
+    (lambda: x + Tensor([1.0, 2.0]), ValueError, "broadcast"),
+    (lambda: x @ x, ValueError, "matmul"),
+    (lambda: x.matmul(Tensor(1.0)), ValueError, "matmul"),
+    (lambda: koine.cat([x, i]), ValueError, "cat"),
+    (lambda: koine.stack([x, i]), ValueError, "stack"),
+    (lambda: koine.einsum("ij,jk->ik", x, x), ValueError, "einsum"),
+    (lambda: koine.einsum("ij->zz", x), ValueError, "einsum"),
+    (lambda: x.pad(((1, 1),)), ValueError, "pad"),
+    (lambda: x.shrink(((0, 9), (0, 1))), (ValueError, IndexError), "shrink"),
+    (lambda: x.assign(Tensor([1.0, 2.0])), ValueError, "assign"),
+    (lambda: koine.zeros(-1), ValueError, "negative"),
+    (lambda: Tensor([[1, 2], [3]]), ValueError, "lengths"),
+    (lambda: Tensor([1, [2]]), ValueError, "axis|number"),
+    (lambda: Tensor([[1], 2]), ValueError, "axis|number"),
+    (lambda: Tensor(recursive()), ValueError, "nested"),
+    (lambda: x.item(), ValueError, "item"),
+    (lambda: bool(x), ValueError, "ambiguous"),
+    (lambda: float(x), ValueError, "item"),
+    (lambda: [1, 2][x], TypeError, "index"),
+    (lambda: len(Tensor(1.0)), TypeError, "length"),
+    (lambda: list(Tensor(1.0)), TypeError, "iterated"),
+    # axes and positions
+    (lambda: x.sum(2), IndexError, "sum"),
+    (lambda: x.sum((0, 0)), ValueError, "sum"),
+    (lambda: x.softmax(5), IndexError, "softmax"),
+    (lambda: x.permute(0, 2), (ValueError, IndexError), "permute"),
+    (lambda: x.unsqueeze(7), IndexError, "unsqueeze"),
+    (lambda: x[2], IndexError, "position 2"),
+    (lambda: x[0, 0, 0], IndexError, "3 axes"),
+    (lambda: x[..., ...], IndexError, "more than one"),
+    (lambda: x["a"], IndexError, "no index"),
+    (lambda: x[1.0], IndexError, "no index"),
+    (lambda: x[Tensor([1.0])], IndexError, "positions"),
+    (lambda: x[True], IndexError, "True"),
+    (lambda: x[Tensor([True, False, True])], IndexError, "mask"),
+    (lambda: x[::0], ValueError, "step 0"),
+    (lambda: x[Tensor([0, 7])].tolist(), IndexError, "7"),
+    (lambda: x[2**70], IndexError, "index"),
+    (lambda: x.__setitem__(5, 0.0), IndexError, "position 5"),
+    (lambda: x.__setitem__(0, [1.0, 2.0]), ValueError, "setitem|assign"),
+    # dtypes and types
+    (lambda: x.cast("float31"), TypeError, "float31"),
+    (lambda: x.cast(np.complex64), TypeError, "complex64"),
+    (lambda: Tensor(np.ones(2, "complex64")), TypeError, "complex64"),
+    (lambda: Tensor(np.array(["a"])), TypeError, "Tensor"),
+    (lambda: Tensor(np.array([None])), TypeError, "Tensor"),
+    (lambda: Tensor(np.ones(2, ">f4")), TypeError, "Tensor"),
+    (lambda: Tensor(Strange()), TypeError, "Strange"),
+    (lambda: Tensor(None), TypeError, "NoneType"),
+    (lambda: Tensor("abc"), TypeError, "str"),
+    (lambda: Tensor([1, "a"]), TypeError, "str"),
+    (lambda: x + Strange(), TypeError, "Strange"),
+    (lambda: Strange() - x, TypeError, "Strange"),
+    (lambda: x < "a", TypeError, "str"),
+    (lambda: x.maximum({}), TypeError, "maximum"),
+    (lambda: x.sum(1.5), TypeError, "axis"),
+    (lambda: x.sum(True), TypeError, "axis"),
+    (lambda: x.reshape(2.0, 3), TypeError, "reshape"),
+    (lambda: x.reshape("6"), TypeError, "reshape"),
+    (lambda: x.pad(3), TypeError, "pad"),
+    (lambda: x & x, TypeError, "float32"),
+    (lambda: i.requires_grad(), TypeError, "int32"),
+    (lambda: koine.cat(x), TypeError, "cat"),
+    (lambda: x.nonsense(), AttributeError, "nonsense"),
+    (lambda: x.relu(1), TypeError, "relu"),
+    # numbers
+    (lambda: Tensor(2**64), OverflowError, "64 bits"),
+    (lambda: Tensor([-1, 2**63]), OverflowError, "integer"),
+    (lambda: Tensor([300], dtype="int8"), OverflowError, "int8"),
+    (lambda: Tensor([float("nan")], dtype="int8"), ValueError, "int8"),
+    (lambda: Tensor.ones(2, dtype="uint8") + 300, ValueError, "uint8"),
+    (lambda: koine.full((2,), -1, dtype="uint8"), ValueError, "uint8"),
+    (lambda: i.__itruediv__(2), (TypeError, ValueError), "integer|idiv|int32"),
+    # gradients
+    (lambda: x.backward(), ValueError, "scalar"),
+    (lambda: x.sum().backward(), ValueError, "requires"),
+    (lambda: koine.grad(lambda t: t * 2)(x), ValueError, "scalar|element"),
+    (lambda: koine.grad(lambda t: (t.sum(), t))(x), TypeError, "has_aux"),
+    (lambda: koine.grad(lambda t: t.sum(), argnums=3)(x), ValueError, "argument 3"),
+    (lambda: koine.grad(7), TypeError, "function"),
+    (lambda: koine.vmap(lambda t: t, in_axes=None)(x), ValueError, "vmap"),
+    (lambda: koine.vmap(lambda s, t: s + t)(x, i), ValueError, "vmap"),
+    (lambda: koine.vmap(lambda s: s, in_axes=(0, 0))(x), ValueError, "in_axes"),
+    (lambda: koine.vmap(lambda s: s * s.sum().item())(x), ValueError, "test_errors.py"),
+    (lambda: koine.jvp(lambda t: t, (x,), (x, x)), ValueError, "tangents"),
+    (lambda: koine.vjp(lambda t: t, x)[1]((x, x)), ValueError, "cotangents"),
+    (lambda: koine.scan(lambda c, r: c, Tensor(0.0), x), TypeError, "carry"),
+    (lambda: koine.cond(x, lambda: x, lambda: x), (ValueError, TypeError), "cond"),
+    (lambda: koine.tree.unflatten(koine.tree.structure((1, 2)), [1]), ValueError, "leaves"),
+    (lambda: koine.tree.flatten(recursive()), ValueError, "nested"),
+    (lambda: koine.tree.flatten({1: 0, "a": 1}), TypeError, "keys"),
+    (lambda: koine.grad(lambda t: t["a"].sum())({"a": "text"}), TypeError, "str"),
+    (lambda: koine.jit(3), TypeError, "jit"),
+    # devices, files, layers, variables
+    (lambda: x.to("GPU:7"), RuntimeError, "GPU"),
+    (lambda: Tensor([1.0], device="nowhere"), RuntimeError, "nowhere"),
+    (lambda: koine.safe_load("/nonexistent/file"), OSError, "nonexistent"),
+    (lambda: koine.safe_save({3: x}, "/tmp/x"), TypeError, "names"),
+    (lambda: koine.safe_save({"x": x}, "/nonexistent/file"), OSError, "nonexistent"),
+    (lambda: nn.Linear(0, 3), ValueError, "Linear"),
+    (lambda: nn.Linear(2, 3)(x), ValueError, "linear"),
+    (lambda: nn.Linear("a", 3), TypeError, ""),
+    (lambda: nn.Conv2d(3, 4, 3, groups=2), ValueError, "groups"),
+    (lambda: nn.load_state_dict(nn.Linear(3, 2), {}), KeyError, "weight"),
+    (lambda: nn.load_state_dict(nn.Linear(3, 2, bias=False), {"weight": Tensor([1.0])}), ValueError, "weight"),
+    (lambda: koine.Variable("n", 3, 1), ValueError, "n"),
+    (lambda: koine.Variable("n", 1, 3).bind(9), ValueError, "9"),
+    (lambda: koine.zeros(2**40, 2**10).realize(), MemoryError, "memory"),
+    (lambda: koine.random.randint(koine.random.Key(0), (2,), 5, 5), ValueError, "randint"),
+    (lambda: koine.Tensor([1.0, 2.0]).numpy().__setitem__(0, 1.0), ValueError, "read-only"),
+]
+
+
+@pytest.mark.parametrize("k", range(len(WRONG)))
+def test_wrong_uses_are_refused(k):
+    call, kind, text = WRONG[k]
+    with pytest.raises(kind) as caught:
+        call()
+    message = str(caught.value)
+    assert re.search(text, message, re.I), message
+    assert "convert.cpp" not in message and "transforms.cpp" not in message
+    assert (x + 1).sum().item() == 27  # all is usable
+
+
+def test_all_of_koines_exceptions_are_one_kind():
+    for name in ["ValueError", "TypeError", "IndexError", "KeyError", "OverflowError", "MemoryError", "DeviceError", "FileError"]:
+        assert issubclass(getattr(koine.errors, name), koine.Error)
+    with pytest.raises(koine.Error):
+        x.reshape(5)
+    with pytest.raises(koine.Error) as caught:
+        nn.load_state_dict(nn.Linear(1, 1), {})
+    assert not str(caught.value).startswith("'")
+    assert not issubclass(koine.errors.InternalError, koine.Error)
+
+
+def test_an_exception_of_the_users_comes_through_a_trace_as_it_is():
+    class Own(Exception):
+        pass
+
+    def f(t):
+        raise Own("mine")
+
+    for transformed in [koine.vmap(f), koine.grad(f), koine.jit(f), koine.checkpoint(f)]:
+        with pytest.raises(Own, match="mine"):
+            transformed(x)
+    assert koine.grad(lambda t: t.sum())(x).shape == (2, 3)
+
+
+def test_a_trace_that_looks_names_the_users_line():
+    def looks(t):
+        return t * t.sum().item()
+
+    with pytest.raises(koine.Error) as caught:
+        koine.vmap(looks)(x)
+    assert f"test_errors.py:{looks.__code__.co_firstlineno}" in str(caught.value)
+
+
+def test_a_failed_assignment_changes_nothing():
+    y = Tensor([1.0, 2.0])
+    with pytest.raises(IndexError):
+        y[Tensor([5])] = 3
+        y.realize()
+    assert y.tolist() == [1, 2]

@@ -1,0 +1,233 @@
+"""Memory that is shared with NumPy and others: what is not copied, who may write, and how long it lives."""
+import array
+import copy
+import gc
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+
+import koine
+from conftest import numbers, same
+
+DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
+
+
+def address(a):
+    return a.__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arrays_go_there_and_back_without_a_copy(rng, dtype):
+    for shape in [(), (1,), (3, 4), (0, 2), (2, 3, 4)]:
+        a = numbers(rng, shape, dtype)
+        x = koine.Tensor(a)
+        assert x.shape == shape and x.dtype.name == dtype
+        back = x.numpy()
+        same(back, a)
+        assert np.asarray(x).dtype == a.dtype and not back.flags.writeable
+        if a.size:
+            assert address(back) == address(a)
+
+
+def test_64_mb_are_borrowed_and_lent():
+    a = np.zeros(1 << 24, np.float32)
+    x = koine.Tensor(a)
+    assert address(x.numpy()) == address(a)
+    y = koine.Tensor.ones(1 << 24).realize()
+    assert address(y.numpy()) == address(y.numpy())
+
+
+def test_views_of_arrays_are_gathered(rng):
+    a = rng.standard_normal((6, 8)).astype("float32")
+    for view in [a.T, a[::2], a[:, ::-1], a[1:, 2:], np.broadcast_to(a[0], (3, 8)), a[:0]]:
+        same(koine.Tensor(view).numpy(), view)
+        same((koine.Tensor(view) * 2).numpy(), view * 2)
+    with pytest.raises(ValueError, match="copy=False"):
+        koine.Tensor(a.T, copy=False)
+    assert address(koine.Tensor(a, copy=False).numpy()) == address(a)
+    assert address(koine.Tensor(a, copy=True).numpy()) != address(a)
+
+
+def test_koine_never_writes_to_borrowed_memory():
+    a = np.arange(4, dtype=np.float32)
+    x = koine.Tensor(a)
+    x[0] = 9
+    x += 1
+    assert x.tolist() == [10, 2, 3, 4]
+    assert a.tolist() == [0, 1, 2, 3]
+    readonly = np.arange(4.0)
+    readonly.flags.writeable = False
+    y = koine.Tensor(readonly)
+    y[1:] = 5
+    assert y.tolist() == [0, 5, 5, 5] and readonly.tolist() == [0, 1, 2, 3]
+
+
+def test_what_numpy_shows_stays_when_the_tensor_changes():
+    x = koine.Tensor.arange(6).cast("float32").realize()
+    shown = x.numpy()
+    x[2] = 100
+    x.realize()
+    x *= 2
+    assert shown.tolist() == [0, 1, 2, 3, 4, 5]
+    assert x.tolist() == [0, 2, 200, 6, 8, 10]
+    del shown
+    gc.collect()
+    x[0] = 7
+    assert x.tolist()[0] == 7
+
+
+def test_operands_are_copied_so_that_later_writes_do_not_reach_them():
+    a = np.ones(3, np.float32)
+    y = koine.Tensor([1.0, 2.0, 3.0]) + a
+    a[:] = 100
+    assert y.tolist() == [2, 3, 4]
+
+
+def test_borrowed_memory_lives_as_long_as_it_is_read():
+    class Array(np.ndarray):
+        pass
+
+    a = np.arange(1000.0).view(Array)
+    alive = weakref.ref(a)
+    x = koine.Tensor(a)
+    y = x + 1
+    del a, x
+    gc.collect()
+    assert alive() is not None
+    assert y.numpy()[10] == 11
+    del y
+    for _ in range(3):
+        koine.Tensor(np.zeros(2))
+    gc.collect()
+    assert alive() is None
+
+
+def test_memory_that_numpy_shows_outlives_the_tensor():
+    x = (koine.Tensor.arange(100000) * 3).realize()
+    shown = x.numpy()
+    del x
+    koine.Tensor.zeros(100000, dtype="int32").realize()
+    assert shown[99999] == 299997
+
+
+def test_a_million_tensors_of_arrays_leave_memory_flat():
+    before = koine.memory_in_use()
+    a = np.ones(64, np.float32)
+    for _ in range(20000):
+        koine.Tensor(a)
+    assert koine.memory_in_use() == before
+
+
+def test_the_buffer_protocol():
+    m = memoryview(koine.Tensor([[1, 2], [3, 4]]))
+    assert m.format == "i" and m.shape == (2, 2) and m.readonly and m.tolist() == [[1, 2], [3, 4]]
+    assert koine.Tensor(array.array("d", [1.5, 2.5])).tolist() == [1.5, 2.5]
+    assert koine.Tensor(memoryview(b"abc")).tolist() == [97, 98, 99]
+    assert koine.Tensor(b"ab").dtype == koine.uint8
+    with pytest.raises(BufferError, match="bfloat16"):
+        memoryview(koine.Tensor([1.0]).cast("bfloat16"))
+
+
+def test_dlpack_both_ways(rng):
+    a = rng.standard_normal((3, 4)).astype("float32")
+    x = koine.Tensor(a)
+    assert x.__dlpack_device__() == (1, 0)
+    try:
+        there = np.from_dlpack(x)
+    except BufferError:
+        there = None  # a NumPy that asks for version 0 and cannot take a copy
+    if there is not None:
+        same(there, a)
+    y = koine.from_dlpack(a)
+    assert address(y.numpy()) == address(a)
+    assert koine.from_dlpack(a, copy=True).tolist() == a.tolist()
+
+    class Old:  # version 0, as older libraries ask for it
+        def __init__(self, t):
+            self.t = t
+
+        def __dlpack__(self, **how):
+            return self.t.__dlpack__()
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+    z = koine.from_dlpack(Old(x))
+    assert z.tolist() == x.tolist() and address(z.numpy()) != address(a)
+    with pytest.raises(BufferError):
+        x.__dlpack__(copy=False)
+    with pytest.raises(TypeError):
+        koine.from_dlpack([1, 2])
+
+
+def test_a_capsule_that_nobody_takes_is_freed():
+    before = koine.memory_in_use()
+    for _ in range(10):
+        koine.Tensor([1.0] * 1000).__dlpack__(max_version=(1, 0))
+        koine.Tensor([1.0] * 1000).__dlpack__()
+    gc.collect()
+    assert koine.memory_in_use() <= before + 8192
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_narrow_floats_through_ml_dtypes(name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    a = np.array([[0.5, -2.0], [1.5, np.nan]]).astype(getattr(ml_dtypes, name))
+    x = koine.Tensor(a)
+    assert x.dtype == getattr(koine, name.replace("_e4m3fn", "e4m3").replace("_e5m2", "e5m2"))
+    assert x.numpy().dtype == a.dtype and address(x.numpy()) == address(a)
+    assert x.numpy().tobytes() == a.tobytes()
+    np.testing.assert_array_equal((x + x).numpy().astype("float32"), (a + a).astype("float32"))
+
+
+def test_numbers_and_nested_lists():
+    assert koine.Tensor(3).dtype == koine.int32 and koine.Tensor(3.0).dtype == koine.float32 and koine.Tensor(True).dtype == koine.bool
+    assert koine.Tensor([1, 2]).dtype == koine.int32 and koine.Tensor([1, 2**40]).dtype == koine.int64
+    assert koine.Tensor([2**63]).dtype == koine.uint64 and koine.Tensor([1, 2.5]).dtype == koine.float32
+    assert koine.Tensor([True, False]).dtype == koine.bool and koine.Tensor([True, 2]).dtype == koine.int32
+    assert koine.Tensor([[], []]).shape == (2, 0) and koine.Tensor([]).shape == (0,)
+    assert koine.Tensor([[1, 2], (3, 4)]).tolist() == [[1, 2], [3, 4]]
+    assert koine.Tensor([koine.Tensor([1, 2]), np.array([3, 4])]).tolist() == [[1, 2], [3, 4]]
+    assert koine.Tensor([0.1], dtype="float64").item() == 0.1
+    assert koine.Tensor(0.1, dtype="float64").item() == 0.1
+    assert koine.Tensor([2**63], dtype="uint64").item() == 2**63
+    assert koine.Tensor(np.float64(0.1)).dtype == koine.float64 and koine.Tensor(np.int8(3)).dtype == koine.int8
+
+
+def test_python_numbers_take_the_dtype_that_they_meet():
+    for dtype in ["uint8", "int16", "float16", "float64"]:
+        assert (koine.Tensor.ones(2, dtype=dtype) + 1).dtype.name == dtype
+    assert (koine.Tensor.ones(2, dtype="int32") * 1.5).dtype == koine.float32
+    assert (koine.Tensor.ones(2, dtype="float64") * 0.1).tolist() == [0.1, 0.1]
+    assert (1 - koine.Tensor([3.0])).tolist() == [-2] and (2 ** koine.Tensor([3.0])).tolist() == [8]
+    assert (np.float64(2) * koine.Tensor([1.0])).dtype == koine.float64
+    assert isinstance(np.ones(2) + koine.Tensor([1.0, 2.0]), koine.Tensor)
+
+
+def test_pickles_and_copies():
+    for x in [koine.Tensor([[1.5, 2.5]]), koine.Tensor.arange(3), koine.Tensor([1.0, 2.0]).cast("bfloat16"), koine.Tensor(3.0),
+              koine.Tensor.zeros(0, 3), koine.Tensor([1.0], requires_grad=True)]:
+        for y in [pickle.loads(pickle.dumps(x)), copy.copy(x), copy.deepcopy(x)]:
+            assert y.shape == x.shape and y.dtype == x.dtype and y.tolist() == x.tolist() and y.is_leaf == x.is_leaf
+            y += 1
+            assert y.tolist() != x.tolist() or x.numel() == 0
+    assert pickle.loads(pickle.dumps(koine.float32)) is koine.float32
+
+
+def test_texts_are_numpys():
+    assert repr(koine.Tensor([[1.0, 2.0], [3.0, 4.5]])) == "Tensor([[1. , 2. ],\n        [3. , 4.5]], dtype=float32, device=CPU)"
+    assert "..." in repr(koine.Tensor.arange(10000))
+    koine.set_printoptions(precision=2, edgeitems=1, threshold=2)
+    try:
+        assert repr(koine.Tensor([1 / 3, 1, 2])).startswith("Tensor([0.33, ..., 2.  ]")
+    finally:
+        koine.set_printoptions(precision=8, edgeitems=3, threshold=1000)
+
+
+def test_numbers_of_one_element():
+    assert float(koine.Tensor(2.5)) == 2.5 and int(koine.Tensor([7])) == 7 and bool(koine.Tensor([0])) is False
+    assert [10, 20, 30][koine.Tensor(1)] == 20
+    assert koine.Tensor([[5]]).item() == 5 and isinstance(koine.Tensor([5]).item(), int)
+    assert koine.Tensor([2**64 - 1], dtype="uint64").item() == 2**64 - 1

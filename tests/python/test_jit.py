@@ -1,0 +1,515 @@
+"""koine.jit: the same answer as without it, always; and one submission where it can."""
+import enum
+import functools
+import gc
+import math
+import threading
+
+import numpy as np
+import pytest
+
+import koine
+from koine import Tensor, jit, nn
+
+scale = 2.0
+weight = Tensor([1.0, 2.0, 3.0]).realize()
+settings = {"power": 2, "list": [1, 2]}
+
+
+def launches(call):
+    """Kernels compiled and launched by a call."""
+    koine.reset_counters()
+    out = call()
+    return out, koine.counters()
+
+
+def test_replays_compile_nothing_and_launch_the_same():
+    f = jit(lambda a, b: ((a @ b).softmax() * 2).sum(0))
+    x, y = koine.Tensor.rand(8, 8).realize(), koine.Tensor.rand(8, 8).realize()
+    first = f(x, y).numpy()
+    eager = ((x @ y).softmax() * 2).sum(0).numpy()
+    np.testing.assert_allclose(first, eager, rtol=1e-6)
+    out, counted = launches(lambda: f(y, x))
+    assert counted["compiled"] == 0 and counted["kernels"] > 0
+    np.testing.assert_allclose(out.numpy(), ((y @ x).softmax() * 2).sum(0).numpy(), rtol=1e-6)
+    assert f.explain_recompiles() == []
+
+
+def test_arguments_change_places():
+    f = jit(lambda a, b: (a - b) * 2)
+    a, b = Tensor([5.0]).realize(), Tensor([3.0]).realize()
+    for _ in range(3):
+        assert f(a, b).item() == 4 and f(b, a).item() == -4 and f(a, a + 0).item() == 0
+    assert f(a, a).item() == 0
+
+
+def test_results_are_tensors_of_their_own():
+    f = jit(lambda x: x * 2)
+    x = Tensor([1.0, 2.0]).realize()
+    first, second = f(x), f(x)
+    first += 100
+    third = f(Tensor([7.0, 7.0]))
+    assert first.tolist() == [102, 104] and second.tolist() == [2, 4] and third.tolist() == [14, 14]
+    assert x.tolist() == [1, 2]
+    shown = second.numpy()
+    for k in range(3):
+        f(Tensor([float(k), 0.0]))
+    assert shown.tolist() == [2, 4]
+
+
+def test_shapes_dtypes_and_constants_have_programs_of_their_own():
+    f = jit(lambda x, p=1, name="a": (x * p).sum() if name == "a" else x.max())
+    for x in [Tensor([1.0, 2.0]), Tensor([[1.0, 2.0, 3.0]]), Tensor([1, 2]), koine.zeros(0), Tensor([1.0, 2.0]).cast("float64")]:
+        for p in [1, 2, 2.0, True]:
+            want = (x * p).sum()
+            got = f(x, p)
+            assert got.dtype == want.dtype and got.tolist() == want.tolist()
+    assert f(Tensor([1.0, 5.0]), name="b").item() == 5
+    zero = jit(lambda x, c: x * c)
+    assert math.copysign(1, zero(Tensor([1.0]), 0.0).item()) == 1 and math.copysign(1, zero(Tensor([1.0]), -0.0).item()) == -1
+
+
+def test_trees_go_in_and_out():
+    f = jit(lambda p, *, q: {"sum": p["a"] + q[0], "pair": (p["b"] * 2, None)})
+    out = f({"a": Tensor([1.0]), "b": Tensor([2.0])}, q=[Tensor([3.0])])
+    assert out["sum"].item() == 4 and out["pair"][0].item() == 4 and out["pair"][1] is None
+    f({"a": Tensor([5.0]), "b": Tensor([2.0])}, q=[Tensor([3.0])])
+    _, counted = launches(lambda: f({"a": Tensor([5.0]), "b": Tensor([2.0])}, q=[Tensor([3.0])]))
+    assert counted["compiled"] == 0
+
+
+def test_lazy_views_and_borrowed_arguments():
+    f = jit(lambda x: x.sum(0) + 1)
+    base = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    for x in [base, base.T, base + 1, base[::-1], Tensor(np.ones((2, 2), "float32")), koine.ones(2, 2), base[:, :1].expand(2, 2)]:
+        assert f(x).tolist() == (x.sum(0) + 1).tolist()
+        assert f(x).tolist() == (x.sum(0) + 1).tolist()
+    base[0, 0] = 100
+    assert f(base).tolist() == [104, 7] and f(base.T).tolist() == [103, 8]
+
+
+def test_gradients_go_through():
+    f = jit(lambda w, x: (w * x).square().sum())
+    w, x = Tensor([1.0, 2.0]).requires_grad(), Tensor([3.0, 4.0]).realize()
+    for _ in range(2):
+        w.zero_grad()
+        loss = f(w, x)
+        assert loss.item() == 73
+        loss.backward()
+        assert w.grad.tolist() == [18, 64]
+    y = Tensor([1.0, 2.0]).realize()
+    assert f(y, x).gradient(y)[0].tolist() == [18, 64]
+    g = jit(koine.grad(lambda w, x: (w * x).square().sum()))
+    assert g(y, x).tolist() == [18, 64] and g(x, y).tolist() == [6, 32]
+    assert koine.grad(lambda w: f(w, x))(y).tolist() == [18, 64]
+    assert koine.vmap(jit(lambda a: a.sum()))(Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist() == [3, 7]
+    assert jit(koine.vmap(lambda a: a.sum()))(Tensor([[1.0, 2.0], [3.0, 4.0]])).tolist() == [3, 7]
+
+
+# --- what a function reads beside its arguments -------------------------------------------------------
+
+
+def check(make, change, times=2):
+    """A function, called before and after a change, with jit and without: equal answers, from equal states."""
+    plain, jitted = make(), make()
+    f, g = plain["f"], jit(jitted["f"])
+    for _ in range(times):
+        assert g(*jitted["args"]()).tolist() == f(*plain["args"]()).tolist()
+    change(plain)
+    change(jitted)
+    for _ in range(times):
+        assert g(*jitted["args"]()).tolist() == f(*plain["args"]()).tolist()
+    return g
+
+
+def x():
+    return (Tensor([1.0, 2.0, 3.0]),)
+
+
+def test_globals_of_any_kind():
+    global scale, weight
+    old = scale, weight
+    f = jit(lambda a: a * scale + weight)
+    try:
+        assert f(*x()).tolist() == [3, 6, 9]
+        scale = 10.0
+        assert f(*x()).tolist() == [11, 22, 33]
+        weight = Tensor([0.0, 0.0, 1.0])
+        assert f(*x()).tolist() == [10, 20, 31]
+        weight += 1
+        assert f(*x()).tolist() == [11, 21, 32]
+        weight[0] = 100
+        assert f(*x()).tolist() == [110, 21, 32]
+        weight = 5
+        assert f(*x()).tolist() == [15, 25, 35]
+    finally:
+        scale, weight = old
+
+
+def test_tensors_around_are_read_anew_without_a_recompile():
+    w = Tensor([1.0, 1.0, 1.0]).realize()
+    f = jit(lambda a: (a * w.exp()).sum())
+    assert f(*x()).item() == pytest.approx(6 * math.e)
+    w.assign([0.0, 0.0, 0.0]).realize()
+    _, counted = launches(lambda: f(*x()))
+    assert f(*x()).item() == 6 and counted["compiled"] == 0 and f.explain_recompiles() == []
+    lit = Tensor(2.0)
+    g = jit(lambda a: a * lit)
+    assert g(*x()).tolist() == [2, 4, 6]
+    lit.assign(3.0)
+    assert g(*x()).tolist() == [3, 6, 9]
+    lazy = w + 1
+    h = jit(lambda a: a * lazy + w)
+    assert h(*x()).tolist() == [1, 2, 3]
+    w.assign([1.0, 1.0, 1.0])
+    assert h(*x()).tolist() == [2, 3, 4]
+
+
+def test_closures_lists_dicts_and_defaults():
+    def make():
+        state = {"list": [1.0, 2.0], "n": 3.0}
+        return {"state": state, "f": lambda a: a * state["n"] + sum(state["list"]), "args": x}
+
+    def grow(made):
+        made["state"]["list"].append(10.0)
+        made["state"]["n"] = 7.0
+
+    assert check(make, grow).explain_recompiles()
+
+    def with_cell():
+        n = 1.0
+
+        def f(a):
+            return a * n
+
+        def change():
+            nonlocal n
+            n += 1
+
+        return {"f": f, "args": x, "change": change}
+
+    check(with_cell, lambda made: made["change"]())
+
+    def with_default():
+        def f(a, b=2.0):
+            return a * b
+
+        return {"f": f, "args": x}
+
+    def new_default(made):
+        made["f"].__defaults__ = (5.0,)
+
+    check(with_default, new_default)
+
+
+class Model:
+    kind = 1.0
+
+    def __init__(self):
+        self.layer, self.bias, self.training, self.parts = nn.Linear(3, 2), Tensor([1.0, 1.0]), True, [nn.LayerNorm(2)]
+        self.layer.weight = Tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
+        self.layer.bias = Tensor([0.0, 0.0])
+
+    @property
+    def factor(self):
+        return 2.0 if self.training else 1.0
+
+    def __call__(self, a):
+        return self.helper(self.layer(a) * self.factor) * self.kind
+
+    def helper(self, y):
+        return y + self.bias
+
+
+CHANGES = {
+    "an attribute": lambda m: setattr(m, "training", False),
+    "a tensor of an attribute": lambda m: setattr(m, "bias", Tensor([7.0, 8.0])),
+    "a tensor in place": lambda m: m.bias.assign([3.0, 4.0]),
+    "a tensor of a layer": lambda m: setattr(m.layer, "weight", koine.ones(2, 3)),
+    "a layer's tensor in place": lambda m: m.layer.weight.assign(koine.ones(2, 3)),
+    "a layer without its bias": lambda m: setattr(m.layer, "bias", None),
+    "a layer": lambda m: setattr(m, "layer", m.parts and (lambda a: a[:2] * 5)),
+    "a method of the object": lambda m: setattr(m, "helper", lambda y: y - 1),
+    "an attribute of the class": lambda m: setattr(type(m), "kind", 3.0),
+    "a method of the class": lambda m: setattr(type(m), "helper", lambda self, y: y * 100),
+    "another class": lambda m: setattr(m, "__class__", type("Other", (type(m),), {"__call__": lambda self, a: a[:2]})),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_objects(what):
+    def make():
+        kind = type("Model", (Model,), {})
+        model = kind()
+        return {"model": model, "f": model if what != "another class" else (lambda a: model(a)), "args": x}
+
+    check(make, lambda made: CHANGES[what](made["model"]))
+    model = make()["model"]
+    f = jit(model.__call__)
+    assert f(*x()).tolist() == model(*x()).tolist()
+
+
+def test_a_model_compiles_once():
+    model = Model()
+    f = jit(model)
+    f(*x())
+    _, counted = launches(lambda: f(Tensor([4.0, 5.0, 6.0])))
+    assert counted["compiled"] == 0 and f.explain_recompiles() == []
+
+
+def test_other_functions_and_partials():
+    def inner(a):
+        return a + scale
+
+    def make():
+        return {"f": functools.partial(lambda c, a: inner(a) * c, 3.0), "args": x}
+
+    global scale
+    old = scale
+
+    def change(made):
+        global scale
+        scale = 50.0
+
+    try:
+        check(make, change)
+    finally:
+        scale = old
+    f = jit(jit(lambda a: a * scale))
+    assert f(*x()).tolist() == [2, 4, 6]
+
+
+def test_enums_and_classes():
+    class Mode(enum.Enum):
+        DOUBLE, TRIPLE = 2, 3
+
+        def of(self, a):
+            return a * self.value
+
+    class Holder:
+        mode = Mode.DOUBLE
+
+    f = jit(lambda a: Holder.mode.of(a))
+    assert f(*x()).tolist() == [2, 4, 6]
+    Holder.mode = Mode.TRIPLE
+    assert f(*x()).tolist() == [3, 6, 9]
+
+
+# --- what cannot be described runs as it is written ------------------------------------------------------
+
+
+def eager_because(f, text):
+    assert any(text in reason for reason in f.explain_recompiles()), f.explain_recompiles()
+
+
+def test_values_that_are_looked_at():
+    f = jit(lambda a: a * 2 if a.sum().item() > 3 else a * 10)
+    assert f(Tensor([1.0])).tolist() == [10] and f(Tensor([5.0])).tolist() == [10] and f(Tensor([0.5])).tolist() == [5]
+    eager_because(f, "test_jit.py")
+    g = jit(lambda a: a[a > 1])
+    assert g(Tensor([1.0, 2.0])).tolist() == [2] and g(Tensor([3.0, 2.0])).tolist() == [3, 2]
+    h = jit(lambda a: a * float(a.max().numpy()))
+    assert h(Tensor([2.0])).tolist() == [4] and h(Tensor([3.0])).tolist() == [9]
+
+
+def test_random_numbers_advance_as_without_it():
+    def numbers(wrap):
+        koine.manual_seed(3)
+        f = wrap(lambda a: a + Tensor.rand(3))
+        g = wrap(lambda a: a.dropout(0.5))
+        out = []
+        for _ in range(3):
+            out += [f(*x()).tolist(), g(*x()).tolist(), Tensor.rand(2).tolist()]
+        return out
+
+    assert numbers(jit) == numbers(lambda f: f)
+    key = koine.random.Key(7)
+    f = jit(lambda k, a: a + koine.random.rand(k, 3))
+    assert f(key, *x()).tolist() == (x()[0] + koine.random.rand(key, 3)).tolist()
+    assert f(key.fold_in(1), *x()).tolist() != f(key, *x()).tolist()
+
+
+def test_assignments_happen_each_time():
+    total = Tensor([0.0]).realize()
+
+    def adds(a):
+        total.assign(total + a.sum())
+        return a * 2
+
+    f = jit(adds)
+    for k in range(3):
+        f(*x())
+    assert total.item() == 18
+
+    def writes(a):
+        a[0] = 100
+        return a + 1
+
+    g = jit(writes)
+    for _ in range(2):
+        mine = Tensor([1.0, 2.0, 3.0])
+        assert g(mine).tolist() == [101, 3, 4] and mine.tolist() == [100, 2, 3]
+
+    def grows(a):
+        a += 1
+        return a * 2
+
+    h = jit(grows)
+    mine = Tensor([1.0])
+    assert [h(mine).item() for _ in range(3)] == [4, 6, 8]
+    w = Tensor([1.0]).requires_grad()
+    optimizer = nn.SGD([w], 0.5)
+
+    def step(a):
+        optimizer.zero_grad()
+        (w * a).sum().backward()
+        optimizer.step()
+        return w * 1
+
+    s = jit(step)
+    assert [s(Tensor([1.0])).item() for _ in range(3)] == [0.5, 0.0, -0.5]
+
+
+def test_effects_of_python_happen_each_time(capsys):
+    seen, counts = [], {"n": 0}
+
+    class Counter:
+        n = 0
+
+    counter = Counter()
+
+    def appends(a):
+        seen.append(1)
+        return a * 2
+
+    def counts_up(a):
+        counts["n"] += 1
+        return a * counts["n"]
+
+    def sets(a):
+        counter.n += 1
+        return a * counter.n
+
+    def prints(a):
+        print("called")
+        return a
+
+    def sets_global(a):
+        global scale
+        scale = scale + 1
+        return a * scale
+
+    calls = 0
+
+    def sets_outer(a):
+        nonlocal calls
+        calls += 1
+        return a * calls
+
+    def given(a, extra):
+        extra.append(a)
+        return a * len(extra)
+
+    global scale
+    old = scale
+    one = Tensor([1.0])
+    for f in (appends, counts_up, sets, prints, sets_global, sets_outer):
+        g = jit(f)
+        for _ in range(3):
+            g(one)
+        assert g.explain_recompiles(), f
+    scale = old
+    assert len(seen) == 3 and counts["n"] == 3 and counter.n == 3 and calls == 3
+    assert capsys.readouterr().out == "called\n" * 3
+    extra = []
+    g = jit(given)
+    assert [g(one, extra).item() for _ in range(3)] == [1, 2, 3] and len(extra) == 3
+
+
+def test_what_cannot_be_followed():
+    def tries(a):
+        try:
+            return a * a.sum().item()
+        except koine.Error:
+            return a * 0
+
+    assert jit(tries)(Tensor([2.0])).tolist() == [4]
+
+    def imports(a):
+        import math as m
+        return a * m.pi
+
+    def numpys(a):
+        return a * np.random.rand()
+
+    def given_back(a):
+        return a
+
+    def views(a):
+        return a[0], a
+
+    def text(a):
+        return a * 2, f"{a}"
+
+    for f in (imports, numpys, given_back, views, text):
+        g = jit(f)
+        g(Tensor([1.0, 2.0]))
+        assert g.explain_recompiles(), f
+    a = Tensor([1.0, 2.0])
+    assert jit(given_back)(a) is a
+    view, _ = jit(views)(a)
+    view.assign(9.0)
+    assert a.tolist() == [9, 2]
+    assert jit(text)(a)[1] == f"{a}"
+    array = jit(lambda a: a * 2)
+    assert isinstance(array(np.ones(2)), np.ndarray)
+    eager_because(array, "ndarray")
+
+
+def test_exceptions_are_those_of_the_function():
+    def f(a, n):
+        if n > 2:
+            raise KeyError("too many")
+        return a.reshape(n, -1)
+
+    g = jit(f)
+    assert g(koine.arange(4), 2).shape == (2, 2)
+    with pytest.raises(KeyError, match="too many"):
+        g(koine.arange(4), 3)
+    with pytest.raises(koine.errors.ValueError, match="reshape"):
+        jit(lambda a: a.reshape(3))(koine.arange(4))
+    picks = jit(lambda a, i: a[i])
+    assert picks(koine.arange(4), Tensor([1])).tolist() == [1]
+    with pytest.raises(IndexError, match="9"):
+        picks(koine.arange(4), Tensor([9])).tolist()
+    assert picks(koine.arange(4), Tensor([2])).tolist() == [2]
+
+
+def test_threads_get_their_own_answers():
+    f = jit(lambda a, n: (a * 2 + n).sum())
+    wrong = []
+
+    def work(k):
+        for n in range(40):
+            a = Tensor([float(k), float(n)])
+            if f(a, 1).item() != 2 * (k + n) + 2:
+                wrong.append((k, n))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_replays_leave_memory_flat():
+    f = jit(lambda a, b: (a * b).sum(0))
+    a, b = koine.ones(64, 64).realize(), koine.ones(64, 64).realize()
+    f(a, b)
+    gc.collect()
+    before = koine.memory_in_use()
+    for _ in range(2000):
+        f(a, b)
+    gc.collect()
+    assert koine.memory_in_use() <= before + 4096

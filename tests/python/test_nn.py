@@ -1,0 +1,128 @@
+"""Layers, optimisers, state and files."""
+import math
+import os
+
+import numpy as np
+import pytest
+
+import koine
+from koine import Tensor, nn
+
+
+class Net:
+    def __init__(self):
+        self.first, self.blocks = nn.Linear(4, 8), [nn.Linear(8, 8), {"out": nn.Linear(8, 3)}]
+        self.norm, self.scale = nn.BatchNorm(8), Tensor([2.0]).requires_grad()
+        self.rate = 0.5
+
+    def __call__(self, x, training=True):
+        x = self.norm(self.first(x).relu(), training)
+        return self.blocks[1]["out"](self.blocks[0](x).tanh()) * self.scale
+
+
+def test_state_has_the_names_of_attributes():
+    net = Net()
+    names = list(nn.get_state_dict(net))
+    assert "first.weight" in names and "blocks.1.out.bias" in names and "norm.running_mean" in names and "scale" in names
+    assert len(nn.get_parameters(net)) == 3 * 2 + 2 + 1
+
+
+@pytest.mark.parametrize("make", [lambda p: nn.SGD(p, 0.05, momentum=0.9), lambda p: nn.Adam(p, 0.01), lambda p: nn.AdamW(p, 0.01)])
+def test_training_lowers_the_loss(rng, make):
+    koine.manual_seed(1)
+    net = Net()
+    x = Tensor(rng.standard_normal((64, 4)).astype("float32"))
+    target = Tensor((x.numpy().sum(1) > 0).astype("int32"))
+    optimizer = make(nn.get_parameters(net))
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = net(x).cross_entropy(target)
+        loss.backward()
+        optimizer.step([loss])
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0] and all(math.isfinite(v) for v in losses)
+    assert net.norm.running_mean.numpy().any()
+
+
+def test_a_step_of_sgd_is_what_it_says():
+    w = Tensor([1.0, 2.0]).requires_grad()
+    optimizer = nn.SGD([w], learning_rate=0.1)
+    (w * w).sum().backward()
+    assert w.grad.tolist() == [2, 4]
+    optimizer.step()
+    np.testing.assert_allclose(w.numpy(), [0.8, 1.6], rtol=1e-6)
+    optimizer.zero_grad()
+    assert w.grad is None
+    optimizer.learning_rate = 0.5
+    assert optimizer.learning_rate == 0.5
+    w.grad = [1.0, 1.0]
+    optimizer.step()
+    np.testing.assert_allclose(w.numpy(), [0.3, 1.1], rtol=1e-6)
+
+
+def test_layers_compute_what_they_say(rng):
+    x = rng.standard_normal((2, 3, 5, 5)).astype("float32")
+    conv = nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False)
+    w = conv.weight.numpy()
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    want = np.zeros((2, 4, 3, 3))
+    for i in range(3):
+        for j in range(3):
+            want[:, :, i, j] = np.einsum("ncij,ocij->no", padded[:, :, 2 * i:2 * i + 3, 2 * j:2 * j + 3], w)
+    np.testing.assert_allclose(conv(Tensor(x)).numpy(), want, rtol=1e-4, atol=1e-5)
+    assert conv.bias is None
+    rows = rng.standard_normal((6, 8)).astype("float32")
+    norm = nn.LayerNorm(8)(rows).numpy()
+    np.testing.assert_allclose(norm, (rows - rows.mean(1, keepdims=True)) / np.sqrt(rows.var(1, keepdims=True) + 1e-5), rtol=1e-4, atol=1e-5)
+    table = nn.Embedding(10, 4)
+    np.testing.assert_array_equal(table([[1, 2], [9, 0]]).numpy(), table.weight.numpy()[[[1, 2], [9, 0]]])
+    drop = nn.Dropout(0.5)
+    assert drop(Tensor([1.0, 2.0]), training=False).tolist() == [1, 2]
+    assert set(np.unique(drop(koine.ones(100)).numpy())) <= {0.0, 2.0}
+    layer = nn.Linear(3, 2)
+    layer.weight = Tensor.ones(2, 3)
+    layer.bias = None
+    assert layer([[1.0, 2.0, 3.0]]).tolist() == [[6, 6]]
+
+
+def test_files_bring_all_back(tmp_path):
+    net, other = Net(), Net()
+    path = tmp_path / "state.safetensors"
+    koine.safe_save(nn.get_state_dict(net), path)
+    nn.load_state_dict(other, koine.safe_load(os.fspath(path)))
+    for name, t in nn.get_state_dict(net).items():
+        assert nn.get_state_dict(other)[name].tolist() == t.tolist()
+    with pytest.raises(koine.Error, match="unknown"):
+        nn.load_state_dict(other, {**koine.safe_load(path), "more": Tensor(1.0)})
+    path.write_bytes(b"\x00" * 20)
+    with pytest.raises(koine.errors.FileError):
+        koine.safe_load(path)
+
+
+def test_a_compiled_program_in_a_file(tmp_path):
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    koine.save_program({"y": (x * 2).sum()}, {"x": x}, tmp_path / "p")
+    program = koine.SavedProgram(tmp_path / "p")
+    assert program({"x": Tensor([10.0, 20.0, 30.0])})["y"].item() == 120
+    with pytest.raises(KeyError):
+        program({})
+
+
+def test_schedules_and_counters():
+    assert nn.cosine_schedule(0, 10, 1.0) == 1 and nn.step_schedule(10, 5, 1.0, 0.1) == pytest.approx(0.01)
+    koine.reset_counters()
+    (Tensor([1.0, 2.0]) + 1).realize()
+    assert koine.counters()["kernels"] >= 1
+    assert "Call" in koine.schedule([(Tensor([1.0, 2.0]) + 1)])
+    assert ("CPU" in dict(koine.devices())) and koine.default_device() == "CPU"
+    u = (Tensor([1.0]) + 1).uop
+    assert u.op == "Add" and "Add" in str(u)
+
+
+def test_a_model_is_copied_whole():
+    import copy
+    net = Net()
+    other = copy.deepcopy(net)
+    other.scale.assign([5.0])
+    assert net.scale.item() == 2 and len(nn.get_parameters(other)) == len(nn.get_parameters(net))

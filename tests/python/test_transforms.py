@@ -1,0 +1,178 @@
+"""grad, vmap, jvp, vjp and loops over trees: against differences, loops and each other."""
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+
+import koine
+from koine import Tensor, nn
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+@dataclasses.dataclass
+class Weights:
+    w: Tensor
+    b: Tensor
+
+
+def by_differences(f, a, eps=1e-5):
+    out = np.zeros_like(a)
+    for k in np.ndindex(a.shape):
+        up, down = a.copy(), a.copy()
+        up[k] += eps
+        down[k] -= eps
+        out[k] = (f(Tensor(up)).item() - f(Tensor(down)).item()) / (2 * eps)
+    return out
+
+
+def test_gradients_are_those_of_differences(rng):
+    a = rng.standard_normal((3, 4))
+    m = rng.standard_normal((4, 2))
+    for f in [lambda x: (x @ Tensor(m)).tanh().sum(), lambda x: x.softmax(0).square().sum(), lambda x: (x[1:] * x[:-1]).sum(),
+              lambda x: x[[0, 0, 2]].prod(), lambda x: koine.where(x > 0, x * x, 3 * x).sum(), lambda x: x.logsumexp()]:
+        np.testing.assert_allclose(koine.grad(f)(Tensor(a)).numpy(), by_differences(f, a), rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_have_the_structure_of_the_argument(rng):
+    x = Tensor(rng.standard_normal((5, 3)))
+    tree = {"w": Tensor(rng.standard_normal((3, 2))), "rest": [Tensor(np.zeros(2)), (Tensor(np.ones(2)), None)]}
+
+    def loss(p, x):
+        return ((x @ p["w"] + p["rest"][0]) * p["rest"][1][0]).square().sum()
+
+    value, g = koine.value_and_grad(loss)(tree, x)
+    assert koine.tree.structure(g) == koine.tree.structure(tree)
+    assert value.item() == pytest.approx(loss(tree, x).item())
+    flat = np.asarray(g["w"])
+    for k in np.ndindex(3, 2):
+        moved = np.array(tree["w"].numpy())
+        moved[k] += 1e-5
+        up = loss({**tree, "w": Tensor(moved)}, x).item()
+        assert (up - value.item()) / 1e-5 == pytest.approx(flat[k], rel=1e-3, abs=1e-3)
+    g_first, g_second = koine.grad(lambda a, b: (a * a * b).sum(), argnums=(0, 1))(Tensor([3.0]), Tensor([2.0]))
+    assert g_first.item() == 12 and g_second.item() == 9
+    assert koine.grad(lambda a, b: (a * a * b).sum(), argnums=-1)(Tensor([3.0]), Tensor([2.0])).item() == 9
+    g, aux = koine.grad(lambda a: ((a * a).sum(), {"twice": 2 * a}), has_aux=True)(Tensor([3.0]))
+    assert g.item() == 6 and aux["twice"].item() == 6
+
+
+def test_trees_of_all_kinds():
+    for tree in [Pair(Tensor(1.0), [Tensor(2.0)]), Weights(Tensor([1.0]), Tensor([2.0])), {"b": 1, "a": (2, None)}, [], (), None, 5]:
+        leaves, structure = koine.tree.flatten(tree)
+        again = koine.tree.unflatten(structure, leaves)
+        assert type(again) is type(tree) and koine.tree.structure(again) == structure
+    assert koine.tree.map(lambda a, b: a + b, {"x": 1, "y": [2]}, {"x": 10, "y": [20]}) == {"x": 11, "y": [22]}
+    g = koine.grad(lambda p: (p.w * p.b).sum())(Weights(Tensor([3.0]), Tensor([4.0])))
+    assert isinstance(g, Weights) and g.w.item() == 4 and g.b.item() == 3
+    g = koine.grad(lambda p: (p.first * p.second).sum())(Pair(Tensor([3.0]), Tensor([4.0])))
+    assert isinstance(g, Pair) and g.second.item() == 3
+    layer = nn.Linear(2, 1)
+    g = koine.grad(lambda l, x: l(x).sum())(layer, Tensor([[1.0, 2.0]]))
+    assert isinstance(g, nn.Linear) and g.weight.tolist() == [[1, 2]] and g.bias.tolist() == [1]
+
+    class Own:
+        def __init__(self, t, name):
+            self.t, self.name = t, name
+
+    koine.tree.register(Own, lambda o: ([o.t], o.name), lambda name, c: Own(c[0], name))
+    doubled = koine.tree.map(lambda t: t * 2, Own(Tensor([1.0]), "n"))
+    assert doubled.name == "n" and doubled.t.item() == 2
+
+
+def test_vmap_is_a_loop(rng):
+    a, m = rng.standard_normal((4, 3)), rng.standard_normal((3, 3))
+
+    def f(row, matrix):
+        return {"y": (row @ matrix).relu(), "s": row.sum()}
+
+    out = koine.vmap(f, in_axes=(0, None))(Tensor(a), Tensor(m))
+    for k in range(4):
+        one = f(Tensor(a[k]), Tensor(m))
+        np.testing.assert_allclose(out["y"].numpy()[k], one["y"].numpy())
+        np.testing.assert_allclose(out["s"].numpy()[k], one["s"].numpy())
+    by_column = koine.vmap(f, in_axes=(1, None), out_axes={"s": 0, "y": 1})(Tensor(a.T), Tensor(m))
+    np.testing.assert_allclose(by_column["y"].numpy(), out["y"].numpy().T)
+    trees = koine.vmap(lambda p: p["a"] + p["b"], in_axes=({"a": 0, "b": None},))({"a": Tensor(a), "b": Tensor(m[0])})
+    np.testing.assert_allclose(trees.numpy(), a + m[0])
+    each = koine.vmap(koine.grad(lambda r: (r * r).sum()))(Tensor(a))
+    np.testing.assert_allclose(each.numpy(), 2 * a)
+
+
+def test_both_modes_agree(rng):
+    a, v = rng.standard_normal((3, 2)), rng.standard_normal((3, 2))
+
+    def f(x):
+        return {"y": (x * x).sum(0).sin(), "z": [x.exp()]}
+
+    out, moved = koine.jvp(f, (Tensor(a),), (Tensor(v),))
+    same_out, push = koine.linearize(f, Tensor(a))
+    np.testing.assert_allclose(push(Tensor(v))["y"].numpy(), moved["y"].numpy())
+    _, pull = koine.vjp(f, Tensor(a))
+    cotangent = {"y": Tensor(rng.standard_normal(2)), "z": [Tensor(rng.standard_normal((3, 2)))]}
+    (back,) = pull(cotangent)
+    left = (back.numpy() * v).sum()
+    right = (cotangent["y"].numpy() * moved["y"].numpy()).sum() + (cotangent["z"][0].numpy() * moved["z"][0].numpy()).sum()
+    assert left == pytest.approx(right)
+    g = lambda x: (x * x * x).sum(0)
+    np.testing.assert_allclose(koine.jacfwd(g)(Tensor(a)).numpy(), koine.jacrev(g)(Tensor(a)).numpy())
+    h = koine.hessian(lambda x: (x ** 3).sum())(Tensor([1.0, 2.0]))
+    np.testing.assert_allclose(h.numpy(), [[6, 0], [0, 12]])
+    assert koine.hvp(lambda x: (x ** 3).sum(), Tensor([1.0, 2.0]), Tensor([1.0, 1.0])).tolist() == [6, 12]
+    np.testing.assert_allclose(koine.jacrev(lambda s, x: s * x, argnums=1)(Tensor(2.0), Tensor([1.0, 1.0])).numpy(), 2 * np.eye(2))
+    value, pull, aux = koine.vjp(lambda x: (x * x, {"aux": x}), Tensor([3.0]), has_aux=True)
+    assert value.item() == 9 and aux["aux"].item() == 3 and pull(Tensor([1.0]))[0].item() == 6
+
+
+def test_rules_of_ones_own():
+    @koine.custom_vjp
+    def clipped(x):
+        return x * 2
+
+    clipped.defvjp(lambda x: (x * 2, {"x": x}), lambda saved, g: (g.clip(-1.0, 1.0) + 0 * saved["x"],))
+    assert koine.grad(lambda x: (clipped(x) * 5).sum())(Tensor([1.0, 2.0])).tolist() == [1, 1]
+    assert clipped(Tensor([3.0])).item() == 6
+    assert koine.grad(lambda x: (clipped(x) * 0.5).sum())(Tensor([[1.0], [2.0]])).tolist() == [[0.5], [0.5]]
+
+    @koine.custom_jvp
+    def f(x, y):
+        return x * y
+
+    f.defjvp(lambda primals, tangents: (f(*primals), 10 * tangents[0] + tangents[1]))
+    assert koine.jvp(f, (Tensor(2.0), Tensor(3.0)), (Tensor(1.0), Tensor(1.0)))[1].item() == 11
+    assert koine.grad(f, argnums=(0, 1))(Tensor(2.0), Tensor(3.0))[0].item() == 10
+    with pytest.raises(ValueError, match="defvjp"):
+        koine.custom_vjp(lambda x: x)(Tensor(1.0))
+
+
+def test_checkpoints_and_constants(rng):
+    a = rng.standard_normal((4, 4))
+
+    def block(x, w):
+        return {"y": (x @ w).tanh()}
+
+    plain = koine.grad(lambda x: block(block(x, Tensor(a))["y"], Tensor(a))["y"].sum())(Tensor(a))
+    for keep in [(), ["h"], "products"]:
+        again = koine.grad(lambda x: koine.checkpoint(block, keep)(koine.checkpoint(block)(x, Tensor(a))["y"], Tensor(a))["y"].sum())(Tensor(a))
+        np.testing.assert_allclose(again.numpy(), plain.numpy())
+    assert koine.grad(lambda x: (koine.stop_gradient(x) * x).sum())(Tensor([3.0])).item() == 3
+
+
+def test_loops(rng):
+    xs = rng.standard_normal((5, 2))
+    (last, n), ys = koine.scan(lambda c, x: ((c[0] + x, c[1] + 1), {"sum": c[0] + x}), (Tensor(np.zeros(2)), Tensor(0)), Tensor(xs))
+    np.testing.assert_allclose(ys["sum"].numpy(), xs.cumsum(0))
+    assert n.item() == 5 and np.allclose(last.numpy(), xs.sum(0))
+    back = koine.scan(lambda c, x: (c + x, c), Tensor(np.zeros(2)), Tensor(xs), reverse=True)[1]
+    np.testing.assert_allclose(back.numpy()[0], xs[1:].sum(0))
+    assert koine.scan(lambda c, _: (c * 2, None), Tensor(1.0), None, length=5)[0].item() == 32
+    assert koine.fori_loop(0, 5, lambda i, c: c + i, Tensor(0)).item() == 10
+    assert koine.while_loop(lambda c: c["x"] < 100, lambda c: {"x": c["x"] * 2}, {"x": Tensor(1)})["x"].item() == 128
+    for k in range(4):
+        assert koine.cond(Tensor(k) > 1, lambda x: x + 1, lambda x: x * 10, Tensor(5)).item() == (6 if k > 1 else 50)
+        assert koine.switch(Tensor(k), [lambda x: x, lambda x: -x, lambda x: x * x], Tensor(3)).item() == [3, -3, 9, 9][k]
+    g = koine.grad(lambda w: koine.scan(lambda c, x: (c * w + x.sum(), c), Tensor(np.float64(0)), Tensor(xs))[0])(Tensor(np.float64(0.5)))
+    h = lambda w: sum(xs[k].sum() * w ** (4 - k) for k in range(5))
+    assert g.item() == pytest.approx((h(0.5 + 1e-6) - h(0.5 - 1e-6)) / 2e-6, rel=1e-5)
+    assert koine.eval_shape(lambda x: {"a": x @ x.T}, Tensor(xs))["a"].shape == (5, 5)

@@ -1,0 +1,182 @@
+// The whole texts of small kernels, a file a language: a gate, a sum of a group's threads, vectors.
+// KOINE_TEST_FIX=1 writes the files.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "../data/texts/added.hpp"
+#include "c_text.hpp"
+#include "check.hpp"
+#include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/lower/rangeify.hpp"
+#include "koine/render/cstyle.hpp"
+#include "koine/render/dialect.hpp"
+#include "koine/render/llvm.hpp"
+
+namespace koine::test {
+namespace {
+
+struct Sample {
+  const char* name;
+  UOp value;
+  std::vector<Opt> opts;  // of a machine with groups; others do what of it they can
+};
+
+std::vector<Sample> samples() {
+  const auto split = [](int axis, int64_t by, AxisType to) {
+    return Opt{OptOp::Split, axis, by, to, false};
+  };
+  const auto floats = [](std::vector<int64_t> sizes, uint64_t salt) {
+    return leaf(sizes, DType::Float32, salt);
+  };
+  const UOp x = floats({64}, 1), y = floats({64}, 2);
+  const UOp filled = pad(floats({5}, 3), shape_of({1}), shape_of({8}), constant(DType::Float32, 7));
+  return {{"gate", mul(filled, constant(DType::Float32, 0.1)), {split(0, 0, AxisType::Global)}},
+          {"sum",
+           reduce(Op::Add, floats({3, 64}, 4), {1}),
+           {split(1, 16, AxisType::GroupReduce), split(0, 0, AxisType::Global)}},
+          {"vectors",
+           add(mul(x, y), constant(DType::Float32, 1)),
+           {split(0, 4, AxisType::Upcast), split(0, 8, AxisType::Local),
+            split(0, 0, AxisType::Global)}}};
+}
+
+std::string text_of(std::string_view language) {
+  const bool ptx = language == "ptx";
+  const Target target = ptx ? ptx_target(true) : text_target(language, true);
+  std::string out;
+  for (const Sample& s : samples()) {
+    std::vector<Opt> opts = s.opts;
+    if (!target.groups)
+      std::erase_if(opts, [](const Opt& o) {
+        return o.target == AxisType::Global || o.target == AxisType::Local;
+      });
+    const UOp linear = lower_kernel(schedule({s.value})[0].ast, target, {}, &opts).linear;
+    out +=
+        (ptx ? render_ptx(linear, s.name, target) : render(language, s.name, linear, out.empty())) +
+        "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST(texts, spec_L8_of_every_language_are_those_in_their_files) {
+  std::vector<std::string_view> languages{"ptx"};
+  for (const Dialect* dialect : dialects()) languages.push_back(dialect->name);
+  for (const std::string_view language : languages) {
+    const std::string file = fmt::format("tests/data/texts/{}.txt", language);
+    const std::string text = text_of(language);
+    if (std::getenv("KOINE_TEST_FIX") != nullptr) {
+      std::ofstream(file) << text;
+      continue;
+    }
+    std::stringstream read;
+    read << std::ifstream(file).rdbuf();
+    EXPECT_EQ(read.str(), text) << "KOINE_TEST_FIX=1 writes " << file;
+  }
+}
+
+// NVIDIA's own compilers take them, where they are.
+TEST(texts, nvidias_compilers_take_cuda_and_ptx) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / fmt::format("koine_nvidia_{}", getpid());
+  std::filesystem::create_directories(folder);
+  const auto found = [](const char* program) {
+    return std::system(fmt::format("command -v {} >/dev/null", program).c_str()) == 0;
+  };
+  const auto compile = [&](const std::string& command, const char* file, const std::string& text) {
+    std::ofstream(folder / file) << text;
+    EXPECT_EQ(std::system(fmt::format("cd {} && {} {}", folder.string(), command, file).c_str()), 0)
+        << text;
+  };
+  const bool has_nvcc = found("nvcc"), has_ptxas = found("ptxas");
+  if (has_nvcc) compile("nvcc -cubin -arch=sm_80 --fmad=false", "kernels.cu", text_of("cuda"));
+  const Target target = ptx_target(true);
+  if (has_ptxas)
+    for (const Sample& s : samples()) {
+      const UOp linear = lower_kernel(schedule({s.value})[0].ast, target, {}, &s.opts).linear;
+      compile("ptxas -arch=sm_80 -o kernel.cubin", "kernel.ptx",
+              render_ptx(linear, s.name, target));
+    }
+  // Variables are parameters too, narrow floats and bools are memory, and threads add at once.
+  const UOp n = variable("n", 1, 40), i = range(0, n, AxisType::Global);
+  const UOp out = param(0, shape_of({40}), DType::Float32),
+            in = param(1, shape_of({40}), DType::Bool);
+  const UOp sum = end(
+      UOp::make(Op::AtomicAdd, {index(out, {i}), cast(load(index(in, {i})), DType::Float32)}), {i});
+  const std::string text = render_ptx(lower_kernel(sink({sum}), target).linear, "add", target);
+  for (const char* part : {".param .u64 add_param_2", "atom.global.add.f32", "ld.global.u8"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << text;
+  if (has_ptxas) compile("ptxas -arch=sm_80 -o kernel.cubin", "kernel.ptx", text);
+  std::filesystem::remove_all(folder);
+  if (!has_nvcc || !has_ptxas)
+    GTEST_SKIP() << (has_nvcc ? "" : "no nvcc: CUDA is not compiled. ")
+                 << (has_ptxas ? "" : "no ptxas: PTX is not assembled");
+}
+
+// docs/dialects.md adds a language: each line of it is compiled, and kernels in it compute.
+TEST(texts, the_language_of_the_page_runs) {
+  const auto read = [](const char* file) {
+    std::stringstream out;
+    out << std::ifstream(file).rdbuf();
+    return out.str();
+  };
+  const std::string added = "```cpp\n" + read("tests/data/texts/added.hpp") + "```";
+  EXPECT_NE(read("docs/dialects.md").find(added), std::string::npos)
+      << "docs/dialects.md has another text than tests/data/texts/added.hpp";
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const DType d : {DType::Float32, DType::Float64}) {
+    const UOp x = leaf({40}, d, 1), y = leaf({40}, d, 2);
+    const UOp small = cast(x, DType::Int8), wide = cast(y, DType::Int64),
+              filled = pad(x, shape_of({2}), shape_of({45}), constant(d, -inf));
+    const std::vector<UOp> values{
+        add(mul(x, y), unary(Op::Trunc, y)),
+        unary(Op::Sqrt, x),
+        fdiv(x, y),
+        filled,
+        reduce(Op::Max, reshape(x, shape_of({4, 10})), {1}),
+        cast(
+            add(mul(wide, constant_int(DType::Int64, int64_t{1} << 40)), cast(small, DType::Int64)),
+            d),
+        bitcast(bit_xor(bitcast(x, storage_uint(d)), bitcast(y, storage_uint(d))), d),
+        cast(lt(x, y), d),
+        cast(idiv(cast(x, DType::UInt16), cast(y, DType::UInt16)), d)};
+    Target fused = text_target(added_dialect, false);
+    fused.has_fma = true;
+    std::string source;
+    std::vector<Callified> programs;
+    for (const UOp& v : values) {
+      programs.push_back(callify({v}, {buffer_from_host(v.shape(), d, "CPU", nullptr)}));
+      const UOp ast = kernels_of(rangeify(programs.back().body)).at(0).ast;
+      for (const Target& target : {text_target(added_dialect, true), fused})
+        source += render(added_dialect,
+                         fmt::format("k{}{}", programs.size() - 1, target.strict ? "" : "_fused"),
+                         lower_kernel(ast, target).linear, source.empty());
+    }
+    EXPECT_NE(source.find("std::fma("), std::string::npos);
+    EXPECT_EQ(source.find("(int64_t)"), std::string::npos) << "a cast of C";
+    const CLibrary library(source, 0, "c++");
+    for (size_t i = 0; i < values.size(); ++i) {
+      std::vector<void*> memory;
+      for (const UOp& b : programs[i].arguments) memory.push_back(memory_of(b)->data());
+      memory.resize(3);
+      for (const char* mode : {"_fused", ""})
+        reinterpret_cast<void (*)(void*, void*, void*)>(reinterpret_cast<void*>(
+            library.function(fmt::format("k{}{}", i, mode))))(memory[0], memory[1], memory[2]);
+      EXPECT_EQ(difference(interpret(values[i], bindings_of(values[i])),
+                           array_of(programs[i].arguments[0])),
+                "")
+          << to_text(values[i]) << source;
+    }
+  }
+}
+
+}  // namespace koine::test

@@ -1,0 +1,114 @@
+// What kernels in WGSL compute, beside the interpreter.
+#include "check.hpp"
+#include "graphs.hpp"
+#include "koine/compat/alu.hpp"
+#include "koine/compat/uops.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
+#include "koine/lower/callify.hpp"
+#include "koine/lower/pipeline.hpp"
+#include "koine/render/cstyle.hpp"
+#include "wgpu.hpp"
+
+namespace koine::test {
+namespace {
+
+CText wgsl_text() {
+  return CText("wgsl",
+               [](const std::string& source) { return std::make_unique<WgslLibrary>(source); });
+}
+
+constexpr std::array carried{DType::Int32, DType::UInt32, DType::Float32};
+
+}  // namespace
+
+TEST(wgsl, spec_L8_kernels_compute_what_they_say) {
+  CText text = wgsl_text();
+  for (const DType d : carried) {
+    const UOp x = leaf({37}, d, 1), y = leaf({37}, d, 2);
+    for (const UOp& v : {add(x, y), mul(x, y), maximum(x, y), where(lt(x, y), x, y), neg(x),
+                         sub(x, y), cast(ne(x, y), d), cast(x, DType::Int32),
+                         cast(x, DType::UInt32), cast(x, DType::Float32)})
+      text.add(v);
+    if (is_float(d)) continue;
+    for (const UOp& v : {idiv(x, y), mod(x, y), bit_and(x, y), bit_or(x, y), bit_xor(x, y),
+                         binary(Op::Shl, x, y), binary(Op::Shr, x, y)})
+      text.add(v);
+  }
+  const UOp f = leaf({37}, DType::Float32, 3), bits = leaf({37}, DType::UInt32, 4);
+  for (const UOp& v :
+       {unary(Op::Trunc, f), bitcast(f, DType::Int32), bitcast(bits, DType::Float32)})
+    text.add(v);
+  const UOp low = lt(f, constant(DType::Float32, 0)), odd = ne(f, f);
+  for (const UOp& v : {bit_and(low, odd), bit_or(low, odd), bit_xor(low, odd), lt(low, odd),
+                       maximum(low, odd), logical_not(low)})
+    text.add(cast(v, DType::Int32));
+  text.check();
+}
+
+TEST(wgsl, spec_O1b_spec_O1f_groups_meet_at_barriers) {
+  CText text = wgsl_text();
+  const Tensor rows = Tensor(leaf({9, 300}, DType::Int32, 1));
+  text.add(rows.sum({1}).uop());
+  text.add(rows.max({0}).uop());
+  text.add(small({48, 40}, 3).matmul(small({40, 56}, 4)).uop());
+  text.add(small({9, 33}, 5).softmax(1).uop());
+  text.add(small({8, 6}, 6).pad({{1, 2}, {0, 3}}, 7.0).uop());
+  text.add(small({1, 2, 7, 7}, 7).conv2d(small({3, 2, 3, 3}, 8)).uop());
+  text.check();
+}
+
+// What its number formats allow: strict and default mode, as the interpreter says.
+TEST(wgsl, random_graphs_agree_with_the_interpreter) {
+  const int64_t cases = test_cases(400);
+  CText text = wgsl_text();
+  int64_t taken = 0;
+  for (int64_t i = 0; i < cases; ++i) {
+    std::mt19937_64 random(test_seed() + 991 + static_cast<uint64_t>(i));
+    const UOp graph = random_graph(random);
+    try {
+      text.add(graph);
+      ++taken;
+    } catch (const Error& e) {
+      const std::string said = e.what();
+      bool known = false;
+      for (const char* why : {"wgsl has no", "has no type for", "counts places in 32 bits"})
+        known = known || said.find(why) != said.npos;
+      ASSERT_TRUE(known) << said;
+    }
+  }
+  EXPECT_GE(taken, cases / 10) << "of " << cases;
+  text.check();
+}
+
+TEST(wgsl, spec_H2_spec_H8_a_kernel_by_hand_and_a_variable) {
+  using namespace compat;
+  constexpr DType i32 = DType::Int32;
+  UOpGraph g;
+  const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+  const auto in = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {1, "data1", false}});
+  const auto n = g.add(UOps::DEFINE_VAR, {.dtype = i32, .arg = {"n", -5, 5}});
+  const auto at = g.add(UOps::SPECIAL, {.dtype = i32, .arg = {0, "gidx0", 10}});
+  const auto x = g.add(UOps::LOAD, {.dtype = i32, .vin = {in, at}});
+  g.add(UOps::STORE,
+        {.vin = {out, at, g.add(UOps::ALU, {.dtype = i32, .vin = {x, n}, .arg = BinaryOps::MUL})}});
+  const UOp linear = lower(g, "tester", text_target("wgsl", true)).linear;
+  const WgslLibrary library(render("wgsl", "tester", linear));
+  std::vector<int32_t> got(10), given(10);
+  std::iota(given.begin(), given.end(), 100);
+  library.run("tester", {{got.data(), 40}, {given.data(), 40}}, {-3},
+              counts_of(signature_of(linear).grid));
+  for (size_t i = 0; i < 10; ++i) EXPECT_EQ(got[i], -3 * given[i]);
+}
+
+TEST(wgsl, a_text_that_is_refused_comes_with_the_log) {
+  try {
+    const WgslLibrary library("fn broken( {");
+    ADD_FAILURE() << "it was taken";
+  } catch (const std::runtime_error& e) {
+    EXPECT_NE(std::string(e.what()).find("expected"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace koine::test
