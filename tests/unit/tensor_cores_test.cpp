@@ -1,7 +1,12 @@
 // Tensor cores: rows O6, X2 and O1c. The oracle is a plain loop over doubles, which is exact for
 // small whole numbers; for others the interpreter of graphs with its bounds.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "c_text.hpp"
 #include "check.hpp"
@@ -260,6 +265,28 @@ TEST(tensor_cores, spec_X2_cuda_text_is_the_instruction) {
   for (const char* other : {"hip", "metal", "opencl"})
     EXPECT_EQ(core_of(text_target(other, false), "cuda_m16n8k16_f16"), -1);
   EXPECT_GE(core_of(text_target("cuda", false), "cuda_m16n8k16_f16"), 0);
+}
+
+TEST(tensor_cores, spec_X2_nvidias_compiler_takes_the_instruction) {
+  if (std::system("command -v nvcc >/dev/null") != 0) GTEST_SKIP() << "no nvcc: not compiled";
+  const auto folder =
+      std::filesystem::temp_directory_path() / fmt::format("koine_mma_{}", getpid());
+  std::filesystem::create_directories(folder);
+  const Target gpu = text_target("cuda", false);
+  std::string text;
+  for (const DType d : {DType::Float16, DType::BFloat16}) {
+    const std::vector<Opt> opts{
+        tc(2, core_of(gpu, d == DType::Float16 ? "cuda_m16n8k16_f16" : "cuda_m16n8k16_bf16"))};
+    text += render("cuda", std::string("k_") + std::string(dtype_name(d)),
+                   lower_kernel(Gemm{32, 32, 32, d, d}.ast(), gpu, {}, &opts).linear, text.empty());
+  }
+  std::ofstream(folder / "kernels.cu") << text;
+  EXPECT_EQ(std::system(fmt::format("cd {} && nvcc -w -cubin -arch=sm_80 -o k.cubin kernels.cu",
+                                    folder.string())
+                            .c_str()),
+            0)
+      << text;
+  std::filesystem::remove_all(folder);
 }
 
 TEST(tensor_cores, spec_X2_strict_mode_has_cores_that_fold_in_order_alone) {

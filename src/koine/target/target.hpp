@@ -36,8 +36,8 @@ struct Target {
   OpSet float_ops = ops({Op::Fdiv, Op::Sqrt, Op::Trunc});
   std::vector<DType> lacks;  ///< dtypes that it has no values of, besides narrow floats
   int64_t most_lanes = 256;  ///< of one value
-  int64_t row_bytes = int64_t{32} << 10;  ///< of LOCAL memory for the rows of a kernel
-  Groups groups;                          ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
+  int64_t row_bytes = int64_t{32} << 10;        ///< of LOCAL memory for the rows of a kernel
+  Groups groups;                                ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
   std::vector<const TensorCore*> tensor_cores;  ///< that it has (`give_cores`)
 
   int lanes(int64_t item_bytes) const { return static_cast<int>(vector_bytes / item_bytes); }
