@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "backends.hpp"
 #include "c_text.hpp"
 #include "check.hpp"
 #include "kernels.hpp"
@@ -61,6 +62,7 @@ std::vector<std::byte> computed(const Gemm& g, const std::vector<Opt>& opts,
   std::copy_n(right.data(), bytes[2], y.data());
   const std::array<std::byte*, 3> buffers{out.data(), x.data(), y.data()};
   program->run({buffers, bytes, {}});
+  ran_on(device);
   return {out.data(), out.data() + bytes[0]};
 }
 
