@@ -397,26 +397,26 @@ TEST(cl, spec_H2_spec_H8_a_kernel_by_hand_has_threads) {
 // A tensor core that other instructions compute, one work item alone and in groups.
 TEST(cl, spec_O6_spec_X2_tensor_cores_in_opencl) {
   const Gemm g{32, 48, 32, DType::Float16, DType::Float16, DType::Float32, Numbers::Any};
-  for (const std::string& device : {std::string("CL"), groups_device()})
-    for (const bool strict : {true, false}) {
-      const OptionScope scope(on_cl(strict, device));
-      DeviceRuntime& runtime = device_runtime(device);
-      const std::vector<Opt> opts{tc(2)};
-      const auto program = runtime.compile(lower_kernel(g.ast(), runtime.target(), {}, &opts));
-      const std::vector<std::byte> left = in_memory(g.left(), g.a),
-                                   right = in_memory(g.right(), g.b);
-      const std::array<int64_t, 3> bytes{g.m * g.n * 4, g.m * g.k * 2, g.k * g.n * 2};
-      std::array<std::shared_ptr<Memory>, 3> memory;
-      for (size_t i = 0; i < bytes.size(); ++i) memory[i] = runtime.allocate(bytes[i]);
-      memory[1]->copy_in(left.data(), 0, bytes[1]);
-      memory[2]->copy_in(right.data(), 0, bytes[2]);
-      const std::array<std::byte*, 3> buffers{memory[0]->address(), memory[1]->address(),
-                                              memory[2]->address()};
-      program->run({buffers, bytes, {}});
-      std::vector<std::byte> out(static_cast<size_t>(bytes[0]));
-      memory[0]->copy_out(out.data(), 0, bytes[0]);
-      EXPECT_EQ(problem_of(g, out, strict), "") << device;
-    }
+  for (const auto& [device, strict] :
+       {std::pair(std::string("CL"), true), std::pair(groups_device(), false)}) {
+    const OptionScope scope(on_cl(strict, device));
+    DeviceRuntime& runtime = device_runtime(device);
+    const std::vector<Opt> opts{tc(2)};
+    const auto program = runtime.compile(lower_kernel(g.ast(), runtime.target(), {}, &opts));
+    const std::vector<std::byte> left = in_memory(g.left(), g.a), right = in_memory(g.right(), g.b);
+    const std::array<int64_t, 3> bytes{g.m * g.n * 4, g.m * g.k * 2, g.k * g.n * 2};
+    std::array<std::shared_ptr<Memory>, 3> memory;
+    for (size_t i = 0; i < bytes.size(); ++i) memory[i] = runtime.allocate(bytes[i]);
+    memory[1]->copy_in(left.data(), 0, bytes[1]);
+    memory[2]->copy_in(right.data(), 0, bytes[2]);
+    const std::array<std::byte*, 3> buffers{memory[0]->address(), memory[1]->address(),
+                                            memory[2]->address()};
+    program->run({buffers, bytes, {}});
+    std::vector<std::byte> out(static_cast<size_t>(bytes[0]));
+    memory[0]->copy_out(out.data(), 0, bytes[0]);
+    EXPECT_EQ(problem_of(g, out, strict), "") << device;
+  }
+  ran_on("CL");
 }
 
 }  // namespace koine::test

@@ -34,7 +34,7 @@ std::vector<double> by_loops(const Gemm& g) {
 }  // namespace
 
 UOp Gemm::ast() const {
-  const UOp i = range(0, index_const(m), AxisType::Loop),
+  const UOp i = m == 1 ? index_const(0) : range(0, index_const(m), AxisType::Loop),
             j = range(1, index_const(n), AxisType::Loop),
             l = range(2, index_const(k), AxisType::Reduce);
   const UOp out = param(0, shape_of({m * n}), sum), left = param(1, shape_of({m * k}), a),
@@ -45,7 +45,8 @@ UOp Gemm::ast() const {
       index(right, {transposed ? add(mul(j, index_const(k)), l) : add(mul(l, index_const(n)), j)}));
   UOp total = reduce_ranges(Op::Add, mul(cast(x, sum), cast(y, sum)), {l});
   if (around) total = maximum(add(total, constant_int(sum, -3)), constant_int(sum, 0));
-  return sink({end(store(index(out, {add(mul(i, index_const(n)), j)}), total), {i, j})});
+  const std::vector<UOp> loops = m == 1 ? std::vector<UOp>{j} : std::vector<UOp>{i, j};
+  return sink({end(store(index(out, {add(mul(i, index_const(n)), j)}), total), loops)});
 }
 
 std::vector<double> Gemm::numbers(int64_t count, DType dtype, uint64_t salt) const {

@@ -22,7 +22,8 @@ struct Gemm {
   bool transposed = false;  ///< b lies by columns
   bool around = false;      ///< a is max(a, 1), and the result max(result - 3, 0)
 
-  /// out in slot 0, a in slot 1, b in slot 2; axes 0 and 1 are rows and columns, 2 is summed.
+  /// out in slot 0, a in slot 1, b in slot 2; axes 0 and 1 are rows and columns, 2 is summed. One
+  /// row is no axis.
   UOp ast() const;
   /// Random, by the test's seed.
   std::vector<double> left() const { return numbers(m * k, a, 1); }

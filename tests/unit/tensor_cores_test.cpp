@@ -1,8 +1,14 @@
 // Tensor cores: rows O6, X2 and O1c. The oracle is a plain loop over doubles, which is exact for
 // small whole numbers; for others the interpreter of graphs with its bounds.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
+#include "backends.hpp"
 #include "c_text.hpp"
 #include "check.hpp"
 #include "kernels.hpp"
@@ -56,6 +62,7 @@ std::vector<std::byte> computed(const Gemm& g, const std::vector<Opt>& opts,
   std::copy_n(right.data(), bytes[2], y.data());
   const std::array<std::byte*, 3> buffers{out.data(), x.data(), y.data()};
   program->run({buffers, bytes, {}});
+  ran_on(device);
   return {out.data(), out.data() + bytes[0]};
 }
 
@@ -202,10 +209,10 @@ TEST(tensor_cores, spec_O6_further_edits_follow) {
 
 TEST(tensor_cores, spec_O6_opt_2_pads) {
   for (const Gemm& g : {Gemm{20, 32, 32}, Gemm{32, 9, 32}, Gemm{32, 32, 37}, Gemm{5, 7, 3},
-                        Gemm{33, 1 + 16, 50}, Gemm{17, 31, 1}})
+                        Gemm{33, 1 + 16, 50}, Gemm{17, 31, 2}})
     expect_product(g, {tc(2, -1, 2)});
   // What does not count adds nothing, also where it is infinite or NaN.
-  for (const Gemm& g : {Gemm{20, 19, 21}, Gemm{3, 18, 1}, Gemm{18, 17, 30}}) {
+  for (const Gemm& g : {Gemm{20, 19, 21}, Gemm{3, 18, 2}, Gemm{18, 17, 30}}) {
     Gemm wild = g;
     wild.kind = Numbers::Wild;
     expect_product(wild, {tc(2, -1, 2)}, {"INTERP", "CPU", "SIMT"}, {true});
@@ -217,6 +224,37 @@ TEST(tensor_cores, spec_O6_factors_and_results_may_be_computed_and_transposed) {
     expect_product({32, 48, 32, DType::Float16, DType::Float16, DType::Float32, Numbers::Any,
                     transposed, true},
                    {tc(2, -1, 1)});
+}
+
+// One number has other bits in each narrow format.
+TEST(tensor_cores, narrow_factors_of_several_formats_keep_apart) {
+  const UOp i = range(0, index_const(16), AxisType::Loop),
+            j = range(1, index_const(16), AxisType::Loop),
+            l = range(2, index_const(16), AxisType::Reduce);
+  const UOp at = add(mul(i, index_const(16)), l), to = add(mul(j, index_const(16)), l);
+  auto positive = [](const UOp& v) {  // or 1
+    return where(lt(constant_int(v.dtype(), 0), v), v, constant_int(v.dtype(), 1));
+  };
+  auto memory = [](int64_t slot, DType d) { return param(slot, shape_of({256}), d); };
+  const UOp x = positive(load(index(memory(1, DType::BFloat16), {at}))),
+            y = positive(load(index(memory(2, DType::BFloat16), {to}))),
+            z = positive(load(index(memory(3, DType::Float16), {add(mul(i, index_const(16)), j)})));
+  const UOp sum =
+      reduce_ranges(Op::Add, mul(cast(x, DType::Float32), cast(y, DType::Float32)), {l});
+  const UOp ast =
+      sink({end(store(index(memory(0, DType::Float32), {add(mul(i, index_const(16)), j)}),
+                      add(cast(z, DType::Float32), sum)),
+                {i, j})});
+  const OptionScope scope(on("SIMT", false));
+  DeviceRuntime& runtime = device_runtime("SIMT");
+  const std::vector<Opt> opts{tc(2, core_of(runtime.target(), "cuda_m16n8k16_bf16"), 1)};
+  const auto program = runtime.compile(lower_kernel(ast, runtime.target(), {}, &opts));
+  std::vector<float> out(256);
+  std::vector<uint16_t> zeros(256);
+  std::array<std::byte*, 4> buffers{reinterpret_cast<std::byte*>(out.data())};
+  for (size_t k = 1; k < 4; ++k) buffers[k] = reinterpret_cast<std::byte*>(zeros.data());
+  program->run({buffers, std::array<int64_t, 4>{1024, 512, 512, 512}, {}});
+  for (const float v : out) EXPECT_EQ(v, 17);
 }
 
 // A warp in the interpreter, step by step, and as text of CUDA through a reference of mma.sync.
@@ -260,6 +298,28 @@ TEST(tensor_cores, spec_X2_cuda_text_is_the_instruction) {
   for (const char* other : {"hip", "metal", "opencl"})
     EXPECT_EQ(core_of(text_target(other, false), "cuda_m16n8k16_f16"), -1);
   EXPECT_GE(core_of(text_target("cuda", false), "cuda_m16n8k16_f16"), 0);
+}
+
+TEST(tensor_cores, spec_X2_nvidias_compiler_takes_the_instruction) {
+  if (std::system("command -v nvcc >/dev/null") != 0) GTEST_SKIP() << "no nvcc: not compiled";
+  const auto folder =
+      std::filesystem::temp_directory_path() / fmt::format("koine_mma_{}", getpid());
+  std::filesystem::create_directories(folder);
+  const Target gpu = text_target("cuda", false);
+  std::string text;
+  for (const DType d : {DType::Float16, DType::BFloat16}) {
+    const std::vector<Opt> opts{
+        tc(2, core_of(gpu, d == DType::Float16 ? "cuda_m16n8k16_f16" : "cuda_m16n8k16_bf16"))};
+    text += render("cuda", std::string("k_") + std::string(dtype_name(d)),
+                   lower_kernel(Gemm{32, 32, 32, d, d}.ast(), gpu, {}, &opts).linear, text.empty());
+  }
+  std::ofstream(folder / "kernels.cu") << text;
+  EXPECT_EQ(std::system(fmt::format("cd {} && nvcc -w -cubin -arch=sm_80 -o k.cubin kernels.cu",
+                                    folder.string())
+                            .c_str()),
+            0)
+      << text;
+  std::filesystem::remove_all(folder);
 }
 
 TEST(tensor_cores, spec_X2_strict_mode_has_cores_that_fold_in_order_alone) {
@@ -308,7 +368,7 @@ TEST(tensor_cores, spec_X2_instructions_of_this_cpu) {
     for (const Gemm& on_host :
          {g, Gemm{7, 37, 29, c.a, c.b, c.sum}, Gemm{1, 16, 4, c.a, c.b, c.sum},
           Gemm{13, 50, 31, c.a, c.b, c.sum, exact ? Numbers::Whole : Numbers::Any}}) {
-      expect_product(on_host, {tc(2, here, 2)}, {"CPU"}, {false});
+      expect_product(on_host, {tc(on_host.m == 1 ? 1 : 2, here, 2)}, {"CPU"}, {false});
     }
     expect_product(g, {tc(2, here), split(0, 3, AxisType::Upcast), split(2, 2, AxisType::Upcast)},
                    {"CPU"}, {false});
@@ -397,7 +457,7 @@ TEST(tensor_cores, spec_O7_random_sequences_behind_TC_keep_values) {
     };
     const char* device = std::array{"INTERP", "CPU", "SIMT"}[static_cast<size_t>(i % 3)];
     const DType d = random() % 2 == 0 ? DType::Float16 : DType::BFloat16;
-    const Gemm g{1 + below(40), 2 + below(40), 1 + below(50), d, d};
+    const Gemm g{2 + below(40), 2 + below(40), 2 + below(50), d, d};
     const OptionScope scope(on(device, false));
     const Target& target = device_runtime(device).target();
     std::vector<Opt> opts;
@@ -428,18 +488,11 @@ TEST(tensor_cores, spec_O6_random_products) {
   std::mt19937_64 random(test_seed());
   const int64_t cases = test_cases(8);
   for (int64_t i = 0; i < cases; ++i) {
-    auto size = [&](int64_t most) {
-      return 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(most));
-    };
+    auto size = [&](uint64_t most) { return 2 + static_cast<int64_t>(random() % most); };
     const bool half = random() % 2 == 0;
     const DType d = half ? DType::Float16 : DType::BFloat16;
-    const Gemm g{size(40),
-                 1 + size(40),
-                 size(50),
-                 d,
-                 d,
-                 DType::Float32,
-                 random() % 2 == 0 ? Numbers::Whole : Numbers::Any};
+    const Numbers kind = random() % 2 == 0 ? Numbers::Whole : Numbers::Any;
+    const Gemm g{size(40), size(40), size(50), d, d, DType::Float32, kind};
     for (const char* device : {"INTERP", "CPU", "SIMT"}) {
       const OptionScope scope(on(device, false));
       const Target& target = device_runtime(device).target();

@@ -192,11 +192,11 @@ std::vector<Case> kernel_cases() {
       {k,
        kernel(UOp::make(Op::Reduce, {element(folded), folded},
                         ReduceArg{Op::Add, {}, false, "software_16x16x16_f16"})),
-       Op::Reduce, -1, "along an UNROLL of its length"},
+       Op::Reduce, -1, "the sum of what it multiplies, along its axes"},
       {k,
        kernel(UOp::make(Op::Reduce, {element(narrow), narrow},
                         ReduceArg{Op::Max, {}, false, "software_16x16x16_f16"})),
-       Op::Reduce, -1, "a Reduce on a tensor core is a sum"},
+       Op::Reduce, -1, "a Reduce on a tensor core"},
       {k, with_range(loop(1, 4, AxisType::Warp)), Op::Reduce, 1, "a Reduce goes over Ranges"},
       // Memory.
       {k, kernel(load(index(memory(-1), {r}))), Op::Param, -1, "a Param is an argument"},

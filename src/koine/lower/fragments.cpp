@@ -9,78 +9,40 @@
 #include "koine/lower/tensor_core.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/rules/wmma.hpp"
 
 namespace koine {
 namespace {
 
 int64_t id_of(const UOp& range) { return range.as<RangeArg>().id; }
 
-std::vector<UOp> of_type(const UOp& ast, AxisType type) {
-  std::vector<UOp> out;
-  for (const UOp& r : kernel_ranges(ast))
-    if (r.as<RangeArg>().type == type) out.push_back(r);
-  return out;
-}
-
 class Fragments {
  public:
-  Fragments(const UOp& ast, const TensorCore& core)
-      : core_(core),
-        threads_(of_type(ast, AxisType::Warp)),
-        elements_(of_type(ast, AxisType::Upcast)),
-        next_id_(id_of(kernel_ranges(ast).back()) + 1) {
-    const size_t wanted = core.accumulator.elements.size();
-    KOINE_INVARIANT(
-        threads_.size() == core.accumulator.threads.size() && elements_.size() >= wanted,
-        "the axes of {} are not those of its kernel", core.name);
-    elements_.erase(elements_.begin(), elements_.end() - static_cast<std::ptrdiff_t>(wanted));
-  }
+  /// `next_id`: of a range, no other has it or a later one.
+  Fragments(CoreSum sum, int64_t next_id)
+      : sum_(std::move(sum)),
+        core_(*sum_.core),
+        threads_(sum_.ranges.threads),
+        elements_(sum_.ranges.elements),
+        next_id_(next_id) {}
 
   UOp reduction(const UOp& reduce) {
     std::vector<UOp> loops;
-    for (const UOp& r : reduced_ranges(reduce)) {
-      if (r.as<RangeArg>().type == AxisType::Unroll) {
-        if (step_) loops.push_back(step_);  // the innermost is the core's
-        step_ = r;
-      } else {
-        loops.push_back(r);
-      }
-    }
-    const Factors factors = factors_of(reduce);
-    KOINE_INVARIANT(step_ && const_int(step_.src(0)) == core_.k && factors.x, "{} has another sum",
-                    core_.name);
-    const bool swapped = is_a(factors.y) && !is_a(factors.x);
-    // What does not count adds nothing, whatever the other factor is there.
-    const UOp a = counted(swapped ? factors.y : factors.x, core_.a.dtype, factors.counts, -0.0),
-              b = counted(swapped ? factors.x : factors.y, core_.b.dtype, factors.counts, 0.0);
+    for (const UOp& r : reduced_ranges(reduce))
+      if (!(r == sum_.ranges.step)) loops.push_back(r);
+    const auto& [a, b, counts] = sum_.factors;
     WmmaArg arg{std::string(core_.name)};
-    const UOp held_a = held(a, core_.a, 'm', arg.a), held_b = held(b, core_.b, 'n', arg.b);
+    // What does not count adds nothing, whatever the other factor is there.
+    const UOp held_a = held(counted(a, core_.a.dtype, counts, -0.0), core_.a, 'm', arg.a),
+              held_b = held(counted(b, core_.b.dtype, counts, 0.0), core_.b, 'n', arg.b);
     for (const UOp& r : elements_) arg.accumulator.push_back(id_of(r));
-    const UOp nothing = constant_int(reduce.dtype(), 0);
-    const UOp start = start_of(reduce);
+    const UOp nothing = constant_int(reduce.dtype(), 0), start = start_of(reduce);
     return reduce_ranges(
         Op::Add, UOp::make(Op::Wmma, {held_a, held_b, nothing}, arg), loops,
         start ? start : fold_start(Op::Add, reduce.dtype(), reduced_ranges(reduce)));
   }
 
  private:
-  // The axis of the accumulator that a range counts along.
-  const CoreAxis* axis_of(const UOp& range) const {
-    for (size_t i = 0; i < threads_.size(); ++i)
-      if (threads_[i] == range) return &core_.accumulator.threads[i];
-    for (size_t i = 0; i < elements_.size(); ++i)
-      if (elements_[i] == range) return &core_.accumulator.elements[i];
-    return nullptr;
-  }
-
-  // A knows no columns.
-  bool is_a(const UOp& factor) const {
-    return std::ranges::none_of(factor.ranges(), [&](const Node* n) {
-      const CoreAxis* axis = axis_of(UOp::share(n));
-      return axis != nullptr && axis->along == 'n';
-    });
-  }
-
   static UOp counted(const UOp& factor, DType dtype, const UOp& counts, double nothing) {
     const UOp value = factor.dtype() == dtype ? factor : cast(factor, dtype);
     if (!counts) return value;
@@ -111,18 +73,18 @@ class Fragments {
       count_along(axis, r);
       ids.push_back(id_of(r));
     }
-    Substitution places{{step_, simplify_index(at_step)}};
+    Substitution places{{sum_.ranges.step, simplify_index(at_step)}};
     for (const auto* list : {&threads_, &elements_})
       for (const UOp& r : *list)
-        if (const CoreAxis& axis = *axis_of(r); axis.along == side)
+        if (const CoreAxis& axis = *sum_.ranges.axis_of(core_, r); axis.along == side)
           places.emplace(r, simplify_index(mod(idiv(at_side, index_const(axis.step)),
                                                index_const(axis.size))));
     return rewrite(substitute(factor, places), symbolic_rules());
   }
 
+  CoreSum sum_;
   const TensorCore& core_;
-  std::vector<UOp> threads_, elements_;
-  UOp step_;
+  const std::vector<UOp>&threads_, &elements_;
   std::vector<std::pair<CoreAxis, UOp>> own_;
   int64_t next_id_;
 };
@@ -131,9 +93,12 @@ class Fragments {
 
 UOp in_fragments(const UOp& ast) {
   if (!is_on_core(ast)) return ast;
+  const std::vector<UOp> ranges = kernel_ranges(ast);
   return transform_graph(ast, [&](const UOp&, const UOp& node) {
     if (!node.is(Op::Reduce) || node.as<ReduceArg>().core.empty()) return node;
-    return Fragments(ast, tensor_core_named(node.as<ReduceArg>().core)).reduction(node);
+    auto sum = sum_on_core(node, ranges);
+    KOINE_INVARIANT(sum, "a kernel on {} has other axes or factors", node.as<ReduceArg>().core);
+    return Fragments(std::move(*sum), id_of(ranges.back()) + 1).reduction(node);
   });
 }
 

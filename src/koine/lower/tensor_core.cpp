@@ -9,15 +9,10 @@
 #include "koine/ir/text.hpp"
 #include "koine/lower/kernel_plan.hpp"
 #include "koine/lower/respell.hpp"
+#include "koine/rules/wmma.hpp"
 
 namespace koine {
 namespace {
-
-bool is_zero(const UOp& u) { return u.is(Op::Const) && const_double(u) == 0; }
-
-UOp without_cast(const UOp& u, DType wide) {
-  return u.is(Op::Cast) && u.dtype() == wide ? u.src(0) : UOp();
-}
 
 // Whether each value of a dtype is one of another.
 bool holds(DType wide, DType narrow) {
@@ -106,18 +101,6 @@ std::string refusal_of_kernel(const UOp& ast, const UOp& folded) {
 }
 
 }  // namespace
-
-Factors factors_of(const UOp& reduce) {
-  UOp body = reduce.src(0), counts;
-  if (body.is(Op::Where) && is_zero(body.src(2))) {
-    counts = body.src(0);
-    body = body.src(1);
-  }
-  if (!body.is(Op::Mul)) return {};
-  const UOp x = without_cast(body.src(0), reduce.dtype()),
-            y = without_cast(body.src(1), reduce.dtype());
-  return x && y ? Factors{x, y, counts} : Factors{};
-}
 
 std::variant<CoreFit, std::string> find_core(const UOp& ast, const UOp& folded,
                                              const CoreChoice& choice, const Target& target) {

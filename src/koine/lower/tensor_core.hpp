@@ -9,14 +9,6 @@
 // of it (`lower/fragments`). The axes of a core stay the innermost of their types.
 namespace koine {
 
-/// The two factors of what a Reduce sums, in the dtypes that they had before they were converted,
-/// and which elements count (null: all).
-struct Factors {
-  UOp x, y, counts;
-};
-/// Null factors: what is summed is no such product.
-Factors factors_of(const UOp& reduce);
-
 /// A tensor core for a sum along `folded`, and the axes that its rows and columns go along. A core
 /// of one row may have no rows.
 struct CoreFit {

@@ -560,7 +560,7 @@ class CStyleRenderer {
     KOINE_REQUIRE(has_core(dialect_, core), Value, "{} has no tensor core {}", dialect_.name, core);
     std::string operands;
     for (const UOp& s : u.src()) operands += ", " + vector_name(strip_after(s));
-    line(array(u.dtype(), name_of(u), lane_count(u)) + ";");
+    line(array(u.dtype(), name_of(u), lane_count(u)));
     line(fmt::format("{}({}{});", core, name_of(u), operands));
   }
 
@@ -623,8 +623,10 @@ Target text_target(const Dialect& dialect, bool strict) {
         DType::UInt32, DType::UInt64, DType::Float32, DType::Float64, DType::Bool})
     if (type_name(dialect, d).empty()) out.lacks.push_back(d);
   if (out.groups) out.groups = dialect.groups;
+  give_cores(out, [&](const TensorCore& core) {  // those of CPUs are not of the language
+    return core.feature.empty() && has_core(dialect, core.name);
+  });
   out.has_fma = out.has_fma && !dialect.fma[0].empty();
-  give_cores(out, [&](const TensorCore& core) { return has_core(dialect, core.name); });
   out.name = fmt::format("{}{}", dialect.name, strict ? "-strict" : "");
   return out;
 }

@@ -1,6 +1,7 @@
 #include "koine/rules/narrow.hpp"
 
 #include <cmath>
+#include <map>
 #include <unordered_map>
 
 #include "koine/base/error.hpp"
@@ -109,27 +110,28 @@ UOp to_odd_float32(const UOp& x) {
 // already.
 class KnownBits {
  public:
-  void add(const UOp& value, const UOp& bits) { bits_.emplace(value, bits); }
+  void add(DType dtype, const UOp& value, const UOp& bits) { bits_[dtype].emplace(value, bits); }
 
   /// What is chosen of values, or spread, has its bits chosen or spread.
-  void follow(const UOp& value) {
+  void follow(DType dtype, const UOp& value) {
+    const auto& known = bits_[dtype];
     std::vector<UOp> src(value.src().begin(), value.src().end());
     if (!value.is(Op::Where) && !value.is(Op::Expand) && !value.is(Op::Reshape)) return;
     for (size_t k = value.is(Op::Where) ? 1 : 0; k < (value.is(Op::Where) ? 3 : 1); ++k) {
-      const auto it = bits_.find(src[k]);
-      if (it == bits_.end()) return;
+      const auto it = known.find(src[k]);
+      if (it == known.end()) return;
       src[k] = it->second;
     }
-    add(value, with_sources(value, src));
+    add(dtype, value, with_sources(value, src));
   }
 
-  UOp of(DType dtype, const UOp& value) const {
-    const auto it = bits_.find(value);
-    return it != bits_.end() ? it->second : encode(dtype, value);
+  UOp of(DType dtype, const UOp& value) {
+    const auto it = bits_[dtype].find(value);
+    return it != bits_[dtype].end() ? it->second : encode(dtype, value);
   }
 
  private:
-  std::unordered_map<UOp, UOp> bits_;
+  std::map<DType, std::unordered_map<UOp, UOp>> bits_;  // of one number each format has others
 };
 
 bool exact_in_any_format(Op op) { return op == Op::Max || op == Op::Where || op == Op::Trunc; }
@@ -149,7 +151,7 @@ UOp emulate_narrow_floats(const UOp& kernel) {
       if (c.invalid) return invalid(DType::Float32);
       const UOp bits = constant_bits(storage_uint(dtype), c.bits);
       const UOp value = simplify(decode(dtype, bits));
-      known.add(value, bits);
+      known.add(dtype, value, bits);
       return value;
     }
     if (u.is(Op::Wmma)) {  // the machine takes the bits
@@ -168,7 +170,7 @@ UOp emulate_narrow_floats(const UOp& kernel) {
       if (src.size() == 3) src[1] = encode(dtype, src[1]);
       const UOp bits = UOp::make(Op::Load, src, u.arg());
       const UOp value = decode(dtype, bits);
-      known.add(value, bits);
+      known.add(dtype, value, bits);
       return value;
     }
     if (u.is(Op::Store) && is_small_float(u.src(1).dtype()) &&
@@ -192,13 +194,13 @@ UOp emulate_narrow_floats(const UOp& kernel) {
       return round_to(dtype, add(round_to(dtype, mul(src[0], src[1])), src[2]));
     if (is_elementwise(u.op()) && is_small_float(dtype)) {
       const UOp wide = UOp::make(u.op(), src, u.arg());
-      known.follow(wide);
+      known.follow(dtype, wide);
       return exact_in_any_format(u.op()) ? wide : round_to(dtype, wide);
     }
     if (u.is(Op::Reduce) && is_small_float(dtype))
       internal_error("a Reduce of {} reaches instruction selection", dtype_name(dtype));
     const UOp same = with_sources(u, src);
-    if (is_small_float(dtype)) known.follow(same);
+    if (is_small_float(dtype)) known.follow(dtype, same);
     return same;
   });
 }

@@ -3,6 +3,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/rules/wmma.hpp"
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
@@ -191,19 +192,6 @@ int check_shaped_core(const UOp& u, const Facts& facts) {
   return fine;
 }
 
-// A Reduce on a tensor core sums products of what that multiplies.
-int check_kernel_core(const UOp& u, const Facts&) {
-  const ReduceArg& arg = u.as<ReduceArg>();
-  if (arg.core.empty()) return fine;
-  const TensorCore* core = find_tensor_core(arg.core);
-  if (core == nullptr || arg.op != Op::Add || u.dtype() != core->accumulator.dtype) return itself;
-  const auto ranges = reduced_ranges(u);
-  const auto last = std::find_if(ranges.rbegin(), ranges.rend(), [](const UOp& r) {
-    return r.as<RangeArg>().type == AxisType::Unroll;
-  });
-  return unless(last != ranges.rend() && is_const(last->src(0), core->k));
-}
-
 int check_kernel_reduce(const UOp& u, const Facts&) {
   const std::span<const UOp> ranges = reduced_ranges(u);
   const ReduceArg& arg = u.as<ReduceArg>();
@@ -310,9 +298,6 @@ const Demands& kernel_demands() {
         "a Reduce goes over Ranges of reductions, each once and none bounding another, and one of "
         "narrow floats over loops, from a value outside of them",
         check_kernel_reduce},
-       {ops({Op::Reduce}),
-        "a Reduce on a tensor core is a sum in its dtype, along an UNROLL of its length",
-        check_kernel_core},
        {ops({Op::Buffer}), "registers come with Expand",
         [](const UOp& u, const Facts&) { return unless(u.addrspace() != AddrSpace::Reg); }},
        {group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary}),
@@ -364,16 +349,23 @@ UOp too_many_elements(const UOp& value) {
   return {};
 }
 
-// WARP ranges are the threads of a tensor core.
-std::optional<Violation> check_warps(std::span<const UOp> nodes) {
-  const TensorCore* core = nullptr;
-  for (const UOp& u : nodes)
-    if (u.is(Op::Reduce) && !u.as<ReduceArg>().core.empty())
-      core = find_tensor_core(u.as<ReduceArg>().core);
-  for (const UOp& u : nodes)
-    if (u.is(Op::Range) && u.as<RangeArg>().type == AxisType::Warp &&
-        (core == nullptr || core->threads() == 1))
-      return Violation{u, -1, "a WARP range is of the threads of a tensor core (TC)"};
+// A Reduce on a tensor core is one sum of what that multiplies along its axes; WARP ranges are its
+// threads.
+std::optional<Violation> check_cores(std::span<const UOp> nodes) {
+  std::vector<UOp> ranges, on_core;
+  for (const UOp& u : nodes) {
+    if (u.is(Op::Range)) ranges.push_back(u);
+    if (u.is(Op::Reduce) && !u.as<ReduceArg>().core.empty()) on_core.push_back(u);
+  }
+  std::ranges::sort(ranges, {}, [](const UOp& r) { return r.as<RangeArg>().id; });
+  if (on_core.size() > 1) return Violation{on_core[1], -1, "a kernel has one sum on a tensor core"};
+  if (on_core.size() == 1 && !sum_on_core(on_core[0], ranges))
+    return Violation{on_core[0], -1,
+                     "a Reduce on a tensor core is the sum of what it multiplies, along its axes: "
+                     "WARP, the last UPCAST and the last UNROLL"};
+  for (const UOp& r : ranges)
+    if (r.as<RangeArg>().type == AxisType::Warp && on_core.empty())
+      return Violation{r, -1, "a WARP range is of the threads of a tensor core (TC)"};
   return std::nullopt;
 }
 
@@ -410,7 +402,7 @@ std::optional<Violation> check_kernel(const UOp& sink, std::span<const UOp> node
                      fmt::format("every Range is closed, {} is not",
                                  std::get<RangeArg>(sink.ranges()[0]->arg).id)};
   if (level == VerifyLevel::Kernel)
-    if (auto violation = check_warps(nodes)) return violation;
+    if (auto violation = check_cores(nodes)) return violation;
   for (const UOp& u : nodes) {
     if (u.is(Op::Sink) && !(u == sink)) return Violation{u, -1, "the Sink is the root"};
     if (level != VerifyLevel::Kernel) continue;
