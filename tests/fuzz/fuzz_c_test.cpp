@@ -4,7 +4,7 @@
 
 namespace koine::test {
 
-TEST(fuzz, c_text_agrees_with_the_interpreter) {
+TEST(fuzz, c_text_spec_amend_32_agrees_with_the_interpreter) {
   const int64_t cases = test_cases(2000);
   // A compiler that optimises takes three times as long: one case in four sees it.
   CText optimised, plain;
@@ -19,7 +19,7 @@ TEST(fuzz, c_text_agrees_with_the_interpreter) {
 }
 
 // Kernels that are shaped for a GPU, as texts whose groups run on this machine.
-TEST(fuzz, c_text_of_languages_with_groups_agrees_with_the_interpreter) {
+TEST(fuzz, c_text_spec_amend_32_of_languages_with_groups_agrees_with_the_interpreter) {
   const int64_t cases = test_cases(600);
   CText texts[] = {CText("cuda"), CText("hip"), CText("metal")};
   int64_t without_double = 0;

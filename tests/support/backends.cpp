@@ -27,7 +27,7 @@ class Launches : public testing::EmptyTestEventListener {
   }
   void OnTestEnd(const testing::TestInfo&) override {
     for (const auto& [device, launches] : counters().kernels_on)
-      if (launches != before_[device]) note(device.substr(0, device.find(':')));
+      if (launches != before_[device]) ran_on(device);
   }
 
   std::set<std::string, std::less<>> backends_;
@@ -47,6 +47,6 @@ Launches& launches() {
 
 }  // namespace
 
-void ran_on(std::string_view backend) { launches().note(backend); }
+void ran_on(std::string_view backend) { launches().note(backend.substr(0, backend.find(':'))); }
 
 }  // namespace koine::test

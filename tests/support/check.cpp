@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "backends.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/interp/bounded.hpp"
 #include "koine/ir/binding.hpp"
@@ -68,6 +69,7 @@ std::string difference(const Array& expected, const Array& got) {
 }
 
 Array run_on(const UOp& value, const std::string& device) {
+  ran_on(device);
   Options o = options();
   o.device = device;
   const OptionScope scope(o);

@@ -400,7 +400,7 @@ TEST(groups, spec_X3_an_instruction_and_code_stand_inside_of_a_kernel) {
         {"Ins", wrong[0] == 'n' ? "nosuch" : wrong});
 }
 
-TEST(groups, texts_of_languages_with_groups_compute_the_same) {
+TEST(groups, spec_L8_texts_of_languages_with_groups_compute_the_same) {
   for (const char* language : {"cuda", "hip", "metal"}) {
     CText text(language);
     text.add((counted({300}) * Tensor(2.0)).uop());
@@ -429,6 +429,32 @@ TEST(groups, a_language_refuses_what_it_lacks) {
   expect_error([&] { (void)render("metal", "k", wide); }, {"metal has no type for float64"});
   expect_error([&] { (void)render("fortran", "k", wide); },
                {"fortran", "c, opencl, cuda, hip, metal, wgsl"});
+}
+
+TEST(groups, wgsl_refuses_what_it_lacks) {
+  const Target target = text_target("wgsl", true);
+  auto refused = [&](const UOp& ast, const std::vector<std::string>& parts) {
+    expect_error([&] { (void)render("wgsl", "k", lower_kernel(ast, target).linear); }, parts);
+  };
+  for (const DType d : stored_dtypes()) {
+    if (d == DType::Int32 || d == DType::UInt32 || d == DType::Float32 || d == DType::Bool)
+      continue;
+    refused(schedule({maximum(leaf({8}, d), leaf({8}, d, 1))})[0].ast,
+            {"wgsl-strict has no type for"});
+  }
+  const UOp chosen = where(leaf({8}, DType::Bool), leaf({8}), leaf({8}, DType::Float32, 1));
+  refused(schedule({chosen})[0].ast, {"wgsl has no bools in memory", "data1"});
+  refused(histogram(100, 10, DType::Int32), {"wgsl has no AtomicAdd"});
+  const UOp n = index_const(int64_t{1} << 33), i = range(0, n, AxisType::Loop),
+            out = param(0, stack(std::vector<UOp>{n}), DType::Float32);
+  refused(sink({end(store(index(out, {i}), constant(DType::Float32, 1)), {i})}),
+          {"wgsl counts places in 32 bits"});
+  const UOp j = range(0, index_const(8), AxisType::Loop),
+            ints = param(0, shape_of({8}), DType::Int32);
+  const UOp code =
+      UOp::make(Op::Ins, {load(index(ints, {j}))}, CodeArg{"neg $0|=r,0", DType::Int32});
+  refused(sink({end(store(index(ints, {j}), code), {j})}),
+          {"wgsl has no instructions of a machine"});
 }
 
 }  // namespace koine::test

@@ -1,6 +1,7 @@
 // The host program: one node that says what is launched, on which device; the steps made from it;
 // devices whose memory the host cannot see.
 #include <chrono>
+#include <map>
 #include <set>
 
 #include "check.hpp"
@@ -586,6 +587,15 @@ TEST(host, spec_C38_looking_at_many_outputs_walks_their_graph_once) {
   };
   const auto few = static_cast<double>(visits(50)), many = static_cast<double>(visits(800));
   EXPECT_LT(many / few, 16 * 1.05);
+}
+
+TEST(host, kernels_are_counted_by_device) {
+  reset_counters();
+  const Tensor a = Tensor::from<float>({1, 2, 3}, {3}, "CPU") + Tensor(1.0),
+               b = Tensor::from<float>({1, 2}, {2}, "CPU:1") * Tensor(2.0);
+  Tensor::realize({a, b, Tensor::from<float>({1, 2}, {2}, "CPU:1") - Tensor(2.0)});
+  EXPECT_EQ(counters().kernels_on, (std::map<std::string, int64_t>{{"CPU", 1}, {"CPU:1", 2}}));
+  EXPECT_EQ(counters().kernels, 3);
 }
 
 }  // namespace koine::test

@@ -85,7 +85,7 @@ TEST(texts, spec_L8_of_every_language_are_those_in_their_files) {
 }
 
 // NVIDIA's own compilers take them, where they are.
-TEST(texts, nvidias_compilers_take_cuda_and_ptx) {
+TEST(texts, spec_L8_nvidias_compilers_take_cuda_and_ptx) {
   const auto folder =
       std::filesystem::temp_directory_path() / fmt::format("koine_nvidia_{}", getpid());
   std::filesystem::create_directories(folder);
@@ -98,7 +98,7 @@ TEST(texts, nvidias_compilers_take_cuda_and_ptx) {
         << text;
   };
   const bool has_nvcc = found("nvcc"), has_ptxas = found("ptxas");
-  if (has_nvcc) compile("nvcc -cubin -arch=sm_80 --fmad=false", "kernels.cu", text_of("cuda"));
+  if (has_nvcc) compile("nvcc -w -cubin -arch=sm_80 --fmad=false", "kernels.cu", text_of("cuda"));
   const Target target = ptx_target(true);
   if (has_ptxas)
     for (const Sample& s : samples()) {

@@ -60,7 +60,7 @@ TEST(wgsl, spec_O1b_spec_O1f_groups_meet_at_barriers) {
 }
 
 // What its number formats allow: strict and default mode, as the interpreter says.
-TEST(wgsl, random_graphs_agree_with_the_interpreter) {
+TEST(wgsl, spec_amend_32_random_graphs_agree_with_the_interpreter) {
   const int64_t cases = test_cases(400);
   CText text = wgsl_text();
   int64_t taken = 0;

@@ -70,8 +70,7 @@ class KernelBuilder {
     }
   }
 
-  // Integers that are known before anything is loaded, as unbounded indices.
-  // The grid numbers its axes from the innermost: gidx0 is the last of the Ranges.
+  // Loops in their order; a grid numbers its axes from the innermost: gidx0 is the last Range.
   void number_threads() {
     std::vector<RowRef> threads;
     int64_t in_group = 1;
@@ -85,8 +84,9 @@ class KernelBuilder {
           refuse(r, fmt::format("a group would have {} threads, the most are {}", in_group,
                                 groups_.most_threads));
       }
-    std::stable_sort(threads.begin(), threads.end(), [](RowRef a, RowRef b) {
-      return std::get<Thread>(a->arg.value).number > std::get<Thread>(b->arg.value).number;
+    std::stable_sort(threads.begin(), threads.end(), [&](RowRef a, RowRef b) {
+      return groups_ &&
+             std::get<Thread>(a->arg.value).number > std::get<Thread>(b->arg.value).number;
     });
     for (const RowRef r : threads) {
       const auto& thread = std::get<Thread>(r->arg.value);
@@ -99,6 +99,7 @@ class KernelBuilder {
     return thread.name[0] == 'l' ? AxisType::Local : AxisType::Global;
   }
 
+  // Integers that are known before anything is loaded, as unbounded indices.
   void find_index(RowRef r) {
     UOp index;
     switch (r->uop) {
