@@ -14,15 +14,21 @@ __all__ = ["jit"]
 
 _STATIC = (bool, int, float, complex, str, bytes, DType, type(None))
 _MOST_PROGRAMS = 64
+_NOTHING: list = []
 
 
 class _Program:
     """f for arguments of one kind."""
 
-    __slots__ = ("captured", "structure")
+    __slots__ = ("captured", "structure", "single")
 
     def __init__(self, captured, structure):
         self.captured, self.structure = captured, structure
+        self.single = structure.kind is None  # it gives a tensor
+
+    def run(self, tensors):
+        results = self.captured(tensors)
+        return results[0] if self.single else tree.unflatten(self.structure, results)
 
 
 class _Eager:
@@ -65,10 +71,22 @@ class jit:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        reads = self._reads
+        if reads is not None and reads.changed() is None:
+            around = [get() for get in reads.tensors] if reads.tensors else _NOTHING
+            found = _koine._key(args, kwargs, around)
+            if found is not None:
+                program = self._programs.get(found[0])
+                if type(program) is _Program:
+                    return program.run(found[1])
+        return self._find(args, kwargs)
+
+    def _find(self, args: tuple, kwargs: dict) -> Any:
+        """The call, where its program was not found at once."""
         f = self._jit_function
         if _koine._is_tracing():  # part of what is described
             return f(*args, **kwargs)
-        leaves, structure = tree.flatten((args, kwargs) if kwargs else args)
+        leaves, structure = tree.flatten((args, kwargs))
         tensors, constants = [], []
         for leaf in leaves:
             kind = type(leaf)
@@ -80,34 +98,26 @@ class jit:
             else:
                 self._say(f"an argument is a '{kind.__name__}', neither a tensor nor a constant")
                 return f(*args, **kwargs)
-        reads = self._reads
-        if reads is not None:
-            changed = reads.changed()
-            if changed is not None:
-                with self._lock:
-                    if self._reads is reads:
-                        self._reads = None
-                        self._programs = {}
-                        self._say(changed)
-                reads = None
+        reads = self._current_reads()
         if reads is None:
-            reads = self._find_reads()
-            if reads is None:
-                return f(*args, **kwargs)
+            return f(*args, **kwargs)
         for kind in structure.classes:
             try:
                 reads.include(kind)
             except Unknown as e:
                 self._say(f"runs as it is written: {e}")
                 return f(*args, **kwargs)
-        around = [get() for get in reads.tensors] if reads.tensors else []
-        key = (structure, tuple(constants), _koine._signature(tensors, around))
+        around = [get() for get in reads.tensors]
+        found = _koine._key(args, kwargs, around)
+        ids = [id(t) for t in tensors]
+        key = found[0] if found else (structure.exact(), tuple(constants), tuple(ids.index(i) for i in ids),
+                                      _koine._signature(tensors, around))
         program = self._programs.get(key)
         if program is None:
-            program = self._describe(reads, key, leaves, structure, tensors, around, bool(kwargs))
+            program = self._describe(reads, key, leaves, structure, tensors, around)
         if type(program) is _Eager:
             return f(*args, **kwargs)
-        return tree.unflatten(program.structure, program.captured(tensors + around if around else tensors))
+        return program.run(tensors + around)
 
     def explain_recompiles(self) -> list[str]:
         """Why f was described again, or runs as it is written; oldest first."""
@@ -117,7 +127,14 @@ class jit:
         if reason not in self._log[-8:]:
             self._log = (self._log + [reason])[-100:]
 
-    def _find_reads(self) -> Reads | None:
+    def _current_reads(self) -> Reads | None:
+        """What f reads, as it is now; None: it cannot be followed."""
+        reads = self._reads
+        changed = reads.changed() if reads is not None else None
+        if reads is not None and changed is None:
+            return reads
+        if changed is not None:
+            self._say(changed)
         try:
             reads = Reads(self._jit_function)
         except Unknown as e:
@@ -127,18 +144,18 @@ class jit:
             self._reads, self._programs = reads, {}
         return reads
 
-    def _describe(self, reads, key, leaves, structure, tensors, around, named) -> Any:
+    def _describe(self, reads, key, leaves, structure, tensors, around) -> Any:
         f, line = self._jit_function, line_of(self._jit_function)
         place: dict = {}
         if len({id(t) for t in tensors}) < len(tensors):
             return self._keep(reads, key, _Eager("a tensor is given twice: the function could tell by `is`"))
-        if reads.stores and structure.mutable:
+        if reads.stores and any(c.mutable for part in structure.children for c in part.children):
             return self._keep(reads, key, _Eager(f"{reads.stores}, and an argument is a list, a dict or an object"))
 
         def described(given):
             rest = iter(given)
             inside = tree.unflatten(structure, [next(rest) if type(leaf) is Tensor else leaf for leaf in leaves])
-            out = run_for(line, lambda: f(*inside[0], **inside[1]) if named else f(*inside))
+            out = run_for(line, lambda: f(*inside[0], **inside[1]))
             results, place["structure"] = tree.flatten(out)
             for r in results:
                 if type(r) is not Tensor:

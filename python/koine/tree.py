@@ -34,6 +34,17 @@ def _by_key(tree: dict) -> tuple:
     return [tree[k] for k in keys], keys
 
 
+def _in_order(order: tuple) -> Callable:
+    """Makes a dict of sorted keys in the order that it had."""
+
+    def rebuild(keys, children):
+        found = dict(zip(keys, children))
+        return {k: found[k] for k in order}
+
+    rebuild.order = order
+    return rebuild
+
+
 def _parts(tree: Any):
     """(children, data, rebuild) of a node; None of a leaf."""
     kind = type(tree)
@@ -47,7 +58,7 @@ def _parts(tree: Any):
         return list(tree), None, lambda _, c: list(c)
     if kind is dict:
         children, keys = _by_key(tree)
-        return children, keys, lambda k, c: dict(zip(k, c))
+        return children, keys, _in_order(tuple(tree))
     if tree is None:
         return [], None, lambda _, c: None
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -90,6 +101,10 @@ class Structure:
 
     def __hash__(self):
         return hash((self.kind, self.count, len(self.children)))
+
+    def exact(self) -> tuple:
+        """What tells trees apart that are equal: the order of dicts."""
+        return (self.kind, self.data, getattr(self.rebuild, "order", None), *[c.exact() for c in self.children])
 
     def __repr__(self):
         if self.kind is None:
