@@ -86,7 +86,7 @@ class jit:
         f = self._jit_function
         if _koine._is_tracing():  # part of what is described
             return f(*args, **kwargs)
-        leaves, structure = tree.flatten((args, kwargs))
+        leaves, structure = tree.flatten_as_given((args, kwargs))
         tensors, constants = [], []
         for leaf in leaves:
             kind = type(leaf)
@@ -110,7 +110,7 @@ class jit:
         around = [get() for get in reads.tensors]
         found = _koine._key(args, kwargs, around)
         ids = [id(t) for t in tensors]
-        key = found[0] if found else (structure.exact(), tuple(constants), tuple(ids.index(i) for i in ids),
+        key = found[0] if found else (structure, tuple(constants), tuple(ids.index(i) for i in ids),
                                       _koine._signature(tensors, around))
         program = self._programs.get(key)
         if program is None:
@@ -156,7 +156,7 @@ class jit:
             rest = iter(given)
             inside = tree.unflatten(structure, [next(rest) if type(leaf) is Tensor else leaf for leaf in leaves])
             out = run_for(line, lambda: f(*inside[0], **inside[1]))
-            results, place["structure"] = tree.flatten(out)
+            results, place["structure"] = tree.flatten_as_given(out)
             for r in results:
                 if type(r) is not Tensor:
                     raise Unknown(f"the function gives a '{type(r).__name__}' beside tensors")

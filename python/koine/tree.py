@@ -41,12 +41,11 @@ def _in_order(order: tuple) -> Callable:
         found = dict(zip(keys, children))
         return {k: found[k] for k in order}
 
-    rebuild.order = order
     return rebuild
 
 
-def _parts(tree: Any):
-    """(children, data, rebuild) of a node; None of a leaf."""
+def _parts(tree: Any, as_given: bool = False):
+    """(children, data, rebuild) of a node; None of a leaf. `as_given`: keys of a dict in their order, not sorted."""
     kind = type(tree)
     if kind in _registered:
         flat, rebuild = _registered[kind]
@@ -57,6 +56,8 @@ def _parts(tree: Any):
     if kind is list:
         return list(tree), None, lambda _, c: list(c)
     if kind is dict:
+        if as_given:
+            return list(tree.values()), tuple(tree), lambda k, c: dict(zip(k, c))
         children, keys = _by_key(tree)
         return children, keys, _in_order(tuple(tree))
     if tree is None:
@@ -102,10 +103,6 @@ class Structure:
     def __hash__(self):
         return hash((self.kind, self.count, len(self.children)))
 
-    def exact(self) -> tuple:
-        """What tells trees apart that are equal: the order of dicts."""
-        return (self.kind, self.data, getattr(self.rebuild, "order", None), *[c.exact() for c in self.children])
-
     def __repr__(self):
         if self.kind is None:
             return "*"
@@ -127,18 +124,24 @@ _leaf = Structure(None, None, (), None)
 def flatten(tree: Any) -> tuple[list, Structure]:
     """The leaves of a tree, in order, and its structure."""
     out: list = []
-    return out, _flatten(tree, out, 0)
+    return out, _flatten(tree, out, 0, False)
 
 
-def _flatten(tree: Any, out: list, depth: int) -> Structure:
+def flatten_as_given(tree: Any) -> tuple[list, Structure]:
+    """The same, but that dicts of another order are other trees."""
+    out: list = []
+    return out, _flatten(tree, out, 0, True)
+
+
+def _flatten(tree: Any, out: list, depth: int, as_given: bool) -> Structure:
     if depth > 200:
         raise ValueError("a tree is nested more than 200 deep, or holds itself")
-    parts = _parts(tree)
+    parts = _parts(tree, as_given)
     if parts is None:
         out.append(tree)
         return _leaf
     children, data, rebuild = parts
-    return Structure(type(tree), data, tuple([_flatten(c, out, depth + 1) for c in children]), rebuild)
+    return Structure(type(tree), data, tuple([_flatten(c, out, depth + 1, as_given) for c in children]), rebuild)
 
 
 def unflatten(structure: Structure, leaves: Iterable) -> Any:

@@ -1,4 +1,5 @@
 """koine.jit: the same answer as without it, always; and one submission where it can."""
+import collections
 import enum
 import functools
 import gc
@@ -76,6 +77,25 @@ def test_trees_go_in_and_out():
     f({"a": Tensor([5.0]), "b": Tensor([2.0])}, q=[Tensor([3.0])])
     _, counted = launches(lambda: f({"a": Tensor([5.0]), "b": Tensor([2.0])}, q=[Tensor([3.0])]))
     assert counted["compiled"] == 0
+
+
+def test_dicts_of_another_order_are_other_arguments():
+    f = jit(lambda d: {"z": koine.stack(list(d.values())), "a": d["b"] - d["a"]})
+    x, y, z = (Tensor([v]).realize() for v in (1.0, 2.0, 2.0))
+    for _ in range(3):
+        for given in [{"b": x, "a": y}, {"a": x, "b": y}, {"b": y, "a": x}]:
+            out = f(given)
+            assert list(out) == ["z", "a"]
+            assert out["z"].tolist() == [v.tolist() for v in given.values()]
+            assert out["a"].item() == given["b"].item() - given["a"].item()
+    g = jit(lambda d: d["b"] - d["a"])
+
+    Pair = collections.namedtuple("Pair", "first second")
+    h = jit(lambda p, scale: (p.first["b"] - p.first["a"]) * scale + p.second)
+    for _ in range(3):  # not by the key of bytes
+        assert g({1: 0, "b": x, "a": y}).item() == -1
+        assert h(Pair({"b": x, "a": y}, z), 2.0).item() == 0 and h(Pair({"a": x, "b": y}, z), 2.0).item() == 4
+    assert h.explain_recompiles() == ["arguments of another kind: other shapes, dtypes, devices, constants or aliases"]
 
 
 def test_lazy_views_and_borrowed_arguments():
