@@ -1,5 +1,6 @@
 """koine.jit: the same answer as without it, always; and one submission where it can."""
 import collections
+import dataclasses
 import enum
 import functools
 import gc
@@ -267,6 +268,66 @@ def test_objects(what):
     model = make()["model"]
     f = jit(model.__call__)
     assert f(*x()).tolist() == model(*x()).tolist()
+
+
+FACTOR = 1.0
+
+
+@dataclasses.dataclass
+class Scaled:
+    weight: Tensor
+    by: float
+
+    def __call__(self, a):
+        return a * self.weight * (self.by * FACTOR)
+
+
+def test_dataclasses_and_the_methods_of_arguments():
+    global FACTOR
+    given = Scaled(Tensor([1.0, 1.0, 1.0]), 2.0)
+    around, argument = jit(given), jit(lambda s, a: s(a))
+    changes = [lambda: None, lambda: setattr(given, "by", 3.0), lambda: setattr(given, "weight", Tensor([2.0, 2.0, 2.0])),
+               lambda: given.weight.assign([0.0, 1.0, 2.0])]
+    try:
+        for change in changes:
+            change()
+            for FACTOR in (1.0, 5.0):
+                want = given(*x()).tolist()
+                assert around(*x()).tolist() == want and argument(given, *x()).tolist() == want
+    finally:
+        FACTOR = 1.0
+    assert not any("as it is written" in r for r in around.explain_recompiles() + argument.explain_recompiles())
+
+
+def test_training_beside_a_jit(rng):
+    def model():
+        layer = nn.Linear(3, 1)
+        layer.weight, layer.bias = Tensor([[1.0, 2.0, 3.0]]).requires_grad(), Tensor([0.5]).requires_grad()
+        return layer, nn.Adam([layer.weight, layer.bias], 0.1)
+
+    (one, first), (two, second) = model(), model()
+    loss = jit(lambda a: two(a).square().sum())
+    for _ in range(4):
+        a = Tensor(rng.standard_normal((4, 3)).astype("float32"))
+        first.zero_grad()
+        second.zero_grad()
+        want, got = one(a).square().sum(), loss(a)
+        want.backward()
+        got.backward()
+        first.step()
+        second.step()
+        assert got.item() == pytest.approx(want.item(), rel=1e-5)
+    assert loss.explain_recompiles() == []
+
+
+def test_transforms_inside_and_views_of_what_is_around():
+    base = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    view = base[1]
+    f = jit(lambda a: koine.grad(lambda t: (t * t * view).sum())(a) + base[0])
+    for change in [lambda: None, lambda: base.__setitem__(0, 9.0), lambda: view.assign([7.0, 7.0, 7.0]), lambda: base.assign(base * 2)]:
+        change()
+        np.testing.assert_allclose(f(*x()).numpy(), 2 * np.array([1, 2, 3]) * view.numpy() + base[0].numpy())
+    assert f.explain_recompiles() == []
 
 
 def test_a_model_compiles_once():
