@@ -222,6 +222,21 @@ def test_closures_lists_dicts_and_defaults():
 
     check(with_default, new_default)
 
+    def with_mutable_default():
+        def f(a, b=[2.0]):
+            return a * sum(b)
+
+        return {"f": f, "args": x}
+
+    check(with_mutable_default, lambda made: made["f"].__defaults__[0].append(1.0))
+
+
+def test_one_tensor_given_twice_is_one():
+    f = jit(lambda a, b: a * 2 if a is b else a * b)
+    a, b = Tensor([3.0]).realize(), Tensor([5.0]).realize()
+    for _ in range(2):
+        assert f(a, b).item() == 15 and f(a, a).item() == 6 and f(a, a.detach()).item() == 9
+
 
 class Model:
     kind = 1.0
