@@ -219,7 +219,7 @@ class Reads:
     def _builtin(self, f: Any, name: str) -> None:
         bound = getattr(f, "__self__", None)
         if isinstance(bound, types.ModuleType) or bound is None:
-            module = getattr(f, "__module__", None) or getattr(bound, "__name__", "")
+            module = getattr(f, "__module__", None) or getattr(bound, "__name__", None) or ""
             if f in _PURE or module.split(".")[0] in ("koine", "math", "_operator", "_functools"):
                 return
         if isinstance(bound, Tensor):

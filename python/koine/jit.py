@@ -87,7 +87,8 @@ class jit:
         if _koine._is_tracing():  # part of what is described
             return f(*args, **kwargs)
         leaves, structure = tree.flatten_as_given((args, kwargs))
-        tensors, constants = [], []
+        tensors: list[Tensor] = []
+        constants: list[Any] = []
         for leaf in leaves:
             kind = type(leaf)
             if kind is Tensor:

@@ -71,7 +71,7 @@ def _parts(tree: Any, as_given: bool = False):
 
 
 def _dataclass(kind: type, names: Iterable[str], children: Iterable) -> Any:
-    out = object.__new__(kind)
+    out: Any = object.__new__(kind)
     for name, value in zip(names, children):
         object.__setattr__(out, name, value)
     return out
@@ -123,7 +123,7 @@ _leaf = Structure(None, None, (), None)
 
 def flatten(tree: Any) -> tuple[list, Structure]:
     """The leaves of a tree, in order, and its structure."""
-    out: list = []
+    out: list[Any] = []
     return out, _flatten(tree, out, 0, False)
 
 
