@@ -337,6 +337,7 @@ Tensor make_tensor(nb::handle given, std::optional<DType> dtype, const std::stri
     return placed(borrow == Borrow::Never ? t.clone() : t);
   }
   if (is_list(given)) return tensor_of_list(given, "Tensor", dtype, device);
+  if (PyRange_Check(given.ptr())) return tensor_of_list(nb::list(given), "Tensor", dtype, device);
   if (is_exact_number(given) && !dtype && device.empty()) return tensor_of_number(given);
   if (is_exact_number(given)) {
     nb::list one;

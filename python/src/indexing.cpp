@@ -206,10 +206,11 @@ void set_item(Tensor& self, nb::handle key, nb::handle given) {
   const Index index(self, key);
   const Tensor* mask = index.only_mask();
   // How many elements a mask chooses need not be known for one value for all of them.
-  if (mask != nullptr && mask->ndim() > 0 && value.ndim() <= self.ndim() - mask->ndim())
-    self.setitem({IndexItem(*mask)}, value);
-  else
-    self.setitem(index.items(), value);
+  const bool whole =
+      mask != nullptr && mask->ndim() > 0 && value.ndim() <= self.ndim() - mask->ndim();
+  const std::vector<IndexItem> items =
+      whole ? std::vector<IndexItem>{IndexItem(*mask)} : index.items();
+  unlocked([&] { self.setitem(items, value); });
 }
 
 }  // namespace

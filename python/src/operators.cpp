@@ -40,7 +40,8 @@ void in_place(TensorClass& c, const char* name, Binary f) {
       [f, name](nb::object self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
         Tensor& t = nb::cast<Tensor&>(self);
-        t.assign(f(t, as_tensor(other, name)));
+        const Tensor value = f(t, as_tensor(other, name));
+        unlocked([&] { t.assign(value); });  // many writes in a row are computed
         return self;
       },
       "other"_a.none(), nb::is_operator());

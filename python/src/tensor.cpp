@@ -144,7 +144,9 @@ void bind_running(TensorClass& c) {
       .def(
           "assign",
           [](nb::object self, const TensorLike& value) {
-            nb::cast<Tensor&>(self).assign(as_tensor(value, "assign"));
+            Tensor& t = nb::cast<Tensor&>(self);
+            const Tensor given = as_tensor(value, "assign");
+            unlocked([&] { t.assign(given); });
             return self;
           },
           "value"_a,
@@ -157,7 +159,8 @@ void bind_gradients(TensorClass& c) {
   c.def(
        "requires_grad",
        [](nb::object self, bool on) {
-         nb::cast<Tensor&>(self).requires_grad(on);
+         Tensor& t = nb::cast<Tensor&>(self);
+         unlocked([&] { t.requires_grad(on); });
          return self;
        },
        "on"_a = true,

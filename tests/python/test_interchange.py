@@ -190,6 +190,7 @@ def test_numbers_and_nested_lists():
     assert koine.Tensor([[], []]).shape == (2, 0) and koine.Tensor([]).shape == (0,)
     assert koine.Tensor([[1, 2], (3, 4)]).tolist() == [[1, 2], [3, 4]]
     assert koine.Tensor([koine.Tensor([1, 2]), np.array([3, 4])]).tolist() == [[1, 2], [3, 4]]
+    assert koine.Tensor(range(3)).tolist() == [0, 1, 2]
     assert koine.Tensor([0.1], dtype="float64").item() == 0.1
     assert koine.Tensor(0.1, dtype="float64").item() == 0.1
     assert koine.Tensor([2**63], dtype="uint64").item() == 2**63
