@@ -7,7 +7,6 @@ from typing import Any, Callable
 
 from . import _koine, tree
 from ._koine import DType, Tensor
-from .guards import Reads, Unknown
 from .transforms import line_of, require_function, run_for
 
 __all__ = ["jit"]
@@ -56,11 +55,14 @@ class jit:
     """
 
     def __init__(self, f: Callable):
+        from . import guards  # reads code, and what it needs for that takes 10 ms to import
+
         require_function("jit", f)
+        self._guards = guards
         functools.update_wrapper(self, f, updated=())
         self._jit_function = f
         self._lock = threading.Lock()
-        self._reads: Reads | None = None
+        self._reads: guards.Reads | None = None
         self._programs: dict = {}
         self._log: list[str] = []
 
@@ -105,7 +107,7 @@ class jit:
         for kind in structure.classes:
             try:
                 reads.include(kind)
-            except Unknown as e:
+            except self._guards.Unknown as e:
                 self._say(f"runs as it is written: {e}")
                 return f(*args, **kwargs)
         around = [get() for get in reads.tensors]
@@ -128,7 +130,7 @@ class jit:
         if reason not in self._log[-8:]:
             self._log = (self._log + [reason])[-100:]
 
-    def _current_reads(self) -> Reads | None:
+    def _current_reads(self) -> Any:
         """What f reads, as it is now; None: it cannot be followed."""
         reads = self._reads
         changed = reads.changed() if reads is not None else None
@@ -137,8 +139,8 @@ class jit:
         if changed is not None:
             self._say(changed)
         try:
-            reads = Reads(self._jit_function)
-        except Unknown as e:
+            reads = self._guards.Reads(self._jit_function)
+        except self._guards.Unknown as e:
             self._say(f"runs as it is written: {e}")
             return None
         with self._lock:
@@ -160,7 +162,7 @@ class jit:
             results, place["structure"] = tree.flatten_as_given(out)
             for r in results:
                 if type(r) is not Tensor:
-                    raise Unknown(f"the function gives a '{type(r).__name__}' beside tensors")
+                    raise self._guards.Unknown(f"the function gives a '{type(r).__name__}' beside tensors")
             return results
 
         try:
@@ -168,7 +170,7 @@ class jit:
             changed = reads.changed()
             if changed is not None:
                 program = _Eager(f"it changes what it reads: {changed}")
-        except Unknown as e:
+        except self._guards.Unknown as e:
             program = _Eager(str(e))
         except Exception as e:  # raised again where f runs as it is written, if it is f's
             program = _Eager(f"{type(e).__name__}: {e}")

@@ -8,7 +8,6 @@ None holds nothing; keys of a dict count in sorted order. Whatever is no tree is
 from __future__ import annotations
 
 import builtins
-import dataclasses
 from typing import Any, Callable, Iterable
 
 from .errors import TypeError, ValueError
@@ -64,7 +63,9 @@ def _parts(tree: Any, as_given: bool = False):
         return [], None, lambda _, c: None
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return list(tree), None, lambda _, c: kind(*c)
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+    if hasattr(kind, "__dataclass_fields__"):
+        import dataclasses  # some 10 ms, which whoever has a dataclass has paid
+
         names = tuple(f.name for f in dataclasses.fields(tree))
         return [getattr(tree, n) for n in names], names, lambda n, c: _dataclass(kind, n, c)
     return None
