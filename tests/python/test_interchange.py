@@ -112,12 +112,13 @@ def test_memory_that_numpy_shows_outlives_the_tensor():
     assert shown[99999] == 299997
 
 
-def test_a_million_tensors_of_arrays_leave_memory_flat():
+def test_many_tensors_of_arrays_leave_memory_flat():
+    gc.collect()
     before = koine.memory_in_use()
     a = np.ones(64, np.float32)
     for _ in range(20000):
         koine.Tensor(a)
-    assert koine.memory_in_use() == before
+    assert koine.memory_in_use() <= before
 
 
 def test_the_buffer_protocol():
