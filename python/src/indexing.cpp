@@ -64,6 +64,9 @@ Part part_of(nb::handle given) {
   if (t.numel() == 0 && !is_integer(t.dtype()) && t.dtype() != DType::Bool &&
       !nb::isinstance<Tensor>(given))
     t = t.cast(DType::Int64);  // []
+  KOINE_REQUIRE(
+      t.dtype() != DType::Bool || t.ndim() > 0, Index,
+      "index: a bool without axes is no position: use None for a new axis, or a mask of an axis");
   if (t.dtype() == DType::Bool) return {Kind::Mask, 0, {}, t};
   KOINE_REQUIRE(is_integer(t.dtype()), Index,
                 "index: positions are whole numbers or bool, not {}: cast() them",

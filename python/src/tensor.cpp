@@ -97,6 +97,13 @@ void bind_facts(TensorClass& c) {
           },
           "axis"_a = nb::none(), "The size of an axis, or all of them.")
       .def("__repr__", [](const Tensor& t) { return unlocked([&] { return t.repr(); }); })
+      .def("__format__",
+           [](nb::handle self, nb::handle spec) {
+             const bool one = nb::len(spec) > 0;  // how to write a number
+             return nb::steal(PyObject_Format(
+                 (one ? item(nb::cast<const Tensor&>(self)) : nb::object(nb::str(self))).ptr(),
+                 spec.ptr()));
+           })
       .def("__len__",
            [](const Tensor& t) {
              KOINE_REQUIRE(t.ndim() > 0, Type, "len: a tensor without axes has no length");

@@ -231,5 +231,8 @@ def test_texts_are_numpys():
 def test_numbers_of_one_element():
     assert float(koine.Tensor(2.5)) == 2.5 and int(koine.Tensor([7])) == 7 and bool(koine.Tensor([0])) is False
     assert [10, 20, 30][koine.Tensor(1)] == 20
+    assert f"{koine.Tensor(1.5):.2f}" == "1.50" and f"{koine.Tensor([1])}" == "Tensor([1], dtype=int32, device=CPU)"
+    assert round(koine.Tensor(2.5)).item() == 2
+    assert [t.item() for t in divmod(koine.Tensor(-7), 2)] == [-4, 1] and [t.item() for t in divmod(7, koine.Tensor(2))] == [3, 1]
     assert koine.Tensor([[5]]).item() == 5 and isinstance(koine.Tensor([5]).item(), int)
     assert koine.Tensor([2**64 - 1], dtype="uint64").item() == 2**64 - 1
