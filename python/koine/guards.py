@@ -145,9 +145,11 @@ class Reads:
     # --- values ----------------------------------------------------------------------------------
 
     def _visit(self, value: Any, get: Callable, name: str) -> None:
-        if isinstance(value, Tensor):
+        if type(value) is Tensor:
             self.tensors.append(get)
             return
+        if isinstance(value, Tensor):
+            raise Unknown(f"{name} is a '{type(value).__name__}', a tensor with methods of the user's")
         if type(value) in _CONSTANT or id(value) in self._seen:
             return
         if isinstance(value, enum.Enum):

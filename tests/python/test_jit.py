@@ -562,6 +562,31 @@ def test_what_cannot_be_followed():
     eager_because(array, "ndarray")
 
 
+def test_tensors_and_layers_with_methods_of_ones_own():
+    class Own(Tensor):
+        def scaled(self):
+            return self * scale
+
+    class Layer(nn.Linear):
+        factor = 2.0
+
+        def __call__(self, a):
+            return super().__call__(a) * self.factor
+
+    global scale
+    old, own, layer = scale, Own([1.0, 1.0, 1.0]), Layer(3, 1)
+    f, g = jit(lambda a: a * own.scaled()), jit(layer)
+    try:
+        for scale in (2.0, 5.0):
+            assert f(*x()).tolist() == (x()[0] * scale).tolist()
+            layer.factor = scale
+            assert g(*x()).tolist() == layer(*x()).tolist()
+            layer.weight = Tensor([[scale, 0.0, 0.0]])
+            assert g(*x()).tolist() == layer(*x()).tolist()
+    finally:
+        scale = old
+
+
 def test_exceptions_are_those_of_the_function():
     def f(a, n):
         if n > 2:
