@@ -32,7 +32,7 @@ _BUILTIN_FUNCTIONS = (types.BuiltinFunctionType, types.WrapperDescriptorType, ty
 # Attributes that change something outside, or that tell a placeholder from a tensor.
 _FORBIDDEN = frozenset("manual_seed zero_grad requires_grad is_leaf grad set_printoptions counters reset_counters memory_in_use "
                        "clear_compile_cache history_bytes uop backward realize step learning_rate f_locals f_globals __dict__ "
-                       "__class__ __globals__ __code__ __closure__ __defaults__ register defvjp defjvp storage_id".split())
+                       "__globals__ __code__ __closure__ __defaults__ register defvjp defjvp storage_id".split())
 _MUTATORS = frozenset("append extend insert remove pop popitem clear update setdefault add discard sort reverse appendleft popleft "
                       "difference_update intersection_update __setitem__ __setattr__ __delitem__".split())
 _EFFECTS = frozenset("STORE_GLOBAL DELETE_GLOBAL IMPORT_NAME IMPORT_FROM IMPORT_STAR DELETE_DEREF LOAD_BUILD_CLASS".split())
@@ -98,6 +98,7 @@ class Reads:
 
     def _code(self, code: types.CodeType, namespace: dict, name: str) -> None:
         free = set(code.co_freevars)
+        before: Any = None  # the value of a global that was loaded just before
         for instruction in dis.get_instructions(code):
             op, arg = instruction.opname, instruction.argval
             line = f"{code.co_filename}:{code.co_firstlineno}"
@@ -109,8 +110,12 @@ class Reads:
                 raise Unknown(f"{name} ({line}) assigns to '{arg}' of an enclosing function")
             if op in _STORES:
                 self._stores = self._stores or f"{name} ({line}) stores into an object ({op})"
+            module, before = before, None
             if op in ("LOAD_GLOBAL", "LOAD_NAME"):
                 self._global(arg, namespace, name)
+                before = namespace.get(arg)
+            elif op in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(module, types.ModuleType) and arg == "grad":
+                pass  # koine.grad, where a tensor's would be that of a placeholder
             elif op in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR") or op.startswith("STORE_ATTR"):
                 self._attribute(arg, f"{name} ({line})")
         for constant in code.co_consts:
@@ -140,9 +145,11 @@ class Reads:
     # --- values ----------------------------------------------------------------------------------
 
     def _visit(self, value: Any, get: Callable, name: str) -> None:
-        if isinstance(value, Tensor):
+        if type(value) is Tensor:
             self.tensors.append(get)
             return
+        if isinstance(value, Tensor):
+            raise Unknown(f"{name} is a '{type(value).__name__}', a tensor with methods of the user's")
         if type(value) in _CONSTANT or id(value) in self._seen:
             return
         if isinstance(value, enum.Enum):
@@ -214,7 +221,7 @@ class Reads:
     def _builtin(self, f: Any, name: str) -> None:
         bound = getattr(f, "__self__", None)
         if isinstance(bound, types.ModuleType) or bound is None:
-            module = getattr(f, "__module__", None) or getattr(bound, "__name__", "")
+            module = getattr(f, "__module__", None) or getattr(bound, "__name__", None) or ""
             if f in _PURE or module.split(".")[0] in ("koine", "math", "_operator", "_functools"):
                 return
         if isinstance(bound, Tensor):

@@ -7,22 +7,27 @@ from typing import Any, Callable
 
 from . import _koine, tree
 from ._koine import DType, Tensor
-from .guards import Reads, Unknown
 from .transforms import line_of, require_function, run_for
 
 __all__ = ["jit"]
 
 _STATIC = (bool, int, float, complex, str, bytes, DType, type(None))
 _MOST_PROGRAMS = 64
+_NOTHING: list = []
 
 
 class _Program:
     """f for arguments of one kind."""
 
-    __slots__ = ("captured", "structure")
+    __slots__ = ("captured", "structure", "single")
 
     def __init__(self, captured, structure):
         self.captured, self.structure = captured, structure
+        self.single = structure.kind is None  # it gives a tensor
+
+    def run(self, tensors):
+        results = self.captured(tensors)
+        return results[0] if self.single else tree.unflatten(self.structure, results)
 
 
 class _Eager:
@@ -50,11 +55,14 @@ class jit:
     """
 
     def __init__(self, f: Callable):
+        from . import guards  # reads code, and what it needs for that takes 10 ms to import
+
         require_function("jit", f)
+        self._guards = guards
         functools.update_wrapper(self, f, updated=())
         self._jit_function = f
         self._lock = threading.Lock()
-        self._reads: Reads | None = None
+        self._reads: guards.Reads | None = None
         self._programs: dict = {}
         self._log: list[str] = []
 
@@ -65,11 +73,24 @@ class jit:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        reads = self._reads
+        if reads is not None and reads.changed() is None:
+            around = [get() for get in reads.tensors] if reads.tensors else _NOTHING
+            found = _koine._key(args, kwargs, around)
+            if found is not None:
+                program = self._programs.get(found[0])
+                if type(program) is _Program:
+                    return program.run(found[1])
+        return self._find(args, kwargs)
+
+    def _find(self, args: tuple, kwargs: dict) -> Any:
+        """The call, where its program was not found at once."""
         f = self._jit_function
         if _koine._is_tracing():  # part of what is described
             return f(*args, **kwargs)
-        leaves, structure = tree.flatten((args, kwargs) if kwargs else args)
-        tensors, constants = [], []
+        leaves, structure = tree.flatten_as_given((args, kwargs))
+        tensors: list[Tensor] = []
+        constants: list[Any] = []
         for leaf in leaves:
             kind = type(leaf)
             if kind is Tensor:
@@ -80,34 +101,26 @@ class jit:
             else:
                 self._say(f"an argument is a '{kind.__name__}', neither a tensor nor a constant")
                 return f(*args, **kwargs)
-        reads = self._reads
-        if reads is not None:
-            changed = reads.changed()
-            if changed is not None:
-                with self._lock:
-                    if self._reads is reads:
-                        self._reads = None
-                        self._programs = {}
-                        self._say(changed)
-                reads = None
+        reads = self._current_reads()
         if reads is None:
-            reads = self._find_reads()
-            if reads is None:
-                return f(*args, **kwargs)
+            return f(*args, **kwargs)
         for kind in structure.classes:
             try:
                 reads.include(kind)
-            except Unknown as e:
+            except self._guards.Unknown as e:
                 self._say(f"runs as it is written: {e}")
                 return f(*args, **kwargs)
-        around = [get() for get in reads.tensors] if reads.tensors else []
-        key = (structure, tuple(constants), _koine._signature(tensors, around))
+        around = [get() for get in reads.tensors]
+        found = _koine._key(args, kwargs, around)
+        ids = [id(t) for t in tensors]
+        key = found[0] if found else (structure, tuple(constants), tuple(ids.index(i) for i in ids),
+                                      _koine._signature(tensors, around))
         program = self._programs.get(key)
         if program is None:
-            program = self._describe(reads, key, leaves, structure, tensors, around, bool(kwargs))
+            program = self._describe(reads, key, leaves, structure, tensors, around)
         if type(program) is _Eager:
             return f(*args, **kwargs)
-        return tree.unflatten(program.structure, program.captured(tensors + around if around else tensors))
+        return program.run(tensors + around)
 
     def explain_recompiles(self) -> list[str]:
         """Why f was described again, or runs as it is written; oldest first."""
@@ -117,32 +130,39 @@ class jit:
         if reason not in self._log[-8:]:
             self._log = (self._log + [reason])[-100:]
 
-    def _find_reads(self) -> Reads | None:
+    def _current_reads(self) -> Any:
+        """What f reads, as it is now; None: it cannot be followed."""
+        reads = self._reads
+        changed = reads.changed() if reads is not None else None
+        if reads is not None and changed is None:
+            return reads
+        if changed is not None:
+            self._say(changed)
         try:
-            reads = Reads(self._jit_function)
-        except Unknown as e:
+            reads = self._guards.Reads(self._jit_function)
+        except self._guards.Unknown as e:
             self._say(f"runs as it is written: {e}")
             return None
         with self._lock:
             self._reads, self._programs = reads, {}
         return reads
 
-    def _describe(self, reads, key, leaves, structure, tensors, around, named) -> Any:
+    def _describe(self, reads, key, leaves, structure, tensors, around) -> Any:
         f, line = self._jit_function, line_of(self._jit_function)
         place: dict = {}
         if len({id(t) for t in tensors}) < len(tensors):
             return self._keep(reads, key, _Eager("a tensor is given twice: the function could tell by `is`"))
-        if reads.stores and structure.mutable:
+        if reads.stores and any(c.mutable for part in structure.children for c in part.children):
             return self._keep(reads, key, _Eager(f"{reads.stores}, and an argument is a list, a dict or an object"))
 
         def described(given):
             rest = iter(given)
             inside = tree.unflatten(structure, [next(rest) if type(leaf) is Tensor else leaf for leaf in leaves])
-            out = run_for(line, lambda: f(*inside[0], **inside[1]) if named else f(*inside))
-            results, place["structure"] = tree.flatten(out)
+            out = run_for(line, lambda: f(*inside[0], **inside[1]))
+            results, place["structure"] = tree.flatten_as_given(out)
             for r in results:
                 if type(r) is not Tensor:
-                    raise Unknown(f"the function gives a '{type(r).__name__}' beside tensors")
+                    raise self._guards.Unknown(f"the function gives a '{type(r).__name__}' beside tensors")
             return results
 
         try:
@@ -150,7 +170,7 @@ class jit:
             changed = reads.changed()
             if changed is not None:
                 program = _Eager(f"it changes what it reads: {changed}")
-        except Unknown as e:
+        except self._guards.Unknown as e:
             program = _Eager(str(e))
         except Exception as e:  # raised again where f runs as it is written, if it is f's
             program = _Eager(f"{type(e).__name__}: {e}")

@@ -308,9 +308,12 @@ def hvp(f: Callable, x: Any, vector: Any) -> Any:
 class _Custom:
     def __init__(self, f: Callable):
         require_function(type(self).__name__, f)
-        functools.update_wrapper(self, f)
+        functools.update_wrapper(self, f)  # type: ignore[arg-type]
         self.f = f
         self._rules: dict = {}
+
+    def _rule(self, call: FlatCall, place: dict) -> Callable:
+        raise NotImplementedError
 
     def _functions(self) -> list:
         return [self.f] + [v for k, v in vars(self).items() if k in ("_fwd", "_bwd", "_jvp")]

@@ -8,7 +8,6 @@ None holds nothing; keys of a dict count in sorted order. Whatever is no tree is
 from __future__ import annotations
 
 import builtins
-import dataclasses
 from typing import Any, Callable, Iterable
 
 from .errors import TypeError, ValueError
@@ -34,8 +33,18 @@ def _by_key(tree: dict) -> tuple:
     return [tree[k] for k in keys], keys
 
 
-def _parts(tree: Any):
-    """(children, data, rebuild) of a node; None of a leaf."""
+def _in_order(order: tuple) -> Callable:
+    """Makes a dict of sorted keys in the order that it had."""
+
+    def rebuild(keys, children):
+        found = dict(zip(keys, children))
+        return {k: found[k] for k in order}
+
+    return rebuild
+
+
+def _parts(tree: Any, as_given: bool = False):
+    """(children, data, rebuild) of a node; None of a leaf. `as_given`: keys of a dict in their order, not sorted."""
     kind = type(tree)
     if kind in _registered:
         flat, rebuild = _registered[kind]
@@ -46,20 +55,24 @@ def _parts(tree: Any):
     if kind is list:
         return list(tree), None, lambda _, c: list(c)
     if kind is dict:
+        if as_given:
+            return list(tree.values()), tuple(tree), lambda k, c: dict(zip(k, c))
         children, keys = _by_key(tree)
-        return children, keys, lambda k, c: dict(zip(k, c))
+        return children, keys, _in_order(tuple(tree))
     if tree is None:
         return [], None, lambda _, c: None
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return list(tree), None, lambda _, c: kind(*c)
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+    if hasattr(kind, "__dataclass_fields__"):
+        import dataclasses  # some 10 ms, which whoever has a dataclass has paid
+
         names = tuple(f.name for f in dataclasses.fields(tree))
         return [getattr(tree, n) for n in names], names, lambda n, c: _dataclass(kind, n, c)
     return None
 
 
 def _dataclass(kind: type, names: Iterable[str], children: Iterable) -> Any:
-    out = object.__new__(kind)
+    out: Any = object.__new__(kind)
     for name, value in zip(names, children):
         object.__setattr__(out, name, value)
     return out
@@ -111,19 +124,25 @@ _leaf = Structure(None, None, (), None)
 
 def flatten(tree: Any) -> tuple[list, Structure]:
     """The leaves of a tree, in order, and its structure."""
+    out: list[Any] = []
+    return out, _flatten(tree, out, 0, False)
+
+
+def flatten_as_given(tree: Any) -> tuple[list, Structure]:
+    """The same, but that dicts of another order are other trees."""
     out: list = []
-    return out, _flatten(tree, out, 0)
+    return out, _flatten(tree, out, 0, True)
 
 
-def _flatten(tree: Any, out: list, depth: int) -> Structure:
+def _flatten(tree: Any, out: list, depth: int, as_given: bool) -> Structure:
     if depth > 200:
         raise ValueError("a tree is nested more than 200 deep, or holds itself")
-    parts = _parts(tree)
+    parts = _parts(tree, as_given)
     if parts is None:
         out.append(tree)
         return _leaf
     children, data, rebuild = parts
-    return Structure(type(tree), data, tuple([_flatten(c, out, depth + 1) for c in children]), rebuild)
+    return Structure(type(tree), data, tuple([_flatten(c, out, depth + 1, as_given) for c in children]), rebuild)
 
 
 def unflatten(structure: Structure, leaves: Iterable) -> Any:

@@ -311,6 +311,8 @@ std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& devic
   // NumPy's scalars are arrays without axes; others give arrays when they are asked.
   if (nb::hasattr(given, "__array__") && !nb::hasattr(given, "__array_function__") && !dlpack)
     source = given.attr("__array__")();
+  KOINE_REQUIRE(!nb::hasattr(source, "filled") || !nb::hasattr(source, "mask"), Type,
+                "Tensor: a masked array has elements without a value: give its filled()");
   const std::optional<DType> narrow = narrow_float(source);
   if (narrow) source = source.attr("view")(*narrow == DType::BFloat16 ? "uint16" : "uint8");
   Array array;
@@ -337,6 +339,7 @@ Tensor make_tensor(nb::handle given, std::optional<DType> dtype, const std::stri
     return placed(borrow == Borrow::Never ? t.clone() : t);
   }
   if (is_list(given)) return tensor_of_list(given, "Tensor", dtype, device);
+  if (PyRange_Check(given.ptr())) return tensor_of_list(nb::list(given), "Tensor", dtype, device);
   if (is_exact_number(given) && !dtype && device.empty()) return tensor_of_number(given);
   if (is_exact_number(given)) {
     nb::list one;

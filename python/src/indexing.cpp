@@ -64,6 +64,9 @@ Part part_of(nb::handle given) {
   if (t.numel() == 0 && !is_integer(t.dtype()) && t.dtype() != DType::Bool &&
       !nb::isinstance<Tensor>(given))
     t = t.cast(DType::Int64);  // []
+  KOINE_REQUIRE(
+      t.dtype() != DType::Bool || t.ndim() > 0, Index,
+      "index: a bool without axes is no position: use None for a new axis, or a mask of an axis");
   if (t.dtype() == DType::Bool) return {Kind::Mask, 0, {}, t};
   KOINE_REQUIRE(is_integer(t.dtype()), Index,
                 "index: positions are whole numbers or bool, not {}: cast() them",
@@ -206,10 +209,11 @@ void set_item(Tensor& self, nb::handle key, nb::handle given) {
   const Index index(self, key);
   const Tensor* mask = index.only_mask();
   // How many elements a mask chooses need not be known for one value for all of them.
-  if (mask != nullptr && mask->ndim() > 0 && value.ndim() <= self.ndim() - mask->ndim())
-    self.setitem({IndexItem(*mask)}, value);
-  else
-    self.setitem(index.items(), value);
+  const bool whole =
+      mask != nullptr && mask->ndim() > 0 && value.ndim() <= self.ndim() - mask->ndim();
+  const std::vector<IndexItem> items =
+      whole ? std::vector<IndexItem>{IndexItem(*mask)} : index.items();
+  unlocked([&] { self.setitem(items, value); });
 }
 
 }  // namespace

@@ -38,10 +38,46 @@ nb::tuple config_of(const nn::BatchNorm& l) { return nb::make_tuple(l.eps, l.mom
 nb::tuple config_of(const nn::LayerNorm& l) { return nb::make_tuple(l.eps); }
 nb::tuple config_of(const nn::Embedding&) { return nb::make_tuple(); }
 
+// A layer of a configuration, whose tensors are still to come.
+template <class Layer>
+Layer of_config(const nb::tuple& config) {
+  auto whole = [&](size_t k) { return nb::cast<int64_t>(config[k]); };
+  auto real = [&](size_t k) { return nb::cast<double>(config[k]); };
+  if constexpr (std::is_same_v<Layer, nn::Conv2d>) {
+    Layer l(1, 1, 1, {whole(0), whole(1), whole(2)});
+    l.groups = whole(3);
+    return l;
+  } else if constexpr (std::is_same_v<Layer, nn::BatchNorm>) {
+    return Layer(1, real(0), real(1));
+  } else if constexpr (std::is_same_v<Layer, nn::LayerNorm>) {
+    return Layer(1, real(0));
+  } else {
+    return Layer(1, 1);
+  }
+}
+
+// Pickles: the configuration, and the tensors by name; one that is missing is none.
+template <class Layer>
+nb::tuple pickled(Layer& layer) {
+  nb::dict tensors;
+  layer.state("", [&](const std::string& name, Tensor& t, bool) { tensors[name.c_str()] = t; });
+  return nb::make_tuple(config_of(layer), tensors);
+}
+template <class Layer>
+void unpickle(Layer* self, const nb::tuple& parts) {
+  Layer layer = of_config<Layer>(nb::cast<nb::tuple>(parts[0]));
+  const nb::dict tensors = nb::cast<nb::dict>(parts[1]);
+  layer.state("", [&](const std::string& name, Tensor& t, bool) {
+    t = tensors.contains(name.c_str()) ? nb::cast<Tensor>(tensors[name.c_str()]) : Tensor();
+  });
+  new (self) Layer(std::move(layer));
+}
+
 template <class Layer>
 nb::class_<Layer> layer(nb::module_& m, const char* name, const char* doc) {
   nb::class_<Layer> c(m, name, nb::dynamic_attr(), nb::is_weak_referenceable(), doc);
   c.def("_state", &state_of<Layer>);
+  c.def("__getstate__", &pickled<Layer>).def("__setstate__", &unpickle<Layer>);
   c.def("_config", [](const Layer& l) { return config_of(l); });
   c.def(
       "__deepcopy__",
@@ -127,6 +163,8 @@ void bind_layers(nb::module_& m) {
           },
           "x"_a, "training"_a = true)
       .def_rw("p", &nn::Dropout::p)
+      .def("__getstate__", [](const nn::Dropout& l) { return l.p; })
+      .def("__setstate__", [](nn::Dropout* self, double p) { new (self) nn::Dropout(p); })
       .def("_state", [](const nn::Dropout&) { return nb::list(); });
 }
 

@@ -40,7 +40,8 @@ void in_place(TensorClass& c, const char* name, Binary f) {
       [f, name](nb::object self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
         Tensor& t = nb::cast<Tensor&>(self);
-        t.assign(f(t, as_tensor(other, name)));
+        const Tensor value = f(t, as_tensor(other, name));
+        unlocked([&] { t.assign(value); });  // many writes in a row are computed
         return self;
       },
       "other"_a.none(), nb::is_operator());
@@ -83,6 +84,22 @@ void bind_operators(TensorClass& c) {
   operation(c, "__ge__", [](const Tensor& a, const Tensor& b) { return a >= b; });
   operation(c, "__eq__", [](const Tensor& a, const Tensor& b) { return a == b; });
   operation(c, "__ne__", [](const Tensor& a, const Tensor& b) { return a != b; });
+  auto pair = [](const Tensor& a, const Tensor& b) { return nb::make_tuple(a.idiv(b), a.mod(b)); };
+  c.def(
+      "__divmod__",
+      [pair](const Tensor& self, nb::handle other) -> nb::object {
+        if (!is_operand(other)) return not_implemented();
+        return pair(self, as_tensor(other, "__divmod__"));
+      },
+      "other"_a.none(), nb::is_operator());
+  c.def(
+      "__rdivmod__",
+      [pair](const Tensor& self, nb::handle other) -> nb::object {
+        if (!is_operand(other)) return not_implemented();
+        return pair(as_tensor(other, "__rdivmod__"), self);
+      },
+      "other"_a.none(), nb::is_operator());
+  c.def("__round__", &Tensor::round);
   c.def("__neg__", &Tensor::neg)
       .def("__pos__", [](const Tensor& t) { return t; })
       .def("__abs__", &Tensor::abs)

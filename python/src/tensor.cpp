@@ -97,6 +97,13 @@ void bind_facts(TensorClass& c) {
           },
           "axis"_a = nb::none(), "The size of an axis, or all of them.")
       .def("__repr__", [](const Tensor& t) { return unlocked([&] { return t.repr(); }); })
+      .def("__format__",
+           [](nb::handle self, nb::handle spec) {
+             const bool one = nb::len(spec) > 0;  // how to write a number
+             return nb::steal(PyObject_Format(
+                 (one ? item(nb::cast<const Tensor&>(self)) : nb::object(nb::str(self))).ptr(),
+                 spec.ptr()));
+           })
       .def("__len__",
            [](const Tensor& t) {
              KOINE_REQUIRE(t.ndim() > 0, Type, "len: a tensor without axes has no length");
@@ -144,7 +151,9 @@ void bind_running(TensorClass& c) {
       .def(
           "assign",
           [](nb::object self, const TensorLike& value) {
-            nb::cast<Tensor&>(self).assign(as_tensor(value, "assign"));
+            Tensor& t = nb::cast<Tensor&>(self);
+            const Tensor given = as_tensor(value, "assign");
+            unlocked([&] { t.assign(given); });
             return self;
           },
           "value"_a,
@@ -157,7 +166,8 @@ void bind_gradients(TensorClass& c) {
   c.def(
        "requires_grad",
        [](nb::object self, bool on) {
-         nb::cast<Tensor&>(self).requires_grad(on);
+         Tensor& t = nb::cast<Tensor&>(self);
+         unlocked([&] { t.requires_grad(on); });
          return self;
        },
        "on"_a = true,

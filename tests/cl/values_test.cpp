@@ -17,6 +17,7 @@
 #include "koine/runtime/cl/device.hpp"
 #include "koine/runtime/cl/hardware.hpp"
 #include "koine/runtime/device.hpp"
+#include "products.hpp"
 
 namespace koine::test {
 namespace {
@@ -348,7 +349,7 @@ TEST(cl, spec_O2_splits_keep_the_values) {
       for (const AxisType to : {AxisType::Unroll, AxisType::GroupReduce, AxisType::Reduce})
         lists.push_back({{OptOp::Split, fold, 4, to, false}});
       std::erase_if(lists, [&](const std::vector<Opt>& opts) {
-        return !opts.empty() && !can_apply(ast, opts[0], device_runtime(device).target().groups);
+        return !opts.empty() && !can_apply(ast, opts[0], device_runtime(device).target());
       });
       EXPECT_GE(lists.size(), 6u);
       const Array expected = interpret(value, bindings_of(value));
@@ -389,6 +390,31 @@ TEST(cl, spec_H2_spec_H8_a_kernel_by_hand_has_threads) {
     std::vector<int32_t> got(10);
     memory[0]->copy_out(got.data(), 0, 40);
     for (int32_t i = 0; i < 10; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], 3 * i * i - 2 * i);
+  }
+  ran_on("CL");
+}
+
+// A tensor core that other instructions compute, one work item alone and in groups.
+TEST(cl, spec_O6_spec_X2_tensor_cores_in_opencl) {
+  const Gemm g{32, 48, 32, DType::Float16, DType::Float16, DType::Float32, Numbers::Any};
+  for (const auto& [device, strict] :
+       {std::pair(std::string("CL"), true), std::pair(groups_device(), false)}) {
+    const OptionScope scope(on_cl(strict, device));
+    DeviceRuntime& runtime = device_runtime(device);
+    const std::vector<Opt> opts{tc(2)};
+    const auto program = runtime.compile(lower_kernel(g.ast(), runtime.target(), {}, &opts));
+    const std::vector<std::byte> left = in_memory(g.left(), g.a), right = in_memory(g.right(), g.b);
+    const std::array<int64_t, 3> bytes{g.m * g.n * 4, g.m * g.k * 2, g.k * g.n * 2};
+    std::array<std::shared_ptr<Memory>, 3> memory;
+    for (size_t i = 0; i < bytes.size(); ++i) memory[i] = runtime.allocate(bytes[i]);
+    memory[1]->copy_in(left.data(), 0, bytes[1]);
+    memory[2]->copy_in(right.data(), 0, bytes[2]);
+    const std::array<std::byte*, 3> buffers{memory[0]->address(), memory[1]->address(),
+                                            memory[2]->address()};
+    program->run({buffers, bytes, {}});
+    std::vector<std::byte> out(static_cast<size_t>(bytes[0]));
+    memory[0]->copy_out(out.data(), 0, bytes[0]);
+    EXPECT_EQ(problem_of(g, out, strict), "") << device;
   }
   ran_on("CL");
 }

@@ -38,8 +38,8 @@ def numbers(rng, shape, dtype, special=True):
     return np.asarray(out).astype(dtype)
 
 
-def same(got, want, rtol=1e-6, atol=1e-7):
-    """Values, shape and dtype; NaN is NaN, and zeros have their sign where both are exact."""
+def same(got, want, rtol=1e-6, atol=1e-7, signs=False):
+    """Values, shape and dtype; NaN is NaN. `signs`: zeros have the sign of the other's."""
     got = np.asarray(got)
     want = np.asarray(want)
     assert got.shape == want.shape, (got.shape, want.shape)
@@ -47,5 +47,8 @@ def same(got, want, rtol=1e-6, atol=1e-7):
     if want.dtype.kind == "f":
         narrow = {2: (2e-3, 2e-3), 4: (2e-6, 1e-6)}.get(want.dtype.itemsize, (1e-12, 1e-12))
         np.testing.assert_allclose(got, want, rtol=max(rtol, narrow[0]), atol=max(atol, narrow[1]), equal_nan=True)
+        if signs:
+            zero = want == 0
+            np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(want[zero]))
     else:
         np.testing.assert_array_equal(got, want)

@@ -1,4 +1,6 @@
 """koine.jit: the same answer as without it, always; and one submission where it can."""
+import collections
+import dataclasses
 import enum
 import functools
 import gc
@@ -76,6 +78,25 @@ def test_trees_go_in_and_out():
     f({"a": Tensor([5.0]), "b": Tensor([2.0])}, q=[Tensor([3.0])])
     _, counted = launches(lambda: f({"a": Tensor([5.0]), "b": Tensor([2.0])}, q=[Tensor([3.0])]))
     assert counted["compiled"] == 0
+
+
+def test_dicts_of_another_order_are_other_arguments():
+    f = jit(lambda d: {"z": koine.stack(list(d.values())), "a": d["b"] - d["a"]})
+    x, y, z = (Tensor([v]).realize() for v in (1.0, 2.0, 2.0))
+    for _ in range(3):
+        for given in [{"b": x, "a": y}, {"a": x, "b": y}, {"b": y, "a": x}]:
+            out = f(given)
+            assert list(out) == ["z", "a"]
+            assert out["z"].tolist() == [v.tolist() for v in given.values()]
+            assert out["a"].item() == given["b"].item() - given["a"].item()
+    g = jit(lambda d: d["b"] - d["a"])
+
+    Pair = collections.namedtuple("Pair", "first second")
+    h = jit(lambda p, scale: (p.first["b"] - p.first["a"]) * scale + p.second)
+    for _ in range(3):  # not by the key of bytes
+        assert g({1: 0, "b": x, "a": y}).item() == -1
+        assert h(Pair({"b": x, "a": y}, z), 2.0).item() == 0 and h(Pair({"a": x, "b": y}, z), 2.0).item() == 4
+    assert h.explain_recompiles() == ["arguments of another kind: other shapes, dtypes, devices, constants or aliases"]
 
 
 def test_lazy_views_and_borrowed_arguments():
@@ -201,6 +222,21 @@ def test_closures_lists_dicts_and_defaults():
 
     check(with_default, new_default)
 
+    def with_mutable_default():
+        def f(a, b=[2.0]):
+            return a * sum(b)
+
+        return {"f": f, "args": x}
+
+    check(with_mutable_default, lambda made: made["f"].__defaults__[0].append(1.0))
+
+
+def test_one_tensor_given_twice_is_one():
+    f = jit(lambda a, b: a * 2 if a is b else a * b)
+    a, b = Tensor([3.0]).realize(), Tensor([5.0]).realize()
+    for _ in range(2):
+        assert f(a, b).item() == 15 and f(a, a).item() == 6 and f(a, a.detach()).item() == 9
+
 
 class Model:
     kind = 1.0
@@ -247,6 +283,66 @@ def test_objects(what):
     model = make()["model"]
     f = jit(model.__call__)
     assert f(*x()).tolist() == model(*x()).tolist()
+
+
+FACTOR = 1.0
+
+
+@dataclasses.dataclass
+class Scaled:
+    weight: Tensor
+    by: float
+
+    def __call__(self, a):
+        return a * self.weight * (self.by * FACTOR)
+
+
+def test_dataclasses_and_the_methods_of_arguments():
+    global FACTOR
+    given = Scaled(Tensor([1.0, 1.0, 1.0]), 2.0)
+    around, argument = jit(given), jit(lambda s, a: s(a))
+    changes = [lambda: None, lambda: setattr(given, "by", 3.0), lambda: setattr(given, "weight", Tensor([2.0, 2.0, 2.0])),
+               lambda: given.weight.assign([0.0, 1.0, 2.0])]
+    try:
+        for change in changes:
+            change()
+            for FACTOR in (1.0, 5.0):
+                want = given(*x()).tolist()
+                assert around(*x()).tolist() == want and argument(given, *x()).tolist() == want
+    finally:
+        FACTOR = 1.0
+    assert not any("as it is written" in r for r in around.explain_recompiles() + argument.explain_recompiles())
+
+
+def test_training_beside_a_jit(rng):
+    def model():
+        layer = nn.Linear(3, 1)
+        layer.weight, layer.bias = Tensor([[1.0, 2.0, 3.0]]).requires_grad(), Tensor([0.5]).requires_grad()
+        return layer, nn.Adam([layer.weight, layer.bias], 0.1)
+
+    (one, first), (two, second) = model(), model()
+    loss = jit(lambda a: two(a).square().sum())
+    for _ in range(4):
+        a = Tensor(rng.standard_normal((4, 3)).astype("float32"))
+        first.zero_grad()
+        second.zero_grad()
+        want, got = one(a).square().sum(), loss(a)
+        want.backward()
+        got.backward()
+        first.step()
+        second.step()
+        assert got.item() == pytest.approx(want.item(), rel=1e-5)
+    assert loss.explain_recompiles() == []
+
+
+def test_transforms_inside_and_views_of_what_is_around():
+    base = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    view = base[1]
+    f = jit(lambda a: koine.grad(lambda t: (t * t * view).sum())(a) + base[0])
+    for change in [lambda: None, lambda: base.__setitem__(0, 9.0), lambda: view.assign([7.0, 7.0, 7.0]), lambda: base.assign(base * 2)]:
+        change()
+        np.testing.assert_allclose(f(*x()).numpy(), 2 * np.array([1, 2, 3]) * view.numpy() + base[0].numpy())
+    assert f.explain_recompiles() == []
 
 
 def test_a_model_compiles_once():
@@ -464,6 +560,31 @@ def test_what_cannot_be_followed():
     array = jit(lambda a: a * 2)
     assert isinstance(array(np.ones(2)), np.ndarray)
     eager_because(array, "ndarray")
+
+
+def test_tensors_and_layers_with_methods_of_ones_own():
+    class Own(Tensor):
+        def scaled(self):
+            return self * scale
+
+    class Layer(nn.Linear):
+        factor = 2.0
+
+        def __call__(self, a):
+            return super().__call__(a) * self.factor
+
+    global scale
+    old, own, layer = scale, Own([1.0, 1.0, 1.0]), Layer(3, 1)
+    f, g = jit(lambda a: a * own.scaled()), jit(layer)
+    try:
+        for scale in (2.0, 5.0):
+            assert f(*x()).tolist() == (x()[0] * scale).tolist()
+            layer.factor = scale
+            assert g(*x()).tolist() == layer(*x()).tolist()
+            layer.weight = Tensor([[scale, 0.0, 0.0]])
+            assert g(*x()).tolist() == layer(*x()).tolist()
+    finally:
+        scale = old
 
 
 def test_exceptions_are_those_of_the_function():

@@ -120,6 +120,20 @@ def test_schedules_and_counters():
     assert u.op == "Add" and "Add" in str(u)
 
 
+def test_layers_are_pickled(rng):
+    import pickle
+    x = Tensor(rng.standard_normal((2, 4, 6, 6)).astype("float32"))
+    layers = [nn.Linear(6, 3), nn.Linear(6, 3, bias=False), nn.Conv2d(4, 2, 3, stride=2, padding=1, groups=2), nn.BatchNorm(4, eps=0.1),
+              nn.LayerNorm(6, eps=0.5), nn.Dropout(0.25)]
+    for layer in layers:
+        again = pickle.loads(pickle.dumps(layer))
+        how = {"training": False} if isinstance(layer, (nn.BatchNorm, nn.Dropout)) else {}
+        np.testing.assert_array_equal(again(x, **how).numpy(), layer(x, **how).numpy())
+        assert [t.is_leaf for t in nn.get_state_dict(again).values()] == [t.is_leaf for t in nn.get_state_dict(layer).values()]
+    table = nn.Embedding(5, 2)
+    assert pickle.loads(pickle.dumps(table)).weight.tolist() == table.weight.tolist()
+
+
 def test_a_model_is_copied_whole():
     import copy
     net = Net()

@@ -59,6 +59,8 @@ def test_gradients_have_the_structure_of_the_argument(rng):
 
 
 def test_trees_of_all_kinds():
+    assert list(koine.tree.map(lambda v: v, {"b": 1, "a": 2})) == ["b", "a"]
+    assert koine.tree.leaves({"b": 1, "a": 2}) == [2, 1]
     for tree in [Pair(Tensor(1.0), [Tensor(2.0)]), Weights(Tensor([1.0]), Tensor([2.0])), {"b": 1, "a": (2, None)}, [], (), None, 5]:
         leaves, structure = koine.tree.flatten(tree)
         again = koine.tree.unflatten(structure, leaves)
@@ -92,7 +94,7 @@ def test_vmap_is_a_loop(rng):
         one = f(Tensor(a[k]), Tensor(m))
         np.testing.assert_allclose(out["y"].numpy()[k], one["y"].numpy())
         np.testing.assert_allclose(out["s"].numpy()[k], one["s"].numpy())
-    by_column = koine.vmap(f, in_axes=(1, None), out_axes={"s": 0, "y": 1})(Tensor(a.T), Tensor(m))
+    by_column = koine.vmap(f, in_axes=(1, None), out_axes={"y": 1, "s": 0})(Tensor(a.T), Tensor(m))
     np.testing.assert_allclose(by_column["y"].numpy(), out["y"].numpy().T)
     trees = koine.vmap(lambda p: p["a"] + p["b"], in_axes=({"a": 0, "b": None},))({"a": Tensor(a), "b": Tensor(m[0])})
     np.testing.assert_allclose(trees.numpy(), a + m[0])

@@ -14,6 +14,7 @@
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/render/cstyle.hpp"
+#include "koine/render/dialect.hpp"
 
 namespace koine::test {
 

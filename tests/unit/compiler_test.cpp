@@ -688,6 +688,20 @@ TEST(opts, spec_amend_24_reduce_outside_loops_keeps_partial_sums) {
   }
 }
 
+// A running fold is as long as its loop says: it stays inside, though its number is smaller.
+TEST(opts, a_fold_whose_length_a_loop_decides_stays_in_that_loop) {
+  const UOp out = UOp::make(Op::Param, {shape_of({10})},
+                            BufferArg{0, DType::Int32, Device("CPU"), AddrSpace::Global, ""});
+  const UOp i = range(5, index_const(10), AxisType::Loop);
+  const UOp j = range(1, add(i, index_const(1)), AxisType::Reduce);
+  const UOp sums = reduce_ranges(Op::Add, cast(j, DType::Int32), {j});
+  const UOp kernel = sink(std::vector<UOp>{end(store(index(out, {i}), sums), {i})});
+  const UOp buffer = buffer_from_host(out.shape(), DType::Int32, "CPU", nullptr);
+  const Array got = run_linear(lower_kernel(kernel, generic_target(true)).linear, buffer, {});
+  for (int64_t k = 0; k < 10; ++k)
+    EXPECT_EQ(bits_to_int(DType::Int32, got.data[static_cast<size_t>(k)]), k * (k + 1) / 2);
+}
+
 TEST(opts, spec_O1d_spec_amend_32_thread_count_never_changes_a_bit) {
   const Tensor a = small({128, 96}), b = small({96, 160}, 1), long_one = small({1 << 18}, 2);
   std::vector<std::vector<float>> results;

@@ -23,8 +23,8 @@
 namespace koine::test {
 namespace {
 
-const Groups& groups() {
-  static const Groups g = simt_target(false).groups;
+const Target& groups() {
+  static const Target g = simt_target(false);
   return g;
 }
 
@@ -178,8 +178,8 @@ TEST(groups, spec_O1f_what_cannot_fold_together_is_refused) {
   const UOp long_rows = kernel_of(counted({4, 4096}).sum({1}));
   expect_error([&] { (void)apply_opt(long_rows, split(1, 2048, AxisType::GroupReduce), groups()); },
                {"2048 threads"});
-  Groups little = groups();
-  little.local_bytes = 100;
+  Target little = groups();
+  little.groups.local_bytes = 100;
   expect_error([&] { (void)apply_opt(long_rows, split(1, 64, AxisType::GroupReduce), little); },
                {"256 bytes of LOCAL memory", "100"});
   // A softmax keeps its rows in LOCAL memory, of each thread.

@@ -23,22 +23,24 @@ struct Edits {
   }
 };
 
-Edits random_edits(UOp ast, std::mt19937_64& random, const Groups& groups) {
+Edits random_edits(UOp ast, std::mt19937_64& random, const Target& target) {
+  const Groups& groups = target.groups;
   Edits edits;
   for (int step = 0; step < 6; ++step) {
     const auto axes = static_cast<int64_t>(kernel_ranges(ast).size());
     if (axes == 0) break;
-    Opt opt{static_cast<OptOp>(random() % 3),
+    Opt opt{edits.list.empty() && random() % 4 == 0 ? OptOp::TC : static_cast<OptOp>(random() % 3),
             static_cast<int>(random() % static_cast<uint64_t>(axes)),
             1 + static_cast<int64_t>(random() % 4), static_cast<AxisType>(random() % 9),
             random() % 2 == 0};
     if (!groups && (opt.target == AxisType::Global || opt.target == AxisType::Local))
       opt.target = AxisType::Upcast;
     if (groups && opt.target == AxisType::Global && random() % 2 == 0) opt.amount = 0;
+    opt.tc = {-1, static_cast<int>(random() % 3), 1 + static_cast<int>(random() % 2)};
     if (opt.op == OptOp::Swap)
       opt.amount = static_cast<int64_t>(random() % static_cast<uint64_t>(axes));
     try {
-      const UOp edited = apply_opt(ast, opt, groups);
+      const UOp edited = apply_opt(ast, opt, target);
       // Ranges of reductions in another order, or lanes that fold, change the order of a sum.
       // So does unrolling the outer part of one.
       const AxisType moved = kernel_ranges(ast)[static_cast<size_t>(opt.axis)].as<RangeArg>().type;
@@ -68,8 +70,8 @@ std::string problem_of(const UOp& graph, const BoundedArray& expected, bool stri
       callify({graph}, {buffer_from_host(graph.shape(), graph.dtype(), "CPU", nullptr)});
   const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
   if (kernels.size() != 1) return "";
-  const Edits for_loops = random_edits(kernels[0].ast, random, {}),
-              for_groups = random_edits(kernels[0].ast, random, simt_target(strict).groups);
+  const Edits for_loops = random_edits(kernels[0].ast, random, generic_target(strict)),
+              for_groups = random_edits(kernels[0].ast, random, simt_target(strict));
   for (const char* device : {"INTERP", "CPU", "SIMT"}) {
     Settings settings = draw_settings(random, device, strict);
     settings.device = device;

@@ -156,6 +156,13 @@ class Builder {
   void argument(const ReduceArg& v) {
     word(static_cast<uint64_t>(v.op) * 2 + (v.goes_on ? 1 : 0));
     argument(v.axes);
+    text(v.core);
+  }
+  void argument(const WmmaArg& v) {
+    text(v.core);
+    argument(v.a);
+    argument(v.b);
+    argument(v.accumulator);
   }
   void argument(const LoadArg& v) {
     word(v.device ? hash_of(v.device) : 0);

@@ -65,8 +65,9 @@ void Updates::choose_memory(Root& root, bool in_place) {
   const UOp& node = uncounted;
   UOp old = realized_buffer(node);
   if (!old && is_private_copy(node)) old = realized_buffer(node.src(0));
-  root.in_place = in_place && old && old.device().name() == device_of(node) &&
-                  !storage::memory(old)->is_shared() && nobody_wants(old);
+  const auto memory = old ? storage::memory(old) : nullptr;
+  root.in_place = in_place && memory && !memory->is_shared() &&
+                  old.device().name() == device_of(node) && nobody_wants(old);
   root.memory = root.in_place ? old
                               : buffer_from_host(node.shape(), node.dtype(), device_of(node),
                                                  nullptr, node.node()->placement.axis);

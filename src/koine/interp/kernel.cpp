@@ -11,6 +11,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/rules/wmma.hpp"
 
 namespace koine {
 namespace {
@@ -447,8 +448,10 @@ int64_t thread_count(const UOp& ast) {
 void interpret_kernel(const UOp& ast, const KernelArguments& arguments, Deviations* deviations) {
   KernelArguments mine = arguments;
   const int64_t threads = thread_count(ast);
+  const UOp sums = transform_graph(
+      ast, [](const UOp&, const UOp& u) { return u.is(Op::Wmma) && !is_flat(u) ? as_sum(u) : u; });
   for (mine.thread = 0; mine.thread < threads; ++mine.thread)
-    KernelInterpreter(ast, mine, deviations).run();
+    KernelInterpreter(sums, mine, deviations).run();
 }
 
 }  // namespace koine

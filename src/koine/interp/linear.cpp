@@ -11,6 +11,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/target/tensor_core.hpp"
 
 namespace koine {
 namespace {
@@ -76,6 +77,8 @@ class LinearProgram {
     } else if (u.is(Op::Load) || u.is(Op::Store) || u.is(Op::AtomicAdd)) {
       at.access = access_of(strip_after(u.src(0)));
       for (const UOp& s : u.src().subspan(1)) at.operands.push_back(number_of(s));
+    } else if (u.is(Op::Wmma)) {
+      for (const UOp& s : u.src()) at.operands.push_back(number_of(s));
     } else if (u.is(Op::Range) || u.is(Op::If)) {
       at.operands.push_back(number_of(u.src(0)));
     } else if (u.is(Op::End) || u.is(Op::Endif)) {
@@ -118,6 +121,40 @@ struct Group {
   bool alone = false;  // one thread in all
 };
 
+// accumulator += A * B of a tensor core, whose threads hold these elements.
+void multiply(const TensorCore& core, std::span<const Lanes* const> a,
+              std::span<const Lanes* const> b, std::span<Lanes> accumulator) {
+  const DType wide = core.accumulator.dtype;
+  std::vector<Bits> left(static_cast<size_t>(core.m * core.k)),
+      right(static_cast<size_t>(core.k * core.n));
+  // All elements of a matrix, row-major, in the dtype of the sum.
+  auto gather = [&](const CoreMatrix& matrix, std::span<const Lanes* const> held, char row,
+                    char column, std::vector<Bits>& out) {
+    for (int t = 0; t < core.threads(); ++t)
+      for (int e = 0; e < matrix.element_count(); ++e) {
+        const int at = matrix.place(row, t, e) * core.size(column) + matrix.place(column, t, e);
+        const Bits element[] = {(*held[static_cast<size_t>(t)])[static_cast<size_t>(e)]};
+        out[static_cast<size_t>(at)] = interpret_scalar(Op::Cast, wide, matrix.dtype, element);
+      }
+  };
+  gather(core.a, a, 'm', 'k', left);
+  gather(core.b, b, 'k', 'n', right);
+  for (int t = 0; t < core.threads(); ++t)
+    for (int e = 0; e < core.accumulator.element_count(); ++e) {
+      const int m = core.accumulator.place('m', t, e), n = core.accumulator.place('n', t, e);
+      Bits& sum = accumulator[static_cast<size_t>(t)][static_cast<size_t>(e)];
+      for (int k = 0; k < core.k; ++k) {
+        const Bits factors[] = {left[static_cast<size_t>(m * core.k + k)],
+                                right[static_cast<size_t>(k * core.n + n)]};
+        const Bits terms[] = {sum, interpret_scalar(Op::Mul, wide, wide, factors)};
+        sum = interpret_scalar(Op::Add, wide, wide, terms);
+      }
+    }
+}
+
+// Why a thread stops: it waits for the others, or for what they hold of a Wmma, or has ended.
+enum class Stop : uint8_t { Barrier, Wmma, End };
+
 // One thread: its values, its registers, and how far it has come.
 class LinearThread {
  public:
@@ -133,17 +170,37 @@ class LinearThread {
       if (u.is(Op::Const)) values_[program.number_.at(u.node())] = {u.as<ConstArg>().bits};
   }
 
-  /// Runs up to and past the next Barrier; false once the program has ended.
-  bool run() {
+  /// Runs up to and past the next Barrier, or up to a Wmma of several threads.
+  Stop run() {
     const auto& code = program_.code();
     while (pc_ < code.size()) {
-      const bool barrier = code[pc_].node.is(Op::Barrier);
+      const UOp& u = code[pc_].node;
+      if (u.is(Op::Wmma) && core_of(u).threads() > 1) return Stop::Wmma;
       pc_ = step(code[pc_]);
-      if (barrier) return true;
+      if (u.is(Op::Barrier)) return Stop::Barrier;
     }
-    return false;
+    return Stop::End;
   }
   size_t pc() const { return pc_; }
+  /// What it holds of A, B or the accumulator of the Wmma at which it stands, and what becomes of
+  /// the accumulator.
+  const Lanes& held(size_t source) const { return lanes(program_.code()[pc_].operands[source]); }
+  void pass(Lanes result) { values_[pc_++] = std::move(result); }
+  const UOp& standing_at() const { return program_.code()[pc_].node; }
+  static const TensorCore& core_of(const UOp& wmma) {
+    return tensor_core_named(wmma.as<WmmaArg>().core);
+  }
+  /// Its number in the group, lidx0 counting fastest.
+  int64_t number() const {
+    int64_t out = 0, stride = 1;
+    for (size_t axis = 0; axis < 3; ++axis)
+      for (const auto& [node, at] : position_.specials)
+        if (std::get<std::string>(node->arg) == index_in_group_name(axis)) {
+          out += at * stride;
+          stride *= const_int(UOp::share(node).src(0));
+        }
+    return out;
+  }
   /// The iterations of the loops around `pc`.
   std::vector<Bits> iterations() const {
     std::vector<Bits> out;
@@ -198,6 +255,14 @@ class LinearThread {
         break;
     }
     if (is_address(u)) return next;  // its users look at it
+    if (u.is(Op::Wmma)) {
+      const Lanes* a[] = {&lanes(at.operands[0])};
+      const Lanes* b[] = {&lanes(at.operands[1])};
+      Lanes accumulator[] = {lanes(at.operands[2])};
+      multiply(core_of(u), a, b, accumulator);
+      values_[pc_] = accumulator[0];
+      return next;
+    }
     KOINE_REQUIRE(!u.is(Op::Ins) && !u.is(Op::Custom), Value,
                   "{} \"{}\": the interpreter runs no code of machines", op_name(u.op()),
                   u.as<CodeArg>().text);
@@ -293,27 +358,52 @@ class LinearThread {
   size_t pc_ = 0;
 };
 
+using Threads = std::vector<std::unique_ptr<LinearThread>>;
+
+// The Wmma at which all threads stand, by as many of them at a time as its core has.
+void multiply_together(Threads& group) {
+  const TensorCore& core = LinearThread::core_of(group[0]->standing_at());
+  const auto count = static_cast<size_t>(core.threads());
+  KOINE_INVARIANT(group.size() % count == 0, "{} has {} threads, the group {}", core.name, count,
+                  group.size());
+  std::vector<LinearThread*> by_number(group.size());
+  for (const auto& thread : group) by_number[static_cast<size_t>(thread->number())] = thread.get();
+  for (size_t first = 0; first < by_number.size(); first += count) {
+    std::vector<const Lanes*> a, b;
+    std::vector<Lanes> accumulator;
+    for (size_t i = first; i < first + count; ++i) {
+      a.push_back(&by_number[i]->held(0));
+      b.push_back(&by_number[i]->held(1));
+      accumulator.push_back(by_number[i]->held(2));
+    }
+    multiply(core, a, b, accumulator);
+    for (size_t i = 0; i < count; ++i) by_number[first + i]->pass(accumulator[i]);
+  }
+}
+
 // All threads of one group, from Barrier to Barrier.
 void run_group(const LinearProgram& program, const KernelArguments& arguments, Group& shared,
                std::vector<Position> threads) {
-  std::vector<std::unique_ptr<LinearThread>> group;
+  Threads group;
   for (Position& p : threads)
     group.push_back(std::make_unique<LinearThread>(program, arguments, shared, std::move(p)));
   auto goes_on = [&](size_t i) {
     shared.now.thread = static_cast<int64_t>(i);
     return group[i]->run();
   };
-  for (bool more = true; more; ++shared.now.barriers) {
-    more = goes_on(0);
+  for (Stop stop = Stop::Barrier; stop != Stop::End;) {
+    stop = goes_on(0);
     for (size_t i = 1; i < group.size(); ++i) {
-      const bool waits = goes_on(i);
+      const bool ends = goes_on(i) == Stop::End;
       KOINE_INVARIANT(
-          waits == more && group[i]->pc() == group[0]->pc() &&
+          ends == (stop == Stop::End) && group[i]->pc() == group[0]->pc() &&
               group[i]->iterations() == group[0]->iterations(),
-          "a divergent Barrier: thread 0 {} instruction {}, thread {} {} instruction {}",
-          more ? "waits behind" : "ended at", group[0]->pc(), i,
-          waits ? "waits behind" : "ended at", group[i]->pc());
+          "a divergent Barrier or Wmma: thread 0 {} instruction {}, thread {} {} instruction {}",
+          stop == Stop::End ? "ended at" : "waits at", group[0]->pc(), i,
+          ends ? "ended at" : "waits at", group[i]->pc());
     }
+    if (stop == Stop::Wmma) multiply_together(group);
+    if (stop == Stop::Barrier) ++shared.now.barriers;
   }
 }
 

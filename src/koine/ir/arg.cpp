@@ -114,8 +114,13 @@ struct Hasher {
     return h;
   }
   uint64_t operator()(const ReduceArg& v) const {
-    const uint64_t h = hash_mix(static_cast<uint64_t>(v.op), (*this)(v.axes));
-    return v.goes_on ? hash_mix(h, 1) : h;
+    uint64_t h = hash_mix(static_cast<uint64_t>(v.op), (*this)(v.axes));
+    if (v.goes_on) h = hash_mix(h, 1);
+    return v.core.empty() ? h : hash_mix(h, hash_text(v.core));
+  }
+  uint64_t operator()(const WmmaArg& v) const {
+    const uint64_t factors = hash_mix((*this)(v.a), (*this)(v.b));
+    return hash_mix(hash_mix(hash_text(v.core), factors), (*this)(v.accumulator));
   }
   uint64_t operator()(const LoadArg& v) const {
     const uint64_t where = hash_mix(static_cast<uint64_t>(v.space), hash_text(v.device.name()));

@@ -90,8 +90,16 @@ using Ints = std::vector<int64_t>;
 struct ReduceArg {
   Op op;
   Ints axes;
-  bool goes_on = false;  ///< inside of Expand: it holds the newest element of a running fold
+  bool goes_on = false;   ///< inside of Expand: it holds the newest element of a running fold
+  std::string core = {};  ///< of a kernel: the tensor core that computes it (target/tensor_core)
   bool operator==(const ReduceArg&) const = default;
+};
+/// A Wmma: its tensor core, and which axes of A, B and the accumulator are the elements that one
+/// thread holds, in the core's order. Empty: all of a vector.
+struct WmmaArg {
+  std::string core;
+  Ints a = {}, b = {}, accumulator = {};
+  bool operator==(const WmmaArg&) const = default;
 };
 struct LoadArg {
   Device device;
@@ -133,7 +141,7 @@ struct MarkArg {
 
 /// The op-dependent argument of a node; compared by bits.
 using Arg = std::variant<std::monostate, int64_t, DType, ConstArg, BufferArg, RangeArg, Ints,
-                         ReduceArg, LoadArg, std::string, CodeArg, MarkArg>;
+                         ReduceArg, LoadArg, std::string, CodeArg, MarkArg, WmmaArg>;
 
 /// Deterministic across runs and machines.
 uint64_t arg_hash(const Arg& arg);

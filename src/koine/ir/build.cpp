@@ -227,6 +227,10 @@ UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges, const UOp& s
 UOp reduce_ranges(Op op, const UOp& a, std::initializer_list<UOp> ranges, const UOp& start) {
   return reduce_ranges(op, a, std::span<const UOp>(ranges.begin(), ranges.size()), start);
 }
+UOp reduce_as(const UOp& other, const UOp& a, std::span<const UOp> ranges, const UOp& start) {
+  const UOp fold = reduce_ranges(other.as<ReduceArg>().op, a, ranges, start);
+  return UOp::make(Op::Reduce, fold.src(), other.arg());
+}
 UOp start_of(const UOp& reduce) {
   const UOp& last = reduce.src().back();
   return reduce.src().size() > 1 && !last.is(Op::Range) ? last : UOp();

@@ -113,6 +113,8 @@ UOp reduce(Op op, const UOp& a, std::vector<int64_t> axes, const UOp& start = {}
 /// Over Ranges. `start`: a value that the fold starts from, outside of them.
 UOp reduce_ranges(Op op, const UOp& a, std::span<const UOp> ranges, const UOp& start = {});
 UOp reduce_ranges(Op op, const UOp& a, std::initializer_list<UOp> ranges, const UOp& start = {});
+/// By the op of another Reduce over ranges, and on its tensor core.
+UOp reduce_as(const UOp& other, const UOp& a, std::span<const UOp> ranges, const UOp& start = {});
 /// What a Reduce starts from: its last source, if that is no Range. Null: it starts from what
 /// `fold_start` says, or from the first of its values along axes.
 UOp start_of(const UOp& reduce);

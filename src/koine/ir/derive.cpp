@@ -522,6 +522,8 @@ Derived derive(Op op, Sources src, const Arg& arg) {
     case Op::Special:
       return {DType::Index, {}, false};
     case Op::Wmma:
+      KOINE_REQUIRE(std::holds_alternative<WmmaArg>(arg), Type,
+                    "Wmma: needs a tensor core and the axes of its elements");
       return {src[2].dtype(), stored_shape(src[2]), false};
     case Op::Ins:
     case Op::Custom: {

@@ -33,7 +33,7 @@ enum class GroupOp : uint8_t {
   Codegen
 };
 
-enum class DTypeRule : uint8_t { Arg, Src0, Src1, Bool, Index, Void, UInt8 };
+enum class DTypeRule : uint8_t { Arg, Src0, Src1, Src2, Bool, Index, Void, UInt8 };
 
 struct OpInfo {
   std::string_view name;

@@ -63,8 +63,12 @@ struct ArgPrinter {
   }
   std::string operator()(const Ints& v) const { return fmt::format("({})", fmt::join(v, " ")); }
   std::string operator()(const ReduceArg& v) const {
-    return fmt::format("{} ({}){}", op_name(v.op), fmt::join(v.axes, " "),
-                       v.goes_on ? " goes_on" : "");
+    return fmt::format("{} ({}){}{}", op_name(v.op), fmt::join(v.axes, " "),
+                       v.goes_on ? " goes_on" : "", v.core.empty() ? "" : " " + quote(v.core));
+  }
+  std::string operator()(const WmmaArg& v) const {
+    return fmt::format("{} {} {} {}", quote(v.core), (*this)(v.a), (*this)(v.b),
+                       (*this)(v.accumulator));
   }
   std::string operator()(const LoadArg& v) const {
     return fmt::format(
@@ -277,8 +281,9 @@ class LineParser {
         const auto reduce_op = op_from_name(word());
         if (!reduce_op) fail("unknown op");
         ReduceArg r{*reduce_op, ints()};
-        r.goes_on = !peek(']');
+        r.goes_on = !peek(']') && !peek('"');
         if (r.goes_on && word() != "goes_on") fail("expected goes_on");
+        if (peek('"')) r.core = quoted();
         return r;
       }
       case Op::Load: {
@@ -303,6 +308,13 @@ class LineParser {
       case Op::Mul:
       case Op::Replicated:
         return number<int64_t>();
+      case Op::Wmma: {
+        WmmaArg w{quoted()};
+        w.a = ints();
+        w.b = ints();
+        w.accumulator = ints();
+        return w;
+      }
       case Op::Ins:
       case Op::Custom: {
         const DType type = dtype();

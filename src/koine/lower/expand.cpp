@@ -9,6 +9,7 @@
 #include "koine/ir/derive.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/lower/fragments.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/scan.hpp"
 #include "koine/rules/simplify.hpp"
@@ -24,7 +25,9 @@ bool contains(const std::vector<const Node*>& list, const Node* node) {
 // axis, the last one; UNROLL axes come first and are never lanes.
 struct Layout {
   absl::flat_hash_map<const Node*, size_t> axis;
+  absl::flat_hash_map<int64_t, size_t> by_id;  // of ranges
   std::vector<int64_t> sizes;
+  size_t unrolled = 0;  // how many of the axes are UNROLL: the first
 };
 
 Layout make_layout(const UOp& ast, const NodeList& order) {
@@ -54,8 +57,12 @@ Layout make_layout(const UOp& ast, const NodeList& order) {
   if (!axes.empty() && axes.back()[0].as<RangeArg>().type == AxisType::Unroll) axes.push_back({});
   Layout out;
   for (size_t k = 0; k < axes.size(); ++k) {
+    out.unrolled += !axes[k].empty() && axes[k][0].as<RangeArg>().type == AxisType::Unroll;
     out.sizes.push_back(axes[k].empty() ? 1 : const_int(axes[k][0].src(0)));
-    for (const UOp& r : axes[k]) out.axis.emplace(r.node(), k);
+    for (const UOp& r : axes[k]) {
+      out.axis.emplace(r.node(), k);
+      out.by_id.emplace(r.as<RangeArg>().id, k);
+    }
   }
   return out;
 }
@@ -146,7 +153,9 @@ class RunningFolds {
 class Expander {
  public:
   explicit Expander(const UOp& ast)
-      : running_(ast), order_(toposort(running_.marked(ast))), layout_(make_layout(ast, order_)) {}
+      : running_(ast),
+        order_(toposort(in_fragments(running_.marked(ast)))),
+        layout_(make_layout(order_.back(), order_)) {}
 
   UOp run() {
     for (const UOp& node : order_) done_.set(node.node(), expand_node(node));
@@ -162,6 +171,8 @@ class Expander {
     std::vector<UOp> src;
     for (const UOp& s : node.src()) src.push_back(done_.at(s.node()));
     switch (node.op()) {
+      case Op::Wmma:
+        return fragments(node, src);
       case Op::Reduce:
         return node.as<ReduceArg>().goes_on ? running_fold(node.as<ReduceArg>().op, src[0])
                                             : reduction(node, src);
@@ -198,6 +209,31 @@ class Expander {
     return with_sources(node, src);
   }
 
+  // Of a Wmma the axes of its elements, and an accumulator with those of A and B that are no
+  // UNROLL.
+  UOp fragments(const UOp& node, std::vector<UOp> src) {
+    WmmaArg arg = node.as<WmmaArg>();
+    std::vector<int64_t> whole(layout_.sizes.size(), 1);
+    auto to_axes = [&](Ints& ids, UOp* matrix) {
+      std::vector<int64_t> sizes = matrix == nullptr || matrix->is_scalar()
+                                       ? std::vector<int64_t>(layout_.sizes.size(), 1)
+                                       : matrix->sizes();
+      for (int64_t& id : ids) {
+        id = static_cast<int64_t>(layout_.by_id.at(id));
+        const auto k = static_cast<size_t>(id);
+        sizes[k] = layout_.sizes[k];
+      }
+      if (matrix != nullptr) *matrix = broadcast_to(*matrix, shape_of(sizes));
+      for (size_t k = 0; k < sizes.size(); ++k) whole[k] = std::max(whole[k], sizes[k]);
+    };
+    to_axes(arg.a, &src[0]);
+    to_axes(arg.b, &src[1]);
+    to_axes(arg.accumulator, nullptr);
+    std::fill_n(whole.begin(), layout_.unrolled, 1);  // what is summed
+    src[2] = broadcast_to(src[2], shape_of(whole));
+    return UOp::make(Op::Wmma, src, arg);
+  }
+
   // Stores into a register of the value's shape.
   UOp keep(const UOp& buffer, const UOp& value) {
     const UOp kept = accumulator(value);
@@ -208,6 +244,7 @@ class Expander {
   UOp reduction(const UOp& node, const std::vector<UOp>& src) {
     const Op op = node.as<ReduceArg>().op;
     UOp value = src[0];
+    const bool on_core = value.is(Op::Wmma);
     const UOp given = start_of(node) ? src.back() : UOp();
     std::vector<UOp> loops;
     std::vector<int64_t> unrolled, grouped;
@@ -228,14 +265,15 @@ class Expander {
         widen |= full[static_cast<size_t>(axis)] != layout_.sizes[static_cast<size_t>(axis)];
         full[static_cast<size_t>(axis)] = layout_.sizes[static_cast<size_t>(axis)];
       }
-    if (widen) value = broadcast_to(value, shape_of(full));
-    UOp shape = value.shape();
-    if (!unrolled.empty()) {
+    if (widen && !on_core) value = broadcast_to(value, shape_of(full));
+    UOp shape = on_core ? value.src(2).shape() : value.shape();
+    if (!unrolled.empty() && !on_core) {
       for (const int64_t axis : unrolled) full[static_cast<size_t>(axis)] = 1;
       shape = shape_of(full);
     }
     // The values of a step, onto what was folded before it.
     auto onto = [&](const UOp& before) {
+      if (on_core) return with_source(value, 2, before);
       return unrolled.empty() ? binary(op, before, value)
                               : koine::reduce(op, value, unrolled, before);
     };
@@ -365,10 +403,12 @@ UOp block_reduces(const UOp& ast, bool in_order) {
   for (const UOp& r : closing.src().subspan(1))
     innermost_loop = std::max(innermost_loop, r.as<RangeArg>().id);
   std::vector<UOp> outer, inner;
-  for (const UOp& r : reduced_ranges(reduction))
-    (r.as<RangeArg>().id < innermost_loop && r.as<RangeArg>().type == AxisType::Reduce ? outer
-                                                                                       : inner)
-        .push_back(r);
+  for (const UOp& r : reduced_ranges(reduction)) {
+    const RangeArg& arg = r.as<RangeArg>();
+    const bool around = arg.id < innermost_loop && arg.type == AxisType::Reduce &&
+                        r.src(0).ranges().empty();  // no loop says how long it is
+    (around ? outer : inner).push_back(r);
+  }
   if (outer.empty()) return ast;
   const Op op = reduction.as<ReduceArg>().op;
   UOp first = constant_bool(true), last = constant_bool(true);
@@ -386,11 +426,11 @@ UOp block_reduces(const UOp& ast, bool in_order) {
   if (inner.empty())
     total = in_order ? binary(op, partial, value) : binary(op, value, partial);
   else if (in_order)
-    total = reduce_ranges(op, value, inner, partial);
+    total = reduce_as(reduction, value, inner, partial);
   else  // the partial result is loaded after the loop, where registers are free
-    total =
-        binary(op, reduce_ranges(op, value, inner, start ? neutral_of(op, value.dtype()) : UOp()),
-               partial);
+    total = binary(
+        op, reduce_as(reduction, value, inner, start ? neutral_of(op, value.dtype()) : UOp()),
+        partial);
   std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());
   loops.insert(loops.end(), outer.begin(), outer.end());
   std::sort(loops.begin(), loops.end(),

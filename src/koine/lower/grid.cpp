@@ -40,16 +40,16 @@ void share_special(const std::vector<UOp>& axes, const std::string& name, Substi
   }
 }
 
-// One Special an axis where there are at most three, within limits.
-void number(const std::vector<UOp>& axes, std::string (*name)(size_t),
+// One Special an axis where there are enough from number `first` on, within limits.
+void number(const std::vector<UOp>& axes, std::string (*name)(size_t), size_t first,
             const std::array<int64_t, 3>& most, Substitution& places) {
-  bool apart = axes.size() <= most.size();
+  bool apart = first + axes.size() <= most.size();
   for (size_t k = 0; apart && k < axes.size(); ++k)
-    apart = axes[axes.size() - 1 - k].src(0).bounds().high <= most[k];
-  if (!apart) return share_special(axes, name(0), places);
+    apart = axes[axes.size() - 1 - k].src(0).bounds().high <= most[first + k];
+  if (!apart) return share_special(axes, name(first), places);
   for (size_t k = 0; k < axes.size(); ++k) {
     const UOp& axis = axes[axes.size() - 1 - k];
-    places.emplace(axis, special(name(k), axis.src(0)));
+    places.emplace(axis, special(name(first + k), axis.src(0)));
   }
 }
 
@@ -145,11 +145,10 @@ UOp stores_alone(const UOp& store, const std::vector<UOp>& axes, const Substitut
   return out;
 }
 
-}  // namespace
-
-UOp threads_to_special(const UOp& ast) {
+// The axes of a type as parts of one Special.
+UOp to_special(const UOp& ast, AxisType type, const std::string& name) {
   Substitution places;
-  share_special(axes_of(ast, AxisType::Thread), "thread", places);
+  share_special(axes_of(ast, type), name, places);
   if (places.empty()) return ast;
   return rebuild_graph(ast, [&](const UOp& node, std::vector<UOp>& src) {
     const auto it = places.find(node);
@@ -157,10 +156,19 @@ UOp threads_to_special(const UOp& ast) {
   });
 }
 
+}  // namespace
+
+UOp threads_to_special(const UOp& ast) { return to_special(ast, AxisType::Thread, "thread"); }
+
+UOp warps_to_special(const UOp& ast) {
+  return to_special(ast, AxisType::Warp, index_in_group_name(0));
+}
+
 UOp to_grid(const UOp& ast, const Groups& groups) {
   Substitution places;
-  number(axes_of(ast, AxisType::Global), group_index_name, groups.most_groups, places);
-  number(thread_axes(ast), index_in_group_name, groups.most_in_group, places);
+  const size_t warps = axes_of(ast, AxisType::Warp).empty() ? 0 : 1;  // which have lidx0
+  number(axes_of(ast, AxisType::Global), group_index_name, 0, groups.most_groups, places);
+  number(thread_axes(ast), index_in_group_name, warps, groups.most_in_group, places);
   if (places.empty()) return ast;
   GroupFolds folds(ast, places);
   const std::vector<UOp> axes = kernel_ranges(ast);

@@ -28,6 +28,11 @@ bool folds_together(const UOp& ast) {
                      [](const UOp& r) { return type_of(r) == AxisType::GroupReduce; });
 }
 
+bool has_warps(const UOp& ast) {
+  return std::ranges::any_of(kernel_ranges(ast),
+                             [](const UOp& r) { return type_of(r) == AxisType::Warp; });
+}
+
 // Bytes of LOCAL memory: the rows, and a partial result a thread of each fold.
 double local_bytes(const UOp& ast) {
   double rows = 0, partial = 0;
@@ -41,7 +46,8 @@ double local_bytes(const UOp& ast) {
 }
 
 std::string refusal_of_sizes(const UOp& after, const Opt& opt, const Groups& groups) {
-  const double threads = size_of_all(after, {AxisType::Local, AxisType::GroupReduce}),
+  const double threads =
+                   size_of_all(after, {AxisType::Local, AxisType::GroupReduce, AxisType::Warp}),
                all = size_of_all(after, {AxisType::Global}), bytes = local_bytes(after);
   if (threads > static_cast<double>(groups.most_threads))
     return fmt::format("{}: a group would have {:.0f} threads, and the device allows {}",
@@ -92,6 +98,7 @@ std::string refusal_in_groups(const UOp& ast, const UOp& axis, const Opt& opt, c
                               const Groups& groups) {
   if (opt.op == OptOp::Nolocals)
     return folds_together(ast) ? "Nolocals: threads of a group fold together along GROUP_REDUCE"
+           : has_warps(ast)    ? "Nolocals: the threads of a tensor core are a group"
                                : std::string();
   const bool splits = opt.op == OptOp::Split;
   if (splits && opt.target == AxisType::Thread)

@@ -44,7 +44,7 @@ Accesses survey(const UOp& ast) {
 bool Plan::try_all(const std::vector<Opt>& opts) {
   UOp edited = ast_;
   for (const Opt& opt : opts) {
-    edited = apply_if_legal(edited, opt, target_.groups);
+    edited = apply_if_legal(edited, opt, target_);
     if (!edited) return false;
   }
   ast_ = std::move(edited);

@@ -4,7 +4,7 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
-#include <unordered_map>
+#include <variant>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -15,6 +15,8 @@
 #include "koine/ir/text.hpp"
 #include "koine/lower/group_limits.hpp"
 #include "koine/lower/heuristic.hpp"
+#include "koine/lower/respell.hpp"
+#include "koine/lower/tensor_core.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -46,43 +48,6 @@ std::vector<AxisType> legal_targets(AxisType from) {
     default:
       return {};
   }
-}
-
-// What becomes of a range: a value, and in the lists of Reduce and End, which hold Ranges only, no,
-// one or two ranges.
-struct Respelled {
-  UOp value;
-  std::vector<UOp> ranges;
-};
-using Respelling = std::unordered_map<UOp, Respelled>;
-
-// What becomes of a range whose bound depends on others, which are respelled already.
-void respell_bounds(Respelled& to, const Substitution& others) {
-  for (UOp& r : to.ranges) {
-    if (r.src(0).ranges().empty()) continue;
-    const UOp fresh = range(r.as<RangeArg>().id, substitute(r.src(0), others), type_of(r));
-    to.value = substitute(to.value, {{r, fresh}});
-    r = fresh;
-  }
-}
-
-// Replaces ranges, all at once, in one pass.
-UOp respell(const UOp& ast, Respelling changes) {
-  Substitution values;
-  return rebuild_graph(ast, [&](const UOp& node, std::vector<UOp>& src) {
-    if (const auto it = changes.find(node); it != changes.end()) {
-      respell_bounds(it->second, values);
-      return values.emplace(node, it->second.value).first->second;
-    }
-    if (node.is(Op::Reduce) || node.is(Op::End))
-      for (size_t i = node.src().size(); --i > 0;) {
-        const auto it = changes.find(node.src(i));
-        if (it == changes.end()) continue;
-        const auto at = src.erase(src.begin() + static_cast<std::ptrdiff_t>(i));
-        src.insert(at, it->second.ranges.begin(), it->second.ranges.end());
-      }
-    return with_sources(node, src);
-  });
 }
 
 UOp with_id(const UOp& r, int64_t id) { return range(id, r.src(0), type_of(r)); }
@@ -392,17 +357,7 @@ std::optional<Refusal> refusal_of_swap(const UOp& ast, const UOp& a, const UOp& 
 
 UOp swap_axes(const UOp& ast, const UOp& a, const UOp& b) {
   const UOp x = with_id(a, b.as<RangeArg>().id), y = with_id(b, a.as<RangeArg>().id);
-  const UOp out = respell(ast, {{a, {x, {x}}}, {b, {y, {y}}}});
-  // The lists of End and Reduce name ranges outermost first.
-  return transform_graph(out, [](const UOp&, const UOp& node) -> UOp {
-    if (!node.is(Op::End) && !node.is(Op::Reduce)) return node;
-    std::vector<UOp> src(node.src().begin(), node.src().end());
-    const bool starts = node.is(Op::Reduce) && start_of(node);  // its last source
-    std::stable_sort(src.begin() + 1, src.end() - (starts ? 1 : 0), [](const UOp& p, const UOp& q) {
-      return p.as<RangeArg>().id < q.as<RangeArg>().id;
-    });
-    return with_sources(node, src);
-  });
+  return with_lists_in_order(respell(ast, {{a, {x, {x}}}, {b, {y, {y}}}}));
 }
 
 // The threads of a group become groups of their own.
@@ -416,8 +371,50 @@ UOp without_locals(const UOp& ast) {
   return respell(ast, std::move(changes));
 }
 
+int position_of(const UOp& ast, const UOp& axis) {
+  const std::vector<UOp> all = kernel_ranges(ast);
+  return static_cast<int>(std::find(all.begin(), all.end(), axis) - all.begin());
+}
+
+// The edits that TC consists of, beside its own: the axes padded where opt 2 says so, and splits
+// that must be legal, though they are made at once.
+struct CoreEdits {
+  std::vector<Opt> padding, splits;
+};
+CoreEdits core_edits(const UOp& ast, const CoreFit& fit) {
+  CoreEdits out;
+  for (const auto& [axis, size, type] : {std::tuple{fit.folded, fit.core->k, AxisType::Unroll},
+                                         {fit.rows, fit.core->m, AxisType::Upcast},
+                                         {fit.columns, fit.core->n, AxisType::Upcast}}) {
+    if (!axis || size == 1) continue;
+    const int at = position_of(ast, axis);
+    const UOp left = simplify_index(mod(axis.src(0), index_const(size)));
+    if (!is_const(left, 0)) out.padding.push_back({OptOp::Padto, at, size});
+    out.splits.push_back({OptOp::Split, at, size, type});
+  }
+  return out;
+}
+
+UOp edited(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt, const Target& target);
+
+UOp padded_for_core(UOp ast, const CoreEdits& edits) {
+  for (const Opt& pad : edits.padding) ast = edited(ast, kernel_ranges(ast), pad, {});
+  return ast;
+}
+
+UOp on_core(const UOp& ast, const UOp& folded, const Opt& opt, const Target& target) {
+  const CoreFit fit = std::get<CoreFit>(find_core(ast, folded, opt.tc, target));
+  const UOp whole = padded_for_core(ast, core_edits(ast, fit));
+  const std::vector<UOp> now = kernel_ranges(whole);
+  auto again = [&](const UOp& axis) {
+    return axis ? now[static_cast<size_t>(position_of(ast, axis))] : UOp();
+  };
+  return with_core(whole, {fit.core, again(fit.folded), again(fit.rows), again(fit.columns)},
+                   opt.tc.mode);
+}
+
 // What a legal edit makes.
-UOp edited(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt) {
+UOp edited(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt, const Target& target) {
   auto axis = [&](int64_t i) -> const UOp& { return ranges[static_cast<size_t>(i)]; };
   UOp out;
   switch (opt.op) {
@@ -434,12 +431,47 @@ UOp edited(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt) {
     case OptOp::Nolocals:
       out = without_locals(ast);
       break;
+    case OptOp::TC:
+      out = on_core(ast, axis(opt.axis), opt, target);
+      break;
   }
   return rewrite(renumber(out), symbolic_rules());
 }
 
+std::optional<Refusal> refusal_of_core(const UOp& ast, const UOp& folded, const Opt& opt,
+                                       const Target& target) {
+  const auto found = find_core(ast, folded, opt.tc, target);
+  if (const std::string* no = std::get_if<std::string>(&found))
+    return refuse(ErrorKind::Value, "{}: {}", opt_text(opt), *no);
+  const CoreEdits edits = core_edits(ast, std::get<CoreFit>(found));
+  const std::vector<UOp> axes = kernel_ranges(ast);
+  auto at = [](const std::vector<UOp>& list, const Opt& o) -> const UOp& {
+    return list[static_cast<size_t>(o.axis)];
+  };
+  for (const Opt& pad : edits.padding)
+    if (auto no = refusal_of_padding(ast, at(axes, pad), pad)) return no;
+  const UOp whole = padded_for_core(ast, edits);
+  const std::vector<UOp> wide = kernel_ranges(whole);
+  for (const Opt& split : edits.splits)
+    if (auto no = refusal_of_split(whole, at(wide, split), split, {})) return no;
+  return std::nullopt;
+}
+
+// A tensor core has its axes where it wants them.
+std::optional<Refusal> refusal_of_core_axis(const UOp& ast, const UOp& axis, const Opt& opt) {
+  const bool kept = type_of(axis) == AxisType::Warp || becomes_shape(type_of(axis));
+  const bool together = opt.op == OptOp::Split && opt.target == AxisType::GroupReduce;
+  const bool padded = opt.op == OptOp::Padto && is_reduction(type_of(axis));
+  if (!(kept || together || padded) || !is_on_core(ast)) return std::nullopt;
+  return refuse(ErrorKind::Value, "{}: on a tensor core {}", opt_text(opt),
+                together ? "threads do not fold a sum together"
+                : padded ? "what is summed is padded by TC (opt 2)"
+                         : "the axes of the core stay where they are");
+}
+
 std::optional<Refusal> refusal(const UOp& ast, const std::vector<UOp>& ranges, const Opt& given,
-                               const Groups& groups) {
+                               const Target& target) {
+  const Groups& groups = target.groups;
   if (given.op == OptOp::Nolocals) {
     if (groups)
       if (const std::string no = refusal_in_groups(ast, {}, given, ast, groups); !no.empty())
@@ -455,12 +487,16 @@ std::optional<Refusal> refusal(const UOp& ast, const std::vector<UOp>& ranges, c
   if (opt.op == OptOp::Swap && opt.axis == opt.amount) return std::nullopt;
   const UOp& axis = ranges[static_cast<size_t>(opt.axis)];
   opt = with_amount(opt, axis);
-  auto out = opt.op == OptOp::Split ? refusal_of_split(ast, axis, opt, groups)
-             : opt.op == OptOp::Padto
-                 ? refusal_of_padding(ast, axis, opt)
-                 : refusal_of_swap(ast, axis, ranges[static_cast<size_t>(opt.amount)], opt);
+  const UOp& other = opt.op == OptOp::Swap ? ranges[static_cast<size_t>(opt.amount)] : axis;
+  auto out = opt.op == OptOp::TC      ? refusal_of_core(ast, axis, opt, target)
+             : opt.op == OptOp::Split ? refusal_of_split(ast, axis, opt, groups)
+             : opt.op == OptOp::Padto ? refusal_of_padding(ast, axis, opt)
+                                      : refusal_of_swap(ast, axis, other, opt);
+  for (const UOp& a : {axis, other})
+    if (!out) out = refusal_of_core_axis(ast, a, opt);
   if (out || !groups) return out;
-  if (const std::string no = refusal_in_groups(ast, axis, opt, edited(ast, ranges, opt), groups);
+  if (const std::string no =
+          refusal_in_groups(ast, axis, opt, edited(ast, ranges, opt, target), groups);
       !no.empty())
     return Refusal{ErrorKind::Value, no};
   return std::nullopt;
@@ -486,6 +522,8 @@ std::string opt_text(const Opt& opt) {
       return fmt::format("Swap({}, {})", opt.axis, opt.amount);
     case OptOp::Nolocals:
       return "Nolocals()";
+    case OptOp::TC:
+      return fmt::format("TC({}, ({}, {}, {}))", opt.axis, opt.tc.core, opt.tc.opt, opt.tc.mode);
   }
   return "";
 }
@@ -525,19 +563,30 @@ bool may_fold_lanes(const UOp& ast, const UOp& axis) {
   return true;
 }
 
-UOp apply_opt(const UOp& ast, const Opt& opt, const Groups& groups) {
+UOp apply_opt(const UOp& ast, const Opt& opt, const Target& target) {
   const std::vector<UOp> ranges = kernel_ranges(ast);
-  if (const auto no = refusal(ast, ranges, opt, groups)) raise(no->kind, "{}", no->reason);
-  return edited(ast, ranges, opt);
+  if (const auto no = refusal(ast, ranges, opt, target)) raise(no->kind, "{}", no->reason);
+  return edited(ast, ranges, opt, target);
 }
 
-UOp apply_if_legal(const UOp& ast, const Opt& opt, const Groups& groups) {
+UOp apply_if_legal(const UOp& ast, const Opt& opt, const Target& target) {
   const std::vector<UOp> ranges = kernel_ranges(ast);
-  return refusal(ast, ranges, opt, groups) ? UOp() : edited(ast, ranges, opt);
+  return refusal(ast, ranges, opt, target) ? UOp() : edited(ast, ranges, opt, target);
 }
 
-bool can_apply(const UOp& ast, const Opt& opt, const Groups& groups) {
-  return !refusal(ast, kernel_ranges(ast), opt, groups);
+bool can_apply(const UOp& ast, const Opt& opt, const Target& target) {
+  return !refusal(ast, kernel_ranges(ast), opt, target);
+}
+
+UOp apply_opts(const UOp& ast, std::span<const Opt> opts, const Target& target) {
+  UOp out = ast;
+  for (size_t i = 0; i < opts.size(); ++i) {
+    KOINE_REQUIRE(i == 0 || opts[i].op != OptOp::TC, Value,
+                  "{}: it must be the first edit, and stands behind {}", opt_text(opts[i]),
+                  opt_text(opts[i - 1]));
+    out = apply_opt(out, opts[i], target);
+  }
+  return out;
 }
 
 UOp merge_ranges(const UOp& ast) {

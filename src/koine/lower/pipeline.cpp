@@ -19,6 +19,7 @@
 #include "koine/lower/sum_tree.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/rules/wmma.hpp"
 #include "koine/verify/verify.hpp"
 
 namespace koine {
@@ -57,13 +58,14 @@ struct Stage {
   std::vector<StageStep> steps;
 };
 
-// Threads of a group wait for each other, which the interpreter of linear programs knows alone;
-// code of machines none knows.
+// Threads of a group wait for each other, which the interpreter of linear programs knows alone, and
+// so it does what they hold of a Wmma; code of machines none knows.
 bool is_interpreted(const UOp& graph) {
   const NodeList nodes = toposort(graph);
   return std::none_of(nodes.begin(), nodes.end(), [&](const UOp& u) {
     const bool of_group = u.is(Op::Special) && u.as<std::string>() != "thread";
-    return u.is(Op::Ins) || u.is(Op::Custom) || (of_group && !graph.is(Op::Linear));
+    const bool flat = u.is(Op::Wmma) && is_flat(u);
+    return u.is(Op::Ins) || u.is(Op::Custom) || ((of_group || flat) && !graph.is(Op::Linear));
   });
 }
 
@@ -146,9 +148,7 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
   const Liberties sums{!target.strict || opts != nullptr, false}, all{sums.reorder, !target.strict};
   auto optimized = [&](const UOp& u, std::vector<Opt>* applied) {
     if (opts == nullptr) return optimize(u, target, applied, how);
-    UOp edited = u;
-    for (const Opt& opt : *opts) edited = apply_opt(edited, opt, target.groups);
-    return edited;
+    return apply_opts(u, *opts, target);
   };
   if (opts != nullptr) out.opts = *opts;
   UOp k = run_stage({"rangeify", true, {}, {}}, ast, observed);
@@ -161,7 +161,7 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
       k, observed);
   out.name = kernel_name(k);
   out.estimate = estimate_of(ast);
-  auto lanes = [](const UOp& u) { return expand(threads_to_special(u)); };
+  auto lanes = [](const UOp& u) { return warps_to_special(expand(threads_to_special(u))); };
   auto blocks = [&](const UOp& u) {
     const UOp blocked = block_reduces(u, target.strict);
     return target.groups ? to_grid(blocked, target.groups) : blocked;

@@ -1,6 +1,7 @@
 #include "koine/lower/select.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -12,6 +13,7 @@
 #include "koine/rules/decompose.hpp"
 #include "koine/rules/narrow.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/rules/wmma.hpp"
 
 namespace koine {
 namespace {
@@ -116,6 +118,8 @@ class Devectorizer {
         return broadcast(u);
       case Op::Reduce:
         return fold(u);
+      case Op::Wmma:
+        return wmma_pieces(u);
       case Op::Load:
         return load_pieces(u);
       case Op::Store:
@@ -292,6 +296,93 @@ class Devectorizer {
     std::vector<UOp> values;
     for (int64_t i = 0; i < n; ++i) values.push_back(index(v, {index_const(i)}));
     return in_pairs(values, [&](const UOp& a, const UOp& b) { return binary(op, a, b); });
+  }
+
+  // --- tensor cores ----------------------------------------------------------------------------
+  // All places along some axes, the last one fastest, on top of `base`.
+  static std::vector<std::vector<int64_t>> places_along(const Ints& axes,
+                                                        const std::vector<int64_t>& sizes,
+                                                        const std::vector<int64_t>& base) {
+    std::vector<std::vector<int64_t>> out{base};
+    for (const int64_t axis : axes) {
+      std::vector<std::vector<int64_t>> further;
+      for (const auto& place : out)
+        for (int64_t i = 0; i < sizes[static_cast<size_t>(axis)]; ++i) {
+          further.push_back(place);
+          further.back()[static_cast<size_t>(axis)] = i;
+        }
+      out = std::move(further);
+    }
+    return out;
+  }
+
+  // The element of a value at a place; its axes of size 1 are the same everywhere.
+  UOp element(const UOp& u, const std::vector<int64_t>& place) const {
+    const std::vector<int64_t> sizes = sizes_of(u);
+    size_t lead = 0;
+    for (size_t k = 0; k + 1 < sizes.size(); ++k)
+      lead = lead * static_cast<size_t>(sizes[k]) +
+             (sizes[k] == 1 ? 0 : static_cast<size_t>(place[k]));
+    const Pieces& pieces = pieces_.at(u.node());
+    return at_lane(pieces.size() == 1 ? pieces[0] : pieces[lead], place.back());
+  }
+
+  // The elements that a thread holds of a matrix as one vector.
+  UOp fragment(const UOp& u, const Ints& axes, const std::vector<int64_t>& place) const {
+    const std::vector<int64_t> sizes = sizes_of(u);
+    std::vector<UOp> elements;
+    for (const auto& at : places_along(axes, sizes, place)) elements.push_back(element(u, at));
+    // All lanes of a vector are that vector.
+    const UOp& first = elements[0];
+    const UOp whole = first.is(Op::Index) && !is_address(first) ? first.src(0) : UOp();
+    bool same = whole && lane_count(whole) == static_cast<int64_t>(elements.size());
+    for (size_t i = 0; same && i < elements.size(); ++i)
+      same = elements[i].is(Op::Index) && elements[i].src(0) == whole &&
+             is_const(elements[i].src(1), static_cast<int64_t>(i));
+    return same ? whole : stack(elements);
+  }
+
+  // One Wmma of vectors for each place along the other axes, onto what those before it along what
+  // is summed have made.
+  Pieces wmma_pieces(const UOp& u) {
+    const WmmaArg& arg = u.as<WmmaArg>();
+    const WmmaArg flat{arg.core};
+    const std::vector<int64_t> sizes = sizes_of(u), a = sizes_of(u.src(0)), b = sizes_of(u.src(1));
+    Ints outer, summed;
+    std::vector<int64_t> steps(sizes.size(), 1);
+    auto is_element = [](const Ints& axes, int64_t k) {
+      return std::find(axes.begin(), axes.end(), k) != axes.end();
+    };
+    for (size_t n = 0; n < sizes.size(); ++n) {
+      const auto k = static_cast<int64_t>(n);
+      if (is_element(arg.accumulator, k)) continue;
+      if (sizes[n] > 1) outer.push_back(k);
+      steps[n] = std::max(a[n], b[n]);
+      if (sizes[n] == 1 && steps[n] > 1 && !is_element(arg.a, k) && !is_element(arg.b, k))
+        summed.push_back(k);
+    }
+    std::map<std::vector<int64_t>, UOp> made;  // element by element
+    for (const auto& place : places_along(outer, sizes, std::vector<int64_t>(sizes.size()))) {
+      UOp value = fragment(u.src(2), arg.accumulator, place);
+      for (const auto& at : places_along(summed, steps, place))
+        value = UOp::make(
+            Op::Wmma, {fragment(u.src(0), arg.a, at), fragment(u.src(1), arg.b, at), value}, flat);
+      int64_t i = 0;
+      for (const auto& at : places_along(arg.accumulator, sizes, place))
+        made.emplace(at, index(value, {index_const(i++)}));
+    }
+    Pieces out;
+    std::vector<UOp> lanes;
+    for (const auto& [place, value] : made) {  // row-major
+      lanes.push_back(value);
+      if (static_cast<int64_t>(lanes.size()) < sizes.back()) continue;
+      const UOp& whole = lanes[0].src(0);
+      const bool same = lane_count(whole) == sizes.back() &&
+                        lanes.back() == index(whole, {index_const(sizes.back() - 1)});
+      out.push_back(sizes.back() == 1 ? lanes[0] : same ? whole : stack(lanes));
+      lanes.clear();
+    }
+    return out;
   }
 
   // --- memory ----------------------------------------------------------------------------------
@@ -486,6 +577,7 @@ std::vector<StageStep> select_steps(const Target& target) {
     };
   };
   std::vector<StageStep> steps{
+      {"tensor cores", without_software_cores},
       {"decompositions", for_target(decompositions)},
       {"narrow floats", emulate_narrow_floats},
       {"vectors", [in_order = target.strict](

@@ -10,6 +10,7 @@
 #include "koine/lower/scan.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/target/tensor_core.hpp"
 
 namespace koine {
 namespace {
@@ -75,6 +76,8 @@ class Builder {
         (type_of(r) == AxisType::Unroll ? unrolled_ : loops_).push_back(r);
     }
     room_ = is_tile_product(reduction) ? values_of_a_tile : values_of_a_leaf(lanes);
+    if (const std::string& core = reduction.as<ReduceArg>().core; !core.empty())
+      room_ = values_of_a_tile / tensor_core_named(core).k;  // each step adds so many
   }
 
   // Null where one accumulator holds all.
@@ -90,9 +93,11 @@ class Builder {
     UOp value = substitute(reduction.src(0), places);
     // Below a start, which says what becomes of the sign of a zero, nothing changes it.
     const UOp start = start_of(reduction), nothing = neutral_of(Op::Add, value.dtype());
-    for (size_t k = 0; k < tree.size(); ++k)
-      value =
-          reduce_ranges(Op::Add, value, tree[k], !start || k + 1 == tree.size() ? start : nothing);
+    for (size_t k = 0; k < tree.size(); ++k) {
+      const UOp from = !start || k + 1 == tree.size() ? start : nothing;
+      value = k == 0 ? reduce_as(reduction, value, tree[k], from)
+                     : reduce_ranges(Op::Add, value, tree[k], from);
+    }
     return rewrite(value, symbolic_rules());
   }
 

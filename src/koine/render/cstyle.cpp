@@ -334,6 +334,9 @@ class CStyleRenderer {
       case Op::Ins:
         assembly(u);
         return;
+      case Op::Wmma:
+        tensor_core(u);
+        return;
       case Op::AtomicAdd:
         KOINE_REQUIRE(dialect_.has_atomics, Value,
                       "{} has no AtomicAdd on memory that is also read", dialect_.name);
@@ -552,6 +555,16 @@ class CStyleRenderer {
     return b.low > INT64_MIN && b.high < INT64_MAX;
   }
 
+  // A call of what the dialect's header defines: the sum, A, B and what it goes on from.
+  void tensor_core(const UOp& u) {
+    const std::string& core = u.as<WmmaArg>().core;
+    KOINE_REQUIRE(has_core(dialect_, core), Value, "{} has no tensor core {}", dialect_.name, core);
+    std::string operands;
+    for (const UOp& s : u.src()) operands += ", " + vector_name(strip_after(s));
+    line(array(u.dtype(), name_of(u), lane_count(u)));
+    line(fmt::format("{}({}{});", core, name_of(u), operands));
+  }
+
   // One instruction in the syntax of GCC, whose operands are %0, %1, ...
   void assembly(const UOp& u) {
     KOINE_REQUIRE(dialect_.has_assembly, Value, "{} has no instructions of a machine: Ins \"{}\"",
@@ -611,6 +624,9 @@ Target text_target(const Dialect& dialect, bool strict) {
         DType::UInt32, DType::UInt64, DType::Float32, DType::Float64, DType::Bool})
     if (type_name(dialect, d).empty()) out.lacks.push_back(d);
   if (out.groups) out.groups = dialect.groups;
+  give_cores(out, [&](const TensorCore& core) {  // those of CPUs are not of the language
+    return core.feature.empty() && has_core(dialect, core.name);
+  });
   out.has_fma = out.has_fma && !dialect.fma[0].empty();
   out.name = fmt::format("{}{}", dialect.name, strict ? "-strict" : "");
   return out;

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "koine/base/error.hpp"
 
 namespace koine {
@@ -39,6 +41,10 @@ size_t type_index(const Dialect& dialect, DType dtype) {
 }
 
 }  // namespace
+
+bool has_core(const Dialect& dialect, std::string_view core) {
+  return std::ranges::find(dialect.cores, core) != dialect.cores.end();
+}
 
 std::string_view type_name(const Dialect& dialect, DType dtype) {
   if (dtype == DType::Bool && !dialect.bool_type.empty()) return dialect.bool_type;

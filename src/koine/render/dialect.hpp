@@ -66,7 +66,12 @@ struct Dialect {
   bool vectors = false;
   /// What the helpers of the prelude are called for float32 and float64: `trunc`, `sqrt`, `fma`.
   std::array<std::string_view, 2> trunc, sqrt, fma;
+  /// Tensor cores that the header has, as functions of their names: `sum = c + A * B` of what a
+  /// thread holds, by `core(sum, a, b, c)`.
+  std::vector<std::string_view> cores = {};
 };
+
+bool has_core(const Dialect& dialect, std::string_view core);
 
 /// What values of a dtype are stored as; empty where the language has no such type.
 std::string_view type_name(const Dialect& dialect, DType dtype);

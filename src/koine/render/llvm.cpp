@@ -4,6 +4,7 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/InlineAsm.h>
 #include <llvm/IR/IntrinsicsNVPTX.h>
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
 #include <llvm/Support/CommandLine.h>
@@ -565,6 +566,8 @@ class LlvmRenderer {
         for (int64_t i = 0; i < lane_count(u); ++i) mask.push_back(static_cast<int>(from + i));
         return b_.CreateShuffleVector(a(), mask);
       }
+      case Op::Wmma:
+        return wmma_value(u);
       case Op::Ins:
         return instruction_value(u);
       case Op::Custom:
@@ -573,6 +576,30 @@ class LlvmRenderer {
       default:
         internal_error("the LLVM renderer does not know {}", op_name(u.op()));
     }
+  }
+
+  // A row of A times columns of B, whose pairs or fours of numbers are 32 bits each: those of A are
+  // the same for all columns.
+  Value* wmma_value(const UOp& u) {
+    static constexpr std::pair<std::string_view, llvm::Intrinsic::ID> known[] = {
+        {"x86_vdpbf16ps", llvm::Intrinsic::x86_avx512bf16_dpbf16ps_512},
+        {"x86_vpdpbusd", llvm::Intrinsic::x86_avx512_vpdpbusd_512},
+        {"x86_vpdpwssd", llvm::Intrinsic::x86_avx512_vpdpwssd_512}};
+    const std::string& core = u.as<WmmaArg>().core;
+    const auto* it =
+        std::ranges::find(known, core, &std::pair<std::string_view, llvm::Intrinsic::ID>::first);
+    KOINE_REQUIRE(it != std::end(known), Value, "machine code for {} has no tensor core {}",
+                  target_.name, core);
+    llvm::Type* words = index_type(32, lane_count(u));
+    Value* row = b_.CreateVectorSplat(static_cast<unsigned>(lane_count(u)),
+                                      b_.CreateBitCast(value(u.src(0)), b_.getInt32Ty()));
+    Value* columns = b_.CreateBitCast(value(u.src(1)), words);
+    llvm::Function* instruction = llvm::Intrinsic::getDeclaration(&module_, it->second);
+    auto as_operand = [&](Value* v, unsigned k) {
+      return b_.CreateBitCast(v, instruction->getFunctionType()->getParamType(k));
+    };
+    return b_.CreateCall(
+        instruction, {as_operand(value(u.src(2)), 0), as_operand(row, 1), as_operand(columns, 2)});
   }
 
   // Inline assembly.

@@ -45,6 +45,7 @@ Target ptx_target(bool strict) {
   out.name = strict ? "ptx-strict" : "ptx";
   out.cpu = "sm_80";
   out.features = "+ptx70";
+  give_cores(out, [](const TensorCore&) { return false; });
   return out;
 }
 

@@ -1,6 +1,8 @@
 #include "koine/rules/narrow.hpp"
 
 #include <cmath>
+#include <map>
+#include <unordered_map>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -104,6 +106,34 @@ UOp to_odd_float32(const UOp& x) {
   return real(bit_or(where(finite, odd, magnitude), bit_and(bits, u32(0x80000000))));
 }
 
+// The bits of values of a narrow format, by the float32 that stands for each, where they are there
+// already.
+class KnownBits {
+ public:
+  void add(DType dtype, const UOp& value, const UOp& bits) { bits_[dtype].emplace(value, bits); }
+
+  /// What is chosen of values, or spread, has its bits chosen or spread.
+  void follow(DType dtype, const UOp& value) {
+    const auto& known = bits_[dtype];
+    std::vector<UOp> src(value.src().begin(), value.src().end());
+    if (!value.is(Op::Where) && !value.is(Op::Expand) && !value.is(Op::Reshape)) return;
+    for (size_t k = value.is(Op::Where) ? 1 : 0; k < (value.is(Op::Where) ? 3 : 1); ++k) {
+      const auto it = known.find(src[k]);
+      if (it == known.end()) return;
+      src[k] = it->second;
+    }
+    add(dtype, value, with_sources(value, src));
+  }
+
+  UOp of(DType dtype, const UOp& value) {
+    const auto it = bits_[dtype].find(value);
+    return it != bits_[dtype].end() ? it->second : encode(dtype, value);
+  }
+
+ private:
+  std::map<DType, std::unordered_map<UOp, UOp>> bits_;  // of one number each format has others
+};
+
 bool exact_in_any_format(Op op) { return op == Op::Max || op == Op::Where || op == Op::Trunc; }
 
 }  // namespace
@@ -113,12 +143,22 @@ UOp emulate_narrow_floats(const UOp& kernel) {
   bool any = false;
   for (const UOp& u : order) any = any || is_small_float(u.dtype());
   if (!any) return kernel;
-  return rebuild_graph(kernel, [](const UOp& u, std::vector<UOp>& src) {
+  KnownBits known;
+  return rebuild_graph(kernel, [&](const UOp& u, std::vector<UOp>& src) {
     const DType dtype = u.dtype();
     if (u.is(Op::Const) && is_small_float(dtype)) {
       const ConstArg& c = u.as<ConstArg>();
-      return c.invalid ? invalid(DType::Float32)
-                       : simplify(decode(dtype, constant_bits(storage_uint(dtype), c.bits)));
+      if (c.invalid) return invalid(DType::Float32);
+      const UOp bits = constant_bits(storage_uint(dtype), c.bits);
+      const UOp value = simplify(decode(dtype, bits));
+      known.add(dtype, value, bits);
+      return value;
+    }
+    if (u.is(Op::Wmma)) {  // the machine takes the bits
+      for (const size_t k : {0, 1})
+        if (const DType narrow = u.src(k).dtype(); is_small_float(narrow))
+          src[k] = known.of(narrow, src[k]);
+      return with_sources(u, src);
     }
     if ((u.is(Op::Param) || u.is(Op::Buffer)) && is_small_float(dtype)) {
       BufferArg arg = u.as<BufferArg>();
@@ -128,7 +168,10 @@ UOp emulate_narrow_floats(const UOp& kernel) {
     }
     if (u.is(Op::Load) && is_small_float(dtype) && u.src(0).addrspace() != AddrSpace::Reg) {
       if (src.size() == 3) src[1] = encode(dtype, src[1]);
-      return decode(dtype, UOp::make(Op::Load, src, u.arg()));
+      const UOp bits = UOp::make(Op::Load, src, u.arg());
+      const UOp value = decode(dtype, bits);
+      known.add(dtype, value, bits);
+      return value;
     }
     if (u.is(Op::Store) && is_small_float(u.src(1).dtype()) &&
         u.src(0).addrspace() != AddrSpace::Reg) {
@@ -151,11 +194,14 @@ UOp emulate_narrow_floats(const UOp& kernel) {
       return round_to(dtype, add(round_to(dtype, mul(src[0], src[1])), src[2]));
     if (is_elementwise(u.op()) && is_small_float(dtype)) {
       const UOp wide = UOp::make(u.op(), src, u.arg());
+      known.follow(dtype, wide);
       return exact_in_any_format(u.op()) ? wide : round_to(dtype, wide);
     }
     if (u.is(Op::Reduce) && is_small_float(dtype))
       internal_error("a Reduce of {} reaches instruction selection", dtype_name(dtype));
-    return with_sources(u, src);
+    const UOp same = with_sources(u, src);
+    if (is_small_float(dtype)) known.follow(dtype, same);
+    return same;
   });
 }
 

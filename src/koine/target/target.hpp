@@ -6,6 +6,7 @@
 
 #include "koine/ir/dtype.hpp"
 #include "koine/ir/op.hpp"
+#include "koine/target/tensor_core.hpp"
 
 namespace koine {
 
@@ -35,11 +36,22 @@ struct Target {
   OpSet float_ops = ops({Op::Fdiv, Op::Sqrt, Op::Trunc});
   std::vector<DType> lacks;  ///< dtypes that it has no values of, besides narrow floats
   int64_t most_lanes = 256;  ///< of one value
-  int64_t row_bytes = int64_t{32} << 10;  ///< of LOCAL memory for the rows of a kernel
-  Groups groups;                          ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
+  int64_t row_bytes = int64_t{32} << 10;        ///< of LOCAL memory for the rows of a kernel
+  Groups groups;                                ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
+  std::vector<const TensorCore*> tensor_cores;  ///< that it has (`give_cores`)
 
   int lanes(int64_t item_bytes) const { return static_cast<int>(vector_bytes / item_bytes); }
 };
+
+/// Gives a target the tensor cores that `has` names, and those that any machine computes; in strict
+/// mode none that rounds otherwise than strict mode does.
+template <class Has>
+void give_cores(Target& target, Has&& has) {
+  target.tensor_cores.clear();
+  for (const TensorCore& core : tensor_cores())
+    if ((core.software || has(core)) && (core.ordered || !target.strict))
+      target.tensor_cores.push_back(&core);
+}
 
 /// A target that knows nothing special: plain C text and the interpreter.
 inline Target generic_target(bool strict) {
@@ -47,10 +59,12 @@ inline Target generic_target(bool strict) {
   t.name = strict ? "generic-strict" : "generic";
   t.vector_bytes = 32;  // the shapes of an AVX2 kernel, so that the interpreter checks them
   t.strict = strict;
+  give_cores(t, [](const TensorCore&) { return false; });
   return t;
 }
 
-/// A GPU that is like most: what the texts of such languages are made for, and the device SIMT.
+/// A GPU that is like most: what the texts of such languages are made for, and the device SIMT,
+/// which has the tensor cores of all GPUs.
 inline Target simt_target(bool strict) {
   Target t;
   t.name = strict ? "simt-strict" : "simt";
@@ -58,6 +72,7 @@ inline Target simt_target(bool strict) {
   t.has_fma = true;
   t.strict = strict;
   t.groups.most_threads = 1024;
+  give_cores(t, [](const TensorCore& core) { return core.threads() > 1; });
   return t;
 }
 

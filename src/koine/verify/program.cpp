@@ -3,6 +3,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/rules/wmma.hpp"
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
@@ -73,10 +74,8 @@ int check_range(const UOp& u, const Facts&) {
   const RangeArg& r = u.as<RangeArg>();
   if (r.id < 0 || r.id >= most_range_ids) return itself;
   const int64_t most = most_steps(r.type);
-  for (const Node* around : u.src(0).ranges()) {
-    const RangeArg& outer = std::get<RangeArg>(around->arg);
-    if (outer.id >= r.id || most_steps(outer.type) == most_pieces) return 0;
-  }
+  for (const Node* around : u.src(0).ranges())
+    if (most_steps(std::get<RangeArg>(around->arg).type) == most_pieces) return 0;
   if (most == INT64_MAX) return unless(!u.src(0).is(Op::Const) || const_int(u.src(0)) >= 0, 0);
   return unless(u.src(0).is(Op::Const) && const_int(u.src(0)) >= 1 && const_int(u.src(0)) <= most,
                 0);
@@ -120,7 +119,7 @@ OpSet kernel_ops() {
               Op::Range, Op::End, Op::After, Op::Group, Op::Sink, Op::Barrier, Op::AtomicAdd,
               Op::Ins, Op::Custom});
 }
-OpSet shaped_ops() { return kernel_ops() | ops({Op::Reshape, Op::Expand, Op::Special}); }
+OpSet shaped_ops() { return kernel_ops() | ops({Op::Reshape, Op::Expand, Op::Special, Op::Wmma}); }
 
 int refuse(const UOp&, const Facts&) { return itself; }
 
@@ -128,7 +127,7 @@ int refuse(const UOp&, const Facts&) { return itself; }
 OpSet value_ops() {
   return group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary}) |
          ops({Op::Index, Op::Bitcast, Op::Reduce, Op::Load, Op::Range, Op::Special, Op::Reshape,
-              Op::Expand});
+              Op::Expand, Op::Wmma});
 }
 
 int same_bits(const UOp& u, const Facts&) {
@@ -167,6 +166,30 @@ int check_shaped_reduce(const UOp& u, const Facts&) {
   if (u.as<ReduceArg>().goes_on) return itself;
   std::sort(axes.begin(), axes.end());
   return unless(std::adjacent_find(axes.begin(), axes.end()) == axes.end());
+}
+
+// The elements of a thread are axes of A, B and the accumulator, as long as the core's; the
+// accumulator has the other axes of A and B, unless they are summed over.
+int check_shaped_core(const UOp& u, const Facts& facts) {
+  const WmmaArg& arg = u.as<WmmaArg>();
+  const TensorCore* core = find_tensor_core(arg.core);
+  if (core == nullptr) return itself;
+  int at = 0;
+  for (const auto& [matrix, axes] :
+       {std::pair{&core->a, &arg.a}, {&core->b, &arg.b}, {&core->accumulator, &arg.accumulator}}) {
+    const UOp& source = u.src(static_cast<size_t>(at));
+    if (source.dtype() != matrix->dtype || source.rank() != facts.rank ||
+        axes->size() != matrix->elements.size())
+      return at;
+    for (size_t i = 0; i < axes->size(); ++i) {
+      const int64_t axis = (*axes)[i];
+      if (axis < 0 || axis >= static_cast<int64_t>(facts.rank) ||
+          !is_const(source.dim(static_cast<size_t>(axis)), matrix->elements[i].size))
+        return at;
+    }
+    ++at;
+  }
+  return fine;
 }
 
 int check_kernel_reduce(const UOp& u, const Facts&) {
@@ -215,10 +238,8 @@ const std::vector<Demand>& memory_part() {
       {ops({Op::Range}), "a LANE Range is the number of a lane while Select takes vectors apart",
        [](const UOp& u, const Facts&) { return unless(u.as<RangeArg>().type != AxisType::Lane); }},
       {ops({Op::Range}),
-       "a Range goes from 0 to a bound of at least 0, which Ranges with smaller numbers decide "
-       "that "
-       "become no shape; what becomes shape or threads has a constant one of at most 16384 and "
-       "65536",
+       "a Range goes from 0 to a bound of at least 0 that no number of what becomes shape decides; "
+       "what becomes shape or threads has a constant one of at most 16384 and 65536",
        check_range},
       {ops({Op::Special}),
        "a Special is the number of a thread or, along an axis of the grid, of a group or of a "
@@ -307,7 +328,9 @@ const Demands& shaped_demands() {
           return u.is(Op::Expand) && at == 1 ? fine : at;
         }},
        {ops({Op::Reduce}), "a Reduce goes over axes, each once, and holds no narrow floats",
-        check_shaped_reduce}},
+        check_shaped_reduce},
+       {ops({Op::Wmma}), "a Wmma is of a tensor core, whose elements are axes of its sources",
+        check_shaped_core}},
       effect_part()};
   return demands;
 }
@@ -324,6 +347,26 @@ UOp too_many_elements(const UOp& value) {
     if (elements > most_pieces) return r;
   }
   return {};
+}
+
+// A Reduce on a tensor core is one sum of what that multiplies along its axes; WARP ranges are its
+// threads.
+std::optional<Violation> check_cores(std::span<const UOp> nodes) {
+  std::vector<UOp> ranges, on_core;
+  for (const UOp& u : nodes) {
+    if (u.is(Op::Range)) ranges.push_back(u);
+    if (u.is(Op::Reduce) && !u.as<ReduceArg>().core.empty()) on_core.push_back(u);
+  }
+  std::ranges::sort(ranges, {}, [](const UOp& r) { return r.as<RangeArg>().id; });
+  if (on_core.size() > 1) return Violation{on_core[1], -1, "a kernel has one sum on a tensor core"};
+  if (on_core.size() == 1 && !sum_on_core(on_core[0], ranges))
+    return Violation{on_core[0], -1,
+                     "a Reduce on a tensor core is the sum of what it multiplies, along its axes: "
+                     "WARP, the last UPCAST and the last UNROLL"};
+  for (const UOp& r : ranges)
+    if (r.as<RangeArg>().type == AxisType::Warp && on_core.empty())
+      return Violation{r, -1, "a WARP range is of the threads of a tensor core (TC)"};
+  return std::nullopt;
 }
 
 }  // namespace
@@ -358,6 +401,8 @@ std::optional<Violation> check_kernel(const UOp& sink, std::span<const UOp> node
     return Violation{sink, -1,
                      fmt::format("every Range is closed, {} is not",
                                  std::get<RangeArg>(sink.ranges()[0]->arg).id)};
+  if (level == VerifyLevel::Kernel)
+    if (auto violation = check_cores(nodes)) return violation;
   for (const UOp& u : nodes) {
     if (u.is(Op::Sink) && !(u == sink)) return Violation{u, -1, "the Sink is the root"};
     if (level != VerifyLevel::Kernel) continue;

@@ -17,7 +17,7 @@ OpSet instruction_ops() {
   return arithmetic() | group_ops({GroupOp::Memory}) |
          ops({Op::Const, Op::Param, Op::Buffer, Op::Stack, Op::Index, Op::Bitcast, Op::Reshape,
               Op::Expand, Op::Shrink, Op::Range, Op::End, Op::Group, Op::Barrier, Op::Special,
-              Op::AtomicAdd, Op::Ins, Op::Custom});
+              Op::AtomicAdd, Op::Ins, Op::Custom, Op::Wmma});
 }
 
 // Instructions that give no value.
@@ -93,6 +93,27 @@ int check_part(const UOp& u, const Facts&) {
   return unless(u.src(1).src(0).is(Op::Const), 1);
 }
 
+// What a thread holds of A, B and the accumulator.
+int check_core(const UOp& u, const Facts& facts) {
+  const WmmaArg& arg = u.as<WmmaArg>();
+  const TensorCore* core = find_tensor_core(arg.core);
+  if (core == nullptr || core->software || !arg.a.empty() || !arg.b.empty() ||
+      !arg.accumulator.empty())
+    return itself;
+  if (facts.target != nullptr &&
+      std::ranges::find(facts.target->tensor_cores, core) == facts.target->tensor_cores.end())
+    return itself;
+  int at = 0;
+  for (const CoreMatrix* matrix : {&core->a, &core->b, &core->accumulator}) {
+    const DType dtype = is_small_float(matrix->dtype) ? storage_uint(matrix->dtype) : matrix->dtype;
+    const UOp& source = u.src(static_cast<size_t>(at));
+    if (source.dtype() != dtype || !is_vector(source) || width(source) != matrix->element_count())
+      return at;
+    ++at;
+  }
+  return fine;
+}
+
 const std::vector<Demand>& vector_part() {
   static const auto& part = *new const std::vector<Demand>{
       {instruction_ops() & ~(effect_ops() | ops({Op::Param})),
@@ -105,6 +126,11 @@ const std::vector<Demand>& vector_part() {
        [](const UOp& u, const Facts&) {
          return first_source(u, 0, [](const UOp& s) { return width(s) != 1; });
        }},
+      {ops({Op::Wmma}),
+       "a Wmma is of a tensor core of the target, and of as many elements of its dtypes as a "
+       "thread "
+       "holds",
+       check_core},
       {ops({Op::Load, Op::Store}), "a vector access is contiguous", check_place},
       {ops({Op::Load, Op::Store}), "gate and alternative have as many lanes as the access",
        check_gate},

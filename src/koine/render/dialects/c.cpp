@@ -24,6 +24,17 @@ KOINE_ATOMIC(int32_t, i32)
 KOINE_ATOMIC(uint32_t, u32)
 KOINE_ATOMIC(int64_t, i64)
 KOINE_ATOMIC(uint64_t, u64)
+#define KOINE_CORE(name, T, A, B, k_count, of)                                                      \
+  static inline void name(T* sum, const A* a, const B* b, const T* c) {                             \
+    for (int n = 0; n < 16; ++n) {                                                                  \
+      sum[n] = c[n];                                                                                \
+      for (int k = 0; k < k_count; ++k) sum[n] += of(a[k]) * of(b[n * k_count + k]);                \
+    }                                                                                               \
+  }
+#define KOINE_BF16(bits) from_f32((uint32_t)(bits) << 16)
+KOINE_CORE(x86_vdpbf16ps, float, uint16_t, uint16_t, 2, KOINE_BF16)
+KOINE_CORE(x86_vpdpbusd, int32_t, uint8_t, int8_t, 4, (uint32_t))
+KOINE_CORE(x86_vpdpwssd, int32_t, int16_t, int16_t, 2, (uint32_t))
 )",
     .function = "static inline",
     .kernel = "void",
@@ -35,6 +46,7 @@ KOINE_ATOMIC(uint64_t, u64)
     .trunc = {"__builtin_truncf", "__builtin_trunc"},
     .sqrt = {"__builtin_sqrtf", "__builtin_sqrt"},
     .fma = {"__builtin_fmaf", "__builtin_fma"},
+    .cores = {"x86_vdpbf16ps", "x86_vpdpbusd", "x86_vpdpwssd"},
 };
 
 }  // namespace koine

@@ -1,10 +1,12 @@
+#include <string>
+
 #include "koine/render/dialect.hpp"
 
 namespace koine {
 namespace {
 
 // HIP has CUDA's language, and files that begin otherwise.
-constexpr Dialect like_cuda(std::string_view name, std::string_view includes) {
+Dialect like_cuda(std::string_view name, std::string_view includes) {
   return {
       .name = name,
       .includes = includes,
@@ -38,10 +40,35 @@ __device__ static inline void atomic_add_f64(double* place, double value) { atom
   };
 }
 
+Dialect with_cores(Dialect cuda) {
+  static const auto& header =
+      *new const std::string(std::string(cuda.header) + R"(// Of compute capability 8.0 and later.
+#ifndef KOINE_MMA
+#define KOINE_MMA(name, type)                                                                       \
+  __device__ static inline void name(float* sum, const unsigned short* a, const unsigned short* b,  \
+                                     const float* c) {                                              \
+    unsigned int x[4], y[2];                                                                        \
+    for (int i = 0; i < 4; ++i) x[i] = a[2 * i] | (unsigned int)a[2 * i + 1] << 16;                 \
+    for (int i = 0; i < 2; ++i) y[i] = b[2 * i] | (unsigned int)b[2 * i + 1] << 16;                 \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                     \
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"              \
+                 : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])                           \
+                 : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]),                \
+                   "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));                                     \
+  }
+#endif
+KOINE_MMA(cuda_m16n8k16_f16, "f16")
+KOINE_MMA(cuda_m16n8k16_bf16, "bf16")
+)");
+  cuda.header = header;
+  cuda.cores = {"cuda_m16n8k16_f16", "cuda_m16n8k16_bf16"};
+  return cuda;
+}
+
 }  // namespace
 
 // Strict programs are compiled without contraction (nvcc and NVRTC: --fmad=false).
-const Dialect cuda_dialect = like_cuda("cuda", "");
+const Dialect cuda_dialect = with_cores(like_cuda("cuda", ""));
 const Dialect hip_dialect =
     like_cuda("hip", "#include <hip/hip_runtime.h>\n#pragma clang fp contract(off)\n");
 

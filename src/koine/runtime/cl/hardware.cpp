@@ -153,6 +153,7 @@ Target Hardware::target(bool strict) const {
   } else {
     t.groups = groups;
   }
+  give_cores(t, [](const TensorCore&) { return false; });
   return t;
 }
 

@@ -154,6 +154,9 @@ Target cpu_target(std::string_view level, bool strict) {
   t.has_threads = true;
   t.strict = strict;
   t.name = fmt::format("cpu-{}{}", t.cpu, t.strict ? "-strict" : "");
+  give_cores(t, [&](const TensorCore& core) {
+    return v4 && !core.feature.empty() && has_feature(t.features, core.feature);
+  });
   return t;
 }
 

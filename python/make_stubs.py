@@ -1,0 +1,25 @@
+"""Writes the stubs of koine._koine beside it: nanobind's, where names of classes' members hide builtins, and with the types of what C++
+gives as a Python object. make_stubs.py FOLDER, with the package on the path."""
+import pathlib
+import re
+import subprocess
+import sys
+
+folder = pathlib.Path(sys.argv[1])
+subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "koine._koine", "-r", "-P", "-O", str(folder)], check=True)
+
+# Operators give NotImplemented for strangers, which is no type of theirs; these methods give the tensor back.
+operators = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift lt le gt ge eq ne"
+names = [f"__{r}{o}__" for o in operators.split() for r in ("", "r", "i")] + ["realize", "assign", "requires_grad"]
+for path in sorted((folder / "_koine").glob("*.pyi")):
+    text = path.read_text()
+    # In a class with a member `float` or `bool` that name is the member.
+    text = re.sub(r"(?<=[:\[|>=(,] )(float|bool)\b|(?<=\[)(float|bool)\b", lambda m: "builtins." + m[0], text)
+    for name in names:
+        text = re.sub(rf"(def {name}\(self(?:, \w+: )?)object( \| None)?(\)| = True\))?( -> )object",
+                      lambda m: f"{m[1]}koine.typing.TensorLike{m[3] or ''}{m[4]}Tensor", text)
+        text = re.sub(rf"(def {name}\(self[^)]*\) -> )object", r"\1Tensor", text)
+    text = re.sub(r"(def __(?:eq|ne)__.* -> Tensor: \.\.\.)", r"\1  # type: ignore[override]", text)
+    if "builtins." in text:
+        text = re.sub(r'\A("""(?:.|\n)*?"""\n+)?', lambda m: (m[0] or "") + "import builtins\n", text, count=1)
+    path.write_text(text)
