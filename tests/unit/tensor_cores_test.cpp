@@ -298,6 +298,14 @@ TEST(tensor_cores, spec_X2_cuda_text_is_the_instruction) {
       std::ranges::count_if(linear.src(), [](const UOp& u) { return u.is(Op::Wmma); });
   EXPECT_EQ(count, 1);
   EXPECT_EQ(parse(to_text(linear)), linear);
+  // So is a long sum, which is a tree of such, and one in blocks, with partial sums in the output.
+  const Gemm tall{32, 32, 2048};
+  for (const auto& edits :
+       {std::vector<Opt>{tc(2, opts[0].tc.core)},
+        {tc(2, opts[0].tc.core), split(6, 8, AxisType::Reduce), {OptOp::Swap, 0, 6}}})
+    EXPECT_GE(std::ranges::count_if(lower_kernel(tall.ast(), gpu, {}, &edits).linear.src(),
+                                    [](const UOp& u) { return u.is(Op::Wmma); }),
+              1);
   const std::string text = render("cuda", "k", linear);
   EXPECT_NE(text.find("mma.sync.aligned.m16n8k16.row.col.f32."), std::string::npos);
   EXPECT_NE(text.find("cuda_m16n8k16_f16(v"), std::string::npos);
@@ -440,8 +448,8 @@ TEST(tensor_cores, layouts_hold_all_of_a_matrix) {
       std::vector<int> times(static_cast<size_t>(core.size(row) * core.size(column)));
       for (int t = 0; t < core.threads(); ++t)
         for (int e = 0; e < matrix.element_count(); ++e)
-          ++times[static_cast<size_t>(matrix.place(row, t, e) * core.size(column) +
-                                      matrix.place(column, t, e))];
+          ++times.at(static_cast<size_t>(matrix.place(row, t, e) * core.size(column) +
+                                         matrix.place(column, t, e)));
       return std::pair{*std::ranges::min_element(times), *std::ranges::max_element(times)};
     };
     EXPECT_EQ(held(core.a, 'm', 'k'), (std::pair{1, 1})) << core.name;
