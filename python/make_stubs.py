@@ -1,12 +1,12 @@
 """Writes the stubs of koine._koine beside it: nanobind's, where names of classes' members hide builtins, and with the types of what C++
-gives as a Python object. make_stubs.py FOLDER, with the package on the path."""
+gives as a Python object. make_stubs.py PACKAGE STUBGEN: the folder of the package, and nanobind's stubgen.py."""
 import pathlib
 import re
 import subprocess
 import sys
 
 folder = pathlib.Path(sys.argv[1])
-subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "koine._koine", "-r", "-P", "-O", str(folder)], check=True)
+subprocess.run([sys.executable, sys.argv[2], "-q", "-i", str(folder.parent), "-m", "koine._koine", "-r", "-P", "-O", str(folder)], check=True)
 
 # Operators give NotImplemented for strangers, which is no type of theirs; these methods give the tensor back.
 operators = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift lt le gt ge eq ne"
