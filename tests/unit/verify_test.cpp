@@ -124,6 +124,7 @@ std::vector<Case> value_cases() {
       // A reader that waits for a Store which nobody asked for.
       {program, sink(Nodes{store(q, after(p, {store(after(p, {store(p, other)}), other)}))}),
        Op::After, -1, "names every After"},
+      {program, sink(Nodes{after(shape_of({}), {store(p, q)})}), Op::After, 0, "holds no indices"},
       {program, sink(Nodes{group(Nodes{store(p, q)})}), Op::Sink, 0, "holds Stores and Afters"},
       {program,
        sink(Nodes{store(q, p), store(param(2, shape_of({3}), DType::Float32),

@@ -101,6 +101,8 @@ void Executable::require_one_rank(const Kernel& loop) const {
                   loop.reason, fmt::join(devices, ", "));
 }
 
+namespace {
+
 // One of the user's, also in a loop or branch: it may throw.
 bool calls_function(const Kernel& k) {
   if (is_kernel_body(k.ast)) return false;
@@ -108,6 +110,8 @@ bool calls_function(const Kernel& k) {
     if (u.is(Op::CustomFunction) && !is_copy(u) && !is_check(u)) return true;
   return false;
 }
+
+}  // namespace
 
 // All that ranks do together: who sends what to whom, and why, in this order.
 void Executable::note_ranks(const std::vector<Kernel>& kernels) {

@@ -58,6 +58,8 @@ const std::vector<Demand>& value_part() {
          std::sort(axes.begin(), axes.end());
          return unless(std::adjacent_find(axes.begin(), axes.end()) == axes.end());
        }},
+      {ops({Op::After}), "an After shows memory, which holds no indices",
+       [](const UOp& u, const Facts&) { return unless(u.src(0).dtype() != DType::Index, 0); }},
       {ops({Op::Store}), "a Store writes a value, not Invalid",
        [](const UOp& u, const Facts&) { return unless(!is_invalid(u.src(1)), 1); }},
       {ops({Op::Call}),
