@@ -9,6 +9,7 @@
 #include <koine/transform/function.hpp>
 
 #include "convert.hpp"
+#include "dlpack_dtype.hpp"
 
 namespace koine::python {
 namespace {
@@ -196,32 +197,6 @@ Tensor tensor_of_list(nb::handle given, const char* method, std::optional<DType>
 }
 
 // --- arrays --------------------------------------------------------------------------------------
-
-std::optional<DType> dtype_of(nb::dlpack::dtype d) {
-  if (d.lanes != 1) return {};
-  constexpr uint8_t float8_e4m3fn = 10, float8_e5m2 = 12;  // of DLPack 1.1
-  for (int k = 0; k < dtype_count; ++k) {
-    const auto own = static_cast<DType>(k);
-    const DTypeInfo& info = dtype_info(own);
-    uint8_t code = 0;
-    if (own == DType::Void || own == DType::Index) continue;
-    if (own == DType::BFloat16)
-      code = static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat);
-    else if (own == DType::Float8E4M3)
-      code = float8_e4m3fn;
-    else if (own == DType::Float8E5M2)
-      code = float8_e5m2;
-    else if (info.kind == DTypeKind::Float)
-      code = static_cast<uint8_t>(nb::dlpack::dtype_code::Float);
-    else if (info.kind == DTypeKind::Bool)
-      code = static_cast<uint8_t>(nb::dlpack::dtype_code::Bool);
-    else
-      code = static_cast<uint8_t>(info.kind == DTypeKind::Signed ? nb::dlpack::dtype_code::Int
-                                                                 : nb::dlpack::dtype_code::UInt);
-    if (code == d.code && info.bits == d.bits) return own;
-  }
-  return {};
-}
 
 // What the buffer protocol has no name for, and its storage has.
 std::optional<DType> narrow_float(nb::handle given) {

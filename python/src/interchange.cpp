@@ -4,6 +4,7 @@
 #include <koine/runtime/device.hpp>
 
 #include "bind.hpp"
+#include "dlpack_dtype.hpp"
 
 namespace koine::python {
 namespace {
@@ -145,25 +146,6 @@ nb::object array_for(nb::handle self, nb::handle dtype, std::optional<bool> copy
 }
 
 // --- DLPack --------------------------------------------------------------------------------------
-
-nb::dlpack::dtype dlpack_dtype(DType d) {
-  const DTypeInfo& info = dtype_info(d);
-  constexpr uint8_t float8_e4m3fn = 10, float8_e5m2 = 12;  // of DLPack 1.1
-  auto code = static_cast<uint8_t>(nb::dlpack::dtype_code::UInt);
-  if (d == DType::BFloat16)
-    code = static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat);
-  else if (d == DType::Float8E4M3)
-    code = float8_e4m3fn;
-  else if (d == DType::Float8E5M2)
-    code = float8_e5m2;
-  else if (info.kind == DTypeKind::Float)
-    code = static_cast<uint8_t>(nb::dlpack::dtype_code::Float);
-  else if (info.kind == DTypeKind::Bool)
-    code = static_cast<uint8_t>(nb::dlpack::dtype_code::Bool);
-  else if (info.kind == DTypeKind::Signed)
-    code = static_cast<uint8_t>(nb::dlpack::dtype_code::Int);
-  return {code, static_cast<uint8_t>(info.bits), 1};
-}
 
 bool is_versioned(nb::handle max_version) {
   return !max_version.is_none() && nb::len(max_version) == 2 &&
