@@ -327,12 +327,8 @@ class Devectorizer {
     return at_lane(pieces.size() == 1 ? pieces[0] : pieces[lead], place.back());
   }
 
-  // The elements that a thread holds of a matrix as one vector.
-  UOp fragment(const UOp& u, const Ints& axes, const std::vector<int64_t>& place) const {
-    const std::vector<int64_t> sizes = sizes_of(u);
-    std::vector<UOp> elements;
-    for (const auto& at : places_along(axes, sizes, place)) elements.push_back(element(u, at));
-    // All lanes of a vector are that vector.
+  // Elements as one vector; all lanes of a vector are that vector.
+  static UOp joined(const std::vector<UOp>& elements) {
     const UOp& first = elements[0];
     const UOp whole = first.is(Op::Index) && !is_address(first) ? first.src(0) : UOp();
     bool same = whole && lane_count(whole) == static_cast<int64_t>(elements.size());
@@ -340,6 +336,14 @@ class Devectorizer {
       same = elements[i].is(Op::Index) && elements[i].src(0) == whole &&
              is_const(elements[i].src(1), static_cast<int64_t>(i));
     return same ? whole : stack(elements);
+  }
+
+  // The elements that a thread holds of a matrix as one vector.
+  UOp fragment(const UOp& u, const Ints& axes, const std::vector<int64_t>& place) const {
+    const std::vector<int64_t> sizes = sizes_of(u);
+    std::vector<UOp> elements;
+    for (const auto& at : places_along(axes, sizes, place)) elements.push_back(element(u, at));
+    return joined(elements);
   }
 
   // One Wmma of vectors for each place along the other axes, onto what those before it along what
@@ -376,10 +380,7 @@ class Devectorizer {
     for (const auto& [place, value] : made) {  // row-major
       lanes.push_back(value);
       if (static_cast<int64_t>(lanes.size()) < sizes.back()) continue;
-      const UOp& whole = lanes[0].src(0);
-      const bool same = lane_count(whole) == sizes.back() &&
-                        lanes.back() == index(whole, {index_const(sizes.back() - 1)});
-      out.push_back(sizes.back() == 1 ? lanes[0] : same ? whole : stack(lanes));
+      out.push_back(sizes.back() == 1 ? lanes[0] : joined(lanes));
       lanes.clear();
     }
     return out;
