@@ -362,6 +362,9 @@ void Submission::make_ready() {
   addresses_.clear();
   sizes_.clear();
   values_.clear();
+  addresses_.reserve(e.places_.size());
+  sizes_.reserve(e.places_.size());
+  values_.reserve(e.variable_numbers_.size());
   for (const Executable::Place& p : e.places_) {
     addresses_.push_back(memory_[p.memory].address() + p.offset);
     sizes_.push_back(p.bytes < 0 ? memory_[p.memory].bytes : p.bytes);
@@ -372,6 +375,7 @@ void Submission::make_ready() {
     values_.push_back(bound_[i]);
   }
   commands_.clear();
+  commands_.reserve(e.entries_.size());
   for (const Executable::Entry& entry : e.entries_)
     commands_.push_back({entry.program.get(), launch_of(entry)});
   submitted_.assign(e.segments_.size(), 0);

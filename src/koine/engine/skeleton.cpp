@@ -23,7 +23,11 @@ constexpr unsigned form_bits = 3;
 
 class Builder {
  public:
-  explicit Builder(const std::string& device) : device_(device) {}
+  explicit Builder(const std::string& device) : device_(device) {
+    out_.words.reserve(128);  // more than a few small ops have
+    open_.reserve(16);
+    known_.reserve(16);
+  }
 
   Skeleton build(std::span<const UOp> values) {
     std::vector<uint32_t> roots;
