@@ -12,6 +12,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/text.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/rules/simplify.hpp"
 
