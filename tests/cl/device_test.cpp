@@ -2,6 +2,7 @@
 // OpenCL is made to fail by putting another in its place in the table.
 #include <thread>
 
+#include "by_hand.hpp"
 #include "check.hpp"
 #include "isolate.hpp"
 #include "koine/engine/compile.hpp"
@@ -212,6 +213,10 @@ TEST(cl, what_a_device_does_not_compute_is_refused_in_words) {
                {"does not compute float64", kernel.name});
   expect_error([&] { (void)cl::ClCompiler(weak).make({kernel}); },
                {"does not compute float64", kernel.name});
+  weak.adds_64_bits = false;
+  const LoweredKernel adds = lower_kernel(histogram(8, 4, DType::Int64), weak.target(false));
+  expect_error([&] { (void)cl::ClCompiler(weak).compile(adds); },
+               {"does not add numbers of 64 bits at once", adds.name, "int64"});
 }
 
 // --- Queues --------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // What the device CL computes, beside the interpreter and the CPU. A driver takes 50 ms and more
 // for a kernel, so the values of a test are computed in one request, whose kernels are one program.
 #include "backends.hpp"
+#include "by_hand.hpp"
 #include "check.hpp"
 #include "graphs.hpp"
 #include "koine/compat/alu.hpp"
@@ -400,23 +401,35 @@ TEST(cl, spec_O6_spec_X2_tensor_cores_in_opencl) {
   for (const auto& [device, strict] :
        {std::pair(std::string("CL"), true), std::pair(groups_device(), false)}) {
     const OptionScope scope(on_cl(strict, device));
-    DeviceRuntime& runtime = device_runtime(device);
     const std::vector<Opt> opts{tc(2)};
-    const auto program = runtime.compile(lower_kernel(g.ast(), runtime.target(), {}, &opts));
-    const std::vector<std::byte> left = in_memory(g.left(), g.a), right = in_memory(g.right(), g.b);
-    const std::array<int64_t, 3> bytes{g.m * g.n * 4, g.m * g.k * 2, g.k * g.n * 2};
-    std::array<std::shared_ptr<Memory>, 3> memory;
-    for (size_t i = 0; i < bytes.size(); ++i) memory[i] = runtime.allocate(bytes[i]);
-    memory[1]->copy_in(left.data(), 0, bytes[1]);
-    memory[2]->copy_in(right.data(), 0, bytes[2]);
-    const std::array<std::byte*, 3> buffers{memory[0]->address(), memory[1]->address(),
-                                            memory[2]->address()};
-    program->run({buffers, bytes, {}});
-    std::vector<std::byte> out(static_cast<size_t>(bytes[0]));
-    memory[0]->copy_out(out.data(), 0, bytes[0]);
+    std::vector<std::byte> left = in_memory(g.left(), g.a), right = in_memory(g.right(), g.b),
+                           out(static_cast<size_t>(g.m * g.n * 4));
+    run_by_hand(g.ast(), device, {{out, left, right}}, &opts);
     EXPECT_EQ(problem_of(g, out, strict), "") << device;
   }
-  ran_on("CL");
+}
+
+template <class T>
+void expect_bincount(DType dtype, const std::string& device, int64_t count) {
+  const size_t bins = 97;
+  std::mt19937_64 random(test_seed());
+  std::vector<int32_t> in(static_cast<size_t>(count));
+  std::vector<T> expected(bins);
+  for (int32_t& v : in) ++expected[static_cast<size_t>(v = static_cast<int32_t>(random() % bins))];
+  const UOp ast = histogram(count, bins, dtype, AxisType::Global);
+  EXPECT_EQ(run_by_hand(ast, device, std::vector<T>(bins), in), expected) << dtype_name(dtype);
+}
+
+// The work items of all groups add at once.
+TEST(cl, spec_X3_a_histogram_by_atomic_adds_is_bincount) {
+  expect_bincount<int32_t>(DType::Int32, "CL", 1'000'000);
+  expect_bincount<int32_t>(DType::Int32, groups_device(), 1'000'000);
+  expect_bincount<uint32_t>(DType::UInt32, "CL", 10'000);
+  expect_bincount<float>(DType::Float32, "CL", 10'000);
+  if (!cl::hardware(0).adds_64_bits) return;
+  expect_bincount<int64_t>(DType::Int64, "CL", 10'000);
+  expect_bincount<uint64_t>(DType::UInt64, "CL", 10'000);
+  expect_bincount<double>(DType::Float64, "CL", 10'000);
 }
 
 }  // namespace koine::test

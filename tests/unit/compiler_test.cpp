@@ -176,7 +176,7 @@ TEST(stages, spec_L8_render_c_and_llvm) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
-TEST(stages, debug_levels_print_what_the_docs_say) {
+TEST(stages, spec_W4_each_level_of_debug_prints_what_the_docs_say) {
   auto output = [](int level) {
     Options o = options();
     o.debug = level;

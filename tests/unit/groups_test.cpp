@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "backends.hpp"
+#include "by_hand.hpp"
 #include "c_text.hpp"
 #include "check.hpp"
 #include "kernels.hpp"
@@ -76,29 +77,6 @@ class Kept {
  private:
   CText text_{"cuda"};
 };
-
-// A kernel written by hand, run on a device.
-template <class T>
-std::vector<T> run_by_hand(const UOp& ast, const std::string& device, std::vector<T> out,
-                           std::vector<T>& in) {
-  DeviceRuntime& runtime = device_runtime(device);
-  const auto program = runtime.compile(lower_kernel(ast, runtime.target()));
-  std::array<std::byte*, 2> buffers{reinterpret_cast<std::byte*>(out.data()),
-                                    reinterpret_cast<std::byte*>(in.data())};
-  const std::array<int64_t, 2> bytes{static_cast<int64_t>(out.size() * sizeof(T)),
-                                     static_cast<int64_t>(in.size() * sizeof(T))};
-  program->run({buffers, bytes, {}});
-  ran_on(device);
-  return out;
-}
-
-// out[in[i]] += 1 for each i.
-UOp histogram(int64_t count, int64_t bins, DType dtype, AxisType type = AxisType::Loop) {
-  const UOp i = range(0, index_const(count), type), out = param(0, shape_of({bins}), dtype),
-            in = param(1, shape_of({count}), dtype);
-  const UOp bin = cast(load(index(in, {i})), DType::Index);
-  return sink({end(UOp::make(Op::AtomicAdd, {index(out, {bin}), constant(dtype, 1)}), {i})});
-}
 
 }  // namespace
 
@@ -314,8 +292,9 @@ TEST(groups, spec_X3_a_histogram_by_atomic_adds_is_bincount) {
     const UOp linear = lower_kernel(histogram(100, 10, d), device_runtime("CPU").target()).linear;
     EXPECT_NE(render("c", "k", linear, false).find("atomic_add_"), std::string::npos);
   }
-  std::vector<float> numbers(1000), sums(10), sums_expected(10, 100);
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 10);
+  std::vector<int32_t> numbers(1000);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int32_t>(i % 10);
+  const std::vector<float> sums(10), sums_expected(10, 100);
   const UOp floats =
       apply_opt(histogram(1000, 10, DType::Float32), split(0, 8, AxisType::Thread, true));
   EXPECT_EQ(run_by_hand<float>(floats, "CPU", sums, numbers), sums_expected);

@@ -59,13 +59,18 @@ std::string binary_of(cl_program program) {
   return out;
 }
 
-void require_types(const Hardware& on, const LoweredKernel& kernel) {
-  if (on.has_double) return;
-  for (const UOp& u : kernel.linear.src())
-    KOINE_REQUIRE(u.dtype() != DType::Float64, Device,
+void require_computes(const Hardware& on, const LoweredKernel& kernel) {
+  for (const UOp& u : kernel.linear.src()) {
+    KOINE_REQUIRE(on.has_double || u.dtype() != DType::Float64, Device,
                   "device CL: '{}' does not compute float64, which kernel '{}' needs: cast to "
                   "float32 before",
                   on.name, kernel.name);
+    KOINE_REQUIRE(on.adds_64_bits || !u.is(Op::AtomicAdd) || item_size(u.src(1).dtype()) != 8,
+                  Device,
+                  "device CL: '{}' does not add numbers of 64 bits at once, as kernel '{}' does "
+                  "with {}: take 32 bits",
+                  on.name, kernel.name, dtype_name(u.src(1).dtype()));
+  }
 }
 
 }  // namespace
@@ -143,7 +148,7 @@ const Target& ClCompiler::target(const CompileOptions& how) const {
 
 Blob ClCompiler::compile(LoweredKernel kernel) {
   on_.require_usable();
-  require_types(on_, kernel);
+  require_computes(on_, kernel);
   const BuiltProgram program =
       build_text(on_, render("opencl", kernel.name, kernel.linear), kernel.name);
   std::string made_for = blob_target(target(kernel.how));
@@ -169,7 +174,7 @@ std::vector<std::shared_ptr<Program>> ClCompiler::make(std::vector<LoweredKernel
   std::string text;
   std::vector<std::string> functions;
   for (const LoweredKernel& k : kernels) {
-    require_types(on_, k);
+    require_computes(on_, k);
     functions.push_back(fmt::format("{}_{}", k.name, functions.size()));
     text += render("opencl", functions.back(), k.linear, text.empty());
   }

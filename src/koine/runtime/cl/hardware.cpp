@@ -93,6 +93,8 @@ std::unique_ptr<Hardware> start(size_t number) {
   out->vector_bytes = std::clamp(static_cast<int>(lanes) * 4, 16, 64);
   out->is_cpu = (info<cl_device_type>(id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0;
   out->has_double = info<cl_device_fp_config>(id, CL_DEVICE_DOUBLE_FP_CONFIG) != 0;
+  out->adds_64_bits =
+      text(id, CL_DEVICE_EXTENSIONS).find("cl_khr_int64_base_atomics") != std::string::npos;
   const auto single = info<cl_device_fp_config>(id, CL_DEVICE_SINGLE_FP_CONFIG);
   out->has_fma = (single & CL_FP_FMA) != 0;
   const cl_device_fp_config exact = CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT | CL_FP_DENORM;

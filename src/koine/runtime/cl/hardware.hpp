@@ -20,6 +20,7 @@ struct Hardware {
   Groups groups;               ///< of work items, as far as the hardware goes
   int vector_bytes;
   bool is_cpu, has_double, has_fma;
+  bool adds_64_bits;  ///< at once: the atomics of 64 bits of an extension
   bool rounds_right;  ///< division and square root of float32 are correctly rounded, with denormals
 
   /// False in a fork of the process that started OpenCL, whose threads are not there, and when the
