@@ -24,6 +24,8 @@ from . import nn, random
 
 __version__ = "0.1.0"
 
+_koine._name_lines(__file__[:-len("__init__.py")])  # messages name the line of the user's that made a value
+
 # float32 and its like; `bool` is koine.bool, and `import *` leaves Python's alone.
 _dtypes = {d.name: d for d in DType}
 globals().update(_dtypes)

@@ -88,6 +88,8 @@ class jit:
         f = self._jit_function
         if _koine._is_tracing():  # part of what is described
             return f(*args, **kwargs)
+        if _koine._finds_nan():  # whose messages need what a program no longer knows
+            return f(*args, **kwargs)
         leaves, structure = tree.flatten_as_given((args, kwargs))
         tensors: list[Tensor] = []
         constants: list[Any] = []

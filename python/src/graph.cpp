@@ -20,7 +20,11 @@ void bind_graph(nb::module_& m) {
           "op", [](const UOp& u) { return std::string(op_name(u.op())); }, "The name of its op.")
       .def_prop_ro(
           "src", [](const UOp& u) { return std::vector<UOp>(u.src().begin(), u.src().end()); },
-          "What it is computed from.");
+          "What it is computed from.")
+      .def_prop_ro(
+          "origin", [](const UOp& u) { return origin_text(u); },
+          "The line that made it, 'model.py:12 in forward', or 'one of' those; empty where not "
+          "known.");
   m.def(
       "schedule",
       [](const TensorsLike& given) {

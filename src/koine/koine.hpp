@@ -7,6 +7,7 @@
 #include "koine/engine/step.hpp"
 #include "koine/io/program.hpp"
 #include "koine/io/safetensors.hpp"
+#include "koine/ir/origin.hpp"
 #include "koine/nn/nn.hpp"
 #include "koine/nn/optim.hpp"
 #include "koine/tensor/captured.hpp"

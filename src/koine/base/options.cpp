@@ -61,6 +61,7 @@ Options from_environment() {
   number("KOINE_NOOPT", o.noopt, 0, 1);
   number("KOINE_THREADS", o.threads, 0, 1024);
   number("KOINE_POISON", o.poison, 0, 1);
+  number("KOINE_NAN", o.nan, 0, 1);
   number("KOINE_MEMORY_LIMIT", o.memory_limit, 0, INT64_MAX);
   read("KOINE_FP", [&](std::string_view text) {
     KOINE_REQUIRE(text == "strict" || text == "default", Value,
@@ -121,6 +122,7 @@ const std::vector<OptionRow>& option_table() {
       {"KOINE_DEVICE", "a device name", "default device; unset means CPU"},
       {"KOINE_DUMP", "a stage name", "prints every program or kernel after that stage"},
       {"KOINE_POISON", "0|1", "1 fills fresh and freed buffers with a pattern"},
+      {"KOINE_NAN", "0|1", "1 makes what is not finite an Error that says where it was made"},
       {"KOINE_MEMORY_LIMIT", "bytes", "most bytes a device may hold; 0 means the machine's memory"},
   };
   return rows;

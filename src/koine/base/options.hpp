@@ -25,6 +25,7 @@ struct Options {
   std::string device;   ///< KOINE_DEVICE: the default device; empty means CPU
   std::string dump;     ///< KOINE_DUMP: a stage name; prints what comes out of it
   bool poison = false;  ///< KOINE_POISON: freed and fresh buffers are filled with a pattern
+  bool nan = false;     ///< KOINE_NAN: what a program computes first that is not finite is an Error
   IndexMode index = IndexMode::Raise;  ///< KOINE_INDEX: raise, clamp or fill
   int64_t memory_limit = 0;  ///< KOINE_MEMORY_LIMIT: bytes a device may hold; 0 means the machine's
 };

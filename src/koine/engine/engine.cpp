@@ -8,6 +8,7 @@
 #include "koine/base/options.hpp"
 #include "koine/engine/compile.hpp"
 #include "koine/engine/counting.hpp"
+#include "koine/engine/first_nan.hpp"
 #include "koine/engine/literals.hpp"
 #include "koine/engine/prepare.hpp"
 #include "koine/engine/promises.hpp"
@@ -85,6 +86,17 @@ class Realizer {
     return step.outputs_;
   }
 
+  // In memory of their own: what they write goes to copies that nobody sees.
+  static std::vector<UOp> compute_apart(const std::vector<UOp>& values,
+                                        const VariableValues& variables) {
+    const Updates updates(values, [](const UOp&) { return false; }, false);
+    CapturedStep step(updates.values(), variables, CapturedStep::Checks::None);
+    step.run();
+    std::vector<UOp> out = step.outputs_;
+    out.resize(values.size());
+    return out;
+  }
+
   // Programs that store into memory run one after the other: each sees what the others have done.
   static std::vector<UOp> compute_and_write(const std::vector<UOp>& values,
                                             const VariableValues& variables) {
@@ -113,6 +125,10 @@ class Realizer {
 };
 
 std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables) {
+  if (options().nan)
+    require_finite(values, [&](const std::vector<UOp>& apart) {
+      return Realizer::compute_apart(apart, variables);
+    });
   const bool writes = std::any_of(values.begin(), values.end(), has_effects);
   return writes ? Realizer::compute_and_write(values, variables)
                 : Realizer::compute(values, variables);

@@ -21,6 +21,7 @@
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/origin.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/exchanges.hpp"
@@ -31,11 +32,16 @@
 namespace koine {
 namespace {
 
+std::string lines_of(const UOp& kernel) {
+  const std::string lines = origins_below(kernel);
+  return lines.empty() ? "" : "  (" + lines + ")";
+}
+
 void print_schedule(const std::vector<Kernel>& kernels) {
   if (options().debug < 2) return;
   for (size_t i = 0; i < kernels.size(); ++i) {
-    fmt::print(stderr, "kernel  {:3}: {} buffers, {}\n", i, kernels[i].buffers.size(),
-               kernels[i].reason);
+    fmt::print(stderr, "kernel  {:3}: {} buffers, {}{}\n", i, kernels[i].buffers.size(),
+               kernels[i].reason, lines_of(kernels[i].ast));
     if (options().debug >= 3) fmt::print(stderr, "{}", tree_text(kernels[i].ast));
   }
 }
@@ -591,9 +597,9 @@ void Submission::run_with_report(const Executable::Entry& entry) {
   queue.wait(queue.submit({&command, 1}));
   const double seconds = now_seconds() - start;
   const KernelEstimate& e = entry.program->kernel().estimate;
-  fmt::print(stderr, "run     {:32} {:9.1f} us {:8.2f} GFLOP/s {:8.2f} GB/s\n",
+  fmt::print(stderr, "run     {:32} {:9.1f} us {:8.2f} GFLOP/s {:8.2f} GB/s{}\n",
              entry.program->name(), seconds * 1e6, e.operations / seconds * 1e-9,
-             e.bytes / seconds * 1e-9);
+             e.bytes / seconds * 1e-9, lines_of(entry.call.src(0)));
 }
 
 }  // namespace koine

@@ -4,11 +4,13 @@
 
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
+#include "koine/engine/elements.hpp"
 #include "koine/interp/host_function.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/origin.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rules/places.hpp"
 #include "koine/runtime/device.hpp"
@@ -51,14 +53,9 @@ UOp is_broken(const UOp& promise) {
   return devices.count() > 1 ? copy_to(bad, devices.part(0)) : bad;
 }
 
-template <class Element>
-std::vector<Element> elements(const UOp& buffer) {
-  const auto memory = memory_of(buffer);
-  size_t count = 1;
-  for (const int64_t size : present_sizes(buffer)) count *= static_cast<size_t>(size);
-  std::vector<Element> out(count);
-  memory->copy_out(out.data(), 0, static_cast<int64_t>(out.size() * sizeof(Element)));
-  return out;
+std::string made_at(const UOp& u) {
+  const std::string line = origin_text(u);
+  return line.empty() ? "" : "; the index was made at " + line;
 }
 
 [[noreturn]] void report(const UOp& promise, const VariableValues& variables) {
@@ -72,16 +69,17 @@ std::vector<Element> elements(const UOp& buffer) {
   if (what.starts_with("inside of "))
     raise(ErrorKind::Index,
           "{}: a position is out of range, in step {}, counted from 0: clip() it, or set "
-          "KOINE_INDEX=clamp or fill",
-          what, elements<int64_t>(realize({contiguous(promise.src(0))}, variables)[0])[0] - 1);
+          "KOINE_INDEX=clamp or fill{}",
+          what, elements_of<int64_t>(realize({contiguous(promise.src(0))}, variables)[0])[0] - 1,
+          made_at(promise));
   // Positions that count from the end when negative are where(asked < 0, asked + size, asked).
   const bool wraps = what.ends_with("position") && promise.src(0).is(Op::Where);
   const UOp asked = cast(wraps ? promise.src(0).src(2) : promise.src(0), DType::Int64);
-  const std::vector<int64_t> values =
-      elements<int64_t>(realize({asked.is(Op::Buffer) ? asked : contiguous(asked)}, variables)[0]);
+  const std::vector<int64_t> values = elements_of<int64_t>(
+      realize({asked.is(Op::Buffer) ? asked : contiguous(asked)}, variables)[0]);
   auto number = [&](const UOp& bound) {  // the end of an axis may be a Variable's
     if (bound.is(Op::Const)) return const_int(bound);
-    return elements<int64_t>(realize({cast(bound, DType::Int64)}, variables)[0])[0];
+    return elements_of<int64_t>(realize({cast(bound, DType::Int64)}, variables)[0])[0];
   };
   const int64_t low = number(promise.src(1)), high = number(promise.src(2));
   const int64_t first = wraps ? low - (high + 1) : low;
@@ -93,8 +91,8 @@ std::vector<Element> elements(const UOp& buffer) {
                 at - values.begin(), shape_text(asked));
   raise(ErrorKind::Index,
         "{} {} (element {} of shape {}) is out of range for size {}: use {} to {}, or "
-        "KOINE_INDEX=clamp or fill",
-        what, *at, at - values.begin(), shape_text(asked), high + 1, first, high);
+        "KOINE_INDEX=clamp or fill{}",
+        what, *at, at - values.begin(), shape_text(asked), high + 1, first, high, made_at(promise));
 }
 
 }  // namespace
@@ -135,7 +133,7 @@ UOp checked(const UOp& flag) {
 }
 
 bool is_set(const UOp& flag) {
-  return device_runtime(flag.device().name()).has_results() && elements<uint8_t>(flag)[0] != 0;
+  return device_runtime(flag.device().name()).has_results() && elements_of<uint8_t>(flag)[0] != 0;
 }
 
 void check_promises(const std::vector<UOp>& values, const VariableValues& variables) {

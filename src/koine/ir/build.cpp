@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/origin.hpp"
 
 namespace koine {
 
@@ -343,6 +344,7 @@ Resolve resolve_of(const UOp& function) {
 UOp with_sources(const UOp& node, std::span<const UOp> src) {
   const std::span<const UOp> now = node.src();
   if (std::equal(src.begin(), src.end(), now.begin(), now.end())) return node;
+  const OriginScope from(origin_of(node));
   return UOp::make(node.op(), src, node.arg(), node.tag());
 }
 UOp with_source(const UOp& node, size_t i, const UOp& source) {

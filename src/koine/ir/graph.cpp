@@ -4,6 +4,7 @@
 
 #include "koine/base/timer.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/origin.hpp"
 
 namespace koine {
 namespace {
@@ -152,6 +153,7 @@ UOp rebuild(const UOp& root, Expand&& expand, Make&& make, First&& first) {
           changed[i] = *made;
         }
         if (!changed.empty()) sources = changed;
+        const OriginScope from(origin_of(Borrowed(node)));
         result.set(node, make(UOp::share(node), sources));
       },
       first);

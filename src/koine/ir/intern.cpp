@@ -12,6 +12,7 @@
 #include "koine/base/of_thread.hpp"
 #include "koine/base/spin_lock.hpp"
 #include "koine/ir/derive.hpp"
+#include "koine/ir/origin.hpp"
 #include "koine/ir/uop.hpp"
 
 namespace koine {
@@ -74,6 +75,14 @@ struct BlockCache {
       for (void* block : list) std::free(block);
   }
 };
+
+void note_origin(const Node* node) {
+  const Origin origin = detail::present_origin();
+  const Origin known = node->origin.load(std::memory_order_relaxed);
+  if (origin == 0 || known == origin || (known & Node::several_origins) != 0) return;
+  node->origin.store(known == 0 ? origin : detail::joined(known, origin),
+                     std::memory_order_relaxed);
+}
 
 void* allocate(size_t sources) {
   if (sources < cached_sources)
@@ -252,8 +261,10 @@ UOp UOp::make(Op op, std::span<const UOp> src, const Arg& arg, int64_t tag) {
     if (!src[i]) raise(ErrorKind::Type, "{}: source {} is null", op_name(op), i);
     hash = hash_mix(hash, src[i].hash());
   }
-  return InternTable::instance().intern(Key{
+  UOp out = InternTable::instance().intern(Key{
       op, src, arg, tag, hash, place_of(op, src, hash_mix(of_arg, static_cast<uint64_t>(tag)))});
+  note_origin(out.node());
+  return out;
 }
 
 UOp UOp::share(const Node* node) {

@@ -143,6 +143,8 @@ struct Node {
   Placement placement;
   Node* chain = nullptr;                    ///< the next of its bucket
   mutable std::atomic<uint32_t> normal{0};  ///< the rule sets of which none applies below
+  mutable std::atomic<uint32_t> origin{0};  ///< the line that made it (`ir/origin`)
+  static constexpr uint32_t several_origins = uint32_t{1} << 31;  ///< so did others, later
   mutable std::atomic<const Interval*> interval{nullptr};
   mutable std::atomic<const std::vector<const Node*>*> range_set{nullptr};
   UOp* sources() { return reinterpret_cast<UOp*>(this + 1); }

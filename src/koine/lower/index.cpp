@@ -5,6 +5,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/origin.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
@@ -41,6 +42,7 @@ UOp Indexer::element(const UOp& node, const Indices& at) {
       continue;
     }
     missing_.clear();
+    const OriginScope from(origin_of(place.node));
     const UOp made = build(place);
     if (missing_.empty()) {
       memo_.emplace(place, made);

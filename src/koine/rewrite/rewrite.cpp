@@ -7,6 +7,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/node_map.hpp"
+#include "koine/ir/origin.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine {
@@ -109,6 +110,7 @@ UOp rewrite_fixpoint(const UOp& root, const Pass& pass) {
       changed = changed || states[l].final != l;
     }
     const Borrowed current(node);
+    const OriginScope from(origin_of(current));
     UOp next;
     if (changed) {  // it takes its own turn, once, under its own key
       sources.clear();

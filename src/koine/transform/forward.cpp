@@ -8,6 +8,7 @@
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/loop.hpp"
+#include "koine/ir/origin.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/transform/call_gradient.hpp"
@@ -34,6 +35,7 @@ class Forward {
     for (size_t k = 0; k < inputs.size(); ++k)
       carried_.emplace(without_tuples(inputs[k]), of_inputs[k]);
     for (const UOp& u : toposort(root, [](const UOp& u) { return !u.is(Op::Tuple); })) {
+      const OriginScope from(origin_of(u));
       if (!batches()) invalid_.visit(u);
       if (!carried_.contains(u) && !(u == root)) carried_.emplace(u, at(u));
     }

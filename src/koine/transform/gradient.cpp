@@ -10,6 +10,7 @@
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/loop.hpp"
+#include "koine/ir/origin.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/transform/call_gradient.hpp"
@@ -148,6 +149,7 @@ std::vector<UOp> gradient_keeping(std::span<const UOp> outputs, std::span<const 
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& node = order[i];
     if (!leads.contains(node) || node == root) continue;
+    const OriginScope from(origin_of(node));  // that of the value, not of who asks
     if (node.is(Op::Function) || node.is(Op::Call)) {
       const auto it = call_cotangents.find(node);
       if (it == call_cotangents.end()) continue;
