@@ -12,9 +12,9 @@ Nothing runs before somebody looks at a value. docs/python.md tells the rest.
 """
 from . import errors, tree  # errors first: the module below raises them
 from . import _koine
-from ._koine import (DType, SavedProgram, Size, Tensor, UOp, Variable, clear_compile_cache, counters, default_device, devices, from_dlpack,
-                     memory_in_use, promote, realize, reset_counters, safe_load, safe_save, save_as, save_program, schedule,
-                     set_printoptions, stop_gradient)
+from ._koine import (DType, Kernel, Program, SavedProgram, Size, Tensor, UOp, Variable, clear_compile_cache, counters, default_device,
+                     devices, from_dlpack, host_program, lower_kernel, memory_in_use, print_linear, program_of, promote, realize,
+                     reset_counters, safe_load, safe_save, save_as, save_program, schedule, set_printoptions, stop_gradient)
 from .errors import Error
 from .jit import jit
 from .loops import cond, fori_loop, scan, switch, while_loop
@@ -35,16 +35,17 @@ arange, cat, einsum, eye, full, linspace = Tensor.arange, Tensor.cat, Tensor.ein
 manual_seed, ones, stack, zeros = Tensor.manual_seed, Tensor.ones, Tensor.stack, Tensor.zeros
 where = Tensor.where
 
-__all__ = ["DType", "Error", "SavedProgram", "Size", "Tensor", "UOp", "Variable", "arange", "cat", "checkpoint", "clear_compile_cache",
-           "cond", "counters", "custom_jvp", "custom_vjp", "default_device", "devices", "einsum", "errors", "eval_shape", "eye",
-           "fori_loop", "from_dlpack", "full", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jit", "jvp", "linearize", "linspace",
-           "manual_seed", "memory_in_use", "nn", "ones", "promote", "random", "realize", "reset_counters", "safe_load", "safe_save",
-           "save_as", "save_program", "scan", "schedule", "set_printoptions", "stack", "stop_gradient", "switch", "tree",
-           "value_and_grad", "vjp", "vmap", "where", "while_loop", "zeros"] + [n for n in _dtypes if n != "bool"]
+__all__ = ["DType", "Error", "Kernel", "Program", "SavedProgram", "Size", "Tensor", "UOp", "Variable", "arange", "cat", "checkpoint",
+           "clear_compile_cache", "cond", "counters", "custom_jvp", "custom_vjp", "default_device", "devices", "einsum", "errors",
+           "eval_shape", "eye", "fori_loop", "from_dlpack", "full", "grad", "hessian", "host_program", "hvp", "jacfwd", "jacrev", "jit",
+           "jvp", "linearize", "linspace", "lower_kernel", "manual_seed", "memory_in_use", "nn", "ones", "print_linear", "program_of",
+           "promote", "random", "realize", "reset_counters", "safe_load", "safe_save", "save_as", "save_program", "scan", "schedule",
+           "set_printoptions", "stack", "stop_gradient", "switch", "tree", "value_and_grad", "vjp", "vmap", "where", "while_loop",
+           "zeros"] + [n for n in _dtypes if n != "bool"]
 
 
 def __getattr__(name):
-    if name == "typing":
+    if name in ("compat", "typing"):
         import importlib
-        return importlib.import_module(".typing", __name__)
+        return importlib.import_module("." + name, __name__)
     raise AttributeError(f"module 'koine' has no attribute {name!r}")

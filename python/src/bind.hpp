@@ -37,6 +37,7 @@ void bind_transforms(nb::module_& m);
 void bind_loops(nb::module_& m);
 void bind_captured(nb::module_& m);
 void bind_origins(nb::module_& m);
+void bind_compat(nb::module_& m);
 
 /// How Python gives a parameter of a C++ type, and what becomes of it.
 template <class T>

@@ -34,4 +34,5 @@ NB_MODULE(_koine, m) {
   bind_loops(m);
   bind_captured(m);
   bind_origins(m);
+  bind_compat(m);
 }

@@ -10,13 +10,14 @@ import koine
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def test_the_blocks_of_the_page_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page, least", [("docs/python.md", 2), ("docs/linear-walk.md", 1)])
+def test_the_blocks_of_the_page_run(page, least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.S)
-    assert len(blocks) >= 2
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
+    assert len(blocks) >= least
     for block in blocks:
-        exec(compile(block, "docs/python.md", "exec"), names)
+        exec(compile(block, page, "exec"), names)
 
 
 def examples():

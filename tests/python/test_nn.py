@@ -114,7 +114,7 @@ def test_schedules_and_counters():
     koine.reset_counters()
     (Tensor([1.0, 2.0]) + 1).realize()
     assert koine.counters()["kernels"] >= 1
-    assert "Call" in koine.schedule([(Tensor([1.0, 2.0]) + 1)])
+    assert "Call" in str(koine.host_program([(Tensor([1.0, 2.0]) + 1)]))
     assert ("CPU" in dict(koine.devices())) and koine.default_device() == "CPU"
     u = (Tensor([1.0]) + 1).uop
     assert u.op == "Add" and "Add" in str(u)
