@@ -68,6 +68,7 @@ class Operand:
     base: np.ndarray
     view: str
     again: Callable[[], np.ndarray]  # other numbers of the same kind
+    places: bool = False  # positions along an axis, no numbers to compute with
 
     def of(self, x: Any) -> Any:
         return VIEWS[self.view](x)
@@ -209,7 +210,7 @@ class Draw:
             return np.asarray(a, dtype)
 
         dtype = np.dtype(self.one(("int32", "int64")))
-        self.operands.append(Operand(again(), "", again))
+        self.operands.append(Operand(again(), "", again, True))
         return self.operands[-1].base
 
 
@@ -222,6 +223,7 @@ class Row:
     torch: Callable[..., Any] | None = None
     smooth: bool = False  # it has derivatives where `draw` draws ordinary numbers
     vmap: bool = True
+    slack: float = 1  # how much more roundings may cost of its derivatives: where they are divided by a small spread
     apart: Callable | None = None  # of the arrays, where PyTorch is known to have another value: docs/transforms.md, "Corners"
     covers: tuple = ()  # names of the package
 
@@ -493,6 +495,8 @@ def floor_quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.floor_divide(x, y)
 
 
+# float8 is for keeping numbers: what rounds between several operations is left out.
+WITHOUT_EIGHTHS = (*FLOATS, *INTS, "bool")
 NO_BOOL = (*FLOATS, *EIGHTHS, *INTS)
 binary("maximum", np.maximum, 0, torch=lambda x, y: torch_().maximum(x, y), smooth=True, near=(1, 4, -4, 0.9))
 binary("minimum", np.minimum, 0, torch=lambda x, y: torch_().minimum(x, y), smooth=True, near=(1, 4, -4, 0.9))
@@ -581,7 +585,7 @@ def clip(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> Want:
         return Want(np.minimum(np.maximum(wide(x), wide(low)), wide(high)), x.dtype, 0)
 
 
-row("clip", draw_clip, clip, torch=lambda x, low, high: x.clamp(low, high), smooth=True)
+row("clip", draw_clip, clip, torch=lambda *xs: torch_().clamp(*torch_().broadcast_tensors(*xs)), smooth=True)  # it cannot add up a bound's second
 
 
 def draw_masked(d: Draw) -> dict:
@@ -813,12 +817,12 @@ fold("any", lambda a, **over: Want(np.any(wide(a) != 0, **over), np.dtype(bool))
      lambda x, axis, keepdim: x.any(dims(axis, x), keepdim), "all")
 fold("all", lambda a, **over: Want(np.all(wide(a) != 0, **over), np.dtype(bool)), REALS,
      lambda x, axis, keepdim: x.all(dims(axis, x), keepdim), "all")
-fold("logsumexp", log_sum_exp, REALS, lambda x, axis, keepdim: x.logsumexp(dims(axis, x), keepdim), smooth=True, least=1)
-fold("norm", length, REALS, lambda x, axis, keepdim: torch_().linalg.vector_norm(x, dim=axis, keepdim=keepdim), smooth=True, near=(0.5, 2))
+fold("logsumexp", log_sum_exp, WITHOUT_EIGHTHS, lambda x, axis, keepdim: x.logsumexp(dims(axis, x), keepdim), smooth=True, least=1)
+fold("norm", length, WITHOUT_EIGHTHS, lambda x, axis, keepdim: torch_().linalg.vector_norm(x, dim=axis, keepdim=keepdim), smooth=True, near=(0.5, 2))
 
 
 def with_correction(name: str, numpy: Callable, torch: Callable) -> None:
-    plain = draw_fold(REALS, "tiny", 1, near=(0.5, 4))
+    plain = draw_fold(WITHOUT_EIGHTHS, "tiny", 1, near=(0.5, 4))
 
     def draw(d: Draw) -> dict:
         out = plain(d)
@@ -875,8 +879,8 @@ def running(f: Callable) -> Callable:
     return numpy
 
 
-along("softmax", soft_max, REALS, lambda x, axis: x.softmax(axis), smooth=True)
-along("log_softmax", log_soft_max, REALS, lambda x, axis: x.log_softmax(axis), smooth=True)
+along("softmax", soft_max, WITHOUT_EIGHTHS, lambda x, axis: x.softmax(axis), smooth=True)
+along("log_softmax", log_soft_max, WITHOUT_EIGHTHS, lambda x, axis: x.log_softmax(axis), smooth=True)
 along("cumsum", running(np.cumsum), REALS, lambda x, axis: x.cumsum(axis), smooth=True, least=0)
 along("cumprod", running(np.cumprod), REALS, lambda x, axis: x.cumprod(axis), "plain", smooth=True, least=0, low=0.5, high=2)
 along("cummax", lambda a, axis: Want(np.maximum.accumulate(wide(a), axis), a.dtype), REALS, lambda x, axis: x.cummax(axis).values, "all", True, least=0)
@@ -936,7 +940,7 @@ for name, f in (("argmax", np.argmax), ("argmin", np.argmin)):
 
 
 def draw_layernorm(d: Draw) -> dict:
-    a = d.array(d.shape(1, least=1), d.dtype(REALS), special="plain")
+    a = d.array(d.shape(1, least=1), d.dtype(WITHOUT_EIGHTHS), special="plain")
     last = d.whole(1, a.ndim)
     return None if d.smooth and math.prod(a.shape[-last:]) < 3 else {"last_axes": last, "eps": d.one((1e-5, 0.1))}
 
@@ -954,7 +958,7 @@ def layernorm(a: np.ndarray, last_axes: int, eps: float) -> Want:
         return rounded(dtype, out, 12, scale)
 
 
-row("layernorm", draw_layernorm, layernorm, torch=lambda x, last_axes, eps: F().layer_norm(x, x.shape[-last_axes:], eps=eps), smooth=True)
+row("layernorm", draw_layernorm, layernorm, torch=lambda x, last_axes, eps: F().layer_norm(x, x.shape[-last_axes:], eps=eps), smooth=True, slack=20)
 
 # --- moves -------------------------------------------------------------------------------------------
 
@@ -1089,9 +1093,9 @@ def joined(f: Callable) -> Callable:
     return numpy
 
 
-row("cat", draw_join(False), joined(np.concatenate), lambda *x, axis: koine.cat(x, axis=axis), lambda *x, axis: torch_().cat(x, axis), smooth=True,
+row("cat", draw_join(False), joined(np.concatenate), lambda *x, **axis: koine.cat(x, **axis), lambda *x, axis: torch_().cat(x, axis), smooth=True,
     covers=("Tensor.cat", "cat"))
-row("stack", draw_join(True), joined(np.stack), lambda *x, axis: koine.stack(x, axis=axis), lambda *x, axis: torch_().stack(x, axis), smooth=True,
+row("stack", draw_join(True), joined(np.stack), lambda *x, **axis: koine.stack(x, **axis), lambda *x, axis: torch_().stack(x, axis), smooth=True,
     covers=("Tensor.stack", "stack"))
 
 # --- positions ---------------------------------------------------------------------------------------
@@ -1567,7 +1571,7 @@ def torch_batch_norm(x: Any, w: Any, b: Any, mean: Any, spread: Any, layer: Any,
 
 
 row("nn.BatchNorm", draw_layer(draw_batch, lambda x, *_, **rest: nn.BatchNorm(x.shape[1], 1e-3, 0.3)), no_layer(batch_norm), normed,
-    torch_batch_norm, smooth=True, covers=("nn.BatchNorm",))
+    torch_batch_norm, smooth=True, covers=("nn.BatchNorm",), slack=20)
 
 
 def draw_norm_layer(d: Draw) -> dict:
@@ -1584,7 +1588,7 @@ def layer_norm(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> Want:
 
 
 row("nn.LayerNorm", draw_layer(draw_norm_layer, lambda x, *_: nn.LayerNorm(x.shape[-1], 1e-3)), no_layer(layer_norm),
-    lambda x, w, b, layer: with_parts(layer, weight=w, bias=b)(x), no_layer(lambda x, w, b: F().layer_norm(x, x.shape[-1:], w, b, 1e-3)), smooth=True, covers=("nn.LayerNorm",))
+    lambda x, w, b, layer: with_parts(layer, weight=w, bias=b)(x), no_layer(lambda x, w, b: F().layer_norm(x, x.shape[-1:], w, b, 1e-3)), smooth=True, covers=("nn.LayerNorm",), slack=20)
 
 
 def draw_embedding(d: Draw) -> dict:
@@ -1607,12 +1611,12 @@ def made(name: str, draw: Callable, numpy: Callable, ours: Callable, covers: tup
 for name, value in (("zeros", 0), ("ones", 1)):
     made(name, lambda d: {"shape": d.shape(), "dtype": d.one(ALL)},
          lambda shape, dtype, value=value: Want(np.full(shape, value, numpy_dtype(dtype)), numpy_dtype(dtype)),
-         lambda shape, dtype, name=name: getattr(koine, name)(shape, dtype=dtype))
+         lambda shape, name=name, **dtype: getattr(koine, name)(shape, **dtype))
     row(f"{name}_like", lambda d: d.array(d.shape(), d.dtype(ALL)) is None or {},
         lambda a, value=value: Want(np.full(a.shape, value, a.dtype), a.dtype))
 made("full", lambda d: {"shape": d.shape(), "value": d.one((0, 1, 2.5, 7)), "dtype": d.one(ALL)},
      lambda shape, value, dtype: Want(np.full(shape, np.asarray(value).astype(numpy_dtype(dtype))), numpy_dtype(dtype)),
-     lambda shape, value, dtype: koine.full(shape, value, dtype=dtype))
+     koine.full)
 row("full_like", lambda d: d.array(d.shape(), d.dtype(ALL)) is None or {"value": d.one((0, 1, 7))},
     lambda a, value: Want(np.full(a.shape, np.asarray(value).astype(a.dtype)), a.dtype))
 
@@ -1622,12 +1626,31 @@ def draw_arange(d: Draw) -> dict:
 
 
 made("arange", draw_arange, lambda start, stop, step, dtype: Want(np.arange(start, stop, step).astype(numpy_dtype(dtype)), numpy_dtype(dtype)),
-     lambda start, stop, step, dtype: koine.arange(start, stop, step, dtype=dtype))
+     koine.arange)
 made("linspace", lambda d: {"start": d.one((0, -1.5, 3)), "stop": d.one((1, 2.25, -4)), "steps": d.whole(1, 9)},
      lambda start, stop, steps: rounded(np.dtype(np.float32), np.linspace(start, stop, steps), 4, 4 + 0 * np.linspace(start, stop, steps)),
-     lambda start, stop, steps: koine.linspace(start, stop, steps))
+     koine.linspace)
 made("eye", lambda d: {"n": d.whole(0, 5), "dtype": d.one(ALL)}, lambda n, dtype: Want(np.eye(n).astype(numpy_dtype(dtype)), numpy_dtype(dtype)),
-     lambda n, dtype: koine.eye(n, dtype=dtype))
+     koine.eye)
+
+# --- defaults ------------------------------------------------------------------------------------------
+
+# Arguments that are left out where they have these values.
+FOLD, LAST = {"axis": None, "keepdim": False}, {"axis": -1}
+WINDOW = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+DEFAULTS: dict[str, dict] = {
+    **{n: FOLD for n in ("sum", "prod", "mean", "max", "min", "any", "all", "logsumexp", "norm")},
+    **{n: FOLD | {"correction": 1} for n in ("var", "std")}, **{n: LAST | {"keepdim": False} for n in ("argmax", "argmin")},
+    **{n: {"axis": 0} for n in ("cumsum", "cumprod", "cummax", "cummin", "split", "chunk", "cat", "stack")},
+    **{n: LAST | {"descending": False} for n in ("sort", "argsort")}, "topk": LAST | {"largest": True}, "softmax": LAST, "log_softmax": LAST,
+    "layernorm": {"last_axes": 1, "eps": 1e-5}, "squeeze": {"axis": None}, "transpose": {"a": 0, "b": 1}, "flatten": {"start": 0, "end": -1},
+    "tril": {"diagonal": 0}, "triu": {"diagonal": 0}, "pad": {"value": 0}, "leaky_relu": {"slope": 0.01}, "elu": {"alpha": 1.0},
+    "hardtanh": {"low": -1.0, "high": 1.0}, "conv2d": WINDOW, "max_pool2d": {"kernel": 2, "stride": None, "padding": 0},
+    "avg_pool2d": {"kernel": 2, "stride": None, "padding": 0}, "arange": {"step": 1, "dtype": "int32"}, "zeros": {"dtype": "float32"},
+    "ones": {"dtype": "float32"}, "full": {"dtype": "float32"}, "eye": {"dtype": "float32"},
+    "sparse_categorical_crossentropy": {"label_smoothing": 0.0, "ignore_index": None}, "cross_entropy": {"ignore_index": None},
+    "nll_loss": {"ignore_index": None},
+}
 
 # --- what is no row, and why ---------------------------------------------------------------------------
 

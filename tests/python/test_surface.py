@@ -46,7 +46,9 @@ class Case:
 
     def f(self, *bases):
         """Of tensors that are the bases, the row's results as a list."""
-        out = self.row.ours(*(o.of(x) for o, x in zip(self.operands, bases)), **self.rest)
+        defaults = surface.DEFAULTS.get(self.row.name, {})
+        rest = {k: v for k, v in self.rest.items() if k not in defaults or type(v) is not type(defaults[k]) or v != defaults[k]}
+        out = self.row.ours(*(o.of(x) for o, x in zip(self.operands, bases)), **rest)
         return list(out) if isinstance(out, (list, tuple)) else [out]
 
     def tensors(self, bases=None):
@@ -245,7 +247,7 @@ def test_derivatives(row):
                     for a, b in zip(got, want):
                         b = b.numpy()
                         size = np.max(np.abs(b), initial=1)
-                        assert near(a.astype(np.float64), b, size, 60 * unit(a.dtype)), f"{name} is {a} instead of {b}; {case}"
+                        assert near(a.astype(np.float64), b, size, 16 * row.slack * unit(a.dtype)), f"{name} is {a} instead of {b}; {case}"
                 continue
             step = np.longdouble(1e-6)
             up, here, down = slopes.theirs(step), slopes.theirs(0), slopes.theirs(-step)
@@ -313,15 +315,18 @@ def results_of_torch(case, inputs):
 def compare_with_torch(case, tensors, wants):
     import torch
     # Whole numbers, and what they promote to, are NumPy's business; float64 stands for all floats.
-    if not case.operands or not is_float(case.operands[0].base.dtype):
+    if not any(is_float(o.base.dtype) for o in case.operands):
+        return
+    if not all(is_float(o.base.dtype) or o.base.dtype == bool or o.places for o in case.operands):
         return
     found = described(case, lambda: results_of_torch(case, torch_inputs([o.base for o in case.operands])))
     for k, (t, w, theirs) in enumerate(zip(tensors, wants, found)):
         value = theirs.numpy(force=True)
         if case.row.apart:
             value = np.where(case.row.apart(*case.arrays()), w.value, value)
-        words = difference(np.asarray(t.numpy()), w._replace(value=value.astype(wide(np.empty(0, w.dtype)).dtype), signs=False,
-                                                             error=None if w.error is None else 2 * w.error))
+        if w.error is not None:  # its float64 cancels where NumPy has more digits
+            w = w._replace(error=2 * w.error + 32 * unit(np.dtype(np.float64)) * np.maximum(np.nan_to_num(np.abs(value)), 1))
+        words = difference(np.asarray(t.numpy()), w._replace(value=value.astype(wide(np.empty(0, w.dtype)).dtype), signs=False))
         if words:
             raise AssertionError(f"result {k} is {words}, PyTorch's; {case}")
 
@@ -358,4 +363,5 @@ def test_every_public_name_is_a_row_or_says_why_not():
     assert sorted(names - covered - surface.ELSEWHERE.keys()) == []
     assert sorted((covered | surface.ELSEWHERE.keys()) - names) == [], "names that are not there"
     assert sorted(covered & surface.ELSEWHERE.keys()) == []
-    assert len({r.name for r in ROWS}) == len(ROWS)
+    rows = {r.name for r in ROWS}
+    assert len(rows) == len(ROWS) and surface.DEFAULTS.keys() <= rows
