@@ -158,7 +158,7 @@ class Draw:
         return tuple(1 if self.chance(0.25) else n for n in cut)
 
     def axis(self, rank: int) -> int:
-        return self.whole(-rank, rank - 1) if rank else -1
+        return self.whole(-rank, rank - 1) if rank and self.chance(0.75) else -1
 
     def axes(self, rank: int) -> int | tuple | None:
         """As sum() and its like take them: none, one, or several."""
@@ -471,13 +471,13 @@ def elementwise(f: Callable, units: float, scale: Callable | None = None) -> Cal
     return numpy
 
 
-def binary(name: str, f: Callable, units: float, dtypes: tuple = REALS, torch: Any = None, smooth: bool = False, span: tuple = (-4, 4),
+def binary(name: str, f: Callable, units: float, dtypes: tuple = REALS, apart: Callable | None = None, torch: Any = None, smooth: bool = False, span: tuple = (-4, 4),
            near: tuple = (-4, 4, -4, 4), special: str = "all", numpy: Callable | None = None, scale: Callable | None = None,
            ours: Callable | None = None, covers: tuple | None = None) -> None:
     def draw(d: Draw) -> dict:
         two(d, dtypes, *(near if d.smooth else (*span, *span)), special=special)
         return {}
-    row(name, draw, numpy or elementwise(f, units, scale), ours, torch, smooth=smooth, covers=covers or (f"Tensor.{name}",))
+    row(name, draw, numpy or elementwise(f, units, scale), ours, torch, smooth=smooth, covers=covers or (f"Tensor.{name}",), apart=apart)
 
 
 def remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -501,7 +501,7 @@ NO_BOOL = (*FLOATS, *EIGHTHS, *INTS)
 binary("maximum", np.maximum, 0, torch=lambda x, y: torch_().maximum(x, y), smooth=True, near=(1, 4, -4, 0.9))
 binary("minimum", np.minimum, 0, torch=lambda x, y: torch_().minimum(x, y), smooth=True, near=(1, 4, -4, 0.9))
 binary("mod", remainder, 2, NO_BOOL, torch=lambda x, y: torch_().remainder(x, y), smooth=True, near=(2.1, 2.9, 1.05, 1.35),
-       scale=larger)
+       scale=larger, apart=lambda a, b: ~np.isfinite(a.astype(np.float64) / b.astype(np.float64)))
 binary("idiv", floor_quotient, 2, NO_BOOL)
 binary("bitwise_and", np.bitwise_and, 0, (*INTS, "bool"), covers=("Tensor.bitwise_and",))
 binary("bitwise_or", np.bitwise_or, 0, (*INTS, "bool"))
@@ -585,7 +585,7 @@ def clip(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> Want:
         return Want(np.minimum(np.maximum(wide(x), wide(low)), wide(high)), x.dtype, 0)
 
 
-row("clip", draw_clip, clip, torch=lambda *xs: torch_().clamp(*torch_().broadcast_tensors(*xs)), smooth=True)  # it cannot add up a bound's second
+row("clip", draw_clip, clip, torch=lambda *xs: torch_().clamp(*torch_().broadcast_tensors(*xs)), smooth=True)
 
 
 def draw_masked(d: Draw) -> dict:
@@ -771,8 +771,11 @@ def np_prod(a: np.ndarray, **over: Any) -> Want:
 
 
 def np_mean(a: np.ndarray, **over: Any) -> Want:
-    x = wide(as_float(a))
-    return rounded(as_float(a).dtype, np.mean(x, **over), 8, np.mean(np.abs(x), **over))
+    dtype, x = as_float(a).dtype, wide(as_float(a))
+    total = np.sum(x, **over)
+    most = float(np.finfo(dtype if dtype.itemsize >= 4 else np.float32).max)  # of the sum, as in NumPy
+    total = np.where(np.abs(total) > most, np.copysign(np.inf, total), total)
+    return rounded(dtype, total / count_along(a, over["axis"]), 8, np.mean(np.abs(x), **over))
 
 
 def extreme(f: Callable) -> Callable:
