@@ -1,6 +1,7 @@
 // Cases for compare.py, which computes each again with PyTorch: a line of JSON for every method,
 // shape, view and corner, with inputs, value, vjp, jvp and the gradient of the vjp. KOINE_TEST_SEED
 // draws the numbers.
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 
@@ -79,15 +80,36 @@ class Cases {
       std::printf("%s,\"error\":\"%s\"}\n", head.c_str(), words.c_str());
     }
   }
-  /// In float64 and in float32.
-  void both(const Method& m, const std::string& what, const Tensors& given) {
+  /// In float64, and the same numbers rounded to each narrower dtype.
+  void each(const Method& m, const std::string& what, const Tensors& given) {
     add(m, what, given);
-    Tensors narrow;
-    for (const Tensor& t : given) narrow.push_back(t.cast(DType::Float32).realize());
-    add(m, what, narrow);
+    for (const DType d : {DType::Float32, DType::Float16, DType::BFloat16}) {
+      Tensors narrow;
+      for (const Tensor& t : given) narrow.push_back(t.cast(d).realize());
+      add(m, what, narrow);
+    }
   }
   Tensor draw(const Shape& shape, double low = -2, double high = 2) {
     return doubles(shape, random_, low, high);
+  }
+  /// Numbers that differ from each other, and from the corners, in narrow dtypes as well.
+  Tensor apart(const Shape& shape, double low = -2, double high = 2,
+               const std::vector<double>& corners = {}) {
+    int64_t n = 1;
+    for (const int64_t size : shape) n *= size;
+    std::vector<double> out(static_cast<size_t>(n));
+    std::uniform_real_distribution<double> within(0.25, 0.75);
+    for (;;) {
+      for (size_t k = 0; k < out.size(); ++k)
+        out[k] = low + (high - low) * (static_cast<double>(k) + within(random_)) /
+                           static_cast<double>(out.size());
+      std::shuffle(out.begin(), out.end(), random_);
+      bool touches = false;
+      for (const DType d : {DType::Float16, DType::BFloat16})
+        for (const double v : out)
+          for (const double at : corners) touches |= bits_to_double(d, double_to_bits(d, v)) == at;
+      if (!touches) return Tensor::from(out, shape).realize();
+    }
   }
   /// A number from low to high.
   int64_t count(int64_t low, int64_t high) {
@@ -224,7 +246,7 @@ void add_unaries(Cases& cases) {
   for (const Unary& u : unaries()) {
     const Method m{u.name, [&](const Tensors& x) { return u.f(x[0]); }};
     auto draw = [&](const Shape& shape) { return cases.draw(shape, u.low, u.high); };
-    cases.both(m, "generic", {draw({3, 4})});
+    cases.each(m, "generic", {cases.apart({3, 4}, u.low, u.high, u.corner)});
     cases.add(m, "0-d", {draw({})});
     cases.add(m, "empty", {draw({0, 3})});
     cases.add(m, "generic", {draw({4, 3})}, "transpose");
@@ -235,7 +257,7 @@ void add_unaries(Cases& cases) {
     corner.insert(corner.end(), {inf, -inf, nan_value});
     for (const double at : corner) {
       const std::string where = at == 0 ? (std::signbit(at) ? "-0" : "0") : fmt::format("{}", at);
-      cases.both(m, "at " + where, {row({at})});
+      cases.each(m, "at " + where, {row({at})});
     }
   }
 }
@@ -308,21 +330,21 @@ void add_binaries(Cases& cases) {
       const Shape both = cases.shape(0, 0);
       cases.add(m, "generic", {first(cases.narrower(both)), second(cases.narrower(both))});
     }
-    cases.both(m, "generic", {first({2, 3}), second({3})});
+    cases.each(m, "generic", {first({2, 3}), second({3})});
     cases.add(m, "generic", {first({4, 3}), second({3, 4})}, "transpose");
     cases.add(m, "generic", {first({2, 5}), second({3})}, "step");
     cases.add(m, "generic", {first({1, 3}), second({3, 3})}, "expand");
     for (const auto& [l, r] : b.corner)
-      cases.both(m, fmt::format("at {}, {}", l, r), {row({l}), row({r})});
+      cases.each(m, fmt::format("at {}, {}", l, r), {row({l}), row({r})});
   }
   const Method clip{"clip_tensors", [](const Tensors& x) { return x[0].clip(x[1], x[2]); }};
-  cases.both(clip, "generic",
-             {cases.draw({3, 4}), cases.draw({4}, -1, 0), cases.draw({3, 1}, 0, 1)});
-  cases.both(clip, "at low", {row({-1}), row({-1}), row({1})});
-  cases.both(clip, "at high", {row({1}), row({-1}), row({1})});
-  cases.both(clip, "low is high", {row({1}), row({1}), row({1})});
+  cases.each(clip, "generic",
+             {cases.apart({3, 4}), cases.draw({4}, -1, 0), cases.draw({3, 1}, 0, 1)});
+  cases.each(clip, "at low", {row({-1}), row({-1}), row({1})});
+  cases.each(clip, "at high", {row({1}), row({-1}), row({1})});
+  cases.each(clip, "low is high", {row({1}), row({1}), row({1})});
   const Method lerp{"lerp", [](const Tensors& x) { return x[0].lerp(x[1], x[2]); }};
-  cases.both(lerp, "generic", {cases.draw({3, 4}), cases.draw({3, 4}), cases.draw({4}, 0, 1)});
+  cases.each(lerp, "generic", {cases.draw({3, 4}), cases.draw({3, 4}), cases.draw({4}, 0, 1)});
   cases.add(lerp, "at 0, 1", {row({1, 2}), row({3, 4}), row({0, 1})});
 }
 
@@ -360,8 +382,8 @@ void add_reductions(Cases& cases) {
                     fmt::format(R"("axes":{},"keepdim":{})", list(axes), keepdim)};
     };
     const Method all = method({}, false), rows = method({-1}, false), kept = method({0, 2}, true);
-    cases.both(all, "generic", {cases.draw({3, 4})});
-    cases.both(rows, "generic", {cases.draw({3, 4})});
+    cases.each(all, "generic", {cases.draw({3, 4})});
+    cases.each(rows, "generic", {cases.draw({3, 4})});
     cases.add(kept, "generic", {cases.draw({2, 3, 4})});
     cases.add(all, "generic", {cases.draw({40})});
     for (int k = 0; k < 4; ++k) {
@@ -379,8 +401,8 @@ void add_reductions(Cases& cases) {
     if (r.of_none) cases.add(rows, "of none", {cases.draw({3, 0})});
     cases.add(all, "0-d", {cases.draw({})});
     cases.add(rows, "of one", {cases.draw({3, 1})});
-    cases.both(rows, "equal elements", {row({1, 1, 1, 2, 2, 0, -1, -3, -1}).reshape({3, 3})});
-    cases.both(rows, "at 0", {row({0, 0, 0, 0, -0.0, 0}).reshape({2, 3})});
+    cases.each(rows, "equal elements", {row({1, 1, 1, 2, 2, 0, -1, -3, -1}).reshape({3, 3})});
+    cases.each(rows, "at 0", {row({0, 0, 0, 0, -0.0, 0}).reshape({2, 3})});
     cases.add(rows, "one 0", {row({0, 2, 3, 4, 0, -1.5}).reshape({2, 3})});
     cases.add(rows, "two 0", {row({0, 2, 0, 0, 0, -1.5}).reshape({2, 3})});
     cases.add(rows, "-inf", {row({-inf, -inf, 1, 2}).reshape({2, 2})});
@@ -411,12 +433,12 @@ void add_along(Cases& cases) {
       const Method m{l.name, [&l, axis](const Tensors& x) { return l.f(x[0], axis); },
                      fmt::format(R"("axis":{})", axis)};
       const bool top = std::string(l.name).starts_with("topk");
-      cases.both(m, "generic", {cases.draw({3, 4})});
+      cases.each(m, "generic", {cases.apart({3, 4})});
       cases.add(m, "generic", {cases.draw({2, 3, 4})});
       cases.add(m, "generic", {cases.draw({4, 3})}, "transpose");
       cases.add(m, "generic", {cases.draw({3, 5})}, "step");
       for (int k = 0; k < 2; ++k) cases.add(m, "generic", {cases.draw(cases.shape(1, 2))});
-      cases.both(m, "equal elements", {row({1, 1, 1, 2, 2, 0, 2, -3, 2}).reshape({3, 3})});
+      cases.each(m, "equal elements", {row({1, 1, 1, 2, 2, 0, 2, -3, 2}).reshape({3, 3})});
       if (top) continue;
       cases.add(m, "0-d", {cases.draw({})});
       cases.add(m, "empty", {cases.draw({0, 3})});
@@ -438,10 +460,10 @@ void add_along(Cases& cases) {
   for (const int64_t last : {1, 2}) {
     const Method m{"layernorm", [last](const Tensors& x) { return x[0].layernorm(last); },
                    fmt::format(R"("last":{})", last)};
-    cases.both(m, "generic", {cases.draw({3, 4})});
+    cases.each(m, "generic", {cases.draw({3, 4})});
     cases.add(m, "generic", {cases.draw({4, 3})}, "transpose");
     cases.add(m, "empty", {cases.draw({0, 3, 4})});
-    cases.both(m, "equal elements", {Tensor::full({2, 3}, 1.5, DType::Float64).clone().realize()});
+    cases.each(m, "equal elements", {Tensor::full({2, 3}, 1.5, DType::Float64).clone().realize()});
   }
 }
 
@@ -494,8 +516,8 @@ void add_moves(Cases& cases) {
     // Once more under a curve, so that it has a second derivative.
     const Method curved{name, [f = f](const Tensors& x) { return f(x[0].sin()).exp(); },
                         R"("curved":true)"};
-    cases.both(m, "generic", {cases.draw({3, 4})});
-    cases.both(curved, "generic", {cases.draw({3, 4})});
+    cases.each(m, "generic", {cases.draw({3, 4})});
+    cases.each(curved, "generic", {cases.draw({3, 4})});
     cases.add(curved, "generic", {cases.draw({4, 3})}, "transpose");
     cases.add(curved, "generic", {cases.draw({3, 7})}, "step");
     cases.add(curved, "generic", {cases.draw({3, 4})}, "flip");
@@ -503,19 +525,19 @@ void add_moves(Cases& cases) {
   }
   const Method add{"scatter_add",
                    [](const Tensors& x) { return x[0].scatter_add(1, places, x[1]).exp(); }};
-  cases.both(add, "generic", {cases.draw({3, 4}), cases.draw({3, 2})});
+  cases.each(add, "generic", {cases.draw({3, 4}), cases.draw({3, 2})});
   static const Tensor& different =
       *new const Tensor(Tensor::from<int64_t>({0, 1, 2, 3, 0, 2}).reshape({3, 2}));
   const Method scatter{"scatter",
                        [](const Tensors& x) { return x[0].scatter(1, different, x[1]).exp(); }};
-  cases.both(scatter, "generic", {cases.draw({3, 4}), cases.draw({3, 2})});
+  cases.each(scatter, "generic", {cases.draw({3, 4}), cases.draw({3, 2})});
 }
 
 // --- products, windows, losses -------------------------------------------------------------------
 
 void add_products(Cases& cases) {
   const Method matmul{"matmul", [](const Tensors& x) { return x[0].matmul(x[1]); }};
-  cases.both(matmul, "generic", {cases.draw({3, 4}), cases.draw({4, 2})});
+  cases.each(matmul, "generic", {cases.draw({3, 4}), cases.draw({4, 2})});
   const std::vector<std::pair<Shape, Shape>> shapes = {
       {{4}, {4}},       {{4}, {4, 2}},    {{3, 4}, {4}},       {{2, 1, 3, 4}, {5, 4, 2}},
       {{0, 4}, {4, 2}}, {{3, 0}, {0, 2}}, {{2, 3, 4}, {4, 2}}, {{20, 30}, {30, 10}}};
@@ -530,9 +552,9 @@ void add_products(Cases& cases) {
   }
   cases.add(matmul, "generic", {cases.draw({4, 3}), cases.draw({4, 2})}, "transpose");
   cases.add(matmul, "generic", {cases.draw({3, 7}), cases.draw({4, 2})}, "step");
-  cases.both({"dot", [](const Tensors& x) { return x[0].dot(x[1]); }}, "generic",
+  cases.each({"dot", [](const Tensors& x) { return x[0].dot(x[1]); }}, "generic",
              {cases.draw({5}), cases.draw({5})});
-  cases.both({"linear", [](const Tensors& x) { return x[0].linear(x[1], x[2]); }}, "generic",
+  cases.each({"linear", [](const Tensors& x) { return x[0].linear(x[1], x[2]); }}, "generic",
              {cases.draw({3, 4}), cases.draw({2, 4}), cases.draw({2})});
   for (const std::string formula : {"ij,kj->ik", "ij,jk,k->i", "ii->i", "ij->ji", "bij,bjk->bik"}) {
     Tensors operands;
@@ -546,7 +568,7 @@ void add_products(Cases& cases) {
       operands = {cases.draw({3, 4}), cases.draw({2, 4})};
     else
       operands = {cases.draw({3, 4}), cases.draw({4, 2}), cases.draw({2})};
-    cases.both({"einsum", [formula](const Tensors& x) { return Tensor::einsum(formula, x); },
+    cases.each({"einsum", [formula](const Tensors& x) { return Tensor::einsum(formula, x); },
                 fmt::format(R"("formula":"{}")", formula)},
                "generic", operands);
   }
@@ -561,7 +583,7 @@ void add_products(Cases& cases) {
         [w = w, groups = groups](const Tensors& x) { return x[0].conv2d(x[1], x[2], w, groups); },
         fmt::format(R"("stride":{},"padding":{},"dilation":{},"groups":{})", w.stride, w.padding,
                     w.dilation, groups)};
-    cases.both(conv, "generic",
+    cases.each(conv, "generic",
                {cases.draw({2, 4, 5, 5}), cases.draw({2, 4 / groups, 3, 2}), cases.draw({2})});
     for (int k = 0; k < 2; ++k)
       cases.add(
@@ -587,22 +609,22 @@ void add_products(Cases& cases) {
                          },
                          arguments};
     for (const Method& m : {largest, average}) {
-      cases.both(m, "generic", {cases.draw({1, 2, 6, 6})});
+      cases.each(m, "generic", {cases.apart({1, 2, 6, 6})});
       cases.add(m, "generic", {cases.draw({2, 1, 4, 6})}, "transpose");
       cases.add(m, "generic", {cases.draw({1, 1, cases.count(3, 8), cases.count(3, 8)})});
     }
-    cases.both(largest, "equal elements",
+    cases.each(largest, "equal elements",
                {Tensor::ones({1, 1, 4, 4}, DType::Float64).clone().realize()});
   }
   const Method attention{
       "attention", [](const Tensors& x) { return x[0].scaled_dot_product_attention(x[1], x[2]); }};
-  cases.both(attention, "generic",
+  cases.each(attention, "generic",
              {cases.draw({2, 3, 4}), cases.draw({2, 5, 4}), cases.draw({2, 5, 4})});
   const Method masked{"attention_masked", [](const Tensors& x) {
                         return x[0].scaled_dot_product_attention(
                             x[1], x[2], Tensor::ones({3, 3}, DType::Bool).tril());
                       }};
-  cases.both(masked, "generic",
+  cases.each(masked, "generic",
              {cases.draw({2, 3, 4}), cases.draw({2, 3, 4}), cases.draw({2, 3, 4})});
 }
 
@@ -616,20 +638,20 @@ void add_losses(Cases& cases) {
             [](const Tensor& x) { return x.sparse_categorical_crossentropy(target, 0.1); }},
            {"nll_loss", [](const Tensor& x) { return x.log_softmax().nll_loss(target); }}}) {
     const Method m{name, [f = f](const Tensors& x) { return f(x[0]); }};
-    cases.both(m, "generic", {cases.draw({3, 4})});
+    cases.each(m, "generic", {cases.draw({3, 4})});
     cases.add(m, "generic", {cases.draw({4, 3})}, "transpose");
-    cases.both(m, "equal elements", {Tensor::ones({3, 4}, DType::Float64).clone().realize()});
+    cases.each(m, "equal elements", {Tensor::ones({3, 4}, DType::Float64).clone().realize()});
     cases.add(m, "far apart",
               {row({-1000, 0, 1000, 0, 1, 2, 3, 4, 50, 50, 0, -50}).reshape({3, 4})});
   }
   const Method mse{"mse_loss", [](const Tensors& x) { return x[0].mse_loss(x[1]); }};
-  cases.both(mse, "generic", {cases.draw({3, 4}), cases.draw({3, 4})});
+  cases.each(mse, "generic", {cases.draw({3, 4}), cases.draw({3, 4})});
   cases.add(mse, "at 0", {row({1, 2}), row({1, 2})});
   cases.add(mse, "empty", {cases.draw({0}), cases.draw({0})});
   const Method logits{"binary_crossentropy_logits",
                       [](const Tensors& x) { return x[0].binary_crossentropy_logits(x[1]); }};
-  cases.both(logits, "generic", {cases.draw({3, 4}), cases.draw({3, 4}, 0, 1)});
-  cases.both(logits, "at 0", {row({0, 0, 0}), row({0, 0.5, 1})});
+  cases.each(logits, "generic", {cases.draw({3, 4}), cases.draw({3, 4}, 0, 1)});
+  cases.each(logits, "at 0", {row({0, 0, 0}), row({0, 0.5, 1})});
   cases.add(logits, "far apart", {row({-800, 800, -50, 50}), row({0, 1, 1, 0})});
 }
 
@@ -656,18 +678,18 @@ void add_layers(Cases& cases) {
                        }};
   for (const Method& m : {training, evaluation, running})
     for (const Shape& shape : {Shape{4, 3}, Shape{2, 3, 4}, Shape{2, 3, 3, 2}})
-      cases.both(m, "generic",
+      cases.each(m, "generic",
                  {cases.draw(shape), cases.draw({3}), cases.draw({3}), cases.draw({3}),
                   cases.draw({3}, 0.5, 2)});
   for (const double p : {0.0, 0.4, 1.0}) {
     const random::Key key(7);
     const Tensor kept = random::dropout(key, Tensor::ones({3, 4}), p) != 0.0;
-    cases.both({"dropout", [=](const Tensors& x) { return random::dropout(key, x[0], p); },
+    cases.each({"dropout", [=](const Tensors& x) { return random::dropout(key, x[0], p); },
                 fmt::format(R"("p":{},"kept":{})", p, list(kept.tolist<int64_t>()))},
                "generic", {cases.draw({3, 4})});
   }
   static const Tensor& words = *new const Tensor(Tensor::from<int>({3, 0, 3, 1}).reshape({2, 2}));
-  cases.both({"embedding",
+  cases.each({"embedding",
               [made = nn::Embedding(4, 3)](const Tensors& x) {
                 nn::Embedding table = made;
                 table.weight = x[0];

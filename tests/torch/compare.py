@@ -13,8 +13,10 @@ import sys
 import torch
 import torch.nn.functional as F
 
-# Of each element, relative above 1.
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4}
+# Of each element, relative above 1. Those of narrow floats are compared with what PyTorch makes of the same numbers in
+# float64: 8 units in their last place, for the roundings of intermediate values (4 were seen).
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 8 * 2**-10, torch.bfloat16: 8 * 2**-7}
+NARROW = (torch.float16, torch.bfloat16)
 
 # Where Koine chooses another slope than PyTorch, or has a number where PyTorch has none: docs/transforms.md, "Corners",
 # has the reasons. Method, corner and fields.
@@ -266,6 +268,12 @@ def tensor(t):
     return torch.tensor(t["data"], dtype=getattr(torch, t["dtype"].lower())).reshape(t["shape"])
 
 
+def operand(t):
+    """What PyTorch computes with."""
+    t = tensor(t)
+    return t.double() if t.dtype in NARROW else t
+
+
 def viewed(view, x):
     if view == "transpose":
         return x.transpose(-1, -2)
@@ -319,11 +327,14 @@ def second_derivatives(f, inputs, cotangent, weights):
     return out
 
 
-def difference(got, want):
+def difference(got, want, narrow=None):
+    """`narrow`: the dtype of the operands, where PyTorch computed in float64."""
+    if narrow and want.dtype == torch.float64:
+        want = want.to(narrow)
     if got.dtype != want.dtype or got.shape != want.shape:
         return f"{got.dtype} {tuple(got.shape)} instead of {want.dtype} {tuple(want.shape)}"
     near = (got == want) | (got.isnan() & want.isnan())
-    near |= (got - want).abs() <= TOLERANCE[got.dtype] * want.abs().clamp(min=1)
+    near |= (got.double() - want.double()).abs() <= TOLERANCE[got.dtype] * want.double().abs().clamp(min=1)
     near &= got.isfinite() == want.isfinite()
     if bool(near.all()):
         return None
@@ -332,27 +343,28 @@ def difference(got, want):
 
 def compared(case):
     """Differences by field; whether PyTorch has a forward mode here; whether its second derivatives differ by order."""
-    inputs = [tensor(t) for t in case["inputs"]]
+    inputs = [operand(t) for t in case["inputs"]]
+    narrow = tensor(case["inputs"][0]).dtype if tensor(case["inputs"][0]).dtype in NARROW else None
 
     def f(*xs):
         return METHODS[case["method"]](viewed(case["view"], xs[0]), *xs[1:], case["arguments"])
 
     leaves = [x.clone().requires_grad_() for x in inputs]
     value = f(*leaves)
-    pulled = slopes(value, leaves, tensor(case["cotangent"]))
-    seconds = second_derivatives(f, inputs, tensor(case["cotangent"]), [tensor(w) for w in case["weights"]])
-    pushed, forward = tangent(f, inputs, [tensor(t) for t in case["tangents"]])
+    pulled = slopes(value, leaves, operand(case["cotangent"]))
+    seconds = second_derivatives(f, inputs, operand(case["cotangent"]), [operand(w) for w in case["weights"]])
+    pushed, forward = tangent(f, inputs, [operand(t) for t in case["tangents"]])
     pairs = [("value", case["value"], value), ("jvp", case["jvp"], pushed)]
     pairs += [("vjp", g, w) for g, w in zip(case["vjp"], pulled)]
     found, alone = {}, False
     for field, got, want in pairs:
-        words = difference(tensor(got), want.detach())
+        words = difference(tensor(got), want.detach(), narrow)
         if words:
             found.setdefault(field, words)
     # The orders give one number. Where PyTorch's differ among themselves, reverse over reverse is right as well.
     for field in SECONDS:
         for k, got in enumerate(case[field]):
-            words = [difference(tensor(got), seconds[of][k].detach()) for of in {field: 0, "second": 0} if of in seconds]
+            words = [difference(tensor(got), seconds[of][k].detach(), narrow) for of in {field: 0, "second": 0} if of in seconds]
             if all(words):
                 found.setdefault(field, words[0])
             alone = alone or any(words) and not all(words)

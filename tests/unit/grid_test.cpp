@@ -1,6 +1,7 @@
-// The grid: every op x {vjp, jvp, vmap, shard} x {alone, under grad, jvp, vmap, jit}, from one
-// list. What a cell gives is compared with what was not made by the transform: central differences
-// in float64, a loop over examples, one device. docs/transforms.md shows what the grid found.
+// The grid: every op x {vjp, jvp, vmap, shard} x {alone, under grad, jvp, vmap, jit} x dtypes, from
+// one list. What a cell gives is compared with what was not made by the transform: central
+// differences in float64, a loop over examples, one device; derivatives of narrower floats with
+// those of the same numbers in float64. docs/transforms.md shows what the grid found.
 #include <cmath>
 #include <fstream>
 #include <set>
@@ -25,15 +26,23 @@ using Unary = std::function<Tensor(const Tensor&)>;
 
 struct Sample {
   Op op;
-  Unary f;  ///< of a float64 with two even axes, numbers in 0.375..1.75; holds a node of the op
+  Unary f;  ///< of a tensor with two even axes, numbers in 0.375..1.75; holds a node of the op
   bool stops = false;  ///< what it means has no slope, whatever its differences are
   double step = 1e-5;  ///< of differences
 };
 
 UOp whole(const Tensor& x) { return (x * 8).cast(DType::Int64).uop(); }
-Tensor fraction(const UOp& u) { return Tensor(u).cast(DType::Float64); }
+// As numbers of the dtype of x.
+Tensor like(const Tensor& x, const UOp& u) { return Tensor(u).cast(x.dtype()); }
+DType bits_of(DType d) {  // whole numbers of the same size
+  const int64_t size = item_size(d);
+  return size == 1   ? DType::UInt8
+         : size == 2 ? DType::Int16
+         : size == 4 ? DType::Int32
+                     : DType::Int64;
+}
 Tensor made(Op op, const Tensor& x) {  // of two whole numbers
-  return fraction(UOp::make(op, {whole(x), whole(x.flip({1}))}));
+  return like(x, UOp::make(op, {whole(x), whole(x.flip({1}))}));
 }
 UOp view(const UOp& x, int64_t from) {
   return shrink(x, shape_of({0, from}), stack(std::vector<UOp>{x.dim(0), index_const(1)}));
@@ -49,15 +58,21 @@ Tensor written(const Tensor& x) {
   return Tensor(after(copy, {store(view(copy, 1), view(x.sin().uop(), 0))}));
 }
 Tensor called(const Tensor& x) {
-  const CallResult like{x.shape(), DType::Float64};
-  return call_function("grid.square", like, {x});
+  return call_function("grid.square", CallResult{x.shape(), x.dtype()}, {x});
 }
 
 void know_square() {
   register_function("grid.square",
                     [](std::span<const HostResult> out, std::span<const HostArgument> in) {
-                      const auto x = in[0].as<double>();
-                      for (size_t i = 0; i < x.size(); ++i) out[0].as<double>()[i] = x[i] * x[i];
+                      const DType d = in[0].dtype;
+                      const auto item = static_cast<size_t>(item_size(d));
+                      for (int64_t i = 0; i < in[0].numel(); ++i) {
+                        Bits bits = 0;
+                        std::memcpy(&bits, in[0].data + i * item_size(d), item);
+                        const double x = bits_to_double(d, bits);
+                        bits = double_to_bits(d, x * x);
+                        std::memcpy(out[0].data + i * item_size(d), &bits, item);
+                      }
                     });
   register_gradient("grid.square", [](const CallGradient& c) -> std::vector<Tensor> {
     return {c.gradients[0] * c.arguments[0] * 2};
@@ -76,7 +91,7 @@ Tensor copies(const Tensor& x) {
 Tensor with_bytes(const Tensor& x) {
   const UOp byte = index(UOp::make(Op::Binary, {}, std::string("\3\5")), {index_const(1)});
   const bool several = x.uop().device().count() > 1;
-  return x * (several ? fraction(byte).shard(x.device()) : fraction(byte));
+  return x * (several ? like(x, byte).shard(x.device()) : like(x, byte));
 }
 Tensor picked(const Tensor& x) {
   const UOp rows = whole(x.T().sum({1})), two = constant_int(DType::Int64, 2);
@@ -89,11 +104,11 @@ Tensor in_tuple(const Tensor& x) {
 Tensor random_bits(const Tensor& x) {
   auto word = [](int64_t n) { return constant_int(DType::UInt64, n); };
   const UOp bits = binary(Op::Threefry, cast(whole(x), DType::UInt64), word(7));
-  return fraction(binary(Op::Shr, bits, word(40)));
+  return like(x, binary(Op::Shr, bits, word(56)));
 }
 Tensor promised(const Tensor& x) {
   auto end = [](int64_t n) { return constant_int(DType::Int64, n); };
-  return x * fraction(UOp::make(Op::Assume, {whole(x), end(0), end(99)}));
+  return x * like(x, UOp::make(Op::Assume, {whole(x), end(0), end(99)}));
 }
 Tensor unary_of(Op op, const Tensor& x) { return Tensor(unary(op, x.uop())); }
 Tensor turned(const Tensor& x) { return x.reshape({x.size(0), 1, x.size(1)}).permute({0, 2, 1}); }
@@ -110,14 +125,16 @@ Tensor scanned(const Tensor& x) {
 Tensor repeated(const Tensor& x) {
   using State = std::pair<Tensor, Tensor>;
   return while_loop([](const State& s) { return s.second < 3; },
-                    [](const State& s) { return State(s.first.sin() + 1, s.second + 1); },
+                    [](const State& s) {
+                      return State(s.first.sin().cast(s.first.dtype()) + 1, s.second + 1);
+                    },
                     State(x, Tensor(0)))
       .first;
 }
 Tensor branched(const Tensor& x) {
   return cond(
       x.sum() > 2.5, [](const Tensor& y) { return y.square(); },
-      [](const Tensor& y) { return y.sin(); }, x);
+      [](const Tensor& y) { return y.sin().cast(y.dtype()); }, x);
 }
 Tensor behind(const Tensor& x) { return Tensor(fenced(x.square().uop(), {x.exp().uop()})).sin(); }
 
@@ -139,7 +156,7 @@ const std::vector<Sample>& samples() {
       {Op::Index, picked},
       {Op::Stack, [](T x) { return Tensor::stack({x, x * x}); }},
       {Op::Replicated, copies},
-      {Op::Bitcast, [](T x) { return x.bitcast(DType::Int64).bitcast(DType::Float64); }, true},
+      {Op::Bitcast, [](T x) { return x.bitcast(bits_of(x.dtype())).bitcast(x.dtype()); }, true},
       {Op::Reduce, [](T x) { return x.square().sum({1}) + x.max({1}) * x.prod({1}); }},
       {Op::Function, koine::function([](T x) { return x.sin() * x; })},
       {Op::Call, called},
@@ -154,7 +171,7 @@ const std::vector<Sample>& samples() {
       {Op::Group, grouped},
       {Op::Recip, [](T x) { return unary_of(Op::Recip, x); }},
       {Op::Trunc, [](T x) { return (x * 3).trunc(); }},
-      {Op::Cast, [](T x) { return x.square().cast(DType::Float32).cast(DType::Float64); }, false, 0x1p-7},
+      {Op::Cast, [](T x) { return x.square().cast(x.dtype() == DType::Float32 ? DType::Float64 : DType::Float32).cast(x.dtype()); }, false, 0x1p-7},
       {Op::Exp2, [](T x) { return unary_of(Op::Exp2, x) * x.exp(); }},
       {Op::Log2, [](T x) { return unary_of(Op::Log2, x) * x.log(); }},
       {Op::Sin, [](T x) { return x.sin() * x.cos(); }},
@@ -162,14 +179,14 @@ const std::vector<Sample>& samples() {
       {Op::Add, [](T x) { return x + x.square(); }},
       {Op::Mul, [](T x) { return x * x.flip({1}); }},
       {Op::Max, [](T x) { return x.square().maximum(x.flip({1})); }},
-      {Op::Mod, [](T x) { return (x * 5).mod(x.flip({1}) + 0.4); }},
+      {Op::Mod, [](T x) { return (x * 5).mod(x.flip({1}) + 0.375); }},
       {Op::Idiv, [](T x) { return made(Op::Idiv, x); }},
-      {Op::CmpLt, [](T x) { return (x < x.flip({1})).cast(DType::Float64); }},
-      {Op::CmpNe, [](T x) { return (x != x.flip({1})).cast(DType::Float64); }},
+      {Op::CmpLt, [](T x) { return (x < x.flip({1})).cast(x.dtype()); }},
+      {Op::CmpNe, [](T x) { return (x != x.flip({1})).cast(x.dtype()); }},
       {Op::Xor, [](T x) { return made(Op::Xor, x); }},
       {Op::Or, [](T x) { return made(Op::Or, x); }},
       {Op::And, [](T x) { return made(Op::And, x); }},
-      {Op::Shr, [](T x) { return fraction(binary(Op::Shr, mul(whole(x), constant_int(DType::Int64, 1 << 14)), whole(x.flip({1})))); }},
+      {Op::Shr, [](T x) { return like(x, binary(Op::Shr, mul(whole(x), constant_int(DType::Int64, 1 << 6)), whole(x.flip({1})))); }},
       {Op::Shl, [](T x) { return made(Op::Shl, x); }},
       {Op::Fdiv, [](T x) { return x / x.flip({1}); }},
       {Op::Pow, [](T x) { return x.pow(x.flip({1})); }},
@@ -201,8 +218,33 @@ struct Column {
   const char* name;
   Unary made, oracle;
   Tensor at;
-  bool by_slope = false;  ///< the oracle takes differences
+  bool by_slope = false;  ///< the oracle takes differences, or float64
+  Unary wide = {};        ///< of narrower floats `made` in float64
 };
+
+// What a column is given besides f.
+struct Given {
+  Tensor x, tangent, cotangent, examples;
+  Given cast(DType d) const {
+    return {x.cast(d).realize(), tangent.cast(d).realize(), cotangent.cast(d).realize(),
+            examples.cast(d).realize()};
+  }
+};
+
+const std::vector<DType>& narrow_floats() {
+  static const auto& list =
+      *new const std::vector<DType>{DType::Float32, DType::Float16, DType::BFloat16};
+  return list;
+}
+const std::vector<DType>& integers() {
+  static const auto& list = *new const std::vector<DType>{DType::Int32, DType::UInt8};
+  return list;
+}
+// Of each element, relative above 1: roundings of some intermediate values, or of differences.
+double tolerance_of(DType d) {
+  if (d == DType::Float64) return 2e-5;
+  return 16 * std::ldexp(1.0, d == DType::Float32 ? -23 : d == DType::Float16 ? -10 : -7);
+}
 
 Tensor loop(const Unary& f, const Tensor& xs) {
   std::vector<Tensor> out;
@@ -260,11 +302,13 @@ bool is_zero(const Tensor& x) {
   return true;
 }
 
-constexpr double exact = 1e-10, by_differences = 2e-5;
+constexpr double exact = 1e-10;
 
 class Grid {
  public:
   explicit Grid(uint64_t seed) : random_(seed) {}
+
+  int of_integers = 0;  ///< how many pairs of an op and a dtype had a value
 
   // What the cells of an op are, column by column.
   std::vector<std::string> row(const Sample& sample) {
@@ -273,9 +317,24 @@ class Grid {
     stops_ = sample.stops;
     step_ = sample.step;
     const Shape shape{2 * draw(1, 2), 2 * draw(1, 2)};
-    const Tensor x = numbers(shape), t = doubles(shape, random_);
-    EXPECT_TRUE(holds(sample.f, x, op_)) << op_name(op_);
-    for (const Column& c : columns(sample.f, x, t)) out.push_back(cell(c));
+    const Unary& f = sample.f;
+    const Given given{numbers(shape), doubles(shape, random_), like_result(f, numbers(shape)),
+                      numbers({2, shape[0], shape[1]})};
+    EXPECT_TRUE(holds(f, given.x, op_)) << op_name(op_);
+    for (const Column& c : columns(f, given)) out.push_back(cell(c));
+    // One of the narrower floats, drawn: all of them take five times as long.
+    const DType d = narrow_floats()[static_cast<size_t>(draw(0, 2))];
+    const Given exact_in_all = Given{sixteenths(shape), given.tangent, given.cotangent,
+                                     sixteenths({2, shape[0], shape[1]})}
+                                   .cast(d);
+    const std::vector<Column> narrow = columns(f, exact_in_all);
+    const std::vector<Column> wide = columns(f, exact_in_all.cast(DType::Float64));
+    for (size_t k = 0; k < narrow.size(); ++k) {
+      Column c = narrow[k];
+      c.wide = wide[k].made;
+      EXPECT_EQ(cell(c), out[k]) << op_name(op_) << " " << c.name << " of " << dtype_name(d);
+    }
+    for (const DType whole : integers()) whole_numbers(f, shape, whole);
     return out;
   }
 
@@ -290,22 +349,47 @@ class Grid {
     return ((eighths + doubles(shape, random_, 0.25, 0.75)) / 8).realize();
   }
 
-  std::vector<Column> columns(const Unary& f, const Tensor& x, const Tensor& t) {
-    const Tensor c = doubles(f(x).shape(), random_);
-    const Shape many{2, x.size(0), x.size(1)};
-    const Tensor xs = numbers(many);
+  // Such as every float holds, as their sums and products by 8 are, so that what jumps does in all.
+  Tensor sixteenths(const Shape& shape) {
+    return ((doubles(shape, random_, 3, 14).floor() * 2 + 1) / 16).realize();
+  }
+  Tensor like_result(const Unary& f, const Tensor& x) { return doubles(f(x).shape(), random_); }
+
+  std::vector<Column> columns(const Unary& f, const Given& given) {
+    const auto& [x, t, c, xs] = given;
     const double h = step_;
     const Unary sloped = with_slope(f);
     return {
-        {"vjp", [f, c](const Tensor& v) { return vjp(f, v).second(c); },
-         [sloped, c, h](const Tensor& v) { return slopes(sloped, v, c, h); }, x, true},
-        {"jvp", [f, t](const Tensor& v) { return jvp(f, v, t).second; },
-         [sloped, t, h](const Tensor& v) { return differences(sloped, v, t, h); }, x, true},
+        {"vjp", [f, c = c](const Tensor& v) { return vjp(f, v).second(c); },
+         [sloped, c = c, h](const Tensor& v) { return slopes(sloped, v, c, h); }, x, true},
+        {"jvp", [f, t = t](const Tensor& v) { return jvp(f, v, t).second; },
+         [sloped, t = t, h](const Tensor& v) { return differences(sloped, v, t, h); }, x, true},
         {"vmap", [f](const Tensor& v) { return vmap(f)(v); },
          [f](const Tensor& v) { return loop(f, v); }, xs},
         {"shard", [f](const Tensor& v) { return f(v.shard("INTERP,INTERP:1", 0)).to("INTERP"); }, f,
          x},
     };
+  }
+
+  // vmap and shard of whole numbers: where there is a value of them at all.
+  void whole_numbers(const Unary& f, const Shape& shape, DType d) {
+    auto some = [&](const Shape& s) { return doubles(s, random_, 1, 9).cast(d).realize(); };
+    const Tensor x = some(shape), xs = some({2, shape[0], shape[1]});
+    try {
+      f(x).realize();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::Type) << op_name(op_) << ": " << e.what();
+      return;
+    }
+    ++of_integers;
+    EXPECT_EQ(unequal(vmap(f)(xs), loop(f, xs), 0), "") << op_name(op_) << " of " << dtype_name(d);
+    const Tensor all = Tensor::stack({xs, xs.flip({0})}).realize();
+    const Unary mapped = vmap(f);
+    EXPECT_EQ(unequal(vmap(mapped)(all), loop(mapped, all), 0), "") << op_name(op_);
+    if (!row_of(op_).shard.is_refused()) {
+      EXPECT_EQ(unequal(f(x.shard("INTERP,INTERP:1", 0)).to("INTERP"), f(x), 0), "")
+          << op_name(op_) << " of " << dtype_name(d);
+    }
   }
 
   // What differences are taken of.
@@ -326,17 +410,29 @@ class Grid {
     };
     const Unary& f = c.made;
     const Tensor& x = c.at;
-    in(
-        "alone", [&] { return f(x); }, [&] { return c.oracle(x); },
-        c.by_slope ? by_differences : exact);
+    const DType d = x.dtype();
     const Unary sloped = with_slope(f);
-    const Tensor u = doubles(x.shape(), random_), w = weights(f, x);
+    // Numbers that both f and f in float64 are given.
+    auto shared = [&](const Tensor& t) { return t.cast(d).realize(); };
+    auto wide = [](const Tensor& t) { return t.cast(DType::Float64); };
+    const Tensor u = shared(doubles(x.shape(), random_)), w = shared(weights(f, x));
+    auto pulled = [&](const Unary& g, const Tensor& v) {
+      return grad([&](const Tensor& y) { return (g(y) * w.cast(v.dtype())).sum(); })(v);
+    };
     in(
-        "under grad", [&] { return grad([&](const Tensor& v) { return (f(v) * w).sum(); })(x); },
-        [&] { return slopes(sloped, x, w, step_); }, by_differences);
+        "alone", [&] { return f(x); },
+        [&] { return c.wide && c.by_slope ? c.wide(wide(x)) : c.oracle(x); },
+        c.by_slope ? tolerance_of(d) : exact);
+    in(
+        "under grad", [&] { return pulled(f, x); },
+        [&] { return c.wide ? pulled(c.wide, wide(x)) : slopes(sloped, x, w, step_); },
+        tolerance_of(d));
     in(
         "under jvp", [&] { return jvp(f, x, u).second; },
-        [&] { return differences(sloped, x, u, step_); }, by_differences);
+        [&] {
+          return c.wide ? jvp(c.wide, wide(x), wide(u)).second : differences(sloped, x, u, step_);
+        },
+        tolerance_of(d));
     const Tensor all = Tensor::stack({x, x * 0.9 + 0.1}).realize();
     in("under vmap", [&] { return vmap(f)(all); }, [&] { return loop(f, all); }, exact);
     in("under jit", [&] { return compiled_once(f, x); }, [&] { return f(x); }, exact);
@@ -367,7 +463,8 @@ class Grid {
       EXPECT_NE(words, "") << op_name(op_) << " " << c.name << " " << context << ": " << message;
       return "refused: " + words;
     }
-    const Tensor expected = want();
+    Tensor expected = want();
+    if (c.wide) expected = expected.cast(value.dtype());
     EXPECT_EQ(unequal(value, expected, tolerance), "")
         << op_name(op_) << " " << c.name << " " << context;
     return is_zero(value) ? "0" : "equal";
@@ -381,7 +478,6 @@ class Grid {
       if (!words.empty() && message.find(words) != std::string::npos) return std::string(words);
     return {};
   }
-
   std::mt19937_64 random_;
   Op op_{};  // of the sample
   bool stops_ = false;
@@ -432,6 +528,8 @@ TEST(grid, spec_amend_40_every_op_has_a_cell_in_every_column_and_context) {
   std::string table = "| ops | vjp | jvp | vmap | shard |\n|---|---|---|---|---|\n";
   for (const auto& [cells, ops] : rows)
     table += fmt::format("| {} | {} |\n", ops, fmt::join(cells, " | "));
+  EXPECT_GT(grid.of_integers, 80) << "of " << 2 * samples().size()
+                                  << " pairs of an op and integers";
   if (!::testing::Test::HasFailure()) replace_in_document("grid", table);
 }
 
