@@ -194,6 +194,24 @@ TEST(reduce_rules, one_hot_sums_at_every_place) {
 }
 
 // A fold by index starts from the miss, and misses that are not neutral count.
+// The element that is picked stands under a condition on a fold of its own loops: that fold is made
+// once, not under its own condition.
+TEST(reduce_rules, a_picked_element_under_a_condition_on_its_own_fold) {
+  for (const bool strict : {true, false}) {
+    Options o = options();
+    o.strict = strict;
+    const OptionScope scope(o);
+    for (const DType d : {DType::Float64, DType::Int32}) {
+      const UOp zero = constant(d, 0), x = contiguous(leaf({3}, d));
+      const UOp most = reduce(Op::Max, x, {0});
+      const UOp kept = where(ne(most, zero), most, zero);
+      const UOp padded = UOp::make(Op::Pad, {reshape(kept, shape_of({1})), shape_of({2}),
+                                             shape_of({4})});
+      expect_same_everywhere(UOp::make(Op::Reduce, {padded}, ReduceArg{Op::Add, {0}}));
+    }
+  }
+}
+
 TEST(reduce_rules, folds_by_index_count_their_misses) {
   const std::vector<int32_t> places{0, 2, 2, 5, 1, -1}, values{-7, -3, -9, 8, -2, 4};
   const int64_t k = 4;
