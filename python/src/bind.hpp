@@ -39,6 +39,9 @@ void bind_transforms(nb::module_& m);
 void bind_loops(nb::module_& m);
 void bind_captured(nb::module_& m);
 void bind_compat(nb::module_& m);
+/// Of the functions of a module and of its classes: says what does not fit in a call in Koine's
+/// words, as a koine.errors.TypeError.
+void explain_calls(nb::handle holder);
 
 /// How Python gives a parameter of a C++ type, and what becomes of it.
 template <class T>

@@ -33,4 +33,5 @@ NB_MODULE(_koine, m) {
   bind_loops(m);
   bind_captured(m);
   bind_compat(m);
+  explain_calls(m);
 }
