@@ -10,6 +10,8 @@ subprocess.run([sys.executable, sys.argv[2], "-q", "-i", str(folder.parent), "-m
 
 # Operators give NotImplemented for strangers, which is no type of theirs; these methods give the tensor back.
 operators = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift lt le gt ge eq ne"
+given = {"numpy": "typing.Any", "tolist": "typing.Any", "item": "typing.Any", "numel": "typing.Any", "size": "typing.Any",
+         "__iter__": "typing.Iterator[Tensor]"}
 names = [f"__{r}{o}__" for o in operators.split() for r in ("", "r", "i")] + ["realize", "assign", "requires_grad"]
 for path in sorted((folder / "_koine").glob("*.pyi")):
     text = path.read_text()
@@ -19,7 +21,10 @@ for path in sorted((folder / "_koine").glob("*.pyi")):
         text = re.sub(rf"(def {name}\(self(?:, \w+: )?)object( \| None)?(\)| = True\))?( -> )object",
                       lambda m: f"{m[1]}koine.typing.TensorLike{m[3] or ''}{m[4]}Tensor", text)
         text = re.sub(rf"(def {name}\(self[^)]*\) -> )object", r"\1Tensor", text)
+    for name, kind in given.items():
+        text = re.sub(rf"(def {name}\(self[^)]*\) -> )object", lambda m: m[1] + kind, text)
     text = re.sub(r"(def __(?:eq|ne)__.* -> Tensor: \.\.\.)", r"\1  # type: ignore[override]", text)
-    if "builtins." in text:
-        text = re.sub(r'\A("""(?:.|\n)*?"""\n+)?', lambda m: (m[0] or "") + "import builtins\n", text, count=1)
+    for module in ("typing", "builtins"):
+        if re.search(rf"(?<![.\w]){module}\.", text) and f"import {module}\n" not in text:
+            text = re.sub(r'\A("""(?:.|\n)*?"""\n+)?', lambda m: (m[0] or "") + f"import {module}\n", text, count=1)
     path.write_text(text)

@@ -10,6 +10,8 @@
 
 Nothing runs before somebody looks at a value. docs/python.md tells the rest.
 """
+import typing as _typing
+
 from . import errors, tree  # errors first: the module below raises them
 from . import _koine
 from ._koine import (DType, Kernel, Program, SavedProgram, Size, Tensor, UOp, Variable, clear_compile_cache, counters, default_device,
@@ -26,26 +28,32 @@ __version__ = "0.1.0"
 
 _koine._name_lines(__file__[:-len("__init__.py")])  # messages name the line of the user's that made a value
 
-# float32 and its like; `bool` is koine.bool, and `import *` leaves Python's alone.
-_dtypes = {d.name: d for d in DType}
-globals().update(_dtypes)
+# `bool` is koine.bool, and `import *` leaves Python's alone.
+bool = DType.bool
+int8, int16, int32, int64 = DType.int8, DType.int16, DType.int32, DType.int64
+uint8, uint16, uint32, uint64 = DType.uint8, DType.uint16, DType.uint32, DType.uint64
+float8e4m3, float8e5m2, bfloat16 = DType.float8e4m3, DType.float8e5m2, DType.bfloat16
+float16, float32, float64 = DType.float16, DType.float32, DType.float64
 
 # What Tensor makes of no other tensor.
 arange, cat, einsum, eye, full, linspace = Tensor.arange, Tensor.cat, Tensor.einsum, Tensor.eye, Tensor.full, Tensor.linspace
 manual_seed, ones, stack, zeros = Tensor.manual_seed, Tensor.ones, Tensor.stack, Tensor.zeros
 where = Tensor.where
 
-__all__ = ["DType", "Error", "Kernel", "Program", "SavedProgram", "Size", "Tensor", "UOp", "Variable", "arange", "cat", "checkpoint",
-           "clear_compile_cache", "cond", "counters", "custom_jvp", "custom_vjp", "default_device", "devices", "einsum", "errors",
-           "eval_shape", "eye", "fori_loop", "from_dlpack", "full", "grad", "hessian", "host_program", "hvp", "jacfwd", "jacrev", "jit",
-           "jvp", "linearize", "linspace", "lower_kernel", "manual_seed", "memory_in_use", "nn", "ones", "print_linear", "program_of",
-           "promote", "random", "realize", "reset_counters", "safe_load", "safe_save", "save_as", "save_program", "scan", "schedule",
-           "set_printoptions", "stack", "stop_gradient", "switch", "tree", "value_and_grad", "vjp", "vmap", "where", "while_loop",
-           "zeros"] + [n for n in _dtypes if n != "bool"]
+__all__ = ["DType", "Error", "Kernel", "Program", "SavedProgram", "Size", "Tensor", "UOp", "Variable", "arange", "bfloat16", "cat",
+           "checkpoint", "clear_compile_cache", "cond", "counters", "custom_jvp", "custom_vjp", "default_device", "devices", "einsum",
+           "errors", "eval_shape", "eye", "float16", "float32", "float64", "float8e4m3", "float8e5m2", "fori_loop", "from_dlpack", "full",
+           "grad", "hessian", "host_program", "hvp", "int16", "int32", "int64", "int8", "jacfwd", "jacrev", "jit", "jvp", "linearize",
+           "linspace", "lower_kernel", "manual_seed", "memory_in_use", "nn", "ones", "print_linear", "program_of", "promote", "random",
+           "realize", "reset_counters", "safe_load", "safe_save", "save_as", "save_program", "scan", "schedule", "set_printoptions",
+           "stack", "stop_gradient", "switch", "tree", "uint16", "uint32", "uint64", "uint8", "value_and_grad", "vjp", "vmap", "where",
+           "while_loop", "zeros"]
 
 
-def __getattr__(name):
-    if name in ("compat", "typing"):
-        import importlib
-        return importlib.import_module("." + name, __name__)
-    raise AttributeError(f"module 'koine' has no attribute {name!r}")
+if not _typing.TYPE_CHECKING:  # which would take every name for one of ours
+
+    def __getattr__(name):
+        if name in ("compat", "typing"):
+            import importlib
+            return importlib.import_module("." + name, __name__)
+        raise AttributeError(f"module 'koine' has no attribute {name!r}")

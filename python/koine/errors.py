@@ -52,3 +52,68 @@ class FileError(Error, builtins.OSError):
 
 class InternalError(builtins.RuntimeError):
     """A mistake of Koine's own, with the graph that shows it. Please report it."""
+
+
+# --- calls whose arguments do not fit ------------------------------------------------------------
+
+# What others call our parameters.
+_ELSEWHERE = {"dim": "axis", "dims": "axis", "axes": "axis", "keepdims": "keepdim", "lr": "learning_rate", "params": "parameters",
+              "in_features": "inputs", "out_features": "outputs", "in_channels": "inputs", "out_channels": "outputs",
+              "kernel_size": "kernel", "num_features": "features", "normalized_shape": "features", "num_embeddings": "vocabulary",
+              "embedding_dim": "width", "min": "low", "max": "high", "other": "b", "type": "dtype"}
+_TAKES = {"int": {"int", "bool"}, "float": {"float", "int", "bool"}, "bool": {"bool"}, "str": {"str"}, "None": {"NoneType"}}
+
+
+def _parts(text: str) -> list[str]:
+    """What commas divide, but for those in brackets and quotes."""
+    out, depth, quoted = [""], 0, False
+    for c in text:
+        quoted ^= c == "'"
+        depth += (c in "([{") - (c in ")]}")
+        if c == "," and depth == 0 and not quoted:
+            out.append("")
+        else:
+            out[-1] += c
+    return [part.strip() for part in out if part.strip()]
+
+
+def _fits(given: str, kind: str) -> bool:
+    for one in kind.split(" | "):
+        takes = _TAKES.get(one, {one.rsplit(".", 1)[-1]})
+        if given.rsplit(".", 1)[-1] in takes or (given != "NoneType" and (one == "object" or one.startswith("koine.typing."))):
+            return True
+    return False
+
+
+def _misfit(text: str) -> str:
+    """nanobind's account of such a call, in the user's words: what does not fit, and what it takes."""
+    import re
+    name, signatures = text.split("(): ", 1)[0], re.findall(r"^ +\d+\. (.*)$", text, re.M)
+    given = _parts(text.rsplit("Invoked with types:", 1)[-1])
+    named = dict(part.split(": ", 1) for part in _parts(given.pop()[len("kwargs = {"):-1])) if given and given[-1].startswith("kwargs =") else {}
+    parameters = [p for p in _parts(signatures[0][signatures[0].index("(") + 1:signatures[0].rindex(") ->")]) if p != "/"]
+    if parameters[:1] == ["self"]:
+        parameters = parameters[1:]
+        owner = given.pop(0).rsplit(".", 1)[-1] if given else ""
+        name = owner if name in ("__init__", "__call__") else name
+    name = name.strip("_") or "an attribute"
+    shown = re.sub(r"koine\.(typing|_koine)\.(\w+\.)?", "", ", ".join(parameters))
+    reasons = []
+    if len(signatures) == 1:
+        by_place = parameters[:parameters.index("*")] if "*" in parameters else parameters
+        rest = [p for p in parameters if p != "*"]
+        kinds = {p.split(":")[0]: p.split(": ", 1)[-1].split(" = ")[0] for p in rest}
+        names = list(kinds)
+        for unknown in [n for n in named if n not in kinds]:
+            ours = _ELSEWHERE.get(unknown)
+            reasons.append(f"there is no '{unknown}'" + (f", here it is '{ours}'" if ours in kinds else ""))
+        needed = [p.split(":")[0] for p in rest if " = " not in p]
+        missing = [n for n in needed if n not in named and names.index(n) >= len(given)]
+        if missing and not reasons:
+            reasons.append(" and ".join(f"'{n}'" for n in missing) + (" is missing" if len(missing) == 1 else " are missing"))
+        if len(given) > len(by_place):
+            reasons.append(f"{len(given)} arguments, and it takes {len(by_place)}")
+        for n, kind in [*zip(names, given), *((n, named[n]) for n in named if n in kinds)]:
+            if not _fits(kind, kinds[n]):
+                reasons.append(f"'{n}' is None" if kind == "NoneType" else f"'{n}' is a '{kind.rsplit('.', 1)[-1]}'")
+    return f"{name}: {'; '.join(reasons) or 'an argument does not fit, or is out of range'}. It takes ({shown})"

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <koine/base/interrupt.hpp>
 #include <koine/koine.hpp>
 #include <string_view>
 #include <type_traits>
@@ -19,6 +20,7 @@ namespace nb = nanobind;
 using nb::literals::operator""_a;
 using TensorClass = nb::class_<Tensor>;
 
+void bind_ends_and_forks(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_dtypes(nb::module_& m);
 void bind_sizes(nb::module_& m);
@@ -38,6 +40,9 @@ void bind_loops(nb::module_& m);
 void bind_captured(nb::module_& m);
 void bind_origins(nb::module_& m);
 void bind_compat(nb::module_& m);
+/// Of the functions of a module and of its classes: says what does not fit in a call in Koine's
+/// words, as a koine.errors.TypeError.
+void explain_calls(nb::handle holder);
 
 /// How Python gives a parameter of a C++ type, and what becomes of it.
 template <class T>
@@ -120,9 +125,9 @@ void static_method(TensorClass& c, const char* name, R (*f)(A...), const Extra&.
 /// A copy that is a leaf where the tensor is.
 Tensor own_copy(const Tensor& t);
 
-/// While one lives, this thread does not hold the lock of the interpreter. When that ends, whoever
-/// is without it is waited for, and later ones keep it: a thread that waits for a lock that is no
-/// more would end the process.
+/// While one lives, this thread does not hold the lock of the interpreter. When that ends or is
+/// forked, whoever is without it is waited for, and later ones keep it: a thread that waits for a
+/// lock that is no more would end the process, and a child would wait for what is no thread there.
 class Unlocked {
  public:
   Unlocked();
@@ -134,9 +139,22 @@ class Unlocked {
   PyThreadState* state_;
 };
 
-/// Runs what computes without the lock of the interpreter.
+/// Whether Ctrl-C was pressed and its handler has not run yet. Only the main thread is told.
+bool is_ctrl_c_waiting();
+/// Runs the handlers of signals that wait, and throws what one of them raises.
+void run_signal_handlers();
+
+/// Runs what computes without the lock of the interpreter. Ctrl-C stops it where it can be begun
+/// again, and then its handler runs; where that raises nothing, the work is done from the start.
 template <class F>
 auto unlocked(F&& f) {
+  try {
+    const Unlocked scope;
+    const Interruption asks(&is_ctrl_c_waiting);
+    return f();
+  } catch (const Interrupted&) {
+    run_signal_handlers();
+  }
   const Unlocked scope;
   return f();
 }

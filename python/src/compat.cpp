@@ -109,7 +109,7 @@ void bind_rows(nb::module_& m) {
       .def_prop_ro("arg", &arg_shown)
       .def("__repr__", [](nb::handle self) {
         return nb::str("UOp({}, {}, {})")
-            .attr("format")(nb::str(self.attr("uop")), self.attr("dtype"), self.attr("arg"));
+            .format(nb::str(self.attr("uop")), self.attr("dtype"), self.attr("arg"));
       });
   nb::class_<UOpGraph>(
       m, "UOpGraph", "The rows of one kernel, in the order in which they run; `print` lists them.")

@@ -128,13 +128,33 @@ namespace {
 
 struct Leaving {
   std::mutex mutex;
-  std::condition_variable nobody;
+  std::condition_variable fewer;
   int without_lock = 0;
-  bool ending = false;
+  int closed = 0;  // nobody may be without it any more: the interpreter ends, or somebody forks
 };
 Leaving& leaving() {
   static auto& instance = *new Leaving;
   return instance;
+}
+
+// Of without_lock, those of this thread: around a function of Python's that is described, say.
+thread_local int own_without_lock = 0;
+
+// With the lock of the interpreter held before and after: others that are without it come to their
+// end, and later ones keep it.
+void wait_for_others() {
+  PyThreadState* const state = PyEval_SaveThread();
+  {
+    std::unique_lock lock(leaving().mutex);
+    ++leaving().closed;
+    leaving().fewer.wait(lock, [] { return leaving().without_lock == own_without_lock; });
+  }
+  PyEval_RestoreThread(state);
+}
+
+void let_others_go_on() {
+  const std::lock_guard lock(leaving().mutex);
+  --leaving().closed;
 }
 
 }  // namespace
@@ -142,26 +162,42 @@ Leaving& leaving() {
 Unlocked::Unlocked() : state_(nullptr) {
   {
     const std::lock_guard lock(leaving().mutex);
-    if (leaving().ending) return;
+    if (leaving().closed > 0) return;
     ++leaving().without_lock;
   }
+  ++own_without_lock;
   state_ = PyEval_SaveThread();
 }
 Unlocked::~Unlocked() {
   if (state_ == nullptr) return;
   PyEval_RestoreThread(state_);
+  --own_without_lock;
   const std::lock_guard lock(leaving().mutex);
-  if (--leaving().without_lock == 0) leaving().nobody.notify_all();
+  --leaving().without_lock;
+  leaving().fewer.notify_all();
 }
 
-void wait_for_all_and_keep_the_lock() {
-  PyThreadState* const state = PyEval_SaveThread();
-  {
-    std::unique_lock lock(leaving().mutex);
-    leaving().ending = true;
-    leaving().nobody.wait(lock, [] { return leaving().without_lock == 0; });
-  }
-  PyEval_RestoreThread(state);
+// The handler itself would run Python here, in the middle of what is computed, so it only is asked
+// for: it runs once the work has ended.
+bool is_ctrl_c_waiting() {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  const bool waiting = PyOS_InterruptOccurred() != 0;
+  if (waiting) PyErr_SetInterrupt();  // asking has taken it away
+  PyGILState_Release(state);
+  return waiting;
+}
+
+void run_signal_handlers() {
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+void bind_ends_and_forks(nb::module_&) {
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&wait_for_others));
+  // Who computes holds locks, which a child would wait for in vain.
+  nb::module_::import_("os").attr("register_at_fork")(
+      "before"_a = nb::cpp_function(&wait_for_others),
+      "after_in_parent"_a = nb::cpp_function(&let_others_go_on),
+      "after_in_child"_a = nb::cpp_function(&let_others_go_on));
 }
 
 }  // namespace koine::python

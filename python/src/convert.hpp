@@ -71,9 +71,6 @@ nb::tuple tuple_of(const Shape& shape);
 /// What Python calls its type, for messages.
 std::string name_of_type(nb::handle given);
 
-/// Before the interpreter ends.
-void wait_for_all_and_keep_the_lock();
-
 /// Lets a reference go where nobody may run Python now: when Python runs next.
 void let_go_later(PyObject* object);
 void let_go_now();

@@ -1,5 +1,6 @@
 // koine::Error as Python has it (koine/errors.py).
 #include <koine/base/error.hpp>
+#include <koine/base/interrupt.hpp>
 
 #include "bind.hpp"
 
@@ -39,6 +40,8 @@ void translate(const std::exception_ptr& thrown, void*) {
     PyErr_SetString(exception_of(e.kind()), e.what());
   } catch (const InternalError& e) {
     PyErr_SetString(exceptions.internal, e.what());
+  } catch (const Interrupted&) {  // in what Python computes as a function is described
+    if (PyErr_CheckSignals() == 0) PyErr_SetNone(PyExc_KeyboardInterrupt);
   }
 }
 

@@ -100,6 +100,9 @@ int fill_buffer(PyObject* exporter, const Tensor& tensor, bool as_storage, Py_bu
     view->internal = elements.release();
     view->obj = Py_NewRef(exporter);
     return 0;
+  } catch (nb::python_error& e) {  // Ctrl-C
+    e.restore();
+    return -1;
   } catch (const std::exception& e) {
     PyErr_SetString(PyExc_BufferError, e.what());
     return -1;

@@ -9,8 +9,7 @@ NB_MODULE(_koine, m) {
   using namespace koine::python;
   m.doc() = "The compiled part of koine.";
   nb::set_leak_warnings(false);  // functions with rules of their own live as long as the process
-  nb::module_::import_("atexit").attr("register")(
-      nb::cpp_function(&wait_for_all_and_keep_the_lock));
+  bind_ends_and_forks(m);
   bind_errors(m);
   bind_dtypes(m);
   bind_sizes(m);
@@ -35,4 +34,5 @@ NB_MODULE(_koine, m) {
   bind_captured(m);
   bind_origins(m);
   bind_compat(m);
+  explain_calls(m);
 }

@@ -38,6 +38,33 @@ nb::tuple config_of(const nn::BatchNorm& l) { return nb::make_tuple(l.eps, l.mom
 nb::tuple config_of(const nn::LayerNorm& l) { return nb::make_tuple(l.eps); }
 nb::tuple config_of(const nn::Embedding&) { return nb::make_tuple(); }
 
+// What it was made with, by the names of the parameters; '?' for a size that no tensor shows.
+std::string size_text(const Tensor& t, int64_t axis) {
+  return t.defined() && axis < t.ndim() ? t.size(axis).text() : "?";
+}
+const char* bool_text(bool b) { return b ? "True" : "False"; }
+std::string text_of(const nn::Linear& l) {
+  return fmt::format("inputs={}, outputs={}, bias={}", size_text(l.weight, 1),
+                     size_text(l.weight, 0), bool_text(l.bias.defined()));
+}
+std::string text_of(const nn::Conv2d& l) {
+  const std::string part = size_text(l.weight, 1);
+  return fmt::format(
+      "inputs={}, outputs={}, kernel={}, stride={}, padding={}, dilation={}, groups={}, bias={}",
+      part == "?" ? part : fmt::format("{}", std::stoll(part) * l.groups), size_text(l.weight, 0),
+      size_text(l.weight, 2), l.window.stride, l.window.padding, l.window.dilation, l.groups,
+      bool_text(l.bias.defined()));
+}
+std::string text_of(const nn::BatchNorm& l) {
+  return fmt::format("features={}, eps={}, momentum={}", size_text(l.weight, 0), l.eps, l.momentum);
+}
+std::string text_of(const nn::LayerNorm& l) {
+  return fmt::format("features={}, eps={}", size_text(l.weight, 0), l.eps);
+}
+std::string text_of(const nn::Embedding& l) {
+  return fmt::format("vocabulary={}, width={}", size_text(l.weight, 0), size_text(l.weight, 1));
+}
+
 // A layer of a configuration, whose tensors are still to come.
 template <class Layer>
 Layer of_config(const nb::tuple& config) {
@@ -87,7 +114,7 @@ nb::class_<Layer> layer(nb::module_& m, const char* name, const char* doc) {
       },
       "memo"_a);
   c.def("__copy__", [](const Layer& l) { return Layer(l); });
-  c.def("__repr__", [name](const Layer&) { return std::string(name) + "()"; });
+  c.def("__repr__", [name](const Layer& l) { return fmt::format("{}({})", name, text_of(l)); });
   return c;
 }
 
@@ -163,6 +190,7 @@ void bind_layers(nb::module_& m) {
           },
           "x"_a, "training"_a = true)
       .def_rw("p", &nn::Dropout::p)
+      .def("__repr__", [](const nn::Dropout& l) { return fmt::format("Dropout(p={})", l.p); })
       .def("__getstate__", [](const nn::Dropout& l) { return l.p; })
       .def("__setstate__", [](nn::Dropout* self, double p) { new (self) nn::Dropout(p); })
       .def("_state", [](const nn::Dropout&) { return nb::list(); });
@@ -171,6 +199,11 @@ void bind_layers(nb::module_& m) {
 void bind_optimizers(nb::module_& m) {
   nb::class_<nn::Optimizer>(m, "Optimizer", "Updates parameters from their gradients.")
       .def("zero_grad", &nn::Optimizer::zero_grad, "Forgets all gradients.")
+      .def("__repr__",
+           [](nb::handle self) {
+             return fmt::format("<{} with learning_rate={}>", name_of_type(self),
+                                nb::cast<nn::Optimizer&>(self).learning_rate());
+           })
       .def(
           "step",
           [](nn::Optimizer& o, const TensorsLike& also) {

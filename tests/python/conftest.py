@@ -1,10 +1,16 @@
 """What all tests share. The seed of random inputs is printed, and KOINE_TEST_SEED sets it."""
 import os
+import pathlib
 import random
 
 import numpy as np
 import pytest
 
+import koine
+
+# Programs that tests start find koine, whatever folder they run in.
+FOLDER = str(pathlib.Path(koine.__file__).absolute().parents[1])
+os.environ["PYTHONPATH"] = FOLDER
 SEED = int(os.environ.get("KOINE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 2**31)
 
 

@@ -79,7 +79,7 @@ WRONG = [
     (lambda: Tensor(np.array([None])), TypeError, "Tensor"),
     (lambda: Tensor(np.ones(2, ">f4")), TypeError, "Tensor"),
     (lambda: Tensor(Strange()), TypeError, "Strange"),
-    (lambda: Tensor(None), TypeError, "NoneType"),
+    (lambda: Tensor(None), TypeError, "Tensor: 'data' is None"),
     (lambda: Tensor("abc"), TypeError, "str"),
     (lambda: Tensor([1, "a"]), TypeError, "str"),
     (lambda: x + Strange(), TypeError, "Strange"),
@@ -132,7 +132,11 @@ WRONG = [
     (lambda: koine.safe_save({"x": x}, "/nonexistent/file"), OSError, "nonexistent"),
     (lambda: nn.Linear(0, 3), ValueError, "Linear"),
     (lambda: nn.Linear(2, 3)(x), ValueError, "linear"),
-    (lambda: nn.Linear("a", 3), TypeError, ""),
+    (lambda: nn.Linear("a", 3), TypeError, "Linear: 'inputs' is a 'str'"),
+    (lambda: nn.load_state_dict(nn.Linear(3, 2), None), TypeError, "load_state_dict.*NoneType"),
+    (lambda: x + None, TypeError, "unsupported operand.*NoneType"),
+    (lambda: None @ x, TypeError, "unsupported operand.*NoneType"),
+    (lambda: koine.cat([x, None]), TypeError, "cat.*NoneType"),
     (lambda: nn.Conv2d(3, 4, 3, groups=2), ValueError, "groups"),
     (lambda: nn.load_state_dict(nn.Linear(3, 2), {}), KeyError, "weight"),
     (lambda: nn.load_state_dict(nn.Linear(3, 2, bias=False), {"weight": Tensor([1.0])}), ValueError, "weight"),
@@ -153,6 +157,89 @@ def test_wrong_uses_are_refused(k):
     assert re.search(text, message, re.I), message
     assert "convert.cpp" not in message and "transforms.cpp" not in message
     assert (x + 1).sum().item() == 27  # all is usable
+
+
+MISFITS = [
+    (lambda: nn.Linear(), "Linear: 'inputs' and 'outputs' are missing. It takes (inputs: int, outputs: int, bias: bool = True)"),
+    (lambda: nn.Linear(3), "Linear: 'outputs' is missing. It takes (inputs: int, outputs: int, bias: bool = True)"),
+    (lambda: nn.Linear(3, outputs=2, bais=False), "Linear: there is no 'bais'. It takes "),
+    (lambda: nn.Linear(in_features=3, out_features=2),
+     "Linear: there is no 'in_features', here it is 'inputs'; there is no 'out_features', here it is 'outputs'. It takes "),
+    (lambda: nn.Linear(2.5, 2), "Linear: 'inputs' is a 'float'. It takes "),
+    (lambda: nn.Linear(2, 2)(None), "Linear: 'x' is None. It takes (x: TensorLike)"),
+    (lambda: nn.Linear(2, 2)(), "Linear: 'x' is missing. It takes "),
+    (lambda: nn.Adam([Tensor([1.0], requires_grad=True)], lr=1e-3), "Adam: there is no 'lr', here it is 'learning_rate'. It takes "),
+    (lambda: nn.SGD([x]), "SGD: 'learning_rate' is missing. It takes "),
+    (lambda: x.matmul(None), "matmul: 'b' is None. It takes (b: TensorLike)"),
+    (lambda: x.sum(dim=0), "sum: there is no 'dim', here it is 'axis'. It takes (axis: AxesLike | None = None, keepdim: bool = False)"),
+    (lambda: x.sum(0, True, 3), "sum: 3 arguments, and it takes 2. It takes "),
+    (lambda: x.softmax("a"), "softmax: 'axis' is a 'str'. It takes (axis: int = -1)"),
+    (lambda: koine.where(x > 1, None, x), "where: 'a' is None. It takes "),
+    (lambda: x.__setitem__(0, None), "setitem: 'value' is None. It takes "),
+    (lambda: x.to(None), "to: 'device' is None. It takes (device: str)"),
+    (lambda: koine.manual_seed("a"), "manual_seed: 'seed' is a 'str'. It takes (seed: int)"),
+    (lambda: koine.manual_seed(-1), "manual_seed: an argument does not fit, or is out of range. It takes (seed: int)"),
+    (lambda: koine.Variable(None, 1, 2), "Variable: 'name' is None. It takes (name: str, low: int, high: int)"),
+    (lambda: Tensor(), "Tensor: 'data' is missing. It takes (data: object, "),
+    (lambda: Tensor([1], dtyp="int8"), "Tensor: there is no 'dtyp'. It takes "),
+    (lambda: koine.safe_load(None), "safe_load: 'path' is None. It takes "),
+    (lambda: setattr(nn.Dropout(), "p", "a"), "an attribute: 'arg' is a 'str'. It takes (arg: float)"),
+]
+
+
+@pytest.mark.parametrize("k", range(len(MISFITS)))
+def test_a_call_that_does_not_fit_says_what_does_not(k):
+    call, text = MISFITS[k]
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert isinstance(caught.value, koine.Error) and caught.value.__cause__ is None
+    assert str(caught.value).startswith(text)
+
+
+def test_what_a_users_function_raises_in_a_call_is_not_touched():
+    def f(t):
+        raise TypeError("f(): incompatible with me")
+
+    with pytest.raises(TypeError, match="^f\\(\\): incompatible with me$") as caught:
+        koine.vmap(f)(x)
+    assert not isinstance(caught.value, koine.Error)
+
+
+def test_deep_and_endless_things_end_in_words():
+    deep = 1.0
+    for _ in range(5000):
+        deep = [deep]
+    for wrong in (lambda: Tensor(deep), lambda: koine.tree.flatten(deep), lambda: koine.jit(lambda a: a)(deep)):
+        with pytest.raises(ValueError, match="nested"):
+            wrong()
+
+    def endless(t):
+        return endless(t)
+
+    for transformed in (koine.jit(endless), koine.grad(endless), koine.vmap(endless)):
+        with pytest.raises(RecursionError):
+            transformed(x)
+    y = Tensor([1.0, 2.0])
+    for _ in range(20_000):
+        y = y + 1
+    assert y.tolist() == [20_001.0, 20_002.0]
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    z = w
+    for _ in range(2000):
+        z = z * 1.001
+    z.sum().backward()
+    np.testing.assert_allclose(w.grad.numpy(), 1.001**2000, rtol=1e-3)
+
+
+def test_huge_sizes_end_in_words():
+    for call, kind in [(lambda: koine.zeros(10**13).realize(), MemoryError), (lambda: koine.zeros(2**63), ValueError),
+                       (lambda: koine.zeros(2**40, 2**40), ValueError), (lambda: Tensor.rand(10**6, 10**6, 10**3).realize(), MemoryError),
+                       (lambda: Tensor([1.0]).expand(10**12).contiguous().realize(), MemoryError), (lambda: x.reshape(2**62, 3), ValueError),
+                       (lambda: nn.Linear(10**7, 10**7).weight.realize(), MemoryError), (lambda: koine.arange(10**13), ValueError)]:
+        with pytest.raises(kind) as caught:
+            call()
+        assert isinstance(caught.value, koine.Error)
+    assert koine.zeros(3).tolist() == [0, 0, 0]
 
 
 def test_all_of_koines_exceptions_are_one_kind():

@@ -109,6 +109,18 @@ def test_a_compiled_program_in_a_file(tmp_path):
         program({})
 
 
+def test_layers_say_what_they_are():
+    for text in ["Linear(inputs=3, outputs=2, bias=True)", "Linear(inputs=3, outputs=2, bias=False)",
+                 "Conv2d(inputs=4, outputs=6, kernel=3, stride=2, padding=1, dilation=1, groups=2, bias=True)",
+                 "BatchNorm(features=4, eps=1e-05, momentum=0.1)", "LayerNorm(features=4, eps=1e-05)",
+                 "Embedding(vocabulary=5, width=3)", "Dropout(p=0.3)"]:
+        assert repr(eval(text, vars(nn))) == text
+    layer = nn.Linear(3, 2)
+    layer.weight = None
+    assert repr(layer) == "Linear(inputs=?, outputs=?, bias=True)"
+    assert repr(nn.Adam([Tensor([1.0], requires_grad=True)])) == "<Adam with learning_rate=0.001>"
+
+
 def test_schedules_and_counters():
     assert nn.cosine_schedule(0, 10, 1.0) == 1 and nn.step_schedule(10, 5, 1.0, 0.1) == pytest.approx(0.01)
     koine.reset_counters()

@@ -96,6 +96,8 @@ def get_parameters(model: Any) -> list[Tensor]:
 def load_state_dict(model: Any, state: Mapping[str, Any], strict: bool = True) -> None:
     """Copies a state into the tensors of a model. KeyError for names that are missing (and, if strict, for others that
     there are), ValueError for a shape that differs: then nothing is changed."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"load_state_dict: takes tensors by their names, as get_state_dict() gives them, not a '{type(state).__name__}'")
     own = get_state_dict(model)
     missing = [n for n in own if n not in state]
     unknown = [n for n in state if n not in own] if strict else []

@@ -6,6 +6,8 @@
 
 #include <climits>
 
+#include "koine/base/interrupt.hpp"
+
 namespace koine {
 namespace {
 
@@ -55,8 +57,14 @@ void Team::run(void (*chunk)(void*, int64_t), void* context, int64_t count) {
   futex_wake_all(generation_);
   work(generation);
   // On a busy machine a worker may be waiting for this very core.
-  for (int spins = 0; finished_.load(std::memory_order_acquire) != count; ++spins)
-    spins < spins_before_sleep ? pause_cpu() : std::this_thread::yield();
+  for (int spins = 0; finished_.load(std::memory_order_acquire) != count; ++spins) {
+    if (spins < spins_before_sleep) {
+      pause_cpu();
+      continue;
+    }
+    (void)is_interrupted();  // so that the others hear of it
+    std::this_thread::yield();
+  }
 }
 
 // Claims and runs chunks of one job. A stale worker fails its claim, because the generation is part

@@ -8,6 +8,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "koine/base/interrupt.hpp"
 #include "koine/base/options.hpp"
 #include "koine/base/team.hpp"
 #include "koine/base/timer.hpp"
@@ -61,6 +62,7 @@ struct Job {
   std::vector<Work*> works;
   const StageChange* change;
   const CompileOptions* how;
+  Interruption* interruption;
   std::exception_ptr error = nullptr;
 };
 
@@ -102,13 +104,14 @@ void compile_in_parallel(std::vector<Work>& works, const StageChange& change,
     Compiler& compiler = w.request->device->compiler();
     size_t number = jobs.size();
     if (compiler.makes_together()) number = together.try_emplace(&compiler, number).first->second;
-    if (number == jobs.size()) jobs.push_back({{}, &change, &how});
+    if (number == jobs.size()) jobs.push_back({{}, &change, &how, interruption_here()});
     jobs[number].works.push_back(&w);
   }
   compile_team().run(
       [](void* context, int64_t i) {
         Job& job = (*static_cast<std::vector<Job>*>(context))[static_cast<size_t>(i)];
         try {
+          const Interruptible scope(job.interruption);
           run(job);
         } catch (...) {
           job.error = std::current_exception();

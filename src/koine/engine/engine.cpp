@@ -111,6 +111,7 @@ class Realizer {
     const Updates updates(values, std::ref(lasts), in_place);
     CapturedStep step(updates.values(), variables,
                       apart ? CapturedStep::Checks::None : CapturedStep::Checks::EachRun);
+    if (updates.write_in_place()) step.finish_what_is_begun();
     step.run();
     std::vector<UOp> out = step.outputs_;
     updates.commit(out);

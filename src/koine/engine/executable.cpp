@@ -10,6 +10,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/base/hash.hpp"
+#include "koine/base/interrupt.hpp"
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/differential/run.hpp"
@@ -186,8 +187,12 @@ void Executable::lay_out(const std::vector<Kernel>& kernels) {
                 k.buffers.size(),
                 variable_numbers_.size(),
                 k.variables.size(),
+                {},
                 is_copy(k.ast) && !runtime_of(k.buffers[1].device()).rank(),
                 is_between_ranks(k)};
+    for (size_t slot = 0; slot < k.buffers.size(); ++slot)
+      if (k.buffers[slot].is(Op::Param) && k.stores(slot))
+        entry.stored.push_back(static_cast<size_t>(k.buffers[slot].as<BufferArg>().slot));
     for (const UOp& b : k.buffers) {
       const BufferArg& arg = b.as<BufferArg>();
       if (b.is(Op::Param))
@@ -362,6 +367,16 @@ void Submission::set_variable(const std::string& name, int64_t value) {
   }
 }
 
+void Submission::finish_once_stored(const std::vector<bool>& arguments) {
+  const auto& entries = executable_->entries_;
+  const auto stores = [&](const Executable::Entry& entry) {
+    return std::any_of(entry.stored.begin(), entry.stored.end(),
+                       [&](size_t slot) { return arguments[slot]; });
+  };
+  whole_from_ =
+      static_cast<size_t>(std::find_if(entries.begin(), entries.end(), stores) - entries.begin());
+}
+
 // The flat lists that launches point into.
 void Submission::make_ready() {
   const Executable& e = *executable_;
@@ -411,7 +426,11 @@ bool Submission::run() {
 
 bool Submission::run_uncounted() {
   if (!ready_) make_ready();
-  if (!executable_->ranks_) return run_segments();
+  if (!executable_->ranks_) {
+    const Interruptible scope;
+    return run_segments();
+  }
+  const Uninterruptible scope;  // others wait for it
   bool goes_on = true;
   Ranks& ranks = Ranks::joined();
   failure_ = nullptr;
@@ -424,13 +443,15 @@ bool Submission::run_uncounted() {
 // False where a check stops the program.
 bool Submission::run_segments() {
   const Executable& e = *executable_;
+  std::optional<Uninterruptible> whole;
   for (size_t s = 0; s < e.segments_.size(); ++s) {
+    if (!whole && e.segments_[s].first >= whole_from_) whole.emplace();
     try {
       if (!submit(e.segments_[s], s)) {
         wait_for_segments(s);
         return false;
       }
-    } catch (...) {  // of a function of the host: what runs still uses the memory
+    } catch (...) {  // of a function of the host, or stopped: what runs still uses the memory
       wait_for_segments(s);
       throw;
     }
@@ -465,12 +486,28 @@ bool Submission::submit(const Executable::Segment& segment, size_t number) {
   }
   if (!first.program) return run_on_host(first);
   if (options().debug >= 1) {
-    for (size_t k = 0; k < segment.count; ++k) run_with_report(e.entries_[segment.first + k]);
+    std::optional<Uninterruptible> whole;
+    for (size_t k = segment.first; k < segment.first + segment.count; ++k) {
+      if (!whole && k >= whole_from_) whole.emplace();
+      run_with_report(e.entries_[k]);
+    }
     return true;
   }
-  submitted_[number] =
-      first.device->queue().submit({commands_.data() + segment.first, segment.count});
+  submitted_[number] = launch(segment);
   return true;
+}
+
+// Apart, what may be stopped and what may not.
+uint64_t Submission::launch(const Executable::Segment& segment) {
+  Queue& queue = executable_->entries_[segment.first].device->queue();
+  const size_t end = segment.first + segment.count;
+  const size_t middle = std::clamp(whole_from_, segment.first, end);
+  uint64_t number = 0;
+  if (middle > segment.first)
+    number = queue.submit({commands_.data() + segment.first, middle - segment.first});
+  if (middle == end) return number;
+  const Uninterruptible whole;
+  return queue.submit({commands_.data() + middle, end - middle});
 }
 
 uint64_t Submission::copy(const Executable::Entry& entry) {

@@ -70,6 +70,7 @@ class Executable {
     std::shared_ptr<const LoopProgram> loop;  // of a loop; neither: a function of the host
     size_t first_place = 0, places = 0;
     size_t first_variable = 0, variables = 0;
+    std::vector<size_t> stored;  // slots of the program that it stores into
     bool copies = false;         // on the queue of its device; from a rank the host does
     bool between_ranks = false;  // a copy that the host runs with those beside it
   };
@@ -143,6 +144,8 @@ class Submission {
   /// nothing to it.
   void set_place(size_t slot, const Located& place);
   void set_variable(const std::string& name, int64_t value);
+  /// From the first launch that stores into one of these arguments on, nothing stops a run.
+  void finish_once_stored(const std::vector<bool>& arguments);
   /// The host program that runs.
   const UOp& schedule() const { return executable_->schedule(); }
 
@@ -150,6 +153,7 @@ class Submission {
   void make_ready();
   bool run_segments();
   bool submit(const Executable::Segment& segment, size_t number);
+  uint64_t launch(const Executable::Segment& segment);
   uint64_t copy(const Executable::Entry& entry);
   bool run_on_host(const Executable::Entry& entry);
   void run_users_code(const Executable::Entry& entry);
@@ -174,6 +178,7 @@ class Submission {
   std::vector<Command> commands_;
   std::vector<uint64_t> submitted_;              // numbers that the queues gave, by segment
   std::vector<std::unique_ptr<LoopRun>> loops_;  // by entry
+  size_t whole_from_ = SIZE_MAX;                 // the entry from which on nothing stops a run
   std::exception_ptr failure_;                   // of this rank, in the middle of a run
   bool ready_ = false;
 };

@@ -5,6 +5,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/base/hash.hpp"
+#include "koine/base/interrupt.hpp"
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/engine/cache.hpp"
@@ -232,6 +233,7 @@ std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, Skeleton
   const CompileOptions how = compile_options();
   add_options(key, checks, how);
   if (auto known = prepared_cache().find(key)) return known;
+  const Interruptible scope;
   auto made =
       Preparation(values, with_results(values, device_of(values[0])), skeleton, how).run(checks);
   const size_t weight = key.words.size() + words_of_an_entry;

@@ -103,6 +103,14 @@ std::optional<Submission> CapturedStep::submission_of(const Prepared::Program& p
   return std::optional<Submission>(std::in_place, program.executable, arguments_, bound);
 }
 
+void CapturedStep::finish_what_is_begun() {
+  if (!submission_) return;
+  std::vector<bool> given;
+  for (const Prepared::Argument& a : prepared_->program.arguments)
+    given.push_back(a.kind == Prepared::Argument::Kind::Given);
+  submission_->finish_once_stored(given);
+}
+
 void CapturedStep::run() {
   if (!submission_ || submission_->run()) return;
   Substitution now;

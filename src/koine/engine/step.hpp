@@ -47,6 +47,8 @@ class CapturedStep {
 
   enum class Checks : uint8_t { None, EachRun };
   CapturedStep(const std::vector<UOp>& values, const VariableValues& variables, Checks checks);
+  /// Once a launch has stored into memory that there was before, nothing stops a run.
+  void finish_what_is_begun();
   std::vector<UOp> arguments_of(const Prepared::Program& program) const;
   std::optional<Submission> submission_of(const Prepared::Program& program) const;
 

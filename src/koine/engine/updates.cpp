@@ -48,7 +48,10 @@ void Updates::find_roots() {
     const UOp& base = u.src(0);
     auto number = root_of_.find(base.node());
     if (number == root_of_.end()) {
-      if (!is_update(base) || (base.is(Op::After) && !storage::result(base))) continue;
+      if (!is_update(base) || (base.is(Op::After) && !storage::result(base))) {
+        writes_in_place_ = true;  // into memory that its user named
+        continue;
+      }
       number = root_of_.emplace(base.node(), roots_.size()).first;
       roots_.push_back({base.node(), u.node()});
     }
@@ -68,6 +71,7 @@ void Updates::choose_memory(Root& root, bool in_place) {
   const auto memory = old ? storage::memory(old) : nullptr;
   root.in_place = in_place && memory && !memory->is_shared() &&
                   old.device().name() == device_of(node) && nobody_wants(old);
+  writes_in_place_ = writes_in_place_ || root.in_place;
   root.memory = root.in_place ? old
                               : buffer_from_host(node.shape(), node.dtype(), device_of(node),
                                                  nullptr, node.node()->placement.axis);

@@ -30,6 +30,8 @@ class Updates {
   /// What of a position in values() the caller asked for or holds.
   const UOp& original(size_t position) const { return originals_[position]; }
 
+  /// Whether the program changes what somebody may see while it runs.
+  bool write_in_place() const { return writes_in_place_; }
   /// The program has run. The last state of each memory is from now on the result of its After;
   /// memory that was written in place belongs to a new Buffer, which `results` then name.
   void commit(std::vector<UOp>& results) const;
@@ -57,6 +59,7 @@ class Updates {
   absl::flat_hash_set<const Node*> settled_;    // read by their results once the program has run
   absl::flat_hash_set<const Node*> requested_;  // of which that is not known yet
   std::vector<Root> roots_;
+  bool writes_in_place_ = false;
 };
 
 }  // namespace koine

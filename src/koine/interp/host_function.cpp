@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "koine/base/error.hpp"
+#include "koine/base/interrupt.hpp"
 
 namespace koine {
 namespace {
@@ -71,6 +72,7 @@ void run_host_function(const UOp& function, std::span<const HostResult> results,
   const Registered registered = find(name);
   for (const HostResult& r : results)
     std::fill_n(r.data, r.numel() * item_size(r.dtype), std::byte{0});
+  const Uninterruptible whole;  // it may change what is its user's
   try {
     (*registered.function)(results, arguments);
   } catch (const Error& e) {

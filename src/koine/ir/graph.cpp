@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "koine/base/interrupt.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/origin.hpp"
@@ -19,6 +20,7 @@ uint32_t after_call_body(const Node* node) { return node->op == Op::Call ? 1 : 0
 // `first(node)` from which source on.
 template <class Expand, class Visit, class First>
 void post_order(const Node* root, Expand&& expand, Visit&& visit, First&& first) {
+  check_interrupt();
   NodeNumbers done;
   std::vector<std::pair<const Node*, uint32_t>> stack{{root, 0}};
   while (!stack.empty()) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "koine/base/interrupt.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -32,7 +33,10 @@ class Decider {
   }
 
   UOp run() {
-    for (const uint32_t i : facts_.consumers_first()) visit(facts_.order()[i], std::move(uses_[i]));
+    for (const uint32_t i : facts_.consumers_first()) {
+      if (i % 64 == 0) check_interrupt();
+      visit(facts_.order()[i], std::move(uses_[i]));
+    }
     return transform_graph(program_, [&](const UOp& original, const UOp& node) {
       if (original.is(Op::Sink)) return effects(original, node);
       // Who asked for memory gets that which others read.

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "koine/base/interrupt.hpp"
 #include "koine/base/options.hpp"
 #include "koine/base/timer.hpp"
 #include "koine/ir/build.hpp"
@@ -112,6 +113,7 @@ UOp run_stage(const Stage& stage, const UOp& in, Observed& observed) {
   const bool given = !observed.given.empty();
   if (given && stage.name != observed.given) return in;
   observed.given = {};
+  check_interrupt();
   const double start = now_seconds();
   UOp out = in;
   if (!given)

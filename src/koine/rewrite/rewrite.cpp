@@ -3,6 +3,7 @@
 #include <absl/container/inlined_vector.h>
 
 #include "koine/base/error.hpp"
+#include "koine/base/interrupt.hpp"
 #include "koine/base/of_thread.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -102,7 +103,7 @@ UOp rewrite_fixpoint(const UOp& root, const Pass& pass) {
     }
     const uint32_t begin = states[self].links;
     const std::span<const uint32_t> link(links.data() + begin, node->source_count - first);
-    ++counters.visits;
+    if ((++counters.visits & 255) == 0) check_interrupt();
     bool changed = false;
     for (const uint32_t l : link) {
       if (l == none) continue;

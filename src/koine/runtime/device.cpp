@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "koine/base/error.hpp"
+#include "koine/base/interrupt.hpp"
 #include "koine/base/options.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/ir/linear.hpp"
@@ -175,7 +176,10 @@ std::vector<std::shared_ptr<Program>> Compiler::make(std::vector<LoweredKernel> 
 }
 
 uint64_t HostQueue::submit(std::span<const Command> commands) {
-  for (const Command& c : commands) c.program->run(c.launch);
+  for (const Command& c : commands) {
+    check_interrupt();
+    c.program->run(c.launch);
+  }
   return 0;
 }
 uint64_t HostQueue::submit(const Transfer& t) {

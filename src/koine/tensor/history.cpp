@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "koine/base/error.hpp"
+#include "koine/base/interrupt.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/ir/build.hpp"
@@ -336,6 +337,8 @@ void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs)
   try {
     const Leading leading(values, leaves());  // before kernels push the nodes out of the caches
     settle(storages, values, koine::realize(values), graphs, leading);
+  } catch (const Interrupted&) {  // nothing is wrong with them
+    throw;
   } catch (...) {
     auto fails = [&](const UOp& value) {
       if (values.size() == 1) return true;
