@@ -701,7 +701,7 @@ def draw_number(d: Draw) -> dict:
         numbers += (0.5, -1.5, 2.0, 0.1, math.inf, math.nan)
     number = d.one(numbers)
     # A scalar of NumPy's has a dtype, as an array has.
-    if d.chance(0.3) and abs(number) < 2**31 and (isinstance(number, int) or sign not in "& << >>"):
+    if d.chance(0.3) and abs(number) < 128 and (isinstance(number, int) or sign not in "& << >>"):
         scalar = (np.float32 if d.chance() else np.float64)(number) if isinstance(number, float) else np.int8(number)
         both = koine.promote(name_of(a.dtype), name_of(scalar.dtype))
         number = scalar if not both.is_float or sign not in "& << >>" else number
