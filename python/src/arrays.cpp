@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <koine/base/error.hpp>
+#include <koine/ir/build.hpp>
 #include <koine/runtime/device.hpp>
 #include <koine/transform/function.hpp>
 
@@ -262,8 +263,14 @@ Tensor tensor_of(const Array& array, DType dtype, const std::string& device, Bor
   const std::string place = device.empty() ? default_device() : device;
   const bool rows = is_row_major(array);
   let_go_now();
+  if (borrow == Borrow::Operand && array.ndim() == 0) {
+    Bits bits = 0;
+    std::memcpy(&bits, data, item);
+    return Tensor(constant_bits(dtype, bits));
+  }
   const OutsideOfTraces constant;  // of a function that is traced
-  if (borrow != Borrow::Never && rows && aligned && place == "CPU" && array.size() > 0)
+  const bool may_borrow = borrow == Borrow::IfPossible || borrow == Borrow::Always;
+  if (may_borrow && rows && aligned && place == "CPU" && array.size() > 0)
     return Tensor::borrow(data, shape, dtype, owner_of(array));
   KOINE_REQUIRE(
       borrow != Borrow::Always || array.size() == 0, Value,
@@ -335,7 +342,7 @@ Tensor as_tensor(nb::handle given, const char* method) {
   if (is_exact_number(given)) return tensor_of_number(given);
   if (is_list(given)) return tensor_of_list(given, method, {}, "");
   if (nb::isinstance<Size>(given)) return Tensor(nb::cast<Size>(given));
-  if (std::optional<Tensor> t = tensor_of_array(given, "", Borrow::Never)) return *t;
+  if (std::optional<Tensor> t = tensor_of_array(given, "", Borrow::Operand)) return *t;
   if (PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr())) return tensor_of_number(given);
   raise(ErrorKind::Type, "{}: takes tensors, arrays, lists and numbers, not a '{}'", method,
         name_of_type(given));

@@ -36,8 +36,9 @@ class DTypeLike : public nb::object {
   NB_OBJECT_DEFAULT(DTypeLike, nb::object, "koine.typing.DTypeLike", is_anything)
 };
 
-/// Whether memory of an array is borrowed: where it can be, always (or it is an error), never.
-enum class Borrow { IfPossible, Always, Never };
+/// Whether memory of an array is borrowed: where it can be, always (or it is an error), never. One
+/// without axes is a constant as an operand, which is wherever the others are.
+enum class Borrow { IfPossible, Always, Never, Operand };
 
 /// A Tensor, a number (which takes the dtype of what it meets), nested lists, or an array, of which
 /// operands get a copy.

@@ -473,11 +473,11 @@ def elementwise(f: Callable, units: float, scale: Callable | None = None) -> Cal
 
 def binary(name: str, f: Callable, units: float, dtypes: tuple = REALS, apart: Callable | None = None, torch: Any = None, smooth: bool = False, span: tuple = (-4, 4),
            near: tuple = (-4, 4, -4, 4), special: str = "all", numpy: Callable | None = None, scale: Callable | None = None,
-           ours: Callable | None = None, covers: tuple | None = None) -> None:
+           ours: Callable | None = None, covers: tuple | None = None, **more: Any) -> None:
     def draw(d: Draw) -> dict:
         two(d, dtypes, *(near if d.smooth else (*span, *span)), special=special)
         return {}
-    row(name, draw, numpy or elementwise(f, units, scale), ours, torch, smooth=smooth, covers=covers or (f"Tensor.{name}",), apart=apart)
+    row(name, draw, numpy or elementwise(f, units, scale), ours, torch, smooth=smooth, covers=covers or (f"Tensor.{name}",), apart=apart, **more)
 
 
 def remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -534,7 +534,7 @@ def power(a: np.ndarray, b: np.ndarray) -> Want:
         return rounded(dtype, np.power(wide(x), wide(y)), 8)
 
 
-binary("pow", np.power, 8, torch=lambda x, y: x.pow(y), smooth=True, near=(0.3, 2, -2, 2), numpy=power)
+binary("pow", np.power, 8, torch=lambda x, y: x.pow(y), smooth=True, near=(0.3, 2, -2, 2), numpy=power, slack=4)
 
 
 def draw_lerp(d: Draw) -> dict:
@@ -646,7 +646,7 @@ def operator(name: str, sign: str, numpy: Callable, dtypes: tuple, torch: bool =
     covers = (f"Tensor.__{name}__",)
     if len(forms) == 3:
         covers += (f"Tensor.__r{name}__", f"Tensor.__i{name}__")
-    row(f"__{name}__", draw, theirs, ours, torch and (lambda a, b, form: apply(b, a) if form == "reflected" else apply(a, b)) or None, smooth=smooth, covers=covers)
+    row(f"__{name}__", draw, theirs, ours, torch and (lambda a, b, form: apply(b, a) if form == "reflected" else apply(a, b)) or None, smooth=smooth, covers=covers, slack=4 if sign == "**" else 1)
 
 
 def relation(f: Callable) -> Callable:
@@ -685,9 +685,13 @@ NUMBERS: dict[str, tuple] = {
                                         "!=": np.not_equal}.items()}}
 
 
+METHODS_OF_NUMBERS = {"maximum": "maximum", "minimum": "minimum", "pow": "**", "idiv": "//", "mod": "%"}
+NUMBERS |= {"maximum": (elementwise(np.maximum, 0), REALS), "minimum": (elementwise(np.minimum, 0), REALS)}
+
+
 def draw_number(d: Draw) -> dict:
-    sign = d.one(tuple(NUMBERS))
-    a = d.array(d.shape(), d.dtype(NUMBERS[sign][1]))
+    sign = d.one((*NUMBERS, "pow", "idiv", "mod"))
+    a = d.array(d.shape(), d.dtype(NUMBERS[METHODS_OF_NUMBERS.get(sign, sign)][1]))
     numbers: tuple = (0, 1, 2, 5, 127) + ((True,) if a.dtype == bool else ())
     if a.dtype.kind != "u" and a.dtype != bool:
         numbers += (-1, -3)
@@ -695,14 +699,24 @@ def draw_number(d: Draw) -> dict:
         numbers += (-1, 300, 2**40, -2**63, 0.5, 1.0, 0.1, 1e300, math.inf, math.nan)
     elif sign not in "& << >>":
         numbers += (0.5, -1.5, 2.0, 0.1, math.inf, math.nan)
-    return {"sign": sign, "number": d.one(numbers), "reflected": d.chance()}
+    number = d.one(numbers)
+    # A scalar of NumPy's has a dtype, as an array has.
+    if d.chance(0.3) and abs(number) < 128 and (isinstance(number, int) or sign not in "& << >>"):
+        scalar = (np.float32 if d.chance() else np.float64)(number) if isinstance(number, float) else np.int8(number)
+        both = koine.promote(name_of(a.dtype), name_of(scalar.dtype))
+        number = scalar if not both.is_float or sign not in "& << >>" else number
+    return {"sign": sign, "number": number, "reflected": d.chance() and sign not in METHODS_OF_NUMBERS}
 
 
-def with_a_number(a: np.ndarray, sign: str, number: float, reflected: bool) -> Want:
+def with_a_number(a: np.ndarray, sign: str, number: Any, reflected: bool) -> Want:
     """A number takes the dtype of what it meets; beside whole numbers a float makes float32, beside bools a whole one int32.
     Comparisons are with the number as it is written."""
-    f = NUMBERS[sign][0]
+    f = NUMBERS[METHODS_OF_NUMBERS.get(sign, sign)][0]
     with np.errstate(all="ignore"):
+        if isinstance(number, np.generic):
+            b = np.asarray(number)
+            f = relation(f) if isinstance(f, np.ufunc) else f
+            return f(b, a) if reflected else f(a, b)
         if isinstance(f, np.ufunc):
             x, y = a.astype(np.longdouble), np.longdouble(number)
             return Want(np.asarray(f(y, x) if reflected else f(x, y)), np.dtype(bool))
@@ -714,8 +728,17 @@ def with_a_number(a: np.ndarray, sign: str, number: float, reflected: bool) -> W
         return f(b, a) if reflected else f(a, b)
 
 
-row("numbers", draw_number, with_a_number,
-    lambda x, sign, number, reflected: eval(f"number {sign} x" if reflected else f"x {sign} number", {"x": x, "number": number}), covers=())
+def ours_with_a_number(x: Tensor, sign: str, number: Any, reflected: bool) -> Tensor:
+    if sign in METHODS_OF_NUMBERS:
+        return getattr(x, sign)(number)
+    return eval(f"number {sign} x" if reflected else f"x {sign} number", {"x": x, "number": number})
+
+
+row("numbers", draw_number, with_a_number, ours_with_a_number, covers=())
+row("clip to numbers", lambda d: d.array(d.shape(), d.dtype((*FLOATS, *SIGNED))) is None or {"low": d.one((-2, -1.5, 0)), "high": d.one((1, 2, 0.5))},
+    lambda a, low, high: clip(*(x.astype(np.float32) if not is_float(a.dtype) and float in (type(low), type(high)) else x.astype(a.dtype)
+                                for x in (a, np.asarray(low), np.asarray(high)))), lambda x, low, high: x.clip(low, high),
+    lambda x, low, high: None, covers=())
 
 # --- along axes --------------------------------------------------------------------------------------
 
@@ -832,7 +855,7 @@ def with_correction(name: str, numpy: Callable, torch: Callable) -> None:
         a = d.operands[0].of(d.operands[0].base)
         most = count_along(a, out["axis"]) - 1
         # Of one element, or of equal ones, std has no derivative.
-        return None if d.smooth and most < 2 else out | {"correction": min(d.whole(0, 2), max(most, 0))}
+        return None if d.smooth and not (most >= 2 and spread_out(a, out["axis"])) else out | {"correction": min(d.whole(0, 2), max(most, 0))}
 
     def theirs(a: np.ndarray, axis: Any, keepdim: bool, correction: int) -> Want:
         with np.errstate(all="ignore"):
@@ -942,10 +965,15 @@ for name, f in (("argmax", np.argmax), ("argmin", np.argmin)):
         torch=lambda x, axis, keepdim, name=name: getattr(x, name)(axis, keepdim))
 
 
-def draw_layernorm(d: Draw) -> dict:
+def spread_out(a: np.ndarray, axis: Any) -> bool:
+    """Whether elements along axes are far enough apart for a derivative by their spread."""
+    return bool(np.all(np.std(a.astype(np.float64), axis=axis) > 0.3))
+
+
+def draw_layernorm(d: Draw) -> dict | None:
     a = d.array(d.shape(1, least=1), d.dtype(WITHOUT_EIGHTHS), special="plain")
     last = d.whole(1, a.ndim)
-    return None if d.smooth and math.prod(a.shape[-last:]) < 3 else {"last_axes": last, "eps": d.one((1e-5, 0.1))}
+    return None if d.smooth and not spread_out(a, tuple(range(-last, 0))) else {"last_axes": last, "eps": d.one((1e-5, 0.1))}
 
 
 def layernorm(a: np.ndarray, last_axes: int, eps: float) -> Want:
@@ -1539,10 +1567,10 @@ row("nn.Conv2d", draw_layer(draw_conv_layer, lambda x, w, b, groups, **window: n
 
 def draw_batch(d: Draw) -> dict | None:
     shape, dtype = (d.whole(1, 4), d.whole(1, 3), *(d.whole(1, 3) for _ in range(d.whole(0, 2)))), d.dtype(FLOATS)
-    d.array(shape, dtype, special="")
+    a = d.array(shape, dtype, special="")
     for low, high in ((-2, 2), (-2, 2), (-1, 1), (0.5, 2)):  # weight, bias, running mean and variance
         d.array((shape[1],), dtype, low, high, special="")
-    return None if math.prod(shape) // shape[1] < 3 else {"training": d.chance(), "statistics": not d.smooth}
+    return None if math.prod(shape) // shape[1] < 3 or not spread_out(a, (0, *range(2, a.ndim))) else {"training": d.chance(), "statistics": not d.smooth}
 
 
 def batch_norm(x: np.ndarray, w: np.ndarray, b: np.ndarray, mean: np.ndarray, spread: np.ndarray, training: bool, statistics: bool) -> list:
@@ -1568,7 +1596,7 @@ def normed(x: Tensor, w: Tensor, b: Tensor, mean: Tensor, spread: Tensor, layer:
 
 def torch_batch_norm(x: Any, w: Any, b: Any, mean: Any, spread: Any, layer: Any, training: bool, statistics: bool) -> Any:
     if training:
-        return F().batch_norm(x, None, None, w, b, True, 0.3, 1e-3)
+        return F().batch_norm(x, None, None, w.contiguous(), b.contiguous(), True, 0.3, 1e-3)  # its gradient takes no strides
     w, b, mean, spread = (t.reshape(-1, *(1,) * (x.dim() - 2)) for t in (w, b, mean, spread))
     return (x - mean) / torch_().sqrt(spread + 1e-3) * w + b  # its own has no gradient by the statistics
 
@@ -1577,9 +1605,11 @@ row("nn.BatchNorm", draw_layer(draw_batch, lambda x, *_, **rest: nn.BatchNorm(x.
     torch_batch_norm, smooth=True, covers=("nn.BatchNorm",), slack=20)
 
 
-def draw_norm_layer(d: Draw) -> dict:
+def draw_norm_layer(d: Draw) -> dict | None:
     n, dtype = d.whole(3, 5), d.dtype(FLOATS)
-    d.array((*d.shape(0, 2), n), dtype, special="")
+    a = d.array((*d.shape(0, 2), n), dtype, special="")
+    if d.smooth and not spread_out(a, -1):
+        return None
     d.array((n,), dtype, special="")
     d.array((n,), dtype, special="")
     return {}

@@ -85,6 +85,25 @@ def test_operands_are_copied_so_that_later_writes_do_not_reach_them():
     assert y.tolist() == [2, 3, 4]
 
 
+@pytest.mark.parametrize("device", ["CPU", "CPU:1", "INTERP"])
+def test_arrays_without_axes_are_constants_beside_tensors_of_any_device(device):
+    BF16 = pytest.importorskip("ml_dtypes").bfloat16
+    x = koine.Tensor([1, 2], dtype="int8", device=device)
+    for scalar in [np.float32(0.5), np.float64(0.1), np.int8(-3), np.uint64(2**63), np.bool_(True), np.array(2.5, "float16"),
+                   np.float32(np.nan), BF16(1.5)]:
+        want = np.add(x.numpy(), scalar) if scalar.dtype != BF16 else np.array([2.5, 3.5], scalar.dtype)
+        for y in [x + scalar, x.__radd__(scalar), x.__add__(np.asarray(scalar))]:
+            assert y.device == device
+            same(y.numpy().astype("float64"), want.astype("float64"))
+            assert y.numpy().dtype == want.dtype
+    at = np.array(1.0)
+    y = x * at
+    at[()] = 5  # the value is that of then
+    assert y.tolist() == [1, 2]
+    first, second = koine.grad(lambda a, b: a * b * b, argnums=(0, 1))(np.float32(3), np.float32(3))
+    assert first.item() == 9 and second.item() == 18
+
+
 def test_borrowed_memory_lives_as_long_as_it_is_read():
     class Array(np.ndarray):
         pass
