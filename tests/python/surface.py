@@ -223,7 +223,7 @@ class Row:
     torch: Callable[..., Any] | None = None
     smooth: bool = False  # it has derivatives where `draw` draws ordinary numbers
     vmap: bool = True
-    slack: float = 1  # how much more roundings may cost of its derivatives: where they are divided by a small spread
+    slack: float = 1  # how much more roundings may cost of its derivatives: divided by a small spread, or many terms of both signs
     apart: Callable | None = None  # of the arrays, where PyTorch is known to have another value: docs/transforms.md, "Corners"
     covers: tuple = ()  # names of the package
 
@@ -772,11 +772,11 @@ def dims(axis: Any, x: Any) -> Any:
 
 
 def fold(name: str, numpy: Callable, dtypes: tuple, torch: Callable | None, special: str = "all", smooth: bool = False, least: int = 0,
-         **more: Any) -> None:
+         slack: float = 1, **more: Any) -> None:
     def theirs(a: np.ndarray, axis: Any, keepdim: bool) -> Want:
         with np.errstate(all="ignore"):
             return numpy(a, axis=axis, keepdims=keepdim)
-    row(name, draw_fold(dtypes, special, least, **more), theirs, None, torch, smooth=smooth)
+    row(name, draw_fold(dtypes, special, least, **more), theirs, None, torch, smooth=smooth, slack=slack)
 
 
 def np_sum(a: np.ndarray, **over: Any) -> Want:
@@ -835,7 +835,7 @@ def length(a: np.ndarray, **over: Any) -> Want:
 
 
 fold("sum", np_sum, REALS, lambda x, axis, keepdim: x.sum(axis, keepdim), smooth=True)
-fold("prod", np_prod, REALS, None, special="plain", smooth=True, low=-2, high=2, near=(0.5, 2))
+fold("prod", np_prod, REALS, None, special="plain", smooth=True, low=-2, high=2, near=(0.5, 2), slack=32)  # second derivatives: n * n terms of both signs
 fold("mean", np_mean, REALS, lambda x, axis, keepdim: x.mean(axis, keepdim), smooth=True)
 fold("max", extreme(np.max), REALS, lambda x, axis, keepdim: x.amax(dims(axis, x), keepdim), "all", True, 1)
 fold("min", extreme(np.min), REALS, lambda x, axis, keepdim: x.amin(dims(axis, x), keepdim), "all", True, 1)

@@ -205,8 +205,8 @@ TEST(reduce_rules, a_picked_element_under_a_condition_on_its_own_fold) {
       const UOp zero = constant(d, 0), x = contiguous(leaf({3}, d));
       const UOp most = reduce(Op::Max, x, {0});
       const UOp kept = where(ne(most, zero), most, zero);
-      const UOp padded = UOp::make(Op::Pad, {reshape(kept, shape_of({1})), shape_of({2}),
-                                             shape_of({4})});
+      const UOp padded =
+          UOp::make(Op::Pad, {reshape(kept, shape_of({1})), shape_of({2}), shape_of({4})});
       expect_same_everywhere(UOp::make(Op::Reduce, {padded}, ReduceArg{Op::Add, {0}}));
     }
   }
