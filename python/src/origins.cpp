@@ -1,6 +1,7 @@
 // Which line of Python a node comes from: asked for each node that is made while the lock of the
 // interpreter is held.
 #include <array>
+#include <utility>
 
 #include "bind.hpp"
 
@@ -30,7 +31,7 @@ int instruction_of(PyFrameObject* frame) {
 #endif
 }
 
-const Place& place_of(PyFrameObject* frame) {
+Place place_of(PyFrameObject* frame) {
   static auto& places = *new std::array<Place, most_places>;
   PyCodeObject* code = PyFrame_GetCode(frame);
   const int instruction = instruction_of(frame);
@@ -49,10 +50,10 @@ const Place& place_of(PyFrameObject* frame) {
   const std::string_view name = function == nullptr || *function == '<' ? "" : function;
   const Origin origin =
       ours || path.empty() ? 0 : origin_at(path, PyFrame_GetLineNumber(frame), name);
-  PyCodeObject* old = place.code;
-  place = {code, instruction, origin, ours};
-  Py_XDECREF(old);  // which may run code: the place is whole before
-  return place;
+  const Place made{code, instruction, origin, ours};
+  PyCodeObject* old = std::exchange(place, made).code;
+  Py_XDECREF(old);  // which may run code that makes nodes
+  return made;
 }
 
 Origin line_of_caller() {
