@@ -49,12 +49,16 @@ c1 = g.add(UOps.CONST, dtypes.int, arg=10)
     assert len(names["g"].uops) == 2 and names["g"].uops[1] is c1 and names["g"].index(c1) == 1
 
 
-def test_spec_H1_a_graph_is_rendered_for_metal():
-    text = typed("""
+STORED = """
 c1 = g.add(UOps.DEFINE_GLOBAL, dtype=dtypes.int, vin=(), arg=(0, "data0", True))
 c2 = g.add(UOps.CONST, dtype=dtypes.int, arg=0)
 c3 = g.add(UOps.CONST, dtype=dtypes.int, arg=10)
 store = g.add(UOps.STORE, vin=(c1, c2, c3))
+"""
+
+
+def test_spec_H1_a_graph_is_rendered_for_metal():
+    text = typed(STORED + """
 s = uops_to_cstyle(MetalLanguage(), 'tester', g)
 """)["s"]
     assert "kernel void tester(device int* data0" in text and "data0[0] = 10;" in text
@@ -89,12 +93,7 @@ endloop = g.add(UOps.ENDLOOP, vin=(loop,))
 
 
 def test_spec_H1_a_constant_is_stored():
-    g = typed("""
-c1 = g.add(UOps.DEFINE_GLOBAL, dtype=dtypes.int, vin=(), arg=(0, "data0", True))
-c2 = g.add(UOps.CONST, dtype=dtypes.int, arg=0)
-c3 = g.add(UOps.CONST, dtype=dtypes.int, arg=10)
-store = g.add(UOps.STORE, vin=(c1, c2, c3))
-""")["g"]
+    g = typed(STORED)["g"]
     out = np.array([1, 2], np.int32)
     run(g, out)
     assert out.tolist() == [10, 2]  # what is beyond is nobody's

@@ -15,7 +15,6 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/origin.hpp"
 #include "koine/ir/text.hpp"
-#include "koine/runtime/device.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
@@ -34,11 +33,7 @@ UOp level_of(const UOp& value) {
   auto number = [](Level l) { return constant_int(DType::UInt8, l); };
   const UOp level = where(ne(value, value), number(NotANumber),
                           where(infinite, number(Infinite), number(Finite)));
-  Ints axes;
-  for (size_t i = 0; i < level.rank(); ++i) axes.push_back(static_cast<int64_t>(i));
-  const UOp most = axes.empty() ? level : reshape(reduce(Op::Max, level, axes), shape_of({}));
-  const Device devices = most.device();
-  return devices.count() > 1 ? copy_to(most, devices.part(0)) : most;
+  return largest_of(level);
 }
 
 class Finder {
@@ -98,8 +93,7 @@ class Finder {
       const std::vector<UOp> found = compute_({asked.begin() + static_cast<std::ptrdiff_t>(begin),
                                                asked.begin() + static_cast<std::ptrdiff_t>(end)});
       for (size_t i = begin; i < end; ++i)
-        if (device_runtime(found[i - begin].device().name()).has_results())
-          out[place[i]] = static_cast<Level>(elements_of<uint8_t>(found[i - begin])[0]);
+        out[place[i]] = static_cast<Level>(flag_in(found[i - begin]));
     }
     return out;
   }

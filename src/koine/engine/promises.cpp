@@ -13,7 +13,6 @@
 #include "koine/ir/origin.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rules/places.hpp"
-#include "koine/runtime/device.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
@@ -46,11 +45,7 @@ UOp is_broken(const UOp& promise) {
     const UOp &low = promise.src(1), &high = promise.src(2);
     bad = cast(bit_or(lt(position, low), lt(high, position)), DType::UInt8);
   }
-  Ints axes;
-  for (size_t i = 0; i < bad.rank(); ++i) axes.push_back(static_cast<int64_t>(i));
-  if (!axes.empty()) bad = reshape(reduce(Op::Max, bad, axes), shape_of({}));
-  const Device devices = bad.device();
-  return devices.count() > 1 ? copy_to(bad, devices.part(0)) : bad;
+  return largest_of(bad);
 }
 
 std::string made_at(const UOp& u) {
@@ -132,9 +127,7 @@ UOp checked(const UOp& flag) {
   return get_tuple(UOp::make(Op::Call, std::vector<UOp>{body, flag}), 0);
 }
 
-bool is_set(const UOp& flag) {
-  return device_runtime(flag.device().name()).has_results() && elements_of<uint8_t>(flag)[0] != 0;
-}
+bool is_set(const UOp& flag) { return flag_in(flag) != 0; }
 
 void check_promises(const std::vector<UOp>& values, const VariableValues& variables) {
   const std::vector<UOp> promises = promises_of(values);
