@@ -129,6 +129,23 @@ TEST(groups, spec_O1b_threads_of_a_group_are_at_most_what_the_device_has) {
               {split(0, 32, AxisType::Local), split(0, 0, AxisType::Global)});
 }
 
+// The last part of a padded axis lies over the one before: it reads nothing that this one stores.
+TEST(groups, spec_O1_parts_of_a_padded_axis_change_memory_in_place) {
+  for (const AxisType parts : {AxisType::Global, AxisType::Local}) {
+    const UOp at = range(0, index_const(13), AxisType::Loop);
+    const UOp place = index(param(0, shape_of({13}), DType::Int32), {at});
+    const UOp ast = sink({end(store(place, mul(load(place), load(place))), {at})});
+    const std::vector<Opt> opts{{OptOp::Padto, 0, 8}, split(0, 2, parts, true)};
+    std::vector<int32_t> numbers(13), squares(13);
+    std::iota(numbers.begin(), numbers.end(), -4);
+    std::transform(numbers.begin(), numbers.end(), squares.begin(),
+                   [](int32_t v) { return v * v; });
+    const std::span<std::byte> memory = std::as_writable_bytes(std::span(numbers));
+    run_by_hand(ast, "SIMT", {&memory, 1}, &opts);
+    EXPECT_EQ(numbers, squares);
+  }
+}
+
 TEST(groups, spec_O1f_threads_fold_together_through_local_memory) {
   Kept expect_kept;
   const Tensor sums = counted({3, 64}).sum({1});

@@ -561,6 +561,15 @@ TEST(host, copies_and_leaves_of_other_numbers_look_alike) {
   EXPECT_FALSE(alike(sub(copy, copy), sub(private_copy(neg(y)), private_copy(neg(y)))));
 }
 
+// What is known of one request is not taken for one of more values that begins like it.
+TEST(host, a_request_for_more_values_is_another_one) {
+  const UOp x = floats({1, 2, 3}), y = floats({4, 5, 6});
+  EXPECT_EQ(held(realize({add(x, x)})[0]), (Floats{2, 4, 6}));
+  const std::vector<UOp> both = realize({add(y, y), y});
+  EXPECT_EQ(held(both[0]), (Floats{8, 10, 12}));
+  EXPECT_EQ(both[1], y);
+}
+
 TEST(host, equal_kernels_of_different_programs_are_compiled_once) {
   clear_compile_cache();
   const UOp x = floats({1, 2, 3}), y = floats({4, 5, 6}), row = floats({1, 2, 3, 4, 5});

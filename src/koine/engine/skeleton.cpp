@@ -17,7 +17,7 @@ enum Form : uint64_t {
   Memory,        // the number of a Buffer; if it is a new one, what it is
   Raw,           // the same
   Inner,         // op, tag, argument, the positions of the sources
-  Roots          // their positions
+  Roots          // how many; their positions
 };
 constexpr unsigned form_bits = 3;
 
@@ -36,7 +36,7 @@ class Builder {
       roots.push_back(known_.back());
       known_.clear();
     }
-    word(Roots);
+    word(Roots | uint64_t{roots.size()} << form_bits);
     positions(roots);
     uint64_t hash = out_.words.size();
     for (const uint64_t w : out_.words) hash = hash_mix(hash, w);

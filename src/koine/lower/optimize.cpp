@@ -247,6 +247,13 @@ Padded padded(const UOp& wide, int64_t size, int64_t multiple) {
           bit_or(lt(part, index_const(parts - 1)), lt(index_const(shared - 1), inner))};
 }
 
+// A load that happens only where `counts` holds.
+UOp load_where(const UOp& node, const UOp& counts) {
+  if (node.src().size() == 3)
+    return load(node.src(0), node.src(1), bit_and(node.src(2), counts));
+  return load(node.src(0), constant_int(node.dtype(), 0), counts);
+}
+
 // A load along a longer axis of symbolic size, which may be shorter than a part, so that none lies
 // at its end: gated where lanes may run along the axis, and else of the last element again.
 UOp load_within(const UOp& node, const UOp& wide, const UOp& size, const UOp& counts) {
@@ -254,11 +261,8 @@ UOp load_within(const UOp& node, const UOp& wide, const UOp& size, const UOp& co
   int64_t step = 0;
   UOp rest;
   if (address.src().size() == 2 && linear_coefficient(address.src(1), wide, step, rest) &&
-      step == 1) {
-    const UOp gate = node.src().size() == 3 ? bit_and(node.src(2), counts) : counts;
-    return load(address, node.src().size() == 3 ? node.src(1) : constant_int(node.dtype(), 0),
-                gate);
-  }
+      step == 1)
+    return load_where(node, counts);
   const Substitution nearest{{wide, minimum(wide, sub(size, index_const(1)))}};
   const UOp there = with_source(
       node, 0, with_source(address, 1, simplify_index(substitute(address.src(1), nearest))));
@@ -298,7 +302,17 @@ std::optional<Refusal> refusal_of_padding(const UOp& ast, const UOp& axis, const
   return refusal_of_numbers(ast, axis, opt);
 }
 
-// Rounds an axis up; what lies beyond is neither stored nor folded in.
+// The memory of others that a kernel stores into.
+absl::flat_hash_set<const Node*> stored_memory(const UOp& ast) {
+  absl::flat_hash_set<const Node*> out;
+  for (const UOp& u : toposort(ast))
+    if (u.is(Op::Store) && is_address(u.src(0)) && !accessed_buffer(u).is(Op::Buffer))
+      out.insert(accessed_buffer(u).node());
+  return out;
+}
+
+// Rounds an axis up; what lies beyond is neither stored nor folded in, nor read where another part
+// may be storing it.
 UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple) {
   const UOp& bound = axis.src(0);
   const UOp part = index_const(multiple),
@@ -315,9 +329,12 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple) {
   for (const UOp& fill : row_fills(longer))
     if (!symbolic || !depends_on(fill.src(0).src(0).src(1), wide))
       of_rows.insert(fill.src(0).node());
+  const absl::flat_hash_set<const Node*> stored = stored_memory(longer);
   return transform_graph(longer, [&](const UOp& original, const UOp& node) -> UOp {
-    if (symbolic && node.is(Op::Load) && depends_on(node.src(0), wide))
-      return load_within(node, wide, bound, counts);
+    if (node.is(Op::Load) && is_address(node.src(0)) && depends_on(node.src(0), wide)) {
+      if (symbolic) return load_within(node, wide, bound, counts);
+      if (stored.contains(accessed_buffer(node).node())) return load_where(node, counts);
+    }
     if (node.is(Op::Store) && depends_on(node, wide) && !of_rows.contains(original.node()))
       return store(node.src(0), node.src(1),
                    node.src().size() == 3 ? bit_and(node.src(2), counts) : counts);
