@@ -249,8 +249,7 @@ Padded padded(const UOp& wide, int64_t size, int64_t multiple) {
 
 // A load that happens only where `counts` holds.
 UOp load_where(const UOp& node, const UOp& counts) {
-  if (node.src().size() == 3)
-    return load(node.src(0), node.src(1), bit_and(node.src(2), counts));
+  if (node.src().size() == 3) return load(node.src(0), node.src(1), bit_and(node.src(2), counts));
   return load(node.src(0), constant_int(node.dtype(), 0), counts);
 }
 
