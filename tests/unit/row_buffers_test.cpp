@@ -311,5 +311,15 @@ TEST(row_buffers, spec_B15_a_row_is_local_and_names_axes_of_its_value) {
   expect_same_everywhere(reduce(Op::Add, reduce(Op::Add, mul(row({1}), row({0})), {1}), {0}));
 }
 
+// A sum over a padded axis becomes one over what is not padded; whether an element counts is told
+// by the row, which is filled once for both.
+TEST(row_buffers, a_window_of_a_sum_fills_the_row_that_says_what_counts_once) {
+  const UOp x = leaf({21, 1}), at = leaf({2}, DType::Int16, 1);
+  const UOp row = UOp::make(Op::Load, {UOp::make(Op::Mod, {at, constant_int(DType::Int16, 30)})},
+                            LoadArg{{}, AddrSpace::Local, {0}, "asked for"});
+  const UOp picked = pad(index(x, {row}), shape_of({2, 2}), shape_of({5, 3}));
+  expect_same_everywhere(reduce(Op::Add, make_validity_explicit(picked), {0}));
+}
+
 }  // namespace
 }  // namespace koine::test

@@ -152,10 +152,11 @@ UOp sum_over_window(const UOp& r, size_t i, const UOp& condition, const UOp& val
                         : simplify(add(sub(window->last, index_const(window->count - 1)), shorter));
   const UOp in_range = bit_and(logical_not(lt(at, index_const(0))), lt(at, range.src(0)));
   const UOp valid = simplify(bit_and(in_range, select(window->rest, range, at, in_range)));
-  // What a fold makes true stands for itself: in the loops of that fold it would be without a
-  // value.
-  const bool folds = (valid.node()->ops_below & mask_of(Op::Reduce)) != 0;
-  UOp there = select(value, range, at, folds ? in_range : valid);
+  // What a fold or a row makes true stands for itself: in the loops of that fold it would be
+  // without a value, and the row would wait for it.
+  constexpr OpMask in_loops = mask_of(Op::Reduce) | mask_of(Op::After);
+  const bool apart = (valid.node()->ops_below & in_loops) != 0;
+  UOp there = select(value, range, at, apart ? in_range : valid);
   // The sum starts from 0, and 0 + -0 is 0; by default a selected -0 stays what it is.
   if (single && strict && is_float(there.dtype()))
     there = add(there, fold_start(Op::Add, there.dtype(), r.src().subspan(1)));
