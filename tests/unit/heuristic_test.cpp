@@ -262,6 +262,91 @@ TEST(heuristic, schedules_of_typical_kernels) {
   }
 }
 
+// The same on a device with groups of threads, in warps of 32.
+TEST(heuristic, schedules_of_typical_kernels_in_groups) {
+  const Target device = simt_target(false), strict = simt_target(true);
+  struct Row {
+    const char* what;
+    Tensor value;
+    const Target& target;
+    const char* schedule;
+  };
+  const std::vector<Row> table{
+      {"x+1 1", f32({1}) + 1.0, device, "e:"},
+      {"x+1 2", f32({2}) + 1.0, device, "e_l2: Split(0, 2, LOCAL)"},
+      {"x+1 31", f32({31}) + 1.0, device, "e_l31: Split(0, 31, LOCAL)"},
+      {"x+1 100", f32({100}) + 1.0, device, "e_l100: Split(0, 100, LOCAL)"},
+      {"x+1 127", f32({127}) + 1.0, device, "e_l127: Split(0, 127, LOCAL)"},
+      {"x+1 130", f32({130}) + 1.0, device, "e_g2_l65: Split(0, 65, LOCAL) Split(0, 0, GLOBAL)"},
+      {"x+1 1048576", f32({1048576}) + 1.0, device,
+       "e_g8192_l128: Split(0, 128, LOCAL) Split(0, 0, GLOBAL)"},
+      {"x.T + y", f32({64, 96}).permute({1, 0}) + f32({96, 64}, 1), device,
+       "e_g96_l64: Split(1, 64, LOCAL) Split(0, 0, GLOBAL)"},
+      {"bias", f32({64, 100}) + f32({100}, 1), device,
+       "e_g64_l100: Split(1, 100, LOCAL) Split(0, 0, GLOBAL)"},
+      {"sum of 63", f32({63}).sum(), device, "r_R63:"},
+      {"sum of 64", f32({64}).sum(), device, "r_R2_G32: Split(0, 32, GROUP_REDUCE)"},
+      {"sum of 5000", f32({5000}).sum(), device,
+       "r_R20_G256: Padto(0, 256) Split(0, 256, GROUP_REDUCE)"},
+      {"rows 3x5000", f32({3, 5000}).sum(1), device,
+       "r_g3_R20_G256: Padto(1, 256) Split(1, 256, GROUP_REDUCE) Split(0, 0, GLOBAL)"},
+      {"rows 4095x128", f32({4095, 128}).sum(1), device,
+       "r_g4095_R2_G64: Split(1, 64, GROUP_REDUCE) Split(0, 0, GLOBAL)"},
+      {"rows 4096x128", f32({4096, 128}).sum(1), device,
+       "r_g32_l128_R128: Split(0, 128, LOCAL) Split(0, 0, GLOBAL)"},
+      {"rows 64x8x128", f32({64, 8, 128}).sum(2), device,
+       "r_g512_R2_G64: Split(1, 64, GROUP_REDUCE) Split(0, 0, GLOBAL)"},
+      {"columns 1000x64", f32({1000, 64}).sum(0), device, "r_l64_R1000: Split(0, 64, LOCAL)"},
+      {"largest of rows", f32({64, 1000}).max(1), device,
+       "r_g64_R4_G256: Padto(1, 256) Split(1, 256, GROUP_REDUCE) Split(0, 0, GLOBAL)"},
+      {"gemm 8", f32({8, 8}).matmul(f32({8, 8}, 1)), device,
+       "r_l8_l8_R8: Split(1, 8, LOCAL) Split(0, 8, LOCAL)"},
+      {"gemm 31", f32({31, 31}).matmul(f32({31, 31}, 1)), device,
+       "r_g4_l8_g2_l16_R31: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 8) Split(0, 8, LOCAL) "
+       "Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
+      {"gemm 32x48x64", f32({32, 48}).matmul(f32({48, 64}, 1)), device,
+       "r_l8_u4_l16_u4_R48: Split(1, 4, UPCAST) Split(1, 16, LOCAL) Split(0, 4, UPCAST) Split(0, "
+       "8, LOCAL)"},
+      {"gemm 31x48x63", f32({31, 48}).matmul(f32({48, 63}, 1)), device,
+       "r_g4_l8_g4_l16_R48: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 8) Split(0, 8, LOCAL) "
+       "Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
+      {"gemm 512", f32({512, 512}).matmul(f32({512, 512}, 1)), device,
+       "r_g16_l8_u4_g8_l16_u4_R512: Split(1, 4, UPCAST) Split(1, 16, LOCAL) Split(0, 4, UPCAST) "
+       "Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+      {"gemm 100x64x132", f32({100, 64}).matmul(f32({64, 132}, 1)), device,
+       "r_g4_l8_u4_g3_l16_u4_R64: Split(1, 4, UPCAST) Padto(1, 16) Split(1, 16, LOCAL) Split(0, 4, "
+       "UPCAST) Padto(0, 8) Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+      {"gemm a b.T", f32({64, 48}).matmul(f32({80, 48}, 1).permute({1, 0})), device,
+       "r_g64_l80_R48: Split(1, 80, LOCAL) Split(0, 0, GLOBAL)"},
+      {"gemm a.T b", f32({48, 64}).permute({1, 0}).matmul(f32({48, 80}, 1)), device,
+       "r_g2_l8_u4_g2_l16_u4_R48: Split(1, 4, UPCAST) Padto(1, 16) Split(1, 16, LOCAL) Split(0, 4, "
+       "UPCAST) Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+      {"transposed", f32({64, 48}).matmul(f32({48, 80}, 1)).permute({1, 0}).contiguous(), device,
+       "r_g2_l8_u4_g2_l16_u4_R48: Swap(0, 1) Split(1, 4, UPCAST) Padto(1, 16) Split(1, 16, LOCAL) "
+       "Split(0, 4, UPCAST) Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+      {"batch gemm", f32({4, 64, 64}).matmul(f32({4, 64, 64}, 1)), device,
+       "r_g4_g2_l8_u4_l16_u4_R64: Split(2, 4, UPCAST) Split(2, 16, LOCAL) Split(1, 4, UPCAST) "
+       "Split(1, 8, LOCAL) Split(0, 0, GLOBAL) Split(1, 0, GLOBAL)"},
+      {"gemv", f32({512, 512}).matmul(f32({512}, 1)), device,
+       "r_g512_R2_G256: Split(1, 256, GROUP_REDUCE) Split(0, 0, GLOBAL)"},
+      {"conv", f32({2, 3, 16, 16}).conv2d(f32({8, 3, 3, 3}, 1)), device,
+       "r_g2_l8_g14_l14_R3_R3_R3: Split(3, 14, LOCAL) Split(1, 8, LOCAL) Split(0, 0, GLOBAL) "
+       "Split(2, 0, GLOBAL)"},
+      {"softmax", f32({64, 100}).softmax(), device,
+       "r_l64_L100_L100_R100_R100: Split(0, 64, LOCAL)"},
+      {"layernorm", f32({64, 128}).layernorm(), device,
+       "r_l64_L128_L128_R128_R128: Split(0, 64, LOCAL)"},
+      {"cumsum", f32({64}).cumsum(0), device, "r_L64_Rn:"},
+      {"cumsum of columns", f32({100, 64}).cumsum(0), device, "r_l64_L100_Rn: Split(0, 64, LOCAL)"},
+      {"sum of 5000 strict", f32({5000}).sum(), strict, "r_R5000:"},
+      {"rows 64x1000 strict", f32({64, 1000}).sum(1), strict, "r_l64_R1000: Split(0, 64, LOCAL)"},
+      {"gemm 512 strict", f32({512, 512}).matmul(f32({512, 512}, 1)), strict,
+       "r_g16_l8_u4_g8_l16_u4_R512: Split(1, 4, UPCAST) Split(1, 16, LOCAL) Split(0, 4, UPCAST) "
+       "Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+  };
+  for (const Row& row : table) EXPECT_EQ(chosen(row.value, row.target), row.schedule) << row.what;
+}
+
 // The instructions of the last kernel of a value.
 std::vector<UOp> instructions_of(const Tensor& value, const Target& target) {
   Options o = options();

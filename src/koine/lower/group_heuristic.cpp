@@ -1,5 +1,7 @@
 #include "koine/lower/group_heuristic.hpp"
 
+#include <algorithm>
+
 #include "koine/ir/graph.hpp"
 #include "koine/lower/scan.hpp"
 
@@ -11,9 +13,14 @@ constexpr int64_t threads_of_group = 128;
 // Fewer results than this leave most of a GPU idle, unless threads fold together.
 constexpr int64_t enough_results = 4096;
 
+// A loop whose turns threads may share. Threads along one that a row is read in, and not made in,
+// would each make that row again.
 bool is_free_loop(const Plan& plan, const UOp& axis) {
-  return type_of(axis) == AxisType::Loop && !is_listed(row_fills(plan.ast()), axis) &&
-         !is_running_loop(plan.ast(), axis);
+  if (type_of(axis) != AxisType::Loop || is_running_loop(plan.ast(), axis)) return false;
+  const std::vector<UOp> fills = row_fills(plan.ast());
+  return !is_listed(fills, axis) && std::all_of(fills.begin(), fills.end(), [&](const UOp& fill) {
+    return depends_on(fill, axis);
+  });
 }
 
 // Threads of a group along an axis: as many as divide it, or the last ones overlap.
@@ -58,6 +65,15 @@ void fold_together(Plan& plan, const Accesses& accesses) {
                  AxisType::GroupReduce);
 }
 
+// The axis along which a group has threads: elements beside each other, else the last that may be.
+UOp axis_of_threads(const Plan& plan, const Accesses& accesses) {
+  const auto is_free = [&](const UOp& a) { return is_free_loop(plan, a); };
+  const std::vector<UOp> axes = plan.axes();
+  if (const UOp lanes = lane_axis(accesses, axes, is_free)) return lanes;
+  const auto last = std::find_if(axes.rbegin(), axes.rend(), is_free);
+  return last == axes.rend() ? UOp() : *last;
+}
+
 }  // namespace
 
 void choose_group_opts(Plan& plan, const Accesses& accesses) {
@@ -68,8 +84,7 @@ void choose_group_opts(Plan& plan, const Accesses& accesses) {
     const Edited before{plan.ast(), {}};
     if (!accesses.reduces.empty()) fold_together(plan, accesses);
     if (plan.ast() == before.ast)
-      if (const UOp along =
-              lane_axis(accesses, plan.axes(), [&](const UOp& a) { return is_free_loop(plan, a); }))
+      if (const UOp along = axis_of_threads(plan, accesses))
         locals_along(plan, along, threads_of_group);
   }
   for (int at = 0; at < static_cast<int>(plan.axes().size()); ++at)
