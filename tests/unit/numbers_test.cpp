@@ -485,6 +485,40 @@ TEST(numbers, float16_norm_var_and_layernorm) {
   });
 }
 
+// Products of narrow floats are added as they are and rounded once: 300 * 300 is no float16, and of
+// 1.001 * 1.001 one loses a digit.
+TEST(numbers, contractions_of_narrow_floats_are_rounded_once) {
+  in_both_modes([&] {
+    for (const DType d : {DType::Float16, DType::BFloat16}) {
+      const Tensor a = Tensor::from<float>({300, 300, 1.1F, 1}, {2, 2}).cast(d),
+                   b = Tensor::from<float>({300, -299, 1.1F, 2}, {2, 2}).cast(d);
+      // By float64, in which products of narrow floats and sums of two of them are exact.
+      const auto once = [&](auto contract) {
+        const Tensor narrow = contract(a, b),
+                     wide = contract(a.cast(DType::Float64), b.cast(DType::Float64));
+        EXPECT_EQ(narrow.dtype(), d);
+        EXPECT_EQ(narrow.tolist<double>(), wide.cast(d).tolist<double>());
+      };
+      const auto turned = [](const Tensor& y) { return y.transpose(); };
+      once([&](const Tensor& x, const Tensor& y) { return x.matmul(turned(y)); });
+      once([&](const Tensor& x, const Tensor& y) { return x.dot(y[0]); });
+      once([&](const Tensor& x, const Tensor& y) { return x.linear(turned(y)); });
+      once([&](const Tensor& x, const Tensor& y) { return Tensor::einsum("ik,jk->ij", {x, y}); });
+      once([&](const Tensor& x, const Tensor& y) {
+        return x.reshape({1, 1, 2, 2}).conv2d(y.reshape({1, 1, 2, 2}));
+      });
+    }
+    // Sums that are in range of products that are not, and their derivatives.
+    const Tensor a = Tensor::from<float>({300, 300}, {1, 2}).cast(DType::Float16).requires_grad(),
+                 b = Tensor::from<float>({300, -299}, {2, 1}).cast(DType::Float16);
+    const Tensor out = a.matmul(b);
+    EXPECT_EQ(out.item(), 300);
+    const Tensor slope = out.sum().gradient({a})[0];
+    EXPECT_EQ(slope.dtype(), DType::Float16);
+    EXPECT_EQ(slope.tolist<double>(), (std::vector<double>{300, -299}));
+  });
+}
+
 // What squares or multiplies on the way, in float16 and in integers.
 TEST(numbers, narrow_losses_norms_and_scores) {
   for (const bool strict : {false, true}) {

@@ -28,6 +28,8 @@ Tensor Tensor::matmul(const Tensor& b) const {
                   "or 1",
                   tensor::text_of(x), tensor::text_of(y), i, p, q);
   }
+  if (const DType d = promote(dtype(), b.dtype()); is_small_float(d))  // rounded once
+    return cast(DType::Float32).matmul(b.cast(DType::Float32)).cast(d);
   // (..., m, 1, k) * (..., 1, n, k) summed over k
   Shape xs = x, ys = y;
   if (x.size() == 1) xs = {1, x[0]};
@@ -98,6 +100,9 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
   std::string order = output;
   for (const auto& [c, n] : uses)
     if (output.find(c) == std::string::npos) order += c;
+  DType dtype = operands[0].dtype();
+  for (const Tensor& t : operands) dtype = promote(dtype, t.dtype());
+  const bool rounded_once = is_small_float(dtype) && order.size() > output.size();
   Tensor product;
   for (size_t k = 0; k < terms.size(); ++k) {
     Tensor t = operands[k];
@@ -121,12 +126,14 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
       if (at != std::string::npos) axes.push_back(static_cast<int64_t>(at));
     }
     t = t.permute(axes).reshape(wide);
+    if (rounded_once) t = t.cast(DType::Float32);
     product = product.defined() ? product * t : t;
   }
   if (order.size() == output.size()) return product;
   Axes summed;
   for (size_t i = output.size(); i < order.size(); ++i) summed.push_back(static_cast<int64_t>(i));
-  return product.sum(summed);
+  const Tensor out = product.sum(summed);
+  return rounded_once ? out.cast(dtype) : out;
 }
 
 // (N, C, H, W) -> (N, C, oh, ow, kh, kw): both image axes indexed by position + tap. The compiler
@@ -172,6 +179,12 @@ Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, Window w, int64_
                 Value,
                 "conv2d: the kernel reaches over {} elements, the padded input {} is smaller",
                 reach, tensor::text_of(x));
+  const DType d = promote(dtype(), weight.dtype());
+  if (is_small_float(d)) {  // rounded once
+    const Tensor out =
+        cast(DType::Float32).conv2d(weight.cast(DType::Float32), {}, w, groups).cast(d);
+    return bias.defined() ? out + bias.reshape({1, k[0], 1, 1}) : out;
+  }
   const Tensor padded = w.padding == 0
                             ? *this
                             : pad({{0, 0}, {0, 0}, {w.padding, w.padding}, {w.padding, w.padding}});
