@@ -109,7 +109,8 @@ for name, make in programs():
 peak, bandwidth = max(s[0] for s in seen), max(s[1] for s in seen)
 (folder / "figures/roofline.svg").write_text(drawn(points, peak, bandwidth))
 lines = [f"Measured when this page was built, on one core of a machine that says it is `{processor()}`: FMA {peak:.0f} GFLOP/s, "
-         f"memory {bandwidth:.1f} GB/s.\n", "| | program | operations a byte | GFLOP/s | the roof | of it |", "|---|---|---|---|---|---|"]
+         f"memory {bandwidth:.1f} GB/s. On average {os.getloadavg()[0]:.1f} programs ran on its {os.cpu_count()} cores meanwhile; where others "
+         "ran too, a limit may be measured too low, and a program be above it.\n", "| | program | operations a byte | GFLOP/s | the roof | of it |", "|---|---|---|---|---|---|"]
 for number, (name, operations, size, seconds) in enumerate(points, 1):
     rate, roof = operations / seconds * 1e-9, min(peak, operations / size * bandwidth)
     lines.append(f"| {number} | {name} | {operations / size:.2f} | {rate:.1f} | {roof:.1f} | {rate / roof:.0%} |")
