@@ -43,6 +43,8 @@ SIGNATURES = stub_signatures()
 
 
 def signature(name, value):
+    if "." not in name and getattr(koine.Tensor, name, None) is value:
+        name = "Tensor." + name  # a function of the package that is a method without a tensor
     if name in SIGNATURES:
         return SIGNATURES[name]
     if inspect.isclass(value):
@@ -51,7 +53,7 @@ def signature(name, value):
         if value.__init__ is object.__init__ or issubclass(value, Exception):
             return ""
     try:
-        found = str(inspect.signature(value)).replace("'", "").replace("typing.", "")
+        found = str(inspect.signature(value)).replace("'", "").replace('"', "").replace("typing.", "")
     except (TypeError, ValueError):
         return ""
     return re.sub(r"^\(self(, )?", "(", found)
@@ -121,8 +123,11 @@ def tensor_page():
 
 def module_page(title, prefix, module, names, short=""):
     text = f"# {title}\n\n" + (markdown(inspect.cleandoc(module.__doc__ or "")) if module is not koine else "") + "\n\n"
+    functions = [n for n in names if not isinstance(getattr(module, n), type)]
     for name in names:
         value = getattr(module, name)
+        if functions and functions[0] == name and names[0] not in functions:
+            text += "## Functions\n\n"
         if isinstance(value, type):
             text += f"## {name}\n\n" + class_page(f"{prefix}.{name}", short + name, value)
         else:
@@ -131,6 +136,7 @@ def module_page(title, prefix, module, names, short=""):
 
 
 CLASSES = ["DType", "Variable", "Size", "Kernel", "Program", "SavedProgram", "UOp"]
+LAYERS = ["Linear", "Conv2d", "Embedding", "LayerNorm", "BatchNorm", "Dropout", "Optimizer", "SGD", "Adam", "AdamW"]
 TRANSFORMS = ["grad", "value_and_grad", "jvp", "vjp", "linearize", "jacfwd", "jacrev", "hessian", "hvp", "vmap", "checkpoint", "save_as", "stop_gradient",
               "scan", "fori_loop", "while_loop", "cond", "switch", "eval_shape", "jit", "custom_vjp", "custom_jvp"]
 ELSEWHERE = {*CLASSES, *TRANSFORMS, "Tensor", "Error", "errors", "nn", "random", "tree", *(d.name for d in koine.DType)}
@@ -141,7 +147,7 @@ pages = {
     "tensor": tensor_page(),
     "transforms": module_page("Transforms, loops and jit", "koine", koine, TRANSFORMS),
     "functions": module_page("Functions", "koine", koine, functions),
-    "nn": module_page("koine.nn", "koine.nn", nn, nn.__all__, "nn."),
+    "nn": module_page("koine.nn", "koine.nn", nn, LAYERS + [n for n in nn.__all__ if n not in LAYERS], "nn."),
     "random": module_page("koine.random", "koine.random", random, random.__all__, "random."),
     "tree": module_page("koine.tree", "koine.tree", tree, tree.__all__),
     "errors": module_page("koine.errors", "koine.errors", errors, raised),

@@ -9,7 +9,7 @@ import numpy as np
 import koine
 
 DTYPES = list(koine.DType)
-SHORT = {d: d.name.replace("float", "f").replace("uint", "u").replace("int", "i") for d in DTYPES}
+SHORT = {d: d.name.replace("float8", "").replace("float", "f").replace("uint", "u").replace("int", "i") for d in DTYPES}
 
 
 def theirs(f):
