@@ -3,6 +3,7 @@
 Signatures of the compiled part are those of its stubs, which type checkers read; all else is what the imported package says of itself.
 """
 import ast
+import enum
 import inspect
 import os
 import pathlib
@@ -50,7 +51,7 @@ def signature(name, value):
     if inspect.isclass(value):
         if name + ".__init__" in SIGNATURES:
             return SIGNATURES[name + ".__init__"].split(" ->")[0]
-        if value.__init__ is object.__init__ or issubclass(value, Exception):
+        if value.__init__ is object.__init__ or issubclass(value, (Exception, enum.Enum)):
             return ""
     try:
         found = str(inspect.signature(value)).replace("'", "").replace('"', "").replace("typing.", "")
@@ -85,8 +86,7 @@ def markdown(text):
     return "\n\n".join(out)
 
 
-def entry(kind, name, value, given="", *more):
-    text = "\n\n".join(t for t in (markdown(text_of(v)) for v in (value, *more)) if t)
+def entry(kind, name, text, given=""):
     return f"::::{{py:{kind}}} {name}{given}\n{text}\n::::\n"
 
 
@@ -98,21 +98,29 @@ def members(full, short, cls, parts=()):
             continue
         value = inspect.getattr_static(cls, name)
         if isinstance(value, property):
-            out += entry("property", f"{full}.{name}", value)
+            kind = SIGNATURES.get(f"{short}.{name}", "").partition("-> ")[2]
+            out += entry("property", f"{full}.{name}", (f":type: {kind}\n\n" if kind else "") + markdown(text_of(value)))
         elif callable(getattr(cls, name)):
             value = getattr(cls, name)
-            out += entry("staticmethod" if type(value).__name__ == "nb_func" else "method", f"{full}.{name}", value, signature(f"{short}.{name}", value))
+            kind = "staticmethod" if type(value).__name__ == "nb_func" else "method"
+            out += entry(kind, f"{full}.{name}", markdown(text_of(value)), signature(f"{short}.{name}", value))
     return out
 
 
+def class_entry(full, short, cls):
+    texts = [markdown(text_of(cls)), markdown(text_of(cls.__init__)) if "__init__" in vars(cls) else ""]
+    if f"{short}.__call__" in SIGNATURES:
+        texts.append(f"It is called: `{SIGNATURES[f'{short}.__call__']}`.")
+    return entry("class", full, "\n\n".join(t for t in texts if t), signature(short, cls))
+
+
 def class_page(full, short, cls):
-    made_of = [cls.__init__] if "__init__" in vars(cls) else []
-    return entry("class", full, cls, signature(short, cls), *made_of) + members(full, short, cls)
+    return class_entry(full, short, cls) + members(full, short, cls)
 
 
 def tensor_page():
     cls, names = koine.Tensor, [n for n in vars(koine.Tensor) if not n.startswith("_")]
-    text = "# koine.Tensor\n\n```{py:currentmodule} koine\n```\n" + entry("class", "Tensor", cls, signature("Tensor", cls), cls.__init__)
+    text = "# koine.Tensor\n\n```{py:currentmodule} koine\n```\n" + class_entry("Tensor", "Tensor", cls)
     text += "\n\n**Operators**: " + ", ".join(f"`{o}`" for o in OPERATORS) + ". Numbers, lists and arrays are operands too.\n"
     starts = [names.index(n) for n in TENSOR_PARTS]
     assert starts == sorted(starts) and starts[0] == 0, [names[k] for k in starts]
@@ -131,7 +139,7 @@ def module_page(title, prefix, module, names, short=""):
         if isinstance(value, type):
             text += f"## {name}\n\n" + class_page(f"{prefix}.{name}", short + name, value)
         else:
-            text += entry("function", f"{prefix}.{name}", value, signature(short + name, value))
+            text += entry("function", f"{prefix}.{name}", markdown(text_of(value)), signature(short + name, value))
     return text
 
 
