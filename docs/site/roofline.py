@@ -90,10 +90,14 @@ def drawn(points, peak, bandwidth):
     out += f'<path d="M{x(2**low_x):.1f} {y(2**low_x * bandwidth):.1f}L{x(ridge):.1f} {y(peak):.1f}H{WIDTH - RIGHT}" fill="none" stroke="#555" stroke-width="2"/>\n'
     out += text(WIDTH - RIGHT, y(peak) - 6, f"{peak:.0f} GFLOP/s: FMA", 'text-anchor="end"')
     out += text(x(0.5), y(2.2 * bandwidth), f"{bandwidth:.0f} GB/s: memory")
-    for number, (name, operations, size, seconds) in enumerate(points, 1):
-        px, py = x(operations / size), y(operations / seconds * 1e-9)
-        out += f'<circle cx="{px:.1f}" cy="{py:.1f}" r="8" fill="#2b6cb0"><title>{name}</title></circle>\n'
-        out += text(px, py + 4, number, 'text-anchor="middle" style="fill:#fff;font-size:10px"')
+    places = [(x(operations / size), y(operations / seconds * 1e-9)) for _, operations, size, seconds in points]
+    taken = list(places)
+    for number, ((name, *_), (px, py)) in enumerate(zip(points, places), 1):
+        out += f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4.5" fill="#2b6cb0"><title>{name}</title></circle>\n'
+        around = [(px + 13, py), (px - 13, py), (px, py - 13), (px, py + 13)]  # the first where nothing stands yet, or the emptiest
+        at = max(around, key=lambda q: min(13, *(math.dist(q, other) for other in taken)))
+        taken.append(at)
+        out += text(at[0], at[1] + 4, number, 'text-anchor="middle"')
     return out + "</svg>\n"
 
 
