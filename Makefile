@@ -3,7 +3,7 @@ PRESET ?= release
 BUILD := build/$(PRESET)
 JOBS := $(shell nproc)
 
-.PHONY: all demo test fast bench bootstrap build clean
+.PHONY: all demo test fast bench site bootstrap build clean
 
 all: build
 
@@ -29,6 +29,9 @@ fast: build
 
 bench: build
 	@$(BUILD)/bench/koine_bench $(BENCH_ARGS)
+
+site: build
+	@KOINE_BUILD=$(BUILD) tools/site
 
 clean:
 	rm -rf build

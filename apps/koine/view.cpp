@@ -142,8 +142,9 @@ std::string dot_text(const UOp& graph) {
     out += fmt::format("  n{} [label=\"{}\", fillcolor=\"{}\"];\n", n, lines,
                        colour_of(op_info(u.op()).group));
     for (size_t i = 0; i < u.src().size(); ++i)
-      out +=
-          fmt::format("  n{} -> n{} [tooltip=\"source {}\"];\n", number.at(u.src(i).node()), n, i);
+      // The body of a Call is a graph of its own.
+      if (const auto source = number.find(u.src(i).node()); source != number.end())
+        out += fmt::format("  n{} -> n{} [tooltip=\"source {}\"];\n", source->second, n, i);
   }
   return out + "}\n";
 }

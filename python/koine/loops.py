@@ -40,7 +40,11 @@ def scan(f: Callable, init: Any, xs: Any = None, length: int | None = None, reve
 
 
 def fori_loop(lower: int, upper: int, body_fun: Callable, init_val: Any) -> Any:
-    """The carry behind `body_fun(i, carry)` for each i from lower below upper."""
+    """The carry behind `body_fun(i, carry)` for each i from lower below upper.
+
+    >>> koine.fori_loop(0, 5, lambda i, c: c * 2, 1).item()
+    32
+    """
     first = FlatCall("fori_loop", body_fun, (init_val,))
     call = FlatCall("fori_loop", body_fun, (0, init_val))
 
@@ -53,7 +57,11 @@ def fori_loop(lower: int, upper: int, body_fun: Callable, init_val: Any) -> Any:
 
 
 def while_loop(cond_fun: Callable, body_fun: Callable, init_val: Any) -> Any:
-    """The first carry of which cond_fun, a bool of shape (), does not hold, body_fun after body_fun."""
+    """The first carry of which cond_fun, a bool of shape (), does not hold, body_fun after body_fun.
+
+    >>> koine.while_loop(lambda c: c < 100, lambda c: c * 2, 1).item()
+    128
+    """
     test, call = FlatCall("while_loop", cond_fun, (init_val,)), FlatCall("while_loop", body_fun, (init_val,))
 
     def step(tensors):
@@ -74,12 +82,21 @@ def _branch(method: str, which: Any, is_condition: bool, branches: Sequence[Call
 
 
 def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> Any:
-    """true_fun(*operands) where pred, a bool of shape (), holds, else false_fun(*operands): one of both runs."""
+    """true_fun(*operands) where pred, a bool of shape (), holds, else false_fun(*operands): one of both runs.
+
+    >>> x = koine.Tensor(4.0)
+    >>> koine.cond(x > 1, lambda x: x.sqrt(), lambda x: x * 1, x).item()
+    2.0
+    """
     return _branch("cond", pred, True, [false_fun, true_fun], operands)
 
 
 def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
-    """branches[index](*operands), with an index that is computed and clamped to those that exist."""
+    """branches[index](*operands), with an index that is computed and clamped to those that exist.
+
+    >>> koine.switch(1, [lambda x: x + 1, lambda x: x * 10], 2).item()
+    20
+    """
     if not branches:
         raise ValueError("switch: there are no branches")
     return _branch("switch", index, False, list(branches), operands)

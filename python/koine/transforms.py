@@ -218,7 +218,11 @@ def _directions(method: str, like: Any, given: Any, what: str) -> list[Tensor]:
 
 
 def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """f's result, and how it changes where the arguments change by their tangents."""
+    """f's result, and how it changes where the arguments change by their tangents.
+
+    >>> [t.item() for t in koine.jvp(lambda x: x * x, (3.0,), (1.0,))]
+    [9.0, 6.0]
+    """
     if not isinstance(primals, (list, tuple)) or not isinstance(tangents, (list, tuple)):
         raise TypeError("jvp: primals and tangents are tuples, with an entry for each argument")
     call = FlatCall("jvp", f, primals)
@@ -231,6 +235,10 @@ def vjp(f: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     """f's result, and its pullback: of a cotangent of the result, a tuple of those of the arguments.
 
     With `has_aux` f gives (result, aux), and this (result, pullback, aux).
+
+    >>> value, pullback = koine.vjp(lambda x: x * x, 3.0)
+    >>> pullback(1.0)[0].item()
+    6.0
     """
     call = FlatCall("vjp", f, primals)
     values, pull = call.run(_koine._vjp, call, call.inputs)
@@ -248,7 +256,12 @@ def vjp(f: Callable, *primals: Any, has_aux: bool = False) -> tuple:
 
 
 def linearize(f: Callable, *primals: Any) -> tuple[Any, Callable]:
-    """f's result, and its derivative as a linear function: of tangents of the arguments, the tangent of the result."""
+    """f's result, and its derivative as a linear function: of tangents of the arguments, the tangent of the result.
+
+    >>> value, derivative = koine.linearize(lambda x: x * x, 3.0)
+    >>> derivative(1.0).item()
+    6.0
+    """
     call = FlatCall("linearize", f, primals)
     values, push = call.run(_koine._linearize, call, call.inputs)
 
@@ -283,22 +296,38 @@ def _jacobian(method: str, f: Callable, argnums: int, forward: bool) -> Callable
 
 def jacfwd(f: Callable, argnums: int = 0) -> Callable:
     """The derivative of f's result, a tensor, by an argument, a tensor: the axes of the result, then those of the
-    argument. Costs f once for each element of the argument."""
+    argument. Costs f once for each element of the argument.
+
+    >>> koine.jacfwd(lambda x: x * x)(koine.Tensor([1.0, 2.0])).tolist()
+    [[2.0, 0.0], [0.0, 4.0]]
+    """
     return _jacobian("jacfwd", f, argnums, True)
 
 
 def jacrev(f: Callable, argnums: int = 0) -> Callable:
-    """The same as jacfwd. Costs f once for each element of the result."""
+    """The same as jacfwd. Costs f once for each element of the result.
+
+    >>> koine.jacrev(lambda x: x.sum(keepdim=True))(koine.Tensor([1.0, 2.0])).tolist()
+    [[1.0, 1.0]]
+    """
     return _jacobian("jacrev", f, argnums, False)
 
 
 def hessian(f: Callable, argnums: int = 0) -> Callable:
-    """The second derivatives of a scalar function by an argument, a tensor."""
+    """The second derivatives of a scalar function by an argument, a tensor.
+
+    >>> koine.hessian(lambda x: (x ** 3).sum())(koine.Tensor([1.0, 2.0])).tolist()
+    [[6.0, 0.0], [0.0, 12.0]]
+    """
     return jacfwd(grad(f, argnums), argnums)
 
 
 def hvp(f: Callable, x: Any, vector: Any) -> Any:
-    """The product of f's Hessian with a vector, without the Hessian."""
+    """The product of f's Hessian with a vector, without the Hessian.
+
+    >>> koine.hvp(lambda x: (x ** 3).sum(), koine.Tensor([1.0, 2.0]), koine.Tensor([1.0, 1.0])).tolist()
+    [6.0, 12.0]
+    """
     return jvp(grad(f), (x,), (vector,))[1]
 
 
@@ -350,6 +379,7 @@ class custom_vjp(_Custom):
     """
 
     def defvjp(self, fwd: Callable, bwd: Callable) -> "custom_vjp":
+        """Gives the function its gradient; gives the function back."""
         self._fwd, self._bwd = fwd, bwd
         return self
 
@@ -376,9 +406,15 @@ class custom_vjp(_Custom):
 
 
 class custom_jvp(_Custom):
-    """f with a derivative of its own: `f.defjvp(rule)`, where `rule(primals, tangents)` gives (result, its tangent)."""
+    """f with a derivative of its own: `f.defjvp(rule)`, where `rule(primals, tangents)` gives (result, its tangent).
+
+    >>> steep = koine.custom_jvp(lambda x: x * 1).defjvp(lambda primals, tangents: (primals[0] * 1, tangents[0] * 10))
+    >>> koine.grad(steep)(2.0).item()
+    10.0
+    """
 
     def defjvp(self, rule: Callable) -> "custom_jvp":
+        """Gives the function its derivative; gives the function back."""
         self._jvp = rule
         return self
 
@@ -407,6 +443,10 @@ def checkpoint(f: Callable, keep: Sequence[str] | str = ()) -> Callable:
     """f, which its gradient computes again from its arguments instead of keeping what it computed.
 
     `keep`: names of values (koine.save_as) that are kept all the same, "products" for results of matmul and its like.
+
+    >>> block = koine.checkpoint(lambda x: x.sin().sin())
+    >>> koine.grad(block)(0.0).item()
+    1.0
     """
     require_function("checkpoint", f)
     names = [keep] if isinstance(keep, str) else list(keep)
@@ -434,5 +474,9 @@ class ShapeDtype:
 
 
 def eval_shape(f: Callable, *args: Any, **kwargs: Any) -> Any:
-    """The shapes and dtypes of f's result, without computing it."""
+    """The shapes and dtypes of f's result, without computing it.
+
+    >>> koine.eval_shape(lambda x: x @ x.T, koine.Tensor.ones(2, 3)).shape
+    (2, 2)
+    """
     return tree.map(lambda t: ShapeDtype(t.shape, t.dtype) if isinstance(t, Tensor) else t, f(*args, **kwargs))

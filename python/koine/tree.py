@@ -123,7 +123,11 @@ _leaf = Structure(None, None, (), None)
 
 
 def flatten(tree: Any) -> tuple[list, Structure]:
-    """The leaves of a tree, in order, and its structure."""
+    """The leaves of a tree, in order, and its structure.
+
+    >>> koine.tree.flatten({"b": (2, None), "a": 1})
+    ([1, 2], {'a': *, 'b': (*, None)})
+    """
     out: list[Any] = []
     return out, _flatten(tree, out, 0, False)
 
@@ -146,7 +150,11 @@ def _flatten(tree: Any, out: list, depth: int, as_given: bool) -> Structure:
 
 
 def unflatten(structure: Structure, leaves: Iterable) -> Any:
-    """The tree of a structure with these leaves. ValueError where their number differs."""
+    """The tree of a structure with these leaves. ValueError where their number differs.
+
+    >>> koine.tree.unflatten(koine.tree.structure((0, [0])), [1, 2])
+    (1, [2])
+    """
     given = list(leaves)
     if len(given) != structure.count:
         raise ValueError(f"a tree of {structure.count} leaves, {structure!r}, is given {len(given)}")
@@ -170,7 +178,11 @@ def structure(tree: Any) -> Structure:
 
 
 def map(f: Callable, tree: Any, *others: Any) -> Any:
-    """f of each leaf, and of the leaves at the same place of other trees, in the structure of the first."""
+    """f of each leaf, and of the leaves at the same place of other trees, in the structure of the first.
+
+    >>> koine.tree.map(lambda a, b: a + b, {"x": 1, "y": [2]}, {"x": 10, "y": [20]})
+    {'x': 11, 'y': [22]}
+    """
     first, shape = flatten(tree)
     rest = []
     for k, other in enumerate(others):

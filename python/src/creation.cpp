@@ -40,10 +40,18 @@ Tensor arange(const SizeLike& start, const std::optional<SizeLike>& stop, int64_
 
 void bind_creation(TensorClass& c) {
   const nb::object float32 = nb::cast(DType::Float32), int32 = nb::cast(DType::Int32);
-  filled(c, "zeros", &Tensor::zeros, "Zeros: zeros(2, 3) or zeros((2, 3), dtype='int32').");
-  filled(c, "ones", &Tensor::ones, "Ones.");
+  filled(c, "zeros", &Tensor::zeros,
+         "Zeros: zeros(2, 3), zeros((2, 3)); float32, or dtype='int32'.\n\n"
+         ">>> koine.zeros(2, 2, dtype='int32').tolist()\n"
+         "[[0, 0], [0, 0]]");
+  filled(c, "ones", &Tensor::ones,
+         "Ones, as zeros().\n\n"
+         ">>> koine.ones(3).tolist()\n"
+         "[1.0, 1.0, 1.0]");
   static_method(c, "full", &Tensor::full, "shape"_a, "value"_a, "dtype"_a = float32,
-                "A number in every place.");
+                "A number in every place; float32, or another dtype, which has to hold it.\n\n"
+                ">>> koine.full((2,), 7, 'int32').tolist()\n"
+                "[7, 7]");
   method(c, "full_like", &Tensor::full_like, "value"_a, "A number in this shape and dtype.");
   method(c, "zeros_like", &Tensor::zeros_like, "Zeros in this shape and dtype.");
   method(c, "ones_like", &Tensor::ones_like, "Ones in this shape and dtype.");
@@ -51,12 +59,27 @@ void bind_creation(TensorClass& c) {
                "Whole numbers from start (0) below stop.\n\n>>> koine.Tensor.arange(2, 8, "
                "2).tolist()\n[2, 4, 6]");
   static_method(c, "linspace", &Tensor::linspace, "start"_a, "stop"_a, "steps"_a,
-                "float32 numbers, evenly spaced, both ends included.");
-  static_method(c, "eye", &Tensor::eye, "n"_a, "dtype"_a = float32, "The identity matrix.");
+                "float32 numbers, evenly spaced, both ends included.\n\n"
+                ">>> koine.linspace(0, 1, 5).tolist()\n"
+                "[0.0, 0.25, 0.5, 0.75, 1.0]");
+  static_method(c, "eye", &Tensor::eye, "n"_a, "dtype"_a = float32,
+                "The identity matrix.\n\n"
+                ">>> koine.eye(2).tolist()\n"
+                "[[1.0, 0.0], [0.0, 1.0]]");
   c.def_static("manual_seed", &Tensor::manual_seed, "seed"_a,
-               "The draws that follow are those of this seed.");
-  drawn(c, "rand", &Tensor::rand, "Uniform in [0, 1).");
-  drawn(c, "randn", &Tensor::randn, "Normal, mean 0, variance 1.");
+               "The draws that follow are those of this seed: of rand and its like, dropout, and "
+               "new layers.\n\n"
+               ">>> koine.manual_seed(1); a = koine.Tensor.rand(2).tolist()\n"
+               ">>> koine.manual_seed(1); a == koine.Tensor.rand(2).tolist()\n"
+               "True");
+  drawn(c, "rand", &Tensor::rand,
+        "float32, uniform in [0, 1), by the global seed.\n\n"
+        ">>> koine.Tensor.rand(2, 3).shape\n"
+        "(2, 3)");
+  drawn(c, "randn", &Tensor::randn,
+        "float32, normal, mean 0, variance 1, by the global seed.\n\n"
+        ">>> koine.Tensor.randn(2, 3).shape\n"
+        "(2, 3)");
   drawn(c, "kaiming_uniform", &Tensor::kaiming_uniform,
         "Uniform, scaled by what goes into a unit.");
   drawn(c, "glorot_uniform", &Tensor::glorot_uniform,
@@ -70,10 +93,15 @@ void bind_creation(TensorClass& c) {
         },
         "shape"_a, "low"_a = low, "high"_a = high, "device"_a = "", doc);
   };
-  range("randint", &Tensor::randint, int64_t{0}, int64_t{10}, "int32 in [low, high).");
+  range("randint", &Tensor::randint, int64_t{0}, int64_t{10},
+        "int32 in [low, high), by the global seed.\n\n"
+        ">>> koine.Tensor.randint(4, low=7, high=8).tolist()\n"
+        "[7, 7, 7, 7]");
   range("uniform", &Tensor::uniform, 0.0, 1.0, "float32 in [low, high).");
   static_method(c, "randperm", &Tensor::randperm, "n"_a, "device"_a = "",
-                "The int32 numbers 0 to n - 1 in random order.");
+                "The int32 numbers 0 to n - 1 in random order.\n\n"
+                ">>> sorted(koine.Tensor.randperm(4).tolist())\n"
+                "[0, 1, 2, 3]");
 }
 
 }  // namespace koine::python

@@ -20,13 +20,13 @@ std::optional<Tensor> if_defined(const Tensor& t) {
 
 // A tensor of a layer as an attribute. Another one may be put in its place.
 template <class Layer>
-void part(nb::class_<Layer>& c, const char* name, Tensor Layer::* member) {
+void part(nb::class_<Layer>& c, const char* name, Tensor Layer::* member, const char* doc) {
   c.def_prop_rw(
       name, [member](const Layer& layer) { return if_defined(layer.*member); },
       [member, name](Layer& layer, const std::optional<TensorLike>& t) {
         layer.*member = t ? as_tensor(*t, name) : Tensor();
       },
-      nb::for_setter(nb::arg("value").none()));
+      nb::for_setter(nb::arg("value").none()), doc);
 }
 
 // What a layer computes beside its tensors.
@@ -121,16 +121,23 @@ nb::class_<Layer> layer(nb::module_& m, const char* name, const char* doc) {
 void bind_layers(nb::module_& m) {
   auto linear = layer<nn::Linear>(
       m, "Linear",
-      "x @ weight.T + bias; weight (outputs, inputs) and bias uniform in +-1/sqrt(inputs).");
+      "x @ weight.T + bias, of x of shape (..., inputs); weight and bias are uniform in "
+      "+-1/sqrt(inputs).\n\n"
+      ">>> koine.nn.Linear(4, 2)(koine.Tensor.ones(3, 4)).shape\n"
+      "(3, 2)");
   linear.def(nb::init<int64_t, int64_t, bool>(), "inputs"_a, "outputs"_a, "bias"_a = true)
       .def(
           "__call__",
           [](const nn::Linear& l, const TensorLike& x) { return l(as_tensor(x, "Linear")); },
           "x"_a);
-  part(linear, "weight", &nn::Linear::weight);
-  part(linear, "bias", &nn::Linear::bias);
+  part(linear, "weight", &nn::Linear::weight, "float32 of shape (outputs, inputs).");
+  part(linear, "bias", &nn::Linear::bias, "float32 of shape (outputs,), or None.");
 
-  auto conv = layer<nn::Conv2d>(m, "Conv2d", "A convolution of (N, inputs, H, W).");
+  auto conv = layer<nn::Conv2d>(
+      m, "Conv2d",
+      "A convolution of x of shape (N, inputs, H, W).\n\n"
+      ">>> koine.nn.Conv2d(3, 8, 3, padding=1)(koine.Tensor.ones(1, 3, 5, 5)).shape\n"
+      "(1, 8, 5, 5)");
   conv.def(
           "__init__",
           [](nn::Conv2d* self, int64_t in, int64_t out, int64_t kernel, int64_t stride,
@@ -143,12 +150,16 @@ void bind_layers(nb::module_& m) {
           "__call__",
           [](const nn::Conv2d& l, const TensorLike& x) { return l(as_tensor(x, "Conv2d")); },
           "x"_a);
-  part(conv, "weight", &nn::Conv2d::weight);
-  part(conv, "bias", &nn::Conv2d::bias);
+  part(conv, "weight", &nn::Conv2d::weight,
+       "float32 of shape (outputs, inputs / groups, kernel, kernel).");
+  part(conv, "bias", &nn::Conv2d::bias, "float32 of shape (outputs,), or None.");
 
   auto batch = layer<nn::BatchNorm>(
       m, "BatchNorm",
-      "Normalises axis 1 over all others; keeps running statistics while training.");
+      "Normalises axis 1 of x over all others. While training by the statistics of x, which move "
+      "the running ones by `momentum`; else by the running ones.\n\n"
+      ">>> koine.nn.BatchNorm(3)(koine.Tensor.ones(2, 3, 4, 4), training=False).shape\n"
+      "(2, 3, 4, 4)");
   batch.def(nb::init<int64_t, double, double>(), "features"_a, "eps"_a = 1e-5, "momentum"_a = 0.1)
       .def(
           "__call__",
@@ -156,21 +167,31 @@ void bind_layers(nb::module_& m) {
             return l(as_tensor(x, "BatchNorm"), training);
           },
           "x"_a, "training"_a = true);
-  part(batch, "weight", &nn::BatchNorm::weight);
-  part(batch, "bias", &nn::BatchNorm::bias);
-  part(batch, "running_mean", &nn::BatchNorm::running_mean);
-  part(batch, "running_var", &nn::BatchNorm::running_var);
+  part(batch, "weight", &nn::BatchNorm::weight,
+       "What the result is scaled by, of shape (features,).");
+  part(batch, "bias", &nn::BatchNorm::bias, "What is added, of shape (features,).");
+  part(batch, "running_mean", &nn::BatchNorm::running_mean, "Of shape (features,); not trained.");
+  part(batch, "running_var", &nn::BatchNorm::running_var, "Of shape (features,); not trained.");
 
-  auto norm = layer<nn::LayerNorm>(m, "LayerNorm", "Normalises the last axis.");
+  auto norm = layer<nn::LayerNorm>(
+      m, "LayerNorm",
+      "Normalises the last axis of x, which has `features` elements.\n\n"
+      ">>> koine.nn.LayerNorm(2)(koine.Tensor([[1.0, 3.0]])).round().tolist()\n"
+      "[[-1.0, 1.0]]");
   norm.def(nb::init<int64_t, double>(), "features"_a, "eps"_a = 1e-5)
       .def(
           "__call__",
           [](const nn::LayerNorm& l, const TensorLike& x) { return l(as_tensor(x, "LayerNorm")); },
           "x"_a);
-  part(norm, "weight", &nn::LayerNorm::weight);
-  part(norm, "bias", &nn::LayerNorm::bias);
+  part(norm, "weight", &nn::LayerNorm::weight,
+       "What the result is scaled by, of shape (features,).");
+  part(norm, "bias", &nn::LayerNorm::bias, "What is added, of shape (features,).");
 
-  auto embedding = layer<nn::Embedding>(m, "Embedding", "Rows of a table by their numbers.");
+  auto embedding = layer<nn::Embedding>(
+      m, "Embedding",
+      "Rows of a table by their numbers. IndexError at the look for one that it lacks.\n\n"
+      ">>> koine.nn.Embedding(10, 4)(koine.Tensor([[1, 9]])).shape\n"
+      "(1, 2, 4)");
   embedding.def(nb::init<int64_t, int64_t>(), "vocabulary"_a, "width"_a)
       .def(
           "__call__",
@@ -178,10 +199,13 @@ void bind_layers(nb::module_& m) {
             return l(as_tensor(index, "Embedding"));
           },
           "index"_a);
-  part(embedding, "weight", &nn::Embedding::weight);
+  part(embedding, "weight", &nn::Embedding::weight, "float32 of shape (vocabulary, width).");
 
-  nb::class_<nn::Dropout>(m, "Dropout",
-                          "Zeros with probability p while training, the rest divided by 1 - p.")
+  nb::class_<nn::Dropout>(
+      m, "Dropout",
+      "Zeros with probability p while training, the rest divided by 1 - p.\n\n"
+      ">>> koine.nn.Dropout(0.5)(koine.Tensor([1.0, 2.0]), training=False).tolist()\n"
+      "[1.0, 2.0]")
       .def(nb::init<double>(), "p"_a = 0.5)
       .def(
           "__call__",
@@ -189,7 +213,7 @@ void bind_layers(nb::module_& m) {
             return l(as_tensor(x, "Dropout"), training);
           },
           "x"_a, "training"_a = true)
-      .def_rw("p", &nn::Dropout::p)
+      .def_rw("p", &nn::Dropout::p, "How likely an element is to become 0.")
       .def("__repr__", [](const nn::Dropout& l) { return fmt::format("Dropout(p={})", l.p); })
       .def("__getstate__", [](const nn::Dropout& l) { return l.p; })
       .def("__setstate__", [](nn::Dropout* self, double p) { new (self) nn::Dropout(p); })
@@ -214,11 +238,19 @@ void bind_optimizers(nb::module_& m) {
           "New parameters and state, and the tensors of `also`, computed together. A step that "
           "fails changes nothing.")
       .def_prop_rw("learning_rate", &nn::Optimizer::learning_rate,
-                   &nn::Optimizer::set_learning_rate)
+                   &nn::Optimizer::set_learning_rate,
+                   "May change from step to step: nothing is compiled again.")
       .def("clip_grad_norm", &nn::Optimizer::clip_grad_norm, "norm"_a,
            "Scales all gradients so that their joint norm is at most this.");
   auto parameters = [](const TensorsLike& given) { return as_tensors(given, "an optimizer"); };
-  nb::class_<nn::SGD, nn::Optimizer>(m, "SGD", "Stochastic gradient descent.")
+  nb::class_<nn::SGD, nn::Optimizer>(m, "SGD",
+                                     "Stochastic gradient descent, with momentum.\n\n"
+                                     ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
+                                     ">>> optimizer = koine.nn.SGD([w], learning_rate=0.5)\n"
+                                     ">>> w.sum().backward()\n"
+                                     ">>> optimizer.step()\n"
+                                     ">>> w.tolist()\n"
+                                     "[0.5, 1.5]")
       .def(
           "__init__",
           [parameters](nn::SGD* self, const TensorsLike& p, double rate, double momentum,
@@ -227,7 +259,8 @@ void bind_optimizers(nb::module_& m) {
           },
           "parameters"_a, "learning_rate"_a, "momentum"_a = 0.0, "weight_decay"_a = 0.0,
           "nesterov"_a = false);
-  nb::class_<nn::Adam, nn::Optimizer>(m, "Adam", "Adam, with weight decay in the gradient.")
+  nb::class_<nn::Adam, nn::Optimizer>(
+      m, "Adam", "Adam (Kingma and Ba 2015), with weight decay in the gradient.")
       .def(
           "__init__",
           [parameters](nn::Adam* self, const TensorsLike& p, double rate, double beta1,
@@ -236,7 +269,8 @@ void bind_optimizers(nb::module_& m) {
           },
           "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999,
           "eps"_a = 1e-8, "weight_decay"_a = 0.0);
-  nb::class_<nn::AdamW, nn::Adam>(m, "AdamW", "Adam, with weight decay apart.")
+  nb::class_<nn::AdamW, nn::Adam>(
+      m, "AdamW", "AdamW (Loshchilov and Hutter 2019): Adam, with weight decay apart.")
       .def(
           "__init__",
           [parameters](nn::AdamW* self, const TensorsLike& p, double rate, double beta1,
@@ -246,9 +280,15 @@ void bind_optimizers(nb::module_& m) {
           "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999,
           "eps"_a = 1e-8, "weight_decay"_a = 0.01);
   m.def("cosine_schedule", &nn::cosine_schedule, "step"_a, "total"_a, "peak"_a, "floor"_a = 0.0,
-        "warmup"_a = 0, "A learning rate by step.");
+        "warmup"_a = 0,
+        "A learning rate by step: up to `peak` in `warmup` steps, then down to `floor` along a "
+        "cosine.\n\n"
+        ">>> koine.nn.cosine_schedule(100, 100, peak=1.0, floor=0.5)\n"
+        "0.5");
   m.def("step_schedule", &nn::step_schedule, "step"_a, "every"_a, "start"_a, "factor"_a,
-        "A learning rate by step.");
+        "A learning rate by step: `start`, times `factor` after each `every` steps.\n\n"
+        ">>> koine.nn.step_schedule(20, every=10, start=1.0, factor=0.5)\n"
+        "0.25");
 }
 
 }  // namespace

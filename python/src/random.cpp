@@ -7,7 +7,11 @@ void bind_random(nb::module_& m) {
   nb::module_ r =
       m.def_submodule("random", "Random numbers that follow from a key and a shape alone.");
   nb::class_<random::Key>(
-      r, "Key", "64 bits that random numbers follow from: use one for one draw, then split it.")
+      r, "Key",
+      "64 bits that random numbers follow from: use one for one draw, then split it.\n\n"
+      ">>> key, sub = koine.random.Key(0).split()\n"
+      ">>> koine.random.randn(sub, (2, 3)).shape\n"
+      "(2, 3)")
       .def(
           "__init__",
           [](random::Key* self, nb::handle seed) {
@@ -53,7 +57,10 @@ void bind_random(nb::module_& m) {
       "randint",
       [](const random::Key& k, const ShapeLike& s, int64_t low, int64_t high,
          const std::string& d) { return random::randint(k, as_shape(s, "randint"), low, high, d); },
-      "key"_a, "shape"_a, "low"_a, "high"_a, device, "int32 in [low, high).");
+      "key"_a, "shape"_a, "low"_a, "high"_a, device,
+      "int32 in [low, high).\n\n"
+      ">>> koine.random.randint(koine.random.Key(0), (2,), 7, 8).tolist()\n"
+      "[7, 7]");
   r.def(
       "uniform",
       [](const random::Key& k, const ShapeLike& s, double low, double high, const std::string& d) {
@@ -67,7 +74,9 @@ void bind_random(nb::module_& m) {
       },
       "key"_a, "shape"_a, "p"_a = 0.5, device, "bool, true with probability p.");
   r.def("permutation", &random::permutation, "key"_a, "n"_a, device,
-        "The int32 numbers 0 to n - 1 in random order.");
+        "The int32 numbers 0 to n - 1 in random order.\n\n"
+        ">>> sorted(koine.random.permutation(koine.random.Key(0), 3).tolist())\n"
+        "[0, 1, 2]");
   r.def(
       "dropout",
       [](const random::Key& k, const TensorLike& x, double p) {

@@ -87,7 +87,9 @@ void bind_facts(TensorClass& c) {
             const Size n = t.numel();
             return n.is_number() ? nb::cast(int64_t{n}) : nb::cast(n);
           },
-          "The number of its elements.")
+          "The number of its elements: an int, or a Size.\n\n"
+          ">>> koine.Tensor.zeros(2, 3).numel()\n"
+          "6")
       .def(
           "size",
           [](const Tensor& t, std::optional<int64_t> axis) -> nb::object {
@@ -131,11 +133,19 @@ void bind_running(TensorClass& c) {
          unlocked([&] { t.realize(); });
          return self;
        },
-       "Computes it now; it is data from then on.")
-      .def("to", &Tensor::to, "device"_a, "The values on another device.")
+       "Computes it now, and gives it back; it is data from then on.\n\n"
+       ">>> koine.Tensor([1, 2]).sum().realize().item()\n"
+       "3")
+      .def("to", &Tensor::to, "device"_a,
+           "The values on another device, such as 'CL' or 'CPU:1'. DeviceError where there is "
+           "none.\n\n"
+           ">>> koine.Tensor([1]).to('CPU:1').device\n"
+           "'CPU:1'")
       .def("shard", &Tensor::shard, "devices"_a, "axis"_a = nb::none(),
-           "The values on several devices, such as 'CPU,CPU:1': split along an axis, or whole on "
-           "each.")
+           "The values on several devices, such as 'CPU,CPU:1': split along an axis in equal "
+           "parts, or whole on each. ValueError where parts would not be equal.\n\n"
+           ">>> koine.Tensor.zeros(4, 2).shard('CPU,CPU:1', 0).shard_axis\n"
+           "0")
       .def("shard_like", &Tensor::shard_like, "other"_a,
            "The values placed as those of another tensor.")
       .def_prop_ro("shard_axis", &Tensor::shard_axis,
@@ -145,9 +155,14 @@ void bind_running(TensorClass& c) {
            "The value; its gradient is memory of its own.")
       .def("detach", &Tensor::detach, "The value, without a gradient to what it is computed from.")
       .def("clone", &Tensor::clone, "A copy: what is assigned to one does not change the other.")
-      .def("tolist", &tolist, "The elements as nested lists of Python numbers.")
+      .def("tolist", &tolist,
+           "The elements as nested lists of Python numbers.\n\n"
+           ">>> koine.Tensor([[1, 2], [3, 4]]).tolist()\n"
+           "[[1, 2], [3, 4]]")
       .def("item", &item,
-           "The only element, as a Python number. ValueError where there are others.")
+           "The only element, as a Python number. ValueError where there are others.\n\n"
+           ">>> koine.Tensor([[2.5]]).item()\n"
+           "2.5")
       .def(
           "assign",
           [](nb::object self, const TensorLike& value) {
@@ -157,7 +172,11 @@ void bind_running(TensorClass& c) {
             return self;
           },
           "value"_a,
-          "Replaces the values (broadcast, cast), as every view of the same tensor sees.");
+          "Replaces the values (broadcast, cast), as every view of the same tensor sees. Gives the "
+          "tensor back.\n\n"
+          ">>> x = koine.Tensor([1, 2, 3])\n"
+          ">>> x.assign(0).tolist()\n"
+          "[0, 0, 0]");
   c.def("history_bytes", &Tensor::history_bytes,
         "Bytes of other values that it holds on to for gradients.");
 }
@@ -171,7 +190,9 @@ void bind_gradients(TensorClass& c) {
          return self;
        },
        "on"_a = true,
-       "From now on backward() adds to grad. Gives the tensor back. TypeError for integers.")
+       "From now on backward() adds to grad. Gives the tensor back. TypeError for integers.\n\n"
+       ">>> koine.Tensor([1.0]).requires_grad().is_leaf\n"
+       "True")
       .def_prop_rw(
           "grad",
           [](const Tensor& t) { return t.has_grad() ? std::optional(t.grad()) : std::nullopt; },
@@ -185,13 +206,23 @@ void bind_gradients(TensorClass& c) {
           "What backward() has added up; None before, and after it is set to None.")
       .def("zero_grad", &Tensor::zero_grad, "Sets grad to None.")
       .def("backward", &Tensor::backward,
-           "Adds to grad of every tensor that requires one and that this scalar depends on.")
+           "Adds to grad of every tensor that requires one and that this scalar depends on. "
+           "ValueError for what is no scalar.\n\n"
+           ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
+           ">>> (w * w).sum().backward()\n"
+           ">>> w.grad.tolist()\n"
+           "[2.0, 4.0]")
       .def(
           "gradient",
           [](const Tensor& t, const nb::args& targets) {
             return nb::tuple(nb::cast(t.gradient(as_tensors(targets, "gradient"))));
           },
-          "targets"_a, "The gradients of this scalar by some tensors, as a tuple.");
+          "targets"_a,
+          "The gradients of this scalar by some tensors that it is computed from, as a tuple; no "
+          "grad changes.\n\n"
+          ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
+          ">>> (w * w).sum().gradient(w)[0].tolist()\n"
+          "[2.0, 4.0]");
 }
 
 }  // namespace

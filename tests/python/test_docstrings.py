@@ -1,0 +1,46 @@
+"""Every public name says what it is, and those that are used most show it."""
+import pytest
+
+import koine
+from koine import errors, nn, random, tree
+
+CLASSES = [koine.Tensor, koine.DType, koine.Kernel, koine.Program, koine.SavedProgram, koine.Size, koine.UOp, koine.Variable, koine.jit,
+           koine.custom_jvp, koine.custom_vjp, random.Key, *[v for v in map(nn.__dict__.get, nn.__all__) if isinstance(v, type)]]
+DTYPES = {d.name for d in koine.DType}
+
+
+def public_names():
+    """(name, object) of what the package exports, and of the attributes and methods of its classes."""
+    for module in (koine, nn, random, tree):
+        for name in module.__all__:
+            if name not in DTYPES:
+                yield f"{module.__name__}.{name}", getattr(module, name)
+    for name, value in vars(errors).items():
+        if isinstance(value, type):
+            yield f"koine.errors.{name}", value
+    for cls in CLASSES:
+        for name in vars(cls):
+            if not name.startswith("_") and name not in DTYPES:
+                yield f"{cls.__module__}.{cls.__name__}.{name}", vars(cls)[name] if isinstance(vars(cls)[name], property) else getattr(cls, name)
+
+
+NAMES = dict(public_names())
+
+
+def text_of(value):
+    """A docstring without nanobind's signature."""
+    overloads = getattr(value, "__nb_signature__", None)
+    text = "\n".join(o[1] or "" for o in overloads) if overloads else getattr(value, "__doc__", None) or ""
+    return "" if text.startswith("(self)") else text.strip()
+
+
+def test_every_public_name_is_documented():
+    assert len(NAMES) > 300
+    assert sorted(name for name, value in NAMES.items() if not text_of(value)) == []
+
+
+@pytest.mark.parametrize("prefix, least", [("koine._koine.Tensor.", 85), ("koine.", 35), ("koine.nn.", 9)])
+def test_most_have_an_example(prefix, least):
+    """Which test_docs.py runs. Those whose line says it all, such as sin(), need none."""
+    with_one = [n for n, v in NAMES.items() if n.startswith(prefix) and "." not in n[len(prefix):] and ">>>" in text_of(v)]
+    assert len(with_one) >= least, (len(with_one), sorted(with_one))
