@@ -235,7 +235,7 @@ class Reads:
     def _class(self, kind: type, name: str) -> None:
         if kind in _PURE or (kind.__module__ or "").split(".")[0] in ("koine", "builtins", "typing", "enum"):
             if kind.__module__ == "builtins" and kind not in _PURE:
-                raise Unknown(f"{name} is {kind!r}")
+                raise Unknown(f"{name} is {kind!r} of the module builtins, to which classes of exec() belong where its globals have no __name__")
             return
         if type(kind) not in (type, enum.EnumMeta) and type(kind).__name__ != "ABCMeta":
             raise Unknown(f"{name} is a class with a metaclass")

@@ -11,6 +11,8 @@ TensorLike = Union[Tensor, bool, int, float, Sequence[Any], Any]
 TensorsLike = Sequence[Any]
 #: A size: a whole number or a symbolic one.
 SizeLike = Union[int, Size]
+#: A size, or a number with a fraction.
+NumberLike = Union[int, float, Size]
 #: A size or several.
 ShapeLike = Union[int, Size, Sequence[Union[int, Size]]]
 #: An axis, several, or None for all.

@@ -32,6 +32,9 @@ class PairsLike : public nb::object {
 class SizeLike : public nb::object {
   NB_OBJECT_DEFAULT(SizeLike, nb::object, "koine.typing.SizeLike", is_anything)
 };
+class NumberLike : public nb::object {
+  NB_OBJECT_DEFAULT(NumberLike, nb::object, "koine.typing.NumberLike", is_anything)
+};
 class DTypeLike : public nb::object {
   NB_OBJECT_DEFAULT(DTypeLike, nb::object, "koine.typing.DTypeLike", is_anything)
 };

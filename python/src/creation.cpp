@@ -29,11 +29,29 @@ void drawn(TensorClass& c, const char* name, Drawn f, const char* doc) {
       "shape"_a, "device"_a = "", doc);
 }
 
-Tensor arange(const SizeLike& start, const std::optional<SizeLike>& stop, int64_t step,
-              const DTypeLike& dtype) {
-  const Size first = as_size(start, "arange");
-  return stop ? Tensor::arange(first, as_size(*stop, "arange"), step, as_dtype(dtype))
-              : Tensor::arange(0, first, step, as_dtype(dtype));
+bool is_real(nb::handle given) {
+  return PyFloat_Check(given.ptr()) || PyObject_HasAttrString(given.ptr(), "__float__") != 0;
+}
+bool has_fraction(nb::handle given) { return is_real(given) && !PyIndex_Check(given.ptr()); }
+
+double as_real(nb::handle given, const char* what) {
+  KOINE_REQUIRE(is_real(given) && !nb::isinstance<Tensor>(given), Type,
+                "arange: {} is a number, not a '{}'", what, name_of_type(given));
+  const double value = PyFloat_AsDouble(given.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+  return value;
+}
+
+// Whole numbers may be symbolic sizes; where one has a fraction, all are float64.
+Tensor arange(const NumberLike& start, const std::optional<NumberLike>& stop,
+              const NumberLike& step, const std::optional<DTypeLike>& dtype) {
+  const nb::handle from = stop ? start : nb::handle(), to = stop ? *stop : start;
+  if ((from && has_fraction(from)) || has_fraction(to) || has_fraction(step))
+    return Tensor::arange(from ? as_real(from, "the start") : 0.0, as_real(to, "the stop"),
+                          as_real(step, "the step"), dtype ? as_dtype(*dtype) : DType::Float32);
+  return Tensor::arange(from ? as_size(from, "arange") : Size(0), as_size(to, "arange"),
+                        as_int(step, "arange", "the step"),
+                        dtype ? as_dtype(*dtype) : DType::Int32);
 }
 
 }  // namespace
@@ -48,16 +66,24 @@ void bind_creation(TensorClass& c) {
          "Ones, as zeros().\n\n"
          ">>> koine.ones(3).tolist()\n"
          "[1.0, 1.0, 1.0]");
-  static_method(c, "full", &Tensor::full, "shape"_a, "value"_a, "dtype"_a = float32,
-                "A number in every place; float32, or another dtype, which has to hold it.\n\n"
-                ">>> koine.full((2,), 7, 'int32').tolist()\n"
-                "[7, 7]");
+  c.def_static(
+      "full",
+      [](const ShapeLike& shape, const TensorLike& value, const std::optional<DTypeLike>& dtype) {
+        return Tensor::full(as_shape(shape, "full"), as_tensor(value, "full"),
+                            dtype ? std::optional(as_dtype(*dtype)) : std::nullopt);
+      },
+      "shape"_a, "value"_a, "dtype"_a = nb::none(),
+      "A number in every place, in its dtype or another, which has to hold it.\n\n"
+      ">>> koine.full((2,), 7).tolist()\n"
+      "[7, 7]");
   method(c, "full_like", &Tensor::full_like, "value"_a, "A number in this shape and dtype.");
   method(c, "zeros_like", &Tensor::zeros_like, "Zeros in this shape and dtype.");
   method(c, "ones_like", &Tensor::ones_like, "Ones in this shape and dtype.");
-  c.def_static("arange", &arange, "start"_a, "stop"_a = nb::none(), "step"_a = 1, "dtype"_a = int32,
-               "Whole numbers from start (0) below stop.\n\n>>> koine.Tensor.arange(2, 8, "
-               "2).tolist()\n[2, 4, 6]");
+  c.def_static("arange", &arange, "start"_a, "stop"_a = nb::none(), "step"_a = 1,
+               "dtype"_a = nb::none(),
+               "Numbers from start (0) below stop: int32, or float32 where one of the three is a "
+               "float.\n\n>>> koine.arange(2, 8, 2).tolist()\n[2, 4, 6]\n"
+               ">>> koine.arange(0, 1, 0.25).tolist()\n[0.0, 0.25, 0.5, 0.75]");
   static_method(c, "linspace", &Tensor::linspace, "start"_a, "stop"_a, "steps"_a,
                 "float32 numbers, evenly spaced, both ends included.\n\n"
                 ">>> koine.linspace(0, 1, 5).tolist()\n"

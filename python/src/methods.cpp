@@ -300,12 +300,14 @@ void bind_reductions(TensorClass& c) {
          "The root of the variance, divided by n - correction.\n\n"
          ">>> koine.Tensor([1.0, 3.0]).std(correction=0).item()\n"
          "1.0");
-  method(c, "argmax", &Tensor::argmax, "axis"_a = -1, "keepdim"_a = false,
-         "The int32 position of the first largest along an axis.\n\n"
+  method(c, "argmax", &Tensor::argmax, "axis"_a = nb::none(), "keepdim"_a = false,
+         "The int32 position of the first largest along an axis; without one, among all elements, "
+         "row by row.\n\n"
          ">>> koine.Tensor([[1, 5], [3, 2]]).argmax(1).tolist()\n"
          "[1, 0]");
-  method(c, "argmin", &Tensor::argmin, "axis"_a = -1, "keepdim"_a = false,
-         "The int32 position of the first smallest along an axis.\n\n"
+  method(c, "argmin", &Tensor::argmin, "axis"_a = nb::none(), "keepdim"_a = false,
+         "The int32 position of the first smallest along an axis; without one, among all elements, "
+         "row by row.\n\n"
          ">>> koine.Tensor([3, 1, 2]).argmin().item()\n"
          "1");
   method(c, "cumsum", &Tensor::cumsum, "axis"_a = 0,

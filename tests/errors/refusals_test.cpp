@@ -56,6 +56,9 @@ TEST(refusals, creation) {
   expect_error([] { (void)Tensor::arange(0, int64_t{1} << 40, int64_t{1} << 38); },
                {"arange", "int32", "wider"});
   expect_error([] { (void)Tensor::arange(-1, 3, 1, DType::UInt32); }, {"uint32", "-1"});
+  expect_error([] { (void)Tensor::arange(0, NAN); }, {"arange(0, nan, 1)", "finite"});
+  expect_error([] { (void)Tensor::arange(0.0, 1, 0); }, {"arange", "step", "0"});
+  expect_error([] { (void)Tensor::arange(0, 1e300, 0.5); }, {"arange(0, 1e+300, 0.5)", "memory"});
   expect_error([] { (void)Tensor::arange(INT64_MIN, INT64_MAX, 1, DType::Int64); },
                {"more elements"});
   EXPECT_EQ(Tensor::arange(INT64_MIN, INT64_MAX, INT64_MAX, DType::Int64).tolist<int64_t>(),

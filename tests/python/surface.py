@@ -957,7 +957,7 @@ row("unique", lambda d: d.array(d.shape(), d.dtype(REALS), special="all") is Non
 
 def draw_position(d: Draw) -> dict:
     a = d.array(d.shape(1, least=1), d.dtype(REALS))
-    return {"axis": d.axis(a.ndim), "keepdim": d.chance()}
+    return {"axis": d.axis(a.ndim) if d.chance(0.75) else None, "keepdim": d.chance()}
 
 
 for name, f in (("argmax", np.argmax), ("argmin", np.argmin)):
@@ -1647,18 +1647,27 @@ for name, value in (("zeros", 0), ("ones", 1)):
          lambda shape, name=name, **dtype: getattr(koine, name)(shape, **dtype))
     row(f"{name}_like", lambda d: d.array(d.shape(), d.dtype(ALL)) is None or {},
         lambda a, value=value: Want(np.full(a.shape, value, a.dtype), a.dtype))
-made("full", lambda d: {"shape": d.shape(), "value": d.one((0, 1, 2.5, 7)), "dtype": d.one(ALL)},
-     lambda shape, value, dtype: Want(np.full(shape, np.asarray(value).astype(numpy_dtype(dtype))), numpy_dtype(dtype)),
+def own_dtype(*numbers: Any) -> str:
+    """The dtype of what is made of numbers alone."""
+    return "float32" if any(isinstance(n, float) for n in numbers) else "int32"
+
+
+made("full", lambda d: {"shape": d.shape(), "value": d.one((0, 1, 2.5, 7)), "dtype": d.one((*ALL, None))},
+     lambda shape, value, dtype: Want(np.full(shape, np.asarray(value).astype(numpy_dtype(dtype or own_dtype(value)))),
+                                      numpy_dtype(dtype or own_dtype(value))),
      koine.full)
 row("full_like", lambda d: d.array(d.shape(), d.dtype(ALL)) is None or {"value": d.one((0, 1, 7))},
     lambda a, value: Want(np.full(a.shape, np.asarray(value).astype(a.dtype)), a.dtype))
 
 
 def draw_arange(d: Draw) -> dict:
-    return {"start": d.whole(-9, 9), "stop": d.whole(-9, 9), "step": d.one((-3, -1, 1, 2, 5)), "dtype": d.one(SIGNED + FLOATS)}
+    if d.chance(0.3):  # of halves, so that all are exact
+        return {"start": d.whole(-9, 9) / 2, "stop": d.whole(-9, 9), "step": d.one((-1.5, -0.25, 0.5, 1, 2.25)), "dtype": d.one((*FLOATS, None))}
+    return {"start": d.whole(-9, 9), "stop": d.whole(-9, 9), "step": d.one((-3, -1, 1, 2, 5)), "dtype": d.one((*SIGNED, *FLOATS, None))}
 
 
-made("arange", draw_arange, lambda start, stop, step, dtype: Want(np.arange(start, stop, step).astype(numpy_dtype(dtype)), numpy_dtype(dtype)),
+made("arange", draw_arange, lambda start, stop, step, dtype: Want(
+    np.arange(start, stop, step).astype(numpy_dtype(dtype or own_dtype(start, stop, step))), numpy_dtype(dtype or own_dtype(start, stop, step))),
      koine.arange)
 made("linspace", lambda d: {"start": d.one((0, -1.5, 3)), "stop": d.one((1, 2.25, -4)), "steps": d.whole(1, 9)},
      lambda start, stop, steps: rounded(np.dtype(np.float32), np.linspace(start, stop, steps), 4, 4 + 0 * np.linspace(start, stop, steps)),
@@ -1673,14 +1682,14 @@ FOLD, LAST = {"axis": None, "keepdim": False}, {"axis": -1}
 WINDOW = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 DEFAULTS: dict[str, dict] = {
     **{n: FOLD for n in ("sum", "prod", "mean", "max", "min", "any", "all", "logsumexp", "norm")},
-    **{n: FOLD | {"correction": 1} for n in ("var", "std")}, **{n: LAST | {"keepdim": False} for n in ("argmax", "argmin")},
+    **{n: FOLD | {"correction": 1} for n in ("var", "std")}, **{n: FOLD for n in ("argmax", "argmin")},
     **{n: {"axis": 0} for n in ("cumsum", "cumprod", "cummax", "cummin", "split", "chunk", "cat", "stack")},
     **{n: LAST | {"descending": False} for n in ("sort", "argsort")}, "topk": LAST | {"largest": True}, "softmax": LAST, "log_softmax": LAST,
     "layernorm": {"last_axes": 1, "eps": 1e-5}, "squeeze": {"axis": None}, "transpose": {"a": 0, "b": 1}, "flatten": {"start": 0, "end": -1},
     "tril": {"diagonal": 0}, "triu": {"diagonal": 0}, "pad": {"value": 0}, "leaky_relu": {"slope": 0.01}, "elu": {"alpha": 1.0},
     "hardtanh": {"low": -1.0, "high": 1.0}, "conv2d": WINDOW, "max_pool2d": {"kernel": 2, "stride": None, "padding": 0},
-    "avg_pool2d": {"kernel": 2, "stride": None, "padding": 0}, "arange": {"step": 1, "dtype": "int32"}, "zeros": {"dtype": "float32"},
-    "ones": {"dtype": "float32"}, "full": {"dtype": "float32"}, "eye": {"dtype": "float32"},
+    "avg_pool2d": {"kernel": 2, "stride": None, "padding": 0}, "arange": {"step": 1, "dtype": None}, "zeros": {"dtype": "float32"},
+    "ones": {"dtype": "float32"}, "full": {"dtype": None}, "eye": {"dtype": "float32"},
     "sparse_categorical_crossentropy": {"label_smoothing": 0.0, "ignore_index": None}, "cross_entropy": {"ignore_index": None},
     "nll_loss": {"ignore_index": None},
 }

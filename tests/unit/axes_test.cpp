@@ -314,8 +314,14 @@ TEST(methods, along_one_axis) {
   const Tensor x = Tensor::from<int>({3, 9, 1, 9, 0, 0}, {2, 3});
   EXPECT_EQ(x.argmax(1).shape(), (Shape{2}));
   EXPECT_EQ(x.argmin(0, true).shape(), (Shape{1, 3}));
-  EXPECT_EQ(x.argmax().tolist<int>(), (std::vector<int>{1, 0}))
-      << "the last axis, if none is named";
+  // Without an axis among all elements, row by row.
+  EXPECT_EQ(x.argmax().item<int>(), 1);
+  EXPECT_EQ(x.argmin().item<int>(), 4);
+  EXPECT_EQ(x.argmax().shape(), (Shape{}));
+  EXPECT_EQ(x.argmin({}, true).shape(), (Shape{1, 1}));
+  EXPECT_EQ(x.permute({1, 0}).argmax().item<int>(), 2);
+  EXPECT_EQ(Tensor(5).argmax().item<int>(), 0) << "of no axes";
+  expect_error([&] { (void)Tensor::zeros({0, 3}).argmax(); }, {"argmax", "empty"});
 }
 
 // The ends of each integer's range, where a negative number has no positive one.

@@ -31,6 +31,17 @@ TEST(methods, creation) {
     }
     expect({0, 1, 2, 3}, Tensor::arange(4), Int32);
     expect({-4, -2, 0}, Tensor::arange(-4, 1, 2), Int32);
+    // With fractions float32, each rounded once; the stop itself is left out.
+    expect({0, 0.25, 0.5, 0.75}, Tensor::arange(0, 1, 0.25), Float32);
+    expect({1.5, 0.5, -0.5}, Tensor::arange(1.5F, -1.5, -1), Float32);
+    expect({0, 1, 2}, Tensor::arange(0, 2.5, 1, Int64), Int64);
+    expect({0, 0.1F, 0.2F, 0.3F}, Tensor::arange(0, 0.35, 0.1), Float32);
+    expect({}, Tensor::arange(0, -1.0), Float32);
+    // full takes the dtype of its value where none is named.
+    expect({7, 7}, Tensor::full({2}, 7), Int32);
+    expect({7, 7}, Tensor::full({2}, int64_t{7}), Int64);
+    expect({0.5, 0.5}, Tensor::full({2}, 0.5), Float32);
+    expect({1, 1}, Tensor::full({2}, true), Bool);
     EXPECT_EQ(Tensor::eye(0).shape(), (Shape{0, 0}));
     expect({}, Tensor::linspace(2, 3, 0), Float32);
     expect({2}, Tensor::linspace(2, 3, 1), Float32);

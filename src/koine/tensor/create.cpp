@@ -14,10 +14,11 @@ Size tensor::count_for(std::string_view method, const Shape& shape) {
   return *count;
 }
 
-Tensor Tensor::full(const Shape& shape, const Tensor& value, DType dtype) {
+Tensor Tensor::full(const Shape& shape, const Tensor& value, std::optional<DType> dtype) {
   (void)tensor::count_for("full", shape);
-  const UOp filled = tensor::broadcast_scalar(value.in_dtype("full", dtype), shape);
-  return Tensor(is_float(dtype) ? History::leaf_of(filled) : filled);
+  const DType d = dtype.value_or(value.dtype());
+  const UOp filled = tensor::broadcast_scalar(value.in_dtype("full", d), shape);
+  return Tensor(is_float(d) ? History::leaf_of(filled) : filled);
 }
 Tensor Tensor::zeros(const Shape& shape, DType dtype) {
   (void)tensor::count_for("zeros", shape);
@@ -89,6 +90,16 @@ Tensor Tensor::arange(const Size& start, const Size& stop, int64_t step, DType d
   const Tensor first =
       start.is_number() ? Tensor(constant_int(counting, start)) : Tensor(start).cast(counting);
   return (start == 0 ? scaled : scaled + first).cast(dtype);
+}
+Tensor Tensor::evenly_spaced(double start, double stop, double step, DType dtype) {
+  KOINE_REQUIRE(std::isfinite(start) && std::isfinite(stop) && std::isfinite(step), Value,
+                "arange({}, {}, {}): start, stop and step must be finite", start, stop, step);
+  KOINE_REQUIRE(step != 0, Value, "arange: the step must not be 0");
+  const double count = std::max(0.0, std::ceil((stop - start) / step));
+  KOINE_REQUIRE(count < 0x1p53, Value, "arange({}, {}, {}): more elements than memory can hold",
+                start, stop, step);
+  const Tensor i = arange(0, static_cast<int64_t>(count), 1, DType::Float64);
+  return (i * Tensor(step) + Tensor(start)).cast(dtype);
 }
 Tensor Tensor::linspace(double start, double stop, int64_t steps) {
   KOINE_REQUIRE(steps >= 0, Value, "linspace: {} steps", steps);

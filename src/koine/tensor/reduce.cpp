@@ -121,12 +121,22 @@ Tensor Tensor::all(const Axes& axes, bool keepdim) const {
   return cast(DType::Bool).logical_not().reduced(Op::Max, axes, keepdim, "all").logical_not();
 }
 
+namespace {
+// What is found along an axis of all elements in one row, with as many axes as there were.
+template <class F>
+Tensor found_in_all(const Tensor& x, bool keepdim, F&& find) {
+  const Tensor at = find(x.reshape({-1}));
+  return keepdim ? at.reshape(Shape(static_cast<size_t>(x.ndim()), 1)) : at;
+}
+}  // namespace
+
 // The first position of the largest: positions counted down from n, kept where the value is the
 // largest (a NaN counts as the largest), and the largest of them.
-Tensor Tensor::argmax(int64_t axis, bool keepdim) const {
-  const int64_t a = axis_of(axis, "argmax");
+Tensor Tensor::argmax(std::optional<int64_t> axis, bool keepdim) const {
+  if (!axis) return found_in_all(*this, keepdim, [](const Tensor& x) { return x.argmax(0); });
+  const int64_t a = axis_of(*axis, "argmax");
   const Size n = size(a);
-  KOINE_REQUIRE(!is_empty(n), Value, "argmax: axis {} of shape {} is empty", axis,
+  KOINE_REQUIRE(!is_empty(n), Value, "argmax: axis {} of shape {} is empty", *axis,
                 shape_text(uop()));
   const Tensor top = max({a}, true);
   Tensor hit = *this == top;
@@ -138,9 +148,10 @@ Tensor Tensor::argmax(int64_t axis, bool keepdim) const {
   return (n.is_number() ? Tensor(static_cast<int>(int64_t{n})) : Tensor(n).cast(DType::Int32)) -
          best;
 }
-Tensor Tensor::argmin(int64_t axis, bool keepdim) const {
-  const int64_t a = axis_of(axis, "argmin");
-  KOINE_REQUIRE(!is_empty(size(a)), Value, "argmin: axis {} of shape {} is empty", axis,
+Tensor Tensor::argmin(std::optional<int64_t> axis, bool keepdim) const {
+  if (!axis) return found_in_all(*this, keepdim, [](const Tensor& x) { return x.argmin(0); });
+  const int64_t a = axis_of(*axis, "argmin");
+  KOINE_REQUIRE(!is_empty(size(a)), Value, "argmin: axis {} of shape {} is empty", *axis,
                 shape_text(uop()));
   return (is_float(dtype()) ? neg() : bitwise_not()).argmax(a, keepdim);
 }

@@ -77,8 +77,8 @@ class Tensor {
                        std::shared_ptr<const void> owner);
   /// Each call of full, zeros and ones gives a tensor of its own, with gradients of its own.
   /// The value as exactly as the dtype holds it; an integer that it does not hold is an Error (also
-  /// in pad, clip and masked_fill).
-  static Tensor full(const Shape& shape, const Tensor& value, DType dtype = DType::Float32);
+  /// in pad, clip and masked_fill). Of full without a dtype the value's.
+  static Tensor full(const Shape& shape, const Tensor& value, std::optional<DType> dtype = {});
   static Tensor zeros(const Shape& shape, DType dtype = DType::Float32);
   static Tensor ones(const Shape& shape, DType dtype = DType::Float32);
   Tensor full_like(const Tensor& value) const;
@@ -88,6 +88,14 @@ class Tensor {
   /// Of symbolic ends the length must not be negative, whatever the Variables are.
   static Tensor arange(const Size& start, const Size& stop, int64_t step = 1,
                        DType dtype = DType::Int32);
+  /// The same of numbers with fractions: start + i * step, in float64 and rounded once.
+  template <class A, class B, class C = int>
+    requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B> && std::is_arithmetic_v<C> &&
+             (std::floating_point<A> || std::floating_point<B> || std::floating_point<C>))
+  static Tensor arange(A start, B stop, C step = 1, DType dtype = DType::Float32) {
+    return evenly_spaced(static_cast<double>(start), static_cast<double>(stop),
+                         static_cast<double>(step), dtype);
+  }
   /// float32: `steps` numbers from start to stop, evenly spaced, both ends included.
   static Tensor linspace(double start, double stop, int64_t steps);
   static Tensor eye(int64_t n, DType dtype = DType::Float32);
@@ -316,8 +324,10 @@ class Tensor {
   Tensor std(const Axes& axes = {}, bool keepdim = false, int64_t correction = 1) const;
   Tensor any(const Axes& axes = {}, bool keepdim = false) const;
   Tensor all(const Axes& axes = {}, bool keepdim = false) const;
-  Tensor argmax(int64_t axis = -1, bool keepdim = false) const;
-  Tensor argmin(int64_t axis = -1, bool keepdim = false) const;
+  /// int32: the first position of the largest along an axis; without one, among all elements row by
+  /// row. NaN counts as the largest (the smallest).
+  Tensor argmax(std::optional<int64_t> axis = {}, bool keepdim = false) const;
+  Tensor argmin(std::optional<int64_t> axis = {}, bool keepdim = false) const;
   /// Sums of all elements up to each along an axis; narrow integers add in 32 bits.
   Tensor cumsum(int64_t axis = 0) const;
   Tensor cumprod(int64_t axis = 0) const;
@@ -384,6 +394,7 @@ class Tensor {
                 bool apart) const;
   Tensor picked(int64_t axis, const Tensor& at) const;
   Tensor along(int64_t axis, const Tensor& at) const;
+  static Tensor evenly_spaced(double start, double stop, double step, DType dtype);
   /// Throws unless a shape has `count` elements.
   static void require_count(int64_t count, const Shape& shape);
   static Tensor integer_scalar(bool narrow, bool is_signed, uint64_t bits);
