@@ -1,4 +1,7 @@
 // Operators, reflected and in place.
+#include <koine/base/error.hpp>
+#include <koine/ir/float_layout.hpp>
+
 #include "bind.hpp"
 
 namespace koine::python {
@@ -15,12 +18,41 @@ bool is_operand(nb::handle other) {
 }
 nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
 
+// A float holds all whole numbers up to this.
+int64_t exact_up_to(DType dtype) {
+  const int bits = dtype == DType::Float64   ? 53
+                   : dtype == DType::Float32 ? 24
+                                             : layout_of(dtype).mantissa + 1;
+  return int64_t{1} << bits;
+}
+
+// A size that is any of its range, as each number of it would be beside a tensor of this dtype.
+Tensor beside(DType dtype, const Size& size, const char* name) {
+  const DType d = dtype == DType::Bool ? DType::Int32 : dtype;
+  const IntegerRange holds =
+      is_float(d) ? IntegerRange{-exact_up_to(d), exact_up_to(d)} : integer_range(d);
+  KOINE_REQUIRE(holds.low <= size.smallest() && size.largest() <= holds.high, Value,
+                "{}: {} does not hold all of the size {}, from {} to {}", name, dtype_name(d), size,
+                size.smallest(), size.largest());
+  return Tensor(size).cast(d);
+}
+
+// What depends on how a number is written, as powers do, asks `as_tensor`.
+Tensor beside(const Tensor& self, nb::handle other, const char* name) {
+  const std::string_view method = name;
+  const bool plain = method.find("pow") == method.npos && method.find("shift") == method.npos;
+  if (plain && nb::isinstance<Size>(other))
+    if (const Size size = nb::cast<Size>(other); is_open(size))
+      return beside(self.dtype(), size, name);
+  return as_tensor(other, name);
+}
+
 void operation(TensorClass& c, const char* name, Binary f) {
   c.def(
       name,
       [f, name](const Tensor& self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
-        return nb::cast(f(self, as_tensor(other, name)));
+        return nb::cast(f(self, beside(self, other, name)));
       },
       "other"_a.none(), nb::is_operator());
 }
@@ -29,7 +61,7 @@ void reflected(TensorClass& c, const char* name, Binary f) {
       name,
       [f, name](const Tensor& self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
-        return nb::cast(f(as_tensor(other, name), self));
+        return nb::cast(f(beside(self, other, name), self));
       },
       "other"_a.none(), nb::is_operator());
 }
@@ -40,7 +72,7 @@ void in_place(TensorClass& c, const char* name, Binary f) {
       [f, name](nb::object self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
         Tensor& t = nb::cast<Tensor&>(self);
-        const Tensor value = f(t, as_tensor(other, name));
+        const Tensor value = f(t, beside(t, other, name));
         unlocked([&] { t.assign(value); });  // many writes in a row are computed
         return self;
       },

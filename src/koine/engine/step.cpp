@@ -13,6 +13,7 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/node_map.hpp"
+#include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/transform/function.hpp"
 
@@ -111,8 +112,10 @@ void CapturedStep::finish_what_is_begun() {
   submission_->finish_once_stored(given);
 }
 
+bool CapturedStep::try_run() { return !submission_ || submission_->run(); }
+
 void CapturedStep::run() {
-  if (!submission_ || submission_->run()) return;
+  if (try_run()) return;
   Substitution now;
   for (size_t k = 0; k < named_.size(); ++k)
     if (!(named_[k] == arguments_[k])) now.emplace(named_[k], arguments_[k]);
@@ -129,13 +132,27 @@ std::vector<size_t> CapturedStep::places_of(const UOp& buffer) const {
   return out;
 }
 
+// The shape with the Variables of now as numbers.
+UOp CapturedStep::present_shape(const UOp& shape) const {
+  Substitution numbers;
+  for (const UOp& v : variables_below(shape))
+    numbers.emplace(v, index_const(variables_.at(v.as<BufferArg>().name)));
+  if (numbers.empty()) return shape;
+  std::vector<UOp> sizes;
+  for (const UOp& size : shape.src()) sizes.push_back(simplify_index(substitute(size, numbers)));
+  return stack(sizes);
+}
+
 void CapturedStep::put(size_t place, const UOp& by) {
-  const UOp& buffer = arguments_[place];
-  KOINE_REQUIRE(by.is(Op::Buffer) && by.shape() == buffer.shape() && by.dtype() == buffer.dtype() &&
-                    by.device() == buffer.device(),
-                Value, "a captured step cannot use {} of shape {} in place of {} of shape {}",
-                dtype_name(by.dtype()), shape_text(by), dtype_name(buffer.dtype()),
-                shape_text(buffer));
+  const UOp& buffer = named_[place];
+  const auto fits = [&] {
+    return by.shape() == buffer.shape() ||
+           (!buffer.has_concrete_shape() && by.shape() == present_shape(buffer.shape()));
+  };
+  KOINE_REQUIRE(
+      by.is(Op::Buffer) && by.dtype() == buffer.dtype() && by.device() == buffer.device() && fits(),
+      Value, "a captured step cannot use {} of shape {} in place of {} of shape {}",
+      dtype_name(by.dtype()), shape_text(by), dtype_name(buffer.dtype()), shape_text(buffer));
   arguments_[place] = by;
   if (submission_ && place < submission_->arguments()) submission_->set_argument(place, by);
 }
@@ -154,7 +171,7 @@ void CapturedStep::renew_outputs() {
     if (prepared_->outputs[k].kind != Prepared::Output::Kind::Made) continue;
     const Prepared::Output& o = prepared_->outputs[k];
     UOp& old = made_[k];
-    const UOp fresh = storage::make_buffer(o.shape, o.dtype, o.place);
+    const UOp fresh = storage::make_buffer(present_shape(o.shape), o.dtype, o.place);
     for (size_t place = 0; place < arguments_.size(); ++place)
       if (arguments_[place] == old) put(place, fresh);
     for (UOp& output : outputs_)
