@@ -20,8 +20,8 @@ bool is_whole(nb::handle given) {
 // What its range leaves open nobody may ask: the answer would be that of one size.
 [[noreturn]] void refuse(const Size& size, std::string_view asked) {
   raise(ErrorKind::Value,
-        "{} of the size {} follows from no range: it is from {} to {}, one program serves all of "
-        "these, and the answer would be that of some",
+        "{} of the size {} has no answer that holds for all numbers from {} to {}, which one "
+        "program serves",
         asked, size, size.smallest(), size.largest());
 }
 
@@ -46,9 +46,12 @@ bool is_equal(const Size& a, nb::handle given) {
   refuse(a, "a comparison");
 }
 
-// Python has floor division for both signs and an exception for 0.
+// Python rounds down for both signs, and raises an exception for 0.
 void require_positive(const Size& divisor, const Size& a) {
-  if (divisor.smallest() <= 0 && (is_open(divisor) || is_open(a))) refuse(divisor, "a quotient");
+  const bool open = is_open(divisor) || is_open(a);
+  KOINE_REQUIRE(divisor.smallest() > 0 || !open, Value,
+                "a quotient of {} by {}, from {} to {}: it has to be positive", a, divisor,
+                divisor.smallest(), divisor.largest());
 }
 
 // An operand; of what is no size the other side's operator may know more.
@@ -82,11 +85,19 @@ std::string text_of(const Size& size) {
   return size.text();
 }
 
+// isinstance() asks for it: each of the sizes that an open one stands for is an int.
+PyObject* class_of(PyObject* self, void*) {
+  const bool open = is_open(*nb::inst_ptr<Size>(self));
+  return Py_NewRef(reinterpret_cast<PyObject*>(open ? &PyLong_Type : Py_TYPE(self)));
+}
+PyGetSetDef members[] = {{"__class__", &class_of, nullptr, nullptr, nullptr}, {}};
+PyType_Slot slots[] = {{Py_tp_getset, members}, {}};
+
 }  // namespace
 
 void bind_sizes(nb::module_& m) {
   nb::class_<Size> size(
-      m, "Size",
+      m, "Size", nb::type_slots(slots),
       "A size that is an expression over bound Variables. One program serves every value of "
       "them.\n\n"
       "Comparisons answer where the ranges of the Variables decide, and are errors where they do "

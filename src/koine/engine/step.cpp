@@ -21,10 +21,14 @@ namespace koine {
 
 namespace {
 
-// Whoever holds a result asks for its size later: the Variables in it bring their values along.
-void require_known_size(const UOp& value) {
+// Whoever holds a result asks for its size later: the Variables in it bring their values along, or
+// are known to him.
+void require_known_size(const UOp& value, const VariableValues& known) {
   const std::vector<UOp> sizes = variables_below(value.shape());
-  if (std::all_of(sizes.begin(), sizes.end(), is_bound)) return;
+  if (std::all_of(sizes.begin(), sizes.end(), [&](const UOp& v) {
+        return is_bound(v) || known.contains(v.as<BufferArg>().name);
+      }))
+    return;
   std::string most;
   for (size_t axis = 0; axis < value.rank(); ++axis)
     most += fmt::format("{}{}", axis > 0 ? ", " : "", value.dim(axis).bounds().high);
@@ -67,7 +71,8 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
     return (v.node()->ops_below & (mask_of(Op::Param) | mask_of(Op::Call))) != 0;
   });
   if (symbolic) {
-    for (const UOp& v : values_) require_known_size(v);
+    const bool is_step = checks == Checks::EachRun;  // who has it knows the Variables
+    for (const UOp& v : values_) require_known_size(v, is_step ? variables : VariableValues());
     variables_ = values_of_variables(values_, variables);
   }
   skeleton_ = skeleton_of(values_, device_of(values_[0]));

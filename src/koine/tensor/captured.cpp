@@ -75,6 +75,13 @@ std::vector<UOp> described(const transforms::Function& f, const std::vector<UOp>
   return values;
 }
 
+VariableValues values_of(const Substitution& sizes) {
+  VariableValues out;
+  for (const auto& [variable, size] : sizes)
+    out.emplace(variable.as<BufferArg>().name, const_int(size));
+  return out;
+}
+
 // A shape with other sizes in the place of some.
 UOp with(const UOp& shape, const Substitution& sizes) {
   std::vector<UOp> out;
@@ -85,14 +92,28 @@ UOp with(const UOp& shape, const Substitution& sizes) {
   return stack(out);
 }
 
-// What binds a Variable of that name itself would meet the sizes of each call.
-void require_own_variables(const UOp& body, const Substitution& dynamic) {
+// Sizes of a body are those of its arguments: what binds a Variable of that name itself would meet
+// the sizes of each call, and what nothing is read of has none.
+void require_own_sizes(const UOp& body, const Substitution& dynamic) {
+  const std::map<int64_t, UOp> params = params_of(body);
+  const auto is_read = [&](const UOp& variable) {
+    return std::any_of(params.begin(), params.end(), [&](const auto& param) {
+      const auto sizes = param.second.shape().src();
+      return std::find(sizes.begin(), sizes.end(), variable) != sizes.end();
+    });
+  };
   for (const UOp& v : variables_below(body))
-    for (const auto& [own, size] : dynamic)
-      KOINE_REQUIRE(v == own || v.as<BufferArg>().name != own.as<BufferArg>().name, Value,
+    for (const auto& [own, size] : dynamic) {
+      const std::string& name = own.as<BufferArg>().name;
+      if (v.as<BufferArg>().name != name) continue;
+      KOINE_REQUIRE(v == own, Value,
                     "a captured function uses Variable '{}' itself, which is the size of an axis "
                     "of its arguments: give one of them another name",
-                    own.as<BufferArg>().name);
+                    name);
+      KOINE_REQUIRE(
+          is_read(own), Value,
+          "a captured function needs the size '{}' of an argument, and reads nothing of it", name);
+    }
 }
 
 // A body whose Params are all of `values`: what it captured as it was described with the first of
@@ -149,7 +170,6 @@ struct CapturedFunction::State {
   void add_edges();
   Substitution sizes_of(const Distinct& given) const;
   void require_alike(const Distinct& given, const Substitution& sizes) const;
-  void bind(const Substitution& sizes);
 };
 
 // The described Variables: two sizes that broadcast and squeeze are left out of their ranges.
@@ -217,11 +237,6 @@ Substitution CapturedFunction::State::sizes_of(const Distinct& given) const {
   return out;
 }
 
-void CapturedFunction::State::bind(const Substitution& sizes) {
-  for (const auto& [variable, size] : sizes)
-    step.bind(variable.as<BufferArg>().name, const_int(size));
-}
-
 void CapturedFunction::State::require_alike(const Distinct& given,
                                             const Substitution& sizes) const {
   KOINE_REQUIRE(given.number == number, Value,
@@ -264,25 +279,21 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
       trace_function([&](const std::vector<UOp>& params) { return described(f, params, given); },
                      arguments, where);
   s.body = closed_over(traced, distinct.values, described_with);
-  require_own_variables(s.body, sizes);
+  require_own_sizes(s.body, sizes);
   s.add_edges();
   // Over Buffers that nobody else has: what was computed before from the same memory is no result.
-  Substitution bound;
-  for (const auto& [variable, size] : sizes)
-    bound.emplace(variable, bind(variable, const_int(size)));
   std::vector<UOp> stand_ins;
   for (size_t k = 0; k < distinct.values.size(); ++k) {
     const UOp memory = in_memory(distinct.values[k]);
     const Placement& place = memory.node()->placement;
-    stand_ins.push_back(
-        new_buffer(with(s.inputs[k].shape, bound), s.inputs[k].dtype, place.device, place.axis));
+    stand_ins.push_back(new_buffer(s.inputs[k].shape, s.inputs[k].dtype, place.device, place.axis));
     storage::set_memory(stand_ins.back(), storage::memory(memory));
   }
   const UOp call = function(s.body, stand_ins);
   std::vector<UOp> values;
   for (size_t k = 0; k < s.body.src().size(); ++k)
     values.push_back(get_tuple(call, static_cast<int64_t>(k)));
-  s.step = CapturedStep(values);
+  s.step = CapturedStep(values, values_of(sizes));
   for (size_t k = 0; k < stand_ins.size(); ++k) s.inputs[k].places = s.step.places_of(stand_ins[k]);
 }
 
@@ -299,7 +310,7 @@ Tensors CapturedFunction::operator()(const Tensors& arguments) {
   const UOp call = function(s.body, given.values);
   Tensors out;
   const std::lock_guard lock(s.mutex);
-  s.bind(sizes);
+  for (const auto& [name, size] : values_of(sizes)) s.step.bind(name, size);
   s.step.renew_outputs();
   for (size_t k = 0; k < buffers.size(); ++k)
     for (const size_t place : s.inputs[k].places) s.step.put(place, buffers[k]);
