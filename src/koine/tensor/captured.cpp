@@ -166,7 +166,7 @@ struct CapturedFunction::State {
   UOp body;                // a Tuple of the results
   CapturedStep step{{}};
 
-  void add_dynamic(const std::vector<DynamicAxis>& axes, const Distinct& examples);
+  void add_dynamic(const std::vector<DynamicAxis>& axes, const Distinct& examples, size_t given);
   void add_edges();
   Substitution sizes_of(const Distinct& given) const;
   void require_alike(const Distinct& given, const Substitution& sizes) const;
@@ -174,20 +174,20 @@ struct CapturedFunction::State {
 
 // The described Variables: two sizes that broadcast and squeeze are left out of their ranges.
 void CapturedFunction::State::add_dynamic(const std::vector<DynamicAxis>& axes,
-                                          const Distinct& examples) {
+                                          const Distinct& examples, size_t given) {
   std::map<std::string, UOp> declared;
   for (const UOp& value : examples.values)
     inputs.push_back({value.shape(), value.dtype(), value.node()->placement, {}});
   for (const DynamicAxis& d : axes) {
-    KOINE_REQUIRE(d.argument < number.size() && d.axis < examples.values[number[d.argument]].rank(),
-                  Index, "a captured function has no axis {} of argument {}", d.axis, d.argument);
-    const UOp& given = d.size.uop();
-    const std::string& name = given.as<BufferArg>().name;
-    const UOp& first = declared.emplace(name, given).first->second;
-    KOINE_REQUIRE(first == given, Value, "two Variables of a captured function have the name '{}'",
+    KOINE_REQUIRE(d.argument < given && d.axis < examples.values[number[d.argument]].rank(), Index,
+                  "a captured function has no axis {} of argument {}", d.axis, d.argument);
+    const UOp& range = d.size.uop();
+    const std::string& name = range.as<BufferArg>().name;
+    const UOp& first = declared.emplace(name, range).first->second;
+    KOINE_REQUIRE(first == range, Value, "two Variables of a captured function have the name '{}'",
                   name);
-    const int64_t low = std::max<int64_t>(const_int(given.src(1)), 2),
-                  high = const_int(given.src(2));
+    const int64_t low = std::max<int64_t>(const_int(range.src(1)), 2),
+                  high = const_int(range.src(2));
     KOINE_REQUIRE(low <= high, Value,
                   "Variable '{}' is at most {}, and a captured function takes sizes from 2 on for "
                   "dynamic ones",
@@ -209,7 +209,8 @@ void CapturedFunction::State::add_edges() {
   for (const Dynamic& d : dynamic) known.insert(d.variable);
   const auto follows = [&](const UOp& size) {
     const std::vector<UOp> below = variables_below(size);
-    return std::all_of(below.begin(), below.end(), [&](const UOp& v) { return known.contains(v); });
+    return std::all_of(below.begin(), below.end(),
+                       [&](const UOp& v) { return is_bound(v) || known.contains(v); });
   };
   std::unordered_set<UOp> seen = known;
   for (const UOp& u : toposort_with_bodies(body))
@@ -221,14 +222,17 @@ void CapturedFunction::State::add_edges() {
 }
 
 Substitution CapturedFunction::State::sizes_of(const Distinct& given) const {
+  KOINE_REQUIRE(given.number == number, Value,
+                "a captured function was made for {} arguments of which {} differ, and is called "
+                "with {} of which {} differ, or others of them are one value",
+                number.size(), inputs.size(), given.number.size(), given.values.size());
   Substitution out;
   for (const Dynamic& d : dynamic) {
-    KOINE_REQUIRE(d.input < given.values.size() && d.axis < given.values[d.input].rank(), Value,
-                  "a captured function with a dynamic axis {} is called without it", d.axis);
-    const UOp size = given.values[d.input].dim(d.axis);
-    KOINE_REQUIRE(size.is(Op::Const), Value,
-                  "a captured function takes arguments of known sizes, not {}",
-                  shape_text(given.values[d.input]));
+    const UOp& value = given.values[d.input];
+    KOINE_REQUIRE(d.axis < value.rank() && value.dim(d.axis).is(Op::Const), Value,
+                  "a captured function wants a size along axis {}, not {}", d.axis,
+                  shape_text(value));
+    const UOp size = value.dim(d.axis);
     require_in_range(d.variable, const_int(size));
     const UOp& first = out.emplace(d.variable, size).first->second;
     KOINE_REQUIRE(first == size, Value, "Variable '{}' is {} for one axis and {} for another",
@@ -239,10 +243,6 @@ Substitution CapturedFunction::State::sizes_of(const Distinct& given) const {
 
 void CapturedFunction::State::require_alike(const Distinct& given,
                                             const Substitution& sizes) const {
-  KOINE_REQUIRE(given.number == number, Value,
-                "a captured function was made for {} arguments of which {} differ, and is called "
-                "with {} of which {} differ, or others of them are one value",
-                number.size(), inputs.size(), given.number.size(), given.values.size());
   for (size_t k = 0; k < inputs.size(); ++k)
     KOINE_REQUIRE(inputs[k].fits(given.values[k], sizes), Value,
                   "a captured function was made for {} of other shapes, dtypes or devices: "
@@ -267,7 +267,7 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
   const std::span<const size_t> given(s.number.data(), examples.size());
   const size_t described_with =
       given.empty() ? 0 : *std::max_element(given.begin(), given.end()) + 1;
-  s.add_dynamic(dynamic, distinct);
+  s.add_dynamic(dynamic, distinct, examples.size());
   const Substitution sizes = s.sizes_of(distinct);
   std::vector<UOp> arguments;  // of which a trace sees shape, dtype and place
   for (size_t k = 0; k < described_with; ++k)
@@ -331,7 +331,7 @@ bool CapturedFunction::serves(const Tensors& arguments) const {
   if (s.edges.empty()) return true;
   const Substitution sizes = s.sizes_of(Distinct(arguments));
   return std::all_of(s.edges.begin(), s.edges.end(), [&](const UOp& edge) {
-    return const_int(simplify_index(substitute(edge, sizes))) >= 2;
+    return present_value(substitute(edge, sizes)) >= 2;
   });
 }
 
