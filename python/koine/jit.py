@@ -29,7 +29,7 @@ def _dynamic_arguments(f: Callable, dynamic: Any) -> Any:
     try:
         parameters = inspect.signature(f).parameters
     except (builtins.TypeError, builtins.ValueError):
-        raise TypeError(f"jit: dynamic names parameters, and {f!r} does not say which it has") from None
+        raise TypeError(f"jit: dynamic names parameters, and {f!r} does not say which it has: wrap it in a function") from None
     ranges: dict = {}
     for name, axes in dynamic.items():
         if name not in parameters:

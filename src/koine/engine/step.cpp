@@ -87,6 +87,10 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
   }
   for (const size_t p : position) outputs_.push_back(made_[p]);
   arguments_ = named_ = arguments_of(prepared_->program);
+  // Of an output only what it is like counts: memory of the largest size is not held for that.
+  for (UOp& n : named_)
+    if (!n.has_concrete_shape() && std::find(made_.begin(), made_.end(), n) != made_.end())
+      n = new_buffer(n.shape(), n.dtype(), n.device(), n.node()->placement.axis);
   submission_ = submission_of(prepared_->program);
 }
 
