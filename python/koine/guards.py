@@ -77,6 +77,11 @@ class Reads:
         """Where it stores into some object; None: nowhere."""
         return self._stores
 
+    @property
+    def tells_sizes(self) -> bool:
+        """Whether it may tell a symbolic size from an int: isinstance() does not."""
+        return "Size" in self._names or any(value is type or value is _koine.Size for _, _, value in self.slots)
+
     def changed(self) -> str | None:
         """What is no longer as it was; None: nothing."""
         for where, key, value in self.slots:

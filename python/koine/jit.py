@@ -234,8 +234,8 @@ class jit:
         if reads.stores and any(c.mutable for part in structure.children for c in part.children):
             return self._keep(reads, key, _Eager(f"{reads.stores}, and an argument is a list, a dict or an object"))
 
-        if axes and any(value is type for _, _, value in reads.slots):
-            return self._keep(reads, key, _Eager("it asks for types, and a dynamic size is no int"))
+        if axes and reads.tells_sizes:
+            return self._keep(reads, key, _Eager("it asks for types, and a dynamic size has one of its own"))
 
         def described(given):
             rest = iter(given)

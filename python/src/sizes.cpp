@@ -33,6 +33,7 @@ bool is_less(const Size& a, const Size& b) {
 }
 
 bool is_equal(const Size& a, nb::handle given) {
+  if (nb::isinstance<Tensor>(given)) throw nb::next_overload();
   if (!is_whole(given)) {
     const bool number = PyNumber_Check(given.ptr()) != 0;  // 3 == 3.0
     if (number && is_open(a)) refuse(a, "a comparison");
@@ -109,7 +110,7 @@ void bind_sizes(nb::module_& m) {
       .def_prop_ro("present", &Size::present, "The number for this run.")
       .def_prop_ro("smallest", &Size::smallest, "The least it may be.")
       .def_prop_ro("largest", &Size::largest, "The most it may be.")
-      .def("__eq__", &is_equal, "other"_a.none())
+      .def("__eq__", &is_equal, "other"_a.none(), nb::is_operator())
       .def("__hash__", [](const Size& s) { return std::hash<std::string>()(text_of(s)); });
   operation(size, "add", [](const Size& a, const Size& b) { return a + b; });
   operation(size, "sub", [](const Size& a, const Size& b) { return a - b; });
