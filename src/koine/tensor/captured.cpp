@@ -330,9 +330,8 @@ bool CapturedFunction::serves(const Tensors& arguments) const {
   const State& s = *state_;
   if (s.edges.empty()) return true;
   const Substitution sizes = s.sizes_of(Distinct(arguments));
-  return std::all_of(s.edges.begin(), s.edges.end(), [&](const UOp& edge) {
-    return present_value(substitute(edge, sizes)) >= 2;
-  });
+  return std::all_of(s.edges.begin(), s.edges.end(),
+                     [&](const UOp& edge) { return present_value(substitute(edge, sizes)) >= 2; });
 }
 
 }  // namespace koine
