@@ -113,6 +113,7 @@ DYNAMIC = {
     "a jit inside": lambda x: jit(lambda t: t * 2)(x),
     "what the range decides": lambda x: x * 2 if x.shape[0] >= 0 and x.shape[0] != 1000 and x.shape[0] <= LARGEST and len(x.shape) == 2 else x,
     "an int": lambda x: x * 3 if isinstance(x.shape[0], int) else x - 1,
+    "order": lambda x: (*x.sort(1), x.argsort(1, True), *x.topk(2, 1), x.repeat(1, 30).sort(1)[0], x.cummax(1)),
     "the other axis": lambda x: (x.roll(1, 1), x.split(2, 1)[0] + 0, x.chunk(3, 1)[2] + 0, x[:, ::2] + 0),
 }
 

@@ -141,14 +141,19 @@ std::vector<size_t> CapturedStep::places_of(const UOp& buffer) const {
   return out;
 }
 
-// The shape with the Variables of now as numbers.
-UOp CapturedStep::present_shape(const UOp& shape) const {
+// With the Variables of now as numbers.
+UOp CapturedStep::present_size(const UOp& size) const {
+  if (size.is(Op::Const)) return size;
+  if (is_variable(size)) return index_const(variables_.at(size.as<BufferArg>().name));
   Substitution numbers;
-  for (const UOp& v : variables_below(shape))
-    numbers.emplace(v, index_const(variables_.at(v.as<BufferArg>().name)));
-  if (numbers.empty()) return shape;
+  for (const UOp& v : variables_below(size)) numbers.emplace(v, present_size(v));
+  return simplify_index(substitute(size, numbers));
+}
+UOp CapturedStep::present_shape(const UOp& shape) const {
+  const auto is_known = [](const UOp& size) { return size.is(Op::Const); };
+  if (std::all_of(shape.src().begin(), shape.src().end(), is_known)) return shape;
   std::vector<UOp> sizes;
-  for (const UOp& size : shape.src()) sizes.push_back(simplify_index(substitute(size, numbers)));
+  for (const UOp& size : shape.src()) sizes.push_back(present_size(size));
   return stack(sizes);
 }
 

@@ -54,6 +54,7 @@ class CapturedStep {
   void finish_what_is_begun();
   std::vector<UOp> arguments_of(const Prepared::Program& program) const;
   std::optional<Submission> submission_of(const Prepared::Program& program) const;
+  UOp present_size(const UOp& size) const;
   UOp present_shape(const UOp& shape) const;
 
   std::vector<UOp> values_;  // distinct
