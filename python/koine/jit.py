@@ -49,6 +49,15 @@ def _dynamic_arguments(f: Callable, dynamic: Any) -> Any:
                                     "".join(kinds[inspect.Parameter.VAR_POSITIONAL]), "".join(kinds[inspect.Parameter.VAR_KEYWORD]))
 
 
+def _holds_size(data: Any) -> bool:
+    """Whether the data of a tree, or what they hold, are a symbolic size."""
+    if isinstance(data, tree.Structure):
+        return _holds_size(data.data) or any(_holds_size(c) for c in data.children)
+    if isinstance(data, dict):
+        return any(_holds_size(v) for v in data.values())
+    return type(data) is _koine.Size or isinstance(data, (tuple, list)) and any(_holds_size(v) for v in data)
+
+
 def _reason(e: Exception) -> str:
     """What went wrong, and in which line of the user's."""
     line, at = "", e.__traceback__
@@ -245,6 +254,8 @@ class jit:
             for r in results:
                 if type(r) is not Tensor:
                     raise self._guards.Unknown(f"the function gives a '{type(r).__name__}' beside tensors")
+            if axes and _holds_size(place["structure"]):
+                raise self._guards.Unknown("the function gives a tree whose data hold a size")
             return results
 
         try:

@@ -139,6 +139,7 @@ EAGER = {
     "the text of a shape": (lambda x: x * {"(5, 3)": 3.0}.get(f"{x.shape}", 1.0), "the text"),
     "a type": (lambda x: x * 3 if type(x.shape[0]) is int else x - 1, "types"),
     "a class": (lambda x: x * 3 if isinstance(x.shape[0], koine.Size) else x - 1, "types"),
+    "its range": (lambda x: x * x.shape[0].largest, "types"),
     "a float of it": (lambda x: x * (1 / x.shape[0]), "unsupported operand"),
     "a power": (lambda x: x.abs() ** x.shape[0], "a number of another dtype"),
     "a tensor of it": (lambda x: x.maximum(x.shape[0]), "a number of another dtype"),
@@ -192,7 +193,7 @@ def test_what_asks_for_a_size_runs_as_it_is_written(what):
     g = jit(f, dynamic={"x": {0: Variable("n", 0, LARGEST)}})
     outcome(lambda: g(inputs(5, "random")))
     [said] = g.explain_recompiles()
-    assert reason in said and ("test_jit_dynamic.py:" in said or what in ("a type", "a class", "its own Variable", "nothing of the argument"))
+    assert reason in said and ("test_jit_dynamic.py:" in said or what in ("a type", "a class", "its range", "its own Variable", "nothing of the argument"))
     check(f, g)
 
 
@@ -353,6 +354,27 @@ def test_values_that_are_one_and_tensors_around():
     assert k.explain_recompiles() == []
 
 
+class Sized:
+    def __init__(self, value, size):
+        self.value, self.size = value, size
+
+
+koine.tree.register(Sized, lambda s: ([s.value], {"size": (s.size,)}), lambda data, children: Sized(children[0], *data["size"]))
+
+
+def test_trees_of_results():
+    g = jit(lambda x: {"sum": x.sum(0), "all": (x * 2, None)}, dynamic={"x": {0: N}})
+    for k in (5, 6):
+        out = g(numbers(k, 3))
+        assert list(out) == ["sum", "all"] and out["all"][0].shape == (k, 3) and out["all"][1] is None
+    assert g.explain_recompiles() == []
+    for f in (lambda x: Sized(x * 2, x.shape[0]), lambda x: (x * 2, x.shape[0])):
+        h = jit(f, dynamic={"x": {0: N}})
+        for k in (5, 6):
+            out = h(numbers(k, 3))
+            assert (out.size if isinstance(out, Sized) else out[1]) == k
+
+
 def test_sizes_of_one_and_none_have_programs_of_their_own():
     f = lambda x: x.sum(0) * 2 if x.shape[0] <= 1 else x.mean(0)  # noqa: E731
     g = jit(f, dynamic={"x": {0: Variable("n", 0, 9)}})
@@ -414,6 +436,36 @@ def test_a_training_step_of_a_batch_of_any_size():
         assert k == 5 or koine.counters()["compiled"] == 0
         assert_same(outcome(lambda: got), outcome(lambda: koine.value_and_grad(loss)(w, x)))
     assert step.explain_recompiles() == []
+
+
+class Decoder:
+    """Attention that looks back, over tokens of any batch and length."""
+
+    def __init__(self):
+        self.embedding, self.places = numbers(20, 8, seed=1), numbers(64, 8, seed=2)
+        self.qkv, self.norm, self.mlp = nn.Linear(8, 24), nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def __call__(self, tokens):
+        batch, length = tokens.shape
+        x = self.embedding[tokens] + self.places[:length]
+        q, k, v = self.qkv(self.norm(x)).reshape(batch, length, 3, 2, 4).permute(2, 0, 3, 1, 4).split(1)
+        at = koine.arange(length)
+        mask = at.reshape(length, 1) >= at
+        seen = q[0].scaled_dot_product_attention(k[0], v[0], mask).permute(0, 2, 1, 3).reshape(batch, length, 8)
+        return self.mlp(x + seen).gelu() @ self.embedding.T
+
+
+def test_a_decoder_of_any_batch_and_length():
+    model = Decoder()
+    g = jit(model, dynamic={"tokens": {0: Variable("batch", 1, 16), -1: Variable("length", 1, 64)}})
+    rng = np.random.default_rng(3)
+    for batch, length in [(3, 7), (2, 64), (16, 2), (5, 33), (1, 5), (4, 1), (7, 8)]:
+        tokens = Tensor(rng.integers(0, 20, (batch, length)).astype("int32")).realize()
+        koine.reset_counters()
+        got = g(tokens)
+        assert (batch, length) == (3, 7) or 1 in (batch, length) or koine.counters()["compiled"] == 0
+        assert_same(outcome(lambda: got), outcome(lambda: model(tokens)))
+    assert not any("written" in r for r in g.explain_recompiles()), g.explain_recompiles()
 
 
 def test_positions_beyond_the_size_of_a_call():
