@@ -43,10 +43,14 @@ def _dynamic_arguments(f: Callable, dynamic: Any) -> Any:
                 raise TypeError(f"jit: dynamic['{name}'][{axis}] is a Variable, not a '{type(size).__name__}'")
             if ranges.setdefault(size.name, repr(size)) != repr(size):
                 raise ValueError(f"jit: dynamic has {ranges[size.name]} and {size!r}: give one of them another name")
-    kinds = {kind: [n for n, p in parameters.items() if p.kind is kind] for kind in inspect._ParameterKind}
-    places = kinds[inspect.Parameter.POSITIONAL_ONLY] + kinds[inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    return _koine._DynamicArguments([(name, list(axes.items())) for name, axes in dynamic.items()], places,
-                                    "".join(kinds[inspect.Parameter.VAR_POSITIONAL]), "".join(kinds[inspect.Parameter.VAR_KEYWORD]))
+
+    def of(*kinds):
+        return [name for name, p in parameters.items() if p.kind in kinds]
+
+    kind = inspect.Parameter
+    return _koine._DynamicArguments([(name, list(axes.items())) for name, axes in dynamic.items()],
+                                    of(kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD),
+                                    "".join(of(kind.VAR_POSITIONAL)), "".join(of(kind.VAR_KEYWORD)))
 
 
 def _holds_size(data: Any) -> bool:

@@ -46,26 +46,42 @@ class DynamicArguments {
   // Of tensors that belong to arguments of these numbers. None where one of the sizes is 0 or 1, or
   // symbolic: that call wants a program of its own.
   Axes axes_of(const Tensors& tensors, const std::vector<size_t>& numbers) const {
-    Axes out;
+    const auto size_of = [&](const DynamicAxis& d) {
+      return tensors[d.argument].uop().dim(d.axis);
+    };
+    const auto text = [&](const DynamicAxis& d) {
+      return fmt::format("axis {} of argument '{}'", d.axis, arguments_[numbers[d.argument]].first);
+    };
+    Axes all;
     bool alone = false;
     for (size_t k = 0; k < tensors.size(); ++k) {
       if (numbers[k] == none) continue;
       const auto& [name, axes] = arguments_[numbers[k]];
-      const UOp value = tensors[k].uop();
-      for (const auto& [given, variable] : axes) {
-        const size_t axis = axis_of(given, value, name);
-        const UOp size = value.dim(axis);
+      for (const auto& [axis, variable] : axes) {
+        const DynamicAxis own{k, axis_of(axis, tensors[k].uop(), name), variable};
+        const UOp size = size_of(own);
         alone = alone || !size.is(Op::Const) || const_int(size) < 2;
         if (!size.is(Op::Const)) continue;
-        require_fits(size, variable.uop(), name, axis);
-        for (const DynamicAxis& known : out)
-          require_goes_with(known, tensors, numbers, k, axis, size, variable);
-        out.push_back({k, axis, variable});
+        const auto [low, high] = range_of(variable);
+        KOINE_REQUIRE(const_int(size) >= low && const_int(size) <= high, Value,
+                      "jit: {} has size {}, and Variable '{}' is from {} to {}", text(own),
+                      const_int(size), name_of(variable), low, high);
+        for (const DynamicAxis& other : all) {
+          KOINE_REQUIRE(other.argument != k || other.axis != own.axis, Value,
+                        "jit: dynamic names {} twice", text(own));
+          KOINE_REQUIRE(!(other.size.uop() == variable.uop()) || size_of(other) == size, Value,
+                        "jit: Variable '{}' is {} along {} and {} along {}", name_of(variable),
+                        const_int(size_of(other)), text(other), const_int(size), text(own));
+        }
+        all.push_back(own);
       }
     }
     if (alone) return {};
-    std::erase_if(out, [](const DynamicAxis& d) { return const_int(d.size.uop().src(2)) <= 2; });
-    return out;
+    std::erase_if(all, [](const DynamicAxis& d) {
+      const auto [low, high] = range_of(d.size);
+      return high <= std::max<int64_t>(low, 2);  // one size alone is a constant
+    });
+    return all;
   }
 
  private:
@@ -83,28 +99,9 @@ class DynamicArguments {
     return static_cast<size_t>(axis < 0 ? axis + rank : axis);
   }
 
-  static void require_fits(const UOp& size, const UOp& variable, const std::string& name,
-                           size_t axis) {
-    const int64_t low = const_int(variable.src(1)), high = const_int(variable.src(2));
-    KOINE_REQUIRE(
-        const_int(size) >= low && const_int(size) <= high, Value,
-        "jit: argument '{}' has size {} along axis {}, and Variable '{}' is from {} to {}", name,
-        const_int(size), axis, variable.as<BufferArg>().name, low, high);
-  }
-
-  void require_goes_with(const DynamicAxis& known, const Tensors& tensors,
-                         const std::vector<size_t>& numbers, size_t k, size_t axis, const UOp& size,
-                         const Variable& variable) const {
-    KOINE_REQUIRE(known.argument != k || known.axis != axis, Value,
-                  "jit: dynamic names axis {} of argument '{}' twice", axis,
-                  arguments_[numbers[k]].first);
-    const UOp other = tensors[known.argument].uop().dim(known.axis);
-    KOINE_REQUIRE(!(known.size.uop() == variable.uop()) || other == size, Value,
-                  "jit: Variable '{}' is {} along axis {} of argument '{}' and {} along axis {} of "
-                  "argument '{}'",
-                  variable.uop().as<BufferArg>().name, const_int(other), known.axis,
-                  arguments_[numbers[known.argument]].first, const_int(size), axis,
-                  arguments_[numbers[k]].first);
+  static const std::string& name_of(const Variable& v) { return v.uop().as<BufferArg>().name; }
+  static std::pair<int64_t, int64_t> range_of(const Variable& v) {
+    return {const_int(v.uop().src(1)), const_int(v.uop().src(2))};
   }
 
   std::vector<Argument> arguments_;

@@ -314,15 +314,13 @@ Tensors CapturedFunction::operator()(const Tensors& arguments) {
   s.step.renew_outputs();
   for (size_t k = 0; k < buffers.size(); ++k)
     for (const size_t place : s.inputs[k].places) s.step.put(place, buffers[k]);
-  if (sizes.empty()) s.step.run();
-  const bool done = sizes.empty() || s.step.try_run();
+  const bool done = s.step.try_run();
   for (size_t k = 0; k < s.body.src().size(); ++k) {
     const UOp value = get_tuple(call, static_cast<int64_t>(k));
     if (done) storage::set_result(value, s.step.outputs()[k]);
     out.emplace_back(value);
   }
-  // A position is out of range: the values of these sizes say which.
-  if (!done) Tensor::realize(out);
+  if (!done) Tensor::realize(out);  // says which position is out of range
   return out;
 }
 
