@@ -14,7 +14,7 @@ given = {"numpy": "typing.Any", "tolist": "typing.Any", "item": "typing.Any", "n
          "__iter__": "typing.Iterator[Tensor]"}
 names = [f"__{r}{o}__" for o in operators.split() for r in ("", "r", "i")] + ["realize", "assign", "requires_grad"]
 for path in sorted((folder / "_koine").glob("*.pyi")):
-    text = path.read_text()
+    text = path.read_text().replace("    __class__: getset_descriptor = ...\n\n", "")
     # In a class with a member `float` or `bool` that name is the member.
     text = re.sub(r"(?<=[:\[|>=(,] )(float|bool)\b|(?<=\[)(float|bool)\b", lambda m: "builtins." + m[0], text)
     for name in names:

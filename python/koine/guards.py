@@ -44,6 +44,8 @@ _SPECIAL = frozenset("__init__ __new__ __repr__ __str__ __format__ __del__ __red
                      "__static_attributes__ __annotate_func__ __annotate__ __annotations_cache__ __orig_bases__ __parameters__ "
                      "__abstractmethods__ _abc_impl __slots__".split())
 
+_SIZES = frozenset("Size present smallest largest".split())  # what an int has not
+
 _missing = object()
 
 
@@ -76,6 +78,11 @@ class Reads:
     def stores(self) -> str | None:
         """Where it stores into some object; None: nowhere."""
         return self._stores
+
+    @property
+    def tells_sizes(self) -> bool:
+        """Whether it may tell a symbolic size from an int: isinstance() does not."""
+        return not _SIZES.isdisjoint(self._names) or any(value is type or value is _koine.Size for _, _, value in self.slots)
 
     def changed(self) -> str | None:
         """What is no longer as it was; None: nothing."""

@@ -1,12 +1,15 @@
 """koine.jit: a function of tensors that is described and compiled once, then runs in one submission."""
 from __future__ import annotations
 
+import builtins
 import functools
+import os
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 from . import _koine, tree
-from ._koine import DType, Tensor
+from ._koine import DType, Tensor, Variable
+from .errors import TypeError, ValueError
 from .transforms import line_of, require_function, run_for
 
 __all__ = ["jit"]
@@ -14,6 +17,60 @@ __all__ = ["jit"]
 _STATIC = (bool, int, float, complex, str, bytes, DType, type(None))
 _MOST_PROGRAMS = 64
 _NOTHING: list = []
+_OWN_FILES = os.path.dirname(__file__) + os.sep
+
+
+def _dynamic_arguments(f: Callable, dynamic: Any) -> Any:
+    """`dynamic` of a jit of f, checked. Sizes are looked at in each call."""
+    import inspect
+
+    if not isinstance(dynamic, Mapping):
+        raise TypeError(f"jit: dynamic is a dict such as {{'x': {{0: Variable('n', 1, 4096)}}}}, not a '{type(dynamic).__name__}'")
+    try:
+        parameters = inspect.signature(f).parameters
+    except (builtins.TypeError, builtins.ValueError):
+        raise TypeError(f"jit: dynamic names parameters, and {f!r} does not say which it has: wrap it in a function") from None
+    ranges: dict = {}
+    for name, axes in dynamic.items():
+        if name not in parameters:
+            raise ValueError(f"jit: dynamic names '{name}', and the parameters are {', '.join(parameters) or 'none'}")
+        if not isinstance(axes, Mapping):
+            raise TypeError(f"jit: dynamic['{name}'] is a dict such as {{0: Variable('n', 1, 4096)}}, not a '{type(axes).__name__}'")
+        for axis, size in axes.items():
+            if type(axis) is not int:
+                raise TypeError(f"jit: an axis of dynamic['{name}'] is a whole number, not a '{type(axis).__name__}'")
+            if not isinstance(size, Variable):
+                raise TypeError(f"jit: dynamic['{name}'][{axis}] is a Variable, not a '{type(size).__name__}'")
+            if ranges.setdefault(size.name, repr(size)) != repr(size):
+                raise ValueError(f"jit: dynamic has {ranges[size.name]} and {size!r}: give one of them another name")
+
+    def of(*kinds):
+        return [name for name, p in parameters.items() if p.kind in kinds]
+
+    kind = inspect.Parameter
+    return _koine._DynamicArguments([(name, list(axes.items())) for name, axes in dynamic.items()],
+                                    of(kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD),
+                                    "".join(of(kind.VAR_POSITIONAL)), "".join(of(kind.VAR_KEYWORD)))
+
+
+def _holds_size(data: Any) -> bool:
+    """Whether the data of a tree, or what they hold, are a symbolic size."""
+    if isinstance(data, tree.Structure):
+        return _holds_size(data.data) or any(_holds_size(c) for c in data.children)
+    if isinstance(data, dict):
+        return any(_holds_size(v) for v in data.values())
+    return type(data) is _koine.Size or isinstance(data, (tuple, list)) and any(_holds_size(v) for v in data)
+
+
+def _reason(e: Exception) -> str:
+    """What went wrong, and in which line of the user's."""
+    line, at = "", e.__traceback__
+    while at is not None:
+        file = at.tb_frame.f_code.co_filename
+        if not file.startswith(_OWN_FILES):
+            line = f" ({file}:{at.tb_lineno})"
+        at = at.tb_next
+    return f"{type(e).__name__}: {e}{line}"
 
 
 class _Program:
@@ -28,6 +85,15 @@ class _Program:
     def run(self, tensors):
         results = self.captured(tensors)
         return results[0] if self.single else tree.unflatten(self.structure, results)
+
+
+class _Dynamic(_Program):
+    """f for arguments of any sizes along some axes."""
+
+    __slots__ = ()
+
+    def serves(self, tensors) -> bool:
+        return self.captured.serves(tensors)
 
 
 class _Eager:
@@ -52,15 +118,27 @@ class jit:
     >>> double = koine.jit(lambda x: (x * 2).sum())
     >>> double(koine.Tensor([1., 2.])).item()
     6.0
+
+    `dynamic` names axes of arguments, `{parameter: {axis: Variable}}`, whose size differs from call to call: one program
+    serves all sizes in the Variable's range. Of a tree it holds for each tensor in it. What asks for such a size (`if
+    x.shape[0] > 3`, `range(len(x))`) makes f run as it is written, unless the range decides. Another size than the range's is
+    a ValueError.
+
+    >>> rows = koine.jit(lambda x: x - x.mean(0), dynamic={"x": {0: koine.Variable("n", 1, 512)}})
+    >>> [rows(koine.ones(n, 3)).shape for n in (5, 7, 100)]
+    [(5, 3), (7, 3), (100, 3)]
+    >>> rows.explain_recompiles()
+    []
     """
 
-    def __init__(self, f: Callable):
+    def __init__(self, f: Callable, dynamic: Mapping[str, Mapping[int, Variable]] | None = None):
         from . import guards  # reads code, and what it needs for that takes 10 ms to import
 
         require_function("jit", f)
         self._guards = guards
         functools.update_wrapper(self, f, updated=())
         self._jit_function = f
+        self._dynamic = _dynamic_arguments(f, dynamic) if dynamic is not None else None
         self._lock = threading.Lock()
         self._reads: guards.Reads | None = None
         self._programs: dict = {}
@@ -76,14 +154,14 @@ class jit:
         reads = self._reads
         if reads is not None and reads.changed() is None:
             around = [get() for get in reads.tensors] if reads.tensors else _NOTHING
-            found = _koine._key(args, kwargs, around)
+            found = _koine._key(args, kwargs, around, self._dynamic)
             if found is not None:
                 program = self._programs.get(found[0])
-                if type(program) is _Program:
+                if type(program) is _Program or type(program) is _Dynamic and program.serves(found[1]):
                     return program.run(found[1])
-        return self._find(args, kwargs)
+        return self._find(args, kwargs, self._dynamic)
 
-    def _find(self, args: tuple, kwargs: dict) -> Any:
+    def _find(self, args: tuple, kwargs: dict, dynamic: Any) -> Any:
         """The call, where its program was not found at once."""
         f = self._jit_function
         if _koine._is_tracing():  # part of what is described
@@ -93,6 +171,7 @@ class jit:
         leaves, structure = tree.flatten_as_given((args, kwargs))
         tensors: list[Tensor] = []
         constants: list[Any] = []
+        axes = self._axes(dynamic, leaves, structure) if dynamic is not None else []
         for leaf in leaves:
             kind = type(leaf)
             if kind is Tensor:
@@ -113,16 +192,27 @@ class jit:
                 self._say(f"runs as it is written: {e}")
                 return f(*args, **kwargs)
         around = [get() for get in reads.tensors]
-        found = _koine._key(args, kwargs, around)
+        found = _koine._key(args, kwargs, around, dynamic)
         ids = [id(t) for t in tensors]
         key = found[0] if found else (structure, tuple(constants), tuple(ids.index(i) for i in ids),
-                                      _koine._signature(tensors, around))
+                                      _koine._signature(tensors, around, axes))
         program = self._programs.get(key)
         if program is None:
-            program = self._describe(reads, key, leaves, structure, tensors, around)
+            program = self._describe(reads, key, leaves, structure, tensors, around, axes)
         if type(program) is _Eager:
             return f(*args, **kwargs)
+        if type(program) is _Dynamic and not program.serves(tensors + around):
+            return self._find(args, kwargs, None)
         return program.run(tensors + around)
+
+    @staticmethod
+    def _axes(dynamic, leaves, structure) -> list:
+        """The dynamic axes of the tensors among the arguments."""
+        places, names = structure.children
+        owners = [dynamic.at(k) for k, part in enumerate(places.children) for _ in range(part.count)]
+        owners += [dynamic.at(name) for name, part in zip(names.data, names.children) for _ in range(part.count)]
+        held = [(leaf, owner) for leaf, owner in zip(leaves, owners) if type(leaf) is Tensor]
+        return dynamic.axes_of([leaf for leaf, _ in held], [owner for _, owner in held])
 
     def explain_recompiles(self) -> list[str]:
         """Why f was described again, or runs as it is written; oldest first."""
@@ -149,13 +239,16 @@ class jit:
             self._reads, self._programs = reads, {}
         return reads
 
-    def _describe(self, reads, key, leaves, structure, tensors, around) -> Any:
+    def _describe(self, reads, key, leaves, structure, tensors, around, axes) -> Any:
         f, line = self._jit_function, line_of(self._jit_function)
         place: dict = {}
         if len({id(t) for t in tensors}) < len(tensors):
             return self._keep(reads, key, _Eager("a tensor is given twice: the function could tell by `is`"))
         if reads.stores and any(c.mutable for part in structure.children for c in part.children):
             return self._keep(reads, key, _Eager(f"{reads.stores}, and an argument is a list, a dict or an object"))
+
+        if axes and reads.tells_sizes:
+            return self._keep(reads, key, _Eager("it asks for types, and a dynamic size has one of its own"))
 
         def described(given):
             rest = iter(given)
@@ -165,17 +258,20 @@ class jit:
             for r in results:
                 if type(r) is not Tensor:
                     raise self._guards.Unknown(f"the function gives a '{type(r).__name__}' beside tensors")
+            if axes and _holds_size(place["structure"]):
+                raise self._guards.Unknown("the function gives a tree whose data hold a size")
             return results
 
         try:
-            program: Any = _Program(run_for(line, _koine._Captured, described, tensors, around), place["structure"])
+            captured = run_for(line, _koine._Captured, described, tensors, around, axes)
+            program: Any = (_Dynamic if axes else _Program)(captured, place["structure"])
             changed = reads.changed()
             if changed is not None:
                 program = _Eager(f"it changes what it reads: {changed}")
         except self._guards.Unknown as e:
             program = _Eager(str(e))
         except Exception as e:  # raised again where f runs as it is written, if it is f's
-            program = _Eager(f"{type(e).__name__}: {e}")
+            program = _Eager(_reason(e))
         return self._keep(reads, key, program)
 
     def _keep(self, reads, key, program) -> Any:

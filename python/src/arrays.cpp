@@ -310,6 +310,20 @@ std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& devic
   return tensor_of(array, *dtype, device, borrow);
 }
 
+namespace {
+
+// A number takes the dtype of what it meets, which is known to operators alone.
+Tensor tensor_of_size(const Size& size, const char* method) {
+  KOINE_REQUIRE(
+      !is_open(size), Value,
+      "{}: the size {}, from {} to {}, would be a number of another dtype than for one of "
+      "these",
+      method, size, size.smallest(), size.largest());
+  return Tensor(size);
+}
+
+}  // namespace
+
 Tensor make_tensor(nb::handle given, std::optional<DType> dtype, const std::string& device,
                    Borrow borrow) {
   auto placed = [&](Tensor t) {
@@ -328,7 +342,7 @@ Tensor make_tensor(nb::handle given, std::optional<DType> dtype, const std::stri
     one.append(given);
     return tensor_of_list(one, "Tensor", dtype, device).reshape(Shape{});
   }
-  if (nb::isinstance<Size>(given)) return placed(Tensor(nb::cast<Size>(given)));
+  if (nb::isinstance<Size>(given)) return placed(tensor_of_size(nb::cast<Size>(given), "Tensor"));
   if (std::optional<Tensor> t = tensor_of_array(given, device, borrow))
     return dtype && t->dtype() != *dtype ? t->cast(*dtype) : *t;
   if (PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr()))
@@ -341,7 +355,7 @@ Tensor as_tensor(nb::handle given, const char* method) {
   if (nb::isinstance<Tensor>(given)) return nb::cast<const Tensor&>(given);
   if (is_exact_number(given)) return tensor_of_number(given);
   if (is_list(given)) return tensor_of_list(given, method, {}, "");
-  if (nb::isinstance<Size>(given)) return Tensor(nb::cast<Size>(given));
+  if (nb::isinstance<Size>(given)) return tensor_of_size(nb::cast<Size>(given), method);
   if (std::optional<Tensor> t = tensor_of_array(given, "", Borrow::Operand)) return *t;
   if (PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr())) return tensor_of_number(given);
   raise(ErrorKind::Type, "{}: takes tensors, arrays, lists and numbers, not a '{}'", method,

@@ -57,6 +57,8 @@ std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& devic
 
 /// A size: a whole number or a symbolic one.
 Size as_size(nb::handle given, const char* method);
+/// Whether it is any size of its range: in a function that is described for all of them.
+bool is_open(const Size& size);
 /// A size, or sizes.
 Shape as_shape(nb::handle given, const char* method);
 /// Shapes given as `f(2, 3)` or as `f((2, 3))`.

@@ -1,4 +1,7 @@
 // Operators, reflected and in place.
+#include <koine/base/error.hpp>
+#include <koine/ir/float_layout.hpp>
+
 #include "bind.hpp"
 
 namespace koine::python {
@@ -15,42 +18,71 @@ bool is_operand(nb::handle other) {
 }
 nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
 
-void operation(TensorClass& c, const char* name, Binary f) {
+// A float holds all whole numbers up to this.
+int64_t exact_up_to(DType dtype) {
+  const int bits = dtype == DType::Float64   ? 53
+                   : dtype == DType::Float32 ? 24
+                                             : layout_of(dtype).mantissa + 1;
+  return int64_t{1} << bits;
+}
+
+// A size that is any of its range, as each number of it would be beside a tensor of this dtype.
+Tensor beside(DType dtype, const Size& size, const std::string& name) {
+  const DType d = dtype == DType::Bool ? DType::Int32 : dtype;
+  const IntegerRange holds =
+      is_float(d) ? IntegerRange{-exact_up_to(d), exact_up_to(d)} : integer_range(d);
+  KOINE_REQUIRE(holds.low <= size.smallest() && size.largest() <= holds.high, Value,
+                "{}: {} does not hold all of the size {}, from {} to {}", name, dtype_name(d), size,
+                size.smallest(), size.largest());
+  return Tensor(size).cast(d);
+}
+
+// Whether a number is what its dtype makes of it: what powers are is told by how they are written.
+enum class Numbers : uint8_t { Values, Written };
+
+Tensor beside(const Tensor& self, nb::handle other, const std::string& name, Numbers are) {
+  if (are == Numbers::Values && nb::isinstance<Size>(other))
+    if (const Size size = nb::cast<Size>(other); is_open(size))
+      return beside(self.dtype(), size, name);
+  return as_tensor(other, name.c_str());
+}
+
+void operation(TensorClass& c, const std::string& name, Binary f, Numbers are = Numbers::Values) {
   c.def(
-      name,
-      [f, name](const Tensor& self, nb::handle other) -> nb::object {
+      name.c_str(),
+      [f, name, are](const Tensor& self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
-        return nb::cast(f(self, as_tensor(other, name)));
+        return nb::cast(f(self, beside(self, other, name, are)));
       },
       "other"_a.none(), nb::is_operator());
 }
-void reflected(TensorClass& c, const char* name, Binary f) {
+void reflected(TensorClass& c, const std::string& name, Binary f, Numbers are = Numbers::Values) {
   c.def(
-      name,
-      [f, name](const Tensor& self, nb::handle other) -> nb::object {
+      name.c_str(),
+      [f, name, are](const Tensor& self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
-        return nb::cast(f(as_tensor(other, name), self));
+        return nb::cast(f(beside(self, other, name, are), self));
       },
       "other"_a.none(), nb::is_operator());
 }
 // As in NumPy: the tensor stays, and all who have it see the new values.
-void in_place(TensorClass& c, const char* name, Binary f) {
+void in_place(TensorClass& c, const std::string& name, Binary f, Numbers are) {
   c.def(
-      name,
-      [f, name](nb::object self, nb::handle other) -> nb::object {
+      name.c_str(),
+      [f, name, are](nb::object self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
         Tensor& t = nb::cast<Tensor&>(self);
-        const Tensor value = f(t, as_tensor(other, name));
+        const Tensor value = f(t, beside(t, other, name, are));
         unlocked([&] { t.assign(value); });  // many writes in a row are computed
         return self;
       },
       "other"_a.none(), nb::is_operator());
 }
 
-void arithmetic(TensorClass& c, const std::string& name, Binary f) {
-  operation(c, ("__" + name + "__").c_str(), f);
-  reflected(c, ("__r" + name + "__").c_str(), f);
-  in_place(c, ("__i" + name + "__").c_str(), f);
+void arithmetic(TensorClass& c, const std::string& name, Binary f, Numbers are = Numbers::Values) {
+  operation(c, "__" + name + "__", f, are);
+  reflected(c, "__r" + name + "__", f, are);
+  in_place(c, "__i" + name + "__", f, are);
 }
 
 }  // namespace
@@ -61,13 +93,15 @@ void bind_operators(TensorClass& c) {
   arithmetic(c, "mul", [](const Tensor& a, const Tensor& b) { return a * b; });
   arithmetic(c, "floordiv", [](const Tensor& a, const Tensor& b) { return a.idiv(b); });
   arithmetic(c, "mod", [](const Tensor& a, const Tensor& b) { return a.mod(b); });
-  arithmetic(c, "pow", [](const Tensor& a, const Tensor& b) { return a.pow(b); });
+  arithmetic(c, "pow", [](const Tensor& a, const Tensor& b) { return a.pow(b); }, Numbers::Written);
   arithmetic(c, "matmul", [](const Tensor& a, const Tensor& b) { return a.matmul(b); });
   arithmetic(c, "and", [](const Tensor& a, const Tensor& b) { return a.bitwise_and(b); });
   arithmetic(c, "or", [](const Tensor& a, const Tensor& b) { return a.bitwise_or(b); });
   arithmetic(c, "xor", [](const Tensor& a, const Tensor& b) { return a.bitwise_xor(b); });
-  arithmetic(c, "lshift", [](const Tensor& a, const Tensor& b) { return a.lshift(b); });
-  arithmetic(c, "rshift", [](const Tensor& a, const Tensor& b) { return a.rshift(b); });
+  arithmetic(
+      c, "lshift", [](const Tensor& a, const Tensor& b) { return a.lshift(b); }, Numbers::Written);
+  arithmetic(
+      c, "rshift", [](const Tensor& a, const Tensor& b) { return a.rshift(b); }, Numbers::Written);
   operation(c, "__truediv__", [](const Tensor& a, const Tensor& b) { return a / b; });
   reflected(c, "__rtruediv__", [](const Tensor& a, const Tensor& b) { return a / b; });
   c.def(

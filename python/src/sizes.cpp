@@ -1,42 +1,132 @@
 // Symbolic sizes and Variables.
-#include <nanobind/operators.h>
+#include <koine/base/error.hpp>
+#include <koine/ir/binding.hpp>
+#include <koine/ir/build.hpp>
 
 #include "bind.hpp"
 
 namespace koine::python {
 
+bool is_open(const Size& size) { return !size.is_number() && !has_present_value(size.uop()); }
+
+namespace {
+
+bool is_whole(nb::handle given) {
+  return nb::isinstance<Size>(given) ||
+         (PyIndex_Check(given.ptr()) != 0 && PyBool_Check(given.ptr()) == 0 &&
+          !nb::isinstance<Tensor>(given));
+}
+
+// What its range leaves open nobody may ask: the answer would be that of one size.
+[[noreturn]] void refuse(const Size& size, std::string_view asked) {
+  raise(ErrorKind::Value,
+        "{} of the size {} has no answer that holds for all numbers from {} to {}, which one "
+        "program serves",
+        asked, size, size.smallest(), size.largest());
+}
+
+bool is_less(const Size& a, const Size& b) {
+  const Size more = b - a;
+  if (more.smallest() > 0) return true;
+  if (more.largest() <= 0) return false;
+  refuse(a.is_number() ? b : a, "a comparison");
+}
+
+bool is_equal(const Size& a, nb::handle given) {
+  if (nb::isinstance<Tensor>(given)) throw nb::next_overload();
+  if (!is_whole(given)) {
+    const bool number = PyNumber_Check(given.ptr()) != 0;  // 3 == 3.0
+    if (number && is_open(a)) refuse(a, "a comparison");
+    return false;
+  }
+  const Size b = as_size(given, "Size");
+  if (a == b) return true;
+  if (!is_open(a) && !is_open(b)) return false;
+  const Size more = b - a;
+  if (more.smallest() > 0 || more.largest() < 0) return false;
+  refuse(a, "a comparison");
+}
+
+// Python rounds down for both signs, and raises an exception for 0.
+void require_positive(const Size& divisor, const Size& a) {
+  const bool open = is_open(divisor) || is_open(a);
+  KOINE_REQUIRE(divisor.smallest() > 0 || !open, Value,
+                "a quotient of {} by {}, from {} to {}: it has to be positive", a, divisor,
+                divisor.smallest(), divisor.largest());
+}
+
+// An operand; of what is no size the other side's operator may know more.
+Size operand(const SizeLike& given) {
+  if (!is_whole(given)) throw nb::next_overload();
+  return as_size(given, "Size");
+}
+
+using Operation = Size (*)(const Size&, const Size&);
+void operation(nb::class_<Size>& c, const std::string& name, Operation f) {
+  c.def(("__" + name + "__").c_str(),
+        [f](const Size& a, const SizeLike& b) { return f(a, operand(b)); }, nb::is_operator());
+  c.def(("__r" + name + "__").c_str(),
+        [f](const Size& b, const SizeLike& a) { return f(operand(a), b); }, nb::is_operator());
+}
+
+using Relation = bool (*)(const Size&, const Size&);
+void relation(nb::class_<Size>& c, const char* name, Relation f) {
+  c.def(
+      name, [f](const Size& a, const SizeLike& b) { return f(a, operand(b)); }, nb::is_operator());
+}
+
+bool truth(const Size& size) {
+  if (size.smallest() > 0 || size.largest() < 0) return true;
+  refuse(size, "the truth");
+}
+
+// Like a number, whose text names what is chosen by it.
+std::string text_of(const Size& size) {
+  if (is_open(size)) refuse(size, "the text");
+  return size.text();
+}
+
+// isinstance() asks for it: each of the sizes that an open one stands for is an int.
+PyObject* class_of(PyObject* self, void*) {
+  const bool open = is_open(*nb::inst_ptr<Size>(self));
+  return Py_NewRef(reinterpret_cast<PyObject*>(open ? &PyLong_Type : Py_TYPE(self)));
+}
+PyGetSetDef members[] = {{"__class__", &class_of, nullptr, nullptr, nullptr}, {}};
+PyType_Slot slots[] = {{Py_tp_getset, members}, {}};
+
+}  // namespace
+
 void bind_sizes(nb::module_& m) {
   nb::class_<Size> size(
-      m, "Size",
-      "A size that is an expression over bound Variables. One program serves every value of them.");
-  size.def("__repr__", &Size::text)
+      m, "Size", nb::type_slots(slots),
+      "A size that is an expression over bound Variables. One program serves every value of "
+      "them.\n\n"
+      "Comparisons answer where the ranges of the Variables decide, and are errors where they do "
+      "not;\n"
+      "two sizes are equal where their expressions are.");
+  size.def("__repr__", &text_of)
       .def("__index__", [](const Size& s) { return int64_t{s}; })
+      .def("__bool__", &truth)
       .def_prop_ro("present", &Size::present, "The number for this run.")
       .def_prop_ro("smallest", &Size::smallest, "The least it may be.")
       .def_prop_ro("largest", &Size::largest, "The most it may be.")
-      .def(
-          "__eq__",
-          [](const Size& a, nb::handle b) {
-            if (!nb::isinstance<Size>(b) && (!PyIndex_Check(b.ptr()) || PyBool_Check(b.ptr())))
-              return false;
-            return a == as_size(b, "Size");
-          },
-          "other"_a.none())
-      .def("__hash__", [](const Size& s) { return std::hash<std::string>()(s.text()); });
-  using Operation = Size (*)(const Size&, const Size&);
-  auto both = [&](const char* name, const char* reflected, Operation f) {
-    size.def(
-        name, [f](const Size& a, const SizeLike& b) { return f(a, as_size(b, "Size")); },
-        nb::is_operator());
-    size.def(
-        reflected, [f](const Size& b, const SizeLike& a) { return f(as_size(a, "Size"), b); },
-        nb::is_operator());
-  };
-  both("__add__", "__radd__", [](const Size& a, const Size& b) { return a + b; });
-  both("__sub__", "__rsub__", [](const Size& a, const Size& b) { return a - b; });
-  both("__mul__", "__rmul__", [](const Size& a, const Size& b) { return a * b; });
-  both("__floordiv__", "__rfloordiv__", [](const Size& a, const Size& b) { return a / b; });
-  both("__mod__", "__rmod__", [](const Size& a, const Size& b) { return a % b; });
+      .def("__eq__", &is_equal, "other"_a.none(), nb::is_operator())
+      .def("__hash__", [](const Size& s) { return std::hash<std::string>()(text_of(s)); });
+  operation(size, "add", [](const Size& a, const Size& b) { return a + b; });
+  operation(size, "sub", [](const Size& a, const Size& b) { return a - b; });
+  operation(size, "mul", [](const Size& a, const Size& b) { return a * b; });
+  operation(size, "floordiv", [](const Size& a, const Size& b) {
+    require_positive(b, a);
+    return a / b;
+  });
+  operation(size, "mod", [](const Size& a, const Size& b) {
+    require_positive(b, a);
+    return a % b;
+  });
+  relation(size, "__lt__", [](const Size& a, const Size& b) { return is_less(a, b); });
+  relation(size, "__gt__", [](const Size& a, const Size& b) { return is_less(b, a); });
+  relation(size, "__le__", [](const Size& a, const Size& b) { return !is_less(b, a); });
+  relation(size, "__ge__", [](const Size& a, const Size& b) { return !is_less(a, b); });
 
   nb::class_<Variable>(
       m, "Variable",
@@ -50,7 +140,14 @@ void bind_sizes(nb::module_& m) {
           },
           "name"_a, "low"_a, "high"_a)
       .def("bind", &Variable::bind, "value"_a,
-           "The size with its value for this run. ValueError outside of low..high.");
+           "The size with its value for this run. ValueError outside of low..high.")
+      .def_prop_ro(
+          "name", [](const Variable& v) { return v.uop().as<BufferArg>().name; }, "Its name.")
+      .def("__repr__", [](const Variable& v) {
+        const UOp& u = v.uop();
+        return fmt::format("Variable('{}', {}, {})", u.as<BufferArg>().name, const_int(u.src(1)),
+                           const_int(u.src(2)));
+      });
 }
 
 }  // namespace koine::python

@@ -1,8 +1,15 @@
 // Functions that are captured as steps, and memory that is shared with others.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <numeric>
 
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
+#include "koine/engine/step.hpp"
+#include "koine/engine/storage.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/runtime/device.hpp"
 #include "koine/tensor/captured.hpp"
 #include "koine/tensor/random.hpp"
 
@@ -15,6 +22,13 @@ Tensor numbers(const std::vector<float>& values) {
   return Tensor::from(values, {static_cast<int64_t>(values.size())});
 }
 std::vector<float> listed(const Tensor& t) { return t.tolist<float>(); }
+
+Tensor rows(int64_t count, int64_t width = 3) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count * width; ++i)
+    values.push_back(static_cast<float>(i * 7 % 11) - 4.5F);
+  return Tensor::from(values, {count, width});
+}
 
 }  // namespace
 
@@ -115,6 +129,206 @@ TEST(captured, empty_arguments_and_results) {
   const Tensors out = f({Tensor::zeros({0, 3})});
   EXPECT_EQ(out[0].shape(), (Shape{0, 3}));
   EXPECT_EQ(out[1].item(), 0);
+}
+
+// --- dynamic axes --------------------------------------------------------------------------------
+
+TEST(captured, one_program_serves_all_sizes_of_a_dynamic_axis) {
+  const auto compute = [](const Tensors& x) {
+    return Tensors{(x[0] * 2 + x[1]).softmax(0), x[0].sum(0), x[0].matmul(x[0].transpose())};
+  };
+  in_both_modes([&] {
+    CapturedFunction f(compute, {rows(5), numbers({1, 2, 3})}, {}, {{0, 0, Variable("n", 1, 400)}});
+    for (const int64_t k : {5, 2, 7, 399, 33, 400}) {
+      SCOPED_TRACE(k);
+      const Tensor x = rows(k).realize(), y = numbers({1, 2, 3}).realize();
+      reset_counters();
+      const Tensors got = f({x, y}), want = compute({x, y});
+      EXPECT_EQ(counters().compiled, 0);
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_EQ(got[i].shape(), want[i].shape());
+        EXPECT_EQ(memory_of(realized_buffer(got[i].uop()))->bytes(), int64_t{want[i].numel()} * 4);
+        const auto a = listed(got[i]), b = listed(want[i]);
+        for (size_t j = 0; j < b.size(); ++j)
+          ASSERT_NEAR(a[j], b[j], options().strict ? 0 : 1e-4) << i << ", " << j;
+      }
+    }
+  });
+}
+
+TEST(captured, several_dynamic_axes_and_values_given_twice) {
+  const Variable n("n", 2, 50), m("m", 2, 50);
+  CapturedFunction f([](const Tensors& x) { return Tensors{x[0].matmul(x[1]), x[1] + x[2]}; },
+                     {rows(5, 4), rows(4, 6), rows(4, 6)}, {},
+                     {{0, 0, n}, {0, 1, m}, {1, 0, m}, {2, 0, m}});
+  const Tensor a = rows(3, 7), b = rows(7, 6), c = b + 1;
+  const Tensors out = f({a, b, c});
+  EXPECT_EQ(listed(out[0]), listed(a.matmul(b)));
+  EXPECT_EQ(listed(out[1]), listed(b + c));
+  expect_error([&] { (void)f({a, b, rows(8, 6)}); }, {"'m'", "7", "8"});
+  expect_error([&] { (void)f({a, b, b}); }, {"one value"});
+  expect_error([&] { (void)f({rows(51, 7), b, c}); }, {"'n'", "51", "2 to 50"});
+  expect_error([&] { (void)f({rows(1, 7), b, c}); }, {"'n'", "1", "2 to 50"});
+  expect_error([&] { (void)f({a, rows(7, 5), c}); }, {"other shapes", "argument 1"});
+  expect_error([&] { (void)f({numbers({1, 2, 3}), b, c}); }, {"axis 1", "(3,)"});
+  EXPECT_EQ(listed(f({a, b, c})[0]), listed(a.matmul(b)));
+}
+
+TEST(captured, gradients_go_through_results_of_a_dynamic_size) {
+  const auto compute = [](const Tensors& x) {
+    return Tensors{(x[0] * x[1]).tanh(), x[0].softmax(0).sum(1)};
+  };
+  Tensor w = numbers({1, 2, 3}).requires_grad();
+  CapturedFunction f(compute, {rows(5), w}, {}, {{0, 0, Variable("n", 1, 100)}});
+  for (const int64_t k : {5, 9, 2}) {
+    const Tensor x = rows(k).realize();
+    const auto loss = [&](const Tensors& y) { return y[0].square().sum() + y[1][0]; };
+    const auto got = loss(f({x, w})).gradient({x, w}),
+               want = loss(compute({x, w})).gradient({x, w});
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(got[i].shape(), want[i].shape());
+      const auto a = listed(got[i]), b = listed(want[i]);
+      for (size_t j = 0; j < b.size(); ++j) ASSERT_NEAR(a[j], b[j], 1e-5);
+    }
+  }
+}
+
+// Nobody may decide by a size that one program serves: the answer would be that of some.
+TEST(captured, what_a_dynamic_size_leaves_open_is_refused) {
+  const Variable n("n", 1, 100);
+  const Tensor twelve = rows(12).realize();
+  auto capture = [&](const transforms::Function& f) {
+    CapturedFunction made(f, {rows(5)}, {twelve}, {{0, 0, n}});
+  };
+  expect_error([&] { capture([](const Tensors& x) { return Tensors{x[0].roll(1, 0)}; }); },
+               {"roll", "any number from 2 to 100"});
+  expect_error([&] { capture([](const Tensors& x) { return Tensors{x[0][2] + 1}; }); },
+               {"position 2", "(n, 3)"});
+  expect_error(
+      [&] {
+        capture(
+            [](const Tensors& x) { return Tensors{x[0][{Slice{1, {}}, Slice{0, 1}}].squeeze()}; });
+      },
+      {"n+-1", "any number from 1 to 99"});
+  expect_error([&] { capture([&](const Tensors& x) { return Tensors{x[0] + twelve}; }); },
+               {"broadcast", "(n, 3)"});
+  expect_error(
+      [&] {
+        capture([](const Tensors& x) { return Tensors{x[0].argmax(0) + x[0].size(0).present()}; });
+      },
+      {"any number from 2 to 100"});
+  // The function's own Variable would meet the size of each call.
+  expect_error(
+      [&] {
+        capture([](const Tensors& x) {
+          return Tensors{x[0] + Tensor::arange(Variable("n", 2, 100).bind(5)).sum()};
+        });
+      },
+      {"'n'", "another name"});
+  expect_error(
+      [&] { capture([](const Tensors& x) { return Tensors{Tensor::arange(x[0].size(0))}; }); },
+      {"'n'", "reads nothing"});
+  expect_error([&] { CapturedFunction({}, {rows(5)}, {}, {{0, 2, n}}); }, {"axis 2"});
+  expect_error([&] { CapturedFunction({}, {rows(5)}, {}, {{1, 0, n}}); }, {"argument 1"});
+  expect_error([&] { CapturedFunction({}, {rows(1)}, {}, {{0, 0, Variable("n", 0, 1)}}); },
+               {"'n'", "at most 1"});
+}
+
+// Sizes inside may be 0 or 1 where those of arguments are not; sums of one element keep its sign.
+TEST(captured, sizes_that_follow_and_are_none_or_one_want_a_function_of_their_own) {
+  CapturedFunction f([](const Tensors& x) { return Tensors{x[0][Slice{1, -1}].sum(0)}; }, {rows(5)},
+                     {}, {{0, 0, Variable("n", 1, 100)}});
+  EXPECT_TRUE(f.serves({rows(4)}));
+  EXPECT_FALSE(f.serves({rows(3)}));
+  EXPECT_FALSE(f.serves({rows(2)}));
+  CapturedFunction g([](const Tensors& x) { return Tensors{x[0].sum(0)}; }, {rows(5)}, {},
+                     {{0, 0, Variable("n", 1, 100)}});
+  EXPECT_TRUE(g.serves({rows(2)}));
+}
+
+TEST(captured, a_position_beyond_a_dynamic_size_is_an_error_and_the_next_call_works) {
+  CapturedFunction f([](const Tensors& x) { return Tensors{x[0].index_select(0, x[1])}; },
+                     {rows(5), Tensor::from<int>({0})}, {}, {{0, 0, Variable("n", 1, 100)}});
+  const Tensor at = Tensor::from<int>({6});
+  expect_error([&] { (void)f({rows(6), at}); }, {"position 6", "size 6"});
+  EXPECT_EQ(listed(f({rows(7), at})[0]), listed(rows(7)[Slice{6, 7}]));
+}
+
+namespace {
+
+// Memory that ends where a page begins that nobody may touch.
+UOp guarded(const UOp& shape, const UOp& like) {
+  const DType dtype = like.dtype();
+  const UOp buffer = new_buffer(shape, dtype, like.device());
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const auto bytes = static_cast<size_t>(buffer.numel() * item_size(dtype));
+  const size_t used = (bytes + page - 1) / page * page, all = used + page;
+  void* const begin =
+      mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_NE(begin, MAP_FAILED);
+  auto* const end = static_cast<std::byte*>(begin) + used;
+  EXPECT_EQ(mprotect(end, page, PROT_NONE), 0);
+  storage::set_memory(buffer, borrowed_memory(end - bytes, static_cast<int64_t>(bytes),
+                                              {begin, [all](void* m) { munmap(m, all); }}));
+  return buffer;
+}
+
+}  // namespace
+
+// Memory of a dynamic size ends with the last element of this call.
+TEST(captured, nothing_beyond_a_dynamic_size_is_touched) {
+  const Variable n("n", 2, 300);
+  const Tensor w = rows(9, 5).realize();
+  using Compute = std::function<Tensor(const Tensor&)>;
+  const std::map<std::string, Compute> computations = {
+      {"elementwise", [](const Tensor& x) { return (x * 2 + 1).relu(); }},
+      {"narrow", [](const Tensor& x) { return x.cast(DType::Int8); }},
+      {"rows", [](const Tensor& x) { return x.softmax(1); }},
+      {"columns", [](const Tensor& x) { return x.softmax(0); }},
+      {"sum", [](const Tensor& x) { return x.sum(0); }},
+      {"sums", [](const Tensor& x) { return x.sum(1); }},
+      {"all", [](const Tensor& x) { return x.max(); }},
+      {"product", [&](const Tensor& x) { return x.matmul(w); }},
+      {"square", [](const Tensor& x) { return x.matmul(x.transpose()); }},
+      {"inner", [](const Tensor& x) { return x.transpose().matmul(x); }},
+      {"transposed", [](const Tensor& x) { return x.transpose().contiguous(); }},
+      {"flipped", [](const Tensor& x) { return x.flip({0, 1}) + x; }},
+      {"joined", [](const Tensor& x) { return Tensor::cat({x, x * 2}, 0); }},
+      {"joined columns", [](const Tensor& x) { return Tensor::cat({x.exp(), x}, 1); }},
+      {"padded", [](const Tensor& x) { return x.pad({{1, 2}, {0, 3}}); }},
+      {"running", [](const Tensor& x) { return x.cumsum(0); }},
+      {"picked",
+       [](const Tensor& x) {
+         return x.index_select(0, x.size(0) - 1 - Tensor::arange(x.size(0)).cast(DType::Int64));
+       }},
+      {"two kernels", [](const Tensor& x) { return (x * 2).contiguous().flip({0}).contiguous(); }},
+      {"elsewhere", [](const Tensor& x) { return (x + 1).to("CPU:1") * 2; }}};
+  in_both_modes([&] {
+    for (const auto& [name, compute] : computations) {
+      SCOPED_TRACE(name);
+      UOp x = new_buffer(stack(std::vector<UOp>{n.uop(), index_const(9)}), DType::Float32,
+                         Device("CPU"));
+      storage::set_memory(x, memory_of(rows(300, 9).realize().uop()));
+      CapturedStep step({compute(Tensor(x)).uop()}, {{"n", 300}});
+      for (const int64_t k : {2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 255, 300}) {
+        SCOPED_TRACE(k);
+        step.bind("n", k);
+        const Tensor given = rows(k, 9).realize();
+        const UOp input = guarded(shape_of({k, 9}), x), output = step.outputs()[0];
+        memory_of(given.uop())->copy_out(memory_of(input)->data(), 0, k * 9 * 4);
+        step.replace(x, input);
+        x = input;
+        const Tensor expected = compute(given);
+        step.replace(output, guarded(expected.uop().shape(), output));
+        step.run();
+        const auto got = Tensor(step.outputs()[0]).tolist<double>(),
+                   want = expected.tolist<double>();
+        ASSERT_EQ(got.size(), want.size());
+        for (size_t i = 0; i < want.size(); ++i)
+          ASSERT_NEAR(got[i], want[i], options().strict ? 0 : 1e-4) << i;
+      }
+    }
+  });
 }
 
 // --- memory of others ----------------------------------------------------------------------------

@@ -335,9 +335,6 @@ void Submission::set_argument(size_t slot, const UOp& buffer) {
   for (const size_t i : executable_->given_of_slot_[slot]) {
     std::shared_ptr<Memory> memory = storage::memory_on(buffer, executable_->given_[i].device);
     const int64_t bytes = memory->bytes();
-    KOINE_REQUIRE(!memory_[i].memory || memory_[i].bytes == bytes, Value,
-                  "argument {} of the step has {} bytes, the buffer given for it {}", slot,
-                  memory_[i].bytes, bytes);
     memory_[i] = {std::move(memory), 0, bytes};
   }
   ready_ = false;
@@ -512,9 +509,10 @@ uint64_t Submission::launch(const Executable::Segment& segment) {
 
 uint64_t Submission::copy(const Executable::Entry& entry) {
   const Located to = located(entry, 0), from = located(entry, 1);
-  count_copy(entry, to.bytes);
+  const int64_t bytes = bytes_of_copy(to, from);
+  count_copy(entry, bytes);
   return entry.device->queue().submit(
-      Transfer{to.memory.get(), to.offset, from.memory.get(), from.offset, to.bytes});
+      Transfer{to.memory.get(), to.offset, from.memory.get(), from.offset, bytes});
 }
 
 void Submission::count_copy(const Executable::Entry& entry, int64_t bytes) const {
@@ -551,10 +549,11 @@ void Submission::exchange_between_ranks(std::span<const Executable::Entry> entri
   std::vector<Message> messages;
   for (const Executable::Entry& entry : entries) {
     const Located to = located(entry, 0), from = located(entry, 1);
+    const int64_t bytes = bytes_of_copy(to, from);
     const DeviceRuntime& sender = executable_->runtime_of(entry.call.src(2).device());
     messages.push_back({*sender.rank(), *entry.device->rank(), from.memory.get(), from.offset,
-                        to.memory.get(), to.offset, to.bytes});
-    count_copy(entry, to.bytes);
+                        to.memory.get(), to.offset, bytes});
+    count_copy(entry, bytes);
   }
   deliver(Ranks::joined().transport(), messages);
 }
@@ -562,11 +561,12 @@ void Submission::exchange_between_ranks(std::span<const Executable::Entry> entri
 // Goes to all ranks, so all of them take part, also the one that could read it alone.
 void Submission::read_from_rank(const Executable::Entry& entry) {
   const Located to = located(entry, 0), from = located(entry, 1);
-  count_copy(entry, to.bytes);
-  if (std::byte* target = to.data()) return from.memory->copy_out(target, from.offset, to.bytes);
-  std::vector<std::byte> between(static_cast<size_t>(to.bytes));
-  from.memory->copy_out(between.data(), from.offset, to.bytes);
-  to.memory->copy_in(between.data(), to.offset, to.bytes);
+  const int64_t bytes = bytes_of_copy(to, from);
+  count_copy(entry, bytes);
+  if (std::byte* target = to.data()) return from.memory->copy_out(target, from.offset, bytes);
+  std::vector<std::byte> between(static_cast<size_t>(bytes));
+  from.memory->copy_out(between.data(), from.offset, bytes);
+  to.memory->copy_in(between.data(), to.offset, bytes);
 }
 
 // The bytes behind a slot of a launch.

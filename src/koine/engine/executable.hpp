@@ -138,7 +138,7 @@ class Submission {
   bool run_uncounted();
   /// How many arguments the program has; it uses none of those that were given behind them.
   size_t arguments() const { return executable_->arguments_; }
-  /// Another Buffer of the same size in place of an argument.
+  /// Another Buffer in place of an argument, of a size that this may have.
   void set_argument(size_t slot, const UOp& buffer);
   /// The bytes of an argument of which one device has all; what the program does not use is
   /// nothing to it.

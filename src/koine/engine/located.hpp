@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -24,5 +25,10 @@ struct Located {
     std::memcpy(to, here, static_cast<size_t>(count));
   }
 };
+
+/// What a copy moves: memory of a symbolic size may be as large as that is now, or as the largest.
+inline int64_t bytes_of_copy(const Located& to, const Located& from) {
+  return std::min(to.bytes, from.bytes);
+}
 
 }  // namespace koine

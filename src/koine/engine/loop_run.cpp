@@ -86,8 +86,8 @@ void LoopRun::pass_carries(Submission& function, const std::vector<Located>& fro
 
 void LoopRun::copy(const Located& to, const Located& from) {
   Queue& queue = device_.queue();
-  queue.wait(
-      queue.submit(Transfer{to.memory.get(), to.offset, from.memory.get(), from.offset, to.bytes}));
+  queue.wait(queue.submit(Transfer{to.memory.get(), to.offset, from.memory.get(), from.offset,
+                                   bytes_of_copy(to, from)}));
 }
 
 void LoopRun::run_function(size_t number) {

@@ -13,6 +13,7 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/node_map.hpp"
+#include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/transform/function.hpp"
 
@@ -20,10 +21,14 @@ namespace koine {
 
 namespace {
 
-// Whoever holds a result asks for its size later: the Variables in it bring their values along.
-void require_known_size(const UOp& value) {
+// Whoever holds a result asks for its size later: the Variables in it bring their values along, or
+// are known to him.
+void require_known_size(const UOp& value, const VariableValues& known) {
   const std::vector<UOp> sizes = variables_below(value.shape());
-  if (std::all_of(sizes.begin(), sizes.end(), is_bound)) return;
+  if (std::all_of(sizes.begin(), sizes.end(), [&](const UOp& v) {
+        return is_bound(v) || known.contains(v.as<BufferArg>().name);
+      }))
+    return;
   std::string most;
   for (size_t axis = 0; axis < value.rank(); ++axis)
     most += fmt::format("{}{}", axis > 0 ? ", " : "", value.dim(axis).bounds().high);
@@ -66,7 +71,8 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
     return (v.node()->ops_below & (mask_of(Op::Param) | mask_of(Op::Call))) != 0;
   });
   if (symbolic) {
-    for (const UOp& v : values_) require_known_size(v);
+    const bool is_step = checks == Checks::EachRun;  // who has it knows the Variables
+    for (const UOp& v : values_) require_known_size(v, is_step ? variables : VariableValues());
     variables_ = values_of_variables(values_, variables);
   }
   skeleton_ = skeleton_of(values_, device_of(values_[0]));
@@ -81,6 +87,10 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
   }
   for (const size_t p : position) outputs_.push_back(made_[p]);
   arguments_ = named_ = arguments_of(prepared_->program);
+  // Of an output only what it is like counts: memory of the largest size is not held for that.
+  for (UOp& n : named_)
+    if (!n.has_concrete_shape() && std::find(made_.begin(), made_.end(), n) != made_.end())
+      n = new_buffer(n.shape(), n.dtype(), n.device(), n.node()->placement.axis);
   submission_ = submission_of(prepared_->program);
 }
 
@@ -111,8 +121,10 @@ void CapturedStep::finish_what_is_begun() {
   submission_->finish_once_stored(given);
 }
 
+bool CapturedStep::try_run() { return !submission_ || submission_->run(); }
+
 void CapturedStep::run() {
-  if (!submission_ || submission_->run()) return;
+  if (try_run()) return;
   Substitution now;
   for (size_t k = 0; k < named_.size(); ++k)
     if (!(named_[k] == arguments_[k])) now.emplace(named_[k], arguments_[k]);
@@ -129,13 +141,32 @@ std::vector<size_t> CapturedStep::places_of(const UOp& buffer) const {
   return out;
 }
 
+// With the Variables of now as numbers.
+UOp CapturedStep::present_size(const UOp& size) const {
+  if (size.is(Op::Const)) return size;
+  if (is_variable(size)) return index_const(variables_.at(size.as<BufferArg>().name));
+  Substitution numbers;
+  for (const UOp& v : variables_below(size)) numbers.emplace(v, present_size(v));
+  return simplify_index(substitute(size, numbers));
+}
+UOp CapturedStep::present_shape(const UOp& shape) const {
+  const auto is_known = [](const UOp& size) { return size.is(Op::Const); };
+  if (std::all_of(shape.src().begin(), shape.src().end(), is_known)) return shape;
+  std::vector<UOp> sizes;
+  for (const UOp& size : shape.src()) sizes.push_back(present_size(size));
+  return stack(sizes);
+}
+
 void CapturedStep::put(size_t place, const UOp& by) {
-  const UOp& buffer = arguments_[place];
-  KOINE_REQUIRE(by.is(Op::Buffer) && by.shape() == buffer.shape() && by.dtype() == buffer.dtype() &&
-                    by.device() == buffer.device(),
-                Value, "a captured step cannot use {} of shape {} in place of {} of shape {}",
-                dtype_name(by.dtype()), shape_text(by), dtype_name(buffer.dtype()),
-                shape_text(buffer));
+  const UOp& buffer = named_[place];
+  const auto fits = [&] {
+    return by.shape() == buffer.shape() ||
+           (!buffer.has_concrete_shape() && by.shape() == present_shape(buffer.shape()));
+  };
+  KOINE_REQUIRE(
+      by.is(Op::Buffer) && by.dtype() == buffer.dtype() && by.device() == buffer.device() && fits(),
+      Value, "a captured step cannot use {} of shape {} in place of {} of shape {}",
+      dtype_name(by.dtype()), shape_text(by), dtype_name(buffer.dtype()), shape_text(buffer));
   arguments_[place] = by;
   if (submission_ && place < submission_->arguments()) submission_->set_argument(place, by);
 }
@@ -154,7 +185,7 @@ void CapturedStep::renew_outputs() {
     if (prepared_->outputs[k].kind != Prepared::Output::Kind::Made) continue;
     const Prepared::Output& o = prepared_->outputs[k];
     UOp& old = made_[k];
-    const UOp fresh = storage::make_buffer(o.shape, o.dtype, o.place);
+    const UOp fresh = storage::make_buffer(present_shape(o.shape), o.dtype, o.place);
     for (size_t place = 0; place < arguments_.size(); ++place)
       if (arguments_[place] == old) put(place, fresh);
     for (UOp& output : outputs_)

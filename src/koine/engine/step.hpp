@@ -22,6 +22,8 @@ class CapturedStep {
   /// the user gave is out of range, before anything is written (amendment C28); Error (Key) where a
   /// Variable has no value.
   void run();
+  /// The same, but false where such a position is out of range.
+  bool try_run();
 
   /// Where each value lies after a run; the same Buffers each time.
   const std::vector<UOp>& outputs() const { return outputs_; }
@@ -30,10 +32,11 @@ class CapturedStep {
   void replace(const UOp& buffer, const UOp& by);
   /// The places among the program's arguments where it reads or writes a Buffer.
   std::vector<size_t> places_of(const UOp& buffer) const;
-  /// Another Buffer of the same shape, dtype and device in one of these places.
+  /// Another Buffer of the same shape, dtype and device in one of these places; where the shape is
+  /// symbolic, of the sizes that the Variables say now.
   void put(size_t place, const UOp& by);
-  /// Gives each output that is computed into a Buffer of the step a new one: what a run before gave
-  /// stays as it is.
+  /// Gives each output that is computed into a Buffer of the step a new one, of the sizes that the
+  /// Variables say now: what a run before gave stays as it is.
   void renew_outputs();
   void bind(const std::string& variable, int64_t value);
 
@@ -51,6 +54,8 @@ class CapturedStep {
   void finish_what_is_begun();
   std::vector<UOp> arguments_of(const Prepared::Program& program) const;
   std::optional<Submission> submission_of(const Prepared::Program& program) const;
+  UOp present_size(const UOp& size) const;
+  UOp present_shape(const UOp& shape) const;
 
   std::vector<UOp> values_;  // distinct
   VariableValues variables_;

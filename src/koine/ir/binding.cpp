@@ -1,5 +1,7 @@
 #include "koine/ir/binding.hpp"
 
+#include <algorithm>
+
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -79,6 +81,11 @@ int64_t present_value(const UOp& index) {
     values.emplace(v, index_const(bound_value(v)));
   }
   return const_int(simplify_index(substitute(index, values)));
+}
+
+bool has_present_value(const UOp& index) {
+  const std::vector<UOp> variables = variables_below(index);
+  return std::all_of(variables.begin(), variables.end(), is_bound);
 }
 
 std::vector<int64_t> present_sizes(const UOp& value) {

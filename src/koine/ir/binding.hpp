@@ -28,6 +28,8 @@ UOp with_values(const UOp& graph, const Substitution& values);
 /// An index scalar over bound Variables as a number. Throws Error (Key) naming a Variable that is
 /// not bound.
 int64_t present_value(const UOp& index);
+/// Whether it is one: else it is a size in the description of a function, and any in its range.
+bool has_present_value(const UOp& index);
 /// The sizes of a value, as the Variables in its shape are bound.
 std::vector<int64_t> present_sizes(const UOp& value);
 /// How many elements a value has at most, whatever its Variables are bound to; throws Error

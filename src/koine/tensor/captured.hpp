@@ -7,6 +7,13 @@
 
 namespace koine {
 
+/// An axis of an argument of a CapturedFunction that has another size in each call.
+struct DynamicAxis {
+  size_t argument;
+  size_t axis;
+  Variable size;
+};
+
 /// A function of tensors, described and compiled once (row L9): each call is one submission, for
 /// arguments of the shapes, dtypes and devices of `examples`. Tensors that are one value among the
 /// examples must be one among the arguments, and no others.
@@ -23,10 +30,16 @@ namespace koine {
 /// Throws Error (Value) where the function is no description of its results by these tensors alone:
 /// it looks at values, assigns to a tensor that it did not make, reads other memory (random numbers
 /// do), or gives back an argument or one tensor twice.
+///
+/// Along `dynamic` axes the arguments of a call have any size from 2 on that the Variable may have,
+/// and one program serves all of them. To the function these sizes are symbolic, and whatever would
+/// decide by one that its range leaves open throws Error. Sizes 0 and 1 are no such sizes, because
+/// they broadcast, squeeze and reduce in their own way: they want a function of their own.
 class CapturedFunction {
  public:
   CapturedFunction(const transforms::Function& f, const transforms::Tensors& examples,
                    const transforms::Tensors& surroundings = {},
+                   const std::vector<DynamicAxis>& dynamic = {},
                    std::source_location where = std::source_location::current());
   ~CapturedFunction();
   CapturedFunction(CapturedFunction&&) noexcept;
@@ -34,6 +47,9 @@ class CapturedFunction {
   /// Computes, for arguments with the surroundings of now behind them. Throws Error (Value) where
   /// they are not as the examples, Error (Index) where a position is out of range.
   transforms::Tensors operator()(const transforms::Tensors& arguments);
+  /// False where a size inside of the function that follows from the dynamic ones is 0 or 1 for
+  /// these arguments: they want a function of their own too.
+  bool serves(const transforms::Tensors& arguments) const;
 
  private:
   struct State;

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
@@ -161,12 +162,20 @@ Tensor Tensor::padded_view(const SizePairs& padding) const {
   return moved([&](const UOp& u) { return koine::pad(u, offset, size, zero); });
 }
 
+namespace {
+// A size in the description of a function that may be 1 or not is neither.
+bool is_one(const Size& n) {
+  const bool open = n.smallest() <= 1 && n.largest() >= 1 && !has_present_value(n.uop());
+  return open ? int64_t{n} == 1 : n == 1;
+}
+}  // namespace
+
 Tensor Tensor::squeeze(std::optional<int64_t> axis) const {
   Shape out;
   const Shape sizes = shape();
   const int64_t only = axis ? axis_of(*axis, "squeeze") : -1;
   for (size_t i = 0; i < sizes.size(); ++i)
-    if (sizes[i] != 1 || (axis && static_cast<int64_t>(i) != only)) out.push_back(sizes[i]);
+    if ((axis && static_cast<int64_t>(i) != only) || !is_one(sizes[i])) out.push_back(sizes[i]);
   return reshape(out);
 }
 Tensor Tensor::unsqueeze(int64_t axis) const {

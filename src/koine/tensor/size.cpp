@@ -19,6 +19,10 @@ Size::Size(const UOp& index) {
     expression_ = normal;
 }
 int64_t Size::refuse() const {
+  KOINE_REQUIRE(has_present_value(expression_), Value,
+                "the size {} is any number from {} to {}: one program serves all of them, and here "
+                "one is needed",
+                text(), smallest(), largest());
   raise(
       ErrorKind::Value,
       "the size {} is symbolic where a number is needed: Size::present() gives its value for this "
@@ -26,7 +30,10 @@ int64_t Size::refuse() const {
       text());
 }
 UOp Size::uop() const { return expression_ ? expression_ : index_const(number_); }
-int64_t Size::present() const { return expression_ ? present_value(expression_) : number_; }
+int64_t Size::present() const {
+  if (!expression_) return number_;
+  return has_present_value(expression_) ? present_value(expression_) : refuse();
+}
 int64_t Size::smallest() const {
   return expression_ ? static_cast<int64_t>(index_span(expression_).low) : number_;
 }

@@ -30,8 +30,9 @@ Tensor keys_of(const Tensor& x) {
 
 // Elements of the rows of x at positions (rows, m) of each row, which are in bounds.
 Tensor picked_in_rows(const Tensor& x, const Tensor& at) {
-  const int64_t rows = x.size(0), n = x.size(1);
-  const DType d = rows * n > INT32_MAX ? DType::Int64 : DType::Int32;
+  const int64_t n = x.size(1);
+  const Size rows = x.size(0);
+  const DType d = (rows * n).largest() > INT32_MAX ? DType::Int64 : DType::Int32;
   const Tensor start =
       Tensor::arange(0, rows, 1, d).reshape({rows, 1}) * Tensor(constant_int(d, n));
   return Tensor(index(x.reshape({rows * n}).uop(), {(start + at.cast(d)).uop()}));
@@ -58,7 +59,8 @@ Tensor inverse(const Tensor& place) {
 
 // Where each element of a row goes: behind all with a smaller key, and all before it with its own.
 Tensor place_by_comparing(const Tensor& keys) {
-  const int64_t rows = keys.size(0), n = keys.size(1);
+  const int64_t n = keys.size(1);
+  const Size rows = keys.size(0);
   const Tensor mine = keys.reshape({rows, n, 1}), other = keys.reshape({rows, 1, n});
   const Tensor earlier =
       Tensor::arange(n).reshape({1, 1, n}) < Tensor::arange(n).reshape({1, n, 1});
@@ -67,7 +69,8 @@ Tensor place_by_comparing(const Tensor& keys) {
 
 // The same by the last byte of the keys alone.
 Tensor place_by_digit(const Tensor& keys) {
-  const int64_t rows = keys.size(0), n = keys.size(1);
+  const int64_t n = keys.size(1);
+  const Size rows = keys.size(0);
   const Tensor digit = keys.cast(DType::UInt8);
   const Tensor all = digit.reshape({rows, 1, n});
   const Tensor upto = Tensor::arange(n).reshape({1, 1, n}) <= Tensor::arange(n).reshape({1, n, 1});
@@ -121,8 +124,8 @@ std::pair<Tensor, Tensor> Tensor::topk(int64_t k, int64_t axis, bool largest) co
                 axis, shape_text(uop()));
   const Tensor order = tensor::as_method("topk", {*this}, [&] { return argsort(axis, largest); });
   if (ndim() == 0) return {*this, order};
-  std::vector<std::pair<int64_t, int64_t>> bounds;
-  for (const int64_t s : shape()) bounds.emplace_back(0, s);
+  SizePairs bounds;
+  for (const Size& s : shape()) bounds.emplace_back(0, s);
   bounds[static_cast<size_t>(axis_of(axis, "topk"))].second = k;
   const Tensor first = order.shrink(bounds);
   return {along(axis, first), first};
@@ -133,7 +136,7 @@ Tensor Tensor::along(int64_t axis, const Tensor& at) const {
   if (numel() == 0 || ndim() == 0) return *this;
   const int64_t a = axis_of(axis, "sort"), n = size(a);
   const Tensor x = transpose(a, -1), wanted = at.transpose(a, -1);
-  const int64_t rows = numel() / n;
+  const Size rows = numel() / n;
   return picked_in_rows(x.reshape({rows, n}), wanted.reshape({rows, wanted.size(-1)}))
       .reshape(wanted.shape())
       .transpose(a, -1);
