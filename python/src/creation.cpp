@@ -45,7 +45,8 @@ double as_real(nb::handle given, const char* what) {
 // Whole numbers may be symbolic sizes; where one has a fraction, all are float64.
 Tensor arange(const NumberLike& start, const std::optional<NumberLike>& stop,
               const NumberLike& step, const std::optional<DTypeLike>& dtype) {
-  const nb::handle from = stop ? start : nb::handle(), to = stop ? *stop : start;
+  const nb::handle first = start, from = stop ? first : nb::handle(),
+                   to = stop ? nb::handle(*stop) : first;
   if ((from && has_fraction(from)) || has_fraction(to) || has_fraction(step))
     return Tensor::arange(from ? as_real(from, "the start") : 0.0, as_real(to, "the stop"),
                           as_real(step, "the step"), dtype ? as_dtype(*dtype) : DType::Float32);
