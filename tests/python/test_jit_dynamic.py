@@ -426,6 +426,23 @@ def test_gradients_go_through_results():
         assert koine.vmap(squares)(numbers(2, k, 3)).shape == (2, 3) and koine.jvp(squares, (x,), (x,))[1].shape == (3,)
 
 
+@pytest.mark.parametrize("f", [
+    lambda x: x.sum(0), lambda x: x.mean(0), lambda x: x + 1, lambda x: x.pad([(1, 2), (0, 0)]), lambda x: koine.cat([x, x]), lambda x: x.max(0),
+    lambda x: x.cumsum(0), lambda x: x.flip(0) * x.shape[0], lambda x: koine.checkpoint(lambda t: t.tanh().sum(0))(x),
+    lambda x: koine.scan(lambda c, r: (c * 0.5 + r, c - r), x[0] * 0, x)[1], lambda x: koine.scan(lambda c, r: (c * 0.5 + r, c - r), x[0, 0] * 0, x.reshape(-1))[1],
+    lambda x: koine.fori_loop(0, x.shape[0], lambda i, c: c * 0.5 + 1, x.sum(0)), lambda x: koine.fori_loop(0, 3, lambda i, c: c * 0.5 + 1, x),
+    lambda x: koine.cond(x.isnan().any(), lambda t: t * 2, lambda t: t - 1, x)])
+def test_gradients_of_all_kinds_of_results(f):
+    g = jit(f, dynamic={"x": {0: N}})
+    for k in (5, 7, 2):
+        x = numbers(k, 3)
+        for loss in (lambda y: y.sum(), lambda y: y.square().sum()):
+            got, want = [loss(h(x)).gradient(x)[0] for h in (g, f)]
+            np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose((g(x) * 2).numpy(), f(x).numpy() * 2, rtol=1e-5, atol=1e-6)
+    assert g.explain_recompiles() == []
+
+
 def test_a_training_step_of_a_batch_of_any_size():
     w = numbers(3, 2)
     loss = lambda w, x: (x @ w).tanh().square().mean()  # noqa: E731

@@ -178,3 +178,17 @@ def test_loops(rng):
     h = lambda w: sum(xs[k].sum() * w ** (4 - k) for k in range(5))
     assert g.item() == pytest.approx((h(0.5 + 1e-6) - h(0.5 - 1e-6)) / 2e-6, rel=1e-5)
     assert koine.eval_shape(lambda x: {"a": x @ x.T}, Tensor(xs))["a"].shape == (5, 5)
+
+
+def test_what_is_prepared_for_one_value_names_no_memory_of_another(rng):
+    def looked_at(f):
+        x = Tensor(rng.standard_normal((5, 3)).astype("float32")).realize()
+        kept, again = f(x).contiguous(), f(x).contiguous().contiguous()
+        return kept.numpy(), again.numpy()
+
+    def through_a_loop(x):  # a Function, and bytes of the host below it
+        return koine.grad(lambda v: (v.softmax(-1) * v).sum())(koine.fori_loop(0, 3, lambda i, c: c * 0.5 + 1, x))
+
+    for f in (through_a_loop, lambda x: x.exp()):
+        kept, again = looked_at(f)
+        np.testing.assert_array_equal(kept, again)

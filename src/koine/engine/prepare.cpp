@@ -213,18 +213,23 @@ Placement placement_of(const UOp& value) {
   return value.device() ? value.node()->placement : Placement{Device(default_device()), -1};
 }
 
+// Bytes of the host that a body reads are memory too. A body is looked into behind what is known
+// alone, as the skeleton of the request is made: else memory that this does not name would be part
+// of what is prepared for all requests that look the same.
 std::vector<UOp> with_results(const std::vector<UOp>& values, const std::string& device) {
-  const UOp given = sink(values);
+  const auto with_known = [&](const UOp& graph) {
+    Substitution known;
+    toposort(graph, [&](const UOp& u) {
+      const UOp buffer = buffer_for(u, device);
+      if (buffer) known.emplace(u, buffer);
+      return !buffer;
+    });
+    return known.empty() ? graph : substitute(graph, known);
+  };
+  UOp all = with_known(sink(values));
   const OpMask hidden = mask_of(Op::Function) | mask_of(Op::Binary);
-  const UOp all = (given.node()->ops_below & hidden) == hidden ? inline_functions(given) : given;
-  Substitution known;
-  toposort(all, [&](const UOp& u) {
-    const UOp buffer = buffer_for(u, device);
-    if (buffer) known.emplace(u, buffer);
-    return !buffer;
-  });
-  const UOp out = known.empty() ? all : substitute(all, known);
-  return {out.src().begin(), out.src().end()};
+  if ((all.node()->ops_below & hidden) == hidden) all = with_known(inline_functions(all));
+  return {all.src().begin(), all.src().end()};
 }
 
 std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, Skeleton& skeleton,

@@ -87,8 +87,23 @@ Substitution variables_from(const UOp& body, std::span<const UOp> arguments) {
   return out;
 }
 
+// In bodies of Calls too: their sizes are those of the values around them.
+static UOp with_variables_inside(const UOp& value, const Substitution& variables) {
+  return rebuild_graph(value, [&](const UOp& node, std::vector<UOp>& src) {
+    const auto known = variables.find(node);
+    if (known != variables.end()) return known->second;
+    if (node.is(Op::Function)) src[0] = node.src(0);  // its arguments say what its sizes are
+    if (node.is(Op::Call)) src[0] = with_variables_inside(node.src(0), variables);
+    const UOp made = with_sources(node, src);
+    const bool is_size = made.dtype() == DType::Index && made.is_scalar();
+    return is_size && !(made == node) ? simplify_index(made) : made;
+  });
+}
+
 UOp with_variables(const UOp& value, const Substitution& variables) {
   if (variables.empty()) return value;
+  if ((value.node()->ops_below & mask_of(Op::Call)) != 0)
+    return with_variables_inside(value, variables);
   Substitution all = variables;
   for (const UOp& u : toposort_outside_bodies(value))
     if (u.is(Op::Stack) && u.dtype() == DType::Index)

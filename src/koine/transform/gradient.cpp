@@ -34,6 +34,15 @@ UOp placed_as(const UOp& value, const UOp& g, bool target) {
 std::vector<UOp> gradient_keeping(std::span<const UOp> outputs, std::span<const UOp> cotangents,
                                   std::span<const UOp> targets, const std::optional<Kept>& kept);
 
+// A gradient that reads nothing of an argument, such as that of a sum, cannot tell its sizes: they
+// are those of the call.
+UOp with_sizes_of(const UOp& call, const UOp& second) {
+  Substitution untold = variables_from(call.src(0), call.src().subspan(1));
+  for (const auto& [slot, param] : params_of(second))
+    for (const UOp& size : param.shape().src()) untold.erase(size);
+  return with_variables(second, untold);
+}
+
 // A call is differentiated as a second Function over its arguments and the cotangents of its
 // outputs (row B12), and over values that are kept of the first. Without a checkpoint around it all
 // of them are: what both compute is one node.
@@ -61,7 +70,7 @@ Cotangents function_vjp(const UOp& call, const std::vector<UOp>& output_cotangen
   std::vector<UOp> grads = gradient_keeping(outputs, seeds, params, kept);
   for (size_t k = 0; k < grads.size(); ++k)
     if (!grads[k]) grads[k] = filled_like(params[k], 0);
-  UOp second = tuple(grads);
+  UOp second = with_sizes_of(call, tuple(grads));
   if (kept) {
     const std::vector<UOp> values = kept_values(body, *kept);
     const UOp first = function(tuple(values), given, resolve_of(call));
