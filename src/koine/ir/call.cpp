@@ -87,8 +87,10 @@ Substitution variables_from(const UOp& body, std::span<const UOp> arguments) {
   return out;
 }
 
+namespace {
+
 // In bodies of Calls too: their sizes are those of the values around them.
-static UOp with_variables_inside(const UOp& value, const Substitution& variables) {
+UOp with_variables_inside(const UOp& value, const Substitution& variables) {
   return rebuild_graph(value, [&](const UOp& node, std::vector<UOp>& src) {
     const auto known = variables.find(node);
     if (known != variables.end()) return known->second;
@@ -99,6 +101,8 @@ static UOp with_variables_inside(const UOp& value, const Substitution& variables
     return is_size && !(made == node) ? simplify_index(made) : made;
   });
 }
+
+}  // namespace
 
 UOp with_variables(const UOp& value, const Substitution& variables) {
   if (variables.empty()) return value;
