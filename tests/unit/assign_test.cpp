@@ -311,13 +311,13 @@ TEST(assignment, spec_A4_spec_amend_34_equal_values_keep_leaves_apart) {
   a.sum().backward();
   EXPECT_EQ(values(a.grad()), std::vector<double>(3, 5));
   // Without requires_grad: each full() is a tensor of its own.
-  const Tensor e = Tensor::full({2}, 4), f = Tensor::full({2}, 4);
+  const Tensor e = Tensor::full({2}, 4.0), f = Tensor::full({2}, 4.0);
   const Tensor sum = (e * Tensor(3.0) + f * Tensor(5.0)).sum();
   const auto both = sum.gradient({e, f});
   EXPECT_EQ(values(both[0]), (std::vector<double>{3, 3}));
   EXPECT_EQ(values(both[1]), (std::vector<double>{5, 5}));
   EXPECT_EQ(values(sum.gradient({f})[0]), (std::vector<double>{5, 5}));
-  const Tensor g = Tensor::full({}, 4);
+  const Tensor g = Tensor::full({}, 4.0);
   EXPECT_EQ(values((g * g + Tensor(4.0)).gradient({g})[0]), std::vector<double>{8});
   // What cannot be told apart is refused.
   const Tensor h = Tensor::arange(2).to_float(), k = Tensor::arange(2).to_float();

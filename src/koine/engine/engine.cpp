@@ -15,9 +15,11 @@
 #include "koine/engine/step.hpp"
 #include "koine/engine/storage.hpp"
 #include "koine/engine/updates.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/rangeify.hpp"
 #include "koine/lower/shard.hpp"
@@ -62,6 +64,21 @@ UOp realized_buffer(const UOp& value) {
   const UOp buffer = storage::result(value);
   // What lies on no device follows the default one, which may have changed since.
   return buffer && buffer.device().name() == device_of(value) ? buffer : UOp();
+}
+
+// Whoever holds a result asks for its size later: the Variables in it bring their values along.
+void require_known_size(const UOp& value) {
+  const std::vector<UOp> sizes = variables_below(value.shape());
+  if (std::all_of(sizes.begin(), sizes.end(), is_bound)) return;
+  std::string most;
+  for (size_t axis = 0; axis < value.rank(); ++axis)
+    most += fmt::format("{}{}", axis > 0 ? ", " : "", value.dim(axis).bounds().high);
+  raise(
+      ErrorKind::Value,
+      "realize: the result has the symbolic shape {}, and its memory needs known sizes: bind() its "
+      "Variables, pad() it to its largest shape, ({}{}), reduce it, or store it into a view of a "
+      "buffer",
+      shape_text(value), most, value.rank() == 1 ? "," : "");
 }
 
 bool calls_functions(const std::vector<UOp>& values) {
@@ -126,6 +143,8 @@ class Realizer {
 };
 
 std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables) {
+  for (const UOp& v : values)
+    if (!v.has_concrete_shape()) require_known_size(v);
   if (options().nan)
     require_finite(values, [&](const std::vector<UOp>& apart) {
       return Realizer::compute_apart(apart, variables);

@@ -21,25 +21,6 @@ namespace koine {
 
 namespace {
 
-// Whoever holds a result asks for its size later: the Variables in it bring their values along, or
-// are known to him.
-void require_known_size(const UOp& value, const VariableValues& known) {
-  const std::vector<UOp> sizes = variables_below(value.shape());
-  if (std::all_of(sizes.begin(), sizes.end(), [&](const UOp& v) {
-        return is_bound(v) || known.contains(v.as<BufferArg>().name);
-      }))
-    return;
-  std::string most;
-  for (size_t axis = 0; axis < value.rank(); ++axis)
-    most += fmt::format("{}{}", axis > 0 ? ", " : "", value.dim(axis).bounds().high);
-  raise(
-      ErrorKind::Value,
-      "realize: the result has the symbolic shape {}, and its memory needs known sizes: bind() its "
-      "Variables, pad() it to its largest shape, ({}{}), reduce it, or store it into a view of a "
-      "buffer",
-      shape_text(value), most, value.rank() == 1 ? "," : "");
-}
-
 // What a step writes that nobody named is memory of its own, filled anew each time.
 std::vector<UOp> with_own_memory(const std::vector<UOp>& values) {
   if (std::none_of(values.begin(), values.end(), has_effects)) return values;
@@ -70,11 +51,7 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
   const bool symbolic = std::any_of(values_.begin(), values_.end(), [](const UOp& v) {
     return (v.node()->ops_below & (mask_of(Op::Param) | mask_of(Op::Call))) != 0;
   });
-  if (symbolic) {
-    const bool is_step = checks == Checks::EachRun;  // who has it knows the Variables
-    for (const UOp& v : values_) require_known_size(v, is_step ? variables : VariableValues());
-    variables_ = values_of_variables(values_, variables);
-  }
+  if (symbolic) variables_ = values_of_variables(values_, variables);
   skeleton_ = skeleton_of(values_, device_of(values_[0]));
   prepared_ = prepare(values_, skeleton_, checks == Checks::EachRun);
   for (const Prepared::Output& o : prepared_->outputs) {
