@@ -5,6 +5,7 @@
 prints what the process holds after each tenth, once warm, and fails where the last is above the second by more than 2 % and 4 MiB.
 """
 import os
+import random
 import sys
 import time
 
@@ -38,10 +39,13 @@ def main(replays: int = 1_000_000, recompiles: int = 100_000) -> int:
 
     g = koine.jit(lambda a: (a * 2 + 1).max())
     seen = []
+    # In random order: larger shapes have larger programs, of which as many are kept.
+    shapes = list(range(max(recompiles, 100_000)))
+    random.Random(7).shuffle(shapes)
 
     def other_shape(k: int) -> None:
         koine.reset_counters()
-        g(koine.zeros(1 + k % 331, 1 + k // 331))  # each once
+        g(koine.zeros(1 + shapes[k] % 331, 1 + shapes[k] // 331))  # each once
         if k % 1000 == 0:
             seen.append(koine.counters()["compiled"])
 

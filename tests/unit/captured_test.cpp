@@ -56,6 +56,19 @@ TEST(captured, results_belong_to_whoever_has_them) {
   EXPECT_EQ(*reinterpret_cast<const float*>(shown.get()), 2);
 }
 
+// Neither of arguments that are computed with nor of one that is not.
+TEST(captured, the_memory_of_the_examples_is_let_go) {
+  std::vector<std::weak_ptr<Memory>> memory;
+  std::optional<CapturedFunction> f;
+  {
+    const Tensors examples{numbers({1, 2}).realize(), numbers({3}).realize()};
+    for (const Tensor& t : examples) memory.push_back(memory_of(t.uop()));
+    f.emplace([](const Tensors& x) { return Tensors{x[0] * 2}; }, examples);
+  }
+  EXPECT_EQ(listed((*f)({numbers({5, 6}), numbers({7})})[0]), (std::vector<float>{10, 12}));
+  for (const auto& m : memory) EXPECT_TRUE(m.expired());
+}
+
 TEST(captured, gradients_go_through_a_result) {
   Tensor w = numbers({2, 3}).requires_grad();
   CapturedFunction f([](const Tensors& x) { return Tensors{(x[0] * x[0] * x[1]).sum()}; },

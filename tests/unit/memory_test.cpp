@@ -254,6 +254,20 @@ std::vector<size_t> legal_order(const std::vector<Kernel>& kernels, std::mt19937
 }  // namespace
 
 // The closed lanes of a last vector lie in memory that is there; some of these sizes fill a block.
+// A computed value that is asked for again looks like memory that is: what is prepared for the one
+// serves the other, whose Buffer is no result of itself.
+TEST(memory, asking_for_memory_does_not_keep_it) {
+  const UOp computed = add(Tensor::from<float>({1, 2, 3}).uop(), constant(DType::Float32, 1));
+  (void)realize({computed});
+  (void)realize({computed});
+  std::weak_ptr<Memory> memory;
+  {
+    const Tensor other = Tensor::from<float>({4, 5, 6}).realize();
+    memory = memory_of(other.uop());
+  }
+  EXPECT_TRUE(memory.expired());
+}
+
 TEST(memory, blocks_end_with_room_for_a_vector) {
   for (int64_t bytes = 64; bytes <= 4 << 20; bytes += bytes < 8192 ? 64 : 1 << 16) {
     const auto block = CachingAllocator("CPU").allocate(bytes);

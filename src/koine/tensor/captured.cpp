@@ -294,7 +294,10 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
   for (size_t k = 0; k < s.body.src().size(); ++k)
     values.push_back(get_tuple(call, static_cast<int64_t>(k)));
   s.step = CapturedStep(values, values_of(sizes));
-  for (size_t k = 0; k < stand_ins.size(); ++k) s.inputs[k].places = s.step.places_of(stand_ins[k]);
+  for (size_t k = 0; k < stand_ins.size(); ++k) {
+    s.inputs[k].places = s.step.places_of(stand_ins[k]);
+    storage::set_memory(stand_ins[k], nullptr);  // a call brings its own
+  }
 }
 
 CapturedFunction::~CapturedFunction() = default;
