@@ -69,8 +69,10 @@ void add_options(RequestKey& key, bool checks, const CompileOptions& how) {
 // Makes what is prepared for values over Buffers.
 class Preparation {
  public:
-  Preparation(const std::vector<UOp>& values, const Skeleton& skeleton, const CompileOptions& how)
-      : values_(values), how_(how) {
+  /// `given`: the values before what was computed earlier became Buffers.
+  Preparation(const std::vector<UOp>& given, const std::vector<UOp>& values,
+              const Skeleton& skeleton, const CompileOptions& how)
+      : given_(given), values_(values), how_(how) {
     for (size_t i = 0; i < skeleton.buffers.size(); ++i) number_.emplace(skeleton.buffers[i], i);
   }
 
@@ -121,7 +123,6 @@ class Preparation {
       const UOp version = versions.of(value);
       const bool overwritten = version && versions.overwritten_by(version);
       Prepared::Output out;
-      out.lasting = lasts(value);
       // What a body captured is no memory of the request: its value is copied.
       if (number_.contains(base) && !overwritten) {
         out.kind =
@@ -132,6 +133,8 @@ class Preparation {
         out.dtype = value.dtype();
         out.place = placement_of(value);
       }
+      // What is known is no result of itself.
+      out.lasting = out.kind != Prepared::Output::Kind::Known && lasts(given_[i]);
       made_.outputs.push_back(std::move(out));
     }
   }
@@ -178,6 +181,7 @@ class Preparation {
     return {Prepared::Argument::Kind::Literal, 0, buffer};
   }
 
+  const std::vector<UOp>& given_;
   const std::vector<UOp>& values_;
   const CompileOptions& how_;
   std::unordered_map<UOp, size_t> number_;  // of the Buffers that are given
@@ -236,7 +240,8 @@ std::shared_ptr<const Prepared> prepare(const std::vector<UOp>& values, Skeleton
   add_options(key, checks, how);
   if (auto known = prepared_cache().find(key)) return known;
   const Interruptible scope;
-  auto made = Preparation(with_results(values, device_of(values[0])), skeleton, how).run(checks);
+  auto made =
+      Preparation(values, with_results(values, device_of(values[0])), skeleton, how).run(checks);
   const size_t weight = key.words.size() + words_of_an_entry;
   if (skeleton.reusable) prepared_cache().add(std::move(key), made, weight);
   return made;
