@@ -522,6 +522,23 @@ TEST(host, spec_L9_a_captured_step_writes_in_place_and_checks_positions_each_tim
 // --- what looks alike shares its program
 // -----------------------------------------------------------
 
+// A step of training makes the numbers and positions of its graph anew, after those of the step
+// before are gone.
+TEST(host, constants_that_are_made_again_are_recognised) {
+  const Tensor x = Tensor::from<float>({1, 2, 3, 4, 5, 6}, {2, 3}),
+               labels = Tensor::from<int>({2, 0});
+  Tensor w = Tensor::from<float>({1, 2, 3, 4, 5, 6, 7, 8, 9}, {3, 3}).requires_grad();
+  const auto step = [&] {
+    w.zero_grad();
+    x.matmul(w).cross_entropy(labels).backward();
+    (void)w.grad().realize();
+  };
+  step();
+  reset_counters();
+  step();
+  EXPECT_EQ(counters().schedule_seconds, 0);
+}
+
 TEST(host, requests_that_look_alike_are_prepared_once_and_others_apart) {
   const UOp x = floats({1, 2, 3}), y = floats({4, 5, 6});
   auto result = [](const UOp& a, const UOp& b) { return held(realize({sub(a, mul(b, b))})[0]); };

@@ -94,10 +94,22 @@ class Preparation {
                                                                   : UOp());
     }
     if (!work.empty()) made_.program = program_of(work, destinations);
+    hold_constants();
     return std::make_shared<const Prepared>(std::move(made_));
   }
 
  private:
+  void hold_constants() {
+    const std::string device = device_of(given_[0]);
+    toposort(sink(given_), [&](const UOp& u) {
+      if ((u.node()->ops_below & (mask_of(Op::Buffer) | mask_of(Op::Binary))) == 0) {
+        made_.constants.push_back(u);
+        return false;
+      }
+      return !buffer_for(u, device);
+    });
+  }
+
   // Asks whether all promises are kept; null: there are none.
   UOp check() {
     const std::vector<UOp> promises = promises_of(values_);

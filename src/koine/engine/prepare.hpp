@@ -40,6 +40,9 @@ struct Prepared {
   std::vector<Output> outputs;  ///< one a value; behind these the flag of the checks
   bool checks = false;  ///< that the program makes before all else; the flag is the last output
   Program program;
+  /// What reads no memory, by which the request is recognised: a node that is made again is the
+  /// same one as long as it lives.
+  std::vector<UOp> constants;
 };
 
 /// Stages 1 to 8 for distinct values, or what was prepared for a request that looked the same; with
