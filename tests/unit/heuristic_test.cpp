@@ -45,19 +45,20 @@ Tensor f32(std::initializer_list<int64_t> sizes, uint64_t salt = 0) {
 }
 Tensor of(DType dtype, std::initializer_list<int64_t> sizes) { return Tensor(leaf(sizes, dtype)); }
 
+struct Typical {
+  const char* what;
+  Tensor value;
+  const Target& target;
+  const char* schedule;
+};
+
 // A change of the heuristic changes this table: measure the kernels it names before and after.
 TEST(heuristic, schedules_of_typical_kernels) {
   const Target machine = machine_with(32), narrow = machine_with(16);
   Target strict = machine, alone = machine;
   strict.strict = true;
   alone.has_threads = false;
-  struct Row {
-    const char* what;
-    Tensor value;
-    const Target& target;
-    const char* schedule;
-  };
-  const std::vector<Row> table{
+  const std::vector<Typical> table{
       {"x+1 1024", f32({1024}) + 1.0, machine, "e_L32_u32: Split(0, 32, UPCAST)"},
       {"x+1 100000", f32({100000}) + 1.0, machine,
        "e_t5_L625_u32: Split(0, 32, UPCAST) Split(0, 5, THREAD, top)"},
@@ -250,7 +251,7 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"one column", f32({64, 64}).matmul(f32({64, 1}, 1)), machine,
        "r_L64_G64: Split(1, 64, GROUP_REDUCE)"},
   };
-  for (const Row& row : table) {
+  for (const Typical& row : table) {
     EXPECT_EQ(chosen(row.value, row.target), row.schedule) << row.what;
     // With the schedule of this machine: inside of its memory, to the last element.
     SCOPED_TRACE(row.what);
@@ -265,13 +266,7 @@ TEST(heuristic, schedules_of_typical_kernels) {
 // The same on a device with groups of threads, in warps of 32.
 TEST(heuristic, schedules_of_typical_kernels_in_groups) {
   const Target device = simt_target(false), strict = simt_target(true);
-  struct Row {
-    const char* what;
-    Tensor value;
-    const Target& target;
-    const char* schedule;
-  };
-  const std::vector<Row> table{
+  const std::vector<Typical> table{
       {"x+1 1", f32({1}) + 1.0, device, "e:"},
       {"x+1 2", f32({2}) + 1.0, device, "e_l2: Split(0, 2, LOCAL)"},
       {"x+1 31", f32({31}) + 1.0, device, "e_l31: Split(0, 31, LOCAL)"},
@@ -344,7 +339,8 @@ TEST(heuristic, schedules_of_typical_kernels_in_groups) {
        "r_g16_l8_u4_g8_l16_u4_R512: Split(1, 4, UPCAST) Split(1, 16, LOCAL) Split(0, 4, UPCAST) "
        "Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
   };
-  for (const Row& row : table) EXPECT_EQ(chosen(row.value, row.target), row.schedule) << row.what;
+  for (const Typical& row : table)
+    EXPECT_EQ(chosen(row.value, row.target), row.schedule) << row.what;
 }
 
 // The instructions of the last kernel of a value.

@@ -68,8 +68,7 @@ UOp realized_buffer(const UOp& value) {
 
 // Whoever holds a result asks for its size later: the Variables in it bring their values along.
 void require_known_size(const UOp& value) {
-  const std::vector<UOp> sizes = variables_below(value.shape());
-  if (std::all_of(sizes.begin(), sizes.end(), is_bound)) return;
+  if (has_present_value(value.shape())) return;
   std::string most;
   for (size_t axis = 0; axis < value.rank(); ++axis)
     most += fmt::format("{}{}", axis > 0 ? ", " : "", value.dim(axis).bounds().high);

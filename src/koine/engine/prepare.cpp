@@ -102,7 +102,7 @@ class Preparation {
   void hold_constants() {
     const std::string device = device_of(given_[0]);
     toposort(sink(given_), [&](const UOp& u) {
-      if ((u.node()->ops_below & (mask_of(Op::Buffer) | mask_of(Op::Binary))) == 0) {
+      if (is_constant(u.node())) {
         made_.constants.push_back(u);
         return false;
       }

@@ -56,11 +56,6 @@ class Builder {
       word(list[i] | (i + 1 < list.size() ? uint64_t{list[i + 1]} << 32 : 0));
   }
 
-  // Without memory below, a node is what it is: ids are never given twice.
-  static bool is_constant(const Node* n) {
-    return (n->ops_below & (mask_of(Op::Buffer) | mask_of(Op::Binary))) == 0;
-  }
-
   // Sources first; the position of each that is known, or has become so, waits in `known_` for the
   // node that it is a source of.
   void walk(const Node* root) {

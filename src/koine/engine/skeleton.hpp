@@ -20,6 +20,11 @@ struct Skeleton {
 /// The skeleton of distinct values. Raw bytes become Buffers of `device`.
 Skeleton skeleton_of(std::span<const UOp> values, const std::string& device);
 
+/// Whether a node reads no memory: a skeleton names it by its id, which is never given twice.
+inline bool is_constant(const Node* n) {
+  return (n->ops_below & (mask_of(Op::Buffer) | mask_of(Op::Binary))) == 0;
+}
+
 /// The Buffer that stands for a node: its own, or that of a value that was computed before. Null
 /// where it has none.
 UOp buffer_for(const UOp& node, const std::string& device);
