@@ -52,15 +52,6 @@ def read_digits(path: str | None = None) -> tuple[Tensor, Tensor]:
     return Tensor(pixels).reshape(len(labels), 1, 8, 8).realize(), Tensor(labels).realize()
 
 
-def _train_step(net: Net, optimizer: nn.AdamW, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    logits = net(images, training=True)
-    loss, hits = logits.cross_entropy(labels), (logits.argmax(1) == labels).sum()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step([loss, hits, net.norm.running_mean, net.norm.running_var])
-    return loss, hits
-
-
 def _show(where: str, loss: float, accuracy: float, done: float) -> None:
     """A line that is drawn over where there is a terminal, and a line an epoch where there is none."""
     line = f"{where}  loss {loss:.4f}  train accuracy {100 * accuracy:5.1f} %"
@@ -91,6 +82,16 @@ def train(epochs: int = 14, seed: int = 7, data: str | None = None, save: str | 
     test, rest = order[:HELD_OUT], order[HELD_OUT:]
     net = Net()
     optimizer = nn.AdamW(nn.get_parameters(net), 4e-3, weight_decay=0.02)
+
+    @koine.jit
+    def learn(chosen: Tensor) -> tuple[Tensor, Tensor]:
+        logits, classes = net(images[chosen], training=True), labels[chosen]
+        loss, hits = logits.cross_entropy(classes), (logits.argmax(1) == classes).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss, hits
+
     steps = len(rest) // BATCH
     cold, warm = 0.0, 0.0
     for epoch in range(epochs):
@@ -99,8 +100,7 @@ def train(epochs: int = 14, seed: int = 7, data: str | None = None, save: str | 
         for step in range(steps):
             begin = time.perf_counter()
             optimizer.learning_rate = nn.cosine_schedule(epoch * steps + step, epochs * steps, 4e-3, 1e-5, steps)
-            chosen = Tensor(rest[step * BATCH:(step + 1) * BATCH])
-            loss, hits = _train_step(net, optimizer, images[chosen], labels[chosen])
+            loss, hits = learn(Tensor(rest[step * BATCH:(step + 1) * BATCH]))
             losses, right = losses + loss.item(), right + hits.item()
             seconds = time.perf_counter() - begin
             cold, warm = (seconds, warm) if epoch == step == 0 else (cold, warm + seconds)

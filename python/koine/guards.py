@@ -15,6 +15,11 @@ from . import _koine, tree
 from ._koine import DType, Tensor
 
 
+def _is_of_package(module: str | None) -> bool:
+    """Whether what is written there is followed by what it is known to do. The demo is a program like a user's."""
+    return (module or "").split(".")[0] == "koine" and module != "koine.demo"
+
+
 class Unknown(Exception):
     """Why a function cannot be followed."""
 
@@ -30,8 +35,8 @@ _BUILTIN_FUNCTIONS = (types.BuiltinFunctionType, types.WrapperDescriptorType, ty
                       types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType)
 
 # Attributes that change something outside, or that tell a placeholder from a tensor.
-_FORBIDDEN = frozenset("manual_seed zero_grad requires_grad is_leaf grad set_printoptions counters reset_counters memory_in_use "
-                       "clear_compile_cache history_bytes uop backward realize step learning_rate f_locals f_globals __dict__ "
+_FORBIDDEN = frozenset("manual_seed requires_grad set_printoptions counters reset_counters memory_in_use "
+                       "clear_compile_cache history_bytes uop realize learning_rate f_locals f_globals __dict__ "
                        "__globals__ __code__ __closure__ __defaults__ register defvjp defjvp storage_id".split())
 _MUTATORS = frozenset("append extend insert remove pop popitem clear update setdefault add discard sort reverse appendleft popleft "
                       "difference_update intersection_update __setitem__ __setattr__ __delitem__".split())
@@ -56,7 +61,8 @@ class Reads:
         self.slots: list = []      # (a dict, a key, what is there)
         self.cells: list = []      # (a cell, what is in it)
         self.contents: list = []   # (a function that lists what something holds, that list)
-        self.tensors: list = []    # a function each that gives a tensor
+        self.tensors: list = []    # functions that each give a tensor
+        self.groups: list = []     # functions that each give a list of tensors
         self.objects: list = []    # what is mutable
         self._seen: dict = {}      # by id; keeps what was seen alive
         self._codes: list = []
@@ -73,6 +79,13 @@ class Reads:
         if id(kind) not in self._seen:
             self._visit(kind, lambda: kind, f"the class '{kind.__name__}' of an argument")
             self._follow_classes()
+
+    def around(self) -> list:
+        """The tensors of now that it may read."""
+        out = [get() for get in self.tensors]
+        for get in self.groups:
+            out += get()
+        return out
 
     @property
     def stores(self) -> str | None:
@@ -105,7 +118,6 @@ class Reads:
 
     def _code(self, code: types.CodeType, namespace: dict, name: str) -> None:
         free = set(code.co_freevars)
-        before: Any = None  # the value of a global that was loaded just before
         for instruction in dis.get_instructions(code):
             op, arg = instruction.opname, instruction.argval
             line = f"{code.co_filename}:{code.co_firstlineno}"
@@ -117,12 +129,8 @@ class Reads:
                 raise Unknown(f"{name} ({line}) assigns to '{arg}' of an enclosing function")
             if op in _STORES:
                 self._stores = self._stores or f"{name} ({line}) stores into an object ({op})"
-            module, before = before, None
             if op in ("LOAD_GLOBAL", "LOAD_NAME"):
                 self._global(arg, namespace, name)
-                before = namespace.get(arg)
-            elif op in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(module, types.ModuleType) and arg == "grad":
-                pass  # koine.grad, where a tensor's would be that of a placeholder
             elif op in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR") or op.startswith("STORE_ATTR"):
                 self._attribute(arg, f"{name} ({line})")
         for constant in code.co_consts:
@@ -210,7 +218,7 @@ class Reads:
 
     def _is_own(self, f: Any) -> bool:
         """Whether it is a function of this package: these are what transforms are made of."""
-        if not (getattr(f, "__module__", "") or "").split(".")[0] == "koine":
+        if not _is_of_package(getattr(f, "__module__", None)):
             return False
         if hasattr(f, "__wrapped__"):  # a transform of the user's
             self._visit(f.__wrapped__, lambda: f.__wrapped__, "a function that is transformed")
@@ -240,7 +248,7 @@ class Reads:
             raise Unknown(f"{name} is the module '{module.__name__}', which may read or change anything")
 
     def _class(self, kind: type, name: str) -> None:
-        if kind in _PURE or (kind.__module__ or "").split(".")[0] in ("koine", "builtins", "typing", "enum"):
+        if kind in _PURE or _is_of_package(kind.__module__) or (kind.__module__ or "").split(".")[0] in ("builtins", "typing", "enum"):
             if kind.__module__ == "builtins" and kind not in _PURE:
                 raise Unknown(f"{name} is {kind!r} of the module builtins, to which classes of exec() belong where its globals have no __name__")
             return
@@ -294,7 +302,7 @@ class Reads:
             return
         if kind.__name__ in ("_tuplegetter", "member_descriptor", "getset_descriptor"):
             return
-        if kind.__module__.split(".")[0] == "koine":
+        if _is_of_package(kind.__module__):
             self._own_object(value, get, name)
             return
         fields = getattr(value, "__dict__", None)
@@ -315,8 +323,11 @@ class Reads:
             config = (value._config() if hasattr(value, "_config") else (value.p,))
             state = [n for n, _, _ in value._state()]
             self.contents.append((lambda: [] if self._layer(value) != (config, state) else [value], [value]))
-            for k in range(len(state)):
-                self.tensors.append(lambda k=k: value._state()[k][1])
+            if state:
+                self.groups.append(lambda: [tensor for _, tensor, _ in value._state()])
+            return
+        if isinstance(value, _koine.nn.Optimizer):
+            self.groups.append(value._tensors)
             return
         if hasattr(value, "_functions"):  # a jit, or a function with a derivative of its own
             parts = value._functions()

@@ -16,7 +16,6 @@ __all__ = ["jit"]
 
 _STATIC = (bool, int, float, complex, str, bytes, DType, type(None))
 _MOST_PROGRAMS = 64
-_NOTHING: list = []
 _OWN_FILES = os.path.dirname(__file__) + os.sep
 
 
@@ -96,6 +95,19 @@ class _Dynamic(_Program):
         return self.captured.serves(tensors)
 
 
+class _Stateful:
+    """f for arguments of one kind, where it assigns or asks for gradients: a program for each way in which tensors are views
+    of one another, require gradients and have some."""
+
+    __slots__ = ("programs",)
+
+    def __init__(self):
+        self.programs: dict = {}
+
+    def find(self, tensors):
+        return self.programs.get(_koine._state_of(tensors))
+
+
 class _Eager:
     """Why f runs as it is written for arguments of one kind."""
 
@@ -112,8 +124,11 @@ class jit:
     What f reads beside its arguments (globals, variables around it, objects, other functions) is held against what there
     is at each call: tensors among it are read anew, and where anything else differs, f is described again.
 
-    Where f cannot be described (it looks at values, draws random numbers, assigns, prints, has try blocks, reads what
-    cannot be followed), it runs as it is written: `explain_recompiles()` says why. So the answer is never a stale one.
+    What f assigns to tensors, the gradients that it leaves and the random numbers that it draws are those of f: a step of
+    training, with backward() and an optimizer's step(), is one program.
+
+    Where f cannot be described (it looks at values, stores into objects, prints, has try blocks, reads what cannot be
+    followed), it runs as it is written: `explain_recompiles()` says why. So the answer is never a stale one.
 
     >>> double = koine.jit(lambda x: (x * 2).sum())
     >>> double(koine.Tensor([1., 2.])).item()
@@ -153,10 +168,12 @@ class jit:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         reads = self._reads
         if reads is not None and reads.changed() is None:
-            around = [get() for get in reads.tensors] if reads.tensors else _NOTHING
+            around = reads.around()
             found = _koine._key(args, kwargs, around, self._dynamic)
             if found is not None:
                 program = self._programs.get(found[0])
+                if type(program) is _Stateful:
+                    program = program.find(found[1])
                 if type(program) is _Program or type(program) is _Dynamic and program.serves(found[1]):
                     return program.run(found[1])
         return self._find(args, kwargs, self._dynamic)
@@ -191,12 +208,14 @@ class jit:
             except self._guards.Unknown as e:
                 self._say(f"runs as it is written: {e}")
                 return f(*args, **kwargs)
-        around = [get() for get in reads.tensors]
+        around = reads.around()
         found = _koine._key(args, kwargs, around, dynamic)
         ids = [id(t) for t in tensors]
         key = found[0] if found else (structure, tuple(constants), tuple(ids.index(i) for i in ids),
                                       _koine._signature(tensors, around, axes))
         program = self._programs.get(key)
+        if type(program) is _Stateful:
+            program = program.find(tensors + around)
         if program is None:
             program = self._describe(reads, key, leaves, structure, tensors, around, axes)
         if type(program) is _Eager:
@@ -272,17 +291,27 @@ class jit:
             program = _Eager(str(e))
         except Exception as e:  # raised again where f runs as it is written, if it is f's
             program = _Eager(_reason(e))
-        return self._keep(reads, key, program)
+        return self._keep(reads, key, program, tensors + around)
 
-    def _keep(self, reads, key, program) -> Any:
+    def _keep(self, reads, key, program, tensors=()) -> Any:
         if type(program) is _Eager:
             self._say(f"runs as it is written: {program.reason}")
+        elif key in self._programs:
+            self._say("tensors of another state: other views, or gradients that they require or have")
         elif self._programs:
             self._say("arguments of another kind: other shapes, dtypes, devices, constants or aliases")
         with self._lock:
             if self._reads is reads:
-                if len(self._programs) >= _MOST_PROGRAMS:
+                known = self._programs.get(key)
+                if known is None and len(self._programs) >= _MOST_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))
-                self._programs[key] = program
+                if type(known) is _Stateful or type(program) is not _Eager and program.captured.has_state():
+                    stateful = known if type(known) is _Stateful else _Stateful()
+                    if len(stateful.programs) >= _MOST_PROGRAMS:
+                        stateful.programs.pop(next(iter(stateful.programs)))
+                    stateful.programs[_koine._state_of(tensors)] = program
+                    self._programs[key] = stateful
+                else:
+                    self._programs[key] = program
         return program
 

@@ -275,7 +275,8 @@ void bind_captured(nb::module_& m) {
            [](CapturedFunction& f, const Tensors& arguments) {
              return unlocked([&] { return f(arguments); });
            })
-      .def("serves", &CapturedFunction::serves);
+      .def("serves", &CapturedFunction::serves)
+      .def("has_state", &CapturedFunction::has_state);
   nb::class_<DynamicAxis>(m, "_DynamicAxis");
   nb::class_<DynamicArguments>(m, "_DynamicArguments")
       .def(nb::init<std::vector<DynamicArguments::Argument>, std::vector<std::string>, std::string,
@@ -288,6 +289,10 @@ void bind_captured(nb::module_& m) {
     return nb::bytes(all.data(), all.size());
   });
   m.def("_key", &key_of, "args"_a, "kwargs"_a, "around"_a, "dynamic"_a.none());
+  m.def("_state_of", [](const Tensors& arguments) {
+    const std::string state = CapturedFunction::state_of(arguments);
+    return nb::bytes(state.data(), state.size());
+  });
   m.def("_is_tracing", &is_tracing);
 }
 

@@ -241,7 +241,8 @@ void bind_optimizers(nb::module_& m) {
                    &nn::Optimizer::set_learning_rate,
                    "May change from step to step: nothing is compiled again.")
       .def("clip_grad_norm", &nn::Optimizer::clip_grad_norm, "norm"_a,
-           "Scales all gradients so that their joint norm is at most this.");
+           "Scales all gradients so that their joint norm is at most this.")
+      .def("_tensors", &nn::Optimizer::tensors);
   auto parameters = [](const TensorsLike& given) { return as_tensors(given, "an optimizer"); };
   nb::class_<nn::SGD, nn::Optimizer>(m, "SGD",
                                      "Stochastic gradient descent, with momentum.\n\n"

@@ -22,17 +22,23 @@ namespace koine {
 namespace {
 
 // What a step writes that nobody named is memory of its own, filled anew each time.
-std::vector<UOp> with_own_memory(const std::vector<UOp>& values) {
-  if (std::none_of(values.begin(), values.end(), has_effects)) return values;
+std::pair<std::vector<UOp>, std::vector<UOp>> with_own_memory(const std::vector<UOp>& values) {
+  if (std::none_of(values.begin(), values.end(), has_effects)) return {values, {}};
   Lasting lasts;
-  return Updates(values, std::ref(lasts), false).values();
+  const Updates updates(values, std::ref(lasts), false);
+  return {updates.values(), updates.copies()};
 }
 
 }  // namespace
 
 CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues& variables)
-    : CapturedStep(with_own_memory(values), variables, Checks::EachRun) {
-  outputs_.resize(values.size());
+    : CapturedStep(with_own_memory(values), values.size(), variables) {}
+
+CapturedStep::CapturedStep(std::pair<std::vector<UOp>, std::vector<UOp>> values_and_copies,
+                           size_t outputs, const VariableValues& variables)
+    : CapturedStep(values_and_copies.first, variables, Checks::EachRun) {
+  outputs_.resize(outputs);
+  copies_ = written_ = std::move(values_and_copies.second);
 }
 
 CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues& variables,
@@ -161,14 +167,21 @@ void CapturedStep::renew_outputs() {
   for (size_t k = 0; k < values_.size(); ++k) {
     if (prepared_->outputs[k].kind != Prepared::Output::Kind::Made) continue;
     const Prepared::Output& o = prepared_->outputs[k];
-    UOp& old = made_[k];
-    const UOp fresh = storage::make_buffer(present_shape(o.shape), o.dtype, o.place);
-    for (size_t place = 0; place < arguments_.size(); ++place)
-      if (arguments_[place] == old) put(place, fresh);
-    for (UOp& output : outputs_)
-      if (output == old) output = fresh;
-    old = fresh;
+    renew(made_[k], storage::make_buffer(present_shape(o.shape), o.dtype, o.place));
   }
+  for (size_t k = 0; k < copies_.size(); ++k) {
+    const UOp& copy = copies_[k];
+    renew(written_[k],
+          storage::make_buffer(present_shape(copy.shape()), copy.dtype(), copy.node()->placement));
+  }
+}
+
+void CapturedStep::renew(UOp& buffer, const UOp& fresh) {
+  for (size_t place = 0; place < arguments_.size(); ++place)
+    if (arguments_[place] == buffer) put(place, fresh);
+  for (UOp& output : outputs_)
+    if (output == buffer) output = fresh;
+  buffer = fresh;
 }
 
 void CapturedStep::bind(const std::string& variable, int64_t value) {

@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "koine/engine/engine.hpp"
@@ -36,7 +37,7 @@ class CapturedStep {
   /// symbolic, of the sizes that the Variables say now.
   void put(size_t place, const UOp& by);
   /// Gives each output that is computed into a Buffer of the step a new one, of the sizes that the
-  /// Variables say now: what a run before gave stays as it is.
+  /// Variables say now, and each copy that is written to: what a run before gave stays as it is.
   void renew_outputs();
   void bind(const std::string& variable, int64_t value);
 
@@ -50,6 +51,9 @@ class CapturedStep {
 
   enum class Checks : uint8_t { None, EachRun };
   CapturedStep(const std::vector<UOp>& values, const VariableValues& variables, Checks checks);
+  CapturedStep(std::pair<std::vector<UOp>, std::vector<UOp>> values_and_copies, size_t outputs,
+               const VariableValues& variables);
+  void renew(UOp& buffer, const UOp& fresh);
   /// Once a launch has stored into memory that there was before, nothing stops a run.
   void finish_what_is_begun();
   std::vector<UOp> arguments_of(const Prepared::Program& program) const;
@@ -62,6 +66,8 @@ class CapturedStep {
   Skeleton skeleton_;
   std::shared_ptr<const Prepared> prepared_;
   std::vector<UOp> made_;       // by distinct value, then the flag of the checks
+  std::vector<UOp> copies_;     // memory of the step's own that values are written into, as named
+  std::vector<UOp> written_;    // and as it is now
   std::vector<UOp> outputs_;    // by value
   std::vector<UOp> named_;      // arguments as the values name them
   std::vector<UOp> arguments_;  // what is in their places now

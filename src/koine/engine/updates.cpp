@@ -42,6 +42,13 @@ Updates::Updates(const std::vector<UOp>& request, const std::function<bool(const
   rewrite();
 }
 
+std::vector<UOp> Updates::copies() const {
+  std::vector<UOp> out;
+  for (const Root& r : roots_)
+    if (!r.in_place) out.push_back(r.memory);
+  return out;
+}
+
 void Updates::find_roots() {
   for (const UOp& u : order_) {
     if (!u.is(Op::After)) continue;

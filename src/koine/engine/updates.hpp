@@ -27,6 +27,8 @@ class Updates {
 
   /// What to compute: the request, then what is held, and what is written and not asked for.
   const std::vector<UOp>& values() const { return values_; }
+  /// Buffers that private copies became.
+  std::vector<UOp> copies() const;
   /// What of a position in values() the caller asked for or holds.
   const UOp& original(size_t position) const { return originals_[position]; }
 

@@ -96,6 +96,12 @@ void Optimizer::step(const std::vector<Tensor>& also) {
   }
   Tensor::assign_all(std::exchange(changed_, {}), std::exchange(changes_, {}), also);
 }
+std::vector<Tensor> Optimizer::tensors() const {
+  std::vector<Tensor> out = parameters_;
+  for (const Tensor& t : state()) out.push_back(t);
+  out.push_back(rate_tensor_);
+  return out;
+}
 Tensor Optimizer::set(const Tensor& state, const Tensor& value) {
   changed_.push_back(state);
   changes_.push_back(value.cast(state.dtype()));
@@ -153,6 +159,13 @@ Tensor Adam::update(size_t i, const Tensor& p, const Tensor& gradient, const Ten
   Tensor change = m_hat / (v_hat.sqrt() + Tensor(eps_));
   if (decay_ != 0 && decoupled_) change = change + p * Tensor(decay_);
   return p - change * rate;
+}
+
+std::vector<Tensor> Adam::state() const {
+  std::vector<Tensor> out{power1_, power2_};
+  out.insert(out.end(), m_.begin(), m_.end());
+  out.insert(out.end(), v_.begin(), v_.end());
+  return out;
 }
 
 double cosine_schedule(int64_t step, int64_t total, double peak, double floor, int64_t warmup) {

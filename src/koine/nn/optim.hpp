@@ -21,6 +21,8 @@ class Optimizer {
   void set_learning_rate(double rate);
   /// Scales all gradients so that their joint norm is at most `norm`.
   void clip_grad_norm(double norm);
+  /// All tensors that a step reads or changes: parameters, state and the learning rate of now.
+  std::vector<Tensor> tensors() const;
 
  protected:
   /// The new value of parameter `i`; new state goes through `set`.
@@ -28,6 +30,8 @@ class Optimizer {
                         const Tensor& rate) = 0;
   /// Called once a step, before the updates.
   virtual void begin_step() {}
+  /// The tensors that `set` may be called for, but for the parameters.
+  virtual std::vector<Tensor> state() const = 0;
   /// A state tensor gets a new value when the whole step has been computed; gives that value.
   Tensor set(const Tensor& state, const Tensor& value);
   std::vector<Tensor> parameters_;
@@ -45,6 +49,7 @@ class SGD : public Optimizer {
 
  protected:
   Tensor update(size_t i, const Tensor& p, const Tensor& g, const Tensor& rate) override;
+  std::vector<Tensor> state() const override { return velocity_; }
 
  private:
   double momentum_, decay_;
@@ -62,6 +67,7 @@ class Adam : public Optimizer {
  protected:
   Tensor update(size_t i, const Tensor& p, const Tensor& g, const Tensor& rate) override;
   void begin_step() override;
+  std::vector<Tensor> state() const override;
   bool decoupled_ = false;
 
  private:

@@ -8,6 +8,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
+#include "koine/tensor/recording.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
@@ -84,8 +85,8 @@ UOp Tensor::stored_as(std::string_view method, DType dtype) const {
 Tensor& Tensor::assign(const Tensor& value) {
   const Impl& i = self();
   if (is_tracing())
-    require_made_in(i.storage->trace,
-                    fmt::format("assign: to a tensor of shape {}", tensor::text_of(shape())));
+    Recording::require_allowed(
+        *i.storage, fmt::format("assign: to a tensor of shape {}", tensor::text_of(shape())));
   const UOp v = fit(uop(), value.stored_as("assign", dtype()));
   if (!i.view) {
     const std::lock_guard lock(i.storage->mutex);
@@ -172,6 +173,18 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
     const Tensor& target = targets[k];
     requests.push_back(
         History::leaf_of(fit(target.uop(), values[k].stored_as("assign_all", target.dtype()))));
+  }
+  if (is_tracing()) {  // what runs later computes them together
+    for (const Tensor& t : targets)
+      Recording::require_allowed(
+          *t.self().storage,
+          fmt::format("assign_all: to a tensor of shape {}", tensor::text_of(t.shape())));
+    for (size_t k = 0; k < targets.size(); ++k) {
+      const auto& storage = targets[k].self().storage;
+      const std::lock_guard lock(storage->mutex);
+      History::replace(storage, requests[k]);
+    }
+    return;
   }
   History::Storages storages;
   std::vector<UOp> also_values;

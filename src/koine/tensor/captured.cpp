@@ -17,6 +17,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/random.hpp"
+#include "koine/tensor/recording.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
@@ -46,34 +47,102 @@ struct Distinct {
 };
 
 // Results are tensors of their own: what is assigned to one later changes no other and no argument.
-void require_own_results(const Tensors& results, const Tensors& arguments) {
+void require_own_results(const Tensors& results, const Tensors& recorded) {
   std::unordered_set<const void*> known;
-  for (const Tensor& a : arguments) known.insert(a.storage_id());
+  for (const Tensor& t : recorded) known.insert(t.storage_id());
   for (size_t k = 0; k < results.size(); ++k)
     KOINE_REQUIRE(known.insert(results[k].storage_id()).second, Value,
-                  "a captured function gives an argument or a tensor twice, or a view of one, as "
-                  "result {}: clone() it",
+                  "a captured function gives an argument, a surrounding or a tensor twice, or a "
+                  "view of one, as result {}: clone() it",
                   k);
 }
 
-// The values of f's results for placeholders, one for each distinct argument.
-std::vector<UOp> described(const transforms::Function& f, const std::vector<UOp>& params,
-                           std::span<const size_t> number) {
-  Tensors own, arguments;
-  for (const UOp& p : params) own.emplace_back(p);
-  for (const size_t n : number) arguments.push_back(own[n]);
-  const random::WithoutDraws scope;
-  const Tensors results = f(arguments);
-  require_own_results(results, own);
-  for (size_t k = 0; k < own.size(); ++k)
-    KOINE_REQUIRE(own[k].uop() == params[k], Value,
-                  "a captured function assigns to an argument of shape {}: return the new value, "
-                  "and assign it behind the call",
-                  shape_text(params[k]));
-  std::vector<UOp> values;
-  for (const Tensor& r : results) values.push_back(r.uop());
-  return values;
-}
+// What a function does. Its values are those of the results, then of what is assigned, then of the
+// gradients that are left.
+struct Description {
+  size_t results = 0;
+  std::vector<size_t> assigned;   // which arguments or surroundings get a value
+  std::vector<size_t> gradients;  // and which a gradient
+  std::vector<size_t> cleared;    // and which lose theirs
+  std::vector<random::Draw> draws;
+  bool has_state = false;
+};
+
+// The function at work on stand-ins, a stand-in for each distinct argument. `all` has the arguments
+// and behind them the surroundings.
+class Describing {
+ public:
+  Describing(const Tensors& all, std::span<const size_t> given, const std::vector<UOp>& params)
+      : all_(all), given_(given) {
+    for (size_t n = 0; n < params.size(); ++n) {
+      const auto first = std::find(given.begin(), given.end(), n) - given.begin();
+      own_.push_back(Tensor::Recording::stand_in(all[static_cast<size_t>(first)], params[n]));
+    }
+    for (size_t k = 0; k < all.size(); ++k)
+      used_.push_back(k < given.size() ? own_[given[k]] : all[k]);
+  }
+
+  // The values that f describes.
+  std::vector<UOp> run(const transforms::Function& f, Description& out) const {
+    const Tensor::Recording recording(used_);
+    const random::RecordedDraws drawn;
+    const Tensors results = f({used_.begin(), used_.begin() + std::ssize(given_)});
+    require_own_results(results, used_);
+    std::vector<UOp> values;
+    for (const Tensor& r : results) values.push_back(r.uop());
+    out.results = values.size();
+    std::unordered_set<const void*> done;
+    for (size_t k = 0; k < used_.size(); ++k) {
+      const UOp value = recording.assigned(k);
+      if (!value || !done.insert(used_[k].storage_id()).second) continue;
+      require_can_change(k, value);
+      out.assigned.push_back(k);
+      values.push_back(value);
+    }
+    done.clear();
+    for (size_t k = 0; k < used_.size(); ++k) {
+      if (!recording.changes_gradient(k) || !done.insert(used_[k].storage_id()).second) continue;
+      require_can_change(k, {});
+      const UOp value = recording.gradient(k);
+      (value ? out.gradients : out.cleared).push_back(k);
+      if (value) values.push_back(value);
+    }
+    out.draws = drawn.draws();
+    out.has_state = recording.asks_for_gradients() || !out.assigned.empty() ||
+                    !out.gradients.empty() || !out.cleared.empty();
+    return recording.without_leaves(values);
+  }
+
+ private:
+  // A change of one tensor is seen through no other, but for handles of a surrounding.
+  void require_can_change(size_t k, const UOp& value) const {
+    const bool argument = k < given_.size();
+    const std::string what = fmt::format("{} of shape {}", argument ? "an argument" : "a tensor",
+                                         shape_text(all_[k].uop()));
+    for (size_t j = 0; j < used_.size(); ++j) {
+      const bool same = used_[j].storage_id() == used_[k].storage_id(),
+                 shared = all_[j].storage_id() == all_[k].storage_id();
+      KOINE_REQUIRE(j == k ? !Tensor::Recording::is_view(all_[k])
+                           : (!same && !shared) || (same && shared && !argument &&
+                                                    !Tensor::Recording::is_view(all_[j])),
+                    Value,
+                    "a captured function assigns to {}, which it has under another name or as a "
+                    "view too: return the new value, and assign it behind the call",
+                    what);
+    }
+    if (!value) return;
+    KOINE_REQUIRE(value.shape() == used_[k].uop().shape() && value.has_concrete_shape(), Value,
+                  "a captured function assigns to {}, which has another size in each call", what);
+    KOINE_REQUIRE(all_[k].is_leaf() || !Tensor::Recording::reaches_leaf(value), Value,
+                  "a captured function assigns to {} what a gradient goes through: detach() the "
+                  "value, or return it",
+                  what);
+  }
+
+  const Tensors& all_;
+  std::span<const size_t> given_;
+  Tensors own_, used_;
+};
 
 VariableValues values_of(const Substitution& sizes) {
   VariableValues out;
@@ -120,15 +189,18 @@ void require_own_sizes(const UOp& body, const Substitution& dynamic) {
 // them is computed from the rest.
 UOp closed_over(const Traced& traced, std::span<const UOp> values, size_t described_with) {
   Substitution outside, inside;
-  for (size_t k = described_with; k < values.size(); ++k)
-    outside.emplace(values[k], argument_param(static_cast<int64_t>(k), values[k]));
+  for (size_t k = described_with; k < values.size(); ++k) {
+    const UOp param = argument_param(static_cast<int64_t>(k), values[k]);
+    outside.emplace(values[k], param);
+    if (const UOp memory = realized_buffer(values[k])) outside.emplace(memory, param);
+  }
   const std::map<int64_t, UOp> params = params_of(traced.body);
   for (size_t k = 0; k < traced.captured.size(); ++k) {
     const UOp value = substitute(traced.captured[k], outside);
     for (const UOp& u : toposort(value))
       KOINE_REQUIRE(!u.is(Op::Buffer) && !u.is(Mark::Leaf) && !u.is(Op::Binary), Value,
                     "a captured function reads a value of shape {} that is neither an argument nor "
-                    "among the surroundings: random numbers, or a tensor made elsewhere",
+                    "among the surroundings: a tensor made elsewhere",
                     shape_text(traced.captured[k]));
     const auto param = params.find(static_cast<int64_t>(described_with + k));
     if (param != params.end()) inside.emplace(param->second, value);
@@ -136,10 +208,42 @@ UOp closed_over(const Traced& traced, std::span<const UOp> values, size_t descri
   return substitute(traced.body, inside);
 }
 
+// Whether a gradient goes through a value to what it is made of.
+bool leads_on(const UOp& value) {
+  const NodeList order = toposort(value, [](const UOp& u) {
+    return (is_float(u.dtype()) || u.dtype() == DType::Void) && !u.is(Op::Detach);
+  });
+  return std::any_of(order.begin(), order.end(), [](const UOp& u) { return u.is(Op::Param); });
+}
+
+// Some values of a body, as a function of what they need.
+struct Part {
+  UOp body;                    // a Tuple
+  std::vector<size_t> inputs;  // which of the whole body's arguments
+
+  Part() = default;
+  Part(const UOp& whole, size_t first, size_t count)
+      : body(tuple(whole.src().subspan(first, count))) {
+    Substitution renumbered;
+    for (const auto& [slot, param] : params_of(body)) {
+      renumbered.emplace(param, argument_param(std::ssize(inputs), param));
+      inputs.push_back(static_cast<size_t>(slot));
+    }
+    body = substitute(body, renumbered);
+  }
+
+  UOp call(const std::vector<UOp>& values) const {
+    std::vector<UOp> arguments;
+    for (const size_t k : inputs) arguments.push_back(values[k]);
+    return function(body, arguments);
+  }
+};
+
 }  // namespace
 
 struct CapturedFunction::State {
-  // A distinct argument: what it must be like, and where the program reads it.
+  // A distinct value that the program may read: what it must be like, and where that is. Behind
+  // those of the arguments are gradients that tensors have before a call, then draws.
   struct Input {
     UOp shape;  // with the Variables of dynamic axes
     DType dtype;
@@ -160,16 +264,33 @@ struct CapturedFunction::State {
 
   std::mutex mutex;
   std::vector<size_t> number;  // of an argument among the distinct ones
+  size_t distinct = 0;         // how many these are
   std::vector<Input> inputs;
   std::vector<Dynamic> dynamic;
   std::vector<UOp> edges;  // sizes that follow from those of the Variables and may be 0 or 1
-  UOp body;                // a Tuple of the results
+  UOp body;                // a Tuple of all values
+  Description description;
+  std::string state;                    // `state_of` the examples
+  std::vector<size_t> given_gradients;  // whose gradients are inputs
+  size_t gradients_in_step = 0;         // those that it leaves are computed in the step, or later
+  Part results, gradients;
+  std::vector<Part> sources;  // of what is assigned, where a gradient would lead on; else empty
   CapturedStep step{{}};
+
+  size_t assigned_at(size_t k) const { return description.results + k; }
+  size_t gradients_at() const { return assigned_at(description.assigned.size()); }
 
   void add_dynamic(const std::vector<DynamicAxis>& axes, const Distinct& examples, size_t given);
   void add_edges();
+  void add_gradients(const Tensors& all, std::vector<UOp>& known);
+  void add_inputs(const std::vector<UOp>& known);
+  void split();
   Substitution sizes_of(const Distinct& given) const;
   void require_alike(const Distinct& given, const Substitution& sizes) const;
+  std::vector<UOp> inputs_of(const Distinct& given, const Tensors& arguments) const;
+  void require_state(const Tensors& arguments) const;
+  void change(const Tensors& arguments, const std::vector<UOp>& values) const;
+  [[noreturn]] void say_what_is_wrong(const std::vector<UOp>& values) const;
 };
 
 // The described Variables: two sizes that broadcast and squeeze are left out of their ranges.
@@ -225,7 +346,7 @@ Substitution CapturedFunction::State::sizes_of(const Distinct& given) const {
   KOINE_REQUIRE(given.number == number, Value,
                 "a captured function was made for {} arguments of which {} differ, and is called "
                 "with {} of which {} differ, or others of them are one value",
-                number.size(), inputs.size(), given.number.size(), given.values.size());
+                number.size(), distinct, given.number.size(), given.values.size());
   Substitution out;
   for (const Dynamic& d : dynamic) {
     const UOp& value = given.values[d.input];
@@ -243,12 +364,88 @@ Substitution CapturedFunction::State::sizes_of(const Distinct& given) const {
 
 void CapturedFunction::State::require_alike(const Distinct& given,
                                             const Substitution& sizes) const {
-  for (size_t k = 0; k < inputs.size(); ++k)
+  for (size_t k = 0; k < given.values.size(); ++k)
     KOINE_REQUIRE(inputs[k].fits(given.values[k], sizes), Value,
                   "a captured function was made for {} of other shapes, dtypes or devices: "
                   "argument {} is {} {}",
-                  inputs.size(), k, dtype_name(given.values[k].dtype()),
+                  given.values.size(), k, dtype_name(given.values[k].dtype()),
                   shape_text(given.values[k]));
+}
+
+// A tensor that the function does not clear may have a gradient before it, which it adds to.
+void CapturedFunction::State::add_gradients(const Tensors& all, std::vector<UOp>& known) {
+  for (size_t k = 0; k < all.size(); ++k)
+    if (const UOp gradient = Tensor::Recording::gradient_of(all[k])) {
+      given_gradients.push_back(k);
+      known.push_back(gradient);
+    }
+}
+
+// Of what is known beside the arguments.
+void CapturedFunction::State::add_inputs(const std::vector<UOp>& known) {
+  for (size_t k = inputs.size(); k < known.size(); ++k)
+    inputs.push_back({known[k].shape(), known[k].dtype(), known[k].node()->placement, {}});
+}
+
+// A gradient of what is assigned has served, mostly. Any other is what the function is for.
+void CapturedFunction::State::split() {
+  const std::vector<size_t>& assigned = description.assigned;
+  const bool served = std::all_of(
+      description.gradients.begin(), description.gradients.end(),
+      [&](size_t k) { return std::find(assigned.begin(), assigned.end(), k) != assigned.end(); });
+  gradients_in_step = served ? 0 : description.gradients.size();
+  results = Part(body, 0, description.results);
+  gradients = Part(body, gradients_at(), description.gradients.size());
+  for (size_t k = 0; k < assigned.size(); ++k)
+    sources.push_back(leads_on(body.src(assigned_at(k))) ? Part(body, assigned_at(k), 1) : Part());
+}
+
+// The values of a call, by input.
+std::vector<UOp> CapturedFunction::State::inputs_of(const Distinct& given,
+                                                    const Tensors& arguments) const {
+  std::vector<UOp> out = given.values;
+  for (const size_t k : given_gradients) {
+    const UOp gradient = Tensor::Recording::gradient_of(arguments[k]);
+    const Input& input = inputs[out.size()];
+    KOINE_REQUIRE(input.fits(gradient, {}), Value,
+                  "a captured function was made for another gradient of argument {}: this is {} {}",
+                  k, dtype_name(gradient.dtype()), shape_text(gradient));
+    out.push_back(input.places.empty() ? gradient : in_memory(gradient));
+  }
+  for (const random::Draw& d : description.draws) out.push_back(d.next());
+  return out;
+}
+
+void CapturedFunction::State::require_state(const Tensors& arguments) const {
+  KOINE_REQUIRE(state_of(arguments) == state, Value,
+                "a captured function assigns or asks for gradients, and is called with tensors of "
+                "which others are views or handles of one, require a gradient or have one");
+}
+
+// What the function assigns and the gradients that it leaves, once the step has run.
+void CapturedFunction::State::change(const Tensors& arguments,
+                                     const std::vector<UOp>& values) const {
+  const Description& d = description;
+  const UOp call = d.gradients.empty() ? UOp() : gradients.call(values);
+  for (size_t k = 0; k < d.gradients.size(); ++k) {
+    const UOp gradient = get_tuple(call, static_cast<int64_t>(k));
+    if (k < gradients_in_step) storage::set_result(gradient, step.outputs()[gradients_at() + k]);
+    Tensor::Recording::give_gradient(arguments[d.gradients[k]], gradient);
+  }
+  for (const size_t k : d.cleared) Tensor::Recording::give_gradient(arguments[k], {});
+  for (size_t k = 0; k < d.assigned.size(); ++k)
+    Tensor::Recording::give(arguments[d.assigned[k]], step.outputs()[assigned_at(k)],
+                            sources[k].body ? get_tuple(sources[k].call(values), 0) : UOp());
+}
+
+// A run stops where a position is out of range.
+void CapturedFunction::State::say_what_is_wrong(const std::vector<UOp>& values) const {
+  const UOp call = function(body, values);
+  Tensors all;
+  for (size_t k = 0; k < gradients_at() + gradients_in_step; ++k)
+    all.emplace_back(get_tuple(call, static_cast<int64_t>(k)));
+  Tensor::realize(all);
+  raise(ErrorKind::Index, "a captured function reads at a position that is out of range");
 }
 
 CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors& examples,
@@ -256,11 +453,14 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
                                    const std::vector<DynamicAxis>& dynamic,
                                    std::source_location where)
     : state_(std::make_unique<State>()) {
+  if (is_tracing()) require_no_trace("capturing a function");
   State& s = *state_;
   Tensors all = examples;
   all.insert(all.end(), surroundings.begin(), surroundings.end());
   const Distinct distinct(all);
   s.number = distinct.number;
+  s.distinct = distinct.values.size();
+  s.state = state_of(all);
   for (const UOp& value : distinct.values)
     KOINE_REQUIRE(value.has_concrete_shape(), Value,
                   "a captured function takes arguments of known sizes, not {}", shape_text(value));
@@ -275,23 +475,31 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
         s.inputs[k].shape == distinct.values[k].shape()
             ? distinct.values[k]
             : new_buffer(s.inputs[k].shape, s.inputs[k].dtype, s.inputs[k].place.device));
-  const Traced traced =
-      trace_function([&](const std::vector<UOp>& params) { return described(f, params, given); },
-                     arguments, where);
-  s.body = closed_over(traced, distinct.values, described_with);
+  const Traced traced = trace_function(
+      [&](const std::vector<UOp>& params) {
+        return Describing(all, given, params).run(f, s.description);
+      },
+      arguments, where);
+  std::vector<UOp> known = distinct.values;
+  if (s.description.has_state) s.add_gradients(all, known);
+  for (const random::Draw& d : s.description.draws) known.push_back(d.memory);
+  s.add_inputs(known);
+  s.body = closed_over(traced, known, described_with);
   require_own_sizes(s.body, sizes);
   s.add_edges();
+  s.split();
   // Over Buffers that nobody else has: what was computed before from the same memory is no result.
+  const std::map<int64_t, UOp> read = params_of(s.body);
   std::vector<UOp> stand_ins;
-  for (size_t k = 0; k < distinct.values.size(); ++k) {
-    const UOp memory = in_memory(distinct.values[k]);
+  for (size_t k = 0; k < known.size(); ++k) {
+    const UOp memory = read.contains(static_cast<int64_t>(k)) ? in_memory(known[k]) : known[k];
     const Placement& place = memory.node()->placement;
     stand_ins.push_back(new_buffer(s.inputs[k].shape, s.inputs[k].dtype, place.device, place.axis));
-    storage::set_memory(stand_ins.back(), storage::memory(memory));
+    if (memory.is(Op::Buffer)) storage::set_memory(stand_ins.back(), storage::memory(memory));
   }
   const UOp call = function(s.body, stand_ins);
   std::vector<UOp> values;
-  for (size_t k = 0; k < s.body.src().size(); ++k)
+  for (size_t k = 0; k < s.gradients_at() + s.gradients_in_step; ++k)
     values.push_back(get_tuple(call, static_cast<int64_t>(k)));
   s.step = CapturedStep(values, values_of(sizes));
   for (size_t k = 0; k < stand_ins.size(); ++k) {
@@ -305,26 +513,35 @@ CapturedFunction::CapturedFunction(CapturedFunction&&) noexcept = default;
 
 Tensors CapturedFunction::operator()(const Tensors& arguments) {
   State& s = *state_;
+  const std::lock_guard lock(s.mutex);
   const Distinct given(arguments);
   const Substitution sizes = s.sizes_of(given);
   s.require_alike(given, sizes);
-  std::vector<UOp> buffers;
-  for (const UOp& value : given.values) buffers.push_back(in_memory(value));
-  const UOp call = function(s.body, given.values);
-  Tensors out;
-  const std::lock_guard lock(s.mutex);
+  if (s.description.has_state) s.require_state(arguments);
+  const std::vector<UOp> values = s.inputs_of(given, arguments);
   for (const auto& [name, size] : values_of(sizes)) s.step.bind(name, size);
   s.step.renew_outputs();
-  for (size_t k = 0; k < buffers.size(); ++k)
-    for (const size_t place : s.inputs[k].places) s.step.put(place, buffers[k]);
+  for (size_t k = 0; k < values.size(); ++k)
+    if (!s.inputs[k].places.empty()) {
+      const UOp memory = in_memory(values[k]);
+      for (const size_t place : s.inputs[k].places) s.step.put(place, memory);
+    }
   const bool done = s.step.try_run();
-  for (size_t k = 0; k < s.body.src().size(); ++k) {
+  if (!done) s.say_what_is_wrong(values);
+  Tensors out;
+  const UOp call = s.results.call(values);
+  for (size_t k = 0; k < s.description.results; ++k) {
     const UOp value = get_tuple(call, static_cast<int64_t>(k));
-    if (done) storage::set_result(value, s.step.outputs()[k]);
+    storage::set_result(value, s.step.outputs()[k]);
     out.emplace_back(value);
   }
-  if (!done) Tensor::realize(out);  // says which position is out of range
+  if (s.description.has_state) s.change(arguments, values);
   return out;
+}
+
+bool CapturedFunction::has_state() const { return state_->description.has_state; }
+std::string CapturedFunction::state_of(const Tensors& arguments) {
+  return Tensor::Recording::state_of(arguments);
 }
 
 bool CapturedFunction::serves(const Tensors& arguments) const {

@@ -1,6 +1,7 @@
 #pragma once
 #include <memory>
 #include <source_location>
+#include <string>
 #include <vector>
 
 #include "koine/tensor/transforms.hpp"
@@ -22,14 +23,20 @@ struct DynamicAxis {
 ///                           {a, b});
 ///     Tensor y = step({c, d})[0];
 ///
-/// `surroundings` are tensors that the function may read without being given them: their values are
-/// those of each call, and they count as arguments behind the others. A result is the value that
-/// the function itself would give, with its memory: gradients go through it. Safe from several
-/// threads, one after the other.
+/// `surroundings` are tensors that the function may read and assign without being given them: their
+/// values are those of each call, and they count as arguments behind the others. A result is the
+/// value that the function itself would give, with its memory: gradients go through it. Safe from
+/// several threads, one after the other; while the function is described, no other thread may use
+/// tensors that it assigns.
+///
+/// What it assigns to an argument or a surrounding is computed with the results and assigned at
+/// each call, the gradients that it leaves too: a whole step of training is one function. A
+/// gradient of a tensor that it assigns is computed when somebody asks for it. Random numbers of
+/// the global seed are drawn anew at each call. A call that fails assigns nothing.
 ///
 /// Throws Error (Value) where the function is no description of its results by these tensors alone:
-/// it looks at values, assigns to a tensor that it did not make, reads other memory (random numbers
-/// do), or gives back an argument or one tensor twice.
+/// it looks at values, assigns to other tensors, reads other memory, gives back an argument, a
+/// surrounding or one tensor twice, or assigns what a gradient to a leaf goes through.
 ///
 /// Along `dynamic` axes the arguments of a call have any size from 2 on that the Variable may have,
 /// and one program serves all of them. To the function these sizes are symbolic, and whatever would
@@ -50,6 +57,12 @@ class CapturedFunction {
   /// False where a size inside of the function that follows from the dynamic ones is 0 or 1 for
   /// these arguments: they want a function of their own too.
   bool serves(const transforms::Tensors& arguments) const;
+
+  /// Whether the function assigns, or asks for gradients. Then a call must give tensors of the same
+  /// `state_of` as the examples.
+  bool has_state() const;
+  /// Which tensors are views or handles of one, which require a gradient, which have one.
+  static std::string state_of(const transforms::Tensors& arguments);
 
  private:
   struct State;

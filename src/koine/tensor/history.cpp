@@ -15,6 +15,7 @@
 #include "koine/ir/node_map.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
+#include "koine/tensor/recording.hpp"
 #include "koine/transform/function.hpp"
 #include "koine/transform/gradient.hpp"
 
@@ -119,14 +120,14 @@ void Tensor::History::Leading::follow(const UOp& root, std::vector<const Node*>&
     size_t beside;  // how many there were before its sources
     bool leads;
   };
-  constexpr OpMask of_leaves = mask_of(Op::Buffer) | mask_of(Op::Detach);
+  constexpr OpMask of_leaves = mask_of(Op::Buffer) | mask_of(Op::Detach) | mask_of(Op::Param);
   std::vector<Open> stack;
   std::vector<const Node*> plain;  // sources of what is open that do not lead
   auto meet = [&](const UOp& u) {
     if ((u.node()->ops_below & of_leaves) == 0) return;
     const State* known = states_.find(u.node());
     if (known == nullptr && is_passable(u)) {
-      const bool leaf = (u.is(Op::Buffer) || u.is(Op::Detach)) && leaves_.contains(u.node());
+      const bool leaf = mask_of(u.op()) & of_leaves && leaves_.contains(u.node());
       stack.push_back({u.node(), sources_outside_body(u), plain.size(), leaf});
     } else if (!stack.empty() && known != nullptr && *known == State::Leads) {
       stack.back().leads = true;
@@ -493,7 +494,8 @@ void require_variable(const UOp& target, size_t position) {
 }  // namespace
 
 void Tensor::backward() const {
-  if (is_tracing()) require_made_in(0, "backward: it adds to grad() of tensors");
+  if (is_tracing()) Recording::require_recorded("backward: it adds to grad() of tensors");
+  Recording::ask_for_gradients();
   KOINE_REQUIRE(numel() == 1, Value, "backward: shape {} has {} elements; reduce to a scalar first",
                 shape_text(uop()), numel());
   std::unordered_map<UOp, History::Storages> leaves;
@@ -517,6 +519,12 @@ void Tensor::backward() const {
   const std::vector<UOp> outputs{root}, seeds{ones_for(root)};
   const std::vector<UOp> grads = koine::gradient(outputs, seeds, targets);
   require_memory(root, grads);
+  if (is_tracing())
+    for (const UOp& target : targets)
+      for (const auto& s : leaves[target])
+        Recording::require_allowed(*s, fmt::format("backward: it adds to grad() of a tensor of "
+                                                   "shape {}",
+                                                   shape_text(s->current)));
   for (size_t k = 0; k < targets.size(); ++k)
     for (const auto& s : leaves[targets[k]])
       if (grads[k]) s->grad = s->grad ? add(s->grad, grads[k]) : grads[k];
@@ -583,6 +591,7 @@ Tensor& Tensor::requires_grad(bool on) {
                 "requires_grad: {} tensors have no gradient: cast to a float dtype",
                 dtype_name(dtype()));
   KOINE_REQUIRE(!i.view, Value, "requires_grad: this is a view; ask its base, or clone() it");
+  if (is_tracing()) require_made_in(i.storage->trace, "requires_grad: of a tensor");
   if (on && !i.storage->requires_grad) {
     History::own_memory(i.storage);
     History::add_leaf(i.storage);
@@ -591,16 +600,26 @@ Tensor& Tensor::requires_grad(bool on) {
   return *this;
 }
 
-bool Tensor::is_leaf() const { return !self().view && self().storage->requires_grad; }
-bool Tensor::has_grad() const { return bool(self().storage->grad); }
+bool Tensor::is_leaf() const {
+  Recording::ask_for_gradients();
+  return !self().view && self().storage->requires_grad;
+}
+bool Tensor::has_grad() const {
+  Recording::ask_for_gradients();
+  return bool(self().storage->grad);
+}
 Tensor Tensor::grad() const {
   KOINE_REQUIRE(has_grad(), Value,
                 "grad: there is no gradient yet: call requires_grad() before and backward() after "
                 "the computation");
   return Tensor(self().storage->grad);
 }
-void Tensor::zero_grad() { self().storage->grad = {}; }
+void Tensor::zero_grad() {
+  if (is_tracing()) Recording::require_allowed(*self().storage, "zero_grad: of a tensor");
+  self().storage->grad = {};
+}
 void Tensor::set_grad(const Tensor& gradient) {
+  if (is_tracing()) Recording::require_allowed(*self().storage, "set_grad: of a tensor");
   KOINE_REQUIRE(gradient.shape() == shape(), Value,
                 "set_grad: the gradient has shape {}, the tensor {}", shape_text(gradient.uop()),
                 shape_text(uop()));

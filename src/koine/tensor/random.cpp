@@ -84,30 +84,36 @@ std::vector<UOp>& traced_examples() {
   return numbers;
 }
 
-// Whether this thread may draw from the global stream.
-bool& draws_are_refused() {
-  static thread_local bool refused = false;
-  return refused;
+// Where this thread writes down what it draws; null: nowhere.
+random::RecordedDraws*& recorded_draws() {
+  static thread_local random::RecordedDraws* recorded = nullptr;
+  return recorded;
 }
 
-// The next words of the global stream; of an example under a key that follows from the seed and
-// its number.
-Tensor next_words(std::string_view method, const Shape& shape, const Placement& place) {
-  KOINE_REQUIRE(
-      !draws_are_refused(), Value,
-      "{}: a function that is captured draws random numbers of the global seed, and would "
-      "give the same at each call: draw before, or under a key that is an argument",
-      method);
-  const Size count = tensor::count_for(method, shape);
+// The seed and how many numbers were drawn, as memory; `count` more are drawn now.
+UOp stream_in_memory(int64_t count, const Device& devices) {
   uint64_t state[2];
   {
     GlobalStream& stream = global_stream();
     const std::lock_guard lock(stream.mutex);
     state[0] = stream.seed;
     state[1] = stream.drawn;
-    stream.drawn += static_cast<uint64_t>(count.present());
+    stream.drawn += static_cast<uint64_t>(count);
   }
-  const Tensor memory(in_memory(state, shape_of({2}), place.device));
+  return in_memory(state, shape_of({2}), devices);
+}
+
+// The next words of the global stream; of an example under a key that follows from the seed and
+// its number.
+Tensor next_words(std::string_view method, const Shape& shape, const Placement& place) {
+  const Size count = tensor::count_for(method, shape);
+  random::RecordedDraws* const recorded = recorded_draws();
+  KOINE_REQUIRE(recorded == nullptr || count.is_number(), Value,
+                "{}: a function that is captured draws numbers of shape {}: of a size that differs "
+                "from call to call they would have to be drawn before, or under a key",
+                method, tensor::text_of(shape));
+  const Tensor memory(recorded != nullptr ? recorded->add(int64_t{count}, place.device)
+                                          : stream_in_memory(count.present(), place.device));
   const Tensor seed = memory.shrink({{0, 1}}).reshape({}),
                first = memory.shrink({{1, 2}}).reshape({});
   const UOp counters = add(element_numbers(count, shape, place), first.uop());
@@ -203,8 +209,15 @@ void require_length(std::string_view method, int64_t n) {
 
 namespace random {
 
-WithoutDraws::WithoutDraws() : before_(std::exchange(draws_are_refused(), true)) {}
-WithoutDraws::~WithoutDraws() { draws_are_refused() = before_; }
+RecordedDraws::RecordedDraws() : before_(std::exchange(recorded_draws(), this)) {}
+RecordedDraws::~RecordedDraws() { recorded_draws() = before_; }
+
+UOp RecordedDraws::add(int64_t count, const Device& devices) {
+  constexpr uint64_t nothing[2] = {};
+  draws_.push_back({in_memory(nothing, shape_of({2}), devices), count});
+  return draws_.back().memory;
+}
+UOp Draw::next() const { return stream_in_memory(count, memory.device()); }
 
 ExampleScope::ExampleScope(const UOp& number) { traced_examples().push_back(number); }
 ExampleScope::~ExampleScope() { traced_examples().pop_back(); }

@@ -98,17 +98,32 @@ class ExampleScope {
   ExampleScope& operator=(const ExampleScope&) = delete;
 };
 
-/// While one lives, a draw of the global stream in this thread is an Error (Value), and none is
-/// counted: a function that is captured would give the same numbers at each call.
-class WithoutDraws {
+/// A draw of the global stream by a function that is captured: it follows from two words in memory,
+/// the seed and how many numbers were drawn before.
+struct Draw {
+  UOp memory;
+  int64_t count;
+
+  /// Memory for such a draw of the stream as it is now, which moves on.
+  UOp next() const;
+};
+
+/// While one lives, what this thread draws of the global stream is written down, and the stream
+/// stays where it is. How many numbers a draw takes must be known.
+class RecordedDraws {
  public:
-  WithoutDraws();
-  ~WithoutDraws();
-  WithoutDraws(const WithoutDraws&) = delete;
-  WithoutDraws& operator=(const WithoutDraws&) = delete;
+  RecordedDraws();
+  ~RecordedDraws();
+  RecordedDraws(const RecordedDraws&) = delete;
+  RecordedDraws& operator=(const RecordedDraws&) = delete;
+
+  const std::vector<Draw>& draws() const { return draws_; }
+  /// Memory for a draw of `count` numbers.
+  UOp add(int64_t count, const Device& devices);
 
  private:
-  bool before_;
+  std::vector<Draw> draws_;
+  RecordedDraws* before_;
 };
 
 }  // namespace koine::random

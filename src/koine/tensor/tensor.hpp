@@ -382,6 +382,8 @@ class Tensor {
   /// Identity of the storage: equal for all handles and views of one tensor.
   const void* storage_id() const;
 
+  class Recording;  // what a traced function assigns (tensor/recording)
+
  private:
   struct Storage;
   struct Impl;

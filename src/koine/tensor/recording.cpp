@@ -1,0 +1,132 @@
+#include "koine/tensor/recording.hpp"
+
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
+#include "koine/transform/function.hpp"
+
+namespace koine {
+namespace {
+
+// Recordings change tensors that others may know, so they follow one another.
+std::mutex& recordings() {
+  static auto& mutex = *new std::mutex;
+  return mutex;
+}
+
+}  // namespace
+
+Tensor::Recording*& Tensor::Recording::of_this_thread() {
+  static thread_local Recording* recording = nullptr;
+  return recording;
+}
+
+Tensor::Recording::Recording(const std::vector<Tensor>& tensors)
+    : alone_(recordings()),
+      trace_(trace_number()),
+      start_(new_buffer(shape_of({}), DType::Float32, {}).id()) {
+  for (const Tensor& t : tensors) {
+    const auto& s = t.self().storage;
+    const std::lock_guard lock(s->mutex);
+    former_.push_back({s, s->current, s->graph, s->before, s->grad, s->chain, s->simple_writes,
+                       s->computed_from, storage::past(s->current)});
+    held_.insert(s.get());
+  }
+  of_this_thread() = this;
+}
+
+Tensor::Recording::~Recording() {
+  of_this_thread() = nullptr;
+  for (Former& f : former_) {
+    Storage& s = *f.storage;
+    const std::lock_guard lock(s.mutex);
+    if (!(s.current == f.current)) {
+      History::set_current(s, f.current);
+      if (const auto now = storage::past(f.current); now && !now->successor.expired())
+        storage::change_past(f.current, [&](storage::Past& past) {
+          past = f.past.value_or(storage::Past());
+        });
+    }
+    s.graph = std::move(f.graph);
+    s.before = std::move(f.before);
+    s.grad = std::move(f.grad);
+    s.chain = f.chain;
+    s.simple_writes = f.simple_writes;
+    s.computed_from = f.computed_from;
+  }
+}
+
+UOp Tensor::Recording::assigned(size_t k) const {
+  const Former& f = former_[k];
+  const UOp& now = f.storage->current;
+  // A look at what was computed before makes it memory, which is no assignment.
+  const bool same = now == f.current || now == storage::result(f.current);
+  return same ? UOp() : now;
+}
+UOp Tensor::Recording::gradient(size_t k) const { return former_[k].storage->grad; }
+bool Tensor::Recording::changes_gradient(size_t k) const {
+  return !(former_[k].storage->grad == former_[k].grad);
+}
+
+std::vector<UOp> Tensor::Recording::without_leaves(const std::vector<UOp>& values) const {
+  const UOp all = transform_graph(sink(values), [&](const UOp& old, const UOp& node) {
+    return old.is(Mark::Leaf) && old.id() > start_ ? koine::detach(node.src(0)) : node;
+  });
+  return {all.src().begin(), all.src().end()};
+}
+
+void Tensor::Recording::require_allowed(const Storage& storage, std::string_view action) {
+  const Recording* now = of_this_thread();
+  if (now != nullptr && now->trace_ == trace_number() && now->held_.contains(&storage)) return;
+  require_made_in(storage.trace, action);
+}
+void Tensor::Recording::require_recorded(std::string_view action) {
+  const Recording* now = of_this_thread();
+  if (now == nullptr || now->trace_ != trace_number()) require_made_in(0, action);
+}
+void Tensor::Recording::ask_for_gradients() {
+  if (Recording* now = of_this_thread()) now->asks_ = true;
+}
+
+Tensor Tensor::Recording::stand_in(const Tensor& like, const UOp& value) {
+  Tensor out(value);
+  const Impl& i = like.self();
+  const auto& own = out.self().storage;
+  if (i.view || !i.storage->requires_grad) return out;
+  own->requires_grad = true;
+  own->grad = i.storage->grad;
+  History::add_leaf(own);
+  return out;
+}
+
+std::string Tensor::Recording::state_of(const std::vector<Tensor>& tensors) {
+  std::string out;
+  std::unordered_map<const Storage*, uint32_t> first;
+  for (const Tensor& t : tensors) {
+    const Impl& i = t.self();
+    const auto number = first.emplace(i.storage.get(), static_cast<uint32_t>(first.size()));
+    char bytes[sizeof(uint32_t)];
+    std::memcpy(bytes, &number.first->second, sizeof bytes);
+    out.append(bytes, sizeof bytes);
+    out += static_cast<char>((i.view ? 1 : 0) | (i.storage->requires_grad ? 2 : 0) |
+                             (i.storage->grad ? 4 : 0));
+  }
+  return out;
+}
+
+void Tensor::Recording::give(const Tensor& tensor, const UOp& memory, const UOp& value) {
+  const auto& s = tensor.self().storage;
+  if (value) History::forget(memory, {value});
+  const std::lock_guard lock(s->mutex);
+  History::replace(s, memory);
+  s->before = {};
+}
+void Tensor::Recording::give_gradient(const Tensor& tensor, UOp gradient) {
+  tensor.self().storage->grad = std::move(gradient);
+}
+
+}  // namespace koine

@@ -1,0 +1,79 @@
+#pragma once
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "koine/engine/storage.hpp"
+#include "koine/tensor/impl.hpp"
+
+namespace koine {
+
+/// What a function that is traced does to tensors made outside of it: while one lives, the function
+/// that this thread traces may assign to `tensors`, through views too, and change their gradients.
+/// Its end gives each tensor what it had. Until then no other thread may use these tensors; one
+/// recording lives at a time.
+class Tensor::Recording {
+ public:
+  explicit Recording(const std::vector<Tensor>& tensors);
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  /// The value that tensor k was given; null: it has its own still.
+  UOp assigned(size_t k) const;
+  /// Its gradient now; null: none.
+  UOp gradient(size_t k) const;
+  /// Whether that is another than before.
+  bool changes_gradient(size_t k) const;
+  /// Whether the function asked which tensors require a gradient or have one.
+  bool asks_for_gradients() const { return asks_; }
+  /// `values` where what the trace gave to leaves is no leaf, but a value without a gradient.
+  std::vector<UOp> without_leaves(const std::vector<UOp>& values) const;
+
+  /// Throws Error (Value) where this thread traces a function that may not change the storage: it
+  /// was made outside, and is not recorded. `action` is what was asked for.
+  static void require_allowed(const Storage& storage, std::string_view action);
+  /// Throws Error (Value) where this thread traces a function that is not recorded.
+  static void require_recorded(std::string_view action);
+  /// Notes that gradients are asked for.
+  static void ask_for_gradients();
+
+  /// Whether a tensor is a view of another.
+  static bool is_view(const Tensor& tensor) { return bool(tensor.self().view); }
+  /// Whether a gradient to a tensor that requires one goes through a value.
+  static bool reaches_leaf(const UOp& value) { return History::reaches_leaf({value}); }
+  /// `value` as a tensor that requires a gradient and has one where `like` does.
+  static Tensor stand_in(const Tensor& like, const UOp& value);
+  /// The gradient of a tensor; null: none.
+  static UOp gradient_of(const Tensor& tensor) { return tensor.self().storage->grad; }
+  /// What of tensors decides what such a function does, beside values: which are one storage, which
+  /// require a gradient and which have one.
+  static std::string state_of(const std::vector<Tensor>& tensors);
+  /// A tensor gets a value that was computed into `memory`. Where `value` is not null, a gradient
+  /// that would lead on to what that was made of is an Error from now on.
+  static void give(const Tensor& tensor, const UOp& memory, const UOp& value);
+  /// Null: from now on it has none.
+  static void give_gradient(const Tensor& tensor, UOp gradient);
+
+ private:
+  struct Former {
+    std::shared_ptr<Storage> storage;
+    UOp current, graph, before, grad;
+    Storage::Chain chain;
+    int simple_writes;
+    uint64_t computed_from;
+    std::optional<storage::Past> past;  // of `current`
+  };
+  static Recording*& of_this_thread();
+
+  std::unique_lock<std::mutex> alone_;
+  uint64_t trace_, start_;
+  bool asks_ = false;
+  std::vector<Former> former_;  // by tensor
+  std::unordered_set<const Storage*> held_;
+};
+
+}  // namespace koine

@@ -1,0 +1,377 @@
+"""jit of functions that assign, leave gradients and draw random numbers: whole steps of training."""
+import gc
+import os
+import threading
+
+import koine
+import numpy as np
+import pytest
+from koine import Tensor, jit, nn, tree
+
+SEED = int(os.environ.get("KOINE_TEST_SEED", "1"))
+
+
+def data(rng, *shape):
+    return Tensor(rng.standard_normal(shape).astype("float32"))
+
+
+class Model:
+    def __init__(self, *parts):
+        self.parts = list(parts)
+
+    def __call__(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def relu(x):
+    return x.relu()
+
+
+def state_of(*holders):
+    """All tensors of layers, optimizers and tensors, by name."""
+    out = []
+    for k, holder in enumerate(holders):
+        if isinstance(holder, Tensor):
+            out.append((f"{k}", holder))
+        elif isinstance(holder, nn.Optimizer):
+            out += [(f"{k}.{n}", t) for n, t in enumerate(holder._tensors())]
+        else:
+            out += [(f"{k}.{n}", t) for n, t in nn.get_state_dict(holder).items()]
+    return out
+
+
+# Each gives the function, what it changes, and a function that gives the arguments of call k.
+def linear_regression(optimizer):
+    def make(rng):
+        net = Model(nn.Linear(4, 8), relu, nn.Linear(8, 2))
+        opt = optimizer(nn.get_parameters(net))
+
+        def step(x, y):
+            opt.zero_grad()
+            loss = (net(x) - y).square().mean()
+            loss.backward()
+            opt.step()
+            return loss
+
+        return step, [net, opt], lambda k: (data(rng, 5, 4), data(rng, 5, 2))
+    return make
+
+
+def batch_norm_and_dropout(rng):
+    conv, norm, drop, out = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm(4), nn.Dropout(0.4), nn.Linear(4 * 16, 3)
+    opt = nn.AdamW(nn.get_parameters([conv, norm, out]), 1e-2)
+
+    def step(x, y):
+        h = norm(conv(x), True).relu().flatten(1)
+        loss = out(drop(h)).cross_entropy(y)
+        opt.zero_grad()
+        loss.backward()
+        opt.clip_grad_norm(0.5)
+        opt.step([loss, norm.running_mean, norm.running_var])
+        return {"loss": loss, "seen": norm.running_mean.sum()}
+
+    return step, [conv, norm, out, opt], lambda k: (data(rng, 6, 1, 4, 4), Tensor((np.arange(6) + k) % 3))
+
+
+def cleared_at_the_end(rng):
+    w = data(rng, 3).requires_grad()
+    opt = nn.SGD([w], 0.1, momentum=0.9)
+
+    def step(x):
+        (x * w).square().sum().backward()
+        opt.step()
+        opt.zero_grad()
+
+    return step, [w, opt], lambda k: (data(rng, 3),)
+
+
+def gradients_add_up(rng):
+    w, b = data(rng, 3).requires_grad(), data(rng, 1).requires_grad()
+
+    def step(x):
+        loss = (x * w + b).square().sum()
+        loss.backward()
+        return loss
+
+    return step, [w, b], lambda k: (data(rng, 3),)
+
+
+def gradients_add_up_and_are_used(rng):
+    w = data(rng, 3).requires_grad()
+    opt = nn.SGD([w], 0.01)
+
+    def step(x):
+        (x * w).square().sum().backward()
+        opt.step()
+        return w.grad * 1
+
+    return step, [w, opt], lambda k: (data(rng, 3),)
+
+
+def two_micro_batches(rng):
+    net = Model(nn.Linear(3, 3), nn.LayerNorm(3))
+    opt = nn.Adam(nn.get_parameters(net), 0.05)
+
+    def step(x):
+        opt.zero_grad()
+        for half in (x[:2], x[2:]):
+            (net(half).exp().mean() / 2).backward()
+        opt.step()
+        return net(x).sum()
+
+    return step, [net, opt], lambda k: (data(rng, 4, 3),)
+
+
+def two_steps_in_one(rng):
+    w = data(rng, 4).requires_grad()
+    opt = nn.AdamW([w], 0.1)
+
+    def step(x):
+        losses = []
+        for _ in range(2):
+            opt.zero_grad()
+            loss = (w - x).square().sum()
+            loss.backward()
+            opt.step()
+            losses = losses + [loss]
+        return tuple(losses)
+
+    return step, [w, opt], lambda k: (data(rng, 4),)
+
+
+def two_players(rng):
+    maker, judge = nn.Linear(2, 3), nn.Linear(3, 1)
+    of_maker, of_judge = nn.SGD(nn.get_parameters(maker), 0.05), nn.Adam(nn.get_parameters(judge), 0.05)
+
+    def step(noise, real):
+        fake = maker(noise)
+        of_judge.zero_grad()
+        loss = judge(fake.detach()).sigmoid().mean() - judge(real).sigmoid().mean()
+        loss.backward()
+        of_judge.step()
+        of_maker.zero_grad()
+        other = -judge(maker(noise)).sigmoid().mean()
+        other.backward()
+        of_maker.step()
+        return loss, other
+
+    return step, [maker, judge, of_maker, of_judge], lambda k: (data(rng, 4, 2), data(rng, 4, 3))
+
+
+def running_average_of_weights(rng):
+    w = data(rng, 3).requires_grad()
+    average, count = koine.zeros(3).clone().realize(), Tensor([0])
+    opt = nn.SGD([w], 0.1)
+
+    def step(x):
+        opt.zero_grad()
+        (w * x).sum().backward()
+        opt.step()
+        count.assign(count + 1)
+        average.assign(average * 0.9 + w.detach() * 0.1)
+        return average.sum(), count * 2
+
+    return step, [w, average, count, opt], lambda k: (data(rng, 3),)
+
+
+def two_tensors_change_places(rng):
+    a, b = data(rng, 3), data(rng, 3)
+
+    def swap(x):
+        old = a * 1
+        a.assign(b + x)
+        b.assign(old)
+        return a - b
+
+    return swap, [a, b], lambda k: (data(rng, 3),)
+
+
+def a_cache_of_keys(rng):
+    keys = koine.zeros(8, 4).clone().realize()
+
+    def decode(q, at):
+        keys[at] = q
+        scores = (keys @ q).masked_fill(koine.arange(8) > at, -1e9)
+        return scores.softmax(0) @ keys
+
+    return decode, [keys], lambda k: (data(rng, 4), Tensor(np.array(k)))
+
+
+def slices_are_written(rng):
+    t = data(rng, 3, 4)
+
+    def write(x):
+        t[1:, ::2] = x
+        t[0].assign(t[1])
+        return t.sum(1)
+
+    return write, [t], lambda k: (data(rng, 2, 2),)
+
+
+def an_argument_is_assigned(rng):
+    def step(state, x):
+        state.assign(state * 0.5 + x)
+        return state.sum()
+
+    state = data(rng, 3)
+    return step, [state], lambda k: (state, data(rng, 3))
+
+
+def an_argument_has_a_gradient(rng):
+    w = data(rng, 3).requires_grad()
+
+    def step(w, x):
+        loss = (w * x).exp().sum()
+        loss.backward()
+        return loss
+
+    return step, [w], lambda k: (w, data(rng, 3))
+
+
+def noise_is_added(rng):
+    t = koine.zeros(3).clone().realize()
+
+    def walk(scale):
+        t.assign(t + Tensor.randn(3) * scale)
+        return t + Tensor.rand(3), Tensor.randint(4, low=0, high=9)
+
+    return walk, [t], lambda k: (Tensor(np.array(float(k), "float32")),)
+
+
+def transforms_inside(rng):
+    w = data(rng, 3).requires_grad()
+    opt = nn.SGD([w], 0.1)
+    per_example = koine.vmap(koine.grad(lambda w, x: (w * x).sin().sum()), in_axes=(None, 0))
+
+    def step(x):
+        each = per_example(w.detach(), x)
+        opt.zero_grad()
+        (koine.checkpoint(lambda a: (a * w).tanh())(x).sum()).backward()
+        opt.step()
+        return each
+
+    return step, [w, opt], lambda k: (data(rng, 2, 3),)
+
+
+def a_loop_inside(rng):
+    w, h = data(rng, 3, 3).requires_grad(), koine.zeros(3).clone().realize()
+    opt = nn.SGD([w], 0.1)
+
+    def step(xs):
+        last, ys = koine.scan(lambda c, x: ((c @ w + x).tanh(),) * 2, h.detach(), xs)
+        opt.zero_grad()
+        ys.square().mean().backward()
+        opt.step()
+        h.assign(last.detach())
+        return last
+
+    return step, [w, h, opt], lambda k: (data(rng, 4, 3),)
+
+
+def half_precision(rng):
+    w = data(rng, 3, 3).cast("bfloat16").realize().requires_grad()
+    opt = nn.SGD([w], 0.1)
+
+    def step(x):
+        opt.zero_grad()
+        (x.cast("bfloat16") @ w).cast("float32").square().mean().backward()
+        opt.step()
+        return (w.cast("float32")).sum()
+
+    return step, [w, opt], lambda k: (data(rng, 2, 3),)
+
+
+def on_two_devices(rng):
+    devices = "CPU:1,CPU:2"
+    w = data(rng, 3, 2).shard(devices).realize().requires_grad()
+    opt = nn.AdamW([w], 0.1)
+
+    def step(x):
+        opt.zero_grad()
+        loss = (x.shard(devices, 0) @ w).square().mean()
+        loss.backward()
+        opt.step()
+        return loss.to("CPU")
+
+    return step, [w, opt], lambda k: (data(rng, 4, 3),)
+
+
+def interpreted(rng):
+    w = data(rng, 3).to("INTERP").realize().requires_grad()
+    opt = nn.SGD([w], 0.1, momentum=0.5)
+
+    def step(x):
+        opt.zero_grad()
+        (w * x.to("INTERP")).square().sum().backward()
+        opt.step()
+        return w * 1
+
+    return step, [w, opt], lambda k: (data(rng, 3),)
+
+
+PROGRAMS = {
+    "SGD": linear_regression(lambda p: nn.SGD(p, 0.05)),
+    "momentum": linear_regression(lambda p: nn.SGD(p, 0.05, momentum=0.9, weight_decay=0.1, nesterov=True)),
+    "Adam": linear_regression(lambda p: nn.Adam(p, 0.05, weight_decay=0.1)),
+    "AdamW": linear_regression(lambda p: nn.AdamW(p, 0.05)),
+    **{f.__name__: f for f in (
+        batch_norm_and_dropout, cleared_at_the_end, gradients_add_up, gradients_add_up_and_are_used, two_micro_batches, two_steps_in_one,
+        two_players, running_average_of_weights, two_tensors_change_places, a_cache_of_keys, slices_are_written, an_argument_is_assigned,
+        an_argument_has_a_gradient, noise_is_added, transforms_inside, a_loop_inside, half_precision, on_two_devices, interpreted)}}
+
+
+def run(make, wrap, calls=5):
+    """What each call gives, and what the state is behind it; the wrapped function."""
+    rng = np.random.default_rng(SEED)
+    koine.manual_seed(SEED)
+    f, holders, arguments = make(rng)
+    f = wrap(f)
+    out = []
+    for k in range(calls):
+        for opt in holders:
+            if isinstance(opt, nn.Optimizer):
+                opt.learning_rate = 0.1 / (k + 1)
+        results = tree.leaves(f(*arguments(k)))
+        values = {f"result {n}": r.numpy() for n, r in enumerate(results)}
+        for name, t in state_of(*holders):
+            values[name] = t.numpy()
+            if t.is_leaf:
+                values[name + ".grad"] = None if t.grad is None else t.grad.numpy()
+        values["random"] = Tensor.rand(2).numpy()
+        out.append(values)
+    return out, f
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_steps_are_those_of_the_function_itself(name):
+    written, _ = run(PROGRAMS[name], lambda f: f)
+    compiled, f = run(PROGRAMS[name], jit)
+    assert not any("as it is written" in r for r in f.explain_recompiles()), f.explain_recompiles()
+    bound = 2e-2 if name == "half_precision" else 2e-5
+    for k, (a, b) in enumerate(zip(written, compiled)):
+        assert a.keys() == b.keys()
+        for what, value in a.items():
+            assert (value is None) == (b[what] is None), f"call {k}, {what}"
+            if value is not None:
+                np.testing.assert_allclose(b[what].astype("float64"), value.astype("float64"), rtol=bound, atol=bound, err_msg=f"call {k}, {what}")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nothing_is_described_again(name):
+    rng = np.random.default_rng(SEED)
+    f, holders, arguments = PROGRAMS[name](rng)
+    f = jit(f)
+    for k in range(2):
+        f(*arguments(k))
+    before = len(f.explain_recompiles())
+    given = [arguments(k) for k in range(2, 6)]
+    for args in given:
+        for a in args:
+            a.realize()
+    koine.reset_counters()
+    for args in given:
+        f(*args)
+    assert koine.counters()["compiled"] == 0 and koine.counters()["schedule_seconds"] == 0
+    assert len(f.explain_recompiles()) == before <= 1
