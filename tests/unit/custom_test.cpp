@@ -548,6 +548,32 @@ TEST(custom, spec_X4_several_results_of_other_dtypes) {
   EXPECT_EQ(parts[1].tolist<double>(), (std::vector<double>{1, 0}));
 }
 
+// At this level what runs a stage's output calls it with results and arguments of its own.
+TEST(custom, spec_X4_results_and_arguments_of_other_kinds_are_checked_at_every_stage) {
+  Options all = options();
+  all.verify = 3;
+  const OptionScope scope(all);
+  register_function("test.count",
+                    [](std::span<const HostResult> out, std::span<const HostArgument> in) {
+                      ASSERT_EQ(in[0].dtype, DType::Float32);
+                      ASSERT_EQ(in[0].sizes, (std::vector<int64_t>{2, 3}));
+                      ASSERT_EQ(in[1].dtype, DType::Int32);
+                      ASSERT_EQ(in[1].sizes, std::vector<int64_t>{5});
+                      ASSERT_EQ(out[0].dtype, DType::UInt8);
+                      ASSERT_EQ(out[0].sizes, std::vector<int64_t>{4});
+                      int64_t positive = 0;
+                      for (const float x : in[0].as<float>()) positive += x > 0;
+                      out[0].as<uint8_t>()[3] = static_cast<uint8_t>(positive);
+                    });
+  clear_compile_cache();
+  reset_counters();
+  const Tensor x = Tensor::from<float>({1, -2, 3, -4, 5, 6}, {2, 3}),
+               n = Tensor::arange(5).cast(DType::Int32);
+  const Tensor out = call_function("test.count", {{{4}, DType::UInt8}}, {x * 2, n + 1})[0];
+  EXPECT_EQ((out.cast(DType::Int32) + 1).tolist<int>(), (std::vector<int>{1, 1, 1, 5}));
+  EXPECT_GE(counters().checked_stages, 5);
+}
+
 TEST(custom, spec_X4_a_function_that_is_registered_again_is_never_stale) {
   auto constant_function = [](float value) {
     register_function("test.again", [value](std::span<const HostResult> out, auto) {

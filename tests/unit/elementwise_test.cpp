@@ -455,6 +455,39 @@ TEST(elementwise, spec_D10_sqrt_pow_mulacc) {
 }
 
 // Known answers of Random123 for threefry2x32-20 (Salmon et al. 2011).
+// Of a negative exponent the power is a fraction, of which a whole number keeps what lies towards
+// 0.
+TEST(elementwise, spec_D10_whole_powers_of_whole_numbers) {
+  const auto expected = [](int64_t base, int64_t exponent) -> int64_t {
+    if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 != 0 ? -1 : 1) : 0;
+    uint64_t out = 1;
+    for (int64_t k = 0; k < exponent; ++k) out *= static_cast<uint64_t>(base);
+    return static_cast<int64_t>(out);
+  };
+  std::vector<int64_t> bases, exponents;
+  for (const int64_t b : {-7, -2, -1, 0, 1, 2, 3, 10})
+    for (const int64_t e : {-64, -3, -2, -1, 0, 1, 2, 3, 7, 31, 63, 64, 127}) {
+      bases.push_back(b);
+      exponents.push_back(e);
+    }
+  const auto count = static_cast<int64_t>(bases.size());
+  const Tensor b = Tensor::from(bases, {count}), e = Tensor::from(exponents, {count});
+  for (const DType d : {DType::Int8, DType::Int16, DType::Int32, DType::Int64}) {
+    const auto wide = b.cast(d).pow(e.cast(d)).cast(DType::Int64).tolist<int64_t>();
+    for (size_t i = 0; i < bases.size(); ++i) {
+      const Tensor narrowed = Tensor(expected(bases[i], exponents[i])).cast(d).cast(DType::Int64);
+      EXPECT_EQ(wide[i], narrowed.item<int64_t>())
+          << dtype_name(d) << ": " << bases[i] << " to the power of " << exponents[i];
+      if (d != DType::Int64) continue;  // the exponent known as it is described
+      const Tensor known = Tensor(bases[i]).pow(Tensor(exponents[i]));
+      EXPECT_EQ(known.item<int64_t>(), expected(bases[i], exponents[i]))
+          << bases[i] << " " << exponents[i];
+    }
+  }
+  const Tensor natural = Tensor::from<int64_t>({0, 1, 2, 3, 255}).cast(DType::UInt8);
+  EXPECT_EQ(natural.pow(natural.flip({0})).tolist<int>(), (std::vector<int>{0, 1, 4, 3, 1}));
+}
+
 TEST(elementwise, spec_D11_spec_amend_26_threefry_known_answers) {
   struct Row {
     uint32_t counter[2], key[2], out[2];

@@ -248,6 +248,27 @@ TEST(loops, while_loops_with_one_condition_run_once_and_others_each_for_itself) 
   EXPECT_EQ(kernels_of_both(100, true), kernels_of_both(101, false));
 }
 
+TEST(loops, scans_of_one_carry_that_collect_other_values_run_once) {
+  const Tensor xs = random64({5, 3}, 1), first = random64({3}, 2);
+  const auto next = [](const Tensor& c, const Tensor& x) { return (c * x).sin() + x; };
+  const auto kernels_of = [](const std::vector<Tensor>& values) {
+    reset_counters();
+    Tensor::realize(values);
+    return counters().kernels;
+  };
+  const auto both =
+      scan([&](const Tensor& c,
+               const Tensor& x) { return std::pair(next(c, x), std::pair(c * 2, c.exp())); },
+           first, xs);
+  const int64_t of_one = kernels_of({both.second.first, both.second.second});
+  const auto twice = scan(
+      [&](const Tensor& c, const Tensor& x) { return std::pair(next(c, x), c * 3); }, first, xs);
+  const auto power = scan(
+      [&](const Tensor& c, const Tensor& x) { return std::pair(next(c, x), c.exp2()); }, first, xs);
+  EXPECT_EQ(kernels_of({twice.second, power.second}), of_one);
+  expect_near(twice.second, both.second.first * 1.5);
+}
+
 TEST(loops, fori_loop_counts) {
   const auto f = [](const Tensor& i, const Tensor& x) { return x * 3 + i; };
   EXPECT_EQ(fori_loop(-2, 3, f, Tensor(1)).item<int>(),

@@ -56,6 +56,15 @@ class Builder {
       word(list[i] | (i + 1 < list.size() ? uint64_t{list[i + 1]} << 32 : 0));
   }
 
+  // A position is found again where a second user has the node too.
+  uint32_t number(const Node* n) {
+    if (n->references.load(std::memory_order_relaxed) > 1) positions_[n] = next_;
+    return next_++;
+  }
+  const uint32_t* position(const Node* n) const {
+    return n->references.load(std::memory_order_relaxed) > 1 ? positions_.find(n) : nullptr;
+  }
+
   // Sources first; the position of each that is known, or has become so, waits in `known_` for the
   // node that it is a source of.
   void walk(const Node* root) {
@@ -77,12 +86,12 @@ class Builder {
   }
 
   void enter(const Node* n) {
-    if (const uint32_t position = numbers_.find(n); position != NodeNumbers::none) {
-      known_.push_back(position);
+    if (const uint32_t* known = position(n)) {
+      known_.push_back(*known);
     } else if (is_constant(n)) {
       itself(n);
     } else if (const UOp buffer = buffer_for(Borrowed(n), device_)) {
-      known_.push_back(numbers_.add(n).first);
+      known_.push_back(number(n));
       memory(buffer, n->op == Op::Binary ? Raw : Memory);
     } else {
       open_.push_back({n, 0});
@@ -94,14 +103,14 @@ class Builder {
   // A body says what it does of its Params; memory that a Function captured is part of what it is.
   void body(Op of, const Node* n) {
     if (of == Op::Function && !is_constant(n)) out_.reusable = false;
-    if (const uint32_t position = numbers_.find(n); position != NodeNumbers::none)
-      known_.push_back(position);
+    if (const uint32_t* known = position(n))
+      known_.push_back(*known);
     else
       itself(n);
   }
 
   void itself(const Node* n) {
-    known_.push_back(numbers_.add(n).first);
+    known_.push_back(number(n));
     word(Constant | n->id << form_bits);
   }
 
@@ -129,7 +138,7 @@ class Builder {
     const size_t first = known_.size() - n->source_count;
     positions({known_.data() + first, n->source_count});
     known_.resize(first);
-    known_.push_back(numbers_.add(n).first);
+    known_.push_back(number(n));
   }
 
   void argument(std::monostate) {}
@@ -187,7 +196,8 @@ class Builder {
 
   const std::string& device_;
   Skeleton out_;
-  NodeNumbers numbers_;  // of nodes: their positions
+  uint32_t next_ = 0;  // position
+  NodeMap<uint32_t> positions_;
   NodeNumbers buffers_;
   std::vector<Open> open_;
   std::vector<uint32_t> known_;

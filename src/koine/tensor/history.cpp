@@ -125,7 +125,7 @@ void Tensor::History::Leading::follow(const UOp& root, std::vector<const Node*>&
   std::vector<const Node*> plain;  // sources of what is open that do not lead
   auto meet = [&](const UOp& u) {
     if ((u.node()->ops_below & of_leaves) == 0) return;
-    const State* known = states_.find(u.node());
+    const State* known = u.use_count() > 1 ? states_.find(u.node()) : nullptr;
     if (known == nullptr && is_passable(u)) {
       const bool leaf = mask_of(u.op()) & of_leaves && leaves_.contains(u.node());
       stack.push_back({u.node(), sources_outside_body(u), plain.size(), leaf});
@@ -146,7 +146,9 @@ void Tensor::History::Leading::follow(const UOp& root, std::vector<const Node*>&
     }
     const Open done = top;
     stack.pop_back();
-    states_.set(done.node, done.leads ? State::Leads : State::Plain);
+    // Who has one user alone is not met again; values are asked for.
+    if (stack.empty() || done.node->references.load(std::memory_order_relaxed) > 1)
+      states_.set(done.node, done.leads ? State::Leads : State::Plain);
     if (done.leads)
       beside.insert(beside.end(), plain.begin() + static_cast<std::ptrdiff_t>(done.beside),
                     plain.end());
@@ -170,9 +172,11 @@ void Tensor::History::Leading::find_parts(const std::vector<UOp>& values,
     const UOp& u = borrowed;
     pending.pop_back();
     if (u.is(Op::Buffer) || (u.node()->ops_below & mask_of(Op::Buffer)) == 0) continue;
-    State& state = states_[u.node()];
-    if (state == State::Leads || state == State::Seen) continue;
-    state = State::Seen;
+    if (u.use_count() > 1) {
+      State& state = states_[u.node()];
+      if (state == State::Leads || state == State::Seen) continue;
+      state = State::Seen;
+    }
     if (any || is_watched(u) || requested.contains(u.node())) parts_.push_back(u.node());
     for (const UOp& s : sources_outside_body(u)) pending.push_back(s.node());
   }

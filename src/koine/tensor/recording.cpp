@@ -47,9 +47,8 @@ Tensor::Recording::~Recording() {
     if (!(s.current == f.current)) {
       History::set_current(s, f.current);
       if (const auto now = storage::past(f.current); now && !now->successor.expired())
-        storage::change_past(f.current, [&](storage::Past& past) {
-          past = f.past.value_or(storage::Past());
-        });
+        storage::change_past(f.current,
+                             [&](storage::Past& past) { past = f.past.value_or(storage::Past()); });
     }
     s.graph = std::move(f.graph);
     s.before = std::move(f.before);
