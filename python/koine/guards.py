@@ -317,6 +317,9 @@ class Reads:
             self._visit(item, lambda k=k: vars(get())[k], f"{name}.{k}")
 
     def _own_object(self, value: Any, get: Callable, name: str) -> None:
+        if isinstance(value, _koine.nn.Optimizer):
+            self.groups.append(value._tensors)
+            return
         if hasattr(value, "_state"):
             if getattr(value, "__dict__", None):
                 raise Unknown(f"{name} is a layer with attributes of the user's")
@@ -325,9 +328,6 @@ class Reads:
             self.contents.append((lambda: [] if self._layer(value) != (config, state) else [value], [value]))
             if state:
                 self.groups.append(lambda: [tensor for _, tensor, _ in value._state()])
-            return
-        if isinstance(value, _koine.nn.Optimizer):
-            self.groups.append(value._tensors)
             return
         if hasattr(value, "_functions"):  # a jit, or a function with a derivative of its own
             parts = value._functions()

@@ -242,7 +242,8 @@ void bind_optimizers(nb::module_& m) {
                    "May change from step to step: nothing is compiled again.")
       .def("clip_grad_norm", &nn::Optimizer::clip_grad_norm, "norm"_a,
            "Scales all gradients so that their joint norm is at most this.")
-      .def("_tensors", &nn::Optimizer::tensors);
+      .def("_tensors", &nn::Optimizer::tensors)
+      .def("_state", &state_of<nn::Optimizer>);
   auto parameters = [](const TensorsLike& given) { return as_tensors(given, "an optimizer"); };
   nb::class_<nn::SGD, nn::Optimizer>(m, "SGD",
                                      "Stochastic gradient descent, with momentum.\n\n"

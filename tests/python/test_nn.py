@@ -152,3 +152,30 @@ def test_a_model_is_copied_whole():
     other = copy.deepcopy(net)
     other.scale.assign([5.0])
     assert net.scale.item() == 2 and len(nn.get_parameters(other)) == len(nn.get_parameters(net))
+
+
+def test_training_goes_on_from_a_file(tmp_path):
+    def make():
+        koine.manual_seed(3)
+        net = [nn.Linear(3, 4), nn.Linear(4, 1)]
+        return net, nn.AdamW(nn.get_parameters(net), 0.05)
+
+    def train(net, optimizer, steps):
+        for k in range(steps):
+            x = Tensor(np.random.default_rng(k).standard_normal((5, 3)).astype("float32"))
+            optimizer.zero_grad()
+            net[1](net[0](x).tanh()).square().mean().backward()
+            optimizer.step()
+
+    net, optimizer = make()
+    train(net, optimizer, 3)
+    both = {"net": net, "optimizer": optimizer}
+    koine.safe_save(nn.get_state_dict(both), str(tmp_path / "both.safetensors"))
+    train(net, optimizer, 2)
+    other, again = make()
+    nn.load_state_dict({"net": other, "optimizer": again}, koine.safe_load(str(tmp_path / "both.safetensors")))
+    train(other, again, 2)
+    state, expected = nn.get_state_dict(other), nn.get_state_dict(net)
+    assert len(expected) == 4 and all(state[n].tolist() == t.tolist() for n, t in expected.items())
+    assert list(nn.get_state_dict(optimizer))[:3] == ["power1", "power2", "m.0"]
+    assert len(nn.get_parameters(both)) == 4

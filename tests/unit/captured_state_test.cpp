@@ -47,7 +47,7 @@ struct Regression {
     optimizer.step();
     return loss;
   }
-  Tensors state() const {
+  Tensors state() {
     Tensors out = optimizer.tensors();
     out.push_back(seen);
     return out;

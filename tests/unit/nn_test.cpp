@@ -265,6 +265,34 @@ TEST(nn, optimisers_reach_the_minimum) {
   }
 }
 
+TEST(nn, training_goes_on_from_the_state_of_an_optimizer) {
+  const auto goes_on = [](auto make) {
+    const auto train = [](Tensor& w, nn::Optimizer& optimizer, int steps) {
+      for (int i = 0; i < steps; ++i) {
+        optimizer.zero_grad();
+        ((w - Tensor::from<float>({1, 2})).square() * (w + 3)).sum().backward();
+        optimizer.step();
+      }
+      return w.tolist<float>();
+    };
+    Tensor w = Tensor::from<float>({5, -3}).requires_grad();
+    auto optimizer = make(std::vector<Tensor>{w});
+    (void)train(w, optimizer, 3);
+    nn::StateDict saved;
+    for (const auto& [name, t] : nn::get_state(optimizer)) saved.emplace(name, t.clone().realize());
+    Tensor other = w.detach().clone().requires_grad();
+    const auto expected = train(w, optimizer, 3);
+    auto again = make(std::vector<Tensor>{other});
+    nn::load_state(again, saved);
+    EXPECT_EQ(train(other, again, 3), expected);
+    EXPECT_EQ(again.tensors().size(), saved.size() + 2) << "parameters and the learning rate";
+    return saved.size();
+  };
+  EXPECT_EQ(goes_on([](auto p) { return nn::SGD(p, 0.01); }), 0u);
+  EXPECT_EQ(goes_on([](auto p) { return nn::SGD(p, 0.01, 0.9); }), 1u);
+  EXPECT_EQ(goes_on([](auto p) { return nn::AdamW(p, 0.1); }), 4u);
+}
+
 TEST(nn, a_loss_that_was_read_can_still_be_differentiated) {
   Tensor w = Tensor::from<float>({2}).requires_grad();
   const Tensor loss = (w * w).sum();

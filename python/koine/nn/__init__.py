@@ -84,7 +84,8 @@ def _state(model: Any) -> list:
 
 
 def get_state_dict(model: Any) -> dict[str, Tensor]:
-    """All tensors of a model by name: "hidden.weight". Names are those of its attributes."""
+    """All tensors of a model by name: "hidden.weight". Names are those of its attributes. Of an optimizer what it remembers from
+    step to step."""
     return {name: t for name, t, _ in _state(model)}
 
 

@@ -19,6 +19,11 @@ std::vector<Tensor> zeros_for(const std::vector<Tensor>& parameters) {
   return out;
 }
 
+void visit_all(std::vector<Tensor>& tensors, const std::string& name, const StateVisitor& visit) {
+  for (size_t i = 0; i < tensors.size(); ++i)
+    visit(fmt::format("{}.{}", name, i), tensors[i], false);
+}
+
 // A number as memory of each device that a tensor lies on.
 Tensor number_beside(double value, const Tensor& p) {
   return Tensor(buffer_from_host(shape_of({}), DType::Float64, p.device(), &value, -1));
@@ -96,9 +101,9 @@ void Optimizer::step(const std::vector<Tensor>& also) {
   }
   Tensor::assign_all(std::exchange(changed_, {}), std::exchange(changes_, {}), also);
 }
-std::vector<Tensor> Optimizer::tensors() const {
+std::vector<Tensor> Optimizer::tensors() {
   std::vector<Tensor> out = parameters_;
-  for (const Tensor& t : state()) out.push_back(t);
+  state("", [&](const std::string&, Tensor& t, bool) { out.push_back(t); });
   out.push_back(rate_tensor_);
   return out;
 }
@@ -119,6 +124,9 @@ SGD::SGD(std::vector<Tensor> parameters, double learning_rate, double momentum, 
   KOINE_REQUIRE(!nesterov || momentum > 0, Value,
                 "optimizer: Nesterov's form needs a momentum above 0");
   if (momentum_ != 0) velocity_ = zeros_for(parameters_);
+}
+void SGD::state(const std::string& prefix, const StateVisitor& visit) {
+  visit_all(velocity_, prefix + "velocity", visit);
 }
 Tensor SGD::update(size_t i, const Tensor& p, const Tensor& gradient, const Tensor& rate) {
   Tensor g = decay_ != 0 ? gradient + p * Tensor(decay_) : gradient;
@@ -161,11 +169,11 @@ Tensor Adam::update(size_t i, const Tensor& p, const Tensor& gradient, const Ten
   return p - change * rate;
 }
 
-std::vector<Tensor> Adam::state() const {
-  std::vector<Tensor> out{power1_, power2_};
-  out.insert(out.end(), m_.begin(), m_.end());
-  out.insert(out.end(), v_.begin(), v_.end());
-  return out;
+void Adam::state(const std::string& prefix, const StateVisitor& visit) {
+  visit(prefix + "power1", power1_, false);
+  visit(prefix + "power2", power2_, false);
+  visit_all(m_, prefix + "m", visit);
+  visit_all(v_, prefix + "v", visit);
 }
 
 double cosine_schedule(int64_t step, int64_t total, double peak, double floor, int64_t warmup) {

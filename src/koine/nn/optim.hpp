@@ -21,8 +21,11 @@ class Optimizer {
   void set_learning_rate(double rate);
   /// Scales all gradients so that their joint norm is at most `norm`.
   void clip_grad_norm(double norm);
+  /// What it remembers from step to step, by name, without the parameters and the learning rate:
+  /// get_state and load_state save it and go on from it.
+  virtual void state(const std::string& prefix, const StateVisitor& visit) = 0;
   /// All tensors that a step reads or changes: parameters, state and the learning rate of now.
-  std::vector<Tensor> tensors() const;
+  std::vector<Tensor> tensors();
 
  protected:
   /// The new value of parameter `i`; new state goes through `set`.
@@ -30,8 +33,6 @@ class Optimizer {
                         const Tensor& rate) = 0;
   /// Called once a step, before the updates.
   virtual void begin_step() {}
-  /// The tensors that `set` may be called for, but for the parameters.
-  virtual std::vector<Tensor> state() const = 0;
   /// A state tensor gets a new value when the whole step has been computed; gives that value.
   Tensor set(const Tensor& state, const Tensor& value);
   std::vector<Tensor> parameters_;
@@ -46,10 +47,10 @@ class SGD : public Optimizer {
  public:
   SGD(std::vector<Tensor> parameters, double learning_rate, double momentum = 0,
       double weight_decay = 0, bool nesterov = false);
+  void state(const std::string& prefix, const StateVisitor& visit) override;
 
  protected:
   Tensor update(size_t i, const Tensor& p, const Tensor& g, const Tensor& rate) override;
-  std::vector<Tensor> state() const override { return velocity_; }
 
  private:
   double momentum_, decay_;
@@ -63,11 +64,11 @@ class Adam : public Optimizer {
  public:
   Adam(std::vector<Tensor> parameters, double learning_rate = 1e-3, double beta1 = 0.9,
        double beta2 = 0.999, double eps = 1e-8, double weight_decay = 0);
+  void state(const std::string& prefix, const StateVisitor& visit) override;
 
  protected:
   Tensor update(size_t i, const Tensor& p, const Tensor& g, const Tensor& rate) override;
   void begin_step() override;
-  std::vector<Tensor> state() const override;
   bool decoupled_ = false;
 
  private:

@@ -65,6 +65,9 @@ struct Description {
   std::vector<size_t> gradients;  // and which a gradient
   std::vector<size_t> cleared;    // and which lose theirs
   std::vector<random::Draw> draws;
+  std::vector<size_t> given_gradients;  // whose gradients of before it may read
+  std::vector<UOp> given;               // what stands for these
+  std::vector<UOp> named;  // what stands for the value of each argument and surrounding
   bool has_state = false;
 };
 
@@ -84,8 +87,13 @@ class Describing {
 
   // The values that f describes.
   std::vector<UOp> run(const transforms::Function& f, Description& out) const {
+    std::vector<bool> computed;
+    for (const Tensor& t : all_)
+      computed.push_back(!Tensor::Recording::is_leaf(t) && Tensor::Recording::has_history(t));
     const Tensor::Recording recording(used_);
     const random::RecordedDraws drawn;
+    for (size_t k = 0; k < used_.size(); ++k)
+      out.named.push_back(Tensor::Recording::is_view(used_[k]) ? UOp() : recording.named(k));
     const Tensors results = f({used_.begin(), used_.begin() + std::ssize(given_)});
     require_own_results(results, used_);
     std::vector<UOp> values;
@@ -110,6 +118,17 @@ class Describing {
     out.draws = drawn.draws();
     out.has_state = recording.asks_for_gradients() || !out.assigned.empty() ||
                     !out.gradients.empty() || !out.cleared.empty();
+    done.clear();
+    for (size_t k = 0; k < used_.size(); ++k) {
+      if (!out.has_state) break;
+      KOINE_REQUIRE(!computed[k], Value,
+                    "a captured function assigns or asks for gradients, and is given a tensor of "
+                    "shape {} that is computed from tensors that require some: detach() it",
+                    shape_text(used_[k].uop()));
+      if (!recording.given_gradient(k) || !done.insert(used_[k].storage_id()).second) continue;
+      out.given_gradients.push_back(k);
+      out.given.push_back(recording.given_gradient(k));
+    }
     return recording.without_leaves(values);
   }
 
@@ -133,7 +152,8 @@ class Describing {
     if (!value) return;
     KOINE_REQUIRE(value.shape() == used_[k].uop().shape() && value.has_concrete_shape(), Value,
                   "a captured function assigns to {}, which has another size in each call", what);
-    KOINE_REQUIRE(all_[k].is_leaf() || !Tensor::Recording::reaches_leaf(value), Value,
+    KOINE_REQUIRE(Tensor::Recording::is_leaf(all_[k]) || !Tensor::Recording::reaches_leaf(value),
+                  Value,
                   "a captured function assigns to {} what a gradient goes through: detach() the "
                   "value, or return it",
                   what);
@@ -187,13 +207,13 @@ void require_own_sizes(const UOp& body, const Substitution& dynamic) {
 
 // A body whose Params are all of `values`: what it captured as it was described with the first of
 // them is computed from the rest.
-UOp closed_over(const Traced& traced, std::span<const UOp> values, size_t described_with) {
+UOp closed_over(const Traced& traced, std::span<const UOp> values, size_t described_with,
+                const std::vector<std::pair<UOp, size_t>>& named) {
   Substitution outside, inside;
-  for (size_t k = described_with; k < values.size(); ++k) {
-    const UOp param = argument_param(static_cast<int64_t>(k), values[k]);
-    outside.emplace(values[k], param);
-    if (const UOp memory = realized_buffer(values[k])) outside.emplace(memory, param);
-  }
+  for (size_t k = described_with; k < values.size(); ++k)
+    outside.emplace(values[k], argument_param(static_cast<int64_t>(k), values[k]));
+  for (const auto& [name, k] : named)
+    outside.emplace(name, argument_param(static_cast<int64_t>(k), values[k]));
   const std::map<int64_t, UOp> params = params_of(traced.body);
   for (size_t k = 0; k < traced.captured.size(); ++k) {
     const UOp value = substitute(traced.captured[k], outside);
@@ -270,9 +290,9 @@ struct CapturedFunction::State {
   std::vector<UOp> edges;  // sizes that follow from those of the Variables and may be 0 or 1
   UOp body;                // a Tuple of all values
   Description description;
-  std::string state;                    // `state_of` the examples
-  std::vector<size_t> given_gradients;  // whose gradients are inputs
-  size_t gradients_in_step = 0;         // those that it leaves are computed in the step, or later
+  std::string state;             // `state_of` the examples
+  size_t gradients_in_step = 0;  // those that it leaves are computed in the step, or later
+  bool adds_up = false;          // to gradients of before
   Part results, gradients;
   std::vector<Part> sources;  // of what is assigned, where a gradient would lead on; else empty
   CapturedStep step{{}};
@@ -282,7 +302,6 @@ struct CapturedFunction::State {
 
   void add_dynamic(const std::vector<DynamicAxis>& axes, const Distinct& examples, size_t given);
   void add_edges();
-  void add_gradients(const Tensors& all, std::vector<UOp>& known);
   void add_inputs(const std::vector<UOp>& known);
   void split();
   Substitution sizes_of(const Distinct& given) const;
@@ -372,15 +391,6 @@ void CapturedFunction::State::require_alike(const Distinct& given,
                   shape_text(given.values[k]));
 }
 
-// A tensor that the function does not clear may have a gradient before it, which it adds to.
-void CapturedFunction::State::add_gradients(const Tensors& all, std::vector<UOp>& known) {
-  for (size_t k = 0; k < all.size(); ++k)
-    if (const UOp gradient = Tensor::Recording::gradient_of(all[k])) {
-      given_gradients.push_back(k);
-      known.push_back(gradient);
-    }
-}
-
 // Of what is known beside the arguments.
 void CapturedFunction::State::add_inputs(const std::vector<UOp>& known) {
   for (size_t k = inputs.size(); k < known.size(); ++k)
@@ -393,7 +403,10 @@ void CapturedFunction::State::split() {
   const bool served = std::all_of(
       description.gradients.begin(), description.gradients.end(),
       [&](size_t k) { return std::find(assigned.begin(), assigned.end(), k) != assigned.end(); });
-  gradients_in_step = served ? 0 : description.gradients.size();
+  const std::map<int64_t, UOp> read = params_of(body);
+  for (size_t k = 0; k < description.given.size(); ++k)
+    adds_up = adds_up || read.contains(static_cast<int64_t>(distinct + k));
+  gradients_in_step = served && !adds_up ? 0 : description.gradients.size();
   results = Part(body, 0, description.results);
   gradients = Part(body, gradients_at(), description.gradients.size());
   for (size_t k = 0; k < assigned.size(); ++k)
@@ -404,13 +417,9 @@ void CapturedFunction::State::split() {
 std::vector<UOp> CapturedFunction::State::inputs_of(const Distinct& given,
                                                     const Tensors& arguments) const {
   std::vector<UOp> out = given.values;
-  for (const size_t k : given_gradients) {
+  for (const size_t k : description.given_gradients) {
     const UOp gradient = Tensor::Recording::gradient_of(arguments[k]);
-    const Input& input = inputs[out.size()];
-    KOINE_REQUIRE(input.fits(gradient, {}), Value,
-                  "a captured function was made for another gradient of argument {}: this is {} {}",
-                  k, dtype_name(gradient.dtype()), shape_text(gradient));
-    out.push_back(input.places.empty() ? gradient : in_memory(gradient));
+    out.push_back(inputs[out.size()].places.empty() ? gradient : in_memory(gradient));
   }
   for (const random::Draw& d : description.draws) out.push_back(d.next());
   return out;
@@ -428,8 +437,15 @@ void CapturedFunction::State::change(const Tensors& arguments,
   const Description& d = description;
   const UOp call = d.gradients.empty() ? UOp() : gradients.call(values);
   for (size_t k = 0; k < d.gradients.size(); ++k) {
-    const UOp gradient = get_tuple(call, static_cast<int64_t>(k));
-    if (k < gradients_in_step) storage::set_result(gradient, step.outputs()[gradients_at() + k]);
+    UOp gradient = get_tuple(call, static_cast<int64_t>(k));
+    if (k < gradients_in_step) {
+      const UOp& memory = step.outputs()[gradients_at() + k];
+      storage::set_result(gradient, memory);
+      if (adds_up) {  // what the gradients of before were computed from is not known here
+        Tensor::Recording::forget(memory, gradient);
+        gradient = memory;
+      }
+    }
     Tensor::Recording::give_gradient(arguments[d.gradients[k]], gradient);
   }
   for (const size_t k : d.cleared) Tensor::Recording::give_gradient(arguments[k], {});
@@ -480,11 +496,24 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
         return Describing(all, given, params).run(f, s.description);
       },
       arguments, where);
-  std::vector<UOp> known = distinct.values;
-  if (s.description.has_state) s.add_gradients(all, known);
-  for (const random::Draw& d : s.description.draws) known.push_back(d.memory);
+  // Of surroundings what they were named, not what equals their lazy values.
+  std::vector<UOp> known = distinct.values, examples_of = distinct.values;
+  std::vector<std::pair<UOp, size_t>> named;
+  for (size_t k = given.size(); k < all.size(); ++k)
+    if (const UOp& name = s.description.named[k]; name && s.number[k] >= described_with)
+      if (!(name == distinct.values[s.number[k]])) {
+        named.emplace_back(name, s.number[k]);
+        known[s.number[k]] = name;
+      }
+  known.insert(known.end(), s.description.given.begin(), s.description.given.end());
+  for (const size_t k : s.description.given_gradients)
+    examples_of.push_back(Tensor::Recording::gradient_of(all[k]));
+  for (const random::Draw& d : s.description.draws) {
+    known.push_back(d.memory);
+    examples_of.push_back(d.memory);
+  }
   s.add_inputs(known);
-  s.body = closed_over(traced, known, described_with);
+  s.body = closed_over(traced, known, described_with, named);
   require_own_sizes(s.body, sizes);
   s.add_edges();
   s.split();
@@ -492,10 +521,12 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
   const std::map<int64_t, UOp> read = params_of(s.body);
   std::vector<UOp> stand_ins;
   for (size_t k = 0; k < known.size(); ++k) {
-    const UOp memory = read.contains(static_cast<int64_t>(k)) ? in_memory(known[k]) : known[k];
+    const UOp memory =
+        read.contains(static_cast<int64_t>(k)) ? in_memory(examples_of[k]) : known[k];
     const Placement& place = memory.node()->placement;
     stand_ins.push_back(new_buffer(s.inputs[k].shape, s.inputs[k].dtype, place.device, place.axis));
-    if (memory.is(Op::Buffer)) storage::set_memory(stand_ins.back(), storage::memory(memory));
+    if (memory.is(Op::Buffer) && storage::memory(memory))
+      storage::set_memory(stand_ins.back(), storage::memory(memory));
   }
   const UOp call = function(s.body, stand_ins);
   std::vector<UOp> values;

@@ -535,6 +535,7 @@ void Tensor::backward() const {
 }
 
 std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
+  Recording::ask_for_gradients();
   KOINE_REQUIRE(numel() == 1, Value, "gradient: shape {} has {} elements; reduce to a scalar first",
                 shape_text(uop()), numel());
   std::unordered_map<UOp, size_t> first;
@@ -619,10 +620,12 @@ Tensor Tensor::grad() const {
   return Tensor(self().storage->grad);
 }
 void Tensor::zero_grad() {
+  Recording::ask_for_gradients();
   if (is_tracing()) Recording::require_allowed(*self().storage, "zero_grad: of a tensor");
   self().storage->grad = {};
 }
 void Tensor::set_grad(const Tensor& gradient) {
+  Recording::ask_for_gradients();
   if (is_tracing()) Recording::require_allowed(*self().storage, "set_grad: of a tensor");
   KOINE_REQUIRE(gradient.shape() == shape(), Value,
                 "set_grad: the gradient has shape {}, the tensor {}", shape_text(gradient.uop()),

@@ -36,6 +36,32 @@ Tensor::Recording::Recording(const std::vector<Tensor>& tensors)
                        s->computed_from, storage::past(s->current)});
     held_.insert(s.get());
   }
+  // Equal expressions are one node: what f computes itself would be taken for a lazy value.
+  const auto like = [](const UOp& value, const Placement& place) {
+    return new_buffer(value.shape(), value.dtype(), place.device, place.axis);
+  };
+  constexpr OpMask memory = mask_of(Op::Buffer) | mask_of(Op::Binary) | mask_of(Op::Detach);
+  std::unordered_map<const Storage*, const Former*> first;
+  for (Former& f : former_) {
+    const auto [known, fresh] = first.emplace(f.storage.get(), &f);
+    if (!fresh) {
+      f.named = known->second->named;
+      f.given = known->second->given;
+      continue;
+    }
+    const std::lock_guard lock(f.storage->mutex);
+    const Placement& place = f.current.node()->placement;
+    f.named = f.current;
+    if (!f.storage->requires_grad && !f.current.is(Op::Buffer) &&
+        (f.current.node()->ops_below & memory) != 0 && f.current.has_concrete_shape()) {
+      f.named = like(f.current, place);
+      History::set_current(*f.storage, f.named);
+      f.storage->graph = {};
+      f.storage->before = {};
+      f.storage->computed_from = 0;
+    }
+    if (f.grad) f.storage->grad = f.given = like(f.grad, place);
+  }
   of_this_thread() = this;
 }
 
@@ -60,15 +86,12 @@ Tensor::Recording::~Recording() {
 }
 
 UOp Tensor::Recording::assigned(size_t k) const {
-  const Former& f = former_[k];
-  const UOp& now = f.storage->current;
-  // A look at what was computed before makes it memory, which is no assignment.
-  const bool same = now == f.current || now == storage::result(f.current);
-  return same ? UOp() : now;
+  const UOp& now = former_[k].storage->current;
+  return now == former_[k].named ? UOp() : now;
 }
 UOp Tensor::Recording::gradient(size_t k) const { return former_[k].storage->grad; }
 bool Tensor::Recording::changes_gradient(size_t k) const {
-  return !(former_[k].storage->grad == former_[k].grad);
+  return !(former_[k].storage->grad == former_[k].given);
 }
 
 std::vector<UOp> Tensor::Recording::without_leaves(const std::vector<UOp>& values) const {
@@ -111,8 +134,9 @@ std::string Tensor::Recording::state_of(const std::vector<Tensor>& tensors) {
     char bytes[sizeof(uint32_t)];
     std::memcpy(bytes, &number.first->second, sizeof bytes);
     out.append(bytes, sizeof bytes);
+    const bool computed = !i.storage->requires_grad && has_history(t);
     out += static_cast<char>((i.view ? 1 : 0) | (i.storage->requires_grad ? 2 : 0) |
-                             (i.storage->grad ? 4 : 0));
+                             (i.storage->grad ? 4 : 0) | (computed ? 8 : 0));
   }
   return out;
 }

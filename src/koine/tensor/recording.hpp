@@ -24,6 +24,10 @@ class Tensor::Recording {
 
   /// The value that tensor k was given; null: it has its own still.
   UOp assigned(size_t k) const;
+  /// What the function knows as the value that it had.
+  const UOp& named(size_t k) const { return former_[k].named; }
+  /// What stands for the gradient that it had, equal to nothing else; null: it had none.
+  const UOp& given_gradient(size_t k) const { return former_[k].given; }
   /// Its gradient now; null: none.
   UOp gradient(size_t k) const;
   /// Whether that is another than before.
@@ -41,16 +45,24 @@ class Tensor::Recording {
   /// Notes that gradients are asked for.
   static void ask_for_gradients();
 
+  static bool is_leaf(const Tensor& t) { return !is_view(t) && t.self().storage->requires_grad; }
   /// Whether a tensor is a view of another.
   static bool is_view(const Tensor& tensor) { return bool(tensor.self().view); }
   /// Whether a gradient to a tensor that requires one goes through a value.
   static bool reaches_leaf(const UOp& value) { return History::reaches_leaf({value}); }
+  /// Whether a tensor is a lazy value, or one that was looked at, through which a gradient goes.
+  static bool has_history(const Tensor& tensor) {
+    const UOp value = tensor.uop();
+    return !value.is(Op::Buffer) && is_float(value.dtype()) && reaches_leaf(value);
+  }
+  /// From now on a gradient through `memory` to what `value` was made of is an Error.
+  static void forget(const UOp& memory, const UOp& value) { History::forget(memory, {value}); }
   /// `value` as a tensor that requires a gradient and has one where `like` does.
   static Tensor stand_in(const Tensor& like, const UOp& value);
   /// The gradient of a tensor; null: none.
   static UOp gradient_of(const Tensor& tensor) { return tensor.self().storage->grad; }
   /// What of tensors decides what such a function does, beside values: which are one storage, which
-  /// require a gradient and which have one.
+  /// require a gradient, which have one and which are computed from some that do.
   static std::string state_of(const std::vector<Tensor>& tensors);
   /// A tensor gets a value that was computed into `memory`. Where `value` is not null, a gradient
   /// that would lead on to what that was made of is an Error from now on.
@@ -66,6 +78,7 @@ class Tensor::Recording {
     int simple_writes;
     uint64_t computed_from;
     std::optional<storage::Past> past;  // of `current`
+    UOp named = {}, given = {};         // what stands for `current` and `grad`
   };
   static Recording*& of_this_thread();
 
