@@ -375,3 +375,148 @@ def test_nothing_is_described_again(name):
         f(*args)
     assert koine.counters()["compiled"] == 0 and koine.counters()["schedule_seconds"] == 0
     assert len(f.explain_recompiles()) == before <= 1
+
+
+# --- what an audit found: each differs from the function itself where the mend is taken away --------------
+
+
+def both(make, calls):
+    """What `calls` observes of the function of make(), as it is written and compiled."""
+    seen = []
+    for wrap in (lambda f: f, jit):
+        koine.manual_seed(5)
+        seen.append(calls(*make(wrap)))
+    assert seen[0] == seen[1], seen
+
+
+def ones(*values):
+    return Tensor(np.array(values, "float32"))
+
+
+def test_zero_grad_is_not_forgotten():
+    def make(wrap):
+        w = ones(1, 2).requires_grad()
+        opt = nn.SGD([w], 0.1)
+
+        def forward(x):
+            opt.zero_grad()
+            return (w * x).square().sum()
+
+        return wrap(forward), w, opt
+
+    def calls(f, w, opt):
+        out = []
+        for _ in range(3):
+            f(ones(1, 1)).backward()
+            opt.step()
+            out.append(w.grad.tolist())
+        return out
+
+    both(make, calls)
+
+
+def test_gradients_of_before_are_no_other_values():
+    def squares(wrap):
+        w = ones(1, 2).requires_grad()
+
+        def s():
+            (w * w).sum().backward()
+
+        s()
+        return wrap(s), w
+
+    both(squares, lambda f, w: [f(), f(), w.grad.tolist()][2])
+
+    def two(wrap):
+        a, b = ones(1, 2).requires_grad(), ones(3, 4).requires_grad()
+        ((a + b) * ones(1, 5)).sum().backward()
+        return wrap(lambda x, y: ((a * x).sum() + (b * y).sum()).backward() or x * 1), a, b
+
+    both(two, lambda f, a, b: [f(ones(1, 1), ones(10, 10)).tolist(), f(ones(1, 1), ones(10, 10)).tolist(), a.grad.tolist(), b.grad.tolist()])
+
+    def constant(wrap):
+        a, b = ones(2, 2).requires_grad(), ones(3, 3).requires_grad()
+
+        def s(x):
+            (a.mean() + b.mean() + x.sum()).backward()
+
+        s(ones(1))
+        return wrap(s), a, b
+
+    both(constant, lambda f, a, b: [f(ones(1)), f(ones(1)), f(ones(1)), a.grad.tolist(), b.grad.tolist()][3:])
+
+    def expression(wrap):
+        a, b = ones(1, 2, 3).requires_grad(), ones(4, 5, 6)
+        (a * b).sum().backward()
+
+        def s(x):
+            (a * x).sum().backward()
+            return b.expand(2, 3) * x
+
+        return wrap(s), a
+
+    both(expression, lambda f, a: [f(ones(1, 1, 1)).tolist() for _ in range(3)] + [a.grad.tolist()])
+
+    def bias(wrap):
+        net = nn.Linear(2, 2)
+
+        def s(x):
+            net(x).sum().backward()
+
+        s(ones(1, 2).reshape(1, 2))
+        return wrap(s), net
+
+    both(bias, lambda f, net: [f(ones(1, 2).reshape(1, 2)) for _ in range(3)] + [net.bias.grad.tolist(), net.weight.grad.tolist()])
+
+
+def test_lazy_values_around_are_no_other_values():
+    def best(wrap):
+        w = ones(1, 2).realize()
+        value = w.square().sum()
+        return wrap(lambda: w.square().sum() - value), w
+
+    both(best, lambda f, w: [f().item(), (w.assign(w * 3), f().item())[1]])
+
+    def doubled(wrap):
+        c = ones(1, 2, 3)
+        g = c * 2
+
+        def f(x):
+            c.assign(c * 2)
+            return x + c + g
+
+        return wrap(f), c
+
+    both(doubled, lambda f, c: [f(ones(1, 1, 1)).tolist() for _ in range(3)] + [c.tolist()])
+
+
+def test_gradients_to_what_an_argument_is_made_of():
+    def make(wrap):
+        enc, w = nn.Linear(2, 2), ones(1, 2).requires_grad()
+        return wrap(lambda h: (h * w).sum().backward() or w * 1), enc, w
+
+    both(make, lambda f, enc, w: [f(enc(ones(1, 2).reshape(1, 2))).tolist(), f(ones(1, 2).reshape(1, 2)).tolist(),
+                                  f(enc(ones(3, 2).reshape(1, 2))).tolist(), w.grad.tolist(), enc.weight.grad.tolist()])
+
+
+def test_second_derivatives_by_gradients_that_were_added_up_are_refused():
+    a, b = ones(1, 2).requires_grad(), ones(3, 4).requires_grad()
+    f = jit(lambda x: (a * b * b * x).sum().backward())
+    for _ in range(3):
+        f(ones(1, 1))
+    assert a.grad.tolist() == [27, 48]
+    with pytest.raises(koine.Error, match="gradient"):
+        a.grad.sum().gradient(b)
+
+
+def test_a_tensor_with_a_write_that_has_not_run():
+    def make(wrap):
+        c = koine.zeros(4).clone().realize()
+        c[0] = 1.0
+
+        def s(x):
+            c[1] = x
+
+        return wrap(s), c
+
+    both(make, lambda f, c: [f(ones(2).reshape()), f(ones(3).reshape()), c.tolist()][2])
