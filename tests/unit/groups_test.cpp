@@ -303,6 +303,8 @@ TEST(groups, spec_X3_a_histogram_by_atomic_adds_is_bincount) {
   for (const char* device : {"INTERP", "SIMT"})
     EXPECT_EQ(run_by_hand<int32_t>(grid, device, std::vector<int32_t>(bins), some), some_expected)
         << device;
+  const UOp loop = histogram(4000, bins, DType::Int32);
+  EXPECT_EQ(run_by_hand<int32_t>(loop, "INTERP", std::vector<int32_t>(bins), some), some_expected);
   // All dtypes that machines add at once, as machine code and as texts.
   for (const DType d :
        {DType::UInt32, DType::Int64, DType::UInt64, DType::Float32, DType::Float64}) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
+#include <random>
 
 #include "check.hpp"
 #include "koine/engine/cache.hpp"
@@ -20,6 +21,7 @@
 #include "koine/lower/rangeify.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/runtime/allocator.hpp"
+#include "koine/runtime/cpu/pages.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine::test {
@@ -712,6 +714,39 @@ TEST(memory, what_is_too_much_to_keep_goes_back_to_the_system) {
   for (int i = 0; i < 3; ++i) allocator.allocate(3 * gib).reset();  // never touched
   EXPECT_EQ(allocator.bytes_cached(), 0);
   EXPECT_LT(mapped() - before, gib);
+}
+
+// Pages are taken and given back at random beside a table of which are free.
+TEST(memory, pages_given_back_join_their_neighbours) {
+  constexpr size_t count = 64, bytes = 16;
+  std::vector<char> memory(count * bytes);
+  Pages pages(memory.data(), count, bytes);
+  std::vector<bool> taken(count);
+  std::vector<std::pair<size_t, size_t>> held;
+  std::mt19937_64 random(test_seed());
+  auto lowest = [&](size_t n) {
+    for (size_t at = 0; at + n <= count; ++at)
+      if (std::none_of(taken.begin() + static_cast<long>(at),
+                       taken.begin() + static_cast<long>(at + n), [](bool t) { return t; }))
+        return at;
+    return count;
+  };
+  for (int step = 0; step < 20000; ++step) {
+    if (random() % 2 == 0) {
+      const size_t n = 1 + random() % 9, expected = lowest(n);
+      char* at = pages.take(n);
+      ASSERT_EQ(at, expected == count ? nullptr : memory.data() + expected * bytes) << step;
+      if (at == nullptr) continue;
+      held.emplace_back(expected, n);
+      std::fill_n(taken.begin() + static_cast<long>(expected), n, true);
+    } else if (!held.empty()) {
+      std::swap(held[random() % held.size()], held.back());
+      const auto [at, n] = held.back();
+      held.pop_back();
+      pages.give_back(memory.data() + at * bytes, n);
+      std::fill_n(taken.begin() + static_cast<long>(at), n, false);
+    }
+  }
 }
 
 // The system limits how many mappings a process has: 65,530, with four of them a kernel once.

@@ -436,6 +436,9 @@ TEST(symbolic, spec_amend_37_what_does_not_fit_is_refused_before_anything_runs) 
   expect_error([&] { (void)open.realize(); }, {"realize", "(n,)", "bind()"});
   expect_error([&] { (void)realize({open.sum().uop()}, {{"n", 12}}); }, {"'n'", "12", "1 to 8"});
   expect_error([&] { (void)realize({a.uop()}, {{"n", 4}}); }, {"'n'", "3", "4"});
+  // A size that no kernel needs is looked at too.
+  const UOp none = mul(cast(n.uop(), DType::Int32), constant_int(DType::Int32, 0));
+  expect_error([&] { (void)realize({none}, {{"n", 12}}); }, {"'n'", "12", "1 to 8"});
   EXPECT_EQ(counters().kernels, 0);
   EXPECT_EQ(a.item(), 3);
   EXPECT_EQ(b.item(), 6);

@@ -8,9 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <vector>
+
+#include "koine/runtime/cpu/pages.hpp"
 
 namespace koine {
 namespace {
@@ -29,43 +30,6 @@ bool allows(MemProt protection, MemProt what) {
   return (static_cast<unsigned>(protection) & static_cast<unsigned>(what)) != 0;
 }
 
-// Pages side by side, of which the lowest that are free are given away first.
-class Pages {
- public:
-  Pages(char* begin, size_t count) : begin_(begin) { free_.emplace(0, count); }
-
-  /// Null where so many are not free side by side.
-  char* take(size_t count) {
-    for (auto it = free_.begin(); it != free_.end(); ++it) {
-      const auto [first, size] = *it;
-      if (size < count) continue;
-      free_.erase(it);
-      if (size > count) free_.emplace(first + count, size - count);
-      return begin_ + first * page_size();
-    }
-    return nullptr;
-  }
-
-  void give_back(const char* at, size_t count) {
-    const size_t first = static_cast<size_t>(at - begin_) / page_size();
-    auto it = free_.emplace(first, count).first;
-    if (const auto next = std::next(it);
-        next != free_.end() && next->first == it->first + it->second) {
-      it->second += next->second;
-      free_.erase(next);
-    }
-    if (it == free_.begin()) return;
-    const auto before = std::prev(it);
-    if (before->first + before->second != it->first) return;
-    before->second += it->second;
-    free_.erase(it);
-  }
-
- private:
-  char* begin_;
-  std::map<size_t, size_t> free_;  // first page -> how many
-};
-
 // Addresses of code and constants that reach each other: the system gives pages when they are used.
 class Region {
  public:
@@ -82,8 +46,8 @@ class Region {
 
  private:
   explicit Region(char* begin)
-      : code(begin, bytes_of_each / page_size()),
-        constants(begin + bytes_of_each, bytes_of_each / page_size()) {}
+      : code(begin, bytes_of_each / page_size(), page_size()),
+        constants(begin + bytes_of_each, bytes_of_each / page_size(), page_size()) {}
 };
 
 struct Piece {
