@@ -5,6 +5,7 @@ import builtins
 import functools
 import os
 import threading
+import types
 from typing import Any, Callable, Mapping
 
 from . import _koine, tree
@@ -16,6 +17,7 @@ __all__ = ["jit"]
 
 _STATIC = (bool, int, float, complex, str, bytes, DType, type(None))
 _MOST_PROGRAMS = 64
+_missing: Any = object()
 _OWN_FILES = os.path.dirname(__file__) + os.sep
 
 
@@ -117,6 +119,24 @@ class _Eager:
         self.reason = reason
 
 
+class _Methods:
+    """The jits of the methods of one object, which keeps them: `@koine.jit` on a method of a class is one for each object.
+    Copies of the object have none."""
+
+    __slots__ = ("owner", "of")
+    NAME = "_koine_jits"
+
+    def __init__(self, owner: Any = None):
+        self.owner = owner
+        self.of: dict = {}  # by the jit of the class
+
+    def _functions(self) -> list:
+        return []
+
+    def __reduce__(self):
+        return _Methods, ()
+
+
 class jit:
     """f, compiled once for each kind of arguments: `jit(f)(x)` is `f(x)`, in one submission.
 
@@ -144,7 +164,13 @@ class jit:
     [(5, 3), (7, 3), (100, 3)]
     >>> rows.explain_recompiles()
     []
+
+    As a decorator it is `@koine.jit` or `@koine.jit(dynamic=...)`. Of a method of a class there is one jit for each object,
+    which the object keeps.
     """
+
+    def __new__(cls, f: Any = _missing, dynamic: Any = None) -> Any:
+        return object.__new__(cls) if f is not _missing else functools.partial(cls, dynamic=dynamic)
 
     def __init__(self, f: Callable, dynamic: Mapping[str, Mapping[int, Variable]] | None = None):
         from . import guards  # reads code, and what it needs for that takes 10 ms to import
@@ -153,6 +179,7 @@ class jit:
         self._guards = guards
         functools.update_wrapper(self, f, updated=())
         self._jit_function = f
+        self._dynamic_given = dynamic
         self._dynamic = _dynamic_arguments(f, dynamic) if dynamic is not None else None
         self._lock = threading.Lock()
         self._reads: guards.Reads | None = None
@@ -163,7 +190,18 @@ class jit:
         return [self._jit_function]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        if instance is None:
+            return self
+        fields = getattr(instance, "__dict__", None)
+        if type(fields) is not dict or _koine._is_tracing() or tree._parts(instance) is not None:  # the tensors of a tree are arguments
+            return functools.partial(self, instance)
+        methods = fields.get(_Methods.NAME)
+        if methods is None or methods.owner is not instance:
+            methods = fields[_Methods.NAME] = _Methods(instance)
+        bound = methods.of.get(self)
+        if bound is None:
+            bound = methods.of[self] = jit(types.MethodType(self._jit_function, instance), self._dynamic_given)
+        return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         reads = self._reads

@@ -14,6 +14,7 @@ A model is any object that holds layers, tensors and lists or dicts of them:
 from __future__ import annotations
 
 import copy
+import types
 from typing import Any, Mapping
 
 from .. import tree
@@ -65,6 +66,10 @@ def _visit(value: Any, prefix: str, out: list, seen: set) -> None:
     seen.add(id(value))
     if hasattr(type(value), "_state"):
         out.extend((prefix + name, t, trainable) for name, t, trainable in value._state())
+    elif hasattr(type(value), "_functions"):  # a jit of a layer has the names of the layer
+        for f in value._functions():
+            if not isinstance(f, (types.FunctionType, types.MethodType)):
+                _visit(f, prefix, out, seen)
     elif isinstance(value, Mapping):
         for k, v in value.items():
             _visit(v, f"{prefix}{k}.", out, seen)
