@@ -94,8 +94,10 @@ bool any_written(const std::vector<UOp>& promises) {
 // Steps that run once, and what stays of them.
 class Realizer {
  public:
-  static std::vector<UOp> compute(const std::vector<UOp>& values, const VariableValues& variables) {
+  static std::vector<UOp> compute(const std::vector<UOp>& values, const VariableValues& variables,
+                                  bool& reads_results) {
     CapturedStep step(values, variables);
+    reads_results = step.skeleton_.reads_results;
     step.run();
     for (size_t i = 0; i < step.values_.size(); ++i)
       if (step.prepared_->outputs[i].lasting) storage::set_result(step.values_[i], step.made_[i]);
@@ -115,7 +117,7 @@ class Realizer {
 
   // Programs that store into memory run one after the other: each sees what the others have done.
   static std::vector<UOp> compute_and_write(const std::vector<UOp>& values,
-                                            const VariableValues& variables) {
+                                            const VariableValues& variables, bool& reads_results) {
     static auto& writing = *new std::recursive_mutex;
     const std::lock_guard lock(writing);
     // Positions that follow from writes of the request: those run, and are looked at, before.
@@ -127,6 +129,7 @@ class Realizer {
     const Updates updates(values, std::ref(lasts), in_place);
     CapturedStep step(updates.values(), variables,
                       apart ? CapturedStep::Checks::None : CapturedStep::Checks::EachRun);
+    reads_results = step.skeleton_.reads_results;
     if (updates.write_in_place()) step.finish_what_is_begun();
     step.run();
     std::vector<UOp> out = step.outputs_;
@@ -141,7 +144,8 @@ class Realizer {
   }
 };
 
-std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables) {
+std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables,
+                         bool* reads_results) {
   for (const UOp& v : values)
     if (!v.has_concrete_shape()) require_known_size(v);
   if (options().nan)
@@ -149,8 +153,11 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
       return Realizer::compute_apart(apart, variables);
     });
   const bool writes = std::any_of(values.begin(), values.end(), has_effects);
-  return writes ? Realizer::compute_and_write(values, variables)
-                : Realizer::compute(values, variables);
+  bool reads = false;
+  std::vector<UOp> out = writes ? Realizer::compute_and_write(values, variables, reads)
+                                : Realizer::compute(values, variables, reads);
+  if (reads_results != nullptr) *reads_results = reads;
+  return out;
 }
 
 UOp host_program(const std::vector<UOp>& values) {

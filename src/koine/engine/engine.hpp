@@ -27,8 +27,10 @@ UOp buffer_over(const UOp& shape, DType dtype, const void* data, std::shared_ptr
 std::shared_ptr<Memory> memory_of(const UOp& buffer);
 
 /// Computes values and returns one Buffer node each. Values that were computed before are not
-/// computed again. An After gives its own buffer once its effects have run.
-std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables = {});
+/// computed again. An After gives its own buffer once its effects have run. `reads_results`:
+/// whether some of these, or values below them, had been computed before.
+std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables = {},
+                         bool* reads_results = nullptr);
 /// The Buffer that holds a value computed earlier; null when it was not.
 UOp realized_buffer(const UOp& value);
 

@@ -1,5 +1,8 @@
 #include "koine/engine/skeleton.hpp"
 
+#include <absl/hash/hash.h>
+#include <absl/types/span.h>
+
 #include <string>
 
 #include "koine/base/hash.hpp"
@@ -38,9 +41,7 @@ class Builder {
     }
     word(Roots | uint64_t{roots.size()} << form_bits);
     positions(roots);
-    uint64_t hash = out_.words.size();
-    for (const uint64_t w : out_.words) hash = hash_mix(hash, w);
-    out_.hash = hash;
+    out_.hash = absl::HashOf(absl::MakeConstSpan(out_.words));
     return std::move(out_);
   }
 
@@ -90,12 +91,19 @@ class Builder {
       known_.push_back(*known);
     } else if (is_constant(n)) {
       itself(n);
-    } else if (const UOp buffer = buffer_for(Borrowed(n), device_)) {
+    } else if (const UOp buffer = may_have_buffer(n) ? buffer_for(Borrowed(n), device_) : UOp()) {
       known_.push_back(number(n));
+      out_.reads_results =
+          out_.reads_results || mask_of(n->op) & ~(mask_of(Op::Buffer) | mask_of(Op::Binary));
       memory(buffer, n->op == Op::Binary ? Raw : Memory);
     } else {
       open_.push_back({n, 0});
     }
+  }
+
+  static bool may_have_buffer(const Node* n) {
+    return mask_of(n->op) & (mask_of(Op::Buffer) | mask_of(Op::Binary)) ||
+           n->watched.load(std::memory_order_relaxed);
   }
 
   static bool has_body(const Node* n) { return n->op == Op::Function || n->op == Op::Call; }

@@ -13,8 +13,9 @@ namespace koine {
 struct Skeleton {
   std::vector<uint64_t> words;  ///< the graph, node by node; equal words are equal graphs
   uint64_t hash = 0;
-  bool reusable = true;      ///< false: words name memory that a body captured
-  std::vector<UOp> buffers;  ///< that it names, by first visit; computed values are their Buffers
+  bool reusable = true;        ///< false: words name memory that a body captured
+  bool reads_results = false;  ///< some of them stand for values that were computed before
+  std::vector<UOp> buffers;    ///< that it names, by first visit; computed values are their Buffers
 };
 
 /// The skeleton of distinct values. Raw bytes become Buffers of `device`.

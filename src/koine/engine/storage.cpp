@@ -1,8 +1,9 @@
 #include "koine/engine/storage.hpp"
 
+#include <absl/container/flat_hash_map.h>
+
 #include <mutex>
 #include <set>
-#include <unordered_map>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/binding.hpp"
@@ -16,9 +17,9 @@ namespace {
 
 struct Tables {
   std::mutex mutex;
-  std::unordered_map<uint64_t, std::shared_ptr<Memory>> memory;  // by id of a Buffer
-  std::unordered_map<uint64_t, UOp> results;                     // by id of a computed value
-  std::unordered_map<uint64_t, Past> pasts;                      // of either
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Memory>> memory;  // by id of a Buffer
+  absl::flat_hash_map<uint64_t, UOp> results;                     // by id of a computed value
+  absl::flat_hash_map<uint64_t, Past> pasts;                      // of either
 };
 
 void on_death(uint64_t id);

@@ -14,6 +14,12 @@ struct Pool {
 
 }  // namespace
 
+void NodeTable::clear() {
+  if (++generation != 0) return;
+  slots.assign(slots.size(), {});  // every 2^32 times: the old marks could be taken for new ones
+  generation = 1;
+}
+
 std::unique_ptr<NodeTable> borrow_table() {
   std::unique_ptr<NodeTable> table;
   if (auto* p = of_thread<Pool>(); p != nullptr && !p->free.empty()) {
@@ -22,10 +28,7 @@ std::unique_ptr<NodeTable> borrow_table() {
   } else {
     table = std::make_unique<NodeTable>();
   }
-  if (++table->generation == 0) {  // every 2^32 walks: the old marks could be taken for new ones
-    table->slots.assign(table->slots.size(), {});
-    table->generation = 1;
-  }
+  table->clear();
   return table;
 }
 
@@ -42,14 +45,17 @@ int64_t& walked_nodes() {
 }
 
 void NodeNumbers::grow() {
-  std::vector<detail::NodeTable::Slot> old(table_->slots.size() * 2);
-  old.swap(table_->slots);
-  const size_t mask = table_->slots.size() - 1;
-  for (const auto& slot : old) {
-    if (slot.generation != table_->generation) continue;
+  std::vector<detail::NodeTable::Slot> held;
+  held.reserve(count_);
+  for (size_t i = 0; i <= mask_; ++i)
+    if (table_->slots[i].generation == table_->generation) held.push_back(table_->slots[i]);
+  mask_ = 2 * mask_ + 1;
+  if (table_->slots.size() <= mask_) table_->slots.resize(mask_ + 1);
+  table_->clear();
+  for (const auto& slot : held) {
     size_t i = place(slot.node);
-    while (table_->slots[i].generation == table_->generation) i = (i + 1) & mask;
-    table_->slots[i] = slot;
+    while (table_->slots[i].generation == table_->generation) i = (i + 1) & mask_;
+    table_->slots[i] = {slot.node, table_->generation, slot.number};
   }
 }
 

@@ -12,15 +12,18 @@
 namespace koine {
 
 namespace detail {
-/// Open addressing, cleared in O(1): a slot of an older generation is empty.
+/// Open addressing, cleared in O(1): a slot of an older generation is empty. A walk uses as many of
+/// the first slots as it has need of, so that short ones stay in the near cache.
 struct NodeTable {
+  static constexpr size_t fewest = 256;
   struct Slot {
     const Node* node = nullptr;
     uint32_t generation = 0;
     uint32_t number = 0;
   };
-  std::vector<Slot> slots = std::vector<Slot>(256);
+  std::vector<Slot> slots = std::vector<Slot>(fewest);
   uint32_t generation = 0;
+  void clear();
 };
 std::unique_ptr<NodeTable> borrow_table();
 void give_back(std::unique_ptr<NodeTable> table);
@@ -46,7 +49,7 @@ class NodeNumbers {
 
   uint32_t find(const Node* node) const {
     const auto& slots = table_->slots;
-    for (size_t i = place(node);; i = (i + 1) & (slots.size() - 1)) {
+    for (size_t i = place(node);; i = (i + 1) & mask_) {
       const auto& slot = slots[i];
       if (slot.generation != table_->generation) return none;
       if (slot.node == node) return slot.number;
@@ -56,9 +59,9 @@ class NodeNumbers {
 
   /// The number of `node`, and whether it is new.
   std::pair<uint32_t, bool> add(const Node* node) {
-    if (count_ * 2 >= table_->slots.size()) grow();
+    if (count_ * 2 > mask_) grow();
     auto& slots = table_->slots;
-    for (size_t i = place(node);; i = (i + 1) & (slots.size() - 1)) {
+    for (size_t i = place(node);; i = (i + 1) & mask_) {
       auto& slot = slots[i];
       if (slot.generation != table_->generation) {
         slot = {node, table_->generation, count_};
@@ -72,11 +75,12 @@ class NodeNumbers {
  private:
   size_t place(const Node* node) const {
     const auto key = reinterpret_cast<uintptr_t>(node) >> 4;
-    return (key * 0x9e3779b97f4a7c15u >> 32) & (table_->slots.size() - 1);
+    return (key * 0x9e3779b97f4a7c15u >> 32) & mask_;
   }
   void grow();
 
   std::unique_ptr<detail::NodeTable> table_;
+  size_t mask_ = detail::NodeTable::fewest - 1;  // one less than the slots in use
   uint32_t count_ = 0;
 };
 

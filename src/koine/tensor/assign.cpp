@@ -199,8 +199,10 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
   for (const Tensor& t : targets) assigned.insert(t.self().storage.get());
   History::Storages leaves = History::leaves();
   std::erase_if(leaves, [&](const auto& leaf) { return assigned.contains(leaf.get()); });
-  const History::Leading leading(also_values, leaves);
-  const std::vector<UOp> buffers = koine::realize(requests);
+  History::Leading leading(also_values, leaves);
+  bool reads_results = false;
+  const std::vector<UOp> buffers = koine::realize(requests, {}, &reads_results);
+  if (reads_results) leading.look_beside();
   for (size_t k = 0; k < targets.size(); ++k) {
     const auto& storage = targets[k].self().storage;
     const std::lock_guard lock(storage->mutex);

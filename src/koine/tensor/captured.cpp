@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_set>
 
@@ -228,6 +229,16 @@ UOp closed_over(const Traced& traced, std::span<const UOp> values, size_t descri
   return substitute(traced.body, inside);
 }
 
+// Memory that the function filled itself, while it was described, with numbers of the host.
+std::vector<UOp> constants_of(const Traced& traced, const std::vector<UOp>& known, uint64_t began) {
+  std::vector<UOp> out;
+  for (const UOp& u : toposort(sink(traced.captured)))
+    if (u.is(Op::Buffer) && u.id() > began && storage::memory(u) &&
+        std::find(known.begin(), known.end(), u) == known.end())
+      out.push_back(u);
+  return out;
+}
+
 // Whether a gradient goes through a value to what it is made of.
 bool leads_on(const UOp& value) {
   const NodeList order = toposort(value, [](const UOp& u) {
@@ -263,7 +274,7 @@ struct Part {
 
 struct CapturedFunction::State {
   // A distinct value that the program may read: what it must be like, and where that is. Behind
-  // those of the arguments are gradients that tensors have before a call, then draws.
+  // those of the arguments are gradients that tensors have before a call, then draws, constants.
   struct Input {
     UOp shape;  // with the Variables of dynamic axes
     DType dtype;
@@ -286,6 +297,7 @@ struct CapturedFunction::State {
   std::vector<size_t> number;  // of an argument among the distinct ones
   size_t distinct = 0;         // how many these are
   std::vector<Input> inputs;
+  std::vector<UOp> constants;  // Buffers
   std::vector<Dynamic> dynamic;
   std::vector<UOp> edges;  // sizes that follow from those of the Variables and may be 0 or 1
   UOp body;                // a Tuple of all values
@@ -296,6 +308,7 @@ struct CapturedFunction::State {
   Part results, gradients;
   std::vector<Part> sources;  // of what is assigned, where a gradient would lead on; else empty
   CapturedStep step{{}};
+  std::vector<std::optional<size_t>> given_back;  // by value of the step: the input that it is
 
   size_t assigned_at(size_t k) const { return description.results + k; }
   size_t gradients_at() const { return assigned_at(description.assigned.size()); }
@@ -308,6 +321,7 @@ struct CapturedFunction::State {
   void require_alike(const Distinct& given, const Substitution& sizes) const;
   std::vector<UOp> inputs_of(const Distinct& given, const Tensors& arguments) const;
   void require_state(const Tensors& arguments) const;
+  UOp memory_of(size_t k, const std::vector<UOp>& values) const;
   void change(const Tensors& arguments, const std::vector<UOp>& values) const;
   [[noreturn]] void say_what_is_wrong(const std::vector<UOp>& values) const;
 };
@@ -422,6 +436,7 @@ std::vector<UOp> CapturedFunction::State::inputs_of(const Distinct& given,
     out.push_back(inputs[out.size()].places.empty() ? gradient : in_memory(gradient));
   }
   for (const random::Draw& d : description.draws) out.push_back(d.next());
+  out.insert(out.end(), constants.begin(), constants.end());
   return out;
 }
 
@@ -429,6 +444,11 @@ void CapturedFunction::State::require_state(const Tensors& arguments) const {
   KOINE_REQUIRE(state_of(arguments) == state, Value,
                 "a captured function assigns or asks for gradients, and is called with tensors of "
                 "which others are views or handles of one, require a gradient or have one");
+}
+
+// Where a value of the step lies once it has run.
+UOp CapturedFunction::State::memory_of(size_t k, const std::vector<UOp>& values) const {
+  return given_back[k] ? in_memory(values[*given_back[k]]) : step.outputs()[k];
 }
 
 // What the function assigns and the gradients that it leaves, once the step has run.
@@ -439,7 +459,7 @@ void CapturedFunction::State::change(const Tensors& arguments,
   for (size_t k = 0; k < d.gradients.size(); ++k) {
     UOp gradient = get_tuple(call, static_cast<int64_t>(k));
     if (k < gradients_in_step) {
-      const UOp& memory = step.outputs()[gradients_at() + k];
+      const UOp memory = memory_of(gradients_at() + k, values);
       storage::set_result(gradient, memory);
       if (adds_up) {  // what the gradients of before were computed from is not known here
         Tensor::Recording::forget(memory, gradient);
@@ -449,9 +469,12 @@ void CapturedFunction::State::change(const Tensors& arguments,
     Tensor::Recording::give_gradient(arguments[d.gradients[k]], gradient);
   }
   for (const size_t k : d.cleared) Tensor::Recording::give_gradient(arguments[k], {});
-  for (size_t k = 0; k < d.assigned.size(); ++k)
-    Tensor::Recording::give(arguments[d.assigned[k]], step.outputs()[assigned_at(k)],
+  for (size_t k = 0; k < d.assigned.size(); ++k) {
+    UOp memory = memory_of(assigned_at(k), values);
+    if (given_back[assigned_at(k)]) memory = Tensor::Recording::copied(memory);
+    Tensor::Recording::give(arguments[d.assigned[k]], memory,
                             sources[k].body ? get_tuple(sources[k].call(values), 0) : UOp());
+  }
 }
 
 // A run stops where a position is out of range.
@@ -491,6 +514,7 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
         s.inputs[k].shape == distinct.values[k].shape()
             ? distinct.values[k]
             : new_buffer(s.inputs[k].shape, s.inputs[k].dtype, s.inputs[k].place.device));
+  const uint64_t began = new_buffer(shape_of({}), DType::Float32, {}).id();
   const Traced traced = trace_function(
       [&](const std::vector<UOp>& params) {
         return Describing(all, given, params).run(f, s.description);
@@ -512,6 +536,9 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
     known.push_back(d.memory);
     examples_of.push_back(d.memory);
   }
+  s.constants = constants_of(traced, known, began);
+  known.insert(known.end(), s.constants.begin(), s.constants.end());
+  examples_of.insert(examples_of.end(), s.constants.begin(), s.constants.end());
   s.add_inputs(known);
   s.body = closed_over(traced, known, described_with, named);
   require_own_sizes(s.body, sizes);
@@ -533,6 +560,12 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
   for (size_t k = 0; k < s.gradients_at() + s.gradients_in_step; ++k)
     values.push_back(get_tuple(call, static_cast<int64_t>(k)));
   s.step = CapturedStep(values, values_of(sizes));
+  for (size_t k = 0; k < values.size(); ++k) {
+    const auto same = std::find(stand_ins.begin(), stand_ins.end(), s.step.outputs()[k]);
+    s.given_back.push_back(same == stand_ins.end()
+                               ? std::nullopt
+                               : std::optional(static_cast<size_t>(same - stand_ins.begin())));
+  }
   for (size_t k = 0; k < stand_ins.size(); ++k) {
     s.inputs[k].places = s.step.places_of(stand_ins[k]);
     storage::set_memory(stand_ins[k], nullptr);  // a call brings its own
@@ -563,7 +596,7 @@ Tensors CapturedFunction::operator()(const Tensors& arguments) {
   const UOp call = s.results.call(values);
   for (size_t k = 0; k < s.description.results; ++k) {
     const UOp value = get_tuple(call, static_cast<int64_t>(k));
-    storage::set_result(value, s.step.outputs()[k]);
+    storage::set_result(value, s.memory_of(k, values));
     out.emplace_back(value);
   }
   if (s.description.has_state) s.change(arguments, values);

@@ -101,19 +101,43 @@ void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
 
 // --- what leads to leaves ------------------------------------------------------------------------
 
-Tensor::History::Leading::Leading(const std::vector<UOp>& values, const Storages& leaves) {
+namespace {
+bool reads_memory(const UOp& u) { return (u.node()->ops_below & mask_of(Op::Buffer)) != 0; }
+}  // namespace
+
+// A step of training asks for many values that all lead to its parameters: a path from each to one
+// that is known is short, and all of its graph need not be looked at.
+Tensor::History::Leading::Leading(const std::vector<UOp>& values, const Storages& leaves)
+    : values_(values) {
   for (const auto& s : leaves) {
     const std::lock_guard lock(s->mutex);
     leaves_.add(s->current.node());
   }
   if (leaves_.size() == 0) return;
-  std::vector<const Node*> beside;
-  for (const UOp& value : values) follow(value, beside);
-  find_parts(values, std::move(beside));
+  bool may_have_parts = false;
+  for (const UOp& value : values) {
+    follow(value, states_, nullptr);
+    may_have_parts = may_have_parts || has_effects(value) ||  // see engine/updates
+                     (reads_memory(value) && !contains(value));
+  }
+  if (may_have_parts) look_beside();  // before kernels push the nodes out of the caches
 }
 
-// A node leads where a source does. What a leading node reads that does not goes to `beside`.
-void Tensor::History::Leading::follow(const UOp& root, std::vector<const Node*>& beside) {
+void Tensor::History::Leading::look_beside() {
+  if (looked_beside_) return;
+  looked_beside_ = true;
+  if (std::none_of(values_.begin(), values_.end(), [&](const UOp& v) { return contains(v); }))
+    return;
+  States states;
+  std::vector<const Node*> beside;
+  for (const UOp& value : values_) follow(value, states, &beside);
+  find_parts(states, std::move(beside));
+}
+
+// A node leads where a source does. What a leading node reads that does not goes to `beside`; where
+// nobody asks for that, the first source that leads is enough.
+void Tensor::History::Leading::follow(const UOp& root, States& states,
+                                      std::vector<const Node*>* beside) const {
   struct Open {
     const Node* node;
     std::span<const UOp> rest;
@@ -125,7 +149,7 @@ void Tensor::History::Leading::follow(const UOp& root, std::vector<const Node*>&
   std::vector<const Node*> plain;  // sources of what is open that do not lead
   auto meet = [&](const UOp& u) {
     if ((u.node()->ops_below & of_leaves) == 0) return;
-    const State* known = u.use_count() > 1 ? states_.find(u.node()) : nullptr;
+    const State* known = stack.empty() || u.use_count() > 1 ? states.find(u.node()) : nullptr;
     if (known == nullptr && is_passable(u)) {
       const bool leaf = mask_of(u.op()) & of_leaves && leaves_.contains(u.node());
       stack.push_back({u.node(), sources_outside_body(u), plain.size(), leaf});
@@ -135,9 +159,21 @@ void Tensor::History::Leading::follow(const UOp& root, std::vector<const Node*>&
       plain.push_back(u.node());
     }
   };
+  // Who has one user alone is not met again; values are asked for.
+  auto note = [&](size_t depth, const Open& o) {
+    if (depth == 0 || o.node->references.load(std::memory_order_relaxed) > 1)
+      states.set(o.node, o.leads ? State::Leads : State::Plain);
+  };
   meet(root);
   while (!stack.empty()) {
     Open& top = stack.back();
+    if (top.leads && beside == nullptr) {
+      for (size_t i = 0; i < stack.size(); ++i) {
+        stack[i].leads = true;
+        note(i, stack[i]);
+      }
+      return;
+    }
     if (!top.rest.empty()) {
       const UOp& source = top.rest.front();
       top.rest = top.rest.subspan(1);
@@ -146,12 +182,10 @@ void Tensor::History::Leading::follow(const UOp& root, std::vector<const Node*>&
     }
     const Open done = top;
     stack.pop_back();
-    // Who has one user alone is not met again; values are asked for.
-    if (stack.empty() || done.node->references.load(std::memory_order_relaxed) > 1)
-      states_.set(done.node, done.leads ? State::Leads : State::Plain);
+    note(stack.size(), done);
     if (done.leads)
-      beside.insert(beside.end(), plain.begin() + static_cast<std::ptrdiff_t>(done.beside),
-                    plain.end());
+      beside->insert(beside->end(), plain.begin() + static_cast<std::ptrdiff_t>(done.beside),
+                     plain.end());
     plain.resize(done.beside);
     if (stack.empty()) return;
     if (done.leads)
@@ -162,18 +196,17 @@ void Tensor::History::Leading::follow(const UOp& root, std::vector<const Node*>&
 }
 
 // What is, or may be once the values are computed, in memory.
-void Tensor::History::Leading::find_parts(const std::vector<UOp>& values,
-                                          std::vector<const Node*> pending) {
+void Tensor::History::Leading::find_parts(States& states, std::vector<const Node*> pending) {
   NodeNumbers requested;
-  for (const UOp& value : values) requested.add(value.node());
-  const bool any = std::any_of(values.begin(), values.end(), has_effects);  // see engine/updates
+  for (const UOp& value : values_) requested.add(value.node());
+  const bool any = std::any_of(values_.begin(), values_.end(), has_effects);  // see engine/updates
   while (!pending.empty()) {
     const Borrowed borrowed(pending.back());
     const UOp& u = borrowed;
     pending.pop_back();
-    if (u.is(Op::Buffer) || (u.node()->ops_below & mask_of(Op::Buffer)) == 0) continue;
+    if (u.is(Op::Buffer) || !reads_memory(u)) continue;
     if (u.use_count() > 1) {
-      State& state = states_[u.node()];
+      State& state = states[u.node()];
       if (state == State::Leads || state == State::Seen) continue;
       state = State::Seen;
     }
@@ -285,8 +318,12 @@ void Tensor::History::settle_computed(const std::shared_ptr<Storage>& storage) {
     value = storage->current;
   }
   if (value.is(Op::Buffer)) return;
-  if (const UOp buffer = realized_buffer(value))
-    settle({storage}, {value}, {buffer}, Graphs::Drop, Leading({value}, leaves()));
+  const UOp buffer = realized_buffer(value);
+  if (!buffer) return;
+  const std::vector<UOp> values{value};
+  Leading leading(values, leaves());
+  leading.look_beside();
+  settle({storage}, values, {buffer}, Graphs::Drop, leading);
 }
 
 void Tensor::History::forget(const UOp& buffer, const std::vector<UOp>& graphs) {
@@ -340,8 +377,11 @@ void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs)
   if (is_tracing())
     require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
   try {
-    const Leading leading(values, leaves());  // before kernels push the nodes out of the caches
-    settle(storages, values, koine::realize(values), graphs, leading);
+    Leading leading(values, leaves());
+    bool reads_results = false;
+    const std::vector<UOp> buffers = koine::realize(values, {}, &reads_results);
+    if (reads_results) leading.look_beside();
+    settle(storages, values, buffers, graphs, leading);
   } catch (const Interrupted&) {  // nothing is wrong with them
     throw;
   } catch (...) {
@@ -518,6 +558,7 @@ void Tensor::backward() const {
     if (const auto it = former.find(u.id()); it != former.end()) leaves[u].push_back(it->second);
     if (leaves.contains(u)) targets.push_back(u);
   }
+  Recording::require_known_history(order);
   if (targets.empty()) no_leaf({order.begin(), order.end()});
   History::require_current(root, nodes);
   const std::vector<UOp> outputs{root}, seeds{ones_for(root)};
@@ -552,6 +593,7 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
   }
   const UOp root = History::with_graphs(uop(), stop);
   const NodeList below = passable(root);
+  Recording::require_known_history(below);
   const std::vector<UOp> order(below.begin(), below.end());
   std::vector<UOp> nodes;
   std::vector<size_t> owner;

@@ -63,23 +63,30 @@ struct Tensor::History {
   /// place stays. False where that is not possible, and nothing is stored: the tensor is written as
   /// a value of its own.
   static bool write_at(const Tensor& target, const Tensor& places, const Tensor& values);
-  /// What of the graphs of values leads to leaves, and what beside it may become memory: found in
-  /// one walk. The values must stay.
+  /// What of the graphs of values leads to leaves, and what beside it is memory once they are
+  /// computed. The values must stay.
   class Leading {
    public:
     Leading(const std::vector<UOp>& values, const Storages& leaves);
-    bool contains(const UOp& u) const;
+    /// Whether one of the values does.
+    bool contains(const UOp& value) const;
+    /// Looks at all of the graphs for parts that lead to no leaf. Only where the values read
+    /// results of earlier requests is there something to find that is not known before.
+    void look_beside();
     /// Of graphs that are kept for their leaves: the parts that lead to none become the memory they
     /// were computed into. A running sum of losses does not hold on to all the steps before.
     std::vector<UOp> without_old_parts(const std::vector<UOp>& graphs) const;
 
    private:
     enum class State : uint8_t { New, Plain, Leads, Seen };
-    void follow(const UOp& root, std::vector<const Node*>& beside);
-    void find_parts(const std::vector<UOp>& values, std::vector<const Node*> pending);
+    using States = NodeMap<State>;
+    void follow(const UOp& root, States& states, std::vector<const Node*>* beside) const;
+    void find_parts(States& states, std::vector<const Node*> pending);
 
+    const std::vector<UOp>& values_;
     NodeNumbers leaves_;
-    NodeMap<State> states_;
+    States states_;
+    bool looked_beside_ = false;
     std::vector<const Node*> parts_;
   };
 

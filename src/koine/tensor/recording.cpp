@@ -1,12 +1,15 @@
 #include "koine/tensor/recording.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <unordered_map>
 #include <utility>
 
 #include "koine/base/error.hpp"
+#include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
@@ -110,6 +113,17 @@ void Tensor::Recording::require_recorded(std::string_view action) {
   const Recording* now = of_this_thread();
   if (now == nullptr || now->trace_ != trace_number()) require_made_in(0, action);
 }
+void Tensor::Recording::require_known_history(const NodeList& below) {
+  const Recording* now = of_this_thread();
+  if (now == nullptr) return;
+  for (const UOp& u : below)
+    KOINE_REQUIRE(!u.is(Op::Buffer) || std::none_of(now->former_.begin(), now->former_.end(),
+                                                    [&](const Former& f) { return f.given == u; }),
+                  Value,
+                  "a captured function differentiates a gradient of shape {} that was there "
+                  "before: detach() it, or zero_grad() first",
+                  shape_text(u));
+}
 void Tensor::Recording::ask_for_gradients() {
   if (Recording* now = of_this_thread()) now->asks_ = true;
 }
@@ -141,6 +155,9 @@ std::string Tensor::Recording::state_of(const std::vector<Tensor>& tensors) {
   return out;
 }
 
+UOp Tensor::Recording::copied(const UOp& memory) {
+  return koine::realize({History::leaf_of(memory)})[0];
+}
 void Tensor::Recording::give(const Tensor& tensor, const UOp& memory, const UOp& value) {
   const auto& s = tensor.self().storage;
   if (value) History::forget(memory, {value});

@@ -42,6 +42,9 @@ class Tensor::Recording {
   static void require_allowed(const Storage& storage, std::string_view action);
   /// Throws Error (Value) where this thread traces a function that is not recorded.
   static void require_recorded(std::string_view action);
+  /// Throws Error (Value) where a recorded function differentiates nodes among which is a gradient
+  /// of before: what that was computed from is not known while the function is described.
+  static void require_known_history(const NodeList& below);
   /// Notes that gradients are asked for.
   static void ask_for_gradients();
 
@@ -55,6 +58,8 @@ class Tensor::Recording {
     const UOp value = tensor.uop();
     return !value.is(Op::Buffer) && is_float(value.dtype()) && reaches_leaf(value);
   }
+  /// The same numbers in memory of their own.
+  static UOp copied(const UOp& memory);
   /// From now on a gradient through `memory` to what `value` was made of is an Error.
   static void forget(const UOp& memory, const UOp& value) { History::forget(memory, {value}); }
   /// `value` as a tensor that requires a gradient and has one where `like` does.
