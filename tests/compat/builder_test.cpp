@@ -509,6 +509,17 @@ TEST(builder, spec_H7_loops_and_conditions_nest) {
   g.add(UOps::STORE, {.vin = {out, zero, twice}});
   expect_error([&] { (void)kernel(g); },
                {"row 6 (STORE)", "row 4 (ALU) is computed in a loop", "DEFINE_ACC and a PHI"});
+  // Only what ends it may name a loop from outside.
+  UOpGraph h;
+  const auto from = h.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto to = h.add(UOps::CONST, {.dtype = i32, .arg = 10});
+  const auto data = h.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true, 10}});
+  const auto closed = h.add(UOps::LOOP, {.dtype = i32, .vin = {from, to}});
+  h.add(UOps::STORE, {.vin = {data, closed, closed}});
+  h.add(UOps::ENDLOOP, {.vin = {closed}});
+  EXPECT_EQ(run(h, {std::vector<int32_t>(10)})[0][9], 9);
+  h.add(UOps::STORE, {.vin = {data, from, closed}});
+  expect_error([&] { (void)kernel(h); }, {"row 6 (STORE)", "row 3 (LOOP)", "closed"});
 }
 
 TEST(builder, sizes_follow_from_the_places_or_are_said) {

@@ -520,3 +520,123 @@ def test_a_tensor_with_a_write_that_has_not_run():
         return wrap(s), c
 
     both(make, lambda f, c: [f(ones(2).reshape()), f(ones(3).reshape()), c.tolist()][2])
+
+
+def each_call(make, calls=3):
+    """What a function gives and leaves under jit, and as it is written; make(wrap) gives what each call shows."""
+    expected, got = make(lambda f: f), make(jit)
+    for k in range(calls):
+        for a, b in zip(got(k), expected(k)):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=f"call {k}")
+    return got.f
+
+
+def test_a_copy_that_was_looked_at_does_not_follow_its_origin():
+    def make(wrap):
+        p, origin = Tensor([1., 2., 3.]).requires_grad(), Tensor([1., 5., 6.]).realize()
+        copy = origin * 1
+
+        def step(x):
+            (copy.softmax(0) * p).sum().backward()
+            return ()
+
+        f = wrap(step)
+
+        def call(k):
+            f(Tensor([1.]))
+            shown = [t.numpy() for t in (origin, copy, p.grad)]
+            if k == 1:
+                origin.assign(Tensor([100., 7., 5.]))
+            return shown
+        call.f = f
+        return call
+
+    f = each_call(make)
+    assert not any("as it is written" in r for r in f.explain_recompiles())
+
+
+def test_a_gradient_that_is_a_tensor_around():
+    def make(wrap):
+        p, t, u = Tensor([1., 2., 3.]).requires_grad(), Tensor([4., 5., 6.]).realize(), Tensor([0., 0., 1.]).realize()
+
+        def step(x):
+            p.zero_grad()
+            u[0:2] += 1
+            (t * p).sum().backward()
+            v = t * 1
+            u.assign(v.detach() + u)
+            return ()
+
+        f = wrap(step)
+
+        def call(k):
+            f(Tensor([1.]))
+            shown = [v.numpy() for v in (p.grad, t, u)]
+            t.assign(t * 2)
+            return shown + [p.grad.numpy()]
+        call.f = f
+        return call
+
+    f = each_call(make)
+    assert not any("as it is written" in r for r in f.explain_recompiles())
+
+
+def test_gradients_of_before_are_not_differentiated():
+    def make(wrap):
+        p = Tensor([1., 2., 3.]).requires_grad()
+
+        def step(x):
+            (p.square() * x).sum().backward()
+            (p.grad * p).sum().backward()
+            return ()
+
+        f = wrap(step)
+
+        def call(k):
+            f(Tensor([1., 1., 2.]))
+            return [p.grad.numpy()]
+        call.f = f
+        return call
+
+    assert any("differentiates a gradient" in r for r in each_call(make).explain_recompiles())
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_leads_to_a_parameter_that_gets_a_value_is_not_assigned(before):
+    p, t = Tensor([1., 2.]).requires_grad(), Tensor([0., 0.]).realize()
+    optimizer = nn.SGD([p], 0.1)
+
+    @jit
+    def step(x):
+        old = p * x
+        (p * x).sum().backward()
+        if before:
+            t.assign(old)
+        optimizer.step()
+        if not before:
+            t.assign(old)
+        return ()
+
+    step(Tensor([1., 3.]))
+    assert t.tolist() == [1, 6]
+    assert any("what a gradient goes through" in r for r in step.explain_recompiles())
+
+
+def test_tensors_of_numbers_are_constants_of_the_program():
+    scale = [1.0, 2.0, 3.0]
+
+    @jit
+    def f(x):
+        made = Tensor([10., 20., 30.])
+        made += x
+        return made, x[[2, 0, 0]] * Tensor(scale), Tensor([7., 8.])
+
+    for k in range(3):
+        a, b, c = f(Tensor([1., 2., 3. + k]))
+        assert a.tolist() == [11, 22, 33 + k] and b.tolist() == [3 + k, 2, 3] and c.tolist() == [7, 8]
+        c += 100
+        a[0] = 0
+        assert c.tolist() == [107, 108]
+    assert f.explain_recompiles() == []
+    scale[0] = 5.0
+    assert f(Tensor([1., 2., 3.]))[1].tolist() == [15, 2, 3]

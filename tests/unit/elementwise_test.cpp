@@ -546,6 +546,9 @@ TEST(elementwise, spec_M1_markers) {
 
 TEST(elementwise, promotion_is_numpys) {
   EXPECT_EQ(promote(DType::Int8, DType::UInt8), DType::Int16);
+  EXPECT_EQ(promote(DType::Int16, DType::UInt16), DType::Int32);
+  EXPECT_EQ(promote(DType::Int32, DType::UInt32), DType::Int64);
+  EXPECT_EQ(promote(DType::Int8, DType::UInt32), DType::Int64);
   EXPECT_EQ(promote(DType::Int64, DType::UInt64), DType::Float64);
   EXPECT_EQ(promote(DType::Int32, DType::Float32), DType::Float64);
   EXPECT_EQ(promote(DType::Float16, DType::BFloat16), DType::Float32);

@@ -234,6 +234,8 @@ TEST(groups, symbolic_sizes_are_grids) {
                    simt_target(false))
           .linear;
   EXPECT_EQ(signature_of(linear).variables, std::vector<std::string>{"n"});
+  const UOp twice = UOp::make(Op::Linear, {n, variable("n", 1, 50), variable("m", 1, 2)});
+  EXPECT_EQ(signature_of(twice).variables, (std::vector<std::string>{"m", "n"}));
   EXPECT_EQ(signature_of(linear).grid[0], n);
   std::vector<int32_t> to(100), from(100, 3);
   KernelArguments arguments;

@@ -120,6 +120,17 @@ TEST(tensor_cores, spec_O6_the_axes_after_TC_show_w_u_r) {
   EXPECT_EQ(name_of(Gemm{16, 16, 16}, any, {tc(2)}), "r_u16_u16_r16");
 }
 
+TEST(tensor_cores, spec_X2_this_cpu_has_those_whose_instructions_it_has) {
+  const Target target = cpu_target("", false);
+  const bool v4 = host_runs("x86-64-v4");
+  const auto has = [&](std::string_view feature) {
+    return std::ranges::any_of(target.tensor_cores,
+                               [&](const TensorCore* c) { return c->feature == feature; });
+  };
+  EXPECT_EQ(has("avx512vnni"), v4 && __builtin_cpu_supports("avx512vnni") != 0);
+  EXPECT_EQ(has("avx512bf16"), v4 && __builtin_cpu_supports("avx512bf16") != 0);
+}
+
 TEST(tensor_cores, spec_O6_TC_comes_first) {
   const UOp ast = square.ast();
   const Target any = generic_target(false);

@@ -531,6 +531,17 @@ TEST(jvp, linearize_gives_the_linear_map_as_a_function) {
   EXPECT_NEAR((w * direct.second).sum().item(), (gx * tx + gy * ty).sum().item(), 1e-12);
 }
 
+// Whole numbers have no gradient, and stand in the way of none behind them.
+TEST(jacobians, of_whole_numbers_beside_floats) {
+  const Tensor i = Tensor::from<int32_t>({2, 3}), x = Tensor::from<float>({5, 7});
+  const auto f = [](const Tensor& a, const Tensor& b) { return b * a; };
+  const auto [value, pullback] = vjp(f, i, x);
+  EXPECT_EQ(value.tolist<float>(), (std::vector<float>{10, 21}));
+  const auto [gi, gx] = pullback(Tensor::from<float>({1, 10}));
+  EXPECT_EQ(gx.tolist<float>(), (std::vector<float>{2, 30}));
+  EXPECT_EQ(gi.tolist<float>(), (std::vector<float>{0, 0}));
+}
+
 TEST(jacobians, spec_V11_forward_equals_reverse_and_differences) {
   for (const Named& m : unary_methods()) {
     if (std::string(m.name) == "cast") continue;

@@ -40,9 +40,6 @@ bool is_passable(const UOp& u) {
   return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || u.is(Mark::Leaf));
 }
 
-// Those nodes, in order.
-NodeList passable(const UOp& root) { return toposort(root, is_passable); }
-
 constexpr size_t most_sources = 256;
 
 // Adds to `past` the nodes of a graph that a gradient may be asked for, with those that memory
@@ -273,6 +270,8 @@ void Tensor::History::own_memory(const std::shared_ptr<Storage>& storage) {
   storage->required_since = new_buffer(shape_of({}), DType::Float32, {}).id();
 }
 
+NodeList Tensor::History::below(const UOp& root) { return toposort(root, is_passable); }
+
 bool Tensor::History::reaches_leaf(const std::vector<UOp>& values) {
   const Leading leading(values, leaves());
   return std::any_of(values.begin(), values.end(),
@@ -414,7 +413,7 @@ UOp Tensor::History::with_graphs(const UOp& value, const std::unordered_set<UOp>
   UOp root = value;
   while (true) {
     Substitution kept;
-    for (const UOp& u : passable(root)) {
+    for (const UOp& u : below(root)) {
       if (targets.contains(u)) continue;
       const auto past = storage::past(u);
       const auto keeper = past ? std::static_pointer_cast<Storage>(past->keeper.lock()) : nullptr;
@@ -552,7 +551,7 @@ void Tensor::backward() const {
     if (s->computed_from != 0) former.emplace(s->computed_from, s);
   }
   const UOp root = History::with_graphs(uop(), nodes);
-  const NodeList order = passable(root);
+  const NodeList order = History::below(root);
   std::vector<UOp> targets;
   for (const UOp& u : order) {
     if (const auto it = former.find(u.id()); it != former.end()) leaves[u].push_back(it->second);
@@ -592,7 +591,7 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
     stop.insert(node);
   }
   const UOp root = History::with_graphs(uop(), stop);
-  const NodeList below = passable(root);
+  const NodeList below = History::below(root);
   Recording::require_known_history(below);
   const std::vector<UOp> order(below.begin(), below.end());
   std::vector<UOp> nodes;

@@ -108,6 +108,8 @@ struct Tensor::History {
   /// Leaves: storages that require a gradient.
   static Storages leaves();
   static void add_leaf(const std::shared_ptr<Storage>& storage);
+  /// The nodes that a gradient of `root` may be asked through, in order.
+  static NodeList below(const UOp& root);
   /// Whether a gradient to a leaf may be asked through these values.
   static bool reaches_leaf(const std::vector<UOp>& values);
   /// Notes that `buffer` holds what `graphs` computed, which nothing keeps.

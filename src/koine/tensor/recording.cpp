@@ -55,11 +55,11 @@ Tensor::Recording::Recording(const std::vector<Tensor>& tensors)
     const std::lock_guard lock(f.storage->mutex);
     const Placement& place = f.current.node()->placement;
     f.named = f.current;
+    f.storage->graph = {};  // a call may find it computed from other values than these
     if (!f.storage->requires_grad && !f.current.is(Op::Buffer) &&
         (f.current.node()->ops_below & memory) != 0 && f.current.has_concrete_shape()) {
       f.named = like(f.current, place);
       History::set_current(*f.storage, f.named);
-      f.storage->graph = {};
       f.storage->before = {};
       f.storage->computed_from = 0;
     }
@@ -95,6 +95,17 @@ UOp Tensor::Recording::assigned(size_t k) const {
 UOp Tensor::Recording::gradient(size_t k) const { return former_[k].storage->grad; }
 bool Tensor::Recording::changes_gradient(size_t k) const {
   return !(former_[k].storage->grad == former_[k].given);
+}
+
+bool Tensor::Recording::reaches_former_leaf(const UOp& value) const {
+  if (reaches_leaf(value)) return true;
+  std::unordered_set<UOp> leaves;
+  for (const Former& f : former_)
+    if (f.storage->requires_grad) leaves.insert(f.named);
+  const NodeList below = History::below(value);
+  return std::any_of(below.begin(), below.end(), [&](const UOp& u) {
+    return leaves.contains(u) || (u.is(Mark::Leaf) && u.id() > start_);
+  });
 }
 
 std::vector<UOp> Tensor::Recording::without_leaves(const std::vector<UOp>& values) const {
