@@ -534,7 +534,7 @@ TEST(jvp, linearize_gives_the_linear_map_as_a_function) {
 // Whole numbers have no gradient, and stand in the way of none behind them.
 TEST(jacobians, of_whole_numbers_beside_floats) {
   const Tensor i = Tensor::from<int32_t>({2, 3}), x = Tensor::from<float>({5, 7});
-  const auto f = [](const Tensor& a, const Tensor& b) { return b * a; };
+  const auto f = [](const Tensor& a, const Tensor& b) { return b * a.cast(DType::Float32); };
   const auto [value, pullback] = vjp(f, i, x);
   EXPECT_EQ(value.tolist<float>(), (std::vector<float>{10, 21}));
   const auto [gi, gx] = pullback(Tensor::from<float>({1, 10}));
