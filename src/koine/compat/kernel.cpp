@@ -173,11 +173,9 @@ class KernelBuilder {
       const RowRef seen = v->uop == UOps::PHI ? accumulator(v) : v;
       const auto& there = scopes_[graph_.index(seen)];
       const bool opens = v->uop == UOps::LOOP || v->uop == UOps::SPECIAL;
-      const bool names_only = r->uop == UOps::ENDLOOP || r->uop == UOps::ENDIF;
       bool visible =
           there.size() <= here.size() && std::equal(there.begin(), there.end(), here.begin());
-      if (opens && !names_only && std::find(here.begin(), here.end(), v) == here.end())
-        visible = false;
+      if (opens && std::find(here.begin(), here.end(), v) == here.end()) visible = false;
       if (!visible)
         refuse(r, fmt::format("{} is computed in a loop or condition that is closed: carry it out "
                               "with a DEFINE_ACC and a PHI",
