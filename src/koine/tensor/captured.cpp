@@ -104,14 +104,14 @@ class Describing {
     for (size_t k = 0; k < used_.size(); ++k) {
       const UOp value = recording.assigned(k);
       if (!value || !done.insert(used_[k].storage_id()).second) continue;
-      require_can_change(k, value, recording);
+      require_can_change(k, value);
       out.assigned.push_back(k);
       values.push_back(value);
     }
     done.clear();
     for (size_t k = 0; k < used_.size(); ++k) {
       if (!recording.changes_gradient(k) || !done.insert(used_[k].storage_id()).second) continue;
-      require_can_change(k, {}, recording);
+      require_can_change(k, {});
       const UOp value = recording.gradient(k);
       (value ? out.gradients : out.cleared).push_back(k);
       if (value) values.push_back(value);
@@ -135,7 +135,7 @@ class Describing {
 
  private:
   // A change of one tensor is seen through no other, but for handles of a surrounding.
-  void require_can_change(size_t k, const UOp& value, const Tensor::Recording& recording) const {
+  void require_can_change(size_t k, const UOp& value) const {
     const bool argument = k < given_.size();
     const std::string what = fmt::format("{} of shape {}", argument ? "an argument" : "a tensor",
                                          shape_text(all_[k].uop()));
@@ -153,11 +153,12 @@ class Describing {
     if (!value) return;
     KOINE_REQUIRE(value.shape() == used_[k].uop().shape() && value.has_concrete_shape(), Value,
                   "a captured function assigns to {}, which has another size in each call", what);
-    KOINE_REQUIRE(Tensor::Recording::is_leaf(all_[k]) || !recording.reaches_former_leaf(value),
-                  Value,
-                  "a captured function assigns to {} what a gradient goes through: detach() the "
-                  "value, or return it",
-                  what);
+    KOINE_REQUIRE(
+        Tensor::Recording::is_leaf(all_[k]) || !Tensor::Recording::reaches_former_leaf(value),
+        Value,
+        "a captured function assigns to {} what a gradient goes through: detach() the "
+        "value, or return it",
+        what);
   }
 
   const Tensors& all_;

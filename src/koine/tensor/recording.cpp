@@ -97,14 +97,12 @@ bool Tensor::Recording::changes_gradient(size_t k) const {
   return !(former_[k].storage->grad == former_[k].given);
 }
 
-bool Tensor::Recording::reaches_former_leaf(const UOp& value) const {
+bool Tensor::Recording::reaches_former_leaf(const UOp& value) {
   if (reaches_leaf(value)) return true;
-  std::unordered_set<UOp> leaves;
-  for (const Former& f : former_)
-    if (f.storage->requires_grad) leaves.insert(f.named);
   const NodeList below = History::below(value);
-  return std::any_of(below.begin(), below.end(), [&](const UOp& u) {
-    return leaves.contains(u) || (u.is(Mark::Leaf) && u.id() > start_);
+  return std::any_of(below.begin(), below.end(), [](const UOp& u) {
+    const auto past = storage::past(u);
+    return past && past->was_leaf;
   });
 }
 

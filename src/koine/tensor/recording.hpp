@@ -53,8 +53,8 @@ class Tensor::Recording {
   static bool is_view(const Tensor& tensor) { return bool(tensor.self().view); }
   /// Whether a gradient to a tensor that requires one goes through a value.
   static bool reaches_leaf(const UOp& value) { return History::reaches_leaf({value}); }
-  /// The same, or to what such a tensor was before the function gave it another value.
-  bool reaches_former_leaf(const UOp& value) const;
+  /// The same, or to what such a tensor was before it got another value.
+  static bool reaches_former_leaf(const UOp& value);
   /// Whether a tensor is a lazy value, or one that was looked at, through which a gradient goes.
   static bool has_history(const Tensor& tensor) {
     const UOp value = tensor.uop();
