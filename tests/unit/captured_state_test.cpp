@@ -6,6 +6,7 @@
 #include "koine/runtime/device.hpp"
 #include "koine/tensor/captured.hpp"
 #include "koine/tensor/random.hpp"
+#include "koine/transform/function.hpp"
 
 namespace koine::test {
 namespace {
@@ -200,6 +201,68 @@ TEST(captured_state, a_call_that_fails_assigns_nothing) {
   EXPECT_EQ(listed(f({whole(1)})[0]), Floats{10});
 }
 
+// Found by random functions: a copy that was looked at keeps how it was computed, of memory that
+// then is another tensor's. The function follows the value alone.
+TEST(captured_state, a_copy_that_was_looked_at_does_not_follow_its_origin) {
+  Tensor p = numbers({1, 2}).requires_grad(), origin = numbers({3, 4}).realize();
+  const Tensor copy = origin * 1;
+  EXPECT_EQ(listed(copy), (Floats{3, 4}));
+  Step step(
+      [&](const Tensors&) {
+        p.zero_grad();
+        (copy * p).sum().backward();
+        return Tensors{};
+      },
+      {}, {p, origin, copy});
+  (void)step({});
+  EXPECT_EQ(listed(p.grad()), (Floats{3, 4}));
+  origin.assign(numbers({100, 200}));
+  p.zero_grad();
+  (void)step({});
+  EXPECT_EQ(listed(p.grad()), (Floats{3, 4}));
+}
+
+// A value that is an argument as it is has the memory of that, not of what stood for it.
+TEST(captured_state, a_gradient_that_is_a_surrounding) {
+  Tensor p = numbers({1, 2}).requires_grad(), t = numbers({3, 4}).realize(),
+         other = numbers({0, 0}).realize();
+  Step step(
+      [&](const Tensors& x) {
+        other.assign(other + x[0]);
+        (t * p).sum().backward();
+        return Tensors{};
+      },
+      {numbers({1, 1})}, {p, t, other});
+  (void)step({numbers({5, 6})});
+  EXPECT_EQ(listed(p.grad()), (Floats{3, 4}));
+  EXPECT_EQ(listed(other), (Floats{5, 6}));
+  t.assign(t + 1);
+  EXPECT_EQ(listed(p.grad()), (Floats{3, 4}));
+  p.zero_grad();
+  (void)step({numbers({5, 6})});
+  EXPECT_EQ(listed(p.grad()), (Floats{4, 5}));
+}
+
+TEST(captured_state, tensors_that_it_makes_of_numbers_are_constants) {
+  const auto constant = [](const Floats& values) {
+    const OutsideOfTraces outside;
+    return numbers(values);
+  };
+  CapturedFunction f(
+      [&](const Tensors& x) {
+        return Tensors{constant({10, 20}) + x[0], x[0] * constant({2, 3}), constant({7, 8})};
+      },
+      {numbers({1, 2})});
+  for (const float v : {1.F, 5.F}) {
+    Tensors out = f({numbers({v, 2})});
+    EXPECT_EQ(listed(out[0]), (Floats{10 + v, 22}));
+    EXPECT_EQ(listed(out[1]), (Floats{2 * v, 6}));
+    EXPECT_EQ(listed(out[2]), (Floats{7, 8}));
+    out[2].assign(out[2] + 100);
+    EXPECT_EQ(listed(out[2]), (Floats{107, 108}));
+  }
+}
+
 TEST(captured_state, what_cannot_be_described_is_refused_and_leaves_everything_as_it_was) {
   Tensor a = numbers({1, 2}), other = numbers({5, 5}), w = numbers({1, 1}).requires_grad();
   auto refuse = [&](const Function& f, const Tensors& examples, const Tensors& around,
@@ -251,6 +314,34 @@ TEST(captured_state, what_cannot_be_described_is_refused_and_leaves_everything_a
         return Tensors{t * 2};
       },
       {part}, {}, {"an argument of shape (1,)"});
+}
+
+TEST(captured_state, what_leads_to_a_parameter_of_before_is_not_assigned_or_differentiated) {
+  Tensor p = numbers({1, 2}).requires_grad(), t = numbers({0, 0}).realize();
+  nn::SGD optimizer({p}, .1);
+  auto capture = [&](const Function& f) { Step made(f, {numbers({1, 3})}, {p, t}); };
+  expect_error(
+      [&] {
+        capture([&](const Tensors& x) {
+          const Tensor old = p * x[0];
+          (p * x[0]).sum().backward();
+          optimizer.step();
+          t.assign(old);
+          return Tensors{};
+        });
+      },
+      {"assigns to a tensor of shape (2,)", "what a gradient goes through"});
+  (p * p).sum().backward();
+  expect_error(
+      [&] {
+        capture([&](const Tensors& x) {
+          (p.grad() * p * x[0]).sum().backward();
+          return Tensors{};
+        });
+      },
+      {"differentiates a gradient of shape (2,)", "detach()"});
+  EXPECT_EQ(listed(p), (Floats{1, 2}));
+  EXPECT_EQ(listed(p.grad()), (Floats{2, 4}));
 }
 
 TEST(captured_state, tensors_of_another_state_are_refused) {

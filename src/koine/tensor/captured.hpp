@@ -32,8 +32,8 @@ struct DynamicAxis {
 /// What it assigns to an argument or a surrounding is computed with the results and assigned at
 /// each call, the gradients that it leaves too: a whole step of training is one function. A
 /// gradient of a tensor that it assigns is computed when somebody asks for it. Random numbers of
-/// the global seed are drawn anew at each call; numbers of the host that it makes tensors of are
-/// those of the description. A call that fails assigns nothing.
+/// the global seed are drawn anew at each call; memory that it fills itself with numbers of the
+/// host (`OutsideOfTraces`) is a constant. A call that fails assigns nothing.
 ///
 /// Throws Error (Value) where the function is no description of its results by these tensors alone:
 /// it looks at values, assigns to other tensors, reads other memory, gives back an argument, a
