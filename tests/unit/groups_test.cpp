@@ -433,6 +433,8 @@ TEST(groups, a_language_refuses_what_it_lacks) {
 
 TEST(groups, wgsl_refuses_what_it_lacks) {
   const Target target = text_target("wgsl", true);
+  const std::array<int64_t, 3> promised{65535, 65535, 65535};  // by WebGPU, on every device
+  EXPECT_EQ(target.groups.most_groups, promised);
   auto refused = [&](const UOp& ast, const std::vector<std::string>& parts) {
     expect_error([&] { (void)render("wgsl", "k", lower_kernel(ast, target).linear); }, parts);
   };
