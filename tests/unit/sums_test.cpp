@@ -140,6 +140,27 @@ void on_every_instruction_set(const std::function<void(const std::string&)>& act
 
 // Errors of NumPy 2.4.6 (x.sum, and dot of OpenBLAS 0.3.31 with one thread) on the same float32
 // numbers, in units of 2^-24 times the sum of abs(x), against sums in long double.
+// Found by random programs: a sum of picked sums is one sum over both loops, and the inner sum that
+// is asked for beside it ran once in each step of the outer.
+TEST(sums, a_sum_that_is_read_at_places_and_asked_for_is_summed_once) {
+  in_both_modes([] {
+    const auto picked_from = [](const Tensor& sum) {
+      const UOp u = sum.uop(), places = stack(std::vector<UOp>{constant_int(DType::Int32, 1),
+                                                               constant_int(DType::Int32, 0)});
+      const UOp same = where(ne(u, constant_int(u.dtype(), 0)), u, u);
+      return Tensor(reduce(Op::Add, UOp::make(Op::Index, {same, places}), {0}));
+    };
+    const Tensor t = Tensor::from<int32_t>({1, 2, 4});
+    const Tensor rows = Tensor::from<int32_t>({1, 5, 2, 3, 4, 0}, {3, 2}).max(1);
+    for (const auto& [values, expected] : {std::pair{t, 7}, {rows, 12}}) {  // a fold inside, too
+      const Tensor sum(reduce(Op::Add, values.uop(), {0})), picked = picked_from(sum);
+      Tensor::realize({sum, picked});
+      EXPECT_EQ(sum.tolist<int>(), std::vector<int>{expected});
+      EXPECT_EQ(picked.tolist<int>(), std::vector<int>{expected});
+    }
+  });
+}
+
 TEST(sums, numpy_is_the_floor) {
   struct Case {
     Shape shape;

@@ -15,6 +15,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/cost.hpp"
+#include "koine/lower/folds_apart.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/schedule.hpp"
 #include "koine/rewrite/rewrite.hpp"
@@ -364,7 +365,8 @@ class Merger {
       stores.insert(stores.end(), inner.src().begin(), inner.src().end());
     else
       stores.push_back(inner);
-    return rewrite(sink(std::vector<UOp>{end(group(stores), a.loops)}), kernel_rules(strict_));
+    return folds_apart(
+        rewrite(sink(std::vector<UOp>{end(group(stores), a.loops)}), kernel_rules(strict_)));
   }
 
   // --- the merged schedule -------------------------------------------------------------------
