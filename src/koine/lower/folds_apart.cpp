@@ -6,20 +6,16 @@
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/lower/ranges.hpp"
 
 namespace koine {
 namespace {
 
-bool is_among(std::span<const UOp> ranges, const UOp& range) {
-  return std::find(ranges.begin(), ranges.end(), range) != ranges.end();
-}
-
 // Whether folds share loops, and not the outer ones of both.
 bool clash(const UOp& a, const UOp& b) {
   const std::span<const UOp> x = reduced_ranges(a), y = reduced_ranges(b);
-  const bool shared = std::any_of(x.begin(), x.end(), [&](const UOp& r) { return is_among(y, r); });
-  const size_t both = std::min(x.size(), y.size());
-  return shared && !std::ranges::equal(x.first(both), y.first(both));
+  const auto [own, other] = std::mismatch(x.begin(), x.end(), y.begin(), y.end());
+  return std::any_of(own, x.end(), [&](const UOp& r) { return is_among({other, y.end()}, r); });
 }
 
 // A fold, and those below it that stand in its loops.
@@ -39,13 +35,10 @@ std::vector<UOp> folds_inside(const UOp& fold) {
 }  // namespace
 
 UOp folds_apart(const UOp& kernel) {
-  const NodeList nodes = toposort(kernel);
-  int64_t next = 0;
-  for (const UOp& u : nodes)
-    if (u.is(Op::Range)) next = std::max(next, u.as<RangeArg>().id + 1);
+  int64_t next = next_range_of(kernel);
   std::vector<UOp> folds;
   Substitution apart;
-  for (const UOp& u : nodes) {
+  for (const UOp& u : toposort(kernel)) {
     if (!u.is(Op::Reduce)) continue;
     const bool own = std::any_of(folds.begin(), folds.end(),
                                  [&](const UOp& earlier) { return clash(earlier, u); });

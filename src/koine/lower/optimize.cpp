@@ -15,6 +15,7 @@
 #include "koine/ir/text.hpp"
 #include "koine/lower/group_limits.hpp"
 #include "koine/lower/heuristic.hpp"
+#include "koine/lower/ranges.hpp"
 #include "koine/lower/respell.hpp"
 #include "koine/lower/tensor_core.hpp"
 #include "koine/rewrite/rewrite.hpp"
@@ -24,10 +25,6 @@ namespace koine {
 namespace {
 
 AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
-
-bool is_among(std::span<const UOp> list, const UOp& u) {
-  return std::find(list.begin(), list.end(), u) != list.end();
-}
 
 // What an axis type may be split into (the spec's table, and C24 for CPUs).
 std::vector<AxisType> legal_targets(AxisType from) {

@@ -6,6 +6,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/optimize.hpp"
+#include "koine/lower/ranges.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
@@ -194,13 +195,6 @@ Table running_table(const UOp& reduce, const Scan& scan, std::span<const UOp> lo
   const UOp element = simplify(substitute(scan.value, {{scan.counter, scan.entering}}));
   const UOp value = binary(op, load(here), element);
   return {value, store(here, value)};
-}
-
-int64_t next_range_of(const UOp& ast) {
-  int64_t next = 0;
-  for (const UOp& u : toposort(ast))
-    if (u.is(Op::Range)) next = std::max(next, u.as<RangeArg>().id + 1);
-  return next;
 }
 
 }  // namespace

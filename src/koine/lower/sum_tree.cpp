@@ -7,6 +7,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/lower/ranges.hpp"
 #include "koine/lower/scan.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
@@ -160,9 +161,7 @@ class Builder {
 }  // namespace
 
 UOp sum_in_blocks(const UOp& ast) {
-  int64_t next_range = 0;
-  for (const UOp& u : toposort(ast))
-    if (u.is(Op::Range)) next_range = std::max(next_range, u.as<RangeArg>().id + 1);
+  int64_t next_range = next_range_of(ast);
   return transform_graph(ast, [&](const UOp&, const UOp& node) {
     if (!node.is(Op::Reduce) || node.as<ReduceArg>().op != Op::Add || !is_float(node.dtype()))
       return node;
