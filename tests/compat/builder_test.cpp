@@ -509,7 +509,7 @@ TEST(builder, spec_H7_loops_and_conditions_nest) {
   g.add(UOps::STORE, {.vin = {out, zero, twice}});
   expect_error([&] { (void)kernel(g); },
                {"row 6 (STORE)", "row 4 (ALU) is computed in a loop", "DEFINE_ACC and a PHI"});
-  // Only what ends it may name a loop from outside.
+  // What ends a loop stands in it; nothing behind names it.
   UOpGraph h;
   const auto from = h.add(UOps::CONST, {.dtype = i32, .arg = 0});
   const auto to = h.add(UOps::CONST, {.dtype = i32, .arg = 10});

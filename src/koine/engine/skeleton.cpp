@@ -93,18 +93,15 @@ class Builder {
       itself(n);
     } else if (const UOp buffer = may_have_buffer(n) ? buffer_for(Borrowed(n), device_) : UOp()) {
       known_.push_back(number(n));
-      out_.reads_results =
-          out_.reads_results || mask_of(n->op) & ~(mask_of(Op::Buffer) | mask_of(Op::Binary));
+      out_.reads_results = out_.reads_results || !is_memory(n);
       memory(buffer, n->op == Op::Binary ? Raw : Memory);
     } else {
       open_.push_back({n, 0});
     }
   }
 
-  static bool may_have_buffer(const Node* n) {
-    return mask_of(n->op) & (mask_of(Op::Buffer) | mask_of(Op::Binary)) ||
-           n->watched.load(std::memory_order_relaxed);
-  }
+  static bool is_memory(const Node* n) { return n->op == Op::Buffer || n->op == Op::Binary; }
+  static bool may_have_buffer(const Node* n) { return is_memory(n) || is_watched(Borrowed(n)); }
 
   static bool has_body(const Node* n) { return n->op == Op::Function || n->op == Op::Call; }
 

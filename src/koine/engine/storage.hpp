@@ -34,6 +34,9 @@ struct Past {
   bool was_leaf = false;          ///< that tensor required a gradient
 };
 
+/// A time for `clock`: nodes of before have smaller ids, those that are made later have larger
+/// ones.
+uint64_t now();
 /// Changes the past of a node, which lives as long as the node does.
 void change_past(const UOp& node, const std::function<void(Past&)>& change);
 /// Null when there is nothing to tell.

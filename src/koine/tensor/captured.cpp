@@ -515,7 +515,7 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
         s.inputs[k].shape == distinct.values[k].shape()
             ? distinct.values[k]
             : new_buffer(s.inputs[k].shape, s.inputs[k].dtype, s.inputs[k].place.device));
-  const uint64_t began = new_buffer(shape_of({}), DType::Float32, {}).id();
+  const uint64_t began = storage::now();
   const Traced traced = trace_function(
       [&](const std::vector<UOp>& params) {
         return Describing(all, given, params).run(f, s.description);

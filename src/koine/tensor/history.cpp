@@ -40,6 +40,8 @@ bool is_passable(const UOp& u) {
   return may_pass(u) && !u.is(Op::Tuple) && (!u.is(Op::Detach) || u.is(Mark::Leaf));
 }
 
+bool reads_memory(const UOp& u) { return (u.node()->ops_below & mask_of(Op::Buffer)) != 0; }
+
 constexpr size_t most_sources = 256;
 
 // Adds to `past` the nodes of a graph that a gradient may be asked for, with those that memory
@@ -86,7 +88,7 @@ void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
   // Memory that was made for a value is younger than all that the value is computed from.
   const bool made = std::all_of(graphs.begin(), graphs.end(),
                                 [&](const UOp& graph) { return graph.id() < buffer.id(); });
-  added.clock = made ? buffer.id() : new_buffer(shape_of({}), DType::Float32, {}).id();
+  added.clock = made ? buffer.id() : storage::now();
   storage::change_past(buffer, [&](storage::Past& past) {
     past.clock = added.clock;
     past.too_many = added.too_many;
@@ -97,10 +99,6 @@ void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
 }  // namespace
 
 // --- what leads to leaves ------------------------------------------------------------------------
-
-namespace {
-bool reads_memory(const UOp& u) { return (u.node()->ops_below & mask_of(Op::Buffer)) != 0; }
-}  // namespace
 
 // A step of training asks for many values that all lead to its parameters: a path from each to one
 // that is known is short, and all of its graph need not be looked at.
@@ -267,7 +265,7 @@ void Tensor::History::own_memory(const std::shared_ptr<Storage>& storage) {
     storage->before = {};
     if (!was_memory) storage->computed_from = id;
   }
-  storage->required_since = new_buffer(shape_of({}), DType::Float32, {}).id();
+  storage->required_since = koine::storage::now();
 }
 
 NodeList Tensor::History::below(const UOp& root) { return toposort(root, is_passable); }

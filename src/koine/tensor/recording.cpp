@@ -29,9 +29,7 @@ Tensor::Recording*& Tensor::Recording::of_this_thread() {
 }
 
 Tensor::Recording::Recording(const std::vector<Tensor>& tensors)
-    : alone_(recordings()),
-      trace_(trace_number()),
-      start_(new_buffer(shape_of({}), DType::Float32, {}).id()) {
+    : alone_(recordings()), trace_(trace_number()), start_(storage::now()) {
   for (const Tensor& t : tensors) {
     const auto& s = t.self().storage;
     const std::lock_guard lock(s->mutex);
