@@ -51,7 +51,6 @@ Numbers interpreted(const UOp& value) {
   return out;
 }
 
-// Runs `action` in the default mode and in strict mode.
 // The graph over fresh copies of its buffers, which it may write.
 UOp renewed(const UOp& graph) {
   Substitution fresh;
@@ -404,6 +403,23 @@ TEST(effects, spec_B18_an_after_waits_for_the_afters_it_names) {
     (void)realize({mul(after(b, {store(b, fill(9, 2))}), number(0))});
     EXPECT_EQ(in_memory(b), (Numbers{9, 9}));
   });
+}
+
+// Nothing but the After says that the kernel which fills c runs before the one that reads b.
+TEST(effects, spec_B18_a_reader_runs_behind_what_its_state_waits_for) {
+  const UOp b = numbers({1, 2}), c = numbers({3, 4}), d = numbers({5, 6});
+  UOp dear = c;  // by more kernels than the reader needs
+  for (int k = 0; k < 4; ++k) dear = contiguous(add(flip(dear, {1}), dear));
+  const UOp written = after(c, {store(c, dear)});
+  const UOp read_and_written = after(d, {group(std::vector<UOp>{store(d, flip(d, {1})), written})});
+  for (const UOp& state :
+       {after(b, {written}), after(b, {group(std::vector<UOp>{written})}),
+        after(b, {add(written, number(1))}), after(after(b, {written}), {store(b, fill(7, 2))}),
+        read_and_written, after(b, {read_and_written})}) {
+    const std::vector<Kernel> kernels = schedule({reduce(Op::Add, state, {0})});
+    ASSERT_GE(kernels.size(), 2u) << to_text(state);
+    EXPECT_EQ(kernels.back().reason, "output") << to_text(state);
+  }
 }
 
 TEST(effects, spec_B18_spec_amend_29_two_afters_on_one_state_are_refused) {

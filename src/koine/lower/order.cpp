@@ -75,10 +75,12 @@ class Ordering {
       const Numbers& own = makers(u);
       out.insert(out.end(), own.begin(), own.end());
       if (!u.is(Op::After)) continue;
-      // Its own stores follow those of the state below them.
-      const bool follows = std::any_of(
-          own.begin(), own.end(), [&](size_t k) { return overwrites(k, versions_.of(u.src(0))); });
-      if (!follows) pending.push_back(u.src(0));
+      // Its own stores follow those of the state that they write over.
+      const UOp &below = u.src(0), version = versions_.of(below);
+      const bool follows = below == version && std::any_of(own.begin(), own.end(), [&](size_t k) {
+                             return overwrites(k, version);
+                           });
+      if (!follows) pending.push_back(below);
       for (const UOp& dependency : u.src().subspan(1))
         for (const UOp& after : afters_in(dependency)) pending.push_back(after);
     }

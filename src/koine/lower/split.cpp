@@ -96,17 +96,15 @@ class Splitter : private KernelReads {
  private:
   // --- requests --------------------------------------------------------------------------------
 
-  // The Stores of an After and of what it waits for are kernels from here on.
+  // The Stores of an After and of the state below are kernels from here on; what else it waits for
+  // is an effect of the program, or filled for somebody who reads it.
   void require(const UOp& root) {
     std::vector<UOp> pending{root};
     while (!pending.empty()) {
       const UOp after = pending.back();
       pending.pop_back();
       if (!after.is(Op::After) || !started_.insert(after.node()).second) continue;
-      for (const UOp& dependency : after.src().subspan(1)) {
-        enqueue(after, stores_in(dependency));
-        for (const UOp& further : afters_in(dependency)) pending.push_back(further);
-      }
+      for (const UOp& dependency : after.src().subspan(1)) enqueue(after, stores_in(dependency));
       pending.push_back(after.src(0));
     }
   }
