@@ -366,13 +366,14 @@ class _Custom:
 
 
 class custom_vjp(_Custom):
-    """f with a gradient of its own, as JAX's:
+    """f with a gradient of its own, as JAX's.
 
-        @koine.custom_vjp
-        def root(x):
-            return x.sqrt()
-
-        root.defvjp(lambda x: (x.sqrt(), x.sqrt()), lambda saved, g: (g / (2 * saved),))
+    >>> @koine.custom_vjp
+    ... def root(x):
+    ...     return x.sqrt()
+    >>> _ = root.defvjp(lambda x: (x.sqrt(), x.sqrt()), lambda saved, g: (g / (2 * saved),))
+    >>> koine.grad(root)(4.0).item()
+    0.25
 
     `fwd` takes f's arguments and gives (result, what is saved); `bwd` takes what is saved and the cotangent of the result,
     and gives a tuple of those of the arguments, None for none.

@@ -77,9 +77,18 @@ void bind_creation(TensorClass& c) {
       "A number in every place, in its dtype or another, which has to hold it.\n\n"
       ">>> koine.full((2,), 7).tolist()\n"
       "[7, 7]");
-  method(c, "full_like", &Tensor::full_like, "value"_a, "A number in this shape and dtype.");
-  method(c, "zeros_like", &Tensor::zeros_like, "Zeros in this shape and dtype.");
-  method(c, "ones_like", &Tensor::ones_like, "Ones in this shape and dtype.");
+  method(c, "full_like", &Tensor::full_like, "value"_a,
+         "A number in this shape and dtype.\n\n"
+         ">>> koine.Tensor([1, 2]).full_like(7).tolist()\n"
+         "[7, 7]");
+  method(c, "zeros_like", &Tensor::zeros_like,
+         "Zeros in this shape and dtype.\n\n"
+         ">>> koine.Tensor([1, 2]).zeros_like().tolist()\n"
+         "[0, 0]");
+  method(c, "ones_like", &Tensor::ones_like,
+         "Ones in this shape and dtype.\n\n"
+         ">>> koine.Tensor([1.0, 2.0]).ones_like().tolist()\n"
+         "[1.0, 1.0]");
   c.def_static("arange", &arange, "start"_a, "stop"_a = nb::none(), "step"_a = 1,
                "dtype"_a = nb::none(),
                "Numbers from start (0) below stop: int32, or float32 where one of the three is a "
@@ -108,9 +117,15 @@ void bind_creation(TensorClass& c) {
         ">>> koine.Tensor.randn(2, 3).shape\n"
         "(2, 3)");
   drawn(c, "kaiming_uniform", &Tensor::kaiming_uniform,
-        "Uniform, scaled by what goes into a unit.");
+        "Uniform, scaled by what goes into a unit.\n\n"
+        ">>> w = koine.Tensor.kaiming_uniform(2, 6)\n"
+        ">>> (w.abs() <= 1).all().item()\n"
+        "True");
   drawn(c, "glorot_uniform", &Tensor::glorot_uniform,
-        "Uniform, scaled by what goes into a unit and out of it.");
+        "Uniform, scaled by what goes into a unit and out of it.\n\n"
+        ">>> w = koine.Tensor.glorot_uniform(3, 3)\n"
+        ">>> (w.abs() <= 1).all().item()\n"
+        "True");
   auto range = [&](const char* name, auto f, auto low, auto high, const char* doc) {
     c.def_static(
         name,
@@ -124,7 +139,11 @@ void bind_creation(TensorClass& c) {
         "int32 in [low, high), by the global seed.\n\n"
         ">>> koine.Tensor.randint(4, low=7, high=8).tolist()\n"
         "[7, 7, 7, 7]");
-  range("uniform", &Tensor::uniform, 0.0, 1.0, "float32 in [low, high).");
+  range("uniform", &Tensor::uniform, 0.0, 1.0,
+        "float32 in [low, high).\n\n"
+        ">>> u = koine.Tensor.uniform(100, low=2.0, high=3.0)\n"
+        ">>> ((u >= 2) & (u < 3)).all().item()\n"
+        "True");
   static_method(c, "randperm", &Tensor::randperm, "n"_a, "device"_a = "",
                 "The int32 numbers 0 to n - 1 in random order.\n\n"
                 ">>> sorted(koine.Tensor.randperm(4).tolist())\n"

@@ -7,15 +7,24 @@
 namespace koine::python {
 
 void bind_devices(nb::module_& m) {
-  m.def("devices", &device_list, "Kinds of devices, each as (name, description).");
+  m.def("devices", &device_list,
+        "Kinds of devices, each as (name, description).\n\n"
+        ">>> 'CPU' in dict(koine.devices())\n"
+        "True");
   m.def("default_device", &default_device,
-        "The device of tensors that name none: KOINE_DEVICE, else 'CPU'.");
+        "The device of tensors that name none: KOINE_DEVICE, else 'CPU'.\n\n"
+        ">>> koine.default_device()\n"
+        "'CPU'");
   m.def(
       "memory_in_use",
       [](const std::string& device) { return device_runtime(device).allocator().bytes_in_use(); },
       "device"_a = "CPU",
       "Bytes of a device that live tensors and compiled steps hold; borrowed memory does not "
-      "count.");
+      "count.\n\n"
+      ">>> before = koine.memory_in_use()\n"
+      ">>> x = koine.Tensor.zeros(1000).contiguous().realize()\n"
+      ">>> koine.memory_in_use() - before >= 4000\n"
+      "True");
   m.def(
       "counters",
       [] {
@@ -32,10 +41,19 @@ void bind_devices(nb::module_& m) {
       },
       "What ran since the process began or reset_counters(): kernels launched, programs compiled, "
       "estimated "
-      "operations and bytes moved, and seconds.");
-  m.def("reset_counters", &reset_counters, "Sets all counters to 0.");
+      "operations and bytes moved, and seconds.\n\n"
+      ">>> koine.reset_counters()\n"
+      ">>> x = (koine.Tensor([1, 2]) + 1).realize()\n"
+      ">>> koine.counters()['kernels']\n"
+      "1");
+  m.def("reset_counters", &reset_counters,
+        "Sets all counters to 0.\n\n"
+        ">>> koine.reset_counters()\n"
+        ">>> koine.counters()['kernels']\n"
+        "0");
   m.def("clear_compile_cache", &clear_compile_cache,
-        "Forgets compiled programs: the next look compiles again.");
+        "Forgets compiled programs: the next look compiles again.\n\n"
+        ">>> koine.clear_compile_cache()");
   m.def(
       "set_printoptions",
       [](std::optional<int> precision, std::optional<int64_t> threshold,
@@ -49,7 +67,11 @@ void bind_devices(nb::module_& m) {
       },
       "precision"_a = nb::none(), "threshold"_a = nb::none(), "edgeitems"_a = nb::none(),
       "linewidth"_a = nb::none(),
-      "How tensors print, with NumPy's names; what is not given stays.");
+      "How tensors print, with NumPy's names; what is not given stays.\n\n"
+      ">>> koine.set_printoptions(precision=2)\n"
+      ">>> koine.Tensor([3.14159])\n"
+      "Tensor([3.14], dtype=float32, device=CPU)\n"
+      ">>> koine.set_printoptions(precision=8)");
 }
 
 }  // namespace koine::python

@@ -63,7 +63,11 @@ void bind_dtypes(nb::module_& m) {
   nb::enum_<DType> e(
       m, "DType",
       "An element type: `koine.float32` and its like. Where a dtype is asked for, its name, "
-      "NumPy's dtype or type, or Python's bool, int (int32) and float (float32) serve as well.");
+      "NumPy's dtype or type, or Python's bool, int (int32) and float (float32) serve as well.\n\n"
+      ">>> koine.Tensor([1, 2], dtype='float16').dtype is koine.float16\n"
+      "True\n"
+      ">>> koine.float16.itemsize, koine.float16.is_float\n"
+      "(2, True)");
   for (const DType d : tensor_dtypes) e.value(dtype_info(d).name.data(), d);
   e.def_prop_ro("itemsize", [](DType d) { return item_size(d); }, "Bytes of one element.");
   e.def_prop_ro("is_float", [](DType d) { return is_float(d); }, "Whether it is a float.");

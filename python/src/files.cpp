@@ -32,7 +32,10 @@ void bind_files(nb::module_& m) {
         return unlocked([&] { return safe_load(file, device); });
       },
       "path"_a, "device"_a = "",
-      "The tensors of a safetensors file, by name. FileError for anything that is none.");
+      "The tensors of a safetensors file, by name. FileError for anything that is none.\n\n"
+      ">>> koine.safe_save({'w': koine.Tensor([1, 2])}, 'w.safetensors')\n"
+      ">>> koine.safe_load('w.safetensors')['w'].tolist()\n"
+      "[1, 2]");
   m.def(
       "safe_save",
       [](const nb::dict& tensors, nb::handle path) {
@@ -40,7 +43,11 @@ void bind_files(nb::module_& m) {
         const std::string file = path_of(path);
         unlocked([&] { safe_save(all, file); });
       },
-      "tensors"_a, "path"_a, "Writes tensors by name as a safetensors file.");
+      "tensors"_a, "path"_a,
+      "Writes tensors by name as a safetensors file.\n\n"
+      ">>> koine.safe_save({'w': koine.Tensor([1, 2])}, 'w.safetensors')\n"
+      ">>> koine.safe_load('w.safetensors')['w'].tolist()\n"
+      "[1, 2]");
   m.def(
       "save_program",
       [](const nb::dict& outputs, const nb::dict& inputs, nb::handle path) {
@@ -50,10 +57,20 @@ void bind_files(nb::module_& m) {
       },
       "outputs"_a, "inputs"_a, "path"_a,
       "Compiles outputs by name to a file that runs without a compiler; inputs are tensors in "
-      "memory that they read.");
+      "memory that they read.\n\n"
+      ">>> x = koine.Tensor([1.0, 2.0]).realize()\n"
+      ">>> koine.save_program({'y': x * 2}, {'x': x}, 'double.koine')\n"
+      ">>> double = koine.SavedProgram('double.koine')\n"
+      ">>> double({'x': koine.Tensor([5.0, 6.0])})['y'].tolist()\n"
+      "[10.0, 12.0]");
   nb::class_<SavedProgram>(
       m, "SavedProgram",
-      "A program from a file of save_program(). Load only what you trust: it is machine code.")
+      "A program from a file of save_program(). Load only what you trust: it is machine "
+      "code.\n\n"
+      ">>> x = koine.Tensor([1.0, 2.0]).realize()\n"
+      ">>> koine.save_program({'sum': x.sum()}, {'x': x}, 'sum.koine')\n"
+      ">>> koine.SavedProgram('sum.koine')({'x': koine.Tensor([5.0, 6.0])})['sum'].item()\n"
+      "11.0")
       .def(
           "__init__",
           [](SavedProgram* self, nb::handle path) { new (self) SavedProgram(path_of(path)); },

@@ -146,7 +146,11 @@ DeviceRuntime& runtime_of(const Kernel& kernel) {
 }
 
 void bind_uop(nb::module_& m) {
-  nb::class_<UOp>(m, "UOp", "A node of the graph: immutable, and equal nodes are one.")
+  nb::class_<UOp>(m, "UOp",
+                  "A node of the graph: immutable, and equal nodes are one.\n\n"
+                  ">>> x = koine.Tensor([1, 2])\n"
+                  ">>> (x + 1).uop == (x + 1).uop, (x + 1).uop.op\n"
+                  "(True, 'Add')")
       .def("__str__", [](const UOp& u) { return to_text(u); })
       .def("__repr__", [](const UOp& u) { return "<UOp " + std::string(op_name(u.op())) + ">"; })
       .def(
@@ -265,7 +269,10 @@ void bind_graph(nb::module_& m) {
         const std::vector<UOp> values = as_values(given, "host_program");
         return unlocked([&] { return host_program(values); });
       },
-      "tensors"_a, "What would run for these tensors, as one node; nothing runs.");
+      "tensors"_a,
+      "What would run for these tensors, as one node; nothing runs.\n\n"
+      ">>> koine.host_program(koine.Tensor([1.0, 2.0]).exp()).op\n"
+      "'Linear'");
   m.def(
       "schedule",
       [](nb::handle given) {
@@ -273,13 +280,18 @@ void bind_graph(nb::module_& m) {
         return unlocked([&] { return schedule(values); });
       },
       "tensors"_a,
-      "The same, launch by launch, as Kernels to look at; `print` shows the tree of one.");
+      "The same, launch by launch, as Kernels to look at; `print` shows the tree of one.\n\n"
+      ">>> len(koine.schedule([koine.Tensor([1.0, 2.0]).exp().sum()]))\n"
+      "1");
   m.def(
       "program_of",
       [](const Kernel& kernel) {
         return unlocked([&] { return LoadedProgram{program_of(kernel), &runtime_of(kernel)}; });
       },
-      "kernel"_a, "The Program of a launch, compiled for its device.");
+      "kernel"_a,
+      "The Program of a launch, compiled for its device.\n\n"
+      ">>> koine.program_of(koine.schedule(koine.Tensor([3, 4]).sum())[0]).device\n"
+      "'CPU'");
   m.def(
       "lower_kernel",
       [](const Kernel& kernel, std::optional<bool> noopt) {
@@ -310,7 +322,21 @@ void bind_graph(nb::module_& m) {
         return compat::print_linear(linear, legacy ? compat::Style::Legacy : compat::Style::Plain);
       },
       "linear"_a, "legacy"_a = false,
-      "The text of a linear program: as it is, or of plain loops with the old names of UOps.");
+      "The text of a linear program: as it is, or of plain loops with the old names of UOps.\n\n"
+      ">>> kernel = koine.schedule(koine.Tensor([1, 2]) + 1)[0]\n"
+      ">>> print(koine.print_linear(koine.lower_kernel(kernel, noopt=True)['linearize']))\n"
+      "step  op           dtype     input                arg\n"
+      "   0  Const        index     []                   index 2\n"
+      "   1  Param        int32     []                   0 int32 GLOBAL\n"
+      "   2  Param        int32     []                   1 int32 GLOBAL\n"
+      "   3  Const        int32     []                   int32 1\n"
+      "   4  Range        index     [0]                  0 LOOP\n"
+      "   5  Index        int32     [1, 4]\n"
+      "   6  Index        int32     [2, 4]\n"
+      "   7  Load         int32     [6]                  REG\n"
+      "   8  Add          int32     [7, 3]\n"
+      "   9  Store        void      [5, 8]\n"
+      "  10  End          void      [4]");
   m.def(
       "_realize", [](const std::vector<UOp>& values) { unlocked([&] { realize(values); }); },
       "values"_a);

@@ -220,7 +220,9 @@ void bind_interchange(nb::module_& m, TensorClass& c) {
   c.def("numpy", &numpy, "copy"_a = false,
         "The elements as a NumPy array. It is read-only and keeps what it shows, without a copy: "
         "what is\n"
-        "assigned to the tensor later goes elsewhere. `copy=True` gives one to write to.");
+        "assigned to the tensor later goes elsewhere. `copy=True` gives one to write to.\n\n"
+        ">>> koine.Tensor([1, 2]).numpy()\n"
+        "array([1, 2], dtype=int32)");
   c.def("__array__", &array_for, "dtype"_a = nb::none(), "copy"_a = nb::none());
   c.def("__dlpack__", &dlpack, nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(),
         "dl_device"_a = nb::none(), "copy"_a = nb::none());
@@ -246,7 +248,10 @@ void bind_interchange(nb::module_& m, TensorClass& c) {
         return *tensor_of_array(array, "", borrow);
       },
       "array"_a, nb::kw_only(), "copy"_a = nb::none(),
-      "A tensor over the memory of an array that speaks DLPack, as Tensor(array) gives.");
+      "A tensor over the memory of an array that speaks DLPack, as Tensor(array) gives.\n\n"
+      ">>> import numpy\n"
+      ">>> koine.from_dlpack(numpy.arange(3)).tolist()\n"
+      "[0, 1, 2]");
 }
 
 }  // namespace koine::python

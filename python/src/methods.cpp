@@ -27,7 +27,10 @@ void bind_movement(TensorClass& c) {
         "their number differs.\n\n"
         ">>> koine.Tensor.arange(6).reshape(2, -1).shape\n"
         "(2, 3)");
-  sizes("view", &Tensor::view, "The same as reshape().");
+  sizes("view", &Tensor::view,
+        "The same as reshape().\n\n"
+        ">>> koine.Tensor.arange(6).view(2, 3).tolist()\n"
+        "[[0, 1, 2], [3, 4, 5]]");
   sizes("expand", &Tensor::expand,
         "Axes of size 1, or new ones in front, repeated to these sizes; -1 keeps one. No memory is "
         "taken.\n\n"
@@ -138,32 +141,83 @@ void bind_elementwise(TensorClass& c) {
          "In another dtype: floats to integers truncate and saturate, NaN is 0.\n\n"
          ">>> koine.Tensor([2.7, 3e9]).cast('int32').tolist()\n"
          "[2, 2147483647]");
-  method(c, "astype", &Tensor::cast, "dtype"_a, "The same as cast(), by NumPy's name.");
+  method(c, "astype", &Tensor::cast, "dtype"_a,
+         "The same as cast(), by NumPy's name.\n\n"
+         ">>> koine.Tensor([1.5, -2.5]).astype('int32').tolist()\n"
+         "[1, -2]");
   method(c, "bitcast", &Tensor::bitcast, "dtype"_a,
          "The same bits, read as another dtype; the last axis has more or fewer elements where "
          "sizes differ.\n\n"
          ">>> koine.Tensor([1.0]).bitcast('int32').tolist()\n"
          "[1065353216]");
-  method(c, "float", &Tensor::to_float, "As float32.");
-  method(c, "neg", &Tensor::neg, "-x.");
-  method(c, "logical_not", &Tensor::logical_not, "Whether x is 0.");
-  method(c, "bitwise_not", &Tensor::bitwise_not, "~x.");
-  method(c, "reciprocal", &Tensor::reciprocal, "1 / x.");
-  method(c, "sqrt", &Tensor::sqrt, "The square root.");
-  method(c, "rsqrt", &Tensor::rsqrt, "1 / sqrt(x).");
+  method(c, "float", &Tensor::to_float,
+         "As float32.\n\n"
+         ">>> koine.Tensor([1, 2]).float().dtype\n"
+         "koine.float32");
+  method(c, "neg", &Tensor::neg,
+         "-x.\n\n"
+         ">>> koine.Tensor([1, -2]).neg().tolist()\n"
+         "[-1, 2]");
+  method(c, "logical_not", &Tensor::logical_not,
+         "Whether x is 0.\n\n"
+         ">>> koine.Tensor([0, 2]).logical_not().tolist()\n"
+         "[True, False]");
+  method(c, "bitwise_not", &Tensor::bitwise_not,
+         "~x.\n\n"
+         ">>> koine.Tensor([0, 5]).bitwise_not().tolist()\n"
+         "[-1, -6]");
+  method(c, "reciprocal", &Tensor::reciprocal,
+         "1 / x.\n\n"
+         ">>> koine.Tensor([4.0, 0.5]).reciprocal().tolist()\n"
+         "[0.25, 2.0]");
+  method(c, "sqrt", &Tensor::sqrt,
+         "The square root.\n\n"
+         ">>> koine.Tensor([9.0, 0.25]).sqrt().tolist()\n"
+         "[3.0, 0.5]");
+  method(c, "rsqrt", &Tensor::rsqrt,
+         "1 / sqrt(x).\n\n"
+         ">>> koine.Tensor([4.0, 0.25]).rsqrt().tolist()\n"
+         "[0.5, 2.0]");
   method(c, "exp", &Tensor::exp,
          "e to the power x; integers give float32.\n\n"
          ">>> koine.Tensor([0, 1]).exp().dtype\n"
          "koine.float32");
-  method(c, "exp2", &Tensor::exp2, "2 to the power x.");
-  method(c, "log", &Tensor::log, "The natural logarithm.");
-  method(c, "log2", &Tensor::log2, "The logarithm to base 2.");
-  method(c, "sin", &Tensor::sin, "The sine.");
-  method(c, "cos", &Tensor::cos, "The cosine.");
-  method(c, "tan", &Tensor::tan, "The tangent.");
-  method(c, "trunc", &Tensor::trunc, "Rounded toward 0.");
-  method(c, "floor", &Tensor::floor, "Rounded down.");
-  method(c, "ceil", &Tensor::ceil, "Rounded up.");
+  method(c, "exp2", &Tensor::exp2,
+         "2 to the power x.\n\n"
+         ">>> koine.Tensor([3.0, -1.0]).exp2().tolist()\n"
+         "[8.0, 0.5]");
+  method(c, "log", &Tensor::log,
+         "The natural logarithm.\n\n"
+         ">>> koine.Tensor([1.0, 0.0, -1.0]).log().tolist()\n"
+         "[0.0, -inf, nan]");
+  method(c, "log2", &Tensor::log2,
+         "The logarithm to base 2.\n\n"
+         ">>> koine.Tensor([8.0, 0.25]).log2().tolist()\n"
+         "[3.0, -2.0]");
+  method(c, "sin", &Tensor::sin,
+         "The sine.\n\n"
+         ">>> print(koine.Tensor([0.0, 0.5]).sin().numpy().round(3))\n"
+         "[0.    0.479]");
+  method(c, "cos", &Tensor::cos,
+         "The cosine.\n\n"
+         ">>> print(koine.Tensor([0.0, 0.5]).cos().numpy().round(3))\n"
+         "[1.    0.878]");
+  method(c, "tan", &Tensor::tan,
+         "The tangent.\n\n"
+         ">>> print(koine.Tensor([0.0, 0.5]).tan().numpy().round(3))\n"
+         "[0.    0.546]");
+  method(c, "trunc", &Tensor::trunc,
+         "Rounded toward 0.\n\n"
+         ">>> koine.Tensor([1.7, -1.7]).trunc().tolist()\n"
+         "[1.0, -1.0]");
+  method(c, "floor", &Tensor::floor,
+         "Rounded down.\n\n"
+         ">>> koine.Tensor([1.2, -1.2]).floor().tolist()\n"
+         "[1.0, -2.0]");
+  method(c, "ceil", &Tensor::ceil,
+         "Rounded up.\n\n"
+         ">>> koine.Tensor([1.2, -1.2]).ceil().tolist()\n"
+         "[2.0, -1.0]");
   method(c, "round", &Tensor::round,
          "Rounded to whole numbers, halves to even.\n\n"
          ">>> koine.Tensor([0.5, 1.5, -2.7]).round().tolist()\n"
@@ -176,10 +230,22 @@ void bind_elementwise(TensorClass& c) {
          "-1, 0 or 1; NaN of NaN.\n\n"
          ">>> koine.Tensor([-2.5, 0.0, 3.0]).sign().tolist()\n"
          "[-1.0, 0.0, 1.0]");
-  method(c, "square", &Tensor::square, "x * x.");
-  method(c, "isnan", &Tensor::isnan, "Whether it is NaN.");
-  method(c, "isinf", &Tensor::isinf, "Whether it is infinite.");
-  method(c, "isfinite", &Tensor::isfinite, "Whether it is neither NaN nor infinite.");
+  method(c, "square", &Tensor::square,
+         "x * x.\n\n"
+         ">>> koine.Tensor([3, -4]).square().tolist()\n"
+         "[9, 16]");
+  method(c, "isnan", &Tensor::isnan,
+         "Whether it is NaN.\n\n"
+         ">>> koine.Tensor([1.0, float('nan')]).isnan().tolist()\n"
+         "[False, True]");
+  method(c, "isinf", &Tensor::isinf,
+         "Whether it is infinite.\n\n"
+         ">>> koine.Tensor([1.0, float('-inf')]).isinf().tolist()\n"
+         "[False, True]");
+  method(c, "isfinite", &Tensor::isfinite,
+         "Whether it is neither NaN nor infinite.\n\n"
+         ">>> koine.Tensor([1.0, float('inf'), float('nan')]).isfinite().tolist()\n"
+         "[True, False, False]");
   method(c, "relu", &Tensor::relu,
          "max(x, 0); its slope at 0 is 0.\n\n"
          ">>> koine.Tensor([-1.0, 2.0]).relu().tolist()\n"
@@ -192,12 +258,30 @@ void bind_elementwise(TensorClass& c) {
          "1 / (1 + exp(-x)); integers give float32.\n\n"
          ">>> koine.Tensor(0).sigmoid().item()\n"
          "0.5");
-  method(c, "tanh", &Tensor::tanh, "The hyperbolic tangent.");
-  method(c, "gelu", &Tensor::gelu, "The Gaussian error linear unit, by tanh.");
-  method(c, "silu", &Tensor::silu, "x * sigmoid(x).");
-  method(c, "softplus", &Tensor::softplus, "log(1 + exp(x)).");
-  method(c, "elu", &Tensor::elu, "alpha"_a = 1.0, "x, below 0 alpha * (exp(x) - 1).");
-  method(c, "hardtanh", &Tensor::hardtanh, "low"_a = -1.0, "high"_a = 1.0, "Between two numbers.");
+  method(c, "tanh", &Tensor::tanh,
+         "The hyperbolic tangent.\n\n"
+         ">>> print(koine.Tensor([0.0, 0.5]).tanh().numpy().round(3))\n"
+         "[0.    0.462]");
+  method(c, "gelu", &Tensor::gelu,
+         "The Gaussian error linear unit, by tanh.\n\n"
+         ">>> print(koine.Tensor([2.0, -1.0]).gelu().numpy().round(3))\n"
+         "[ 1.955 -0.159]");
+  method(c, "silu", &Tensor::silu,
+         "x * sigmoid(x).\n\n"
+         ">>> print(koine.Tensor([2.0, -1.0]).silu().numpy().round(3))\n"
+         "[ 1.762 -0.269]");
+  method(c, "softplus", &Tensor::softplus,
+         "log(1 + exp(x)).\n\n"
+         ">>> print(koine.Tensor([2.0, -1.0]).softplus().numpy().round(3))\n"
+         "[2.127 0.313]");
+  method(c, "elu", &Tensor::elu, "alpha"_a = 1.0,
+         "x, below 0 alpha * (exp(x) - 1).\n\n"
+         ">>> print(koine.Tensor([2.0, -1.0]).elu().numpy().round(3))\n"
+         "[ 2.    -0.632]");
+  method(c, "hardtanh", &Tensor::hardtanh, "low"_a = -1.0, "high"_a = 1.0,
+         "Between two numbers.\n\n"
+         ">>> koine.Tensor([2.0, -0.5]).hardtanh().tolist()\n"
+         "[1.0, -0.5]");
   method(c, "clip", &Tensor::clip, "low"_a, "high"_a,
          "Between bounds, numbers or tensors.\n\n"
          ">>> koine.Tensor([1, 5, 9]).clip(2, 6).tolist()\n"
@@ -222,11 +306,26 @@ void bind_elementwise(TensorClass& c) {
          "The rest of floor division, with the sign of b.\n\n"
          ">>> koine.Tensor([7, -7]).mod(3).tolist()\n"
          "[1, 2]");
-  method(c, "bitwise_and", &Tensor::bitwise_and, "b"_a, "x & b.");
-  method(c, "bitwise_or", &Tensor::bitwise_or, "b"_a, "x | b.");
-  method(c, "bitwise_xor", &Tensor::bitwise_xor, "b"_a, "x ^ b.");
-  method(c, "lshift", &Tensor::lshift, "b"_a, "x << b.");
-  method(c, "rshift", &Tensor::rshift, "b"_a, "x >> b.");
+  method(c, "bitwise_and", &Tensor::bitwise_and, "b"_a,
+         "x & b.\n\n"
+         ">>> koine.Tensor([6, 5]).bitwise_and(3).tolist()\n"
+         "[2, 1]");
+  method(c, "bitwise_or", &Tensor::bitwise_or, "b"_a,
+         "x | b.\n\n"
+         ">>> koine.Tensor([6, 5]).bitwise_or(3).tolist()\n"
+         "[7, 7]");
+  method(c, "bitwise_xor", &Tensor::bitwise_xor, "b"_a,
+         "x ^ b.\n\n"
+         ">>> koine.Tensor([6, 5]).bitwise_xor(3).tolist()\n"
+         "[5, 6]");
+  method(c, "lshift", &Tensor::lshift, "b"_a,
+         "x << b.\n\n"
+         ">>> koine.Tensor([1, 3]).lshift(2).tolist()\n"
+         "[4, 12]");
+  method(c, "rshift", &Tensor::rshift, "b"_a,
+         "x >> b.\n\n"
+         ">>> koine.Tensor([8, -8]).rshift(2).tolist()\n"
+         "[2, -2]");
   method(c, "lerp", &Tensor::lerp, "end"_a, "weight"_a,
          "x + (end - x) * weight.\n\n"
          ">>> koine.Tensor([0.0, 10.0]).lerp(20.0, 0.5).tolist()\n"
@@ -314,9 +413,18 @@ void bind_reductions(TensorClass& c) {
          "Sums up to each element along an axis.\n\n"
          ">>> koine.Tensor([1, 2, 3]).cumsum().tolist()\n"
          "[1, 3, 6]");
-  method(c, "cumprod", &Tensor::cumprod, "axis"_a = 0, "Products up to each element.");
-  method(c, "cummax", &Tensor::cummax, "axis"_a = 0, "The largest up to each element.");
-  method(c, "cummin", &Tensor::cummin, "axis"_a = 0, "The smallest up to each element.");
+  method(c, "cumprod", &Tensor::cumprod, "axis"_a = 0,
+         "Products up to each element.\n\n"
+         ">>> koine.Tensor([2, 3, 4]).cumprod().tolist()\n"
+         "[2, 6, 24]");
+  method(c, "cummax", &Tensor::cummax, "axis"_a = 0,
+         "The largest up to each element.\n\n"
+         ">>> koine.Tensor([1, 3, 2]).cummax().tolist()\n"
+         "[1, 3, 3]");
+  method(c, "cummin", &Tensor::cummin, "axis"_a = 0,
+         "The smallest up to each element.\n\n"
+         ">>> koine.Tensor([3, 1, 2]).cummin().tolist()\n"
+         "[3, 1, 1]");
   method(c, "sort", &Tensor::sort, "axis"_a = -1, "descending"_a = false,
          "(values in order, the int32 positions they had); equal ones keep their order.\n\n"
          ">>> [t.tolist() for t in koine.Tensor([3, 1, 2]).sort()]\n"
@@ -353,7 +461,10 @@ Tensor optional(const std::optional<TensorLike>& given, const char* name) {
 }
 
 void bind_products(TensorClass& c) {
-  method(c, "dot", &Tensor::dot, "b"_a, "The same as matmul().");
+  method(c, "dot", &Tensor::dot, "b"_a,
+         "The same as matmul().\n\n"
+         ">>> koine.Tensor([1, 2]).dot([3, 4]).item()\n"
+         "11");
   method(c, "matmul", &Tensor::matmul, "b"_a,
          "The matrix product, x @ b, over the last axis of x and the last but one of b; axes "
          "before them broadcast. ValueError where sizes differ.\n\n"
@@ -432,13 +543,18 @@ void bind_losses(TensorClass& c) {
          ">>> koine.Tensor([[9.0, 0.0]]).cross_entropy([0]).item() < 0.001\n"
          "True");
   method(c, "binary_crossentropy_logits", &Tensor::binary_crossentropy_logits, "target"_a,
-         "The mean cross entropy of logits and 0 or 1.");
+         "The mean cross entropy of logits and 0 or 1.\n\n"
+         ">>> print(koine.Tensor([0.0, 3.0]).binary_crossentropy_logits([1.0, "
+         "1.0]).numpy().round(3))\n"
+         "0.371");
   method(c, "mse_loss", &Tensor::mse_loss, "target"_a,
          "The mean of squared differences.\n\n"
          ">>> koine.Tensor([1.0, 2.0]).mse_loss([1.0, 4.0]).item()\n"
          "2.0");
   method(c, "nll_loss", &Tensor::nll_loss, "target"_a, "ignore_index"_a = nb::none(),
-         "The mean of -x at the target class.");
+         "The mean of -x at the target class.\n\n"
+         ">>> print(koine.Tensor([[0.25, 0.75]]).log().nll_loss([1]).numpy().round(3))\n"
+         "0.288");
 }
 
 }  // namespace

@@ -19,7 +19,11 @@ NB_MODULE(_koine, m) {
       m, "Tensor", nb::type_slots(tensor_slots), nb::is_weak_referenceable(),
       "A lazy n-dimensional array. Nothing runs before somebody looks at a value. dtypes promote "
       "and\n"
-      "floats behave as NumPy's; method names are tinygrad's. Every misuse raises a koine.Error.");
+      "floats behave as NumPy's; method names are tinygrad's. Every misuse raises a "
+      "koine.Error.\n\n"
+      ">>> x = koine.Tensor([[1.0, 2.0], [3.0, 4.0]])\n"
+      ">>> (x @ x.T + 1).tolist()\n"
+      "[[6.0, 12.0], [12.0, 26.0]]");
   bind_tensor(m, tensor);
   bind_creation(tensor);
   bind_operators(tensor);

@@ -221,7 +221,10 @@ void bind_layers(nb::module_& m) {
 }
 
 void bind_optimizers(nb::module_& m) {
-  nb::class_<nn::Optimizer>(m, "Optimizer", "Updates parameters from their gradients.")
+  nb::class_<nn::Optimizer>(m, "Optimizer",
+                            "Updates parameters from their gradients.\n\n"
+                            ">>> issubclass(koine.nn.AdamW, koine.nn.Optimizer)\n"
+                            "True")
       .def("zero_grad", &nn::Optimizer::zero_grad, "Forgets all gradients.")
       .def("__repr__",
            [](nb::handle self) {
@@ -262,7 +265,14 @@ void bind_optimizers(nb::module_& m) {
           "parameters"_a, "learning_rate"_a, "momentum"_a = 0.0, "weight_decay"_a = 0.0,
           "nesterov"_a = false);
   nb::class_<nn::Adam, nn::Optimizer>(
-      m, "Adam", "Adam (Kingma and Ba 2015), with weight decay in the gradient.")
+      m, "Adam",
+      "Adam (Kingma and Ba 2015), with weight decay in the gradient.\n\n"
+      ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
+      ">>> optimizer = koine.nn.Adam([w], learning_rate=0.5)\n"
+      ">>> w.square().sum().backward()\n"
+      ">>> optimizer.step()\n"
+      ">>> print(w.numpy().round(3))\n"
+      "[0.5 1.5]")
       .def(
           "__init__",
           [parameters](nn::Adam* self, const TensorsLike& p, double rate, double beta1,
@@ -272,7 +282,14 @@ void bind_optimizers(nb::module_& m) {
           "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999,
           "eps"_a = 1e-8, "weight_decay"_a = 0.0);
   nb::class_<nn::AdamW, nn::Adam>(
-      m, "AdamW", "AdamW (Loshchilov and Hutter 2019): Adam, with weight decay apart.")
+      m, "AdamW",
+      "AdamW (Loshchilov and Hutter 2019): Adam, with weight decay apart.\n\n"
+      ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
+      ">>> optimizer = koine.nn.AdamW([w], learning_rate=0.5, weight_decay=0.1)\n"
+      ">>> w.square().sum().backward()\n"
+      ">>> optimizer.step()\n"
+      ">>> print(w.numpy().round(3))\n"
+      "[0.45 1.4 ]")
       .def(
           "__init__",
           [parameters](nn::AdamW* self, const TensorsLike& p, double rate, double beta1,

@@ -103,7 +103,11 @@ void bind_sizes(nb::module_& m) {
       "them.\n\n"
       "Comparisons answer where the ranges of the Variables decide, and are errors where they do "
       "not;\n"
-      "two sizes are equal where their expressions are.");
+      "two sizes are equal where their expressions are.\n\n"
+      ">>> n = koine.Variable('n', 1, 128)\n"
+      ">>> size = koine.Tensor.arange(128)[:n.bind(4)].size(0) * 2\n"
+      ">>> size.present, size.largest, size < 300\n"
+      "(8, 256, True)");
   size.def("__repr__", &text_of)
       .def("__index__", [](const Size& s) { return int64_t{s}; })
       .def("__bool__", &truth)

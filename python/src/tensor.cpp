@@ -71,16 +71,39 @@ void bind_making(TensorClass& c) {
 
 void bind_facts(TensorClass& c) {
   c.def_prop_ro(
-       "shape", [](const Tensor& t) { return tuple_of(t.shape()); }, "Its sizes, as a tuple.")
-      .def_prop_ro("dtype", &Tensor::dtype, "Its koine.DType.")
-      .def_prop_ro("device", &Tensor::device, "The device, or devices, that hold it.")
-      .def_prop_ro("ndim", &Tensor::ndim, "The number of its axes.")
-      .def_prop_ro("T", &Tensor::T, "The first two axes in each other's place, as transpose().")
-      .def_prop_ro("uop", &Tensor::uop, "The lazy value, with all assignments so far.")
-      .def_prop_ro("is_leaf", &Tensor::is_leaf, "Whether it requires a gradient.")
+       "shape", [](const Tensor& t) { return tuple_of(t.shape()); },
+       "Its sizes, as a tuple.\n\n"
+       ">>> koine.Tensor([[1, 2, 3]]).shape\n"
+       "(1, 3)")
+      .def_prop_ro("dtype", &Tensor::dtype,
+                   "Its koine.DType.\n\n"
+                   ">>> koine.Tensor([1.0]).dtype\n"
+                   "koine.float32")
+      .def_prop_ro("device", &Tensor::device,
+                   "The device, or devices, that hold it.\n\n"
+                   ">>> koine.Tensor([1], device='CPU').device\n"
+                   "'CPU'")
+      .def_prop_ro("ndim", &Tensor::ndim,
+                   "The number of its axes.\n\n"
+                   ">>> koine.Tensor([[1, 2, 3]]).ndim\n"
+                   "2")
+      .def_prop_ro("T", &Tensor::T,
+                   "The first two axes in each other's place, as transpose().\n\n"
+                   ">>> koine.Tensor([[1, 2, 3], [4, 5, 6]]).T.tolist()\n"
+                   "[[1, 4], [2, 5], [3, 6]]")
+      .def_prop_ro("uop", &Tensor::uop,
+                   "The lazy value, with all assignments so far.\n\n"
+                   ">>> koine.Tensor([1, 2]).relu().uop.op\n"
+                   "'Where'")
+      .def_prop_ro("is_leaf", &Tensor::is_leaf,
+                   "Whether it requires a gradient.\n\n"
+                   ">>> koine.Tensor([1.0], requires_grad=True).is_leaf\n"
+                   "True")
       .def_prop_ro(
           "nbytes", [](const Tensor& t) { return t.numel().present() * item_size(t.dtype()); },
-          "Bytes of its elements.")
+          "Bytes of its elements.\n\n"
+          ">>> koine.Tensor([1.0, 2.0]).nbytes\n"
+          "8")
       .def(
           "numel",
           [](const Tensor& t) -> nb::object {
@@ -97,7 +120,12 @@ void bind_facts(TensorClass& c) {
             const Size n = t.size(*axis);
             return n.is_number() ? nb::cast(int64_t{n}) : nb::cast(n);
           },
-          "axis"_a = nb::none(), "The size of an axis, or all of them.")
+          "axis"_a = nb::none(),
+          "The size of an axis, or all of them.\n\n"
+          ">>> koine.Tensor([[1, 2, 3]]).size()\n"
+          "(1, 3)\n"
+          ">>> koine.Tensor([[1, 2, 3]]).size(1)\n"
+          "3")
       .def("__repr__", [](const Tensor& t) { return unlocked([&] { return t.repr(); }); })
       .def("__format__",
            [](nb::handle self, nb::handle spec) {
@@ -147,14 +175,37 @@ void bind_running(TensorClass& c) {
            ">>> koine.Tensor.zeros(4, 2).shard('CPU,CPU:1', 0).shard_axis\n"
            "0")
       .def("shard_like", &Tensor::shard_like, "other"_a,
-           "The values placed as those of another tensor.")
+           "The values placed as those of another tensor.\n\n"
+           ">>> x = koine.Tensor.zeros(4).shard('CPU,CPU:1', 0)\n"
+           ">>> koine.Tensor.arange(4).shard_like(x).device\n"
+           "'CPU,CPU:1'")
       .def_prop_ro("shard_axis", &Tensor::shard_axis,
-                   "The axis that several devices split; None: each has all.")
-      .def("contiguous", &Tensor::contiguous, "The value as memory of its own.")
+                   "The axis that several devices split; None: each has all.\n\n"
+                   ">>> koine.Tensor.zeros(4).shard('CPU,CPU:1', 0).shard_axis\n"
+                   "0")
+      .def("contiguous", &Tensor::contiguous,
+           "The value as memory of its own.\n\n"
+           ">>> koine.Tensor([[1, 2], [3, 4]]).T.contiguous().tolist()\n"
+           "[[1, 3], [2, 4]]")
       .def("contiguous_backward", &Tensor::contiguous_backward,
-           "The value; its gradient is memory of its own.")
-      .def("detach", &Tensor::detach, "The value, without a gradient to what it is computed from.")
-      .def("clone", &Tensor::clone, "A copy: what is assigned to one does not change the other.")
+           "The value; its gradient is memory of its own.\n\n"
+           ">>> x = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
+           ">>> (x.contiguous_backward() * 3).sum().backward()\n"
+           ">>> x.grad.tolist()\n"
+           "[3.0, 3.0]")
+      .def("detach", &Tensor::detach,
+           "The value, without a gradient to what it is computed from.\n\n"
+           ">>> x = koine.Tensor([2.0], requires_grad=True)\n"
+           ">>> (x * x.detach()).sum().backward()\n"
+           ">>> x.grad.tolist()\n"
+           "[2.0]")
+      .def("clone", &Tensor::clone,
+           "A copy: what is assigned to one does not change the other.\n\n"
+           ">>> x = koine.Tensor([1, 2])\n"
+           ">>> y = x.clone()\n"
+           ">>> y[0] = 9\n"
+           ">>> x.tolist()\n"
+           "[1, 2]")
       .def("tolist", &tolist,
            "The elements as nested lists of Python numbers.\n\n"
            ">>> koine.Tensor([[1, 2], [3, 4]]).tolist()\n"
@@ -178,7 +229,10 @@ void bind_running(TensorClass& c) {
           ">>> x.assign(0).tolist()\n"
           "[0, 0, 0]");
   c.def("history_bytes", &Tensor::history_bytes,
-        "Bytes of other values that it holds on to for gradients.");
+        "Bytes of other values that it holds on to for gradients.\n\n"
+        ">>> x = koine.Tensor([1.0, 2.0], requires_grad=True).realize()\n"
+        ">>> x.exp().realize().history_bytes() >= 0\n"
+        "True");
 }
 
 void bind_gradients(TensorClass& c) {
@@ -203,8 +257,18 @@ void bind_gradients(TensorClass& c) {
               t.zero_grad();
           },
           nb::for_setter(nb::arg("value").none()),
-          "What backward() has added up; None before, and after it is set to None.")
-      .def("zero_grad", &Tensor::zero_grad, "Sets grad to None.")
+          "What backward() has added up; None before, and after it is set to None.\n\n"
+          ">>> x = koine.Tensor([3.0], requires_grad=True)\n"
+          ">>> x.square().sum().backward()\n"
+          ">>> x.grad.tolist()\n"
+          "[6.0]")
+      .def("zero_grad", &Tensor::zero_grad,
+           "Sets grad to None.\n\n"
+           ">>> x = koine.Tensor([3.0], requires_grad=True)\n"
+           ">>> x.square().sum().backward()\n"
+           ">>> x.zero_grad()\n"
+           ">>> x.grad is None\n"
+           "True")
       .def("backward", &Tensor::backward,
            "Adds to grad of every tensor that requires one and that this scalar depends on. "
            "ValueError for what is no scalar.\n\n"
@@ -238,7 +302,10 @@ void bind_tensor(nb::module_& m, TensorClass& c) {
         const std::vector<Tensor> all = as_tensors(given, "realize");
         unlocked([&] { Tensor::realize(all); });
       },
-      "tensors"_a, "Computes several tensors together.");
+      "tensors"_a,
+      "Computes several tensors together.\n\n"
+      ">>> x, y = koine.Tensor([1, 2]) + 1, koine.Tensor([3]) * 2\n"
+      ">>> koine.realize(x, y)");
 }
 
 }  // namespace koine::python

@@ -104,11 +104,18 @@ void bind_transforms(nb::module_& m) {
       [](const std::string& name, const TensorLike& value) {
         return save_as(name, as_tensor(value, "save_as"));
       },
-      "name"_a, "value"_a, "The value, which checkpoint(f, keep=[name]) keeps.");
+      "name"_a, "value"_a,
+      "The value, which checkpoint(f, keep=[name]) keeps.\n\n"
+      ">>> wave = koine.checkpoint(lambda x: koine.save_as('power', x.exp()).sin(), "
+      "keep=['power'])\n"
+      ">>> print(koine.grad(lambda x: wave(x).sum())(koine.Tensor([0.0])).numpy().round(3))\n"
+      "[0.54]");
   m.def(
       "stop_gradient",
       [](const TensorLike& x) { return stop_gradient(as_tensor(x, "stop_gradient")); }, "x"_a,
-      "The value, a constant to all derivatives.");
+      "The value, a constant to all derivatives.\n\n"
+      ">>> koine.grad(lambda x: x * koine.stop_gradient(x))(3.0).item()\n"
+      "3.0");
   bind_rules(m);
 }
 

@@ -105,7 +105,8 @@ EXAMPLES = dict(examples())
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_in_docstrings_run(name):
+def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name], {"koine": koine}, name, None, None)
     out = []
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)

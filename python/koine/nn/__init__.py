@@ -90,18 +90,32 @@ def _state(model: Any) -> list:
 
 def get_state_dict(model: Any) -> dict[str, Tensor]:
     """All tensors of a model by name: "hidden.weight". Names are those of its attributes. Of an optimizer what it remembers from
-    step to step."""
+    step to step.
+
+    >>> list(koine.nn.get_state_dict([koine.nn.Linear(2, 3), koine.nn.BatchNorm(3)]))
+    ['0.weight', '0.bias', '1.weight', '1.bias', '1.running_mean', '1.running_var']
+    """
     return {name: t for name, t, _ in _state(model)}
 
 
 def get_parameters(model: Any) -> list[Tensor]:
-    """The tensors that are trained: of layers their parameters, else those that require a gradient."""
+    """The tensors that are trained: of layers their parameters, else those that require a gradient.
+
+    >>> [w.shape for w in koine.nn.get_parameters(koine.nn.Linear(2, 3))]
+    [(3, 2), (3,)]
+    """
     return [t for _, t, trainable in _state(model) if (t.is_leaf if trainable is None else trainable)]
 
 
 def load_state_dict(model: Any, state: Mapping[str, Any], strict: bool = True) -> None:
     """Copies a state into the tensors of a model. KeyError for names that are missing (and, if strict, for others that
-    there are), ValueError for a shape that differs: then nothing is changed."""
+    there are), ValueError for a shape that differs: then nothing is changed.
+
+    >>> a, b = koine.nn.Linear(2, 3), koine.nn.Linear(2, 3)
+    >>> koine.nn.load_state_dict(a, koine.nn.get_state_dict(b))
+    >>> (a.weight == b.weight).all().item()
+    True
+    """
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state_dict: takes tensors by their names, as get_state_dict() gives them, not a '{type(state).__name__}'")
     own = get_state_dict(model)

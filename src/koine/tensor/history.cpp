@@ -528,7 +528,7 @@ void require_variable(const UOp& target, size_t position) {
   KOINE_REQUIRE(
       !u.is(Op::Const), Value,
       "gradient: target {} is the number {}, which it shares with every equal one: make it "
-      "by Tensor::full or Tensor::from, or call requires_grad() on it before",
+      "by full() or from data, or call requires_grad() on it before",
       position, const_double(u));
 }
 

@@ -23,11 +23,10 @@ int64_t Size::refuse() const {
                 "the size {} is any number from {} to {}: one program serves all of them, and here "
                 "one is needed",
                 text(), smallest(), largest());
-  raise(
-      ErrorKind::Value,
-      "the size {} is symbolic where a number is needed: Size::present() gives its value for this "
-      "run, for which alone the program would then be made",
-      text());
+  raise(ErrorKind::Value,
+        "the size {} is symbolic where a number is needed: `present` gives its value for this "
+        "run, for which alone the program would then be made",
+        text());
 }
 UOp Size::uop() const { return expression_ ? expression_ : index_const(number_); }
 int64_t Size::present() const {
