@@ -12,6 +12,9 @@ subprocess.run([sys.executable, sys.argv[2], "-q", "-i", str(folder.parent), "-m
 operators = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift lt le gt ge eq ne"
 given = {"numpy": "typing.Any", "tolist": "typing.Any", "item": "typing.Any", "numel": "typing.Any", "size": "typing.Any",
          "__iter__": "typing.Iterator[Tensor]"}
+stars = {"*shape": "koine.typing.ShapeLike", "*axes": "koine.typing.AxesLike", "*targets": "Tensor", "*operands": "koine.typing.TensorLike",
+         "*tensors": "typing.Any", "*buffers": "typing.Any", "**variables": "int"}
+elements = {"tuple": "tuple[typing.Any, ...]", "list": "list[typing.Any]", "dict": "dict[str, typing.Any]"}
 names = [f"__{r}{o}__" for o in operators.split() for r in ("", "r", "i")] + ["realize", "assign", "requires_grad"]
 for path in sorted((folder / "_koine").glob("*.pyi")):
     text = path.read_text().replace("    __class__: getset_descriptor = ...\n\n", "")
@@ -23,6 +26,9 @@ for path in sorted((folder / "_koine").glob("*.pyi")):
         text = re.sub(rf"(def {name}\(self[^)]*\) -> )object", r"\1Tensor", text)
     for name, kind in given.items():
         text = re.sub(rf"(def {name}\(self[^)]*\) -> )object", lambda m: m[1] + kind, text)
+    for name, kind in stars.items():
+        text = re.sub(rf"(?<=[( ]){re.escape(name)}(?=[,)])", f"{name}: {kind}", text)
+    text = re.sub(r"((?:: |-> |\| ))(tuple|list|dict)(?=[,): ])", lambda m: m[1] + elements[m[2]], text)
     text = re.sub(r"(def __(?:eq|ne)__.* -> Tensor: \.\.\.)", r"\1  # type: ignore[override]", text)
     for module in ("typing", "builtins"):
         if re.search(rf"(?<![.\w]){module}\.", text) and f"import {module}\n" not in text:

@@ -21,7 +21,7 @@ _missing: Any = object()
 _OWN_FILES = os.path.dirname(__file__) + os.sep
 
 
-def _dynamic_arguments(f: Callable, dynamic: Any) -> Any:
+def _dynamic_arguments(f: Callable[..., Any], dynamic: Any) -> Any:
     """`dynamic` of a jit of f, checked. Sizes are looked at in each call."""
     import inspect
 
@@ -172,7 +172,7 @@ class jit:
     def __new__(cls, f: Any = _missing, dynamic: Any = None) -> Any:
         return object.__new__(cls) if f is not _missing else functools.partial(cls, dynamic=dynamic)
 
-    def __init__(self, f: Callable, dynamic: Mapping[str, Mapping[int, Variable]] | None = None):
+    def __init__(self, f: Callable[..., Any], dynamic: Mapping[str, Mapping[int, Variable]] | None = None):
         from . import guards  # reads code, and what it needs for that takes 10 ms to import
 
         require_function("jit", f)

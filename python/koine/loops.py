@@ -16,7 +16,7 @@ def _carry(method: str, call: FlatCall, structure: tree.Structure) -> None:
         raise ValueError(f"{method}: a step gives the carry {call.structure!r}, and the first is {structure!r}")
 
 
-def scan(f: Callable, init: Any, xs: Any = None, length: int | None = None, reverse: bool = False) -> tuple[Any, Any]:
+def scan(f: Callable[..., Any], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False) -> tuple[Any, Any]:
     """One step for each row of xs, with a carry: `f(carry, row)` gives (next carry, what the step adds to the results).
     Gives the last carry and these, stacked.
 
@@ -39,7 +39,7 @@ def scan(f: Callable, init: Any, xs: Any = None, length: int | None = None, reve
     return call.result(call.run(_koine._scan, step, call.inputs[:carried], call.inputs[carried:], length, reverse))
 
 
-def fori_loop(lower: int, upper: int, body_fun: Callable, init_val: Any) -> Any:
+def fori_loop(lower: int, upper: int, body_fun: Callable[..., Any], init_val: Any) -> Any:
     """The carry behind `body_fun(i, carry)` for each i from lower below upper.
 
     >>> koine.fori_loop(0, 5, lambda i, c: c * 2, 1).item()
@@ -56,7 +56,7 @@ def fori_loop(lower: int, upper: int, body_fun: Callable, init_val: Any) -> Any:
     return first.like(0, call.run(_koine._fori, lower, upper, step, first.inputs))
 
 
-def while_loop(cond_fun: Callable, body_fun: Callable, init_val: Any) -> Any:
+def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_val: Any) -> Any:
     """The first carry of which cond_fun, a bool of shape (), does not hold, body_fun after body_fun.
 
     >>> koine.while_loop(lambda c: c < 100, lambda c: c * 2, 1).item()
@@ -72,7 +72,7 @@ def while_loop(cond_fun: Callable, body_fun: Callable, init_val: Any) -> Any:
     return call.like(0, call.run(_koine._while, test, step, call.inputs))
 
 
-def _branch(method: str, which: Any, is_condition: bool, branches: Sequence[Callable], operands: Sequence[Any]) -> Any:
+def _branch(method: str, which: Any, is_condition: bool, branches: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> Any:
     calls = [FlatCall(method, f, operands) for f in branches]
     made = calls[0].run(_koine._branch, method, which, is_condition, calls, calls[0].inputs)
     for k, call in enumerate(calls):
@@ -81,7 +81,7 @@ def _branch(method: str, which: Any, is_condition: bool, branches: Sequence[Call
     return calls[0].result(made)
 
 
-def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> Any:
+def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
     """true_fun(*operands) where pred, a bool of shape (), holds, else false_fun(*operands): one of both runs.
 
     >>> x = koine.Tensor(4.0)
@@ -91,7 +91,7 @@ def cond(pred: Any, true_fun: Callable, false_fun: Callable, *operands: Any) -> 
     return _branch("cond", pred, True, [false_fun, true_fun], operands)
 
 
-def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
     """branches[index](*operands), with an index that is computed and clamped to those that exist.
 
     >>> koine.switch(1, [lambda x: x + 1, lambda x: x * 10], 2).item()

@@ -18,7 +18,7 @@ __all__ = ["checkpoint", "custom_jvp", "custom_vjp", "eval_shape", "grad", "hess
            "value_and_grad", "vjp", "vmap"]
 
 
-def line_of(f: Callable) -> str:
+def line_of(f: Callable[..., Any]) -> str:
     """Where a function was written, for messages."""
     while isinstance(f, functools.partial):
         f = f.func
@@ -30,7 +30,7 @@ def line_of(f: Callable) -> str:
 _own_line = re.compile(r"[^ ]*src/(transforms|loops|captured)\.cpp:\d+|[^ ]*captured\.hpp:\d+")
 
 
-def run_for(line: str, f: Callable, *given: Any) -> Any:
+def run_for(line: str, f: Callable[..., Any], *given: Any) -> Any:
     """f(*given). An error that names where this package traces a function names the user's line instead."""
     try:
         return f(*given)
@@ -52,7 +52,7 @@ def tensors_of(method: str, leaves: Sequence[Any]) -> list[Tensor]:
 class FlatCall:
     """A call of a function on trees, as one on a list of tensors."""
 
-    def __init__(self, method: str, f: Callable, args: Sequence[Any], kwargs: dict | None = None):
+    def __init__(self, method: str, f: Callable[..., Any], args: Sequence[Any], kwargs: dict | None = None):
         require_function(method, f)
         self.method, self.f, self.line = method, f, line_of(f)
         flat = [tree.flatten(a) for a in args]
@@ -75,7 +75,7 @@ class FlatCall:
         leaves, self.structure = tree.flatten(result)
         return tensors_of(self.method, leaves)
 
-    def run(self, primitive: Callable, *given: Any) -> Any:
+    def run(self, primitive: Callable[..., Any], *given: Any) -> Any:
         return run_for(self.line, primitive, *given)
 
     def result(self, tensors: Sequence[Tensor]) -> Any:
@@ -115,7 +115,7 @@ def _axes_of_leaves(spec: Any, structure: tree.Structure) -> list:
     return [axis for part, child in zip(parts, structure.children) for axis in _axes_of_leaves(part, child)]
 
 
-def vmap(f: Callable, in_axes: Any = 0, out_axes: Any = 0) -> Callable:
+def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
     """f for many examples at once: `vmap(f)(xs)` is f of each xs[i], stacked, in one program.
 
     `in_axes`: for each argument the axis along which its tensors hold the examples, None where it is equal in all; one
@@ -158,7 +158,7 @@ def _flat_axes(spec: Any) -> list:
 # --- derivatives -----------------------------------------------------------------------------------
 
 
-def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
+def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """f's value, a scalar, and its gradient by an argument (by several: a tuple), in that argument's structure.
 
     With `has_aux` f gives (value, aux), and so does this: ((value, aux), gradient).
@@ -193,7 +193,7 @@ def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool 
     return derived
 
 
-def grad(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
+def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The gradient of f, a scalar, by an argument (by several: a tuple); with `has_aux` (gradient, aux).
 
     >>> koine.grad(lambda x: x ** 3)(2.0).item()
@@ -217,7 +217,7 @@ def _directions(method: str, like: Any, given: Any, what: str) -> list[Tensor]:
     return tensors_of(method, leaves)
 
 
-def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """f's result, and how it changes where the arguments change by their tangents.
 
     >>> [t.item() for t in koine.jvp(lambda x: x * x, (3.0,), (1.0,))]
@@ -231,7 +231,7 @@ def jvp(f: Callable, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[A
     return call.result(values), call.result(out)
 
 
-def vjp(f: Callable, *primals: Any, has_aux: bool = False) -> tuple:
+def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """f's result, and its pullback: of a cotangent of the result, a tuple of those of the arguments.
 
     With `has_aux` f gives (result, aux), and this (result, pullback, aux).
@@ -255,7 +255,7 @@ def vjp(f: Callable, *primals: Any, has_aux: bool = False) -> tuple:
     return (result[0], pullback, result[1]) if has_aux else (result, pullback)
 
 
-def linearize(f: Callable, *primals: Any) -> tuple[Any, Callable]:
+def linearize(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """f's result, and its derivative as a linear function: of tangents of the arguments, the tangent of the result.
 
     >>> value, derivative = koine.linearize(lambda x: x * x, 3.0)
@@ -271,7 +271,7 @@ def linearize(f: Callable, *primals: Any) -> tuple[Any, Callable]:
     return call.result(values), derivative
 
 
-def _jacobian(method: str, f: Callable, argnums: int, forward: bool) -> Callable:
+def _jacobian(method: str, f: Callable[..., Any], argnums: int, forward: bool) -> Callable[..., Any]:
     require_function(method, f)
 
     @functools.wraps(f)
@@ -294,7 +294,7 @@ def _jacobian(method: str, f: Callable, argnums: int, forward: bool) -> Callable
     return derived
 
 
-def jacfwd(f: Callable, argnums: int = 0) -> Callable:
+def jacfwd(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     """The derivative of f's result, a tensor, by an argument, a tensor: the axes of the result, then those of the
     argument. Costs f once for each element of the argument.
 
@@ -304,7 +304,7 @@ def jacfwd(f: Callable, argnums: int = 0) -> Callable:
     return _jacobian("jacfwd", f, argnums, True)
 
 
-def jacrev(f: Callable, argnums: int = 0) -> Callable:
+def jacrev(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     """The same as jacfwd. Costs f once for each element of the result.
 
     >>> koine.jacrev(lambda x: x.sum(keepdim=True))(koine.Tensor([1.0, 2.0])).tolist()
@@ -313,7 +313,7 @@ def jacrev(f: Callable, argnums: int = 0) -> Callable:
     return _jacobian("jacrev", f, argnums, False)
 
 
-def hessian(f: Callable, argnums: int = 0) -> Callable:
+def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     """The second derivatives of a scalar function by an argument, a tensor.
 
     >>> koine.hessian(lambda x: (x ** 3).sum())(koine.Tensor([1.0, 2.0])).tolist()
@@ -322,7 +322,7 @@ def hessian(f: Callable, argnums: int = 0) -> Callable:
     return jacfwd(grad(f, argnums), argnums)
 
 
-def hvp(f: Callable, x: Any, vector: Any) -> Any:
+def hvp(f: Callable[..., Any], x: Any, vector: Any) -> Any:
     """The product of f's Hessian with a vector, without the Hessian.
 
     >>> koine.hvp(lambda x: (x ** 3).sum(), koine.Tensor([1.0, 2.0]), koine.Tensor([1.0, 1.0])).tolist()
@@ -335,19 +335,19 @@ def hvp(f: Callable, x: Any, vector: Any) -> Any:
 
 
 class _Custom:
-    def __init__(self, f: Callable):
+    def __init__(self, f: Callable[..., Any]):
         require_function(type(self).__name__, f)
         functools.update_wrapper(self, f)  # type: ignore[arg-type]
         self.f = f
         self._rules: dict = {}
 
-    def _rule(self, call: FlatCall, place: dict) -> Callable:
+    def _rule(self, call: FlatCall, place: dict) -> Callable[..., Any]:
         raise NotImplementedError
 
     def _functions(self) -> list:
         return [self.f] + [v for k, v in vars(self).items() if k in ("_fwd", "_bwd", "_jvp")]
 
-    def _called(self, method: str, known: Callable, args, kwargs) -> Any:
+    def _called(self, method: str, known: Callable[..., Any], args, kwargs) -> Any:
         call = FlatCall(method, self.f, args, kwargs)
         place: dict = {}
 
@@ -379,7 +379,7 @@ class custom_vjp(_Custom):
     and gives a tuple of those of the arguments, None for none.
     """
 
-    def defvjp(self, fwd: Callable, bwd: Callable) -> "custom_vjp":
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> "custom_vjp":
         """Gives the function its gradient; gives the function back."""
         self._fwd, self._bwd = fwd, bwd
         return self
@@ -389,7 +389,7 @@ class custom_vjp(_Custom):
             raise ValueError("custom_vjp: the function has no gradient yet: give one with defvjp(fwd, bwd)")
         return self._called("custom_vjp", _koine._known_vjp, args, kwargs)
 
-    def _rule(self, call: FlatCall, place: dict) -> Callable:
+    def _rule(self, call: FlatCall, place: dict) -> Callable[..., Any]:
         fwd, bwd = self._fwd, self._bwd
 
         def rule(arguments, results, gradients):
@@ -414,7 +414,7 @@ class custom_jvp(_Custom):
     10.0
     """
 
-    def defjvp(self, rule: Callable) -> "custom_jvp":
+    def defjvp(self, rule: Callable[..., Any]) -> "custom_jvp":
         """Gives the function its derivative; gives the function back."""
         self._jvp = rule
         return self
@@ -426,7 +426,7 @@ class custom_jvp(_Custom):
             raise TypeError("custom_jvp: takes its arguments by position")
         return self._called("custom_jvp", _koine._known_jvp, args, kwargs)
 
-    def _rule(self, call: FlatCall, place: dict) -> Callable:
+    def _rule(self, call: FlatCall, place: dict) -> Callable[..., Any]:
         given = self._jvp
 
         def rule(arguments, results, tangents):
@@ -440,7 +440,7 @@ class custom_jvp(_Custom):
 # --- memory ----------------------------------------------------------------------------------------
 
 
-def checkpoint(f: Callable, keep: Sequence[str] | str = ()) -> Callable:
+def checkpoint(f: Callable[..., Any], keep: Sequence[str] | str = ()) -> Callable[..., Any]:
     """f, which its gradient computes again from its arguments instead of keeping what it computed.
 
     `keep`: names of values (koine.save_as) that are kept all the same, "products" for results of matmul and its like.
@@ -474,7 +474,7 @@ class ShapeDtype:
         return f"ShapeDtype(shape={self.shape}, dtype={self.dtype})"
 
 
-def eval_shape(f: Callable, *args: Any, **kwargs: Any) -> Any:
+def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The shapes and dtypes of f's result, without computing it.
 
     >>> koine.eval_shape(lambda x: x @ x.T, koine.Tensor.ones(2, 3)).shape

@@ -14,10 +14,10 @@ from .errors import TypeError, ValueError
 
 __all__ = ["flatten", "unflatten", "leaves", "structure", "map", "register"]
 
-_registered: dict[type, tuple[Callable, Callable]] = {}
+_registered: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
-def register(kind: type, flatten: Callable, unflatten: Callable) -> None:
+def register(kind: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:
     """Makes a type a tree: `flatten(x)` gives (children, data), `unflatten(data, children)` the value again.
 
     `data` is what is no tree, and compares with ==.
@@ -33,7 +33,7 @@ def _by_key(tree: dict) -> tuple:
     return [tree[k] for k in keys], keys
 
 
-def _in_order(order: tuple) -> Callable:
+def _in_order(order: tuple) -> Callable[..., Any]:
     """Makes a dict of sorted keys in the order that it had."""
 
     def rebuild(keys, children):
@@ -177,7 +177,7 @@ def structure(tree: Any) -> Structure:
     return flatten(tree)[1]
 
 
-def map(f: Callable, tree: Any, *others: Any) -> Any:
+def map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """f of each leaf, and of the leaves at the same place of other trees, in the structure of the first.
 
     >>> koine.tree.map(lambda a, b: a + b, {"x": 1, "y": [2]}, {"x": 10, "y": [20]})

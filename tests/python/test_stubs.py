@@ -1,5 +1,6 @@
-"""The stubs, by mypy: what is right passes in strict mode, and each mistake is found."""
+"""The stubs, by mypy and pyright: what is right passes in their strict modes, and each mistake is found."""
 import importlib.util
+import json
 import os
 import pathlib
 import re
@@ -36,6 +37,16 @@ def test_mistakes_are_found(folder):
     found = {int(line): code for line, code in re.findall(r"wrong\.py:(\d+): error: .*\[([\w-]+)\]", checked(TYPED / "wrong.py", folder))}
     lines = (TYPED / "wrong.py").read_text().splitlines()
     assert found == {k: line.split("# wrong: ")[1] for k, line in enumerate(lines, 1) if "# wrong: " in line}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("basedpyright") is None, reason="basedpyright is not installed (docs/python.md)")
+def test_pyright_agrees(tmp_path):
+    settings = {"typeCheckingMode": "strict", "extraPaths": [FOLDER], "include": [str(TYPED)], "reportMissingTypeStubs": False}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    done = subprocess.run([sys.executable, "-m", "basedpyright", "--outputjson", "-p", str(tmp_path)], capture_output=True, text=True, timeout=300)
+    found = [(pathlib.Path(d["file"]).name, d["range"]["start"]["line"]) for d in json.loads(done.stdout)["generalDiagnostics"]]
+    lines = (TYPED / "wrong.py").read_text().splitlines()
+    assert set(found) == {("wrong.py", k) for k, line in enumerate(lines) if "# wrong: " in line}
 
 
 def test_what_is_right_runs():
