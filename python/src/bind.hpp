@@ -37,9 +37,12 @@ void bind_random(nb::module_& m);
 void bind_files(nb::module_& m);
 void bind_transforms(nb::module_& m);
 void bind_loops(nb::module_& m);
+void bind_callbacks(nb::module_& m);
 void bind_captured(nb::module_& m);
 void bind_origins(nb::module_& m);
 void bind_compat(nb::module_& m);
+/// What stands behind the name of a function of Python in a graph, before its number.
+constexpr char callback_mark = '#';
 /// Of the functions of a module and of its classes: says what does not fit in a call in Koine's
 /// words, as a koine.errors.TypeError.
 void explain_calls(nb::handle holder);

@@ -1,6 +1,8 @@
 // Tensors and programs in files.
 #include <nanobind/stl/map.h>
 
+#include <koine/ir/graph.hpp>
+
 #include "bind.hpp"
 
 namespace koine::python {
@@ -16,6 +18,20 @@ Named named(const nb::dict& given, const char* method) {
     out.emplace(nb::cast<std::string>(name), as_tensor(value, method));
   }
   return out;
+}
+
+// A file finds functions of the host by their names, and those of Python have none outside of this
+// process.
+void require_no_callback(const Named& outputs) {
+  for (const auto& [name, tensor] : outputs)
+    for (const UOp& u : toposort_with_bodies(tensor.uop())) {
+      if (!u.is(Op::CustomFunction)) continue;
+      const auto& function = u.as<std::string>();
+      const size_t end = function.find(callback_mark);
+      KOINE_REQUIRE(end == std::string::npos, Value,
+                    "save_program: '{}' needs the function '{}' of Python, which no file holds",
+                    name, function.substr(0, end));
+    }
 }
 
 std::string path_of(nb::handle path) {
@@ -53,6 +69,7 @@ void bind_files(nb::module_& m) {
       [](const nb::dict& outputs, const nb::dict& inputs, nb::handle path) {
         const Named out = named(outputs, "save_program"), in = named(inputs, "save_program");
         const std::string file = path_of(path);
+        require_no_callback(out);
         unlocked([&] { save_program(out, in, file); });
       },
       "outputs"_a, "inputs"_a, "path"_a,

@@ -35,6 +35,7 @@ NB_MODULE(_koine, m) {
   bind_files(m);
   bind_transforms(m);
   bind_loops(m);
+  bind_callbacks(m);
   bind_captured(m);
   bind_origins(m);
   bind_compat(m);

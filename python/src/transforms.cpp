@@ -27,24 +27,6 @@ MappedAxes mapped(const std::variant<int64_t, Axes>& axes) {
   return MappedAxes(std::get<Axes>(axes));
 }
 
-Tensor or_none(nb::handle given, const char* method) {
-  return given.is_none() ? Tensor() : as_tensor(given, method);
-}
-
-// A rule of Python's: of lists of arguments, results and what comes with them, a tensor or None
-// each.
-template <class Call, Tensors Call::* with>
-std::function<Tensors(const Call&)> rule_of(const nb::callable& rule, const char* method) {
-  auto* const object = nb::object(rule).release().ptr();  // known for the life of the process
-  return [object, method](const Call& call) {
-    const nb::gil_scoped_acquire lock;
-    Tensors out;
-    const nb::object made = nb::handle(object)(call.arguments, call.results, call.*with);
-    for (const nb::handle t : nb::borrow<nb::sequence>(made)) out.push_back(or_none(t, method));
-    return out;
-  };
-}
-
 void bind_rules(nb::module_& m) {
   m.def("_known_vjp", [](const std::string& name, const nb::callable& rule) {
     return transforms::known_vjp(

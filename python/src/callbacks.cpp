@@ -1,0 +1,67 @@
+// Functions of Python that a graph calls by name. koine/callbacks.py makes them of functions of
+// trees of NumPy arrays.
+#include "functions.hpp"
+
+namespace koine::python {
+namespace {
+
+// The memory of a result or an argument as a NumPy array, which lives no longer than the call.
+template <class Byte>
+nb::object array_over(const BasicHostArray<Byte>& memory) {
+  const auto bytes = memory.numel() * item_size(memory.dtype);
+  char nothing = 0;
+  char* const data =
+      bytes == 0 ? &nothing : reinterpret_cast<char*>(const_cast<std::byte*>(memory.data));
+  const nb::object view = nb::steal(PyMemoryView_FromMemory(
+      data, bytes, std::is_const_v<Byte> ? PyBUF_READ : PyBUF_WRITE));
+  if (!view.is_valid()) throw nb::python_error();
+  return nb::module_::import_("numpy").attr("ndarray")(
+      nb::tuple(nb::cast(memory.sizes)), nb::cast(memory.dtype).attr("numpy"), view);
+}
+template <class Byte>
+nb::list arrays_over(std::span<const BasicHostArray<Byte>> all) {
+  nb::list out;
+  for (const auto& memory : all) out.append(array_over(memory));
+  return out;
+}
+
+void register_python_function(const std::string& name, const nb::callable& f) {
+  auto* const object = nb::object(f).release().ptr();  // known for the life of the process
+  register_function(name, [object](std::span<const HostResult> results,
+                                   std::span<const HostArgument> arguments) {
+    const nb::gil_scoped_acquire lock;
+    try {
+      const nb::handle known(object);
+      known(arrays_over(arguments), arrays_over(results));
+    } catch (nb::python_error& e) {
+      raise(ErrorKind::Value, "{}: {}", nb::str(e.type().attr("__name__")).c_str(),
+            nb::str(e.value()).c_str());
+    }
+  });
+}
+
+}  // namespace
+
+void bind_callbacks(nb::module_& m) {
+  m.def("_register_function", &register_python_function);
+  m.def("_register_rules", [](const std::string& name, const nb::callable& gradient,
+                              const nb::callable& over_examples) {
+    register_gradient(name, rule_of<CallGradient, &CallGradient::gradients>(gradient, "pure_callback"));
+    auto* const object = nb::object(over_examples).release().ptr();
+    register_vmap(name, [object](const CallForExamples& call) {
+      const nb::gil_scoped_acquire lock;
+      const nb::object examples = tuple_of({call.examples})[0];
+      return nb::cast<Tensors>(nb::handle(object)(call.arguments, call.mapped, examples));
+    });
+  });
+  m.def("_call_function", [](const std::string& name,
+                             const std::vector<std::pair<ShapeLike, DTypeLike>>& results,
+                             const Tensors& arguments) {
+    std::vector<CallResult> made;
+    for (const auto& [shape, dtype] : results)
+      made.push_back({as_shape(shape, "pure_callback"), as_dtype(dtype)});
+    return call_function(name, made, arguments);
+  });
+}
+
+}  // namespace koine::python

@@ -1,0 +1,189 @@
+"""Functions of Python in graphs: what NumPy computes, wherever a graph may be run, looked at and transformed."""
+import threading
+
+import numpy as np
+import pytest
+
+import koine
+from koine import ShapeDtype, Tensor, pure_callback
+
+
+def double(a):
+    return a * 2
+
+
+def test_the_value_is_numpys_however_it_is_looked_at(rng):
+    a = rng.standard_normal((3, 4)).astype(np.float32)
+    x = Tensor(a)
+    want = np.sort(a * 2, -1)
+    for look in (lambda t: t.numpy(), lambda t: np.array(t.tolist(), np.float32), lambda t: np.stack([r.numpy() for r in t]),
+                 lambda t: np.asarray(memoryview(t)), lambda t: t.clone().realize().numpy(), lambda t: np.from_dlpack(t),
+                 lambda t: koine.jit(lambda v: v + 0)(t).numpy(), lambda t: Tensor.zeros(3, 4).contiguous().realize().assign(t).numpy()):
+        assert (look(pure_callback(lambda v: np.sort(v, -1), x, x * 2)) == want).all()
+
+
+@pytest.mark.parametrize("dtype", koine.DType)
+def test_every_dtype_and_empty_arrays_go_through(dtype):
+    seen = []
+
+    def same(a):
+        seen.append((a.shape, a.dtype))
+        return a
+
+    for shape in ((2, 3), (), (0, 3)):
+        x = Tensor.ones(*shape).cast(dtype)
+        y = pure_callback(same, ShapeDtype(shape, dtype), x)
+        assert y.dtype == dtype and y.shape == shape and (y.numpy() == x.numpy()).all()
+        assert seen.pop() == (shape, np.dtype(dtype.numpy))
+
+
+def test_trees_and_keywords():
+    x, y = Tensor([3.0, 1.0]), Tensor([4, 5])
+    out = pure_callback(lambda t, k: {"sum": t["a"] + k, "pair": (t["a"] - k, t["b"])}, {"pair": (x, y), "sum": x}, {"b": y, "a": x}, k=x * 2)
+    assert out["sum"].tolist() == [9.0, 3.0] and out["pair"][0].tolist() == [-3.0, -1.0] and out["pair"][1].tolist() == [4, 5]
+
+
+def test_it_is_called_when_somebody_looks_and_once():
+    calls = []
+
+    def counted(a):
+        calls.append(a)
+        a += 1  # an array of its own
+        return a
+
+    x = Tensor([1.0, 2.0]).realize()
+    y = pure_callback(counted, x, x)
+    assert not calls
+    assert (y + y * 2).tolist() == [6.0, 9.0] and len(calls) == 1
+    assert y.tolist() == [2.0, 3.0] and y.tolist() == [2.0, 3.0] and len(calls) == 2
+    assert pure_callback(counted, x, x).tolist() == [2.0, 3.0] and x.tolist() == [1.0, 2.0]
+    calls[0][0] = 9.0  # kept beyond the call, and no memory of ours
+    assert y.tolist() == [2.0, 3.0]
+
+
+def test_in_a_jitted_function_it_is_called_in_each_run():
+    f = koine.jit(lambda v: pure_callback(double, v, v * 3) + v)
+    for k in range(5):
+        assert f(Tensor([1.0, 2.0]) + k).tolist() == [(1 + k) * 7.0, (2 + k) * 7.0]
+
+
+def test_in_loops_and_branches():
+    x = Tensor([3.0, 1.0])
+    assert koine.fori_loop(0, 3, lambda i, c: pure_callback(double, c, c), x).tolist() == [24.0, 8.0]
+    last, each = koine.scan(lambda c, v: (pure_callback(double, c, c) + v, c), Tensor(1.0), Tensor([1.0, 2.0, 3.0]))
+    assert last.item() == 19.0 and each.tolist() == [1.0, 3.0, 8.0]
+    for flag in (True, False):
+        assert koine.cond(Tensor(flag), lambda v: pure_callback(double, v, v), lambda v: v, x).tolist() == ([6.0, 2.0] if flag else [3.0, 1.0])
+
+
+def test_symbolic_sizes_are_those_of_the_run():
+    n, x = koine.Variable("n", 1, 8), Tensor.arange(8).float().realize()
+    for k in (5, 3, 7):
+        koine.reset_counters()
+        part = x[:n.bind(k)]
+        assert pure_callback(double, part, part).sum().item() == sum(range(k)) * 2
+    assert koine.counters()["compiled"] == 0
+
+
+def test_derivatives_are_what_custom_rules_say(rng):
+    @koine.custom_vjp
+    def sinh(v):
+        return pure_callback(np.sinh, v, v)
+
+    sinh.defvjp(lambda v: (sinh(v), v), lambda v, g: (g * pure_callback(np.cosh, v, v),))
+    a = rng.standard_normal(5).astype(np.float32)
+    np.testing.assert_allclose(koine.grad(lambda v: (sinh(v) * 2).sum())(Tensor(a)).numpy(), 2 * np.cosh(a), 1e-6)
+    for transform in (lambda f: koine.grad(f)(Tensor(2.0)), lambda f: koine.jvp(f, (Tensor(2.0),), (Tensor(1.0),))):
+        with pytest.raises(ValueError, match="pure_callback: 'double' has no derivative: say it with koine.custom_vjp"):
+            transform(lambda v: pure_callback(double, v, v))
+
+
+@pytest.mark.parametrize("method, calls", [("sequential", 4), ("expand_dims", 1), ("broadcast_all", 1)])
+def test_vmap(method, calls, rng):
+    seen = []
+
+    def weighted(a, w):
+        seen.append((a.shape, w.shape))
+        return np.sort(a, -1) * w
+
+    a, w = rng.standard_normal((4, 3)).astype(np.float32), rng.standard_normal(3).astype(np.float32)
+    one = lambda v, u: pure_callback(weighted, v, v, u, vmap_method=method)  # noqa: E731
+    assert (koine.vmap(one, in_axes=(0, None))(Tensor(a), Tensor(w)).numpy() == np.sort(a, -1) * w).all()
+    assert len(seen) == calls
+    assert seen[0] == {"sequential": ((3,), (3,)), "expand_dims": ((4, 3), (1, 3)), "broadcast_all": ((4, 3), (4, 3))}[method]
+    twice = koine.vmap(koine.vmap(one, in_axes=(0, None)), in_axes=(0, None))(Tensor(np.stack([a, -a])), Tensor(w))
+    assert (twice.numpy() == np.sort(np.stack([a, -a]), -1) * w).all()
+
+
+def test_many_threads():
+    failed = []
+
+    def work(n):
+        x = Tensor([float(n), 1.0]).realize()
+        for k in range(30):
+            if pure_callback(double, x, x + k).tolist() != [(n + k) * 2.0, (1 + k) * 2.0]:
+                failed.append((n, k))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed
+
+
+def test_it_may_compute_tensors():
+    x = Tensor([1.0, 2.0])
+    assert pure_callback(lambda a: (Tensor(a) * 3).numpy(), x, x + 1).tolist() == [6.0, 9.0]
+
+
+def test_what_it_raises_is_an_error_and_all_stays_usable():
+    def fails(a):
+        raise KeyError("no such row")
+
+    x = Tensor([1.0, 2.0]).realize()
+    y = pure_callback(fails, x, x)
+    held = Tensor([5.0, 6.0]).realize()
+    for look in (y.tolist, (y + 1).numpy, lambda: held.assign(held + y).realize()):
+        with pytest.raises(ValueError, match="function 'fails#\\d+' failed: KeyError: 'no such row'"):
+            look()
+    assert (x * 2).tolist() == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("f, message", [
+    (lambda a: a[:1], r"result 0 is float32 \(1,\), and float32 \(2,\) was said"),
+    (lambda a: a.astype(np.float64), r"result 0 is float64 \(2,\), and float32 \(2,\) was said"),
+    (lambda a: (a, a), r"it gives \(\*, \*\), and \* was said"),
+    (lambda a: None, "it gives None"),
+    (lambda a: "text", "result 0 is <U4"),
+])
+def test_results_that_differ_from_what_was_said(f, message):
+    x = Tensor([1.0, 2.0])
+    with pytest.raises(ValueError, match=message):
+        pure_callback(f, x, x).tolist()
+
+
+class Unhashable:
+    __hash__ = None
+
+    def __call__(self, a):
+        return a
+
+
+@pytest.mark.parametrize("call, kind, message", [
+    (lambda x: pure_callback(3, x, x), TypeError, "takes a function, not a 'int'"),
+    (lambda x: pure_callback(double, (2,), x), TypeError, "holds a 'int' without a shape and a dtype; koine.ShapeDtype"),
+    (lambda x: pure_callback(double, ShapeDtype(None, "float32"), x), TypeError, "without a shape"),
+    (lambda x: pure_callback(double, ShapeDtype((2,), "float31"), x), TypeError, "'float31' is no dtype"),
+    (lambda x: pure_callback(double, ShapeDtype((-2,), "float32"), x), ValueError, r"the shape \(-2,\)"),
+    (lambda x: pure_callback(double, x, "text"), TypeError, "pure_callback: takes tensors"),
+    (lambda x: pure_callback(double, x, x, vmap_method="all"), ValueError, "vmap_method 'all' is none of"),
+    (lambda x: pure_callback(Unhashable(), x, x), TypeError, "'Unhashable' has no hash"),
+    (lambda x: koine.vmap(lambda v: pure_callback(double, v, v))(x), ValueError, "'double' under vmap: say vmap_method='sequential'"),
+    (lambda x: pure_callback(double, x, x.shard("CPU,CPU:1", 0)), koine.errors.DeviceError, r"runs on one device.*to\(\)"),
+    (lambda x: koine.save_program({"y": pure_callback(double, x, x)}, {"x": x}, "p.koine"), ValueError, "save_program: 'y' needs the function 'double' of Python, which no file holds"),
+])
+def test_misuse_is_refused(call, kind, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=message):
+        call(Tensor([1.0, 2.0]).realize())
