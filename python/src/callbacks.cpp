@@ -12,11 +12,11 @@ nb::object array_over(const BasicHostArray<Byte>& memory) {
   char nothing = 0;
   char* const data =
       bytes == 0 ? &nothing : reinterpret_cast<char*>(const_cast<std::byte*>(memory.data));
-  const nb::object view = nb::steal(PyMemoryView_FromMemory(
-      data, bytes, std::is_const_v<Byte> ? PyBUF_READ : PyBUF_WRITE));
+  const nb::object view = nb::steal(
+      PyMemoryView_FromMemory(data, bytes, std::is_const_v<Byte> ? PyBUF_READ : PyBUF_WRITE));
   if (!view.is_valid()) throw nb::python_error();
-  return nb::module_::import_("numpy").attr("ndarray")(
-      nb::tuple(nb::cast(memory.sizes)), nb::cast(memory.dtype).attr("numpy"), view);
+  return nb::module_::import_("numpy").attr("ndarray")(nb::tuple(nb::cast(memory.sizes)),
+                                                       nb::cast(memory.dtype).attr("numpy"), view);
 }
 template <class Byte>
 nb::list arrays_over(std::span<const BasicHostArray<Byte>> all) {
@@ -27,17 +27,17 @@ nb::list arrays_over(std::span<const BasicHostArray<Byte>> all) {
 
 void register_python_function(const std::string& name, const nb::callable& f) {
   auto* const object = nb::object(f).release().ptr();  // known for the life of the process
-  register_function(name, [object](std::span<const HostResult> results,
-                                   std::span<const HostArgument> arguments) {
-    const nb::gil_scoped_acquire lock;
-    try {
-      const nb::handle known(object);
-      known(arrays_over(arguments), arrays_over(results));
-    } catch (nb::python_error& e) {
-      raise(ErrorKind::Value, "{}: {}", nb::str(e.type().attr("__name__")).c_str(),
-            nb::str(e.value()).c_str());
-    }
-  });
+  register_function(
+      name, [object](std::span<const HostResult> results, std::span<const HostArgument> arguments) {
+        const nb::gil_scoped_acquire lock;
+        try {
+          const nb::handle known(object);
+          known(arrays_over(arguments), arrays_over(results));
+        } catch (nb::python_error& e) {
+          raise(ErrorKind::Value, "{}: {}", nb::str(e.type().attr("__name__")).c_str(),
+                nb::str(e.value()).c_str());
+        }
+      });
 }
 
 }  // namespace
@@ -46,7 +46,8 @@ void bind_callbacks(nb::module_& m) {
   m.def("_register_function", &register_python_function);
   m.def("_register_rules", [](const std::string& name, const nb::callable& gradient,
                               const nb::callable& over_examples) {
-    register_gradient(name, rule_of<CallGradient, &CallGradient::gradients>(gradient, "pure_callback"));
+    register_gradient(name,
+                      rule_of<CallGradient, &CallGradient::gradients>(gradient, "pure_callback"));
     auto* const object = nb::object(over_examples).release().ptr();
     register_vmap(name, [object](const CallForExamples& call) {
       const nb::gil_scoped_acquire lock;
@@ -54,14 +55,14 @@ void bind_callbacks(nb::module_& m) {
       return nb::cast<Tensors>(nb::handle(object)(call.arguments, call.mapped, examples));
     });
   });
-  m.def("_call_function", [](const std::string& name,
-                             const std::vector<std::pair<ShapeLike, DTypeLike>>& results,
-                             const Tensors& arguments) {
-    std::vector<CallResult> made;
-    for (const auto& [shape, dtype] : results)
-      made.push_back({as_shape(shape, "pure_callback"), as_dtype(dtype)});
-    return call_function(name, made, arguments);
-  });
+  m.def("_call_function",
+        [](const std::string& name, const std::vector<std::pair<ShapeLike, DTypeLike>>& results,
+           const Tensors& arguments) {
+          std::vector<CallResult> made;
+          for (const auto& [shape, dtype] : results)
+            made.push_back({as_shape(shape, "pure_callback"), as_dtype(dtype)});
+          return call_function(name, made, arguments);
+        });
 }
 
 }  // namespace koine::python

@@ -210,6 +210,11 @@ TEST(schedule, spec_C38_a_fold_by_index_is_alone_in_its_kernel) {
   EXPECT_EQ(decisions({(hist * hist).sum(0)}), alone);
   EXPECT_EQ(decisions({hist.pad({{1, 0}})}).size(), 1u);
   EXPECT_EQ(decisions({one_hot.max(1).logical_not()}), alone) << "which places are hit";
+  const auto largest = [&](const Tensor& values) {
+    return Tensor::where(one_hot, values, Tensor::zeros({}, values.dtype())).max(1) + 1;
+  };
+  EXPECT_EQ(decisions({largest(at.cast(DType::UInt8).realize())}), alone) << "none is below 0";
+  EXPECT_EQ(decisions({largest(at)}), Decisions{}) << "0 counts where all are below it";
   EXPECT_EQ(decisions({hist.shrink({{1, 2}}) + 1.0}), Decisions{}) << "one place costs n";
   // Places that the program makes itself, and what is no test of equality.
   const Tensor back = Tensor::arange(6).flip({0}), place = Tensor::arange(6).reshape({6, 1});
