@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 from typing import Any, Callable
 
 from . import _koine, tree
@@ -12,6 +13,8 @@ from .transforms import require_function, tensors_of
 _METHODS = (None, "sequential", "expand_dims", "broadcast_all")
 _known: dict[tuple[Any, ...], "_Callback"] = {}  # for the life of the process, as a compiled program may call each
 
+_numbers = itertools.count()
+
 
 class _Callback:
     """A function for arguments of one structure: what C++ calls by name. `wanted`: shapes and dtypes of results, where vmap may ask."""
@@ -19,7 +22,7 @@ class _Callback:
     def __init__(self, f: Callable[..., Any], arguments: tree.Structure, results: tree.Structure, vmap_method: str | None, wanted: list[Any]):
         self.f, self.arguments, self.results, self.vmap_method, self.wanted = f, arguments, results, vmap_method, wanted
         self.called = getattr(f, "__name__", type(f).__name__)
-        self.name = f"{self.called}#{len(_known)}"
+        self.name = f"{self.called}#{next(_numbers)}"
         _koine._register_function(self.name, self.run)
         _koine._register_rules(self.name, self.gradient, self.over_examples)
 

@@ -9,7 +9,7 @@ namespace {
 template <class Byte>
 nb::object array_over(const BasicHostArray<Byte>& memory) {
   const auto bytes = memory.numel() * item_size(memory.dtype);
-  char nothing = 0;
+  static char nothing = 0;
   char* const data =
       bytes == 0 ? &nothing : reinterpret_cast<char*>(const_cast<std::byte*>(memory.data));
   const nb::object view = nb::steal(
