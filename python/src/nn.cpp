@@ -150,6 +150,15 @@ void bind_layers(nb::module_& m) {
           "__call__",
           [](const nn::Conv2d& l, const TensorLike& x) { return l(as_tensor(x, "Conv2d")); },
           "x"_a);
+  auto number = [&](const char* name, int64_t Tensor::Window::* member, const char* doc) {
+    conv.def_prop_rw(
+        name, [member](const nn::Conv2d& l) { return l.window.*member; },
+        [member](nn::Conv2d& l, int64_t value) { l.window.*member = value; }, doc);
+  };
+  number("stride", &Tensor::Window::stride, "How far windows are apart.");
+  number("padding", &Tensor::Window::padding, "Zeros around x.");
+  number("dilation", &Tensor::Window::dilation, "How far the elements of a window are apart.");
+  conv.def_rw("groups", &nn::Conv2d::groups, "How many parts of the inputs stay apart.");
   part(conv, "weight", &nn::Conv2d::weight,
        "float32 of shape (outputs, inputs / groups, kernel, kernel).");
   part(conv, "bias", &nn::Conv2d::bias, "float32 of shape (outputs,), or None.");
@@ -167,6 +176,8 @@ void bind_layers(nb::module_& m) {
             return l(as_tensor(x, "BatchNorm"), training);
           },
           "x"_a, "training"_a = true);
+  batch.def_rw("eps", &nn::BatchNorm::eps, "What is added to the variance.")
+      .def_rw("momentum", &nn::BatchNorm::momentum, "The share of x in the running statistics.");
   part(batch, "weight", &nn::BatchNorm::weight,
        "What the result is scaled by, of shape (features,).");
   part(batch, "bias", &nn::BatchNorm::bias, "What is added, of shape (features,).");
@@ -183,13 +194,15 @@ void bind_layers(nb::module_& m) {
           "__call__",
           [](const nn::LayerNorm& l, const TensorLike& x) { return l(as_tensor(x, "LayerNorm")); },
           "x"_a);
+  norm.def_rw("eps", &nn::LayerNorm::eps, "What is added to the variance.");
   part(norm, "weight", &nn::LayerNorm::weight,
        "What the result is scaled by, of shape (features,).");
   part(norm, "bias", &nn::LayerNorm::bias, "What is added, of shape (features,).");
 
   auto embedding = layer<nn::Embedding>(
       m, "Embedding",
-      "Rows of a table by their numbers. IndexError at the look for one that it lacks.\n\n"
+      "Rows of a table by their numbers; negative ones count from the end. IndexError at the look "
+      "for one that it lacks.\n\n"
       ">>> koine.nn.Embedding(10, 4)(koine.Tensor([[1, 9]])).shape\n"
       "(1, 2, 4)");
   embedding.def(nb::init<int64_t, int64_t>(), "vocabulary"_a, "width"_a)
@@ -243,8 +256,10 @@ void bind_optimizers(nb::module_& m) {
       .def_prop_rw("learning_rate", &nn::Optimizer::learning_rate,
                    &nn::Optimizer::set_learning_rate,
                    "May change from step to step: nothing is compiled again.")
-      .def("clip_grad_norm", &nn::Optimizer::clip_grad_norm, "norm"_a,
-           "Scales all gradients so that their joint norm is at most this.")
+      .def(
+          "clip_grad_norm", &nn::Optimizer::clip_grad_norm, "norm"_a,
+          "Scales all gradients so that their joint norm is at most this. Gives the norm before, a "
+          "tensor.")
       .def("_tensors", &nn::Optimizer::tensors)
       .def("_state", &state_of<nn::Optimizer>);
   auto parameters = [](const TensorsLike& given) { return as_tensors(given, "an optimizer"); };

@@ -296,6 +296,7 @@ void bind_tensor(nb::module_& m, TensorClass& c) {
   bind_facts(c);
   bind_running(c);
   bind_gradients(c);
+  m.def("_storage_id", [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.storage_id()); });
   m.def(
       "realize",
       [](const nb::args& given) {

@@ -511,14 +511,60 @@ TEST(optimisers, a_step_that_fails_changes_nothing) {
       expect_error([&] { optimizer->step(); }, {"9", "out of range"});
       EXPECT_EQ(std::pair(values(a), values(b)), old);
       optimizer->zero_grad();
-      a.sum().backward();
-      expect_error([&] { optimizer->step(); }, {"parameter 1", "no gradient"});
+      expect_error([&] { optimizer->step(); }, {"none of the 2 parameters", "backward()"});
       EXPECT_EQ(std::pair(values(a), values(b)), old);
     }
     good();
     return std::pair(values(a), values(b));
   };
   for (const int kind : {0, 1, 2}) EXPECT_EQ(run(kind, true), run(kind, false)) << kind;
+}
+
+TEST(optimisers, a_step_computes_the_loss_and_what_stands_on_the_weights) {
+  Tensor w = Tensor::from<float>({2, 3}).requires_grad(), other = Tensor::from<float>({1});
+  nn::SGD sgd({w}, 0.5);
+  const Tensor loss = (w * w).sum(), carried = (w * Tensor(2.0)).detach(),
+               apart = other.exp().detach();
+  Tensor beside = Tensor::from<float>({5});
+  beside.assign(beside + w.detach().sum());
+  beside.compute_with(w);
+  loss.backward();
+  sgd.step();
+  reset_counters();
+  EXPECT_EQ(values(loss), std::vector<double>{13});
+  EXPECT_EQ(values(carried), (std::vector<double>{4, 6}));
+  EXPECT_EQ(values(beside), std::vector<double>{10});
+  EXPECT_EQ(counters().kernels, 0);
+  EXPECT_EQ(values(w), (std::vector<double>{0, 0}));
+  (void)values(apart);
+  EXPECT_EQ(counters().kernels, 1) << "it reads no weight";
+}
+
+TEST(optimisers, what_is_assigned_to_a_gradient_is_the_gradient) {
+  Tensor w = Tensor::from<float>({2, 3}).requires_grad();
+  (w * w).sum().backward();
+  Tensor held = w.grad();
+  EXPECT_EQ(values(held), (std::vector<double>{4, 6}));
+  held *= Tensor(0.5);
+  w.grad().setitem({0}, Tensor(7.0));
+  EXPECT_EQ(values(w.grad()), (std::vector<double>{7, 3}));
+  expect_error([&] { held.assign(held * Tensor(2.0)); },
+               {"gradient", "as it was before", "take grad again"});
+  w.zero_grad();
+  held.assign(held * Tensor(2.0));
+  EXPECT_FALSE(w.has_grad());
+  EXPECT_EQ(values(held), (std::vector<double>{4, 6}));
+}
+
+TEST(optimisers, a_detached_state_is_computed_once) {
+  Tensor state = Tensor::from<float>({1, 2});
+  for (int step = 0; step < 6; ++step) {
+    state = (state * Tensor(2.0) + Tensor(1.0)).detach();
+    reset_counters();
+    EXPECT_GT(state.sum().item(), 0);
+    EXPECT_LE(counters().operations, 6) << "those of one step";
+  }
+  EXPECT_EQ(values(state), (std::vector<double>{127, 191}));
 }
 
 TEST(optimisers, a_loss_from_before_a_step_is_refused_by_name) {

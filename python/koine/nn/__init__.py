@@ -17,7 +17,7 @@ import copy
 import types
 from typing import Any, Mapping
 
-from .. import tree
+from .. import _koine, tree
 from .._koine import Tensor
 from .._koine.nn import (SGD, Adam, AdamW, BatchNorm, Conv2d, Dropout, Embedding, LayerNorm, Linear, Optimizer, cosine_schedule,
                          step_schedule)
@@ -99,12 +99,16 @@ def get_state_dict(model: Any) -> dict[str, Tensor]:
 
 
 def get_parameters(model: Any) -> list[Tensor]:
-    """The tensors that are trained: of layers their parameters, else those that require a gradient.
+    """The tensors that are trained, each once: parameters of layers and other tensors, where they require a gradient.
 
     >>> [w.shape for w in koine.nn.get_parameters(koine.nn.Linear(2, 3))]
     [(3, 2), (3,)]
     """
-    return [t for _, t, trainable in _state(model) if (t.is_leaf if trainable is None else trainable)]
+    found: dict[int, Tensor] = {}
+    for _, t, trainable in _state(model):
+        if trainable is not False and t.is_leaf:
+            found.setdefault(_koine._storage_id(t), t)
+    return list(found.values())
 
 
 def load_state_dict(model: Any, state: Mapping[str, Any], strict: bool = True) -> None:

@@ -85,6 +85,8 @@ Tensor BatchNorm::operator()(const Tensor& x, bool training) {
     running_mean.assign(running_mean * Tensor(1 - momentum) +
                         mean.detach().reshape({-1}) * Tensor(momentum));
     running_var.assign(running_var * Tensor(1 - momentum) + var.detach().reshape({-1}) * share);
+    running_mean.compute_with(weight);  // or each step would stand on all the steps before
+    running_var.compute_with(weight);
   }
   const Tensor scale = (var + Tensor(eps)).rsqrt() * weight.reshape(wide);
   return (x - mean) * scale + bias.reshape(wide);

@@ -70,7 +70,7 @@ void Optimizer::zero_grad() {
   for (Tensor& p : parameters_) p.zero_grad();
 }
 
-void Optimizer::clip_grad_norm(double norm) {
+Tensor Optimizer::clip_grad_norm(double norm) {
   KOINE_REQUIRE(norm > 0, Value, "clip_grad_norm: the norm {} must be positive", norm);
   Tensor total;
   for (Tensor& p : parameters_) {
@@ -79,24 +79,30 @@ void Optimizer::clip_grad_norm(double norm) {
     const Tensor part = (is_small_float(g.dtype()) ? g.to_float() : g).square().sum();
     total = total.defined() ? total + part.shard(total.device()) : part;
   }
-  if (!total.defined()) return;
-  const Tensor scale = (Tensor(norm) / (total.sqrt() + Tensor(1e-6))).minimum(Tensor(1.0));
+  if (!total.defined()) return Tensor::zeros({});
+  total = total.sqrt();
+  const Tensor scale = (Tensor(norm) / (total + Tensor(1e-6))).minimum(Tensor(1.0));
   for (Tensor& p : parameters_) {
     if (!p.has_grad()) continue;
     const Tensor clipped = p.grad() * scale.shard(p.device());
     p.set_grad(clipped.cast(p.dtype()));
   }
+  return total;
 }
 
 void Optimizer::step(const std::vector<Tensor>& also) {
   changed_.clear();
   changes_.clear();
+  KOINE_REQUIRE(std::any_of(parameters_.begin(), parameters_.end(),
+                            [](const Tensor& p) { return p.has_grad(); }),
+                Value,
+                "step: none of the {} parameters has a gradient: call backward() first, of what is "
+                "computed from them",
+                parameters_.size());
   begin_step();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Tensor& p = parameters_[i];
-    KOINE_REQUIRE(p.has_grad(), Value,
-                  "step: parameter {} of shape {} has no gradient: call backward() first", i,
-                  shape_text(p.uop()));
+    if (!p.has_grad()) continue;  // of a branch that was not taken
     set(p, update(i, p.detach(), p.grad().detach(), beside(rate_tensor_, p)));
   }
   Tensor::assign_all(std::exchange(changed_, {}), std::exchange(changes_, {}), also);

@@ -9,18 +9,21 @@
 namespace koine::nn {
 
 /// Updates parameters from their gradients. `step()` computes everything that is pending in one
-/// realize: new parameters, optimiser state, and `also` (the loss, running statistics). A step that
+/// realize: new parameters, optimiser state, the loss that backward() was called on, running
+/// statistics, detached tensors that read the parameters, and `also`. A step that
 /// fails changes nothing.
 class Optimizer {
  public:
   Optimizer(std::vector<Tensor> parameters, double learning_rate);
   virtual ~Optimizer() = default;
   void zero_grad();
+  /// A parameter without a gradient stays as it is. Throws Error (Value) where none has one.
   void step(const std::vector<Tensor>& also = {});
   double learning_rate() const { return rate_; }
   void set_learning_rate(double rate);
-  /// Scales all gradients so that their joint norm is at most `norm`.
-  void clip_grad_norm(double norm);
+  /// Scales all gradients so that their joint norm is at most `norm`. Gives the norm before, a
+  /// float32 scalar.
+  Tensor clip_grad_norm(double norm);
   /// What it remembers from step to step, by name, without the parameters and the learning rate:
   /// get_state and load_state save it and go on from it.
   virtual void state(const std::string& prefix, const StateVisitor& visit) = 0;

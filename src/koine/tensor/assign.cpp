@@ -187,11 +187,12 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
     return;
   }
   History::Storages storages;
+  for (const Tensor& t : also) storages.push_back(t.self().storage);
+  History::add_along(targets, storages);
   std::vector<UOp> also_values;
-  for (const Tensor& t : also) {
-    storages.push_back(t.self().storage);
-    const std::lock_guard lock(storages.back()->mutex);
-    also_values.push_back(storages.back()->current);
+  for (const auto& storage : storages) {
+    const std::lock_guard lock(storage->mutex);
+    also_values.push_back(storage->current);
   }
   requests.insert(requests.end(), also_values.begin(), also_values.end());
   // The targets get other values: nothing leads to them any more.
@@ -208,6 +209,7 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
     const std::lock_guard lock(storage->mutex);
     History::replace(storage, buffers[k]);
     storage->before = {};
+    storage->along.clear();
   }
   const auto rest = buffers.begin() + static_cast<std::ptrdiff_t>(targets.size());
   History::settle(storages, also_values, {rest, buffers.end()}, History::Graphs::Keep, leading);

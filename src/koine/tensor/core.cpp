@@ -269,7 +269,11 @@ Tensor Tensor::contiguous() const { return Tensor(koine::contiguous(uop())); }
 Tensor Tensor::contiguous_backward() const {
   return Tensor(UOp::make(Op::ContiguousBackward, {uop()}));
 }
-Tensor Tensor::detach() const { return Tensor(koine::detach(uop())); }
+Tensor Tensor::detach() const {
+  Tensor out(koine::detach(uop()));
+  if (!is_tracing() && !uop().is(Op::Buffer)) History::add_detached(out.self().storage);
+  return out;
+}
 Tensor Tensor::clone() const { return Tensor(private_copy(uop())); }
 
 }  // namespace koine

@@ -190,6 +190,14 @@ Tensor operator/(const Tensor& a, const Tensor& b) {
     return fdiv(koine::cast(x, d), koine::cast(y, d));
   });
 }
+Tensor& Tensor::in_place(std::string_view op, const Tensor& value) {
+  const DType here = dtype(), there = value.dtype();
+  KOINE_REQUIRE(here == there || is_float(here) || (!is_float(there) && here != DType::Bool), Type,
+                "{}: the result is {}, which {} cannot hold: make a new tensor of it, or cast it "
+                "before",
+                op, dtype_name(there), dtype_name(here));
+  return assign(value);
+}
 Tensor& Tensor::operator/=(const Tensor& b) {
   KOINE_REQUIRE(is_float(dtype()), Type,
                 "/=: a quotient of {} is a float, which {} cannot hold: write x = x / y, or use "

@@ -22,13 +22,17 @@
 namespace koine {
 namespace {
 
-// Storages with requires_grad, held weakly. One mutex: gradients are not a hot path.
-struct GradientRegistry {
+// Storages, held weakly. One mutex: gradients are not a hot path.
+struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<void>> storages;
 };
-GradientRegistry& gradient_registry() {
-  static auto* registry = new GradientRegistry;
+Registry& gradient_registry() {  // those with requires_grad
+  static auto* registry = new Registry;
+  return *registry;
+}
+Registry& detached_registry() {
+  static auto* registry = new Registry;
   return *registry;
 }
 
@@ -296,6 +300,16 @@ UOp Tensor::History::former(const Storage& storage) {
 }
 
 void Tensor::History::replace(const std::shared_ptr<Storage>& storage, UOp value) {
+  const auto owner = storage->gradient_of.lock();
+  if (owner && owner->grad) {
+    KOINE_REQUIRE(owner->grad.id() == storage->gradient_id, Value,
+                  "assign: this is the gradient of shape {} as it was before backward() or another "
+                  "assignment changed it: take grad again",
+                  shape_text(owner->grad));
+    if (is_tracing()) Recording::require_allowed(*owner, "assign: to the gradient of a tensor");
+    owner->grad = value;
+    storage->gradient_id = value.id();
+  }
   const UOp current = storage->current, old = former(*storage);
   if (current && !current.is(Op::Const))
     storage::change_past(current, [&](storage::Past& past) {
@@ -371,6 +385,12 @@ void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs)
     values.push_back(storages.back()->current);
   }
   if (values.empty()) return;
+  const size_t asked = storages.size();
+  add_detached_below(values, storages);
+  for (size_t k = asked; k < storages.size(); ++k) {
+    const std::lock_guard lock(storages[k]->mutex);
+    values.push_back(storages[k]->current);
+  }
   if (is_tracing())
     require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
   try {
@@ -435,6 +455,80 @@ std::vector<UOp> Tensor::History::nodes_of(const Tensor& target, std::span<const
   for (const UOp& u : order)
     if (u.id() == former) out.push_back(i.view ? substitute(i.view, {{view_base(u), u}}) : u);
   return out;
+}
+
+namespace {
+
+template <class Storages, class Storage>
+void add_new(Storages& storages, const std::shared_ptr<Storage>& storage) {
+  if (std::find(storages.begin(), storages.end(), storage) == storages.end())
+    storages.push_back(storage);
+}
+
+}  // namespace
+
+void Tensor::History::compute_along(Storage& leaf, const std::shared_ptr<Storage>& storage) {
+  std::erase_if(leaf.along, [&](const std::weak_ptr<Storage>& known) {
+    const auto held = known.lock();
+    return !held || held == storage;
+  });
+  leaf.along.push_back(storage);
+}
+
+void Tensor::compute_with(const Tensor& leaf) const {
+  if (!is_tracing()) History::compute_along(*leaf.self().storage, self().storage);
+}
+
+void Tensor::History::add_along(const std::vector<Tensor>& targets, Storages& storages) {
+  for (const Tensor& target : targets)
+    for (const auto& weak : target.self().storage->along)
+      if (const auto storage = weak.lock()) {
+        const std::lock_guard lock(storage->mutex);
+        if (!storage->current.is(Op::Buffer) && !realized_buffer(storage->current))
+          add_new(storages, storage);
+      }
+  const Storages held = detached();
+  if (held.empty()) return;
+  std::unordered_set<UOp> now;
+  for (const Tensor& target : targets) now.insert(target.uop());
+  for (const auto& storage : held) {
+    const std::lock_guard lock(storage->mutex);
+    const NodeList below = toposort(storage->current);
+    if (std::any_of(below.begin(), below.end(), [&](const UOp& u) { return now.contains(u); }))
+      add_new(storages, storage);
+  }
+}
+
+void Tensor::History::add_detached(const std::shared_ptr<Storage>& storage) {
+  Registry& known = detached_registry();
+  const std::lock_guard lock(known.mutex);
+  known.storages.push_back(storage);
+}
+
+Tensor::History::Storages Tensor::History::detached() {
+  Storages out;
+  Registry& known = detached_registry();
+  const std::lock_guard lock(known.mutex);
+  for (const auto& weak : known.storages)
+    if (auto storage = std::static_pointer_cast<Storage>(weak.lock())) {
+      const std::lock_guard inner(storage->mutex);
+      if (storage->current.is(Op::Detach) && !realized_buffer(storage->current))
+        out.push_back(std::move(storage));
+    }
+  known.storages.assign(out.begin(), out.end());
+  return out;
+}
+
+void Tensor::History::add_detached_below(const std::vector<UOp>& values, Storages& storages) {
+  const Storages held = detached();
+  if (held.empty()) return;
+  std::unordered_set<UOp> below;
+  for (const UOp& u : toposort(sink(values)))
+    if (u.is(Op::Detach)) below.insert(u);
+  for (const auto& storage : held) {
+    const std::lock_guard lock(storage->mutex);
+    if (below.contains(storage->current)) add_new(storages, storage);
+  }
 }
 
 void Tensor::History::require_known(const Tensor& target, size_t position,
@@ -569,7 +663,10 @@ void Tensor::backward() const {
                                                    shape_text(s->current)));
   for (size_t k = 0; k < targets.size(); ++k)
     for (const auto& s : leaves[targets[k]])
-      if (grads[k]) s->grad = s->grad ? add(s->grad, grads[k]) : grads[k];
+      if (grads[k]) {
+        s->grad = s->grad ? add(s->grad, grads[k]) : grads[k];
+        if (!is_tracing() && !self().view) History::compute_along(*s, self().storage);
+      }
 }
 
 std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
@@ -656,7 +753,11 @@ Tensor Tensor::grad() const {
   KOINE_REQUIRE(has_grad(), Value,
                 "grad: there is no gradient yet: call requires_grad() before and backward() after "
                 "the computation");
-  return Tensor(self().storage->grad);
+  Tensor out(self().storage->grad);
+  Storage& handle = *out.self().storage;
+  handle.gradient_of = self().storage;
+  handle.gradient_id = self().storage->grad.id();
+  return out;
 }
 void Tensor::zero_grad() {
   Recording::ask_for_gradients();

@@ -27,8 +27,15 @@ struct Tensor::Storage {
   UOp before;  ///< the value before assignments that have not run; null: none, or below the chain
   uint64_t trace = 0;  ///< the function that was traced when this was made; 0: none
   bool requires_grad = false;
-  uint64_t required_since = 0;           ///< nodes with a larger id were made later
-  UOp grad;                              ///< null: none yet
+  uint64_t required_since = 0;  ///< nodes with a larger id were made later
+  UOp grad;                     ///< null: none yet
+  /// What is computed with the next value that `assign_all` gives this: what backward() was called
+  /// on since, of which `grad` is a part, and statistics beside it.
+  std::vector<std::weak_ptr<Storage>> along;
+  /// Of a handle that grad() gave: whose gradient it is, and the id of the node that this was. What
+  /// is assigned to it becomes the gradient.
+  std::weak_ptr<Storage> gradient_of;
+  uint64_t gradient_id = 0;
   std::unordered_set<const Impl*> seen;  ///< views that hold their part of `current`
 };
 
@@ -101,6 +108,18 @@ struct Tensor::History {
   static UOp former(const Storage& storage);
   /// A storage whose value was computed beside something else gets the memory of it.
   static void settle_computed(const std::shared_ptr<Storage>& storage);
+  /// `storage` is computed along with the next value of `leaf`.
+  static void compute_along(Storage& leaf, const std::shared_ptr<Storage>& storage);
+  /// Adds what nobody has looked at yet of what is computed along with targets, and of detached
+  /// tensors that read them: their values of now are gone afterwards.
+  static void add_along(const std::vector<Tensor>& targets, Storages& storages);
+  /// Notes a tensor that detach() gave.
+  static void add_detached(const std::shared_ptr<Storage>& storage);
+  /// Detached tensors that somebody holds and that no memory holds yet. A state that goes from step
+  /// to step is one: it is computed once, and not by each later step again.
+  static Storages detached();
+  /// Adds those that lie below values, which compute them on their way.
+  static void add_detached_below(const std::vector<UOp>& values, Storages& storages);
   /// The value as a node that no other tensor has, without a gradient to what is below.
   static UOp leaf_of(const UOp& value);
   /// A leaf owns memory of its own, so that equal values stay apart (amendment C34).

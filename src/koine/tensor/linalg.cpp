@@ -424,10 +424,26 @@ Tensor Tensor::sparse_categorical_crossentropy(const Tensor& target, double labe
 Tensor Tensor::cross_entropy(const Tensor& target, std::optional<int64_t> ignore_index) const {
   return class_loss("cross_entropy", *this, target, 0, ignore_index);
 }
+namespace {
+
+// A target of another rank, as (n,) for (n, 1), would meet each prediction with each of its
+// elements.
+void require_target(std::string_view method, const Tensor& x, const Tensor& target) {
+  const Tensor met = x + target.detach().cast(x.dtype());
+  KOINE_REQUIRE(met.shape() == x.shape(), Value,
+                "{}: a target of shape {} makes a loss of shape {} of predictions of shape {}: "
+                "reshape one of them",
+                method, tensor::text_of(target.shape()), tensor::text_of(met.shape()),
+                tensor::text_of(x.shape()));
+}
+
+}  // namespace
+
 Tensor Tensor::binary_crossentropy_logits(const Tensor& target) const {
   // max(x, 0) - t x + log(1 + exp(-|x|)): the difference is exact where x is certain and right, and
   // the logarithm, which is then all of the loss, keeps its digits. At 0 both take the side x.
   return tensor::as_method("binary_crossentropy_logits", {*this, target}, [&] {
+    require_target("binary_crossentropy_logits", *this, target);
     const Tensor x = is_float(dtype()) ? *this : to_float();
     const Tensor left = x < 0.0;
     return (where(left, 0.0, x) - x * target + where(left, x, x.neg()).softplus()).mean();
@@ -435,6 +451,7 @@ Tensor Tensor::binary_crossentropy_logits(const Tensor& target) const {
 }
 Tensor Tensor::mse_loss(const Tensor& target) const {
   return tensor::as_method("mse_loss", {*this, target}, [&] {
+    require_target("mse_loss", *this, target);
     const Tensor difference = *this - target;
     const DType d = difference.dtype();
     if (d == DType::Float32 || d == DType::Float64) return difference.square().mean();

@@ -174,12 +174,18 @@ class Tensor {
   /// is written to it; work is linear in the sizes of this and of the index.
   void setitem(const std::vector<IndexItem>& index, const Tensor& value);
   /// Assigns values[k] to targets[k], which are no views, all or none: everything is computed
-  /// first, together with `also`, in one realize.
+  /// first, together with `also`, in one realize. So is what nobody has looked at yet of what
+  /// backward() was called on, of detached tensors that read a target, and of `compute_with`.
   static void assign_all(const std::vector<Tensor>& targets, const std::vector<Tensor>& values,
                          const std::vector<Tensor>& also = {});
-  Tensor& operator+=(const Tensor& b) { return assign(*this + b); }
-  Tensor& operator-=(const Tensor& b) { return assign(*this - b); }
-  Tensor& operator*=(const Tensor& b) { return assign(*this * b); }
+  /// Computes this too when `assign_all` next gives `leaf` a value, unless somebody looks before.
+  void compute_with(const Tensor& leaf) const;
+  /// Assigns the value of an operator, which stands in the Error. Throws Error (Type) where it is a
+  /// float and this is none, or a number and this is bool.
+  Tensor& in_place(std::string_view op, const Tensor& value);
+  Tensor& operator+=(const Tensor& b) { return in_place("+=", *this + b); }
+  Tensor& operator-=(const Tensor& b) { return in_place("-=", *this - b); }
+  Tensor& operator*=(const Tensor& b) { return in_place("*=", *this * b); }
   /// Refused for integers: their quotient is a float. See idiv().
   Tensor& operator/=(const Tensor& b);
 
