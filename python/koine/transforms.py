@@ -356,10 +356,16 @@ class _Custom:
             place["structure"] = call.structure
             return out
 
-        key = (tuple(call.structures), call.names)
+        try:
+            key = tuple([tree.frozen(s, []) for s in call.structures]), tree.frozen(call.names, [])
+        except tree.Unfrozen:
+            key = None
         rule = self._rules.get(key)
         if rule is None:
-            rule = self._rules[key] = (known(getattr(self.f, "__name__", method), self._rule(call, place)), place)
+            call.structures, call.names = [tree.copied(s) for s in call.structures], tree.copied(call.names)
+            rule = (known(getattr(self.f, "__name__", method), self._rule(call, place)), place)
+            if key is not None:
+                self._rules[key] = rule
         results = call.run(_koine._with_rule, rule[0], described, call.inputs)
         rule[1].update(place)
         return call.result(results)
@@ -382,6 +388,7 @@ class custom_vjp(_Custom):
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> "custom_vjp":
         """Gives the function its gradient; gives the function back."""
         self._fwd, self._bwd = fwd, bwd
+        self._rules = {}
         return self
 
     def __call__(self, *args, **kwargs):
@@ -417,6 +424,7 @@ class custom_jvp(_Custom):
     def defjvp(self, rule: Callable[..., Any]) -> "custom_jvp":
         """Gives the function its derivative; gives the function back."""
         self._jvp = rule
+        self._rules = {}
         return self
 
     def __call__(self, *args, **kwargs):

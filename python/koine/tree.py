@@ -8,8 +8,12 @@ None holds nothing; keys of a dict count in sorted order. Whatever is no tree is
 from __future__ import annotations
 
 import builtins
+import enum
+import functools
+import types
 from typing import Any, Callable, Iterable
 
+from . import _koine
 from .errors import TypeError, ValueError
 
 __all__ = ["flatten", "unflatten", "leaves", "structure", "map", "register"]
@@ -20,7 +24,8 @@ _registered: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 def register(kind: type, flatten: Callable[..., Any], unflatten: Callable[..., Any]) -> None:
     """Makes a type a tree: `flatten(x)` gives (children, data), `unflatten(data, children)` the value again.
 
-    `data` is what is no tree, and compares with ==.
+    `data` is what is no tree, and compares with ==. Of constants, lists, dicts, sets, arrays, functions and classes koine.jit
+    knows when they are others than before; a function that is given other data runs as it is written.
     """
     _registered[kind] = (flatten, unflatten)
 
@@ -66,14 +71,29 @@ def _parts(tree: Any, as_given: bool = False):
     if hasattr(kind, "__dataclass_fields__"):
         import dataclasses  # some 10 ms, which whoever has a dataclass has paid
 
-        names = tuple(f.name for f in dataclasses.fields(tree))
+        names = _Fields(f.name for f in dataclasses.fields(tree))
+        names.rest = _beside(tree, names)
         return [getattr(tree, n) for n in names], names, lambda n, c: _dataclass(kind, n, c)
     return None
 
 
-def _dataclass(kind: type, names: Iterable[str], children: Iterable) -> Any:
+class _Fields(tuple):
+    """The names of a dataclass's fields; `rest`: its attributes that are none."""
+
+    rest: dict
+
+
+def _beside(tree: Any, names: tuple) -> dict:
+    def is_cached(name):  # a property of the fields, which others have
+        return isinstance(getattr(type(tree), name, None), functools.cached_property)
+
+    held = getattr(tree, "__dict__", {})
+    return {k: v for k, v in held.items() if k not in names and not is_cached(k)} if len(held) > len(names) else {}
+
+
+def _dataclass(kind: type, names: Any, children: Iterable) -> Any:
     out: Any = object.__new__(kind)
-    for name, value in zip(names, children):
+    for name, value in [*zip(names, children), *names.rest.items()]:
         object.__setattr__(out, name, value)
     return out
 
@@ -98,7 +118,7 @@ class Structure:
         self.classes = tuple(dict.fromkeys([*own, *[k for c in children for k in c.classes]]))
 
     def __eq__(self, other):
-        return (isinstance(other, Structure) and self.kind is other.kind and self.data == other.data
+        return (isinstance(other, Structure) and self.kind is other.kind and _are_equal(self.kind, self.data, other.data)
                 and self.children == other.children)
 
     def __hash__(self):
@@ -117,6 +137,118 @@ class Structure:
         if self.kind is type(None):
             return "None"
         return f"{self.kind.__name__}({', '.join(builtins.map(repr, self.children))})"
+
+
+def _are_equal(kind: Any, one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except builtins.ValueError:  # arrays, which compare element by element
+        pass
+    try:
+        return _frozen(one, []) == _frozen(other, [])
+    except Unfrozen:
+        raise TypeError(f"the data of a '{kind.__name__}' in a tree do not compare with ==: "
+                        "koine.tree.register wants some that do") from None
+
+
+class Unfrozen(builtins.TypeError):
+    """What cannot be told from what it was before."""
+
+
+_identical = (type, types.FunctionType, types.BuiltinFunctionType)
+
+
+def _is_constant_object(data: Any) -> bool:
+    """Whether it is a frozen dataclass that holds no more than a dict."""
+    parameters = getattr(type(data), "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen and hasattr(data, "__dict__") and not isinstance(data, type)
+
+
+def _frozen(data: Any, met: list) -> Any:
+    """What tells data from others, of now and of later: types and the signs of zeros too. `met`: functions and classes."""
+    kind = type(data)
+    if kind in (bool, int, str, bytes, type(None), _koine.DType):
+        return kind, data
+    if kind in (float, complex):
+        return kind, repr(data)
+    if kind in (tuple, list, set, frozenset):
+        return kind, tuple([_frozen(d, met) for d in data])
+    if isinstance(data, tuple) and hasattr(kind, "_fields") or _is_constant_object(data):
+        met.append(kind)
+        return kind, tuple([_frozen(d, met) for d in (data if isinstance(data, tuple) else vars(data).items())])
+    if kind is functools.partial:
+        return kind, _frozen((data.func, data.args, data.keywords), met)
+    if kind is _Fields:
+        return kind, tuple(data), _frozen(data.rest, met)
+    if kind is dict:
+        return kind, tuple([(_frozen(k, met), _frozen(v, met)) for k, v in data.items()])
+    if isinstance(data, (*_identical, enum.Enum)) or kind.__module__ == "nanobind":
+        met.append(data)
+        return kind, id(data) if isinstance(data, enum.Enum) else data
+    if isinstance(data, Structure):
+        return frozen(data, met)
+    if hasattr(kind, "_told_by"):
+        return kind, _frozen(data._told_by(), met)
+    if kind.__module__ == "numpy" and hasattr(data, "tobytes") and not data.dtype.hasobject:
+        return kind, str(data.dtype), data.shape, data.tobytes()
+    raise Unfrozen(f"the data of a tree hold a '{kind.__name__}'")
+
+
+def frozen(structure: Structure, met: list) -> Any:
+    """A structure as a key that stays when data change. Raises Unfrozen. `met` lists functions, classes and enums in data."""
+    if structure.kind is None:
+        return None
+    return structure.kind, _frozen(structure.data, met), tuple([frozen(c, met) for c in structure.children])
+
+
+def copied(structure: Structure) -> Structure:
+    """A structure with data of its own."""
+    if not structure.classes:  # of tuples, lists and dicts
+        return structure
+    children = tuple([copied(c) for c in structure.children])
+    return Structure(structure.kind, _copied(structure.data), children, structure.rebuild)
+
+
+def _copied(data: Any) -> Any:
+    if isinstance(data, _Fields):
+        names = _Fields(data)
+        names.rest = _copied(data.rest)
+        return names
+    if isinstance(data, tuple):
+        parts = [_copied(d) for d in data]
+        if all(a is b for a, b in zip(parts, data)):  # nothing in it can change
+            return data
+        return type(data)(*parts) if hasattr(data, "_fields") else tuple(parts)
+    if _is_constant_object(data):
+        fields = {k: _copied(v) for k, v in vars(data).items()}
+        if all(fields[k] is v for k, v in vars(data).items()):
+            return data
+        out = object.__new__(type(data))
+        vars(out).update(fields)
+        return out
+    if type(data) in (list, set):
+        return type(data)([_copied(d) for d in data])
+    if type(data) is dict:
+        return {_copied(k): _copied(v) for k, v in data.items()}
+    return data.copy() if type(data).__module__ == "numpy" and hasattr(data, "tobytes") else data
+
+
+def held(tree: Any, kept: list, inside: bool = False) -> list:
+    """What each list, dict and object of a tree holds, to see later whether it is the same. `kept` keeps it alive.
+    `inside` of a registered type, whose containers may be made for this."""
+    kind = type(tree)
+    parts = None if kind.__module__.split(".")[0] == "koine" else _parts(tree, True)
+    kept.append(tree)
+    if parts is None:
+        return [id(tree)]
+    children, data, _ = parts
+    kept += [children, data]
+    by_identity = kind in (list, dict) and not inside
+    told = tuple([id(k) for k in data]) if kind is dict else None if kind in _plain else _frozen(data, [])
+    out = [(kind, id(tree) if by_identity else 0, len(children), told)]
+    for child in children:
+        out += held(child, kept, inside or kind in _registered)
+    return out
 
 
 _leaf = Structure(None, None, (), None)

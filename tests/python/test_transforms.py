@@ -148,6 +148,44 @@ def test_rules_of_ones_own():
         koine.custom_vjp(lambda x: x)(Tensor(1.0))
 
 
+def test_a_rule_may_be_given_again():
+    by_vjp, by_jvp = koine.custom_vjp(lambda x: x * 2), koine.custom_jvp(lambda x: x * 2)
+    for slope in (3.0, 5.0):
+        by_vjp.defvjp(lambda x: (x * 2, None), lambda saved, g, s=slope: (g * s,))
+        by_jvp.defjvp(lambda p, t, s=slope: (p[0] * 2, t[0] * s))
+        assert koine.grad(by_vjp)(1.0).item() == slope and koine.grad(by_jvp)(1.0).item() == slope
+
+
+def test_attributes_that_are_no_fields_stay():
+    @dataclasses.dataclass
+    class Scaled:
+        w: Tensor
+        scale = 1.0
+
+    given = Scaled(Tensor([1.0, 2.0]))
+    given.scale = 5.0
+    assert koine.grad(lambda m: (m.w * m.scale).sum())(given).w.tolist() == [5, 5]
+    assert koine.vmap(lambda m: m.w * m.scale)(given).tolist() == [5, 10]
+    assert koine.tree.map(lambda t: t * 2, given).scale == 5
+
+
+def test_data_that_are_arrays():
+    class Own:
+        def __init__(self, t, data):
+            self.t, self.data = t, data
+
+    koine.tree.register(Own, lambda o: ([o.t], o.data), lambda data, c: Own(c[0], data))
+    one, two, three = Own(1, np.arange(3.0)), Own(2, np.arange(3.0)), Own(3, np.arange(4.0))
+    assert koine.tree.structure(one) == koine.tree.structure(two) != koine.tree.structure(three)
+
+    class Strange:
+        def __eq__(self, other):
+            return np.array([True, False])
+
+    with pytest.raises(koine.errors.TypeError, match="the data of a 'Own' in a tree do not compare"):
+        assert koine.tree.structure(Own(1, Strange())) == koine.tree.structure(Own(1, Strange()))
+
+
 def test_checkpoints_and_constants(rng):
     a = rng.standard_normal((4, 4))
 

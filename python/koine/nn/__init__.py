@@ -43,6 +43,9 @@ class _Layer:
     def __init__(self, layer, names):
         self.layer, self.names = layer, names
 
+    def _told_by(self):
+        return type(self.layer), self.names, self.layer._config()
+
     def __eq__(self, other):
         return isinstance(other, _Layer) and type(self.layer) is type(other.layer) and self.names == other.names \
             and self.layer._config() == other.layer._config()
