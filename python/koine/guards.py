@@ -30,28 +30,113 @@ _PURE = {getattr(builtins, n) for n in (
     "pow range reversed round set slice sorted str sum tuple zip type callable super property staticmethod classmethod object "
     "ValueError TypeError IndexError KeyError RuntimeError AssertionError NotImplementedError StopIteration Exception").split()}
 _CONSTANT = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), slice, range)
-_TRUSTED_MODULES = ("koine", "math", "operator", "functools", "typing", "builtins")
+_TRUSTED_MODULES = ("koine", "math", "operator", "functools", "typing")
+# What of these modules calls or reads by a name that no code shows.
+_BY_NAME = frozenset("attrgetter methodcaller get_type_hints".split())
 _BUILTIN_FUNCTIONS = (types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType,
                       types.MethodWrapperType, types.ClassMethodDescriptorType, types.GetSetDescriptorType)
 
 # Attributes that change something outside, or that tell a placeholder from a tensor.
 _FORBIDDEN = frozenset("manual_seed requires_grad set_printoptions counters reset_counters memory_in_use "
                        "clear_compile_cache history_bytes uop realize learning_rate f_locals f_globals __dict__ "
-                       "__globals__ __code__ __closure__ __defaults__ register defvjp defjvp storage_id".split())
-_MUTATORS = frozenset("append extend insert remove pop popitem clear update setdefault add discard sort reverse appendleft popleft "
-                      "difference_update intersection_update __setitem__ __setattr__ __delitem__".split())
+                       "__globals__ __subclasses__ __code__ __closure__ __defaults__ register defvjp defjvp storage_id".split())
+# What may change a list or a dict. Where it is one that others see, that shows when the function is described.
+_MUTATORS = frozenset("append extend insert remove pop popitem clear update setdefault add discard sort reverse "
+                      "__setitem__ __delitem__ __iadd__ __imul__ __ior__".split())
+_CHANGES = frozenset("STORE_SUBSCR DELETE_SUBSCR STORE_SLICE".split())
+# Calls that set attributes: those of an object that is being made are its own.
+_SETTERS = frozenset("__setattr__ __delattr__ __init__ __post_init__".split())
+_OWN_SETTERS = ("__init__", "__post_init__")
 _EFFECTS = frozenset("STORE_GLOBAL DELETE_GLOBAL IMPORT_NAME IMPORT_FROM IMPORT_STAR DELETE_DEREF LOAD_BUILD_CLASS".split())
 _HANDLERS = frozenset("PUSH_EXC_INFO SETUP_FINALLY SETUP_WITH BEFORE_WITH LOAD_SPECIAL WITH_EXCEPT_START".split())
-_STORES = frozenset("STORE_ATTR DELETE_ATTR STORE_SUBSCR DELETE_SUBSCR STORE_SLICE".split())
-_SPECIAL = frozenset("__init__ __new__ __repr__ __str__ __format__ __del__ __reduce__ __reduce_ex__ __getstate__ __setstate__ "
-                     "__class_getitem__ __init_subclass__ __subclasshook__ __set_name__ __doc__ __module__ __dict__ __weakref__ "
+_STORES = frozenset("STORE_ATTR DELETE_ATTR".split())
+_OF_DATACLASSES = ("__hash__", "__setattr__", "__delattr__")
+_MAKING = frozenset("__init__ __new__ __del__ __post_init__ __class_getitem__".split())  # run where a class is called
+_TEXTS = frozenset("__repr__ __str__ __format__".split())                                # run where a text is made
+_TEXT_NAMES = _TEXTS | {"format", "format_map"}
+_TEXT_OPS = frozenset("FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE BINARY_MODULO INPLACE_MODULO".split())
+_SPECIAL = frozenset("__reduce__ __reduce_ex__ __getstate__ __setstate__ "
+                     "__init_subclass__ __subclasshook__ __set_name__ __doc__ __module__ __dict__ __weakref__ "
                      "__qualname__ __annotations__ __dataclass_fields__ __dataclass_params__ __match_args__ __firstlineno__ "
                      "__static_attributes__ __annotate_func__ __annotate__ __annotations_cache__ __orig_bases__ __parameters__ "
                      "__abstractmethods__ _abc_impl __slots__".split())
 
 _SIZES = frozenset("Size present smallest largest".split())  # what an int has not
 
+_NAME_LOADS = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF")
+
 _missing = object()
+
+
+def _module_of(f: Any) -> str | None:
+    """Where code was written: functools.wraps() gives a function the __module__ of another."""
+    return getattr(f, "__globals__", {}).get("__name__") or getattr(f, "__module__", None)
+
+
+def _last_loaded(instruction: dis.Instruction) -> Any:
+    """The local variable that is on top of the stack behind an instruction; None: something else."""
+    if "LOAD_FAST" not in instruction.opname:
+        return None
+    return instruction.argval[-1] if isinstance(instruction.argval, tuple) else instruction.argval
+
+
+def _is_super(before: list) -> bool:
+    """Whether these instructions end with super()."""
+    ops = [i for i in before[-4:] if i.opname not in ("PRECALL", "PUSH_NULL")]
+    return len(ops) > 1 and ops[-1].opname in ("CALL", "CALL_FUNCTION") and ops[-1].arg == 0 and ops[-2].argval == "super"
+
+
+def _is_raised(code: list, at: int) -> bool:
+    """Whether what an instruction makes is for an exception alone: where there is one, the function runs as it is written."""
+    for after in code[at + 1:]:
+        if after.opname == "RAISE_VARARGS":
+            return True
+        if after.is_jump_target or "JUMP" in after.opname or after.opname.startswith(("STORE", "RETURN", "YIELD", "FOR_", "POP_TOP")):
+            return False
+    return False
+
+
+def _only_asked_for(code: list, at: int) -> int:
+    """Of an `isinstance` at a place: the place of its call, where what it asks for are names; 0: elsewhere."""
+    k = at + 1
+    if k < len(code) and code[k].opname == "PUSH_NULL":
+        k += 1
+    if k >= len(code) or code[k].opname not in _NAME_LOADS:
+        return 0
+    k += 1
+    while k < len(code) and code[k].opname == "LOAD_ATTR":
+        k += 1
+    first = k
+    while k < len(code) and code[k].opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
+        k += 1
+    many = k - first
+    if k < len(code) and code[k].opname == "BUILD_TUPLE" and code[k].arg == many:
+        k, many = k + 1, 1
+    if k < len(code) and code[k].opname == "PRECALL":
+        k += 1
+    return k if many == 1 and k < len(code) and code[k].opname in ("CALL", "CALL_FUNCTION") and code[k].arg == 2 else 0
+
+
+def _is_named_only(code: list, at: int) -> bool:
+    """Whether a class that is on the stack is asked for its name, or compared."""
+    if at >= len(code):
+        return False
+    if code[at].opname == "LOAD_GLOBAL":  # compared with another
+        return at + 1 < len(code) and code[at + 1].opname in ("IS_OP", "COMPARE_OP")
+    return code[at].opname in ("IS_OP", "COMPARE_OP") or code[at].opname == "LOAD_ATTR" and code[at].argval in ("__name__", "__qualname__")
+
+
+def _end_of_type_of(code: list, at: int) -> int:
+    """Of a `type` at a place: the place behind its call, where it is that of a name or an attribute; 0: elsewhere."""
+    k = at + 1
+    if k < len(code) and code[k].opname == "PUSH_NULL":
+        k += 1
+    if k >= len(code) or code[k].opname not in _NAME_LOADS:
+        return 0
+    k += 1
+    while k < len(code) and code[k].opname in ("LOAD_ATTR", "PRECALL"):
+        k += 1
+    return k + 1 if k < len(code) and code[k].opname in ("CALL", "CALL_FUNCTION") and code[k].arg == 1 else 0
 
 
 class Reads:
@@ -60,25 +145,51 @@ class Reads:
     def __init__(self, f: Callable):
         self.slots: list = []      # (a dict, a key, what is there)
         self.cells: list = []      # (a cell, what is in it)
-        self.contents: list = []   # (a function that lists what something holds, that list)
+        self.contents: list = []   # (a function that lists what something holds, that list, a function that puts it back or None)
         self.tensors: list = []    # functions that each give a tensor
         self.groups: list = []     # functions that each give a list of tensors
         self.objects: list = []    # what is mutable
         self._seen: dict = {}      # by id; keeps what was seen alive
         self._codes: list = []
         self._names: set = set()   # attributes that some code reads
-        self._classes: list = []
+        self._classes: dict = {}   # by id: (a class, what of it was followed)
+        self._made: set = set()    # of classes that the code may call, the ids
+        self._makes_all = False    # whether it may call the class of any object
+        self._makes_texts = False
+        self._modules: dict = {}   # by id: (a module, what of it was looked at)
+        self._refused: str | None = None  # why include() refused something
+        self._included: dict = {}
         self._stores: str | None = None
+        self._changes = False
         self._visit(f, lambda: f, getattr(f, "__name__", "the function"))
-        self._follow_classes()
-        if self._stores and self.objects:
-            raise Unknown(f"{self._stores}, and it can reach {self.objects[0]}: that may change what others see")
+        self._follow()
 
-    def include(self, kind: type) -> None:
-        """A class of a tree among the arguments: its methods read what they like."""
-        if id(kind) not in self._seen:
-            self._visit(kind, lambda: kind, f"the class '{kind.__name__}' of an argument")
-            self._follow_classes()
+    def include(self, part: Any) -> None:
+        """A class of a tree among the arguments, or what its data hold: the methods read what they like."""
+        if id(part) in self._included:
+            return
+        if self._refused:  # what was seen on the way there is not followed again
+            raise Unknown(self._refused)
+        try:
+            if part in tree._registered:
+                self._registered(part)
+            if isinstance(part, type):
+                self._seen[id(part)] = part
+                self._class(part, f"the class '{part.__name__}' of an argument")
+            else:
+                self._visit(part, lambda: part, "what an argument holds")
+            self._follow()
+        except Unknown as e:
+            self._refused = str(e)
+            raise
+        self._included[id(part)] = part
+
+    def _registered(self, kind: type) -> None:
+        """The functions that make a type a tree: what they store is their own."""
+        stores, functions = self._stores, tree._registered[kind]
+        for f in functions:
+            self._visit(f, lambda f=f: f, f"what makes '{kind.__name__}' a tree")
+        self._stores = stores
 
     def around(self) -> list:
         """The tensors of now that it may read."""
@@ -91,6 +202,11 @@ class Reads:
     def stores(self) -> str | None:
         """Where it stores into some object; None: nowhere."""
         return self._stores
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change what a list, dict or object holds."""
+        return self._changes
 
     @property
     def tells_sizes(self) -> bool:
@@ -108,52 +224,106 @@ class Reads:
                     return "a variable of an enclosing function is another object than before"
             except builtins.ValueError:
                 return "a variable of an enclosing function has no value"
-        for listed, value in self.contents:
+        for listed, value, _ in self.contents:
             now = listed()
             if len(now) != len(value) or any(a is not b for a, b in zip(now, value)):
                 return "a list, dict, object or class that it reads holds others than before"
         return None
 
+    def put_back(self) -> None:
+        """Makes lists, dicts and objects hold what they held."""
+        for listed, value, back in self.contents:
+            now = listed()
+            if back is not None and (len(now) != len(value) or any(a is not b for a, b in zip(now, value))):
+                back()
+
     # --- code ------------------------------------------------------------------------------------
 
-    def _code(self, code: types.CodeType, namespace: dict, name: str) -> None:
+    def _code(self, code: types.CodeType, namespace: dict, name: str, own: bool = False) -> None:
+        """`own`: it sets attributes of an object that is being made."""
         free = set(code.co_freevars)
-        for instruction in dis.get_instructions(code):
+        where = f"{name} ({code.co_filename}:{code.co_firstlineno})"
+        instructions = list(dis.get_instructions(code))
+        asked_until = 0
+        for k, instruction in enumerate(instructions):
             op, arg = instruction.opname, instruction.argval
-            line = f"{code.co_filename}:{code.co_firstlineno}"
             if op in _EFFECTS:
-                raise Unknown(f"{name} ({line}) changes or imports what is global ({op})")
+                raise Unknown(f"{where} changes or imports what is global ({op})")
             if op in _HANDLERS:
-                raise Unknown(f"{name} ({line}) has a try or with block, which a trace would run through in its own way")
+                raise Unknown(f"{where} has a try or with block, which a trace would run through in its own way")
             if op == "STORE_DEREF" and arg in free:
-                raise Unknown(f"{name} ({line}) assigns to '{arg}' of an enclosing function")
+                raise Unknown(f"{where} assigns to '{arg}' of an enclosing function")
+            if (op in _TEXT_OPS or op == "BINARY_OP" and instruction.argrepr.startswith("%")) and not _is_raised(instructions, k):
+                self._makes_texts = True
+            self._changes = (self._changes or op in _CHANGES or op in _STORES or op.startswith("INPLACE_")
+                             or op == "BINARY_OP" and instruction.argrepr.endswith("="))
             if op in _STORES:
-                self._stores = self._stores or f"{name} ({line}) stores into an object ({op})"
+                if not (own and self._is_self(code, instructions, k - 1) and not instruction.is_jump_target):
+                    self._stores = self._stores or f"{where} stores into an object ({op})"
             if op in ("LOAD_GLOBAL", "LOAD_NAME"):
-                self._global(arg, namespace, name)
+                if arg == "isinstance" and arg not in namespace:
+                    asked_until = max(asked_until, _only_asked_for(instructions, k))
+                self._global(arg, namespace, name, k < asked_until or self._is_not_called(arg, instructions, k))
             elif op in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR") or op.startswith("STORE_ATTR"):
-                self._attribute(arg, f"{name} ({line})")
+                self._attribute(code, instructions, k, where, own)
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self._code(constant, namespace, name)
 
-    def _attribute(self, attribute: str, where: str) -> None:
+    @staticmethod
+    def _is_self(code: types.CodeType, instructions: list, k: int) -> bool:
+        """Whether an instruction gives the first parameter, which is never another one."""
+        first = code.co_varnames[0] if code.co_argcount else None
+        stored = [i.argval if isinstance(i.argval, tuple) else (i.argval,) for i in instructions if i.opname.startswith("STORE_FAST")]
+        return first is not None and _last_loaded(instructions[k]) == first and not any(first in names for names in stored)
+
+    @staticmethod
+    def _is_not_called(name: str, instructions: list, k: int) -> bool:
+        """Whether only an attribute or the name of a class is asked for."""
+        if name == "type":  # the builtin: _global() knows
+            end = _end_of_type_of(instructions, k)
+            return end > 0 and _is_named_only(instructions, end)
+        after = instructions[k + 1] if k + 1 < len(instructions) else None
+        return (after is not None and after.opname in ("LOAD_ATTR", "LOAD_METHOD") and after.argval != "mro"
+                and not after.argval.startswith("__"))
+
+    def _attribute(self, code: types.CodeType, instructions: list, k: int, where: str, own: bool) -> None:
+        instruction = instructions[k]
+        attribute = instruction.argval
         if attribute in _FORBIDDEN:
             raise Unknown(f"{where} uses .{attribute}, which is not the same while the function is described")
-        if attribute in _MUTATORS:
+        if attribute in _SETTERS and not (own and self._sets_own(code, instructions, k)):
+            self._changes = True
             self._stores = self._stores or f"{where} calls .{attribute}()"
+        self._changes = self._changes or attribute in _MUTATORS
+        if attribute in _TEXT_NAMES:
+            self._makes_texts = True
+        if attribute == "__class__" and not _is_named_only(instructions, k + 1):
+            self._makes_all = True
         self._names.add(attribute)
 
-    def _global(self, name: str, namespace: dict, where: str) -> None:
+    def _sets_own(self, code: types.CodeType, instructions: list, k: int) -> bool:
+        """Whether a call in __init__ sets attributes of the object that is being made."""
+        if instructions[k].argval in _OWN_SETTERS:
+            return instructions[k].opname == "LOAD_SUPER_ATTR" or _is_super(instructions[:k]) or self._is_self(code, instructions, k - 1)
+        of_object = k > 0 and instructions[k - 1].argval == "object" and k + 1 < len(instructions)
+        return code.co_filename == "<string>" or of_object and self._is_self(code, instructions, k + 1)  # of a frozen dataclass
+
+    def _global(self, name: str, namespace: dict, where: str, asked: bool) -> None:
+        """`asked`: as a class it is not called."""
         if name in namespace:
             value = namespace[name]
             self.slots.append((namespace, name, value))
+            if asked and isinstance(value, type) and name != "type":
+                self._class(value, f"the global '{name}'")
+                return
             self._visit(value, lambda: namespace[name], f"the global '{name}'")
         elif hasattr(builtins, name):
             value = getattr(builtins, name)
             self.slots.append((namespace, name, _missing))
             self.slots.append((vars(builtins), name, value))
-            self._visit(value, lambda: value, f"the builtin '{name}'")
+            if value is not type or not asked:
+                self._visit(value, lambda: value, f"the builtin '{name}'")
         else:
             raise Unknown(f"{where} reads '{name}', which has no value")
 
@@ -165,13 +335,14 @@ class Reads:
             return
         if isinstance(value, Tensor):
             raise Unknown(f"{name} is a '{type(value).__name__}', a tensor with methods of the user's")
-        if type(value) in _CONSTANT or id(value) in self._seen:
-            return
-        if isinstance(value, enum.Enum):
-            self._class(type(value), f"the class of {name}")
+        if isinstance(value, types.FunctionType) and value.__name__ in _OWN_SETTERS:  # not called to make an object
+            self._stores = self._stores or f"{name} sets attributes"
+        if type(value) in _CONSTANT or id(value) in self._seen and not isinstance(value, type):
             return
         self._seen[id(value)] = value
-        if isinstance(value, types.FunctionType):
+        if isinstance(value, enum.Enum):
+            self._member(value, name)
+        elif isinstance(value, types.FunctionType):
             self._function(value, name)
         elif isinstance(value, types.MethodType):
             self._visit(value.__self__, lambda: get().__self__, name)
@@ -181,7 +352,9 @@ class Reads:
         elif isinstance(value, types.ModuleType):
             self._module(value, name)
         elif isinstance(value, type):
-            self._class(value, name)
+            self._makes_texts = self._makes_texts or value is str
+            self._makes_all = self._makes_all or value is type
+            self._class(value, name, True)
         elif isinstance(value, _BUILTIN_FUNCTIONS):
             self._builtin(value, name)
         elif type(value) in (tuple, list):
@@ -193,105 +366,211 @@ class Reads:
         else:
             self._object(value, get, name)
 
-    def _function(self, f: types.FunctionType, name: str) -> None:
+    def _fields(self, fields: dict, listed: Callable) -> None:
+        """A dict, or what an object has as one; `listed` gives what it holds."""
+        was = dict(fields)
+
+        def back():
+            fields.clear()
+            fields.update(was)
+
+        self.contents.append((listed, listed(), back))
+
+    def _member(self, member: enum.Enum, name: str) -> None:
+        """A member of an enum: the value of each is an object like others, and may have fields."""
+        fields = vars(member)
+        self._class(type(member), f"the class of {name}")
+        self._fields(fields, lambda: [*fields.keys(), *fields.values()])
+        for k, item in list(fields.items()):
+            if k != "__objclass__":
+                self._visit(item, lambda k=k: fields[k], f"{name}.{k}")
+
+    def _function(self, f: types.FunctionType, name: str, own: bool = False) -> None:
         if f.__code__.co_flags & 0x2A0:  # a generator or coroutine
             raise Unknown(f"{name} is a generator or a coroutine")
         if self._is_own(f):
             return
         name = f"{f.__qualname__}()"
-        self.contents.append((lambda: [f.__code__, f.__defaults__, f.__kwdefaults__], [f.__code__, f.__defaults__, f.__kwdefaults__]))
-        if f.__dict__:
-            fields = f.__dict__
-            self.contents.append((lambda: [*fields.keys(), *fields.values()], [*fields.keys(), *fields.values()]))
-            for k, item in fields.items():
-                self._visit(item, lambda k=k: fields[k], f"{name}.{k}")
+        parts = [f.__code__, f.__defaults__, f.__kwdefaults__]
+        self.contents.append((lambda: [f.__code__, f.__defaults__, f.__kwdefaults__], parts, None))
+        fields = f.__dict__
+        self._fields(fields, lambda: [*fields.keys(), *fields.values()])
+        for k, item in fields.items():
+            self._visit(item, lambda k=k: fields[k], f"{name}.{k}")
         self._visit(f.__defaults__, lambda: f.__defaults__, f"a default of {name}")
         self._visit(f.__kwdefaults__, lambda: f.__kwdefaults__, f"a default of {name}")
-        self._code(f.__code__, f.__globals__, name)
+        self._code(f.__code__, f.__globals__, name, own)
         for variable, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
             try:
                 inside = cell.cell_contents
             except builtins.ValueError:
                 raise Unknown(f"'{variable}' of {name} has no value yet") from None
             self.cells.append((cell, inside))
-            self._visit(inside, lambda cell=cell: cell.cell_contents, f"'{variable}' of {name}")
+            if isinstance(inside, type) and self._is_only_asked(f.__code__, variable, f.__globals__):
+                self._class(inside, f"the class of {name}")
+            else:
+                self._visit(inside, lambda cell=cell: cell.cell_contents, f"'{variable}' of {name}")
+
+    def _is_only_asked(self, code: types.CodeType, variable: str, namespace: dict) -> bool:
+        """Whether a class in an enclosing variable is not called: it serves isinstance(), super() and its attributes."""
+        instructions = list(dis.get_instructions(code))
+        asked_until = 0
+        for k, instruction in enumerate(instructions):
+            if instruction.opname == "LOAD_GLOBAL" and instruction.argval == "isinstance" and "isinstance" not in namespace:
+                asked_until = max(asked_until, _only_asked_for(instructions, k))
+            if instruction.argval != variable or "DEREF" not in instruction.opname:
+                continue
+            serves_super = any(i.opname.startswith("LOAD_SUPER") for i in instructions[k + 1:k + 3])
+            if not (k < asked_until or serves_super or self._is_not_called("", instructions, k)):
+                return False
+        inner = [c for c in code.co_consts if isinstance(c, types.CodeType) and variable in c.co_freevars]
+        return all(self._is_only_asked(c, variable, namespace) for c in inner)
 
     def _is_own(self, f: Any) -> bool:
         """Whether it is a function of this package: these are what transforms are made of."""
-        if not _is_of_package(getattr(f, "__module__", None)):
+        if not _is_of_package(_module_of(f)):
             return False
         if hasattr(f, "__wrapped__"):  # a transform of the user's
             self._visit(f.__wrapped__, lambda: f.__wrapped__, "a function that is transformed")
-            self._closure_of_own(f)
-        elif getattr(f, "__closure__", None):
-            self._closure_of_own(f)
+        self._closure_of_own(f)
         return True
 
     def _closure_of_own(self, f: types.FunctionType) -> None:
         for cell in f.__closure__ or ():
             inside = cell.cell_contents
             self.cells.append((cell, inside))
-            self._visit(inside, lambda cell=cell: cell.cell_contents, "a transform")
+            self._visit(inside, lambda cell=cell: cell.cell_contents, "what is transformed")
 
     def _builtin(self, f: Any, name: str) -> None:
         bound = getattr(f, "__self__", None)
         if isinstance(bound, types.ModuleType) or bound is None:
             module = getattr(f, "__module__", None) or getattr(bound, "__name__", None) or ""
+            self._changes = self._changes or module == "_operator"  # setitem and its like
             if f in _PURE or module.split(".")[0] in ("koine", "math", "_operator", "_functools"):
                 return
+        if isinstance(bound, type) and bound in _PURE and f.__name__ == "__new__":
+            return
         if isinstance(bound, Tensor):
             raise Unknown(f"{name} is a method that is bound to a tensor")
         raise Unknown(f"{name} is {f!r}, of which nobody knows what it reads or changes")
 
     def _module(self, module: types.ModuleType, name: str) -> None:
-        if module.__name__.split(".")[0] not in _TRUSTED_MODULES:
+        if module is not builtins and module.__name__.split(".")[0] not in _TRUSTED_MODULES:
             raise Unknown(f"{name} is the module '{module.__name__}', which may read or change anything")
+        self._changes = self._changes or module.__name__ == "operator"
+        self._modules[id(module)] = module, set()
 
-    def _class(self, kind: type, name: str) -> None:
+    def _class(self, kind: type, name: str, made: bool = False) -> None:
+        """`made`: the code may call it."""
         if kind in _PURE or _is_of_package(kind.__module__) or (kind.__module__ or "").split(".")[0] in ("builtins", "typing", "enum"):
             if kind.__module__ == "builtins" and kind not in _PURE:
-                raise Unknown(f"{name} is {kind!r} of the module builtins, to which classes of exec() belong where its globals have no __name__")
+                raise Unknown(f"{name} is {kind!r} of the module builtins, to which classes of exec() belong where its globals have "
+                              "no __name__")
             return
         if type(kind) not in (type, enum.EnumMeta) and type(kind).__name__ != "ABCMeta":
             raise Unknown(f"{name} is a class with a metaclass")
+        if made:
+            self._made.update(map(id, kind.__mro__))
+        if id(kind) in self._classes:
+            return
         for base in kind.__mro__:
             if base is object or base.__module__ in ("builtins", "typing", "abc", "enum"):
                 continue
             if not base.__flags__ & (1 << 9):  # not of Python
                 raise Unknown(f"{name} is the class {base.__name__}, which is not written in Python")
-            self.contents.append((lambda base=base: list(vars(base).values()), list(vars(base).values())))
-            self._classes.append((base, set()))
+            if id(base) not in self._classes:
+                self._attributes(base)
+                self._classes[id(base)] = base, set()
+        for member in getattr(kind, "__members__", {}).values() if isinstance(kind, enum.EnumMeta) else ():
+            self._visit(member, lambda member=member: member, f"a member of {kind.__name__}")
 
-    def _follow_classes(self) -> None:
-        """What of classes some code names, until nothing is new."""
+    def _attributes(self, kind: type) -> None:
+        """What a class holds."""
+        was = dict(vars(kind))
+
+        def back():
+            for key in [k for k in vars(kind) if k not in was]:
+                type.__delattr__(kind, key)
+            for key in [k for k, v in was.items() if vars(kind).get(k, _missing) is not v]:
+                type.__setattr__(kind, key, was[key])
+
+        self.contents.append((lambda: list(vars(kind).values()), list(was.values()), back))
+
+    def _follow(self) -> None:
+        """What of classes and modules some code names, until nothing is new."""
         again = True
         while again:
-            again = False
-            for base, done in list(self._classes):
+            again = self._follow_modules()
+            for base, done in list(self._classes.values()):
                 for key, value in list(vars(base).items()):
-                    special = key.startswith("__") and key.endswith("__")
-                    if key in done or key in _SPECIAL or not (special or key in self._names):
+                    if key in done or not self._is_followed(base, key):
                         continue
                     done.add(key)
                     again = True
-                    if isinstance(value, (staticmethod, classmethod)):
-                        value = value.__func__
-                    parts = (value.fget,) if isinstance(value, property) else (value,)
-                    for part in parts:
-                        if isinstance(part, functools.cached_property):
-                            raise Unknown(f"{base.__name__}.{key} is a cached property")
-                        self._visit(part, lambda part=part: part, f"{base.__name__}.{key}")
+                    self._of_class(base, key, value)
+        if self._stores and self.objects:
+            raise Unknown(f"{self._stores}, and it can reach {self.objects[0]}: that may change what others see. "
+                          "Give back what is new instead")
+
+    def _follow_modules(self) -> bool:
+        """Whether something was new."""
+        again = False
+        for module, done in list(self._modules.values()):
+            for key in self._names - done:
+                done.add(key)
+                value = vars(module).get(key)
+                if module is not builtins and not isinstance(value, types.ModuleType):
+                    if key in _BY_NAME and value is not None and not _is_of_package(module.__name__):
+                        raise Unknown(f"{module.__name__}.{key} reads by names that are told when it runs")
+                elif value is not None:
+                    again = True
+                    self.slots.append((vars(module), key, value))
+                    self._visit(value, lambda value=value: value, f"{module.__name__}.{key}")
+        return again
+
+    def _is_followed(self, base: type, key: str) -> bool:
+        if key in _MAKING:
+            return (self._makes_all or id(base) in self._made) and not isinstance(base, enum.EnumMeta)
+        if key in _TEXTS:
+            return self._makes_texts
+        special = key.startswith("__") and key.endswith("__") or key == "_missing_"
+        return key not in _SPECIAL and (special or key in self._names)
+
+    def _of_class(self, base: type, key: str, value: Any) -> None:
+        name = f"{base.__name__}.{key}"
+        self._makes_all = self._makes_all or isinstance(value, classmethod) and key != "__class_getitem__"
+        if isinstance(value, (staticmethod, classmethod)):
+            value = value.__func__
+        if key == "__repr__" and "__dataclass_params__" in vars(base):  # it shows the fields
+            value = getattr(value, "__wrapped__", value)
+        if key in _OF_DATACLASSES and "__dataclass_params__" in vars(base) and isinstance(value, types.FunctionType):
+            if value.__code__.co_filename == "<string>":  # the hash of a tuple of the fields; what raises, as nothing is set
+                return
+        for part in (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,):
+            if isinstance(part, functools.cached_property):
+                raise Unknown(f"{name} is a cached property")
+            if isinstance(part, types.FunctionType) and _module_of(part) == "enum":
+                continue
+            if key in _OWN_SETTERS and isinstance(part, types.FunctionType) and id(part) not in self._seen:
+                self._seen[id(part)] = part
+                made_here = all(b is object or "__new__" not in vars(b) for b in base.__mro__)
+                self._function(part, name, made_here)
+                continue
+            self._visit(part, lambda part=part: part, name)
 
     def _sequence(self, value: Any, get: Callable, name: str) -> None:
         if type(value) is list:
-            self.objects.append(name)
-            self.contents.append((lambda: list(value), list(value)))
+            was = list(value)
+
+            def back():
+                value[:] = was
+
+            self.contents.append((lambda: list(value), was, back))
         for k, item in enumerate(value):
             self._visit(item, lambda k=k: get()[k], f"{name}[{k}]")
 
     def _dict(self, value: dict, get: Callable, name: str) -> None:
-        self.objects.append(name)
-        self.contents.append((lambda: [*value.keys(), *value.values()], [*value.keys(), *value.values()]))
+        self._fields(value, lambda: [*value.keys(), *value.values()])
         for k, item in value.items():
             self._visit(k, lambda k=k: k, f"a key of {name}")
             self._visit(item, lambda k=k: get()[k], f"{name}[{k!r}]")
@@ -312,7 +591,7 @@ class Reads:
         if isinstance(value, (list, dict, tuple, set)):
             raise Unknown(f"{name} is a '{kind.__name__}', which is also a {kind.__mro__[-2].__name__}")
         self.objects.append(name)
-        self.contents.append((lambda: [type(value), *fields.keys(), *fields.values()], [kind, *fields.keys(), *fields.values()]))
+        self._fields(fields, lambda: [type(value), *fields.keys(), *fields.values()])
         for k, item in fields.items():
             self._visit(item, lambda k=k: vars(get())[k], f"{name}.{k}")
 
@@ -325,13 +604,14 @@ class Reads:
                 raise Unknown(f"{name} is a layer with attributes of the user's")
             config = (value._config() if hasattr(value, "_config") else (value.p,))
             state = [n for n, _, _ in value._state()]
-            self.contents.append((lambda: [] if self._layer(value) != (config, state) else [value], [value]))
+            self.objects.append(name)
+            self.contents.append((lambda: [] if self._layer(value) != (config, state) else [value], [value], None))
             if state:
                 self.groups.append(lambda: [tensor for _, tensor, _ in value._state()])
             return
         if hasattr(value, "_functions"):  # a jit, or a function with a derivative of its own
             parts = value._functions()
-            self.contents.append((value._functions, parts))
+            self.contents.append((value._functions, parts, None))
             for k, part in enumerate(parts):
                 self._visit(part, lambda k=k: value._functions()[k], name)
             return

@@ -17,6 +17,7 @@ __all__ = ["jit"]
 
 _STATIC = (bool, int, float, complex, str, bytes, DType, type(None))
 _MOST_PROGRAMS = 64
+_MOST_CHANGES = 8
 _missing: Any = object()
 _OWN_FILES = os.path.dirname(__file__) + os.sep
 
@@ -85,7 +86,7 @@ class _Program:
 
     def run(self, tensors):
         results = self.captured(tensors)
-        return results[0] if self.single else tree.unflatten(self.structure, results)
+        return results[0] if self.single else tree.unflatten(tree.copied(self.structure), results)
 
 
 class _Dynamic(_Program):
@@ -185,6 +186,7 @@ class jit:
         self._reads: guards.Reads | None = None
         self._programs: dict = {}
         self._log: list[str] = []
+        self._changing = 0  # how often f changed what it reads
 
     def _functions(self) -> list:
         return [self._jit_function]
@@ -223,6 +225,8 @@ class jit:
             return f(*args, **kwargs)
         if _koine._finds_nan():  # whose messages need what a program no longer knows
             return f(*args, **kwargs)
+        if self._changing > _MOST_CHANGES:  # to describe it again and again is of no use
+            return f(*args, **kwargs)
         leaves, structure = tree.flatten_as_given((args, kwargs))
         tensors: list[Tensor] = []
         constants: list[Any] = []
@@ -240,16 +244,18 @@ class jit:
         reads = self._current_reads()
         if reads is None:
             return f(*args, **kwargs)
-        for kind in structure.classes:
-            try:
-                reads.include(kind)
-            except self._guards.Unknown as e:
-                self._say(f"runs as it is written: {e}")
-                return f(*args, **kwargs)
+        try:
+            met: list = []
+            shape = tree.frozen(structure, met)
+            for part in [*structure.classes, *met]:
+                reads.include(part)
+        except (self._guards.Unknown, tree.Unfrozen) as e:
+            self._say(f"runs as it is written: {e}")
+            return f(*args, **kwargs)
         around = reads.around()
         found = _koine._key(args, kwargs, around, dynamic)
         ids = [id(t) for t in tensors]
-        key = found[0] if found else (structure, tuple(constants), tuple(ids.index(i) for i in ids),
+        key = found[0] if found else (shape, tuple(constants), tuple(ids.index(i) for i in ids),
                                       _koine._signature(tensors, around, axes))
         program = self._programs.get(key)
         if type(program) is _Stateful:
@@ -301,7 +307,11 @@ class jit:
         place: dict = {}
         if len({id(t) for t in tensors}) < len(tensors):
             return self._keep(reads, key, _Eager("a tensor is given twice: the function could tell by `is`"))
-        if reads.stores and any(c.mutable for part in structure.children for c in part.children):
+        values = [t.uop for t in around]
+        if values and any(t.uop in values for t in tensors):
+            return self._keep(reads, key, _Eager("an argument is a tensor that it reads beside its arguments: it could tell by `is`"))
+        mutable = any(c.mutable for part in structure.children for c in part.children)
+        if reads.stores and mutable:
             return self._keep(reads, key, _Eager(f"{reads.stores}, and an argument is a list, a dict or an object"))
 
         if axes and reads.tells_sizes:
@@ -309,9 +319,15 @@ class jit:
 
         def described(given):
             rest = iter(given)
-            inside = tree.unflatten(structure, [next(rest) if type(leaf) is Tensor else leaf for leaf in leaves])
+            inside = tree.unflatten(tree.copied(structure), [next(rest) if type(leaf) is Tensor else leaf for leaf in leaves])
+            alive: list = []
+            held = tree.held(inside, alive) if mutable else None
             out = run_for(line, lambda: f(*inside[0], **inside[1]))
-            results, place["structure"] = tree.flatten_as_given(out)
+            if mutable and held != tree.held(inside, alive):
+                raise self._guards.Unknown("it changes a list, a dict or an object among its arguments. Give back what is new instead")
+            results, made = tree.flatten_as_given(out)
+            tree.frozen(made, [])
+            place["structure"] = tree.copied(made)
             for r in results:
                 if type(r) is not Tensor:
                     raise self._guards.Unknown(f"the function gives a '{type(r).__name__}' beside tensors")
@@ -322,13 +338,17 @@ class jit:
         try:
             captured = run_for(line, _koine._Captured, described, tensors, around, axes)
             program: Any = (_Dynamic if axes else _Program)(captured, place["structure"])
-            changed = reads.changed()
-            if changed is not None:
-                program = _Eager(f"it changes what it reads: {changed}")
-        except self._guards.Unknown as e:
+        except (self._guards.Unknown, tree.Unfrozen) as e:
             program = _Eager(str(e))
         except Exception as e:  # raised again where f runs as it is written, if it is f's
             program = _Eager(_reason(e))
+        finally:
+            changed = reads.changed()
+            if changed is not None and reads.changes:  # f does it when it runs
+                reads.put_back()
+        if changed is not None:
+            self._changing += 1
+            program = _Eager(f"it changes what it reads: {changed}. Give back what is new instead")
         return self._keep(reads, key, program, tensors + around)
 
     def _keep(self, reads, key, program, tensors=()) -> Any:

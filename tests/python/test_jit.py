@@ -1,10 +1,12 @@
 """koine.jit: the same answer as without it, always; and one submission where it can."""
+import builtins
 import collections
 import dataclasses
 import enum
 import functools
 import gc
 import math
+import operator
 import threading
 
 import numpy as np
@@ -391,6 +393,277 @@ def test_enums_and_classes():
     assert f(*x()).tolist() == [3, 6, 9]
 
 
+def follows(f, change, *args):
+    """A function with a program that follows a change of what it reads."""
+    g = jit(f)
+    for _ in range(2):
+        for _ in range(2):
+            assert g(*args).tolist() == f(*args).tolist()
+        change()
+    assert not any("as it is written" in r for r in g.explain_recompiles()), g.explain_recompiles()
+
+
+@pytest.mark.parametrize("kind", [enum.Enum, enum.IntEnum])
+def test_members_of_enums_around(kind):
+    Mode = kind("Mode", {"TRAIN": 1, "EVAL": 2})
+    mode = Mode.TRAIN
+
+    def other():
+        nonlocal mode
+        mode = Mode.EVAL
+
+    follows(lambda a: a * (2 if mode is Mode.TRAIN else 1), other, *x())
+
+
+def test_values_and_fields_of_enums_around():
+    class Mode(enum.Enum):
+        TRAIN = [1]
+        EVAL = [2]
+
+    mode = Mode.TRAIN
+    follows(lambda a: a * mode.value[0], lambda: mode.value.__setitem__(0, 5), *x())
+    follows(lambda a: a * sum([m.value[0] for m in Mode]), lambda: Mode.EVAL.value.append(Mode.EVAL.value.pop() + 1), *x())
+    mode.factor = 2.0
+    follows(lambda a: a * mode.factor, lambda: setattr(mode, "factor", 3.0), *x())
+
+
+COUNT = 1
+
+
+class Counted:
+    def __init__(self):
+        self.k = COUNT
+
+    def __str__(self):
+        return "s" * COUNT
+
+    def __repr__(self):
+        return "r" * COUNT
+
+    def __class_getitem__(cls, i):
+        return i * COUNT
+
+    @classmethod
+    def made(cls):
+        return cls()
+
+
+@dataclasses.dataclass
+class WithFactory:
+    k: int = dataclasses.field(default_factory=lambda: COUNT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    k: int
+
+    def __post_init__(self):
+        object.__setattr__(self, "twice", self.k * COUNT)
+
+
+counted = Counted()
+HIDDEN = {
+    "__init__": lambda a: a * Counted().k,
+    "__init__ by type()": lambda a: a * type(counted)().k,
+    "__init__ by __class__": lambda a: a * counted.__class__().k,
+    "__init__ in a class method": lambda a: a * Counted.made().k,
+    "str": lambda a: a * len(str(counted)),
+    "a text": lambda a: a * len(f"{counted}"),
+    "a text of repr": lambda a: a * len(f"{counted!r}"),
+    "%": lambda a: a * len("%s" % counted),
+    "format": lambda a: a * len("{}".format(counted)),
+    "__class_getitem__": lambda a: a * Counted[2],
+    "default_factory": lambda a: a * WithFactory().k,
+    "__post_init__": lambda a: a * Frozen(3).twice,
+}
+
+
+@pytest.mark.parametrize("what", HIDDEN)
+def test_what_classes_run_unasked(what):
+    def change():
+        global COUNT
+        COUNT += 1
+
+    follows(HIDDEN[what], change, *x())
+
+
+def test_classes_that_are_not_called_may_read_anything():
+    class Base:
+        def __init__(self):
+            self.text = str(threading.get_ident())
+
+        def __repr__(self):
+            try:
+                return self.text
+            except AttributeError:
+                return "none"
+
+        def factor(self):
+            return 2.0
+
+    class Derived(Base):
+        def factor(self):
+            return super().factor() * 3
+
+    thing = Derived()
+
+    def f(a):
+        if not isinstance(thing, (Base, Derived)) or type(thing).__name__ == "Base":
+            raise TypeError(f"no {thing}")
+        return a * thing.factor()
+
+    follows(f, lambda: setattr(Base, "factor", lambda self: 5.0), *x())
+
+
+def test_modules_of_builtins_are_no_way_around():
+    class Held:
+        @property
+        def factor(self):
+            return COUNT
+
+    held, by_name = Held(), operator.attrgetter("factor")
+
+    def change():
+        global COUNT
+        COUNT += 1
+
+    for f in (lambda a: a * builtins.globals()["COUNT"], lambda a: a * builtins.eval("COUNT"), lambda a: a * by_name(held),
+              lambda a: a * operator.attrgetter("factor")(held), lambda a: a * operator.methodcaller("__add__", 1)(COUNT)):
+        g = jit(f)
+        for _ in range(2):
+            assert g(*x()).tolist() == f(*x()).tolist() == g(*x()).tolist()
+            change()
+        eager_because(g, "as it is written")
+    follows(lambda a: operator.add(a, builtins.len([1])), lambda: None, *x())
+
+
+def test_an_argument_that_is_also_around():
+    w, layer = Tensor([5.0, 6.0]).realize(), nn.Linear(2, 2)
+    of_layer = layer.weight
+    for f, other in ((lambda a: a * 2 if a is w else a * 3, w), (lambda a: a * 2 if a is layer.weight else a * 3, of_layer)):
+        g = jit(f)
+        for given in (other, other + 0, other, other + 0):
+            assert g(given).tolist() == f(given).tolist()
+        eager_because(g, "beside its arguments")
+
+
+class Box:
+    def __init__(self, t, config):
+        self.t, self.config = t, config
+
+
+koine.tree.register(Box, lambda b: ([b.t], b.config), lambda config, c: Box(c[0], config))
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    by: int
+    more: dict
+
+    def factor(self):
+        return self.by * COUNT
+
+
+def test_data_of_trees_are_constants():
+    def by_key(d):
+        return [v * (10 if type(k) is float else 20 if type(k) is bool else 30) + math.copysign(1, k) for k, v in d.items()][0]
+
+    g = jit(by_key)
+    for key in (1, 1.0, True, 0.0, -0.0):
+        assert g({key: x()[0]}).tolist() == by_key({key: x()[0]}).tolist()
+
+    def change():
+        global COUNT
+        COUNT += 1
+
+    box = Box(*x(), {"k": 2, "list": [1]})
+    follows(lambda b: b.t * b.config["k"], lambda: box.config.__setitem__("k", 7), box)
+    follows(lambda b: b.t * b.config["list"][0], lambda: box.config["list"].__setitem__(0, 7), box)
+    array = Box(*x(), np.arange(3.0))
+    follows(lambda b: b.t * float(b.config.sum()), lambda: array.config.__setitem__(0, 7), array)
+    follows(lambda b: b.config["f"](b.t), change, Box(*x(), {"f": lambda t: t * COUNT}))
+    frozen = Box(*x(), Config(2, {"a": 1}))
+    follows(lambda b: b.t * b.config.factor(), change, frozen)
+    follows(lambda b: b.t * b.config.more["a"], lambda: frozen.config.more.__setitem__("a", 5), frozen)
+    unknown = jit(lambda b: b.t * 2)
+    assert unknown(Box(*x(), object())).tolist() == [2, 4, 6]
+    eager_because(unknown, "'object'")
+    again = jit(lambda b: Box(b.t * 2, b.config))
+    again(box).config["k"] = 99
+    assert again(box).config["k"] == 7 and again.explain_recompiles() == []
+
+    def appends(b):
+        b.config["list"].append(1)
+        return b.t * len(b.config["list"])
+
+    assert [jit(appends)(box).tolist()[0] for _ in range(3)] == [2, 3, 4]
+
+
+def test_dataclasses_with_more_than_their_fields():
+    one = Scaled(Tensor([1.0, 1.0, 1.0]), 2.0)
+    one.extra = {"by": 5.0}
+    follows(lambda s: s.weight * s.extra["by"], lambda: one.extra.__setitem__("by", 7.0), one)
+
+    @dataclasses.dataclass
+    class Norm:
+        weight: Tensor
+        factor = 1.0
+
+        @functools.cached_property
+        def squared(self):
+            return (self.weight * self.weight).sum()
+
+    norm = Norm(*x())
+    follows(lambda n: n.weight * n.factor, lambda: setattr(norm, "factor", 5.0), norm)
+    assert norm.squared.item() == 14
+    g = koine.grad(lambda n: n.squared * n.factor)(norm)
+    assert g.weight.tolist() == [10, 20, 30] and g.factor == 5
+
+
+@pytest.mark.parametrize("derivative", [koine.grad, koine.value_and_grad])
+def test_derivatives_by_trees_of_parameters_are_programs(derivative):
+    global scale
+    old = scale
+    trees = [[x()[0], x()[0]], {"a": x()[0], "b": x()[0]}, {"a": [x()[0], {"c": x()[0]}], "b": (x()[0],)}]
+
+    def loss(p):
+        return sum([(t * t).sum() for t in koine.tree.leaves(p)]) * scale
+
+    try:
+        for given in trees:
+            for f in (derivative(loss), koine.vmap(derivative(loss))):
+                g = jit(f)
+                for scale in (2.0, 3.0):
+                    want = [t.tolist() for t in koine.tree.leaves(f(given))]
+                    for _ in range(2):
+                        got, counted = launches(lambda: g(given))
+                        assert [t.tolist() for t in koine.tree.leaves(got)] == want
+                    assert counted["compiled"] == 0
+                    assert len(g.explain_recompiles()) == (scale == 3.0), g.explain_recompiles()
+    finally:
+        scale = old
+
+
+def test_lists_and_dicts_of_its_own_may_change():
+    class Deep:
+        def __init__(self):
+            self.layers = [nn.Linear(3, 3), nn.Linear(3, 3)]
+
+        def __call__(self, a):
+            seen, named = [], {}
+            for layer in self.layers:
+                a = layer(a)
+                seen.append(a)
+            named["last"] = a
+            out = a * 1
+            out[out < 0] = 0
+            out[0] = seen[0][1]
+            out += named["last"]
+            return out
+
+    follows(Deep(), lambda: None, *x())
+
+
 # --- what cannot be described runs as it is written ------------------------------------------------------
 
 
@@ -520,6 +793,91 @@ def test_effects_of_python_happen_each_time(capsys):
     extra = []
     g = jit(given)
     assert [g(one, extra).item() for _ in range(3)] == [1, 2, 3] and len(extra) == 3
+
+
+def iadd(values, a):
+    values += [2.0]
+
+
+def times(values, a):
+    values *= 2
+
+
+def first(values, a):
+    values[0] += 1
+
+
+def removes(values, a):
+    del values[0]
+
+
+def looks(values, a):
+    values.append(a)
+    float(a.sum().item())
+
+
+CONTAINERS = [iadd, times, first, removes, looks, lambda v, a: v.append(1.0), lambda v, a: operator.iadd(v, [1.0]),
+              lambda v, a: v.__iadd__([1.0]),
+              lambda v, a: operator.setitem(v, 0, v[0] + 1), lambda v, a: operator.delitem(v, 0), lambda v, a: v.__delitem__(0)]
+
+
+@pytest.mark.parametrize("change", CONTAINERS)
+def test_lists_of_others_change_once(change):
+    a, around = Tensor([1.0]).realize(), [1.0] * 9
+    given, wanted = [1.0] * 9, [1.0] * 9
+
+    def f(values, a):
+        change(values, a)
+        return a * len(values)
+
+    g, h = jit(f), jit(lambda a: f(around, a))
+    for _ in range(3):
+        want = f(wanted, a).item()
+        assert g(given, a).item() == want and h(a).item() == want
+        for values in (given, around):
+            assert len(values) == len(wanted) and all(v is w or v == w for v, w in zip(values, wanted) if not isinstance(v, Tensor))
+            assert all(v is a for v in values if isinstance(v, Tensor))
+    assert g.explain_recompiles() and h.explain_recompiles()
+
+
+def test_dicts_and_classes_of_others_change_once():
+    a, around, given = Tensor([1.0]).realize(), {"a": 1}, {"a": 1}
+
+    class Made:
+        n = 0
+
+        def __init__(self):
+            Made.n += 1
+
+    def joins(d, a):
+        d |= {len(d): 1}
+        return a * len(d)
+
+    def makes(a):
+        Made()
+        return a * Made.n
+
+    g, h, m = jit(joins), jit(lambda a: joins(around, a)), jit(makes)
+    for k in range(3):
+        assert g(given, a).item() == h(a).item() == len(given) == len(around) == k + 2
+        assert m(a).item() == Made.n == k + 1
+
+
+def test_a_function_that_fills_a_cache_is_a_program_from_then_on():
+    class Cached:
+        def __init__(self):
+            self.weight, self.known = Tensor([1.0, 2.0, 3.0]), {}
+
+        def __call__(self, a):
+            if "w" not in self.known:
+                self.known["w"] = self.weight * 2
+            return a * self.known["w"]
+
+    f = jit(Cached())
+    for _ in range(3):
+        assert f(*x()).tolist() == [2, 8, 18]
+    _, counted = launches(lambda: f(*x()))
+    assert counted["compiled"] == 0 and len(f.explain_recompiles()) == 2
 
 
 def test_what_cannot_be_followed():
