@@ -55,7 +55,7 @@ _MAKING = frozenset("__init__ __new__ __del__ __post_init__ __class_getitem__".s
 _TEXTS = frozenset("__repr__ __str__ __format__".split())                                # run where a text is made
 _TEXT_NAMES = _TEXTS | {"format", "format_map"}
 _TEXT_OPS = frozenset("FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE BINARY_MODULO INPLACE_MODULO".split())
-_SPECIAL = frozenset("__reduce__ __reduce_ex__ __getstate__ __setstate__ "
+_SPECIAL = frozenset("__replace__ __reduce__ __reduce_ex__ __getstate__ __setstate__ "
                      "__init_subclass__ __subclasshook__ __set_name__ __doc__ __module__ __dict__ __weakref__ "
                      "__qualname__ __annotations__ __dataclass_fields__ __dataclass_params__ __match_args__ __firstlineno__ "
                      "__static_attributes__ __annotate_func__ __annotate__ __annotations_cache__ __orig_bases__ __parameters__ "
@@ -160,6 +160,8 @@ class Reads:
         self._refused: str | None = None  # why include() refused something
         self._included: dict = {}
         self._stores: str | None = None
+        self._own_stores: str | None = None  # into an object that is being made, unless __new__ gives one of before
+        self._has_new = False
         self._changes = False
         self._visit(f, lambda: f, getattr(f, "__name__", "the function"))
         self._follow()
@@ -187,6 +189,7 @@ class Reads:
     def _registered(self, kind: type) -> None:
         """The functions that make a type a tree: what they store is their own."""
         stores, functions = self._stores, tree._registered[kind]
+        self.slots.append((tree._registered, kind, functions))
         for f in functions:
             self._visit(f, lambda f=f: f, f"what makes '{kind.__name__}' a tree")
         self._stores = stores
@@ -258,8 +261,11 @@ class Reads:
             self._changes = (self._changes or op in _CHANGES or op in _STORES or op.startswith("INPLACE_")
                              or op == "BINARY_OP" and instruction.argrepr.endswith("="))
             if op in _STORES:
-                if not (own and self._is_self(code, instructions, k - 1) and not instruction.is_jump_target):
-                    self._stores = self._stores or f"{where} stores into an object ({op})"
+                text = f"{where} stores into an object ({op})"
+                if own and self._is_self(code, instructions, k - 1) and not instruction.is_jump_target:
+                    self._own_stores = self._own_stores or text
+                else:
+                    self._stores = self._stores or text
             if op in ("LOAD_GLOBAL", "LOAD_NAME"):
                 if arg == "isinstance" and arg not in namespace:
                     asked_until = max(asked_until, _only_asked_for(instructions, k))
@@ -508,6 +514,8 @@ class Reads:
                     done.add(key)
                     again = True
                     self._of_class(base, key, value)
+        if self._has_new:
+            self._stores = self._stores or self._own_stores
         if self._stores and self.objects:
             raise Unknown(f"{self._stores}, and it can reach {self.objects[0]}: that may change what others see. "
                           "Give back what is new instead")
@@ -533,8 +541,8 @@ class Reads:
             return (self._makes_all or id(base) in self._made) and not isinstance(base, enum.EnumMeta)
         if key in _TEXTS:
             return self._makes_texts
-        special = key.startswith("__") and key.endswith("__") or key == "_missing_"
-        return key not in _SPECIAL and (special or key in self._names)
+        special = key not in _SPECIAL and (key.startswith("__") and key.endswith("__") or key == "_missing_")
+        return special or key in self._names
 
     def _of_class(self, base: type, key: str, value: Any) -> None:
         name = f"{base.__name__}.{key}"
@@ -553,9 +561,9 @@ class Reads:
                 continue
             if key in _OWN_SETTERS and isinstance(part, types.FunctionType) and id(part) not in self._seen:
                 self._seen[id(part)] = part
-                made_here = all(b is object or "__new__" not in vars(b) for b in base.__mro__)
-                self._function(part, name, made_here)
+                self._function(part, name, True)
                 continue
+            self._has_new = self._has_new or key == "__new__" and not hasattr(base, "_fields")
             self._visit(part, lambda part=part: part, name)
 
     def _sequence(self, value: Any, get: Callable, name: str) -> None:

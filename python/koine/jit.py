@@ -186,7 +186,7 @@ class jit:
         self._reads: guards.Reads | None = None
         self._programs: dict = {}
         self._log: list[str] = []
-        self._changing = 0  # how often f changed what it reads
+        self._changing = 0  # how often in a row f changed what it reads or is given
 
     def _functions(self) -> list:
         return [self._jit_function]
@@ -324,15 +324,9 @@ class jit:
             held = tree.held(inside, alive) if mutable else None
             out = run_for(line, lambda: f(*inside[0], **inside[1]))
             if mutable and held != tree.held(inside, alive):
+                place["changing"] = True
                 raise self._guards.Unknown("it changes a list, a dict or an object among its arguments. Give back what is new instead")
-            results, made = tree.flatten_as_given(out)
-            tree.frozen(made, [])
-            place["structure"] = tree.copied(made)
-            for r in results:
-                if type(r) is not Tensor:
-                    raise self._guards.Unknown(f"the function gives a '{type(r).__name__}' beside tensors")
-            if axes and _holds_size(place["structure"]):
-                raise self._guards.Unknown("the function gives a tree whose data hold a size")
+            results, place["structure"] = self._results(out, axes)
             return results
 
         try:
@@ -346,10 +340,21 @@ class jit:
             changed = reads.changed()
             if changed is not None and reads.changes:  # f does it when it runs
                 reads.put_back()
+        self._changing = self._changing + 1 if changed is not None or "changing" in place else 0
         if changed is not None:
-            self._changing += 1
             program = _Eager(f"it changes what it reads: {changed}. Give back what is new instead")
         return self._keep(reads, key, program, tensors + around)
+
+    def _results(self, out: Any, axes: list) -> tuple:
+        """The tensors of a result, and its structure with data of its own."""
+        results, structure = tree.flatten_as_given(out)
+        for r in results:
+            if type(r) is not Tensor:
+                raise self._guards.Unknown(f"the function gives a '{type(r).__name__}' beside tensors")
+        if axes and _holds_size(structure):
+            raise self._guards.Unknown("the function gives a tree whose data hold a size")
+        tree.frozen(structure, [])
+        return results, tree.copied(structure)
 
     def _keep(self, reads, key, program, tensors=()) -> Any:
         if type(program) is _Eager:

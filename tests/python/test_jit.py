@@ -537,6 +537,45 @@ def test_modules_of_builtins_are_no_way_around():
     follows(lambda a: operator.add(a, builtins.len([1])), lambda: None, *x())
 
 
+def test_objects_that_new_gives_again():
+    class Only:
+        one = None
+
+        def __new__(cls):
+            return cls.one or object.__new__(cls)
+
+        def __init__(self):
+            self.k = COUNT
+
+    def f(a):
+        before = Only.one.k
+        Only()
+        return a * before
+
+    global COUNT
+    Only.one = Only()
+    g, now = jit(f), Only.one.k
+    for _ in range(3):
+        COUNT += 1
+        assert g(*x()).tolist() == [now, now * 2, now * 3]
+        now = COUNT
+
+
+def test_what_makes_a_type_a_tree_is_read_too():
+    class Held:
+        def __init__(self, t):
+            self.t = t
+
+    global COUNT
+    koine.tree.register(Held, lambda h: ([h.t], None), lambda _, c: Held(c[0] * COUNT))
+    g = jit(lambda h: h.t * 1)
+    for COUNT in (1, 3):
+        assert g(Held(*x())).tolist() == [COUNT, 2 * COUNT, 3 * COUNT]
+    koine.tree.register(Held, lambda h: ([h.t], None), lambda _, c: Held(c[0] * 10))
+    assert g(Held(*x())).tolist() == [10, 20, 30]
+    assert not any("as it is written" in r for r in g.explain_recompiles())
+
+
 def test_an_argument_that_is_also_around():
     w, layer = Tensor([5.0, 6.0]).realize(), nn.Linear(2, 2)
     of_layer = layer.weight
@@ -861,6 +900,21 @@ def test_dicts_and_classes_of_others_change_once():
     for k in range(3):
         assert g(given, a).item() == h(a).item() == len(given) == len(around) == k + 2
         assert m(a).item() == Made.n == k + 1
+
+
+def test_a_function_that_always_changes_something_is_not_described_for_ever():
+    state, values = {"n": 0}, []
+
+    def f(s, a):
+        s["n"] += 1
+        values.append(s["n"])
+        return a * s["n"]
+
+    g = jit(f)
+    assert [g(state, Tensor([1.0])).item() for _ in range(20)] == list(range(1, 21)) == values
+    before = g.explain_recompiles()
+    g(state, Tensor([1.0, 2.0]))
+    assert g.explain_recompiles() == before and state["n"] == len(values) == 21
 
 
 def test_a_function_that_fills_a_cache_is_a_program_from_then_on():
