@@ -397,10 +397,8 @@ class Reads:
         if self._is_own(f):
             return
         name = f"{f.__qualname__}()"
-        parts = [f.__code__, f.__defaults__, f.__kwdefaults__]
-        self.contents.append((lambda: [f.__code__, f.__defaults__, f.__kwdefaults__], parts, None))
         fields = f.__dict__
-        self._fields(fields, lambda: [*fields.keys(), *fields.values()])
+        self._fields(fields, lambda: [f.__code__, f.__defaults__, f.__kwdefaults__, *fields.keys(), *fields.values()])
         for k, item in fields.items():
             self._visit(item, lambda k=k: fields[k], f"{name}.{k}")
         self._visit(f.__defaults__, lambda: f.__defaults__, f"a default of {name}")

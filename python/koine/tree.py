@@ -205,11 +205,15 @@ def copied(structure: Structure) -> Structure:
     """A structure with data of its own."""
     if not structure.classes:  # of tuples, lists and dicts
         return structure
-    children = tuple([copied(c) for c in structure.children])
-    return Structure(structure.kind, _copied(structure.data), children, structure.rebuild)
+    children, data = tuple([copied(c) for c in structure.children]), _copied(structure.data)
+    if data is structure.data and all([a is b for a, b in zip(children, structure.children)]):  # nothing in it can change
+        return structure
+    return Structure(structure.kind, data, children, structure.rebuild)
 
 
 def _copied(data: Any) -> Any:
+    if isinstance(data, _Fields) and not data.rest:
+        return data
     if isinstance(data, _Fields):
         names = _Fields(data)
         names.rest = _copied(data.rest)
