@@ -157,6 +157,17 @@ TEST(checkpoint, a_program_holds_less_at_a_time) {
   EXPECT_LT(nested.temporary_bytes, arena(wrap, 16) - 4 * argument);
 }
 
+TEST(checkpoint, a_part_of_memory_is_no_value_to_keep) {
+  const Blocks blocks = random_blocks(3, 6, 10);
+  const Tensor x = small({5, 6}, 3).realize(), all = small({9, 6}, 3).realize(),
+               part = all.shrink({{2, 7}, {0, 6}});
+  const auto cost = [&](const Tensor& in) {
+    return cost_of(flat(value_and_grad(loss_of(kept(Keep::nothing())))(blocks, in)));
+  };
+  EXPECT_EQ(cost(part).temporary_bytes, cost(x).temporary_bytes);
+  EXPECT_EQ(cost(part).kernels, cost(x).kernels);
+}
+
 // What is kept is not computed again: the work says so, and the memory.
 TEST(checkpoint, policies_keep_names_or_products) {
   const Blocks blocks = random_blocks(6, 16, 64);

@@ -126,6 +126,16 @@ TEST(writes, a_long_loop_without_a_look_runs_in_parts) {
   EXPECT_EQ(values(x), wanted);
 }
 
+// What may be shared with a value that comes later is not computed before somebody looks.
+TEST(writes, values_of_many_ops_wait_for_the_look) {
+  Tensor dear = ramp({}) + Tensor(1.0), x = ramp({4});
+  for (int k = 0; k < 30; ++k) dear = (dear * Tensor(0.5)).sin();
+  reset_counters();
+  for (int64_t i = 0; i < 200; ++i) x[i % 4].assign(dear);
+  EXPECT_EQ(counters().kernels, 0);
+  EXPECT_EQ(values(x), std::vector<double>(4, values(dear)[0]));
+}
+
 // One token of a decoder: keys and values of the earlier ones lie in a cache.
 TEST(writes, spec_L2_a_decode_step_has_no_more_kernels_than_by_cat) {
   const int64_t layers = 3, heads = 2, most = 8, dim = 4, width = heads * dim;
