@@ -132,6 +132,19 @@ def test_a_detached_state_costs_the_same_in_each_step():
     assert len(set(costs[2:])) == 1, costs
 
 
+def test_detached_tensors_that_nobody_holds_take_no_memory():
+    x = Tensor([1.0, 2.0]).realize()
+
+    def run(count):
+        for _ in range(count):
+            (x + 1).detach()
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * 4096
+
+    run(20_000)
+    assert run(1) + 2_000_000 > run(100_000)
+
+
 def test_a_state_through_time_is_computed_with_the_step():
     cell, out = nn.Linear(12, 8), nn.Linear(8, 1)
     optimizer = nn.Adam(nn.get_parameters([cell, out]), 0.01)

@@ -26,6 +26,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<void>> storages;
+  size_t most = 64;  // before those that are gone are looked for
 };
 Registry& gradient_registry() {  // those with requires_grad
   static auto* registry = new Registry;
@@ -502,6 +503,10 @@ void Tensor::History::add_along(const std::vector<Tensor>& targets, Storages& st
 void Tensor::History::add_detached(const std::shared_ptr<Storage>& storage) {
   Registry& known = detached_registry();
   const std::lock_guard lock(known.mutex);
+  if (known.storages.size() >= known.most) {
+    std::erase_if(known.storages, [](const std::weak_ptr<void>& weak) { return weak.expired(); });
+    known.most = std::max(size_t{64}, 2 * known.storages.size());
+  }
   known.storages.push_back(storage);
 }
 
