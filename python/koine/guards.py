@@ -11,7 +11,7 @@ import math
 import types
 from typing import Any, Callable
 
-from . import _koine, tree
+from . import _koine, bytecode, tree
 from ._koine import DType, Tensor
 
 
@@ -63,80 +63,12 @@ _SPECIAL = frozenset("__replace__ __reduce__ __reduce_ex__ __getstate__ __setsta
 
 _SIZES = frozenset("Size present smallest largest".split())  # what an int has not
 
-_NAME_LOADS = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF")
-
 _missing = object()
 
 
 def _module_of(f: Any) -> str | None:
     """Where code was written: functools.wraps() gives a function the __module__ of another."""
     return getattr(f, "__globals__", {}).get("__name__") or getattr(f, "__module__", None)
-
-
-def _last_loaded(instruction: dis.Instruction) -> Any:
-    """The local variable that is on top of the stack behind an instruction; None: something else."""
-    if "LOAD_FAST" not in instruction.opname:
-        return None
-    return instruction.argval[-1] if isinstance(instruction.argval, tuple) else instruction.argval
-
-
-def _is_super(before: list) -> bool:
-    """Whether these instructions end with super()."""
-    ops = [i for i in before[-4:] if i.opname not in ("PRECALL", "PUSH_NULL")]
-    return len(ops) > 1 and ops[-1].opname in ("CALL", "CALL_FUNCTION") and ops[-1].arg == 0 and ops[-2].argval == "super"
-
-
-def _is_raised(code: list, at: int) -> bool:
-    """Whether what an instruction makes is for an exception alone: where there is one, the function runs as it is written."""
-    for after in code[at + 1:]:
-        if after.opname == "RAISE_VARARGS":
-            return True
-        if after.is_jump_target or "JUMP" in after.opname or after.opname.startswith(("STORE", "RETURN", "YIELD", "FOR_", "POP_TOP")):
-            return False
-    return False
-
-
-def _only_asked_for(code: list, at: int) -> int:
-    """Of an `isinstance` at a place: the place of its call, where what it asks for are names; 0: elsewhere."""
-    k = at + 1
-    if k < len(code) and code[k].opname == "PUSH_NULL":
-        k += 1
-    if k >= len(code) or code[k].opname not in _NAME_LOADS:
-        return 0
-    k += 1
-    while k < len(code) and code[k].opname == "LOAD_ATTR":
-        k += 1
-    first = k
-    while k < len(code) and code[k].opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
-        k += 1
-    many = k - first
-    if k < len(code) and code[k].opname == "BUILD_TUPLE" and code[k].arg == many:
-        k, many = k + 1, 1
-    if k < len(code) and code[k].opname == "PRECALL":
-        k += 1
-    return k if many == 1 and k < len(code) and code[k].opname in ("CALL", "CALL_FUNCTION") and code[k].arg == 2 else 0
-
-
-def _is_named_only(code: list, at: int) -> bool:
-    """Whether a class that is on the stack is asked for its name, or compared."""
-    if at >= len(code):
-        return False
-    if code[at].opname == "LOAD_GLOBAL":  # compared with another
-        return at + 1 < len(code) and code[at + 1].opname in ("IS_OP", "COMPARE_OP")
-    return code[at].opname in ("IS_OP", "COMPARE_OP") or code[at].opname == "LOAD_ATTR" and code[at].argval in ("__name__", "__qualname__")
-
-
-def _end_of_type_of(code: list, at: int) -> int:
-    """Of a `type` at a place: the place behind its call, where it is that of a name or an attribute; 0: elsewhere."""
-    k = at + 1
-    if k < len(code) and code[k].opname == "PUSH_NULL":
-        k += 1
-    if k >= len(code) or code[k].opname not in _NAME_LOADS:
-        return 0
-    k += 1
-    while k < len(code) and code[k].opname in ("LOAD_ATTR", "PRECALL"):
-        k += 1
-    return k + 1 if k < len(code) and code[k].opname in ("CALL", "CALL_FUNCTION") and code[k].arg == 1 else 0
 
 
 class Reads:
@@ -256,42 +188,25 @@ class Reads:
                 raise Unknown(f"{where} has a try or with block, which a trace would run through in its own way")
             if op == "STORE_DEREF" and arg in free:
                 raise Unknown(f"{where} assigns to '{arg}' of an enclosing function")
-            if (op in _TEXT_OPS or op == "BINARY_OP" and instruction.argrepr.startswith("%")) and not _is_raised(instructions, k):
+            if (op in _TEXT_OPS or op == "BINARY_OP" and instruction.argrepr.startswith("%")) and not bytecode.is_raised(instructions, k):
                 self._makes_texts = True
             self._changes = (self._changes or op in _CHANGES or op in _STORES or op.startswith("INPLACE_")
                              or op == "BINARY_OP" and instruction.argrepr.endswith("="))
             if op in _STORES:
                 text = f"{where} stores into an object ({op})"
-                if own and self._is_self(code, instructions, k - 1) and not instruction.is_jump_target:
+                if own and bytecode.is_self(code, instructions, k - 1) and not instruction.is_jump_target:
                     self._own_stores = self._own_stores or text
                 else:
                     self._stores = self._stores or text
             if op in ("LOAD_GLOBAL", "LOAD_NAME"):
                 if arg == "isinstance" and arg not in namespace:
-                    asked_until = max(asked_until, _only_asked_for(instructions, k))
-                self._global(arg, namespace, name, k < asked_until or self._is_not_called(arg, instructions, k))
+                    asked_until = max(asked_until, bytecode.only_asked_for(instructions, k))
+                self._global(arg, namespace, name, k < asked_until or bytecode.is_not_called(arg, instructions, k))
             elif op in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR") or op.startswith("STORE_ATTR"):
                 self._attribute(code, instructions, k, where, own)
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self._code(constant, namespace, name)
-
-    @staticmethod
-    def _is_self(code: types.CodeType, instructions: list, k: int) -> bool:
-        """Whether an instruction gives the first parameter, which is never another one."""
-        first = code.co_varnames[0] if code.co_argcount else None
-        stored = [i.argval if isinstance(i.argval, tuple) else (i.argval,) for i in instructions if i.opname.startswith("STORE_FAST")]
-        return first is not None and _last_loaded(instructions[k]) == first and not any(first in names for names in stored)
-
-    @staticmethod
-    def _is_not_called(name: str, instructions: list, k: int) -> bool:
-        """Whether only an attribute or the name of a class is asked for."""
-        if name == "type":  # the builtin: _global() knows
-            end = _end_of_type_of(instructions, k)
-            return end > 0 and _is_named_only(instructions, end)
-        after = instructions[k + 1] if k + 1 < len(instructions) else None
-        return (after is not None and after.opname in ("LOAD_ATTR", "LOAD_METHOD") and after.argval != "mro"
-                and not after.argval.startswith("__"))
 
     def _attribute(self, code: types.CodeType, instructions: list, k: int, where: str, own: bool) -> None:
         instruction = instructions[k]
@@ -304,16 +219,17 @@ class Reads:
         self._changes = self._changes or attribute in _MUTATORS
         if attribute in _TEXT_NAMES:
             self._makes_texts = True
-        if attribute == "__class__" and not _is_named_only(instructions, k + 1):
+        if attribute == "__class__" and not bytecode.is_named_only(instructions, k + 1):
             self._makes_all = True
         self._names.add(attribute)
 
     def _sets_own(self, code: types.CodeType, instructions: list, k: int) -> bool:
         """Whether a call in __init__ sets attributes of the object that is being made."""
         if instructions[k].argval in _OWN_SETTERS:
-            return instructions[k].opname == "LOAD_SUPER_ATTR" or _is_super(instructions[:k]) or self._is_self(code, instructions, k - 1)
+            of_super = instructions[k].opname == "LOAD_SUPER_ATTR" or bytecode.is_super(instructions[:k])
+            return of_super or bytecode.is_self(code, instructions, k - 1)
         of_object = k > 0 and instructions[k - 1].argval == "object" and k + 1 < len(instructions)
-        return code.co_filename == "<string>" or of_object and self._is_self(code, instructions, k + 1)  # of a frozen dataclass
+        return code.co_filename == "<string>" or of_object and bytecode.is_self(code, instructions, k + 1)  # of a frozen dataclass
 
     def _global(self, name: str, namespace: dict, where: str, asked: bool) -> None:
         """`asked`: as a class it is not called."""
@@ -421,11 +337,11 @@ class Reads:
         asked_until = 0
         for k, instruction in enumerate(instructions):
             if instruction.opname == "LOAD_GLOBAL" and instruction.argval == "isinstance" and "isinstance" not in namespace:
-                asked_until = max(asked_until, _only_asked_for(instructions, k))
+                asked_until = max(asked_until, bytecode.only_asked_for(instructions, k))
             if instruction.argval != variable or "DEREF" not in instruction.opname:
                 continue
             serves_super = any(i.opname.startswith("LOAD_SUPER") for i in instructions[k + 1:k + 3])
-            if not (k < asked_until or serves_super or self._is_not_called("", instructions, k)):
+            if not (k < asked_until or serves_super or bytecode.is_not_called("", instructions, k)):
                 return False
         inner = [c for c in code.co_consts if isinstance(c, types.CodeType) and variable in c.co_freevars]
         return all(self._is_only_asked(c, variable, namespace) for c in inner)
