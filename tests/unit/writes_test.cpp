@@ -126,6 +126,19 @@ TEST(writes, a_long_loop_without_a_look_runs_in_parts) {
   EXPECT_EQ(values(x), wanted);
 }
 
+TEST(writes, a_long_loop_of_whole_assignments_runs_in_parts) {
+  Tensor x = ramp({4});
+  reset_counters();
+  for (int i = 0; i < 1000; ++i) x += Tensor(1.0);
+  EXPECT_EQ(counters().kernels, 7);
+  EXPECT_EQ(values(x), (std::vector<double>{1000, 1001, 1002, 1003}));
+  EXPECT_LE(counters().compiled, 2) << "128 additions, and the rest of them";
+  Tensor leaf = ramp({2}).requires_grad();
+  for (int i = 0; i < 300; ++i) leaf += Tensor(1.0);
+  (leaf * leaf).sum().backward();
+  EXPECT_EQ(values(leaf.grad()), (std::vector<double>{600, 602}));
+}
+
 // What may be shared with a value that comes later is not computed before somebody looks.
 TEST(writes, values_of_many_ops_wait_for_the_look) {
   Tensor dear = ramp({}) + Tensor(1.0), x = ramp({4});

@@ -88,13 +88,19 @@ Tensor& Tensor::assign(const Tensor& value) {
     Recording::require_allowed(
         *i.storage, fmt::format("assign: to a tensor of shape {}", tensor::text_of(shape())));
   const UOp v = fit(uop(), value.stored_as("assign", dtype()));
-  if (!i.view) {
-    const std::lock_guard lock(i.storage->mutex);
-    History::replace(i.storage, i.storage->requires_grad ? History::leaf_of(v) : v);
+  if (i.view) {
+    require_single_places(i.view);
+    write_through(v);
     return *this;
   }
-  require_single_places(i.view);
-  write_through(v);
+  Storage& s = *i.storage;
+  std::unique_lock lock(s.mutex);
+  const int writes = s.simple_writes >= 0 && is_simple(v, s.current) ? s.simple_writes + 1 : -1;
+  History::replace(i.storage, s.requires_grad ? History::leaf_of(v) : v);
+  s.simple_writes = writes;
+  lock.unlock();
+  if (writes >= most_simple_writes && !is_tracing())
+    History::compute({*this}, History::Graphs::Keep);
   return *this;
 }
 

@@ -21,8 +21,8 @@ struct Tensor::Storage {
   std::mutex mutex;
   UOp current;
   Chain chain = Chain::None;
-  int simple_writes = 0;       ///< of the chain; -1: one of them is not simple
-  UOp graph;                   ///< how `current` was computed, where a look made it memory
+  int simple_writes = 0;  ///< that have not run, of the chain or as a whole; -1: one is not simple
+  UOp graph;              ///< how `current` was computed, where a look made it memory
   uint64_t computed_from = 0;  ///< id of the node that `current` is the memory of; 0: none
   UOp before;  ///< the value before assignments that have not run; null: none, or below the chain
   uint64_t trace = 0;  ///< the function that was traced when this was made; 0: none
