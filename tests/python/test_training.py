@@ -167,6 +167,27 @@ def test_a_state_through_time_is_computed_with_the_step():
     assert len(set(costs[2:])) == 1, costs
 
 
+def test_a_state_that_is_detached_behind_the_step_is_computed_with_the_next():
+    w = Tensor(np.eye(8, dtype=np.float32) * 0.5, requires_grad=True)
+    optimizer = nn.SGD([w], 0.01)
+
+    def step(h):
+        h = ((h + 1) @ w).tanh()
+        loss = h.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        return h.detach()
+
+    h, costs = koine.zeros(4, 8), []
+    for _ in range(8):
+        koine.reset_counters()
+        h = step(h)
+        costs.append(koine.counters()["operations"])
+    assert len(set(costs[2:])) == 1, costs
+
+
 def test_running_statistics_are_computed_with_the_step(rng):
     layer, norm = nn.Linear(6, 6), nn.BatchNorm(6)
     optimizer = nn.SGD(nn.get_parameters([layer, norm]), 0.0)

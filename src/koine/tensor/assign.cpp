@@ -195,6 +195,7 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
   History::Storages storages;
   for (const Tensor& t : also) storages.push_back(t.self().storage);
   History::add_along(targets, storages);
+  History::add_detached_below(requests, storages);
   std::vector<UOp> also_values;
   for (const auto& storage : storages) {
     const std::lock_guard lock(storage->mutex);
