@@ -4,6 +4,7 @@ from __future__ import annotations
 import builtins
 import functools
 import os
+import sys
 import threading
 import types
 from typing import Any, Callable, Mapping
@@ -190,6 +191,14 @@ class jit:
 
     def _functions(self) -> list:
         return [self._jit_function]
+
+    def __reduce__(self) -> Any:
+        """As a function, by its name, where that is this; else a new jit of a copy of what it calls."""
+        name = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (jit, (self._jit_function, self._dynamic_given))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:

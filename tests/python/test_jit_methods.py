@@ -216,3 +216,29 @@ def test_methods_under_transforms_and_of_parts():
     assert koine.vmap(o.part.inner)(Tensor([[1., 2.], [3., 4.]])).tolist() == [[3, 7], [7, 13]]
     o.part = Scale([0., 0.])
     assert o.loss(x_of(1, 2)).item() == 8
+
+
+class Holder:
+    def __init__(self):
+        self.layer = nn.Linear(2, 2)
+        self.fast = koine.jit(self.layer)
+
+
+@koine.jit
+def doubled(x):
+    return x * 2
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_jit_in_an_attribute_is_copied_with_what_it_calls(copied):
+    model, x = Holder(), Tensor([[1.0, 2.0]])
+    before = model.fast(x).numpy()
+    other = copied(model)
+    assert other.fast is not model.fast and (other.fast(x).numpy() == before).all()
+    other.layer.weight.assign(other.layer.weight * 0)  # the layer of the copy
+    assert (other.fast(x).numpy() == other.layer(x).numpy()).all() and (model.fast(x).numpy() == before).all()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))])
+def test_a_jit_with_a_name_is_copied_as_functions_are(copied):
+    assert copied(doubled) is doubled
