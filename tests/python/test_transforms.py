@@ -233,6 +233,6 @@ def test_what_is_prepared_for_one_value_names_no_memory_of_another(rng):
 
 
 def test_a_scalar_has_no_examples():
-    with pytest.raises(IndexError, match="vmap: tensor 0 is a scalar, which has no axis 0: give none for what is equal"):
+    with pytest.raises(IndexError, match="vmap: tensor 0 of shape \\(\\) has no axis 0: it is a scalar; give none for what is equal"):
         koine.vmap(lambda x: x)(Tensor(1.0))
     assert koine.vmap(lambda x, y: x + y, in_axes=(None, 0))(Tensor(1.0), Tensor([1.0, 2.0])).tolist() == [2.0, 3.0]

@@ -122,10 +122,11 @@ namespace {
 
 int64_t axis_within(std::string_view what, size_t k, int64_t axis, size_t rank, const UOp& shown) {
   const auto n = static_cast<int64_t>(rank);
-  KOINE_REQUIRE(n > 0, Index,
-                "vmap: {} {} is a scalar, which has no axis {}: give none for what is equal in all "
-                "examples",
-                what, k, axis);
+  KOINE_REQUIRE(
+      n > 0, Index,
+      "vmap: {} {} of shape () has no axis {}: it is a scalar; give none for what is equal "
+      "in all examples",
+      what, k, axis);
   KOINE_REQUIRE(
       axis >= -n && axis < n, Index,
       "vmap: {} {} of shape {} has no axis {}: use {} to {}, or none for what is equal in "
