@@ -31,14 +31,19 @@ def is_raised(code: list, at: int) -> bool:
     return False
 
 
-def only_asked_for(code: list, at: int) -> int:
-    """Of an `isinstance` at a place: the place of its call, where what it asks for are names; 0: elsewhere."""
+def _behind_name(code: list, at: int) -> int:
+    """Of a function at a place, whose first argument begins with a name: the place behind that name; 0: it does not."""
     k = at + 1
     if k < len(code) and code[k].opname == "PUSH_NULL":
         k += 1
-    if k >= len(code) or code[k].opname not in _NAME_LOADS:
+    return k + 1 if k < len(code) and code[k].opname in _NAME_LOADS else 0
+
+
+def only_asked_for(code: list, at: int) -> int:
+    """Of an `isinstance` at a place: the place of its call, where what it asks for are names; 0: elsewhere."""
+    k = _behind_name(code, at)
+    if k == 0:
         return 0
-    k += 1
     while k < len(code) and code[k].opname == "LOAD_ATTR":
         k += 1
     first = k
@@ -63,12 +68,9 @@ def is_named_only(code: list, at: int) -> bool:
 
 def end_of_type_of(code: list, at: int) -> int:
     """Of a `type` at a place: the place behind its call, where it is that of a name or an attribute; 0: elsewhere."""
-    k = at + 1
-    if k < len(code) and code[k].opname == "PUSH_NULL":
-        k += 1
-    if k >= len(code) or code[k].opname not in _NAME_LOADS:
+    k = _behind_name(code, at)
+    if k == 0:
         return 0
-    k += 1
     while k < len(code) and code[k].opname in ("LOAD_ATTR", "PRECALL"):
         k += 1
     return k + 1 if k < len(code) and code[k].opname in ("CALL", "CALL_FUNCTION") and code[k].arg == 1 else 0

@@ -12,7 +12,6 @@ from .transforms import require_function, tensors_of
 
 _METHODS = (None, "sequential", "expand_dims", "broadcast_all")
 _known: dict[tuple[Any, ...], "_Callback"] = {}  # for the life of the process, as a compiled program may call each
-
 _numbers = itertools.count()
 
 

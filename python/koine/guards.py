@@ -71,6 +71,10 @@ def _module_of(f: Any) -> str | None:
     return getattr(f, "__globals__", {}).get("__name__") or getattr(f, "__module__", None)
 
 
+def _differ(now: list, before: list) -> bool:
+    return len(now) != len(before) or any(a is not b for a, b in zip(now, before))
+
+
 class Reads:
     """All that a function reads beside its arguments: checks, and tensors."""
 
@@ -160,16 +164,14 @@ class Reads:
             except builtins.ValueError:
                 return "a variable of an enclosing function has no value"
         for listed, value, _ in self.contents:
-            now = listed()
-            if len(now) != len(value) or any(a is not b for a, b in zip(now, value)):
+            if _differ(listed(), value):
                 return "a list, dict, object or class that it reads holds others than before"
         return None
 
     def put_back(self) -> None:
         """Makes lists, dicts and objects hold what they held."""
         for listed, value, back in self.contents:
-            now = listed()
-            if back is not None and (len(now) != len(value) or any(a is not b for a, b in zip(now, value))):
+            if back is not None and _differ(listed(), value):
                 back()
 
     # --- code ------------------------------------------------------------------------------------
@@ -524,11 +526,10 @@ class Reads:
         if hasattr(value, "_state"):
             if getattr(value, "__dict__", None):
                 raise Unknown(f"{name} is a layer with attributes of the user's")
-            config = (value._config() if hasattr(value, "_config") else (value.p,))
-            state = [n for n, _, _ in value._state()]
+            layer = self._layer(value)
             self.objects.append(name)
-            self.contents.append((lambda: [] if self._layer(value) != (config, state) else [value], [value], None))
-            if state:
+            self.contents.append((lambda: [] if self._layer(value) != layer else [value], [value], None))
+            if layer[1]:
                 self.groups.append(lambda: [tensor for _, tensor, _ in value._state()])
             return
         if hasattr(value, "_functions"):  # a jit, or a function with a derivative of its own
@@ -544,4 +545,5 @@ class Reads:
 
     @staticmethod
     def _layer(value: Any) -> tuple:
+        """What is no tensor in a layer, and the names of its tensors."""
         return (value._config() if hasattr(value, "_config") else (value.p,)), [n for n, _, _ in value._state()]
