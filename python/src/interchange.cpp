@@ -196,20 +196,29 @@ nb::object dlpack(const Tensor& t, nb::handle stream, nb::handle max_version, nb
 // --- copies and pickles --------------------------------------------------------------------------
 
 Tensor unpickled(const nb::bytes& bytes, const std::vector<int64_t>& shape, DType dtype,
-                 const std::string& device, bool leaf) {
+                 const std::string& devices, std::optional<int64_t> axis, bool leaf) {
   int64_t count = item_size(dtype);
   for (const int64_t n : shape) count *= n;
   KOINE_REQUIRE(static_cast<int64_t>(bytes.size()) == count, Value,
                 "unpickle: {} bytes for a tensor of {}", bytes.size(), count);
-  Tensor t = Tensor::from_bytes(bytes.data(), shape, dtype, device);
+  const std::string first = devices.substr(0, devices.find(','));
+  Tensor t = Tensor::from_bytes(bytes.data(), shape, dtype, first);
+  if (first != devices) t = t.shard(devices, axis).clone();
   return leaf ? t.requires_grad() : t;
 }
-
-}  // namespace
 
 Tensor own_copy(const Tensor& t) {
   return t.is_leaf() ? t.detach().clone().requires_grad() : t.clone();
 }
+
+// Of what is one tensor under two names, such as tied weights, the copy is one as well.
+nb::object copied_once(const Tensor& t, nb::dict memo) {
+  const nb::tuple key = nb::make_tuple("koine", reinterpret_cast<uintptr_t>(t.storage_id()));
+  if (!memo.contains(key)) memo[key] = own_copy(t);
+  return memo[key];
+}
+
+}  // namespace
 
 PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_tensor_buffer)},
                               {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
@@ -229,15 +238,17 @@ void bind_interchange(nb::module_& m, TensorClass& c) {
   c.def("__dlpack_device__",
         [](const Tensor&) { return nb::make_tuple(nb::device::cpu::value, 0); });
   c.def("__copy__", &own_copy);
-  c.def("__deepcopy__", [](const Tensor& t, nb::handle) { return own_copy(t); }, "memo"_a);
+  c.def("__deepcopy__", &copied_once, "memo"_a);
   m.def("_unpickle", &unpickled);
-  c.def("__reduce__", [](nb::handle self) {
-    const Tensor& t = nb::cast<const Tensor&>(self);
+  m.def("_pickled", [](const Tensor& t) {
     const Elements e(t);
     return nb::make_tuple(
-        nb::module_::import_("koine._pickle").attr("restored"),
-        nb::make_tuple(nb::bytes(e.data.get(), static_cast<size_t>(e.count() * item_size(e.dtype))),
-                       nb::cast(t.shape().present()), t.dtype(), t.device(), t.is_leaf()));
+        nb::bytes(e.data.get(), static_cast<size_t>(e.count() * item_size(e.dtype))),
+        nb::cast(t.shape().present()), t.dtype(), t.device(), t.shard_axis(), t.is_leaf());
+  });
+  c.def("__reduce__", [](nb::handle self) {
+    const nb::module_ pickle = nb::module_::import_("koine._pickle");
+    return nb::make_tuple(pickle.attr("restored"), nb::make_tuple(pickle.attr("stored")(self)));
   });
   m.def(
       "from_dlpack",

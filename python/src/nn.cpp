@@ -83,21 +83,46 @@ Layer of_config(const nb::tuple& config) {
   }
 }
 
-// Pickles: the configuration, and the tensors by name; one that is missing is none.
-template <class Layer>
-nb::tuple pickled(Layer& layer) {
-  nb::dict tensors;
-  layer.state("", [&](const std::string& name, Tensor& t, bool) { tensors[name.c_str()] = t; });
-  return nb::make_tuple(config_of(layer), tensors);
+// What a layer or an optimiser holds, by name; of a pickle a name that is missing is no tensor.
+template <class T>
+nb::dict tensors_of(T& holder) {
+  nb::dict out;
+  holder.state("", [&](const std::string& name, Tensor& t, bool) { out[name.c_str()] = t; });
+  return out;
 }
-template <class Layer>
-void unpickle(Layer* self, const nb::tuple& parts) {
-  Layer layer = of_config<Layer>(nb::cast<nb::tuple>(parts[0]));
-  const nb::dict tensors = nb::cast<nb::dict>(parts[1]);
-  layer.state("", [&](const std::string& name, Tensor& t, bool) {
+template <class T>
+void put_tensors(T& holder, const nb::dict& tensors) {
+  holder.state("", [&](const std::string& name, Tensor& t, bool) {
     t = tensors.contains(name.c_str()) ? nb::cast<Tensor>(tensors[name.c_str()]) : Tensor();
   });
-  new (self) Layer(std::move(layer));
+}
+
+// What Python put into an object, of a class of its own or not.
+nb::object attributes_of(nb::handle self) {
+  return nb::hasattr(self, "__dict__") ? nb::object(self.attr("__dict__")) : nb::dict();
+}
+void put_attributes(nb::handle self, nb::handle attributes) {
+  if (nb::hasattr(self, "__dict__")) self.attr("__dict__").attr("update")(attributes);
+}
+
+// Pickles and deep copies: the configuration, the tensors, and what Python put into it.
+template <class Layer>
+nb::tuple pickled(nb::handle self) {
+  auto& layer = nb::cast<Layer&>(self);
+  return nb::make_tuple(config_of(layer), tensors_of(layer), attributes_of(self));
+}
+template <class Layer>
+void unpickle(nb::pointer_and_handle<Layer> self, const nb::tuple& parts) {
+  Layer layer = of_config<Layer>(nb::cast<nb::tuple>(parts[0]));
+  put_tensors(layer, nb::cast<nb::dict>(parts[1]));
+  new (self.p) Layer(std::move(layer));
+  put_attributes(self.h, parts[2]);
+}
+nb::object shallow_copy(nb::handle self) {
+  nb::object out = nb::inst_alloc(self.type());
+  nb::inst_copy(out, self);
+  put_attributes(out, attributes_of(self));
+  return out;
 }
 
 template <class Layer>
@@ -105,15 +130,8 @@ nb::class_<Layer> layer(nb::module_& m, const char* name, const char* doc) {
   nb::class_<Layer> c(m, name, nb::dynamic_attr(), nb::is_weak_referenceable(), doc);
   c.def("_state", &state_of<Layer>);
   c.def("__getstate__", &pickled<Layer>).def("__setstate__", &unpickle<Layer>);
+  c.def("__copy__", &shallow_copy);
   c.def("_config", [](const Layer& l) { return config_of(l); });
-  c.def(
-      "__deepcopy__",
-      [](Layer l, nb::handle) {
-        l.state("", [](const std::string&, Tensor& t, bool) { t = own_copy(t); });
-        return l;
-      },
-      "memo"_a);
-  c.def("__copy__", [](const Layer& l) { return Layer(l); });
   c.def("__repr__", [name](const Layer& l) { return fmt::format("{}({})", name, text_of(l)); });
   return c;
 }
@@ -233,6 +251,39 @@ void bind_layers(nb::module_& m) {
       .def("_state", [](const nn::Dropout&) { return nb::list(); });
 }
 
+// What an optimiser was made with beside its parameters. The learning rate is that of now.
+nb::dict settings_of(const nn::SGD& o) {
+  nb::dict out;
+  out["learning_rate"] = o.learning_rate();
+  out["momentum"] = o.momentum();
+  out["weight_decay"] = o.weight_decay();
+  out["nesterov"] = o.nesterov();
+  return out;
+}
+nb::dict settings_of(const nn::Adam& o) {
+  nb::dict out;
+  out["learning_rate"] = o.learning_rate();
+  out["beta1"] = o.beta1();
+  out["beta2"] = o.beta2();
+  out["eps"] = o.eps();
+  out["weight_decay"] = o.weight_decay();
+  return out;
+}
+
+// Pickles and deep copies. One that is pickled with its model goes on with the model's parameters.
+template <class Kind, class... Bases>
+void pickle_by_settings(nb::class_<Kind, Bases...>& c) {
+  c.def("__getstate__", [](nb::handle self) {
+    Kind& o = nb::cast<Kind&>(self);
+    return nb::make_tuple(o.parameters(), settings_of(o), tensors_of(o), attributes_of(self));
+  });
+  c.def("__setstate__", [](nb::handle self, const nb::tuple& parts) {
+    nb::type<Kind>().attr("__init__")(self, parts[0], **nb::cast<nb::dict>(parts[1]));
+    put_tensors(nb::cast<Kind&>(self), nb::cast<nb::dict>(parts[2]));
+    put_attributes(self, parts[3]);
+  });
+}
+
 void bind_optimizers(nb::module_& m) {
   nb::class_<nn::Optimizer>(m, "Optimizer",
                             "Updates parameters from their gradients.\n\n"
@@ -263,23 +314,24 @@ void bind_optimizers(nb::module_& m) {
       .def("_tensors", &nn::Optimizer::tensors)
       .def("_state", &state_of<nn::Optimizer>);
   auto parameters = [](const TensorsLike& given) { return as_tensors(given, "an optimizer"); };
-  nb::class_<nn::SGD, nn::Optimizer>(m, "SGD",
-                                     "Stochastic gradient descent, with momentum.\n\n"
-                                     ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
-                                     ">>> optimizer = koine.nn.SGD([w], learning_rate=0.5)\n"
-                                     ">>> w.sum().backward()\n"
-                                     ">>> optimizer.step()\n"
-                                     ">>> w.tolist()\n"
-                                     "[0.5, 1.5]")
-      .def(
-          "__init__",
-          [parameters](nn::SGD* self, const TensorsLike& p, double rate, double momentum,
-                       double decay, bool nesterov) {
-            new (self) nn::SGD(parameters(p), rate, momentum, decay, nesterov);
-          },
-          "parameters"_a, "learning_rate"_a, "momentum"_a = 0.0, "weight_decay"_a = 0.0,
-          "nesterov"_a = false);
-  nb::class_<nn::Adam, nn::Optimizer>(
+  nb::class_<nn::SGD, nn::Optimizer> sgd(m, "SGD",
+                                         "Stochastic gradient descent, with momentum.\n\n"
+                                         ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
+                                         ">>> optimizer = koine.nn.SGD([w], learning_rate=0.5)\n"
+                                         ">>> w.sum().backward()\n"
+                                         ">>> optimizer.step()\n"
+                                         ">>> w.tolist()\n"
+                                         "[0.5, 1.5]");
+  pickle_by_settings(sgd);
+  sgd.def(
+      "__init__",
+      [parameters](nn::SGD* self, const TensorsLike& p, double rate, double momentum, double decay,
+                   bool nesterov) {
+        new (self) nn::SGD(parameters(p), rate, momentum, decay, nesterov);
+      },
+      "parameters"_a, "learning_rate"_a, "momentum"_a = 0.0, "weight_decay"_a = 0.0,
+      "nesterov"_a = false);
+  nb::class_<nn::Adam, nn::Optimizer> adam(
       m, "Adam",
       "Adam (Kingma and Ba 2015), with weight decay in the gradient.\n\n"
       ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
@@ -287,16 +339,17 @@ void bind_optimizers(nb::module_& m) {
       ">>> w.square().sum().backward()\n"
       ">>> optimizer.step()\n"
       ">>> print(w.numpy().round(3))\n"
-      "[0.5 1.5]")
-      .def(
-          "__init__",
-          [parameters](nn::Adam* self, const TensorsLike& p, double rate, double beta1,
-                       double beta2, double eps, double decay) {
-            new (self) nn::Adam(parameters(p), rate, beta1, beta2, eps, decay);
-          },
-          "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999,
-          "eps"_a = 1e-8, "weight_decay"_a = 0.0);
-  nb::class_<nn::AdamW, nn::Adam>(
+      "[0.5 1.5]");
+  pickle_by_settings(adam);
+  adam.def(
+      "__init__",
+      [parameters](nn::Adam* self, const TensorsLike& p, double rate, double beta1, double beta2,
+                   double eps, double decay) {
+        new (self) nn::Adam(parameters(p), rate, beta1, beta2, eps, decay);
+      },
+      "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999, "eps"_a = 1e-8,
+      "weight_decay"_a = 0.0);
+  nb::class_<nn::AdamW, nn::Adam> adam_w(
       m, "AdamW",
       "AdamW (Loshchilov and Hutter 2019): Adam, with weight decay apart.\n\n"
       ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
@@ -304,15 +357,16 @@ void bind_optimizers(nb::module_& m) {
       ">>> w.square().sum().backward()\n"
       ">>> optimizer.step()\n"
       ">>> print(w.numpy().round(3))\n"
-      "[0.45 1.4 ]")
-      .def(
-          "__init__",
-          [parameters](nn::AdamW* self, const TensorsLike& p, double rate, double beta1,
-                       double beta2, double eps, double decay) {
-            new (self) nn::AdamW(parameters(p), rate, beta1, beta2, eps, decay);
-          },
-          "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999,
-          "eps"_a = 1e-8, "weight_decay"_a = 0.01);
+      "[0.45 1.4 ]");
+  pickle_by_settings(adam_w);
+  adam_w.def(
+      "__init__",
+      [parameters](nn::AdamW* self, const TensorsLike& p, double rate, double beta1, double beta2,
+                   double eps, double decay) {
+        new (self) nn::AdamW(parameters(p), rate, beta1, beta2, eps, decay);
+      },
+      "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999, "eps"_a = 1e-8,
+      "weight_decay"_a = 0.01);
   m.def("cosine_schedule", &nn::cosine_schedule, "step"_a, "total"_a, "peak"_a, "floor"_a = 0.0,
         "warmup"_a = 0,
         "A learning rate by step: up to `peak` in `warmup` steps, then down to `floor` along a "

@@ -33,7 +33,10 @@ void bind_random(nb::module_& m) {
           },
           "number"_a, "The key for a number, such as that of a step.")
       .def("to", &random::Key::to, "device"_a, "The key on another device.")
-      .def_prop_ro("bits", &random::Key::bits, "uint64 of shape ().");
+      .def_prop_ro("bits", &random::Key::bits, "uint64 of shape ().")
+      .def("__getstate__", &random::Key::bits)
+      .def("__setstate__",
+           [](random::Key* self, const Tensor& bits) { new (self) random::Key(bits); });
   const auto device = "device"_a = "";
   r.def(
       "bits",

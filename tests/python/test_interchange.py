@@ -237,6 +237,28 @@ def test_pickles_and_copies():
     assert pickle.loads(pickle.dumps(koine.float32)) is koine.float32
 
 
+def test_one_tensor_is_one_in_what_is_copied():
+    x = koine.Tensor([1.0, 2.0])
+    for copied in (copy.deepcopy, lambda what: pickle.loads(pickle.dumps(what))):
+        first, second, view, other = copied((x, x, x[:1], koine.Tensor([1.0, 2.0])))
+        first += 1
+        assert second.tolist() == [2.0, 3.0] and other.tolist() == x.tolist() == [1.0, 2.0]
+
+
+def test_pickles_say_where_a_tensor_lies():
+    x = koine.Tensor([[1.0, 2.0], [3.0, 4.0]])
+    for axis in (0, 1, None):
+        y = x.shard("CPU,CPU:1", axis=axis)
+        for z in (pickle.loads(pickle.dumps(y)), copy.deepcopy(y)):
+            assert (z.device, z.shard_axis, z.tolist()) == ("CPU,CPU:1", axis, x.tolist())
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda key: pickle.loads(pickle.dumps(key))])
+def test_keys_are_copied(copied):
+    key = koine.random.Key(3)
+    assert koine.random.bits(copied(key), (4,)).tolist() == koine.random.bits(key, (4,)).tolist()
+
+
 def test_texts_are_numpys():
     assert repr(koine.Tensor([[1.0, 2.0], [3.0, 4.5]])) == "Tensor([[1. , 2. ],\n        [3. , 4.5]], dtype=float32, device=CPU)"
     assert "..." in repr(koine.Tensor.arange(10000))

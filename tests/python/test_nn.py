@@ -1,6 +1,8 @@
 """Layers, optimisers, state and files."""
+import copy
 import math
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -133,7 +135,6 @@ def test_schedules_and_counters():
 
 
 def test_layers_are_pickled(rng):
-    import pickle
     x = Tensor(rng.standard_normal((2, 4, 6, 6)).astype("float32"))
     layers = [nn.Linear(6, 3), nn.Linear(6, 3, bias=False), nn.Conv2d(4, 2, 3, stride=2, padding=1, groups=2), nn.BatchNorm(4, eps=0.1),
               nn.LayerNorm(6, eps=0.5), nn.Dropout(0.25)]
@@ -147,11 +148,87 @@ def test_layers_are_pickled(rng):
 
 
 def test_a_model_is_copied_whole():
-    import copy
     net = Net()
     other = copy.deepcopy(net)
     other.scale.assign([5.0])
     assert net.scale.item() == 2 and len(nn.get_parameters(other)) == len(nn.get_parameters(net))
+
+
+class Scaled(nn.Linear):
+    """A layer of the user's, with attributes of its own."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs)
+        self.scale, self.names = Tensor([2.0]).requires_grad(), ["a"]
+
+    def __call__(self, x):
+        return super().__call__(x) * self.scale
+
+
+def test_a_layer_of_the_users_has_its_own_parameters():
+    layer = Scaled(3, 4)
+    layer.inner = nn.Linear(4, 4)
+    assert list(nn.get_state_dict([layer])) == ["0.weight", "0.bias", "0.scale", "0.inner.weight", "0.inner.bias"]
+    assert len(nn.get_parameters(layer)) == 5
+
+
+COPIES = [copy.deepcopy, lambda what: pickle.loads(pickle.dumps(what)), lambda what: pickle.loads(pickle.dumps(what, 2))]
+
+
+@pytest.mark.parametrize("copied", COPIES)
+def test_copies_keep_classes_and_attributes(copied, rng):
+    x = Tensor(rng.standard_normal((2, 3)).astype("float32"))
+    layer = Scaled(3, 4)
+    layer.note = "mine"
+    for other in (copied(layer), copy.copy(layer)):
+        assert type(other) is Scaled and other.note == "mine" and other.names == ["a"]
+        np.testing.assert_array_equal(other(x).numpy(), layer(x).numpy())
+    other = copied(layer)
+    other.names.append("b")
+    other.scale.assign([5.0])
+    other.weight.assign(other.weight * 0)
+    assert layer.names == ["a"] and layer.scale.item() == 2 and layer.weight.abs().sum().item() > 0
+
+
+@pytest.mark.parametrize("copied", COPIES)
+def test_what_is_one_tensor_is_one_in_a_copy(copied):
+    first, last = nn.Linear(4, 4), nn.Linear(4, 4)
+    last.weight = first.weight
+    model = {"first": first, "last": last, "also": first.weight, "other": Tensor([1.0])}
+    other = copied(model)
+    assert len(nn.get_parameters(other)) == len(nn.get_parameters(model)) == 3
+    other["first"].weight.assign(other["first"].weight * 0 + 3)
+    for one in (other["last"].weight, other["also"]):
+        assert (one.numpy() == 3).all()
+    assert not (first.weight.numpy() == 3).any() and other["also"].is_leaf and not other["other"].is_leaf
+
+
+OPTIMIZERS = [lambda p: nn.SGD(p, 0.05), lambda p: nn.SGD(p, 0.05, momentum=0.9, weight_decay=0.1, nesterov=True),
+              lambda p: nn.Adam(p, 0.05, beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.1), lambda p: nn.AdamW(p, 0.05, weight_decay=0.3)]
+
+
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_an_optimizer_goes_on_with_its_model(make, copied, rng):
+    x, y = Tensor(rng.standard_normal((8, 3)).astype("float32")), Tensor(rng.standard_normal((8, 1)).astype("float32"))
+
+    def train(net, optimizer, steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (net(x) - y).square().mean().backward()
+            optimizer.step()
+        return net.weight.numpy(copy=True)
+
+    net = nn.Linear(3, 1)
+    optimizer = make(nn.get_parameters(net))
+    train(net, optimizer, 3)
+    optimizer.learning_rate = 0.02
+    other = copied((net, optimizer))
+    alone = copied(optimizer)
+    want = train(net, optimizer, 3)
+    assert type(other[1]) is type(optimizer) and other[1].learning_rate == 0.02 and repr(other[1]) == repr(optimizer)
+    np.testing.assert_array_equal(train(*other, 3), want)
+    assert len(alone._tensors()) == len(optimizer._tensors())
 
 
 def test_training_goes_on_from_a_file(tmp_path):

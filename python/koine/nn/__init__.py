@@ -69,6 +69,8 @@ def _visit(value: Any, prefix: str, out: list, seen: set) -> None:
     seen.add(id(value))
     if hasattr(type(value), "_state"):
         out.extend((prefix + name, t, trainable) for name, t, trainable in value._state())
+        for k, v in getattr(value, "__dict__", {}).items():  # of a class of the user's
+            _visit(v, f"{prefix}{k}.", out, seen)
     elif hasattr(type(value), "_functions"):  # a jit of a layer has the names of the layer
         for f in value._functions():
             if not isinstance(f, (types.FunctionType, types.MethodType)):

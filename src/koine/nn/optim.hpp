@@ -19,6 +19,7 @@ class Optimizer {
   void zero_grad();
   /// A parameter without a gradient stays as it is. Throws Error (Value) where none has one.
   void step(const std::vector<Tensor>& also = {});
+  const std::vector<Tensor>& parameters() const { return parameters_; }
   double learning_rate() const { return rate_; }
   void set_learning_rate(double rate);
   /// Scales all gradients so that their joint norm is at most `norm`. Gives the norm before, a
@@ -51,6 +52,9 @@ class SGD : public Optimizer {
   SGD(std::vector<Tensor> parameters, double learning_rate, double momentum = 0,
       double weight_decay = 0, bool nesterov = false);
   void state(const std::string& prefix, const StateVisitor& visit) override;
+  double momentum() const { return momentum_; }
+  double weight_decay() const { return decay_; }
+  bool nesterov() const { return nesterov_; }
 
  protected:
   Tensor update(size_t i, const Tensor& p, const Tensor& g, const Tensor& rate) override;
@@ -68,6 +72,10 @@ class Adam : public Optimizer {
   Adam(std::vector<Tensor> parameters, double learning_rate = 1e-3, double beta1 = 0.9,
        double beta2 = 0.999, double eps = 1e-8, double weight_decay = 0);
   void state(const std::string& prefix, const StateVisitor& visit) override;
+  double beta1() const { return beta1_; }
+  double beta2() const { return beta2_; }
+  double eps() const { return eps_; }
+  double weight_decay() const { return decay_; }
 
  protected:
   Tensor update(size_t i, const Tensor& p, const Tensor& g, const Tensor& rate) override;
