@@ -17,13 +17,13 @@ from . import _koine
 from ._koine import (DType, Kernel, Program, SavedProgram, Size, Tensor, UOp, Variable, clear_compile_cache, counters, default_device,
                      devices, from_dlpack, host_program, lower_kernel, memory_in_use, print_linear, program_of, promote, realize,
                      reset_counters, safe_load, safe_save, save_as, save_program, schedule, set_printoptions, stop_gradient)
-from .callbacks import pure_callback
+from .callbacks import custom_kernel, pure_callback
 from .errors import Error
 from .jit import jit
 from .loops import cond, fori_loop, scan, switch, while_loop
 from .transforms import (ShapeDtype, checkpoint, custom_jvp, custom_vjp, eval_shape, grad, hessian, hvp, jacfwd, jacrev, jvp, linearize,
                          value_and_grad, vjp, vmap)
-from . import nn, random
+from . import collective, distributed, nn, random
 
 __version__ = "0.1.0"
 
@@ -42,7 +42,7 @@ manual_seed, ones, stack, zeros = Tensor.manual_seed, Tensor.ones, Tensor.stack,
 where = Tensor.where
 
 __all__ = ["DType", "Error", "Kernel", "Program", "SavedProgram", "ShapeDtype", "Size", "Tensor", "UOp", "Variable", "arange", "bfloat16", "cat",
-           "checkpoint", "clear_compile_cache", "cond", "counters", "custom_jvp", "custom_vjp", "default_device", "devices", "einsum",
+           "checkpoint", "clear_compile_cache", "collective", "cond", "counters", "custom_jvp", "custom_kernel", "custom_vjp", "default_device", "devices", "distributed", "einsum",
            "errors", "eval_shape", "eye", "float16", "float32", "float64", "float8e4m3", "float8e5m2", "fori_loop", "from_dlpack", "full",
            "grad", "hessian", "host_program", "hvp", "int16", "int32", "int64", "int8", "jacfwd", "jacrev", "jit", "jvp", "linearize",
            "linspace", "lower_kernel", "manual_seed", "memory_in_use", "nn", "ones", "print_linear", "program_of", "promote", "pure_callback", "random",

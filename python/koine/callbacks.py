@@ -1,4 +1,4 @@
-"""Functions of Python in a graph, with JAX's signature."""
+"""Functions of Python and kernels by hand in a graph: koine.pure_callback, with JAX's signature, and koine.custom_kernel."""
 from __future__ import annotations
 
 import builtins
@@ -6,24 +6,91 @@ import itertools
 from typing import Any, Callable
 
 from . import _koine, tree
-from ._koine import Tensor
+from ._koine import Tensor, UOp
 from .errors import TypeError, ValueError
 from .transforms import require_function, tensors_of
 
-_METHODS = (None, "sequential", "expand_dims", "broadcast_all")
-_known: dict[tuple[Any, ...], "_Callback"] = {}  # for the life of the process, as a compiled program may call each
+# What vmap may do: a call for each example, or one for all, with an axis in front of each array, of size 1 where it is the same for all
+# ("expand_dims"; a kernel would read that out of bounds).
+_FOR_KERNELS = (None, "sequential", "broadcast_all")
+_FOR_FUNCTIONS = (*_FOR_KERNELS, "expand_dims")
+_known: dict[tuple[Any, ...], "_Called"] = {}  # for the life of the process, as a compiled program may call each
 _numbers = itertools.count()
 
 
-class _Callback:
-    """A function for arguments of one structure: what C++ calls by name. `wanted`: shapes and dtypes of results, where vmap may ask."""
+class _Called:
+    """What a graph calls by a name, for arguments of one structure. `wanted`: shapes and dtypes of results, where vmap may ask."""
+
+    function: str  # of ours that makes it
 
     def __init__(self, f: Callable[..., Any], arguments: tree.Structure, results: tree.Structure, vmap_method: str | None, wanted: list[Any]):
         self.f, self.arguments, self.results, self.vmap_method, self.wanted = f, arguments, results, vmap_method, wanted
         self.called = getattr(f, "__name__", type(f).__name__)
         self.name = f"{self.called}#{next(_numbers)}"
-        _koine._register_function(self.name, self.run)
         _koine._register_rules(self.name, self.gradient, self.over_examples)
+
+    def __call__(self, tensors: list[Tensor], wanted: list[Any]) -> list[Tensor]:
+        raise NotImplementedError
+
+    def gradient(self, *_: Any) -> Any:
+        raise ValueError(f"{self.function}: '{self.called}' has no derivative: say it with koine.custom_vjp or koine.custom_jvp")
+
+    def over_examples(self, tensors: list[Tensor], mapped: list[bool], examples: Any) -> list[Tensor]:
+        if self.vmap_method is None:
+            raise ValueError(f"{self.function}: '{self.called}' under vmap: say vmap_method='sequential' (a call for each example), "
+                             "or 'broadcast_all' (one call for all, with an axis in front)")
+        if self.vmap_method == "sequential":
+            each = [self.of([t[i] if m else t for t, m in zip(tensors, mapped)], self.wanted) for i in range(examples)]
+            return [Tensor.stack(parts) for parts in zip(*each)]
+        size = examples if self.vmap_method == "broadcast_all" else 1
+        given = [t if m else t.unsqueeze(0).expand(size, *t.shape) for t, m in zip(tensors, mapped)]
+        return self.of(given, [((examples, *shape), dtype) for shape, dtype in self.wanted])
+
+    def of(self, tensors: list[Tensor], wanted: list[Any]) -> list[Tensor]:
+        return _call(type(self), self.f, self.arguments, self.results, self.vmap_method, wanted, tensors)
+
+
+def _call(kind: type[_Called], f: Callable[..., Any], arguments: tree.Structure, results: tree.Structure, vmap_method: str | None,
+          wanted: list[Any], tensors: list[Tensor]) -> list[Tensor]:
+    key = (kind, f, arguments, results, vmap_method, vmap_method and repr(wanted))
+    try:
+        known = _known.get(key)
+    except builtins.TypeError:
+        raise TypeError(f"{kind.function}: the '{type(f).__name__}' has no hash, by which Koine would know it again") from None
+    if known is None:
+        known = _known[key] = kind(f, arguments, results, vmap_method, wanted)
+    return known(tensors, wanted)
+
+
+def _wanted(function: str, specs: list[Any]) -> list[Any]:
+    for spec in specs:
+        if not isinstance(getattr(spec, "shape", None), (tuple, list)) or not hasattr(spec, "dtype"):
+            raise TypeError(f"{function}: result_shape_dtypes holds a '{type(spec).__name__}' without a shape and a dtype; "
+                            "koine.ShapeDtype((2, 3), 'float32') is one")
+    return [(tuple(s.shape), s.dtype) for s in specs]
+
+
+def _made(kind: type[_Called], f: Callable[..., Any], result_shape_dtypes: Any, given: Any, vmap_method: str | None,
+          methods: tuple[str | None, ...]) -> Any:
+    if vmap_method not in methods:
+        raise ValueError(f"{kind.function}: vmap_method {vmap_method!r} is none of {methods}")
+    leaves, arguments = tree.flatten(given)
+    specs, results = tree.flatten(result_shape_dtypes)
+    tensors = tensors_of(kind.function, leaves)
+    return tree.unflatten(results, _call(kind, f, arguments, results, vmap_method, _wanted(kind.function, specs), tensors))
+
+
+class _Callback(_Called):
+    """A function of NumPy arrays."""
+
+    function = "pure_callback"
+
+    def __init__(self, *what: Any):
+        super().__init__(*what)
+        _koine._register_function(self.name, self.run)
+
+    def __call__(self, tensors: list[Tensor], wanted: list[Any]) -> list[Tensor]:
+        return _koine._call_function(self.name, wanted, tensors)
 
     def run(self, given: list[Any], out: list[Any]) -> None:
         """Fills `out`, which is memory of the program's, as `given` is: the function gets arrays of its own."""
@@ -38,35 +105,6 @@ class _Callback:
             if array.shape != to.shape or array.dtype != to.dtype:
                 raise ValueError(f"result {k} is {array.dtype} {array.shape}, and {to.dtype} {to.shape} was said")
             to[...] = array
-
-    def gradient(self, *_: Any) -> Any:
-        raise ValueError(f"pure_callback: '{self.called}' has no derivative: say it with koine.custom_vjp or koine.custom_jvp")
-
-    def over_examples(self, tensors: list[Tensor], mapped: list[bool], examples: Any) -> list[Tensor]:
-        if self.vmap_method is None:
-            raise ValueError(f"pure_callback: '{self.called}' under vmap: say vmap_method='sequential' (a call for each example), "
-                             "or 'expand_dims' or 'broadcast_all' (one call for all, with an axis in front)")
-        if self.vmap_method == "sequential":
-            each = [self.of([t[i] if m else t for t, m in zip(tensors, mapped)], self.wanted) for i in range(examples)]
-            return [Tensor.stack(parts) for parts in zip(*each)]
-        size = examples if self.vmap_method == "broadcast_all" else 1
-        given = [t if m else t.unsqueeze(0).expand(size, *t.shape) for t, m in zip(tensors, mapped)]
-        return self.of(given, [((examples, *shape), dtype) for shape, dtype in self.wanted])
-
-    def of(self, tensors: list[Tensor], wanted: list[Any]) -> list[Tensor]:
-        return _call(self.f, self.arguments, self.results, self.vmap_method, wanted, tensors)
-
-
-def _call(f: Callable[..., Any], arguments: tree.Structure, results: tree.Structure, vmap_method: str | None, wanted: list[Any],
-          tensors: list[Tensor]) -> list[Tensor]:
-    key = (f, arguments, results, vmap_method, vmap_method and repr(wanted))
-    try:
-        known = _known.get(key)
-    except builtins.TypeError:
-        raise TypeError(f"pure_callback: the '{type(f).__name__}' has no hash, by which Koine would know it again") from None
-    if known is None:
-        known = _known[key] = _Callback(f, arguments, results, vmap_method, wanted)
-    return _koine._call_function(known.name, wanted, tensors)
 
 
 def pure_callback(callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, vmap_method: str | None = None, **kwargs: Any) -> Any:
@@ -86,13 +124,51 @@ def pure_callback(callback: Callable[..., Any], result_shape_dtypes: Any, *args:
     20.0
     """
     require_function("pure_callback", callback)
-    if vmap_method not in _METHODS:
-        raise ValueError(f"pure_callback: vmap_method {vmap_method!r} is none of {_METHODS}")
-    given, arguments = tree.flatten((args, kwargs))
-    specs, results = tree.flatten(result_shape_dtypes)
-    for spec in specs:
-        if not isinstance(getattr(spec, "shape", None), (tuple, list)) or not hasattr(spec, "dtype"):
-            raise TypeError(f"pure_callback: result_shape_dtypes holds a '{type(spec).__name__}' without a shape and a dtype; "
-                            "koine.ShapeDtype((2, 3), 'float32') is one")
-    wanted = [(tuple(s.shape), s.dtype) for s in specs]
-    return tree.unflatten(results, _call(callback, arguments, results, vmap_method, wanted, tensors_of("pure_callback", given)))
+    return _made(_Callback, callback, result_shape_dtypes, (args, kwargs), vmap_method, _FOR_FUNCTIONS)
+
+
+class _Kernel(_Called):
+    """A kernel by hand."""
+
+    function = "custom_kernel"
+
+    def __call__(self, tensors: list[Tensor], wanted: list[Any]) -> list[Tensor]:
+        return _koine._custom_kernel(self.name, wanted, tensors, self.build)
+
+    def build(self, *params: UOp) -> UOp:
+        count = len(self.wanted)
+        made = self.f(tree.unflatten(self.results, params[:count]), *tree.unflatten(self.arguments, params[count:]))
+        if isinstance(made, (list, tuple)) and made and all(isinstance(e, UOp) for e in made):
+            made = made[0].sink(*made[1:])
+        if not isinstance(made, UOp):
+            raise TypeError(f"custom_kernel: '{self.called}' gives a '{type(made).__name__}': a kernel is the node that out[i].store(x).end(i) "
+                            "gives, or several of these")
+        return made if made.op == "Sink" else made.sink()
+
+
+def custom_kernel(kernel: Callable[..., Any], result_shape_dtypes: Any, *args: Any, vmap_method: str | None = None) -> Any:
+    """What a kernel written by hand gives, as part of a graph.
+
+    `kernel` is called with the tree of results and with each argument, where a node is in the place of each tensor: it has a shape, and
+    `p[i, j]` is an element. It gives its loops around stores into elements of the results; what is stored nowhere is 0, what lies out of bounds reads 0.
+    A kernel whose loops visit each element of its results once gets vectors, tiles and threads as others do; another one runs as
+    it is written. It has a derivative once koine.custom_vjp says so, and vmap needs a `vmap_method`, as koine.pure_callback does.
+    `result_shape_dtypes` is a tree as there, and an argument is a tree of tensors.
+
+    >>> def axpy(out, x, y):
+    ...     i = koine.UOp.range(out.shape[0], 0)
+    ...     return out[i].store(2 * x[i] + y[i]).end(i)
+    >>> x, y = koine.Tensor([1.0, 2.0]), koine.Tensor([10.0, 20.0])
+    >>> koine.custom_kernel(axpy, x, x, y).tolist()
+    [12.0, 24.0]
+
+    Loops have numbers of their own, and one of type REDUCE is folded:
+
+    >>> def matmul(out, a, b):
+    ...     i, j, k = koine.UOp.range(3, 0), koine.UOp.range(2, 1), koine.UOp.range(4, 2, "REDUCE")
+    ...     return out[i, j].store((a[i, k] * b[k, j]).sum(k)).end(i, j)
+    >>> koine.custom_kernel(matmul, koine.ShapeDtype((3, 2), "float32"), koine.ones(3, 4), koine.ones(4, 2)).tolist()
+    [[4.0, 4.0], [4.0, 4.0], [4.0, 4.0]]
+    """
+    require_function("custom_kernel", kernel)
+    return _made(_Kernel, kernel, result_shape_dtypes, args, vmap_method, _FOR_KERNELS)

@@ -25,6 +25,7 @@ void bind_errors(nb::module_& m);
 void bind_dtypes(nb::module_& m);
 void bind_sizes(nb::module_& m);
 void bind_devices(nb::module_& m);
+void bind_uop(nb::module_& m);
 void bind_graph(nb::module_& m);
 void bind_tensor(nb::module_& m, TensorClass& c);
 void bind_creation(TensorClass& c);
@@ -39,8 +40,13 @@ void bind_transforms(nb::module_& m);
 void bind_loops(nb::module_& m);
 void bind_callbacks(nb::module_& m);
 void bind_captured(nb::module_& m);
+void bind_collectives(nb::module_& m);
 void bind_origins(nb::module_& m);
 void bind_compat(nb::module_& m);
+
+/// Nodes as Python has them.
+inline std::vector<UOp> list_of(std::span<const UOp> nodes) { return {nodes.begin(), nodes.end()}; }
+
 /// What stands behind the name of a function of Python in a graph, before its number.
 constexpr char callback_mark = '#';
 /// Of the functions of a module and of its classes: says what does not fit in a call in Koine's
@@ -124,9 +130,6 @@ void static_method(TensorClass& c, const char* name, R (*f)(A...), const Extra&.
       },
       extra...);
 }
-
-/// A copy that is a leaf where the tensor is.
-Tensor own_copy(const Tensor& t);
 
 /// While one lives, this thread does not hold the lock of the interpreter. When that ends or is
 /// forked, whoever is without it is waited for, and later ones keep it: a thread that waits for a

@@ -1,5 +1,5 @@
-// Functions of Python that a graph calls by name. koine/callbacks.py makes them of functions of
-// trees of NumPy arrays.
+// Functions and kernels of the user's that a graph calls. koine/callbacks.py makes the functions of
+// those of trees of NumPy arrays.
 #include "functions.hpp"
 
 namespace koine::python {
@@ -40,14 +40,21 @@ void register_python_function(const std::string& name, const nb::callable& f) {
       });
 }
 
+using Wanted = std::vector<std::pair<ShapeLike, DTypeLike>>;
+std::vector<CallResult> results_of(const Wanted& wanted, const char* method) {
+  std::vector<CallResult> out;
+  for (const auto& [shape, dtype] : wanted)
+    out.push_back({as_shape(shape, method), as_dtype(dtype)});
+  return out;
+}
+
 }  // namespace
 
 void bind_callbacks(nb::module_& m) {
   m.def("_register_function", &register_python_function);
   m.def("_register_rules", [](const std::string& name, const nb::callable& gradient,
                               const nb::callable& over_examples) {
-    register_gradient(name,
-                      rule_of<CallGradient, &CallGradient::gradients>(gradient, "pure_callback"));
+    register_gradient(name, rule_of<CallGradient, &CallGradient::gradients>(gradient, "gradient"));
     auto* const object = nb::object(over_examples).release().ptr();
     register_vmap(name, [object](const CallForExamples& call) {
       const nb::gil_scoped_acquire lock;
@@ -56,13 +63,16 @@ void bind_callbacks(nb::module_& m) {
     });
   });
   m.def("_call_function",
-        [](const std::string& name, const std::vector<std::pair<ShapeLike, DTypeLike>>& results,
-           const Tensors& arguments) {
-          std::vector<CallResult> made;
-          for (const auto& [shape, dtype] : results)
-            made.push_back({as_shape(shape, "pure_callback"), as_dtype(dtype)});
-          return call_function(name, made, arguments);
+        [](const std::string& name, const Wanted& results, const Tensors& arguments) {
+          return call_function(name, results_of(results, "pure_callback"), arguments);
         });
+  m.def("_custom_kernel", [](const std::string& name, const Wanted& results,
+                             const Tensors& arguments, const nb::callable& kernel) {
+    return custom_kernel(name, results_of(results, "custom_kernel"), arguments,
+                         [&](const std::vector<UOp>& params) {
+                           return nb::cast<UOp>(kernel(*nb::tuple(nb::cast(params))));
+                         });
+  });
 }
 
 }  // namespace koine::python

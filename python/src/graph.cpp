@@ -138,46 +138,9 @@ void run_program(const LoadedProgram& p, const nb::args& given, const nb::kwargs
   });
 }
 
-std::vector<UOp> list_of(std::span<const UOp> nodes) { return {nodes.begin(), nodes.end()}; }
-
 DeviceRuntime& runtime_of(const Kernel& kernel) {
   const Device device = kernel.device();
   return device_runtime(device ? device.name() : default_device());
-}
-
-void bind_uop(nb::module_& m) {
-  nb::class_<UOp>(m, "UOp",
-                  "A node of the graph: immutable, and equal nodes are one.\n\n"
-                  ">>> x = koine.Tensor([1, 2])\n"
-                  ">>> (x + 1).uop == (x + 1).uop, (x + 1).uop.op\n"
-                  "(True, 'Add')")
-      .def("__str__", [](const UOp& u) { return to_text(u); })
-      .def("__repr__", [](const UOp& u) { return "<UOp " + std::string(op_name(u.op())) + ">"; })
-      .def(
-          "__eq__",
-          [](const UOp& a, nb::handle b) {
-            return nb::isinstance<UOp>(b) && a == nb::cast<UOp>(b);
-          },
-          "other"_a.none())
-      .def("__hash__", [](const UOp& u) { return u.hash(); })
-      .def_prop_ro(
-          "op", [](const UOp& u) { return std::string(op_name(u.op())); }, "The name of its op.")
-      .def_prop_ro(
-          "src", [](const UOp& u) { return list_of(u.src()); }, "What it is computed from.")
-      .def_prop_ro(
-          "origin", [](const UOp& u) { return origin_text(u); },
-          "The line that made it, 'model.py:12 in forward', or 'one of' those; empty where not "
-          "known.")
-      .def_prop_ro(
-          "arg", [](const UOp& u) { return arg_text(u.arg()); },
-          "What it is beyond its op, as its text shows it.")
-      .def_prop_ro(
-          "dtype",
-          [](const UOp& u) {
-            const bool is_value = u.dtype() != DType::Void && u.dtype() != DType::Index;
-            return is_value ? std::optional(u.dtype()) : std::nullopt;
-          },
-          "Its koine.DType; None of what is no value, and of indices.");
 }
 
 void bind_kernel(nb::module_& m) {
@@ -260,7 +223,6 @@ void bind_program(nb::module_& m) {
 }  // namespace
 
 void bind_graph(nb::module_& m) {
-  bind_uop(m);
   bind_kernel(m);
   bind_program(m);
   m.def(

@@ -14,6 +14,7 @@ NB_MODULE(_koine, m) {
   bind_dtypes(m);
   bind_sizes(m);
   bind_devices(m);
+  bind_uop(m);
   bind_graph(m);
   TensorClass tensor(
       m, "Tensor", nb::type_slots(tensor_slots), nb::is_weak_referenceable(),
@@ -37,6 +38,7 @@ NB_MODULE(_koine, m) {
   bind_loops(m);
   bind_callbacks(m);
   bind_captured(m);
+  bind_collectives(m);
   bind_origins(m);
   bind_compat(m);
   explain_calls(m);

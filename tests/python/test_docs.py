@@ -92,7 +92,8 @@ def test_what_the_page_says_of_both(library, package, tmp_path, monkeypatch):
 def examples():
     """Each docstring with an example, of Python's and of the compiled part's."""
     seen = set()
-    holders = [koine, koine.Tensor, koine._koine, koine.tree, koine.transforms, koine.loops, koine.random, koine.nn]
+    holders = [koine, koine.Tensor, koine._koine, koine.tree, koine.transforms, koine.loops, koine.random, koine.nn,
+               koine.collective, koine.distributed]
     for holder in holders:
         for name in dir(holder):
             text = getattr(getattr(holder, name), "__doc__", None) or ""

@@ -2,7 +2,7 @@
 import pytest
 
 import koine
-from koine import errors, nn, random, tree
+from koine import collective, distributed, errors, nn, random, tree
 
 CLASSES = [koine.Tensor, koine.DType, koine.Kernel, koine.Program, koine.SavedProgram, koine.Size, koine.UOp, koine.Variable, koine.jit,
            koine.custom_jvp, koine.custom_vjp, random.Key, *[v for v in map(nn.__dict__.get, nn.__all__) if isinstance(v, type)]]
@@ -11,7 +11,7 @@ DTYPES = {d.name for d in koine.DType}
 
 def public_names():
     """(name, object) of what the package exports, and of the attributes and methods of its classes."""
-    for module in (koine, nn, random, tree):
+    for module in (koine, collective, distributed, nn, random, tree):
         for name in module.__all__:
             if name not in DTYPES:
                 yield f"{module.__name__}.{name}", getattr(module, name)
@@ -40,12 +40,12 @@ def test_every_public_name_is_documented():
 
 
 # What an example would not show better: exceptions, and modules.
-WITHOUT_EXAMPLE = {"koine.Error", "koine.errors", "koine.nn", "koine.random", "koine.tree"}
+WITHOUT_EXAMPLE = {"koine.Error", *(f"koine.{module}" for module in ("collective", "distributed", "errors", "nn", "random", "tree"))}
 
 
 def test_each_has_an_example():
     """Of the package, its tensors and layers; test_docs.py runs them."""
-    prefixes = ("koine._koine.Tensor.", "koine.", "koine.nn.")
+    prefixes = ("koine._koine.Tensor.", "koine.", "koine.nn.", "koine.collective.", "koine.distributed.")
     without = [n for n, v in NAMES.items() for p in prefixes
                if n.startswith(p) and "." not in n[len(p):] and ">>>" not in text_of(v) and n not in WITHOUT_EXAMPLE]
     assert without == []

@@ -56,7 +56,7 @@ Tensor padded(std::string_view name, const Tensor& x, int64_t axis, int64_t n, U
   if (over == 0) return x;
   KOINE_REQUIRE(uneven == Uneven::Pad, Value,
                 "{} of {}: {} rows do not split evenly over {} devices: pad() them to a multiple "
-                "of {}, or say Uneven::Pad",
+                "of {}, or say Uneven::Pad (Python: pad=True)",
                 name, tensor::text_of(x.shape()), rows, n, n);
   SizePairs around(static_cast<size_t>(x.ndim()), {0, 0});
   around[static_cast<size_t>(axis)].second = (n - over) % n;

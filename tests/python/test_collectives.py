@@ -1,0 +1,158 @@
+"""The seven collectives and programs in several processes, from Python. What they send is tested in C++."""
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import koine
+from conftest import same
+from koine import Tensor, collective, nn
+
+TESTS = pathlib.Path(__file__).parents[1]
+DEVICES = {n: ",".join(["CPU", *(f"CPU:{k}" for k in range(1, n))]) for n in (2, 4)}
+
+
+@pytest.mark.parametrize("n", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_each_is_what_numpy_makes_of_the_parts(n, dtype, rng):
+    a = (rng.standard_normal((n * 2 * n, 3)) * 10).astype(dtype)
+    parts = collective.scatter(a, DEVICES[n])
+    each = a.reshape(n, 2 * n, 3)
+    results = {"broadcast": (collective.broadcast(a, DEVICES[n]), a, DEVICES[n], None),
+               "scatter": (parts, a, DEVICES[n], 0),
+               "gather": (collective.gather(parts), a, "CPU", None),
+               "reduce": (collective.reduce(parts), each.sum(0), "CPU", None),
+               "max": (collective.reduce(parts, "max", device="CPU:1"), each.max(0), "CPU:1", None),
+               "all_gather": (collective.all_gather(parts), a, DEVICES[n], None),
+               "reduce_scatter": (collective.reduce_scatter(parts), each.sum(0), DEVICES[n], 0),
+               "all_reduce": (collective.all_reduce(parts), each.sum(0), DEVICES[n], None),
+               "all_max": (collective.all_reduce(parts, fold="max"), each.max(0), DEVICES[n], None)}
+    for name, (got, want, device, axis) in results.items():
+        assert (got.device, got.shard_axis) == (device, axis), name
+        np.testing.assert_allclose(got.numpy(), want, rtol=2e-6, atol=1e-6, err_msg=name)
+
+
+def test_gradients_and_jit_go_through(rng):
+    a = rng.standard_normal((4, 3)).astype("float32")
+
+    def loss(x):
+        return (collective.all_reduce(collective.scatter(x, DEVICES[2])).square()).sum()
+
+    summed = a.reshape(2, 2, 3).sum(0)
+    want = 2 * np.concatenate([summed, summed])
+    same(koine.grad(loss)(Tensor(a)).numpy(), want, rtol=1e-5, atol=1e-5)
+    fast = koine.jit(koine.grad(loss))
+    for _ in range(2):
+        same(fast(Tensor(a)).numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_that_do_not_split_are_padded_or_refused():
+    x = Tensor([1, 2, 3])
+    assert collective.scatter(x, DEVICES[2], pad=True).tolist() == [1, 2, 3, 0]
+    parts = Tensor([1, 2, 3, 10, 20, 30]).shard(DEVICES[2], axis=0)
+    assert collective.all_reduce(parts, pad=True).tolist() == [11, 22, 33]
+    assert collective.reduce_scatter(parts, pad=True).tolist() == [11, 22, 33, 0]
+    with pytest.raises(ValueError, match="pad"):
+        collective.scatter(x, DEVICES[2])
+    with pytest.raises(ValueError, match="pad"):
+        collective.reduce_scatter(parts)
+
+
+@pytest.mark.parametrize("wrong, kind, words", [
+    (lambda: collective.broadcast(Tensor([1]), "CPU"), ValueError, "broadcast"),
+    (lambda: collective.scatter(Tensor(1), DEVICES[2]), ValueError, "scatter"),
+    (lambda: collective.gather(Tensor([1, 2])), ValueError, "gather"),
+    (lambda: collective.all_gather(Tensor([1, 2])), ValueError, "all_gather"),
+    (lambda: collective.reduce(Tensor([1, 2])), ValueError, "reduce"),
+    (lambda: collective.all_reduce(Tensor([1, 2]).shard(DEVICES[2], axis=0), "mean"), ValueError, "'mean' is none of 'add' and 'max'"),
+    (lambda: collective.scatter("no numbers", DEVICES[2]), TypeError, "scatter"),
+    (lambda: collective.scatter([1, 2], "NOWHERE,CPU"), koine.errors.DeviceError, "NOWHERE"),
+])
+def test_what_does_not_fit_is_named(wrong, kind, words):
+    with pytest.raises(kind, match=words):
+        wrong()
+
+
+def test_a_program_of_one_process_says_what_it_lacks():
+    with pytest.raises(koine.Error, match="init"):
+        koine.distributed.rank()
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import koine
+from koine import Tensor, nn
+
+koine.distributed.init()
+rank, count = koine.distributed.rank(), koine.distributed.count()
+devices = koine.distributed.devices()
+assert count == int(sys.argv[1]) and len(devices.split(",")) == count and koine.distributed.own_devices() in devices.split(",")
+images = np.random.default_rng(0).standard_normal((8, 5)).astype("float32")
+targets = images.sum(1, keepdims=True)
+own = slice(rank * 8 // count, (rank + 1) * 8 // count)
+x, y = koine.distributed.parts(images[own]), koine.distributed.parts(targets[own])
+assert x.shape == (8, 5) and (koine.distributed.own_part(x).numpy() == images[own]).all()
+w = Tensor.zeros(5, 1).shard(devices).clone().requires_grad()
+optimizer = nn.SGD([w], 0.1)
+for _ in range(50):
+    optimizer.zero_grad()
+    loss = (x @ w).mse_loss(y)
+    loss.backward()
+    optimizer.step()
+assert loss.item() < .05, loss.item()
+if count > 1:
+    total = koine.collective.all_reduce(koine.distributed.parts(Tensor([rank + 1.0])), pad=True)
+    assert total.tolist() == [count * (count + 1) / 2]
+if rank == 0:
+    print("learned", w.numpy().ravel().round(1).tolist())
+if len(sys.argv) > 2:
+    raise SystemExit(3 if rank == 1 else 0)
+"""
+
+
+def ranks(n, program, *arguments):
+    return subprocess.run([TESTS / "distributed/run", str(n), sys.executable, program, str(n), *arguments], capture_output=True, text=True,
+                          timeout=120)
+
+
+needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun")
+
+
+@needs_mpirun
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_processes_train_one_model(n, tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    done = ranks(n, program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("learned [") == 1
+
+
+@needs_mpirun
+def test_a_rank_that_fails_ends_the_others(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    assert ranks(2, program, "fail").returncode != 0
+
+
+@needs_mpirun
+def test_the_program_of_the_page_runs(tmp_path):
+    page = (TESTS.parent / "docs/sharding.md").read_text()
+    program = tmp_path / "train.py"
+    program.write_text("""
+import koine
+from koine import Tensor, nn
+
+def batches_of(rank):
+    for step in range(3):
+        koine.manual_seed(10 * step + rank)
+        yield Tensor.rand(6, 784), Tensor.randint(6, low=0, high=10)
+""" + page.split("```py\n")[1].split("```")[0])
+    done = ranks(2, program)
+    assert done.returncode == 0, done.stderr
+    losses = [float(line) for line in done.stdout.split()]
+    assert len(losses) == 3 and abs(losses[0] - np.log(10)) < 1e-5
