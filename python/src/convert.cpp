@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <koine/base/error.hpp>
+#include <koine/base/left_work.hpp>
 #include <mutex>
 
 namespace koine::python {
@@ -149,6 +150,7 @@ void wait_for_others() {
     ++leaving().closed;
     leaving().fewer.wait(lock, [] { return leaving().without_lock == own_without_lock; });
   }
+  wait_for_left_work();
   PyEval_RestoreThread(state);
 }
 

@@ -24,8 +24,8 @@ UOp node_of(nb::handle given, DType dtype, const char* method) {
     const int64_t value = as_int(given, method, "a number");
     if (dtype == DType::Index) return index_const(value);
     const UOp made = constant_int(dtype, value);
-    KOINE_REQUIRE(is_float(dtype) || const_int(made) == value, Value,
-                  "{}: a {} does not hold {}", method, dtype_name(dtype), value);
+    KOINE_REQUIRE(is_float(dtype) || const_int(made) == value, Value, "{}: a {} does not hold {}",
+                  method, dtype_name(dtype), value);
     return made;
   }
   if (PyFloat_Check(given.ptr()) != 0 && is_float(dtype))

@@ -83,6 +83,25 @@ def test_a_compilation_is_stopped():
     assert values[0].item() == 300 * sum(range(300))
 
 
+def test_a_large_kernel_is_left_to_its_compiler():
+    """LLVM takes seconds for one kernel; nobody waits for it, and the process ends soon as well."""
+
+    def chain(out, x):
+        i = koine.UOp.range(8, 0)
+        v = x[i]
+        for _ in range(120):
+            v = v.sin() + x[i]
+        return out[i].store(v).end(i)
+
+    koine.clear_compile_cache()
+    a = np.linspace(0, 0.5, 8, dtype="float32")
+    value, want = koine.custom_kernel(chain, Tensor(a), Tensor(a)), a
+    stopped(value.realize)
+    for _ in range(120):
+        want = np.sin(want) + a
+    np.testing.assert_allclose(value.numpy(), want, rtol=1e-4)
+
+
 def test_a_jitted_function_is_stopped_and_goes_on():
     f = koine.jit(lambda x, n: koine.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * 0.5), (Tensor(0), x))[1])
     x = Tensor([8.0, 4.0])

@@ -1,6 +1,11 @@
 // Work that is stopped: wherever that happens, values are as they were, and can be computed.
 #include "koine/base/interrupt.hpp"
+#include <future>
+#include <thread>
+
 #include "check.hpp"
+#include "koine/base/error.hpp"
+#include "koine/base/left_work.hpp"
 #include "koine/engine/engine.hpp"
 
 namespace koine {
@@ -56,6 +61,70 @@ TEST(interrupt, a_compilation_is_stopped_anywhere_and_can_begin_again) {
     at = later(at);
   EXPECT_GE(at, 20);  // walks, stages of each kernel, launches
   EXPECT_EQ(value.tolist<float>(), expected.tolist<float>());
+}
+
+TEST(interrupt, work_that_nobody_can_stop_is_left_behind) {
+  using Left = const std::atomic<bool>&;
+  EXPECT_EQ(run_or_leave([](Left) { return std::string("done"); }), "done");
+  EXPECT_THROW(run_or_leave([](Left) -> std::string { raise(ErrorKind::Value, "bad"); }), Error);
+  auto is_left = [](const std::function<void(Left)>& work) {
+    return is_stopped(0, [&] {
+      const Interruptible scope;
+      (void)run_or_leave([=](Left left) {
+        work(left);
+        return std::string();
+      });
+    });
+  };
+  std::promise<void> may_end;
+  std::atomic<bool> ended = false, goes_on = false;
+  EXPECT_TRUE(is_left([&, go = may_end.get_future().share()](Left) {
+    go.wait();
+    ended = true;
+  }));
+  EXPECT_FALSE(ended);
+  may_end.set_value();
+  wait_for_left_work();
+  EXPECT_TRUE(ended);
+  EXPECT_TRUE(is_left([&](Left left) {  // which looks, and rests
+    while (!left) std::this_thread::yield();
+    rest_if_left(left);
+    goes_on = true;
+  }));
+  wait_for_left_work();
+  EXPECT_FALSE(goes_on);
+}
+
+// LLVM works on a kernel of so many instructions for a second.
+TEST(interrupt, a_large_kernel_is_left_to_its_compiler) {
+  const Tensor x = test::small({8}, 5).realize();
+  auto make = [&] {
+    return custom_kernel("large", CallResult{x.shape()}, {x}, [](const std::vector<UOp>& p) {
+      const UOp i = range(0, p[0].dim(0), AxisType::Loop);
+      UOp v = index(p[1], {i});
+      for (int k = 0; k < 60; ++k) v = add(sine(v), index(p[1], {i}));
+      return sink({end(store(index(p[0], {i}), v), {i})});
+    });
+  };
+  const Tensor value = make();
+  (void)schedule({value.uop()});
+  // Stopped while LLVM is at it: it is asked every 10 ms there, and a few times before.
+  int64_t asked = 0;
+  bool stopped = false;
+  try {
+    const Interruption interruption([&] { return ++asked == 10; }, 0.01);
+    (void)koine::realize({value.uop()});
+  } catch (const Interrupted&) {
+    stopped = true;
+  }
+  wait_for_left_work();
+  EXPECT_TRUE(stopped) << "asked " << asked << " times";
+  Floats expected = x.tolist<float>();
+  const Floats start = expected;
+  for (size_t e = 0; e < expected.size(); ++e)
+    for (int k = 0; k < 60; ++k) expected[e] = std::sin(expected[e]) + start[e];
+  const Floats got = value.tolist<float>();
+  for (size_t e = 0; e < expected.size(); ++e) EXPECT_NEAR(got[e], expected[e], 1e-4);
 }
 
 TEST(interrupt, assignments_are_done_or_wait) {

@@ -6,6 +6,7 @@
 #include <llvm/IR/DiagnosticPrinter.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
+#include <llvm/IR/OptBisect.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Support/ErrorHandling.h>
@@ -19,6 +20,8 @@
 #include <optional>
 
 #include "koine/base/error.hpp"
+#include "koine/base/interrupt.hpp"
+#include "koine/base/left_work.hpp"
 #include "koine/base/of_thread.hpp"
 #include "koine/base/options.hpp"
 #include "koine/ir/text.hpp"
@@ -68,6 +71,7 @@ void initialise() {
     // that was at work is given up (`Compiler::object`).
     llvm::install_fatal_error_handler(
         [](void*, const char* reason, bool) { internal_error("LLVM: {}", reason); });
+    std::atexit(wait_for_left_work);  // before LLVM's own static objects go
   });
 }
 
@@ -88,15 +92,31 @@ llvm::orc::LLJIT& jit() {
   return *instance;
 }
 
+// Asked between passes.
+class RestsWhenLeft : public llvm::OptPassGate {
+ public:
+  explicit RestsWhenLeft(const std::atomic<bool>& left) : left_(left) {}
+  bool shouldRunPass(llvm::StringRef, llvm::StringRef) override {
+    rest_if_left(left_);
+    return true;
+  }
+  bool isEnabled() const override { return true; }
+
+ private:
+  const std::atomic<bool>& left_;
+};
+
 // One thread's compiler. Setting up LLVM's passes takes longer than they run on a small kernel, so
 // they are kept; they and the context are replaced after a number of kernels, so that types and
 // constants of kernels long gone do not pile up.
 class Compiler {
  public:
-  llvm::SmallVector<char, 0> object(const UOp& linear, const Target& target) {
+  // `gate`, if there is one, is asked before passes.
+  std::string object(const UOp& linear, const Target& target, llvm::OptPassGate* gate = nullptr) {
     constexpr int kernels_per_context = 64;
     if (machine_key_ != target.cpu + target.features || ++used_ > kernels_per_context)
       start(target);
+    if (gate != nullptr) context_->setOptPassGate(*gate);
     llvm::Module module(function_name, *context_);
     module.setDataLayout(machine_->createDataLayout());
     module.setTargetTriple(machine_->getTargetTriple().str());
@@ -113,7 +133,8 @@ class Compiler {
       code_.clear();
       raise(ErrorKind::Value, "Ins: the assembler says: {}", std::exchange(complaints_, {}));
     }
-    return std::exchange(code_, {});
+    const auto code = std::exchange(code_, {});
+    return {code.data(), code.size()};
   }
 
  private:
@@ -189,12 +210,17 @@ class Code : public JitCode {
 }  // namespace
 
 std::string compile_object(const UOp& linear, const Target& target) {
+  constexpr size_t few_instructions = 1000;  // LLVM takes about 0.1 s for so many
   require_llvm();
+  if (linear.src().size() > few_instructions && interruption_here() != nullptr)
+    return run_or_leave([linear, target](const std::atomic<bool>& left) {
+      RestsWhenLeft gate(left);
+      return Compiler().object(linear, target, &gate);
+    });
   Compiler* compiler = of_thread<Compiler>();
   std::optional<Compiler> last;  // of a thread that has destroyed its own
   if (compiler == nullptr) compiler = &last.emplace();
-  const auto object = compiler->object(linear, target);
-  return {object.data(), object.size()};
+  return compiler->object(linear, target);
 }
 
 std::shared_ptr<JitCode> load_object(std::string_view object) {
