@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <koine/base/interrupt.hpp>
+#include <koine/ir/origin.hpp>
 #include <koine/koine.hpp>
 #include <string_view>
 #include <type_traits>
@@ -47,8 +48,6 @@ void bind_compat(nb::module_& m);
 /// Nodes as Python has them.
 inline std::vector<UOp> list_of(std::span<const UOp> nodes) { return {nodes.begin(), nodes.end()}; }
 
-/// What stands behind the name of a function of Python in a graph, before its number.
-constexpr char callback_mark = '#';
 /// Of the functions of a module and of its classes: says what does not fit in a call in Koine's
 /// words, as a koine.errors.TypeError.
 void explain_calls(nb::handle holder);
@@ -163,6 +162,12 @@ auto unlocked(F&& f) {
   }
   const Unlocked scope;
   return f();
+}
+/// The same of what makes nodes: they come from the line that runs now.
+template <class F>
+auto unlocked_making(F&& f) {
+  const OriginScope line(detail::present_origin());
+  return unlocked(std::forward<F>(f));
 }
 
 }  // namespace koine::python

@@ -1,6 +1,7 @@
 // Tensors and programs in files.
 #include <nanobind/stl/map.h>
 
+#include <koine/ir/call.hpp>
 #include <koine/ir/graph.hpp>
 
 #include "bind.hpp"
@@ -27,10 +28,10 @@ void require_no_callback(const Named& outputs) {
     for (const UOp& u : toposort_with_bodies(tensor.uop())) {
       if (!u.is(Op::CustomFunction)) continue;
       const auto& function = u.as<std::string>();
-      const size_t end = function.find(callback_mark);
-      KOINE_REQUIRE(end == std::string::npos, Value,
+      const std::string spoken = spoken_name(function);
+      KOINE_REQUIRE(spoken == function, Value,
                     "save_program: '{}' needs the function '{}' of Python, which no file holds",
-                    name, function.substr(0, end));
+                    name, spoken);
     }
 }
 

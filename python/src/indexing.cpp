@@ -213,7 +213,7 @@ void set_item(Tensor& self, nb::handle key, nb::handle given) {
       mask != nullptr && mask->ndim() > 0 && value.ndim() <= self.ndim() - mask->ndim();
   const std::vector<IndexItem> items =
       whole ? std::vector<IndexItem>{IndexItem(*mask)} : index.items();
-  unlocked([&] { self.setitem(items, value); });
+  unlocked_making([&] { self.setitem(items, value); });
 }
 
 }  // namespace

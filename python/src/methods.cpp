@@ -438,7 +438,7 @@ void bind_reductions(TensorClass& c) {
          ">>> [t.tolist() for t in koine.Tensor([3, 1, 2]).topk(2)]\n"
          "[[3, 2], [0, 2]]");
   c.def(
-      "unique", [](const Tensor& t) { return unlocked([&] { return t.unique(); }); },
+      "unique", [](const Tensor& t) { return unlocked_making([&] { return t.unique(); }); },
       "The different elements in order, of shape (n,). Computes them.\n\n"
       ">>> koine.Tensor([3, 1, 3]).unique().tolist()\n"
       "[1, 3]");

@@ -299,7 +299,7 @@ void bind_optimizers(nb::module_& m) {
           "step",
           [](nn::Optimizer& o, const TensorsLike& also) {
             const std::vector<Tensor> others = as_tensors(also, "step");
-            unlocked([&] { o.step(others); });
+            unlocked_making([&] { o.step(others); });
           },
           "also"_a = nb::tuple(),
           "New parameters and state, and the tensors of `also`, computed together. A step that "

@@ -73,7 +73,7 @@ void in_place(TensorClass& c, const std::string& name, Binary f, Numbers are) {
         if (!is_operand(other)) return not_implemented();
         Tensor& t = nb::cast<Tensor&>(self);
         const Tensor value = f(t, beside(t, other, name, are));
-        unlocked([&] { t.in_place(name, value); });  // many writes in a row are computed
+        unlocked_making([&] { t.in_place(name, value); });  // many writes in a row are computed
         return self;
       },
       "other"_a.none(), nb::is_operator());

@@ -219,7 +219,7 @@ void bind_running(TensorClass& c) {
           [](nb::object self, const TensorLike& value) {
             Tensor& t = nb::cast<Tensor&>(self);
             const Tensor given = as_tensor(value, "assign");
-            unlocked([&] { t.assign(given); });
+            unlocked_making([&] { t.assign(given); });
             return self;
           },
           "value"_a,

@@ -145,7 +145,7 @@ def test_what_it_raises_is_an_error_and_all_stays_usable():
     y = pure_callback(fails, x, x)
     held = Tensor([5.0, 6.0]).realize()
     for look in (y.tolist, (y + 1).numpy, lambda: held.assign(held + y).realize()):
-        with pytest.raises(ValueError, match="function 'fails#\\d+' failed: KeyError: 'no such row'"):
+        with pytest.raises(ValueError, match="function 'fails' failed: KeyError: 'no such row'"):
             look()
     assert (x * 2).tolist() == [2.0, 4.0]
 

@@ -40,6 +40,21 @@ def test_spec_amend_39_an_index_that_is_out_of_range_names_its_line():
         picked.numpy()
 
 
+def test_what_is_written_at_an_index_out_of_range_names_its_line():
+    x, i = Tensor([1.0, 2.0, 3.0]).clone(), Tensor([0, 9])
+    x[i] = 1.0; at = line()  # noqa: E702
+    with pytest.raises(IndexError, match=f"setitem: position 9 .* made at {HERE}:{at} in "):
+        x.numpy()
+
+
+def test_what_does_not_fit_into_memory_names_its_line():
+    rows = Tensor.zeros(10**6, 1)
+    large = rows + Tensor.zeros(1, 10**6); at = line()  # noqa: E702
+    with pytest.raises(MemoryError, match=rf"compute float32 of shape \(1000000, 1000000\), made at {HERE}:{at} in "):
+        large.realize()
+    assert rows.sum().item() == 0
+
+
 def test_many_functions_have_lines_of_their_own():
     # More places than are remembered at a time, of code that is gone when it is asked for.
     tensors = []

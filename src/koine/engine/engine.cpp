@@ -19,8 +19,10 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/origin.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/callify.hpp"
+#include "koine/lower/cost.hpp"
 #include "koine/lower/rangeify.hpp"
 #include "koine/lower/shard.hpp"
 #include "koine/lower/split_reduce.hpp"
@@ -144,8 +146,18 @@ class Realizer {
   }
 };
 
+// What was asked for where memory does not suffice: the largest value, and where it was made.
+[[noreturn]] void raise_too_large(const Error& error, const std::vector<UOp>& values) {
+  const UOp& largest =
+      *std::max_element(values.begin(), values.end(),
+                        [](const UOp& a, const UOp& b) { return elements_of(a) < elements_of(b); });
+  const std::string line = origin_text(largest);
+  raise(ErrorKind::Memory, "{}; this was to compute {} of shape {}{}{}", error.what(),
+        dtype_name(largest.dtype()), shape_text(largest), line.empty() ? "" : ", made at ", line);
+}
+
 std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables,
-                         bool* reads_results) {
+                         bool* reads_results) try {
   for (const UOp& v : values)
     if (!v.has_concrete_shape()) require_known_size(v);
   if (options().nan)
@@ -158,6 +170,9 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
                                 : Realizer::compute(values, variables, reads);
   if (reads_results != nullptr) *reads_results = reads;
   return out;
+} catch (const Error& e) {
+  if (e.kind() != ErrorKind::Memory || values.empty()) throw;
+  raise_too_large(e, values);
 }
 
 UOp host_program(const std::vector<UOp>& values) {

@@ -9,6 +9,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/base/interrupt.hpp"
+#include "koine/ir/call.hpp"
 
 namespace koine {
 namespace {
@@ -76,11 +77,11 @@ void run_host_function(const UOp& function, std::span<const HostResult> results,
   try {
     (*registered.function)(results, arguments);
   } catch (const Error& e) {
-    raise(e.kind(), "function '{}' failed: {}", name, e.what());
+    raise(e.kind(), "function '{}' failed: {}", spoken_name(name), e.what());
   } catch (const std::exception& e) {
-    raise(ErrorKind::Value, "function '{}' failed: {}", name, e.what());
+    raise(ErrorKind::Value, "function '{}' failed: {}", spoken_name(name), e.what());
   } catch (...) {
-    raise(ErrorKind::Value, "function '{}' failed: it threw no std::exception", name);
+    raise(ErrorKind::Value, "function '{}' failed: it threw no std::exception", spoken_name(name));
   }
 }
 

@@ -131,15 +131,19 @@ std::vector<UOp> results_of(const UOp& body) {
         slot == static_cast<int64_t>(out.size()), Value,
         "kernel '{}' stores into slot {} and not into slot {}: its results are slots 0, 1, "
         "..., each of them is stored into, and its arguments, behind them, are only read",
-        body_name(body), slot, out.size());
+        spoken_name(body_name(body)), slot, out.size());
     out.push_back(param);
   }
   KOINE_REQUIRE(!out.empty(), Value, "kernel '{}' stores nothing: store into the Param of slot 0",
-                body_name(body));
+                spoken_name(body_name(body)));
   return out;
 }
 
-std::string call_name(const UOp& call) { return body_name(call.src(0)); }
+std::string spoken_name(std::string_view name) {
+  return std::string(name.substr(0, name.find('#')));
+}
+std::string call_name(const UOp& call) { return spoken_name(registered_name(call)); }
+std::string registered_name(const UOp& call) { return body_name(call.src(0)); }
 
 void require_arguments(const UOp& call) {
   const UOp& body = call.src(0);

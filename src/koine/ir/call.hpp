@@ -2,6 +2,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "koine/ir/graph.hpp"
@@ -26,8 +27,13 @@ Substitution variables_from(const UOp& body, std::span<const UOp> arguments);
 /// into, or those that a CustomFunction lists. Throws Error (Value) where these are not slots 0, 1,
 /// ...
 std::vector<UOp> results_of(const UOp& body);
-/// What an Error calls it: the name of its body.
+/// What an Error calls a kernel or function: "#" and what is behind it only tell those of one name
+/// apart.
+std::string spoken_name(std::string_view name);
+/// The name of its body, as an Error says it.
 std::string call_name(const UOp& call);
+/// The same as it is: what the body's rules are known by.
+std::string registered_name(const UOp& call);
 /// Throws Error (Value) where the arguments of a Call do not fit its body, or lie on several
 /// devices.
 void require_arguments(const UOp& call);

@@ -15,15 +15,16 @@ namespace {
 
 std::vector<UOp> params_for(std::string_view method, const std::string& name,
                             const std::vector<CallResult>& results) {
-  KOINE_REQUIRE(!results.empty(), Value, "{}: '{}' is asked for no result", method, name);
+  KOINE_REQUIRE(!results.empty(), Value, "{}: '{}' is asked for no result", method,
+                spoken_name(name));
   std::vector<UOp> out;
   for (const CallResult& r : results) {
     for (const Size& s : r.shape)
       KOINE_REQUIRE(s.smallest() >= 0, Value, "{}: result {} of '{}' has the shape {}", method,
-                    out.size(), name, tensor::text_of(r.shape));
+                    out.size(), spoken_name(name), tensor::text_of(r.shape));
     KOINE_REQUIRE(r.dtype != DType::Void && r.dtype != DType::Index, Type,
-                  "{}: result {} of '{}' is {}, which lies in no memory", method, out.size(), name,
-                  dtype_name(r.dtype));
+                  "{}: result {} of '{}' is {}, which lies in no memory", method, out.size(),
+                  spoken_name(name), dtype_name(r.dtype));
     out.push_back(param(static_cast<int64_t>(out.size()), shape_of(r.shape), r.dtype));
   }
   return out;
@@ -45,9 +46,9 @@ void require_kernel(const std::string& name, const UOp& kernel, size_t results) 
       stored == results, Value,
       "custom_kernel: '{}' stores into {} of its Params and has {} results: each result is "
       "stored into, and the arguments behind them are only read",
-      name, stored, results);
+      spoken_name(name), stored, results);
   if (const auto violation = find_violation(flat_kernel(kernel).ast, VerifyLevel::Kernel))
-    raise(ErrorKind::Value, "custom_kernel: '{}' is no kernel: {}", name,
+    raise(ErrorKind::Value, "custom_kernel: '{}' is no kernel: {}", spoken_name(name),
           violation_text(*violation));
 }
 
@@ -64,7 +65,7 @@ std::vector<Tensor> custom_kernel(const std::string& name, const std::vector<Cal
   const UOp made = kernel(params);
   KOINE_REQUIRE(made.is(Op::Sink), Value,
                 "custom_kernel: '{}' is no kernel: return sink({{...}}) of its stores, got {}",
-                name, made ? op_name(made.op()) : "nothing");
+                spoken_name(name), made ? op_name(made.op()) : "nothing");
   const UOp body = UOp::make(Op::Sink, made.src(), name);
   require_kernel(name, body, results.size());
   return results_of_call(body, arguments, results.size());

@@ -63,7 +63,7 @@ void register_call_examples(const std::string& name, CallExamplesRule rule) {
 std::vector<UOp> call_for_examples(const UOp& call, const std::vector<UOp>& carried,
                                    const UOp& examples) {
   const std::string name = call_name(call);
-  const auto rule = Registry<CallExamplesRule>::instance().find(name);
+  const auto rule = Registry<CallExamplesRule>::instance().find(registered_name(call));
   KOINE_REQUIRE(rule, Type,
                 "vmap: '{}' is opaque, so it cannot be run for many examples at once: "
                 "register_vmap(\"{}\", ...) says how",
@@ -94,7 +94,7 @@ std::vector<UOp> call_vjp(const UOp& call, const std::vector<UOp>& cotangents) {
   const std::string name = call_name(call);
   const std::string_view what = call.src(0).is(Op::Sink) ? "kernel" : "function";
   const auto arguments = call.src().subspan(1);
-  const auto rule = Registry<CallGradientRule>::instance().find(name);
+  const auto rule = Registry<CallGradientRule>::instance().find(registered_name(call));
   KOINE_REQUIRE(rule, Type,
                 "gradient: the {} '{}' of {} has no gradient: register_gradient(\"{}\", ...) says "
                 "it, or detach() its arguments",
