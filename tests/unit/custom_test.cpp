@@ -290,6 +290,81 @@ TEST(custom, spec_B13_loops_of_one_step) {
   });
 }
 
+// Folds over as many elements as an outer loop has come to: by what they read they are products of
+// triangles, or sums that go on.
+TEST(custom, spec_B13_loops_as_long_as_others_have_come_to) {
+  in_both_modes([] {
+    for (const int64_t n : {1, 2, 3, 9, 32}) {
+      const Tensor a = (small({n, n}, 7) * 8).round().realize();  // whole, so that sums are exact
+      const Tensor b = (small({n, n}, 8) * 8).round().realize();
+      // `bound`: the end of the fold for row i.
+      auto rows = [&](const std::function<UOp(const UOp&, int64_t)>& bound,
+                      const std::function<UOp(const Params&, const UOp&, const UOp&)>& element) {
+        return custom_kernel("test.triangle", CallResult{{n}}, {a, b}, [&](const Params& p) {
+          const UOp i = loop(0, p[0].dim(0));
+          const UOp k = range(1, bound(i, n), AxisType::Reduce);
+          const UOp sum = reduce_ranges(Op::Add, element(p, i, k), {k});
+          return sink({end(store(index(p[0], {i}), sum), {i})});
+        });
+      };
+      auto upto = [](const UOp& i, int64_t) { return add(i, index_const(1)); };
+      auto again = [](const UOp& i, int64_t) { return add(index_const(1), i); };
+      auto from = [](const UOp& i, int64_t size) { return sub(index_const(size), i); };
+      auto of_both = [](const Params& p, const UOp& i, const UOp& k) {
+        return index(p[1], {i, k});
+      };
+      auto of_one = [](const Params& p, const UOp&, const UOp& k) {
+        return index(p[1], {index_const(0), k});
+      };
+      auto turned = [](const Params& p, const UOp& i, const UOp& k) {
+        return mul(index(p[1], {index_const(0), k}), index(p[2], {index_const(0), sub(i, k)}));
+      };
+      const Floats x = list(a), y = list(b);
+      auto expect = [&](const Tensor& got, auto value, auto steps) {
+        Floats want;
+        for (int64_t i = 0; i < n; ++i) {
+          float sum = 0;
+          for (int64_t k = 0; k < steps(i); ++k) sum += value(i, k);
+          want.push_back(sum);
+        }
+        EXPECT_EQ(list(got), want) << n;
+        expect_same_everywhere(got);
+      };
+      auto at = [n](const Floats& v, int64_t i, int64_t k) {
+        return v[static_cast<size_t>(i * n + k)];
+      };
+      auto both = [&](int64_t i, int64_t k) { return at(x, i, k); };
+      auto one = [&](int64_t, int64_t k) { return at(x, 0, k); };
+      expect(rows(upto, of_both), both, [](int64_t i) { return i + 1; });
+      expect(rows(again, of_both), both, [](int64_t i) { return i + 1; });
+      expect(rows(from, of_both), both, [n](int64_t i) { return n - i; });
+      expect(rows(upto, of_one), one, [](int64_t i) { return i + 1; });
+      expect(
+          rows(upto, turned), [&](int64_t i, int64_t k) { return at(x, 0, k) * at(y, 0, i - k); },
+          [](int64_t i) { return i + 1; });
+      const Tensor product =
+          custom_kernel("test.lower", CallResult{{n, n}}, {a, b}, [](const Params& p) {
+            const UOp i = loop(0, p[0].dim(0)), j = loop(1, p[0].dim(1));
+            const UOp k = range(2, add(i, index_const(1)), AxisType::Reduce);
+            const UOp sum =
+                reduce_ranges(Op::Add, mul(index(p[1], {i, k}), index(p[2], {k, j})), {k});
+            return sink({end(store(index(p[0], {i, j}), sum), {i, j})});
+          });
+      EXPECT_EQ(list(product), list(a.tril().matmul(b))) << n;
+      // A loop that is not folded.
+      const Tensor corner =
+          custom_kernel("test.corner", CallResult{{n, n}}, {a}, [](const Params& p) {
+            const UOp i = loop(0, p[0].dim(0)), j = loop(1, sub(p[0].dim(1), i));
+            return sink({end(store(index(p[0], {i, j}), index(p[1], {i, j})), {i, j})});
+          });
+      Floats kept = x;
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = n - i; j < n; ++j) kept[static_cast<size_t>(i * n + j)] = 0;
+      EXPECT_EQ(list(corner), kept) << n;
+    }
+  });
+}
+
 TEST(custom, spec_B13_local_memory) {
   in_both_modes([] {
     const Tensor x = ramp(8).realize();
@@ -455,6 +530,30 @@ TEST(custom, spec_B13_what_is_no_kernel_is_refused) {
                  return sink({end(store(index(p[0], {i}), add(index(p[0], {i}), real(1))), {i})});
                }),
                {"'test.bad'", "reads an element of slot 0", "After"});
+  auto fold = [](int64_t id, const UOp& end) { return range(id, end, AxisType::Reduce); };
+  expect_error(
+      make([&](const Params& p) {
+        const UOp i = loop(0, p[0].dim(0)), k = fold(1, p[1].dim(0));
+        const UOp v = index(p[1], {k});
+        const UOp centred = sub(v, reduce_ranges(Op::Add, v, {k}));
+        return sink({end(store(index(p[0], {i}), reduce_ranges(Op::Add, centred, {k})), {i})});
+      }),
+      {"'test.bad'", "loop 1 is folded within a fold of it", "own number"});
+  expect_error(
+      make([&](const Params& p) {
+        const UOp i = loop(0, p[0].dim(0)), k = fold(1, p[1].dim(0));
+        const UOp l = fold(2, add(k, index_const(1)));
+        const UOp inner = reduce_ranges(Op::Add, index(p[1], {l}), {l});
+        return sink({end(store(index(p[0], {i}), reduce_ranges(Op::Add, inner, {k})), {i})});
+      }),
+      {"'test.bad'", "the bound of loop 2 depends on loop 1", "where()"});
+  expect_error(
+      make([&](const Params& p) {
+        const UOp i = range(0, p[0].dim(0), AxisType::Upcast);
+        const UOp before = index(after(p[0], {i}), {index_const(0)});
+        return sink({end(store(index(p[0], {index_const(0)}), add(load(before), real(1))), {i})});
+      }),
+      {"'test.bad'", "steps of loop 0", "UPCAST", "LOOP"});
   expect_error(make([](const Params& p) {
                  const UOp i = loop(0, p[0].dim(0)), again = loop(0, index_const(2));
                  return sink({end(store(index(p[0], {i}), real(1)), {i}),

@@ -15,6 +15,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/rangeify.hpp"
+#include "koine/runtime/cpu/cpu.hpp"
 
 namespace koine::test {
 namespace {
@@ -540,7 +541,9 @@ TEST(differential, broken_stages_are_found_named_and_reduced) {
     const StageChange changes = changes_of(b);
     std::string found;
     for (const bool strict : {true, false}) {
-      const OptionScope scope(verified(strict));
+      Options how = verified(strict);
+      if (host_runs("x86-64-v3")) how.cpu = "x86-64-v3";  // one width, whatever machine this is
+      const OptionScope scope(how);
       for (size_t k = 0; k < all.size() && found.empty(); ++k) found = verdict(all[k], changes);
     }
     EXPECT_NE(found.find(std::string("stage ") + b.stage), std::string::npos) << b.name << ":\n"

@@ -105,6 +105,7 @@ class Reduction {
       for (const UOp& below : s.src())
         if (fits(node, below) && replace(node, below)) return true;
     }
+    if (node.is(Op::Index) && skip_view(node)) return true;
     if (takes_any_number(node) && drop_operand(node)) return true;
     if ((node.is(Op::Load) || node.is(Op::Store)) && node.src().size() == 3 && drop_gate(node))
       return true;
@@ -118,6 +119,19 @@ class Reduction {
 
   static bool fits(const UOp& node, const UOp& other) {
     return node.dtype() == other.dtype() && node.shape() == other.shape() && !is_shape_part(other);
+  }
+
+  // An element of a view as one of what it is a view of.
+  bool skip_view(const UOp& node) {
+    const UOp& view = node.src(0);
+    if (view.src().empty() || !(view.is(Op::Shrink) || view.is(Op::Reshape) || view.is(Op::Expand)))
+      return false;
+    return accept([&] {
+      const UOp element = with_source(node, 0, view.src(0));
+      return transform_graph(best_, [&](const UOp& original, const UOp& rebuilt) {
+        return original == node ? element : rebuilt;
+      });
+    });
   }
 
   bool drop_operand(const UOp& node) {

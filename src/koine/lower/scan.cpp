@@ -266,8 +266,14 @@ std::vector<UOp> running_levels(const UOp& reduce) {
   }
   std::sort(steps.begin(), steps.end(),
             [](const auto& a, const auto& b) { return a.first > b.first; });
+  // f(t), where t is any number.
+  const UOp any = range(counter.as<RangeArg>().id, index_const(2), AxisType::Reduce);
+  const UOp element = substitute(reduce.src(0), {{counter, any}});
   std::vector<UOp> out;
-  for (const auto& [step, loop] : steps) out.push_back(loop);
+  for (const auto& [step, loop] : steps) {
+    if (depends_on(element, loop)) return {};
+    out.push_back(loop);
+  }
   for (size_t k = 0; k + 1 < steps.size(); ++k)  // each counts a whole row of the next
     if (out[k + 1].src(0).bounds().high * steps[k + 1].first != steps[k].first) return {};
   return steps.back().first == 1 ? out : std::vector<UOp>{};

@@ -32,7 +32,7 @@ std::optional<Scan> find_scan(const UOp& reduce, std::span<const UOp> loops, boo
 UOp scan_kernel(const UOp& ast, bool strict);
 
 /// The loops that count the elements of a running fold, outermost first: k = (k2 * n1 + k1) * n0 +
-/// k0 in Reduce(f(t), t in 0..k). Empty: the Reduce is none.
+/// k0 in Reduce(f(t), t in 0..k), where f does not depend on them. Empty: the Reduce is none.
 std::vector<UOp> running_levels(const UOp& reduce);
 
 /// Whether a kernel's loop is one of the levels of a running fold: these go on in order.

@@ -1,6 +1,7 @@
 #include "koine/rules/flat_kernel.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "koine/base/error.hpp"
@@ -63,6 +64,13 @@ bool visits_each_element(const UOp& store, std::span<const UOp> loops) {
          });
 }
 
+// Equal bounds are one node, as rules make them of what is computed.
+UOp with_plain_bounds(const UOp& kernel) {
+  return transform_graph(kernel, [](const UOp&, const UOp& u) {
+    return u.is(Op::Range) ? with_source(u, 0, simplify_index(u.src(0))) : u;
+  });
+}
+
 // Loops of one step are none: rules take their Ranges for 0, which closes nothing.
 UOp without_single_steps(const UOp& kernel) {
   Substitution single;
@@ -91,7 +99,11 @@ class Flattener {
                     "kernel '{}' holds {}, which belongs to graphs of values", name(),
                     op_name(u.op()));
     require_stored_before_read();
-    kernel_ = without_single_steps(kernel_);
+    for (UOp before; !(before == kernel_);) {
+      before = kernel_;
+      kernel_ = without_single_steps(with_plain_bounds(kernel_));
+    }
+    require_loops();
     const bool in_order = !may_run_in_any_order();
     out_.ast = rebuild_graph(
         kernel_, [this](const UOp& u, std::vector<UOp>& made) { return flat(u, made); });
@@ -123,9 +135,40 @@ class Flattener {
       }
   }
 
+  // What later stages take for granted of loops, in words of who writes them.
+  void require_loops() const {
+    std::map<const Node*, std::vector<UOp>> folds;  // by the loop that they go over
+    for (const UOp& u : toposort(kernel_)) {
+      if (u.is(Op::After))
+        for (const UOp& s : u.src().subspan(1))
+          KOINE_REQUIRE(
+              !s.is(Op::Range) || s.as<RangeArg>().type == AxisType::Loop, Value,
+              "kernel '{}': an After waits for the steps of loop {}, which is of type {}: "
+              "only those of type LOOP come one behind the other",
+              name(), s.as<RangeArg>().id, axis_type_name(s.as<RangeArg>().type));
+      if (!u.is(Op::Reduce)) continue;
+      for (const UOp& r : reduced_ranges(u)) {
+        folds[r.node()].push_back(u);
+        for (const Node* around : r.src(0).ranges())
+          KOINE_REQUIRE(
+              !is_reduction(UOp::share(around).as<RangeArg>().type), Value,
+              "kernel '{}': the bound of loop {} depends on loop {}, and both are folded: "
+              "let it go on to the end, and where() leave out what is behind the bound",
+              name(), r.as<RangeArg>().id, UOp::share(around).as<RangeArg>().id);
+      }
+    }
+    for (const auto& [loop, all] : folds)
+      for (const UOp& fold : all.size() > 1 ? all : std::vector<UOp>())
+        for (const UOp& inner : toposort(fold.src(0)))
+          KOINE_REQUIRE(std::find(all.begin(), all.end(), inner) == all.end(), Value,
+                        "kernel '{}': loop {} is folded within a fold of it: give the inner one a "
+                        "loop of its own number",
+                        name(), UOp::share(loop).as<RangeArg>().id);
+  }
+
   std::string name() const {
     const auto* text = std::get_if<std::string>(&kernel_.arg());
-    return text != nullptr ? *text : "";
+    return text != nullptr ? spoken_name(*text) : "";
   }
 
   // Plain nests of loops, each over all elements of what it stores. Notes which results are whole.
