@@ -1,5 +1,6 @@
-"""Tensors in pickles. What is one tensor under several names in what is pickled is one again: tied weights, and the parameters of a
-model and its optimizer."""
+"""Tensors and methods in pickles and copies. What is one tensor under several names in what is pickled is one again: tied weights, and
+the parameters of a model and its optimizer."""
+import copyreg
 import weakref
 
 from . import _koine
@@ -17,11 +18,11 @@ class Stored:
         return made, _koine._pickled(self.tensor)
 
 
-_living = weakref.WeakValueDictionary()  # by the tensor's memory; a pickle keeps its objects until it is done
+_living = weakref.WeakValueDictionary()  # by the tensor's identity; a pickle keeps its objects until it is done
 
 
 def stored(tensor):
-    return _living.setdefault(_koine._storage_id(tensor), Stored(tensor))
+    return _living.setdefault(_koine._identity(tensor), Stored(tensor))
 
 
 def made(*parts):
@@ -30,3 +31,9 @@ def made(*parts):
 
 def restored(tensor):
     return tensor
+
+
+# Functions and methods go by their names, as Python's own do: a layer may hold Tensor.relu.
+for _kind in (type(_koine.Tensor.zeros), type(_koine.Tensor.relu)):
+    copyreg.pickle(_kind, lambda f: f.__qualname__)
+copyreg.pickle(type(_koine.Tensor.zeros(0).relu), lambda f: (getattr, (f.__self__, f.__name__)))

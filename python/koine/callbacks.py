@@ -1,8 +1,8 @@
 """Functions of Python and kernels by hand in a graph: koine.pure_callback, with JAX's signature, and koine.custom_kernel."""
 from __future__ import annotations
 
-import builtins
 import itertools
+import types
 from typing import Any, Callable
 
 from . import _koine, tree
@@ -22,6 +22,7 @@ class _Called:
     """What a graph calls by a name, for arguments of one structure. `wanted`: shapes and dtypes of results, where vmap may ask."""
 
     function: str  # of ours that makes it
+    flatten_results = staticmethod(tree.flatten)
 
     def __init__(self, f: Callable[..., Any], arguments: tree.Structure, results: tree.Structure, vmap_method: str | None, wanted: list[Any]):
         self.f, self.arguments, self.results, self.vmap_method, self.wanted = f, arguments, results, vmap_method, wanted
@@ -39,6 +40,8 @@ class _Called:
         if self.vmap_method is None:
             raise ValueError(f"{self.function}: '{self.called}' under vmap: say vmap_method='sequential' (a call for each example), "
                              "or 'broadcast_all' (one call for all, with an axis in front)")
+        if self.vmap_method == "sequential" and examples == 0:
+            return [Tensor.zeros(0, *shape, dtype=dtype) for shape, dtype in self.wanted]
         if self.vmap_method == "sequential":
             each = [self.of([t[i] if m else t for t, m in zip(tensors, mapped)], self.wanted) for i in range(examples)]
             return [Tensor.stack(parts) for parts in zip(*each)]
@@ -50,15 +53,24 @@ class _Called:
         return _call(type(self), self.f, self.arguments, self.results, self.vmap_method, wanted, tensors)
 
 
+def _same(f: Callable[..., Any]) -> Any:
+    """A function is the one that it was before, and a method the same of the same object, whatever they say of themselves."""
+    return (id(f.__self__), id(f.__func__)) if isinstance(f, types.MethodType) else id(f)
+
+
+def _exactly(structure: tree.Structure) -> Any:
+    try:
+        return tree.frozen(structure, [])
+    except tree.Unfrozen:  # data that only compare
+        return structure
+
+
 def _call(kind: type[_Called], f: Callable[..., Any], arguments: tree.Structure, results: tree.Structure, vmap_method: str | None,
           wanted: list[Any], tensors: list[Tensor]) -> list[Tensor]:
-    key = (kind, f, arguments, results, vmap_method, vmap_method and repr(wanted))
-    try:
-        known = _known.get(key)
-    except builtins.TypeError:
-        raise TypeError(f"{kind.function}: the '{type(f).__name__}' has no hash, by which Koine would know it again") from None
+    key = (kind, _same(f), _exactly(arguments), _exactly(results), vmap_method, vmap_method and repr(wanted))
+    known = _known.get(key)
     if known is None:
-        known = _known[key] = kind(f, arguments, results, vmap_method, wanted)
+        known = _known[key] = kind(f, tree.copied(arguments), tree.copied(results), vmap_method, wanted)
     return known(tensors, wanted)
 
 
@@ -74,8 +86,8 @@ def _made(kind: type[_Called], f: Callable[..., Any], result_shape_dtypes: Any, 
           methods: tuple[str | None, ...]) -> Any:
     if vmap_method not in methods:
         raise ValueError(f"{kind.function}: vmap_method {vmap_method!r} is none of {methods}")
-    leaves, arguments = tree.flatten(given)
-    specs, results = tree.flatten(result_shape_dtypes)
+    leaves, arguments = tree.flatten_as_given(given)
+    specs, results = kind.flatten_results(result_shape_dtypes)
     tensors = tensors_of(kind.function, leaves)
     return tree.unflatten(results, _call(kind, f, arguments, results, vmap_method, _wanted(kind.function, specs), tensors))
 
@@ -131,6 +143,7 @@ class _Kernel(_Called):
     """A kernel by hand."""
 
     function = "custom_kernel"
+    flatten_results = staticmethod(tree.flatten_as_given)  # the kernel sees it
 
     def __call__(self, tensors: list[Tensor], wanted: list[Any]) -> list[Tensor]:
         return _koine._custom_kernel(self.name, wanted, tensors, self.build)
@@ -152,8 +165,10 @@ def custom_kernel(kernel: Callable[..., Any], result_shape_dtypes: Any, *args: A
     `kernel` is called with the tree of results and with each argument, where a node is in the place of each tensor: it has a shape, and
     `p[i, j]` is an element. It gives its loops around stores into elements of the results; what is stored nowhere is 0, what lies out of bounds reads 0.
     A kernel whose loops visit each element of its results once gets vectors, tiles and threads as others do; another one runs as
-    it is written. It has a derivative once koine.custom_vjp says so, and vmap needs a `vmap_method`, as koine.pure_callback does.
-    `result_shape_dtypes` is a tree as there, and an argument is a tree of tensors.
+    it is written. It has a derivative once koine.custom_vjp says so. vmap needs a `vmap_method`: "sequential" calls it for each
+    example; "broadcast_all" once for all, where the kernel goes by the shapes it is given: with an axis in front, and without.
+    `result_shape_dtypes` is a tree of what has a shape and a dtype, and an argument is a tree of tensors. Koine keeps the function for
+    the life of the process: make it once, not in a loop.
 
     >>> def axpy(out, x, y):
     ...     i = koine.UOp.range(out.shape[0], 0)

@@ -51,8 +51,8 @@ void bind_collective(nb::module_& m) {
         return collective::reduce(as_tensor(x, "reduce"), fold_of(fold), device);
       },
       "x"_a, "fold"_a = "add", "device"_a = "",
-      "The parts of x, which are of one shape, added on one device; 'max': the largest of each "
-      "element.\n\n"
+      "The parts of x, which are of one shape, added on one device, in the dtype of sum(); 'max': "
+      "the largest of each element.\n\n"
       ">>> parts = koine.collective.scatter(koine.Tensor([1, 2, 30, 40]), 'CPU,CPU:1')\n"
       ">>> koine.collective.reduce(parts).tolist()\n"
       "[31, 42]");

@@ -211,10 +211,20 @@ Tensor own_copy(const Tensor& t) {
   return t.is_leaf() ? t.detach().clone().requires_grad() : t.clone();
 }
 
-// Of what is one tensor under two names, such as tied weights, the copy is one as well.
+// What tells tensors apart: memory, of which each view is one of its own, and the value that is in
+// it now.
+nb::tuple identity_of(const Tensor& t) {
+  return nb::make_tuple("koine", reinterpret_cast<uintptr_t>(t.storage_id()), t.uop().id());
+}
+
+// Of what is one tensor under two names, such as tied weights, the copy is one as well. Memory that
+// others write to is copied at once.
 nb::object copied_once(const Tensor& t, nb::dict memo) {
-  const nb::tuple key = nb::make_tuple("koine", reinterpret_cast<uintptr_t>(t.storage_id()));
-  if (!memo.contains(key)) memo[key] = own_copy(t);
+  const nb::tuple key = identity_of(t);
+  if (memo.contains(key)) return memo[key];
+  Tensor copy = own_copy(t);
+  if (t.uop().is(Op::Buffer)) unlocked([&] { copy.realize(); });
+  memo[key] = copy;
   return memo[key];
 }
 
@@ -240,6 +250,7 @@ void bind_interchange(nb::module_& m, TensorClass& c) {
   c.def("__copy__", &own_copy);
   c.def("__deepcopy__", &copied_once, "memo"_a);
   m.def("_unpickle", &unpickled);
+  m.def("_identity", &identity_of);
   m.def("_pickled", [](const Tensor& t) {
     const Elements e(t);
     return nb::make_tuple(

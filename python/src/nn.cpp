@@ -246,8 +246,15 @@ void bind_layers(nb::module_& m) {
           "x"_a, "training"_a = true)
       .def_rw("p", &nn::Dropout::p, "How likely an element is to become 0.")
       .def("__repr__", [](const nn::Dropout& l) { return fmt::format("Dropout(p={})", l.p); })
-      .def("__getstate__", [](const nn::Dropout& l) { return l.p; })
-      .def("__setstate__", [](nn::Dropout* self, double p) { new (self) nn::Dropout(p); })
+      .def("__getstate__",
+           [](nb::handle self) {
+             return nb::make_tuple(nb::cast<nn::Dropout&>(self).p, attributes_of(self));
+           })
+      .def("__setstate__",
+           [](nb::pointer_and_handle<nn::Dropout> self, const nb::tuple& parts) {
+             new (self.p) nn::Dropout(nb::cast<double>(parts[0]));
+             put_attributes(self.h, parts[1]);
+           })
       .def("_state", [](const nn::Dropout&) { return nb::list(); });
 }
 

@@ -10,6 +10,31 @@ namespace {
 
 using NodeClass = nb::class_<UOp>;
 
+std::string name_of_dtype(DType dtype) {
+  return std::string(dtype == DType::Index ? "place" : dtype_name(dtype));
+}
+
+// A whole number of Python's; null where the dtype does not hold it.
+UOp whole_number(nb::handle given, DType dtype) {
+  if (is_float(dtype)) {
+    const double real = PyLong_AsDouble(given.ptr());
+    if (PyErr_Occurred() == nullptr) return constant(dtype, real);
+    PyErr_Clear();
+    return {};
+  }
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(given.ptr(), &overflow);
+  if (overflow > 0 && dtype == DType::UInt64) {
+    const unsigned long long large = PyLong_AsUnsignedLongLong(given.ptr());
+    if (PyErr_Occurred() == nullptr) return constant_int(dtype, static_cast<int64_t>(large));
+    PyErr_Clear();
+  }
+  if (overflow != 0 || (value < 0 && is_unsigned(dtype))) return {};
+  if (dtype == DType::Index) return index_const(value);
+  const UOp made = constant_int(dtype, value);
+  return const_int(made) == value ? made : UOp();
+}
+
 // A node, or a number in the dtype of the node beside it.
 UOp node_of(nb::handle given, DType dtype, const char* method) {
   if (nb::isinstance<UOp>(given)) return nb::cast<UOp>(given);
@@ -18,21 +43,29 @@ UOp node_of(nb::handle given, DType dtype, const char* method) {
                 "{}: a tensor is no part of a kernel: give it as an argument, whose node the "
                 "kernel gets",
                 method);
-  const bool is_bool = PyBool_Check(given.ptr()) != 0, is_whole = PyIndex_Check(given.ptr()) != 0;
-  if (is_bool && dtype == DType::Bool) return constant_bool(nb::cast<bool>(given));
-  if (is_whole && !is_bool && dtype != DType::Bool) {
-    const int64_t value = as_int(given, method, "a number");
-    if (dtype == DType::Index) return index_const(value);
-    const UOp made = constant_int(dtype, value);
-    KOINE_REQUIRE(is_float(dtype) || const_int(made) == value, Value, "{}: a {} does not hold {}",
-                  method, dtype_name(dtype), value);
+  if (nb::hasattr(given, "dtype") && nb::hasattr(given, "item"))  // a number of NumPy's
+    return node_of(given.attr("item")(), dtype, method);
+  if (PyBool_Check(given.ptr()) != 0) {
+    if (dtype == DType::Bool) return constant_bool(nb::cast<bool>(given));
+  } else if (PyLong_Check(given.ptr()) != 0 && dtype != DType::Bool) {
+    const UOp made = whole_number(given, dtype);
+    KOINE_REQUIRE(made, Value, "{}: a {} does not hold {}", method, name_of_dtype(dtype),
+                  nb::str(given).c_str());
     return made;
-  }
-  if (PyFloat_Check(given.ptr()) != 0 && is_float(dtype))
+  } else if (PyFloat_Check(given.ptr()) != 0 && is_float(dtype)) {
     return constant(dtype, nb::cast<double>(given));
+  }
   raise(ErrorKind::Type, "{}: takes nodes, and numbers that a {} can be, not the '{}' {}", method,
-        dtype == DType::Index ? "place" : dtype_name(dtype), name_of_type(given),
-        nb::str(given).c_str());
+        name_of_dtype(dtype), name_of_type(given), nb::str(given).c_str());
+}
+
+// What is stored or chosen: a bool of Python's is what == of two nodes gives, mostly.
+UOp value_of(nb::handle given, DType dtype, const char* method) {
+  KOINE_REQUIRE(PyBool_Check(given.ptr()) == 0, Type,
+                "{}: a bool of Python's: == asks whether two nodes are one, and a.eq(b) compares "
+                "values; UOp.const({}, 'bool') is a node",
+                method, nb::str(given).c_str());
+  return node_of(given, dtype, method);
 }
 
 using Two = UOp (*)(const UOp&, const UOp&);
@@ -104,7 +137,10 @@ void bind_operations(NodeClass& c) {
   operation(c, "ne", ne, "Whether values differ.");
   operation(c, "maximum", maximum, "The larger of two values.");
   operation(c, "minimum", minimum, "The smaller of two values.");
-  c.def("__neg__", &neg).def("__invert__", &logical_not);
+  c.def("__neg__", &neg);
+  c.def("__invert__", [](const UOp& a) {
+    return a.dtype() == DType::Bool ? logical_not(a) : bit_xor(a, constant_int(a.dtype(), -1));
+  });
   c.def("__bool__", [](const UOp&) -> bool {
     raise(ErrorKind::Type, "bool: a node has no value yet: a.where(x, y) chooses while it runs");
   });
@@ -140,7 +176,7 @@ void bind_operations(NodeClass& c) {
                       "where: one of both has to be a node, which says the dtype: UOp.const() "
                       "makes one");
         const DType dtype = nb::cast<UOp>(first ? a : b).dtype();
-        return where(condition, node_of(a, dtype, "where"), node_of(b, dtype, "where"));
+        return where(condition, value_of(a, dtype, "where"), value_of(b, dtype, "where"));
       },
       "a"_a, "b"_a, "a where it holds, else b.");
 }
@@ -165,10 +201,10 @@ std::vector<UOp> ranges_of(const nb::args& given, const char* method) {
 
 AxisType axis_type_of(const std::string& name) {
   std::string known;
-  for (int k = 0; k < axis_type_count; ++k) {
-    const auto type = static_cast<AxisType>(k);
+  for (const AxisType type : {AxisType::Loop, AxisType::Reduce, AxisType::Upcast, AxisType::Unroll,
+                              AxisType::Thread, AxisType::Global, AxisType::Local}) {
     if (axis_type_name(type) == name) return type;
-    known += fmt::format("{}{}", k == 0 ? "" : ", ", axis_type_name(type));
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", axis_type_name(type));
   }
   raise(ErrorKind::Value, "range: there is no type '{}'; there are {}", name, known);
 }
@@ -177,8 +213,13 @@ void bind_kernels_by_hand(NodeClass& c) {
   c.def_static(
       "range",
       [](nb::handle end, int64_t number, const std::string& type) {
+        constexpr int64_t most = 1 << 20;
         const UOp bound = node_of(end, DType::Index, "range");
-        KOINE_REQUIRE(number >= 0, Value, "range: the number {} of a loop is below 0", number);
+        KOINE_REQUIRE(number >= 0 && number < most, Value,
+                      "range: loops have numbers from 0 to {}, not {}", most - 1, number);
+        KOINE_REQUIRE(bound.dtype() == DType::Index, Type,
+                      "range: it ends at a place, which sizes and loops are made of, not at a {}",
+                      dtype_name(bound.dtype()));
         return range(number, bound, axis_type_of(type));
       },
       "end"_a, "number"_a, "type"_a = "LOOP",
@@ -211,7 +252,7 @@ void bind_kernels_by_hand(NodeClass& c) {
   c.def(
       "store",
       [](const UOp& element, nb::handle value, const std::optional<UOp>& gate) {
-        const UOp stored = node_of(value, element.dtype(), "store");
+        const UOp stored = value_of(value, element.dtype(), "store");
         KOINE_REQUIRE(stored.dtype() == element.dtype(), Type,
                       "store: a {} into memory of {}: cast() it", dtype_name(stored.dtype()),
                       dtype_name(element.dtype()));
@@ -227,7 +268,9 @@ void bind_kernels_by_hand(NodeClass& c) {
       [](const UOp& buffer, const nb::args& effects) {
         return after(buffer, nodes_of(effects, "after"));
       },
-      "effects"_a, "The memory once these have run.");
+      "effects"_a,
+      "The memory once these have run: an end(), or a loop, whose steps then come one behind the "
+      "other, as a sum that goes on from what is stored wants.");
   c.def(
       "sink",
       [](const UOp& effect, const nb::args& more) {
@@ -265,11 +308,16 @@ void bind_uop(nb::module_& m) {
                  "(True, 'Add')");
   bind_operations(node);
   bind_kernels_by_hand(node);
+  for (const char* name : {"__iter__", "__contains__"})  // else [] would be asked without end
+    node.attr(name) = nb::none();
   node.def("__str__", [](const UOp& u) { return to_text(u); })
       .def("__repr__", [](const UOp& u) { return "<UOp " + std::string(op_name(u.op())) + ">"; })
       .def(
           "__eq__",
           [](const UOp& a, nb::handle b) {
+            KOINE_REQUIRE(PyNumber_Check(b.ptr()) == 0 || nb::isinstance<UOp>(b), Type,
+                          "==: asks whether two nodes are one: a.eq({}) compares values",
+                          nb::str(b).c_str());
             return nb::isinstance<UOp>(b) && a == nb::cast<UOp>(b);
           },
           "other"_a.none())

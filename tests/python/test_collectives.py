@@ -132,6 +132,64 @@ def test_processes_train_one_model(n, tmp_path):
     assert done.stdout.count("learned [") == 1
 
 
+DIVERGING = """
+import sys
+import koine
+from koine import Tensor
+
+koine.distributed.init()
+rank = koine.distributed.rank()
+x = koine.distributed.parts(Tensor([1.0, 2.0]) * (rank + 1))
+y = x * 2
+try:
+    print(*[t.sum().item() for t in ((x, y) if rank == 0 else (y, x))])
+except koine.errors.DeviceError as e:
+    sys.exit(7 if "do not run the same program" in str(e) else 8)
+"""
+
+FORKED = """
+import os
+import koine
+from koine import Tensor
+
+koine.distributed.init()
+x = koine.distributed.parts(Tensor([1.0, 2.0]))
+if os.fork() == 0:
+    try:
+        x.sum().item()
+    except koine.errors.DeviceError as e:
+        os._exit(0 if "before this process was forked" in str(e) else 1)
+    os._exit(2)
+assert os.wait()[1] == 0
+assert x.sum().item() == 3.0 * koine.distributed.count()
+"""
+
+ALONE = """
+import koine
+from koine import Tensor, collective
+
+try:
+    koine.distributed.init(10**6)
+    raise SystemExit("it has so many devices?")
+except koine.errors.DeviceError:
+    pass
+koine.distributed.init()
+devices, parts = koine.distributed.devices(), koine.distributed.parts(Tensor([[1, 2], [3, 4]]))
+for f in (collective.all_reduce, collective.reduce, collective.reduce_scatter, collective.all_gather, collective.gather):
+    assert f(parts).tolist() == [[1, 2], [3, 4]], f
+assert collective.broadcast(Tensor([1, 2]), devices).tolist() == collective.scatter(Tensor([1, 2]), devices).tolist() == [1, 2]
+"""
+
+
+@needs_mpirun
+@pytest.mark.parametrize("program, n, status", [(DIVERGING, 2, 7), (FORKED, 2, 0), (FORKED, 1, 0), (ALONE, 1, 0)])
+def test_programs_of_ranks_end_well_or_in_words(program, n, status, tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    done = ranks(n, file)
+    assert done.returncode == status, done.stdout + done.stderr
+
+
 @needs_mpirun
 def test_a_rank_that_fails_ends_the_others(tmp_path):
     program = tmp_path / "train.py"

@@ -1,6 +1,7 @@
 """Memory that is shared with NumPy and others: what is not copied, who may write, and how long it lives."""
 import array
 import copy
+import io
 import gc
 import pickle
 import weakref
@@ -243,6 +244,43 @@ def test_one_tensor_is_one_in_what_is_copied():
         first, second, view, other = copied((x, x, x[:1], koine.Tensor([1.0, 2.0])))
         first += 1
         assert second.tolist() == [2.0, 3.0] and other.tolist() == x.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda what: pickle.loads(pickle.dumps(what))])
+def test_views_of_one_memory_are_tensors_of_their_own(copied):
+    b = koine.Tensor([[1.0, 2.0], [3.0, 4.0]]).clone().realize()
+    whole = [b, b[0], b[1], b.T, b.reshape(4), b[None], b.flip(0), *b.split(1), b]
+    again = copied(whole)
+    assert [t.tolist() for t in again] == [t.tolist() for t in whole]
+    again[0] += 1
+    assert again[-1].tolist() == again[0].tolist() and again[1].tolist() == [1.0, 2.0]
+    f = koine.jit(lambda x: (x * 2).split(1))
+    assert [t.tolist() for t in copied(f(b))] == [[[2.0, 4.0]], [[6.0, 8.0]]]
+
+
+def test_one_pickle_knows_nothing_of_another():
+    b = koine.Tensor([[1.0, 2.0], [3.0, 4.0]]).clone()
+    pickler = pickle.Pickler(io.BytesIO())
+    pickler.dump(b)  # it keeps what it has seen
+    assert pickle.loads(pickle.dumps(b[0])).tolist() == [1.0, 2.0]
+    b += 1
+    assert pickle.loads(pickle.dumps(b)).tolist() == [[2.0, 3.0], [4.0, 5.0]]
+    assert pickle.loads(pickle.dumps(b.cast("int32"))).tolist() == [[2, 3], [4, 5]]
+
+
+def test_a_deep_copy_is_none_of_the_memory_it_came_from():
+    array = np.array([1.0, 2.0], dtype="float32")
+    x = copy.deepcopy(koine.Tensor(array))
+    array[0] = 9
+    assert x.tolist() == [1.0, 2.0]
+
+
+def test_methods_and_functions_are_copied_by_their_names():
+    x = koine.Tensor([-1.0, 4.0])
+    held = [koine.Tensor.relu, koine.zeros, koine.Tensor.zeros, koine.nn.cosine_schedule, koine.collective.scatter, koine.random.randn, koine.realize]
+    for copied in (copy.copy, copy.deepcopy, lambda what: pickle.loads(pickle.dumps(what))):
+        assert all(a is b for a, b in zip(copied(held), held))
+        assert copied(x.relu)().tolist() == [0.0, 4.0]
 
 
 def test_pickles_say_where_a_tensor_lies():

@@ -72,6 +72,118 @@ def test_several_results_folds_and_places(rng):
     assert custom_kernel(shifted, ShapeDtype((5,), "float32"), Tensor([1.0, 2.0, 3.0])).tolist() == [0.0, 2.0, 4.0, 2.0, 3.0]
 
 
+def of(f, *like):
+    """The value of one kernel out[i] = f(i, ...) over vectors."""
+
+    def kernel(out, *params):
+        i = UOp.range(out.shape[0], 0)
+        return out[i].store(f(i, *params)).end(i)
+
+    return custom_kernel(kernel, like[0], *like).numpy()
+
+
+def test_numbers_of_numpy_and_of_64_bits():
+    x, u, m = Tensor([1.5, 2.0]), Tensor([1, 2]).cast("uint64"), Tensor([5, -3])
+    for half in (np.float32(0.5), np.float16(0.5), np.float64(0.5), 0.5):
+        assert of(lambda i, p: p[i] + half, x).tolist() == of(lambda i, p: half + p[i], x).tolist() == [2.0, 2.5]  # noqa: B023
+    assert of(lambda i, p: p[i] + (2**63 + 1), u).tolist() == [2**63 + 2, 2**63 + 3]
+    assert of(lambda i, p: UOp.const(2**64 - 1, "uint64"), u).tolist() == [2**64 - 1] * 2
+    assert of(lambda i, p: p[i] * 2**70, x).tolist() == [1.5 * 2.0**70, 2.0**71]
+    assert of(lambda i, p: ~p[i], m).tolist() == [-6, 2] and of(lambda i, p: ~p[i], u).tolist() == [2**64 - 2, 2**64 - 3]
+    assert of(lambda i, p: p[i] + np.int8(3), m).tolist() == [8, 0]
+
+
+def test_sums_that_go_on():
+    def total(out, x):
+        i = UOp.range(x.shape[0], 0)
+        here = out.after(i)
+        return here[0].store(here[0] + x[i]).end(i)
+
+    assert custom_kernel(total, ShapeDtype((1,), "float32"), Tensor([1.0, 2.0, 4.0])).tolist() == [7.0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 20])
+def test_triangles(n, rng):
+    a = rng.integers(-9, 9, (n, n)).astype("float32")
+
+    def lower(out, x):
+        i = UOp.range(n, 0)
+        k = UOp.range(1 + i, 1, "REDUCE")
+        return out[i].store(x[i, k].sum(k)).end(i)
+
+    def upper(out, x):
+        i = UOp.range(n, 0)
+        j = UOp.range(n - i, 1)
+        return out[i, j + i].store(x[i, j + i]).end(i, j)
+
+    row = ShapeDtype((n,), "float32")
+    assert custom_kernel(lower, row, Tensor(a)).tolist() == np.tril(a).sum(1).tolist()
+    assert custom_kernel(upper, Tensor(a), Tensor(a)).tolist() == np.triu(a).tolist()
+
+
+def test_equal_trees_that_differ_are_told_apart():
+    import dataclasses
+
+    @dataclasses.dataclass
+    class P:
+        t: object
+
+        def __post_init__(self):
+            self.factor = 1.0
+
+    def dict_kernel(out, d):
+        a, b = d.values()
+        i = UOp.range(3, 0)
+        return out[i].store(a[i] - b[i]).end(i)
+
+    def two(out, x):
+        first, second = out.values()
+        i, j = UOp.range(3, 0), UOp.range(3, 1)
+        return [first[i].store(x[i]).end(i), second[j].store(-x[j]).end(j)]
+
+    def scaled(out, p):
+        i = UOp.range(3, 0)
+        return out[i].store(p.t[i] * p.factor).end(i)
+
+    x, y = Tensor([1.0, 2.0, 3.0]), Tensor([10.0, 20.0, 30.0])
+    for _ in range(2):
+        assert custom_kernel(dict_kernel, x, {"a": x, "b": y}).tolist() == [-9, -18, -27]
+        assert custom_kernel(dict_kernel, x, {"b": x, "a": y}).tolist() == [-9, -18, -27]
+        assert custom_kernel(two, {"p": x, "m": x}, x)["p"].tolist() == [1, 2, 3]
+        assert custom_kernel(two, {"m": x, "p": x}, x)["p"].tolist() == [-1, -2, -3]
+        p = P(x)
+        assert custom_kernel(scaled, x, p).tolist() == [1, 2, 3]
+        p.factor = 5.0
+        assert custom_kernel(scaled, x, p).tolist() == [5, 10, 15]
+
+
+class Equal:
+    """All of these are equal, and compute other things."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    def __hash__(self):
+        return 1
+
+    def __call__(self, out, x):
+        i = UOp.range(3, 0)
+        return out[i].store(x[i] * self.factor).end(i)
+
+
+def test_a_function_is_known_by_its_identity():
+    x = Tensor([1.0, 2.0, 3.0])
+    first, second = Equal(2.0), Equal(5.0)
+    for _ in range(2):
+        assert custom_kernel(first, x, x).tolist() == [2, 4, 6] and custom_kernel(second, x, x).tolist() == [5, 10, 15]
+    assert custom_kernel(first.__call__, x, x).tolist() == [2, 4, 6]  # a method, another object at each look
+    assert koine.pure_callback(lambda a: a * 2, x, x).tolist() == [2, 4, 6]
+    assert koine.vmap(lambda v: custom_kernel(axpy, v, v, v, vmap_method="sequential"))(Tensor.zeros(0, 3)).shape == (0, 3)
+
+
 def test_transforms(rng):
     @koine.custom_vjp
     def f(x, y):
@@ -118,8 +230,15 @@ def one(f):
     (one(lambda out, x, i: out[i].store(i.sin()).end(i)), TypeError, "sin: of a index"),
     (one(lambda out, x, i: out[i].store(1.0).end(x)), TypeError, "end: takes loops"),
     (one(lambda out, x, i: out[i].store(UOp.range(4, 1, "SPIRAL").cast("float32")).end(i)), ValueError, "SPIRAL.*LOOP"),
-    (one(lambda out, x, i: out[i].store(UOp.range(4, -1).cast("float32")).end(i)), ValueError, "below 0"),
+    (one(lambda out, x, i: out[i].store(UOp.range(4, -1).cast("float32")).end(i)), ValueError, "from 0 to 1048575, not -1"),
     (one(lambda out, x, i: out[i].store(Tensor(1.0)).end(i)), TypeError, "store: a tensor is no part of a kernel"),
+    (one(lambda out, x, i: out[i].store(sum(x)).end(i)), TypeError, "not iterable"),
+    (one(lambda out, x, i: out[i].store(x[i] == 3).end(i)), TypeError, "a.eq\\(3\\) compares values"),
+    (one(lambda out, x, i: out[i].store(x[i] == x[i + 1]).end(i)), TypeError, "store: a bool of Python's: == asks"),
+    (one(lambda out, x, i: out[i].store((x[i] > 1).where(True, x[i])).end(i)), TypeError, "where: a bool of Python's"),
+    (one(lambda out, x, i: out[i].store(UOp.range(x[i], 1).cast("float32")).end(i)), TypeError, "range: it ends at a place"),
+    (lambda: UOp.const(-1, "uint64"), ValueError, "uint64 does not hold -1"),
+    (lambda: UOp.const(2**64, "uint64"), ValueError, "uint64 does not hold 18446744073709551616"),
     (lambda: UOp.const(300, "int8"), ValueError, "int8 does not hold 300"),
     (lambda: UOp.const(-1, "uint8"), ValueError, "uint8 does not hold -1"),
     (lambda: custom_kernel(3, ShapeDtype((4,), "float32")), TypeError, "custom_kernel"),

@@ -190,6 +190,21 @@ def test_copies_keep_classes_and_attributes(copied, rng):
     assert layer.names == ["a"] and layer.scale.item() == 2 and layer.weight.abs().sum().item() > 0
 
 
+class Noise(nn.Dropout):
+    scale = 1.0
+
+    def __call__(self, x, training=True):
+        return super().__call__(x, training) * self.scale
+
+
+@pytest.mark.parametrize("copied", [copy.copy, *COPIES])
+def test_a_dropout_of_the_users_keeps_its_attributes(copied):
+    noise = Noise(0.25)
+    noise.scale = 3.0
+    other = copied(noise)
+    assert type(other) is Noise and (other.p, other.scale) == (0.25, 3.0) and other(Tensor([1.0]), training=False).tolist() == [3.0]
+
+
 @pytest.mark.parametrize("copied", COPIES)
 def test_what_is_one_tensor_is_one_in_a_copy(copied):
     first, last = nn.Linear(4, 4), nn.Linear(4, 4)

@@ -120,7 +120,7 @@ bool calls_function(const Kernel& k) {
 
 }  // namespace
 
-// All that ranks do together: who sends what to whom, and why, in this order.
+// All that ranks do together: who sends what to whom, and why, in this order, and of what kernels.
 void Executable::note_ranks(const std::vector<Kernel>& kernels) {
   for (size_t k = 0; k < kernels.size(); ++k) {
     if (is_loop(kernels[k].ast)) require_one_rank(kernels[k]);
@@ -135,6 +135,10 @@ void Executable::note_ranks(const std::vector<Kernel>& kernels) {
       hash = hash_mix(hash, word);
     ranks_ = hash;
   }
+  if (!ranks_) return;
+  for (const Kernel& k : kernels)
+    if (is_kernel_body(k.ast) && runtime_of(k.device()).rank())
+      ranks_ = hash_mix(*ranks_, k.ast.hash());
 }
 
 // What one of them may fail in; all are told. The functions of a loop are programs of one rank.

@@ -4,10 +4,16 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/tensor/distributed.hpp"
 #include "koine/tensor/impl.hpp"
 
 namespace koine::collective {
 namespace {
+
+// Of a program in one process: what others share out among ranks lies on one device, all there is.
+bool is_only_rank(const std::string& device) {
+  return device == "RANK" && distributed::devices() == device;
+}
 
 // Several devices that an operand on one goes to.
 int64_t count_of_targets(std::string_view name, const Tensor& x, const std::string& devices) {
@@ -17,7 +23,7 @@ int64_t count_of_targets(std::string_view name, const Tensor& x, const std::stri
                 "place it with shard()",
                 name, shape, x.device());
   const auto n = static_cast<int64_t>(Device(devices).count());
-  KOINE_REQUIRE(n > 1, Value,
+  KOINE_REQUIRE(n > 1 || is_only_rank(devices), Value,
                 "{} of {}: '{}' is one device: name several, such as CPU,CPU:1, or use to()", name,
                 shape, devices);
   return n;
@@ -27,6 +33,7 @@ int64_t count_of_targets(std::string_view name, const Tensor& x, const std::stri
 int64_t count_of_parts(std::string_view name, const Tensor& x) {
   const std::string shape = tensor::text_of(x.shape());
   const auto n = static_cast<int64_t>(x.uop().device().count());
+  if (n == 1 && is_only_rank(x.device())) return n;
   KOINE_REQUIRE(n > 1, Value,
                 "{} of {}: it lies on the one device {}, and its parts have to lie on several: "
                 "scatter() it first",
@@ -65,6 +72,7 @@ Tensor padded(std::string_view name, const Tensor& x, int64_t axis, int64_t n, U
 
 // Equal copies of x along a new axis 0, one a device, and of these the one.
 Tensor on_each(const Tensor& x, const std::string& devices, int64_t n) {
+  if (n == 1) return x.to(devices);
   Shape one = x.shape(), many = x.shape();
   one.insert(one.begin(), 1);
   many.insert(many.begin(), n);

@@ -120,27 +120,29 @@ Ranks::Ranks(std::unique_ptr<Transport> transport, size_t devices_each)
     : transport_(std::move(transport)), devices_each_(devices_each), process_(getpid()) {}
 
 Ranks& Ranks::join(size_t devices_each) {
-  if (slot()) {
-    KOINE_REQUIRE(slot()->devices_each() == devices_each, Value,
-                  "distributed: init({}) comes behind init({}): there is one number of devices",
-                  devices_each, slot()->devices_each());
-    return *slot();
+  if (!slot()) {
+    slot().reset(new Ranks(join_mpi(), 0));
+    on_exit(at_exit, slot().get());
   }
-  std::unique_ptr<Transport> transport = join_mpi();
-  const size_t count = transport->count();
-  slot().reset(new Ranks(std::move(transport), devices_each));
-  on_exit(at_exit, slot().get());
-  KOINE_REQUIRE(count * devices_each <= most_devices, Device,
+  Ranks& ranks = *slot();
+  KOINE_REQUIRE(ranks.count() * devices_each <= most_devices, Device,
                 "distributed: {} processes of {} devices each are too many: a program has at most "
                 "{} devices of a kind",
-                count, devices_each, most_devices);
-  return *slot();
+                ranks.count(), devices_each, most_devices);
+  KOINE_REQUIRE(ranks.devices_each_ == 0 || ranks.devices_each_ == devices_each, Value,
+                "distributed: init({}) comes behind init({}): there is one number of devices",
+                devices_each, ranks.devices_each_);
+  ranks.devices_each_ = devices_each;
+  return ranks;
 }
 
 Ranks& Ranks::joined() {
-  KOINE_REQUIRE(slot(), Device,
-                "this process has joined no others: call koine::distributed::init() first, in a "
+  KOINE_REQUIRE(slot() && slot()->devices_each_ > 0, Device,
+                "this process has joined no others: call init() of koine's distributed first, in a "
                 "program that mpirun started");
+  KOINE_REQUIRE(getpid() == slot()->process_, Device,
+                "the ranks were joined before this process was forked, and are not here: use "
+                "devices RANK in the process that has called init()");
   return *slot();
 }
 

@@ -48,7 +48,7 @@ class Ranks {
   static void at_exit(int status, void* ranks);
 
   std::unique_ptr<Transport> transport_;
-  size_t devices_each_;
+  size_t devices_each_;  // 0: not said yet
   std::recursive_mutex mutex_;
   pid_t process_;       // a forked one is no rank
   int depth_ = 0;       // of actions that run
