@@ -1,5 +1,8 @@
 // Work that is stopped: wherever that happens, values are as they were, and can be computed.
 #include "koine/base/interrupt.hpp"
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <future>
 #include <thread>
 
@@ -83,6 +86,14 @@ TEST(interrupt, work_that_nobody_can_stop_is_left_behind) {
     ended = true;
   }));
   EXPECT_FALSE(ended);
+  if (const pid_t child = fork(); child == 0) {
+    wait_for_left_work();  // which is not there
+    _exit(0);
+  } else {
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
   may_end.set_value();
   wait_for_left_work();
   EXPECT_TRUE(ended);

@@ -1,5 +1,7 @@
 #include "koine/base/left_work.hpp"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <future>
@@ -13,19 +15,34 @@
 namespace koine {
 namespace {
 
-struct Running {
-  std::mutex mutex;
-  std::condition_variable fewer;
-  int count = 0;
+class Running {
+ public:
+  void add(int number) {
+    const std::lock_guard lock(mutex_);
+    count() += number;
+    fewer_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    fewer_.wait(lock, [&] { return count() == 0; });
+  }
+
+ private:
+  // A forked process has none of the threads.
+  int& count() {
+    const pid_t before = std::exchange(process_, getpid());
+    if (before != process_) count_ = 0;
+    return count_;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable fewer_;
+  pid_t process_ = getpid();
+  int count_ = 0;
 };
 Running& running() {
   static auto& instance = *new Running;  // threads may end when static objects are gone
   return instance;
-}
-void add_running(int number) {
-  const std::lock_guard lock(running().mutex);
-  running().count += number;
-  running().fewer.notify_all();
 }
 
 struct Job {
@@ -51,11 +68,11 @@ std::string run_or_leave(std::function<std::string(const std::atomic<bool>&)> wo
   auto job = std::make_shared<Job>();
   job->work = std::move(work);
   std::future<std::string> result = job->result.get_future();
-  add_running(1);
+  running().add(1);
   std::thread([job]() mutable {
     run(job);
     job.reset();
-    add_running(-1);
+    running().add(-1);
   }).detach();
   while (result.wait_for(between_questions) != std::future_status::ready)
     if (is_interrupted()) {
@@ -67,13 +84,10 @@ std::string run_or_leave(std::function<std::string(const std::atomic<bool>&)> wo
 
 void rest_if_left(const std::atomic<bool>& left) {
   if (!left) return;
-  add_running(-1);
+  running().add(-1);
   while (true) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-void wait_for_left_work() {
-  std::unique_lock lock(running().mutex);
-  running().fewer.wait(lock, [] { return running().count == 0; });
-}
+void wait_for_left_work() { running().wait(); }
 
 }  // namespace koine
