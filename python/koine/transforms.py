@@ -63,11 +63,12 @@ class FlatCall:
         self.structure: tree.Structure | None = None  # of the result, once the function has run
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[list, dict]:
+        """The trees of the first of these; behind them may be what a function has captured."""
         args, at = [], 0
         for structure, count in zip(self.structures, self.counts):
             args.append(tree.unflatten(structure, tensors[at:at + count]))
             at += count
-        return args, tree.unflatten(self.names, tensors[at:])
+        return args, tree.unflatten(self.names, tensors[at:at + self.names.count])
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         args, kwargs = self.arguments(tensors)
@@ -120,7 +121,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
 
     `in_axes`: for each argument the axis along which its tensors hold the examples, None where it is equal in all; one
     number is for all, and a tree of an argument's structure says it for each tensor. `out_axes`: where the examples go
-    in the result: one number, or one (or None) for each tensor of it.
+    in the result: one number, or a tree of its structure, in which a number (or None) stands for all of a part.
 
     >>> koine.vmap(lambda a, b: (a * b).sum(), in_axes=(0, None))(koine.Tensor([[1., 2.], [3., 4.]]), koine.Tensor([1., 1.])).tolist()
     [3.0, 7.0]
@@ -137,10 +138,19 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
         else:
             axes = [a for s in call.structures for a in _axes_of_leaves(in_axes, s)]
         axes += [0] * call.names.count
-        out = out_axes
-        if not isinstance(out, int) or isinstance(out, bool):
-            out = _flat_axes(out)
-        return call.result(call.run(_koine._vmap, call, call.inputs, axes, out))
+        if isinstance(out_axes, int) and not isinstance(out_axes, bool):
+            return call.result(call.run(_koine._vmap, call, call.inputs, axes, out_axes))
+        # Whose axes these are is known once f has run: mostly as many as there are tensors, in their order.
+        out = _flat_axes(out_axes)
+        try:
+            found = call.run(_koine._vmap, call, call.inputs, axes, out)
+        except Error:
+            if call.structure is None or _axes_of_leaves(out_axes, call.structure) == out:
+                raise
+        else:
+            if _axes_of_leaves(out_axes, call.structure) == out:
+                return call.result(found)
+        return call.result(call.run(_koine._vmap, call, call.inputs, axes, _axes_of_leaves(out_axes, call.structure)))
 
     return mapped
 
@@ -348,6 +358,14 @@ class _Custom:
         return [self.f] + [v for k, v in vars(self).items() if k in ("_fwd", "_bwd", "_jvp")]
 
     def _called(self, method: str, known: Callable[..., Any], args, kwargs) -> Any:
+        if kwargs:  # by position, where they have one: rules count arguments
+            import inspect
+
+            try:
+                bound = inspect.signature(self.f).bind(*args, **kwargs)
+                args, kwargs = bound.args, bound.kwargs
+            except (builtins.TypeError, builtins.ValueError):  # the call says what does not fit
+                pass
         call = FlatCall(method, self.f, args, kwargs)
         place: dict = {}
 
@@ -369,6 +387,24 @@ class _Custom:
         results = call.run(_koine._with_rule, rule[0], described, call.inputs)
         rule[1].update(place)
         return call.result(results)
+
+
+class _Misfit(builtins.Exception):
+    """A cotangent of another structure than its argument's."""
+
+
+def _cotangents(given: Any, structure: tree.Structure) -> list:
+    """One for each leaf of an argument; None stands for all of a part."""
+    if given is None:
+        return [None] * structure.count
+    parts = tree._parts(given)
+    if structure.kind is None:
+        if parts is not None:
+            raise _Misfit
+        return [given]
+    if parts is None or type(given) is not structure.kind or len(parts[0]) != len(structure.children) or parts[1] != structure.data:
+        raise _Misfit
+    return [leaf for child, inner in zip(parts[0], structure.children) for leaf in _cotangents(child, inner)]
 
 
 class custom_vjp(_Custom):
@@ -406,9 +442,12 @@ class custom_vjp(_Custom):
             if not isinstance(found, (list, tuple)) or len(found) != len(args):
                 raise ValueError(f"custom_vjp: bwd gives a tuple of {len(args)} cotangents, not {found!r}")
             out: list = []
-            for one, structure in zip(found, call.structures):
-                out += [None] * structure.count if one is None else tree.flatten(one)[0]
-            return out + [None] * call.names.count
+            for k, (one, structure) in enumerate(zip(found, call.structures)):
+                try:
+                    out += _cotangents(one, structure)
+                except _Misfit:
+                    raise ValueError(f"custom_vjp: bwd gives {tree.structure(one)!r} for argument {k}, which is {structure!r}") from None
+            return out + [None] * (len(arguments) - len(out))  # of keywords, and of what the function has captured
 
         return rule
 
@@ -430,8 +469,6 @@ class custom_jvp(_Custom):
     def __call__(self, *args, **kwargs):
         if not hasattr(self, "_jvp"):
             raise ValueError("custom_jvp: the function has no derivative yet: give one with defjvp(rule)")
-        if kwargs:
-            raise TypeError("custom_jvp: takes its arguments by position")
         return self._called("custom_jvp", _koine._known_jvp, args, kwargs)
 
     def _rule(self, call: FlatCall, place: dict) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ struct Part {
   Size position = 0;
   Slice slice = {};
   Tensor tensor = {};
+  bool is_tensor = false;  // of the user's, where it lies
   int64_t axis = 0;
 
   int64_t takes() const {
@@ -71,7 +72,7 @@ Part part_of(nb::handle given) {
   KOINE_REQUIRE(is_integer(t.dtype()), Index,
                 "index: positions are whole numbers or bool, not {}: cast() them",
                 dtype_name(t.dtype()));
-  return {Kind::Positions, 0, {}, t};
+  return {Kind::Positions, 0, {}, t, nb::isinstance<Tensor>(given)};
 }
 
 // The places where a mask holds, for each of its axes.
@@ -94,7 +95,7 @@ std::vector<Tensor> places_of(const Tensor& mask) {
 
 class Index {
  public:
-  Index(const Tensor& self, nb::handle key) : shape_(self.shape()) {
+  Index(const Tensor& self, nb::handle key) : shape_(self.shape()), device_(self.device()) {
     if (PyTuple_Check(key.ptr()))
       for (const nb::handle item : nb::borrow<nb::tuple>(key)) parts_.push_back(part_of(item));
     else
@@ -134,11 +135,11 @@ class Index {
             out.emplace_back(p.position);
           break;
         case Part::Kind::Positions:
-          out.emplace_back(p.tensor);
+          out.emplace_back(p.is_tensor ? p.tensor : beside(p.tensor));
           break;
         case Part::Kind::Mask:
           require_fits(p);
-          for (Tensor& t : places_of(p.tensor)) out.emplace_back(std::move(t));
+          for (const Tensor& t : places_of(p.tensor)) out.emplace_back(beside(t));
           break;
       }
     }
@@ -146,6 +147,11 @@ class Index {
   }
 
  private:
+  // Positions that are made here, where the indexed tensor lies.
+  Tensor beside(const Tensor& t) const {
+    return device_.find(',') != device_.npos || t.device() == device_ ? t : t.to(device_);
+  }
+
   void find_axes() {
     int64_t taken = 0, ellipses = 0;
     for (const Part& p : parts_) {
@@ -191,6 +197,7 @@ class Index {
   }
 
   Shape shape_;
+  std::string device_;
   std::vector<Part> parts_;
 };
 

@@ -147,3 +147,14 @@ def test_symbolic_positions_and_slices():
     sums = {k: x[:n.bind(k)].sum().item() for k in (1, 3, 8)}
     assert sums == {1: 0, 3: 3, 8: 28}
     assert str(x[:n.bind(3)].shape[0]) != "3" and int(x[:n.bind(3)].shape[0].present) == 3
+
+
+@pytest.mark.parametrize("device", ["CPU:1", "INTERP"])
+def test_masks_and_lists_of_a_tensor_on_another_device(device):
+    x = koine.Tensor.arange(6).to(device)
+    assert x[x > 2].tolist() == [3, 4, 5] and x[[0, 1]].tolist() == [0, 1] and x[np.array([5])].tolist() == [5]
+    assert x[[True, False] * 3].tolist() == [0, 2, 4] and x[[0, 1]].device == device
+    y = x.clone()
+    y[[0, 1]] = 5
+    y[y > 4] = koine.Tensor([7])
+    assert y.tolist() == [7, 7, 2, 3, 4, 7]

@@ -236,3 +236,88 @@ def test_a_scalar_has_no_examples():
     with pytest.raises(IndexError, match="vmap: tensor 0 of shape \\(\\) has no axis 0: it is a scalar; give none for what is equal"):
         koine.vmap(lambda x: x)(Tensor(1.0))
     assert koine.vmap(lambda x, y: x + y, in_axes=(None, 0))(Tensor(1.0), Tensor([1.0, 2.0])).tolist() == [2.0, 3.0]
+
+
+def of_rule(bwd):
+    f = koine.custom_vjp(lambda w: w * 1)
+    return f.defvjp(lambda w: (w * 1, w), lambda w, g: (bwd(w, g),))
+
+
+@pytest.mark.parametrize("bwd, wanted", [
+    (lambda w, g: koine.fori_loop(0, 2, lambda i, u: u * w, g), 9),
+    (lambda w, g: koine.scan(lambda u, y: (u * w * y, None), g, koine.ones(2))[0], 9),
+    (lambda w, g: koine.while_loop(lambda u: u < 5, lambda u: u * w, g), 9),
+    (lambda w, g: koine.cond(g > 0, lambda u: u * w, lambda u: u, g), 3),
+    (lambda w, g: koine.checkpoint(lambda u: u * w)(g), 3),
+    (lambda w, g: koine.vmap(lambda y: y * w)(g.unsqueeze(0).expand(2)).sum(), 6),
+    (lambda w, g: koine.cond(g > 0, lambda u: koine.grad(lambda y: y * y * u)(w), lambda u: u, g), 6),
+])
+def test_a_rule_traces_functions_of_its_own(bwd, wanted):
+    f = of_rule(bwd)
+    for derivative in (koine.grad(f), koine.jit(koine.grad(f)), lambda w: koine.vjp(f, w)[1](Tensor(1.0))[0],
+                       lambda w: koine.vmap(koine.grad(f))(w.unsqueeze(0))[0]):
+        for _ in range(2):
+            assert derivative(Tensor(3.0)).item() == wanted
+
+
+def test_loops_in_what_a_rule_saves_and_in_tangents():
+    def powers(k, g):
+        return koine.scan(lambda u, y: (k * u * y, None), g, koine.arange(1, 4).astype("float32"))[0]
+
+    f = koine.custom_vjp(lambda w: w * 1)
+    f.defvjp(lambda w: (w * 1, powers(w, w)), lambda c, g: (c * g,))
+    assert koine.grad(f)(2.0).item() == 96
+    h = koine.custom_jvp(lambda w: w * 1)
+    h.defjvp(lambda p, t: (p[0] * 1, koine.fori_loop(0, 2, lambda i, u: u * p[0], t[0])))
+    assert koine.jvp(h, (3.0,), (1.0,))[1].item() == 9 and koine.vmap(lambda w: koine.jvp(h, (w,), (w,))[1])(Tensor([3.0])).tolist() == [27.0]
+
+
+def test_a_fixed_point_by_its_implicit_derivative():
+    @koine.custom_vjp
+    def root(a):  # x = (x + a / x) / 2
+        return koine.while_loop(lambda c: (c[0] - c[1]).abs() > 1e-6, lambda c: (c[1], (c[1] + a / c[1]) / 2), (a + 1, a * 0 + 1.0))[1]
+
+    def back(saved, g):
+        a, x = saved
+        move = koine.vjp(lambda v: (v + a / v) / 2, x)[1]
+        u = koine.fori_loop(0, 40, lambda i, w: g + move(w)[0], g)
+        return (koine.vjp(lambda b: (x + b / x) / 2, a)[1](u)[0],)
+
+    root.defvjp(lambda a: (lambda x: (x, (a, x)))(root(a)), back)
+    np.testing.assert_allclose(koine.grad(root)(2.0).item(), 0.5 / np.sqrt(2), rtol=1e-5)
+    np.testing.assert_allclose(koine.jit(koine.grad(root))(Tensor(9.0)).item(), 1 / 6, rtol=1e-5)
+
+
+def test_out_axes_are_a_prefix_of_the_result():
+    x = koine.ones(5, 4)
+    for f, axes, shapes in [(lambda a: (None, (a, a * 2)), (0, 1), [(4, 5), (4, 5)]), (lambda a: ((a, a + 1), a * 2), (0, 1), [(5, 4), (5, 4), (4, 5)]),
+                            (lambda a: (a, None, a * 2), (0, None, 1), [(5, 4), (4, 5)]), (lambda a: {"p": a, "q": (a, a)}, {"p": 1, "q": 0}, [(4, 5), (5, 4), (5, 4)])]:
+        assert [t.shape for t in koine.tree.leaves(koine.vmap(f, out_axes=axes)(x))] == shapes
+    for f, axes in [(lambda a: (a, (a, a)), ((0, 1), 1)), (lambda a: {"z": a, "b": a}, {"z": 1, "y": 0})]:
+        with pytest.raises((ValueError, TypeError), match="vmap: "):
+            koine.vmap(f, out_axes=axes)(x)
+
+
+def test_cotangents_have_the_structure_of_their_argument():
+    f = koine.custom_vjp(lambda p, c: p["w"] * p["b"] * c)
+    p = {"w": Tensor(2.0), "b": Tensor(3.0)}
+    for made, message in [({"w": 1, "x": 2}, "'x'"), ([1, 2], "for argument 0"), (1.0, "for argument 0"), ({"w": (1, 2), "b": 1}, "for argument 0")]:
+        f.defvjp(lambda p, c: (p["w"] * p["b"] * c, None), lambda _, g: (made, g))  # noqa: B023
+        with pytest.raises(ValueError, match=message):
+            koine.grad(f)(p, Tensor(1.0))
+    f.defvjp(lambda p, c: (p["w"] * p["b"] * c, None), lambda _, g: ({"w": None, "b": g * 5}, g * 7))
+    by_p, by_c = koine.grad(f, argnums=(0, 1))(p, Tensor(1.0))
+    assert (by_p["w"].item(), by_p["b"].item(), by_c.item()) == (0, 5, 7)
+
+
+def test_rules_take_keywords_and_what_the_function_captures():
+    i = Tensor([1, 0])
+    f = koine.custom_vjp(lambda a: a[i])
+    f.defvjp(lambda a: (a[i], None), lambda _, g: (g[i] * 10,))
+    assert koine.grad(lambda a: (f(a) * Tensor([1.0, 2.0])).sum())(Tensor([1.0, 2.0])).tolist() == [20.0, 10.0]
+    product = koine.custom_vjp(lambda a, b: a * b)
+    product.defvjp(lambda a, b: (a * b, (a, b)), lambda r, g: (g * r[1], g * r[0]))
+    assert koine.grad(lambda a: product(a, b=Tensor(3.0)))(2.0).item() == koine.grad(lambda b: product(b=b, a=Tensor(3.0)))(2.0).item() == 3
+    steep = koine.custom_jvp(lambda a, b: a * b)
+    steep.defjvp(lambda p, t: (p[0] * p[1], t[0] * p[1] * 100))
+    assert koine.grad(lambda a: steep(a, b=Tensor(3.0)))(2.0).item() == 300

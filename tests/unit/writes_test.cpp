@@ -139,6 +139,89 @@ TEST(writes, a_long_loop_of_whole_assignments_runs_in_parts) {
   EXPECT_EQ(values(leaf.grad()), (std::vector<double>{600, 602}));
 }
 
+TEST(writes, a_long_loop_of_whole_assignments_and_writes_runs_in_parts) {
+  Tensor x = ramp({4}), whole = ramp({6}), rows = whole.reshape({2, 3});
+  reset_counters();
+  for (int64_t i = 0; i < 500; ++i) {
+    x = x.assign(x * Tensor(1.0));
+    x[i % 4].assign(x[i % 4] + Tensor(1.0));
+    whole += Tensor(1.0);
+    rows[i % 2].assign(rows[i % 2] + Tensor(1.0));
+  }
+  EXPECT_GE(counters().kernels, 2 * 7) << "each in parts of 128";
+  EXPECT_EQ(values(x), (std::vector<double>{125, 126, 127, 128}));
+  EXPECT_EQ(values(whole), (std::vector<double>{750, 751, 752, 753, 754, 755}));
+}
+
+// A view that somebody has looked at is a node with a buffer of its own: what is stored there goes
+// to the memory all the same.
+TEST(writes, a_view_that_was_looked_at_is_written) {
+  auto expect_written = [](const std::function<Tensor(const Tensor&)>& base,
+                           const std::function<Tensor(const Tensor&)>& target,
+                           const std::function<Tensor(const Tensor&)>& other, bool look) {
+    const Tensor x = ramp({3, 3}).realize();
+    const Tensor m = base(x);
+    Tensor r = target(m);
+    std::vector<double> seen;
+    if (look) seen = values(r);
+    r.assign(r * Tensor(2.0) - other(m));
+    const std::vector<double> all = values(m);
+    if (!look) return std::pair{all, values(r)};
+    std::vector<double> wanted = values(target(m));
+    EXPECT_EQ(values(r), wanted);
+    return std::pair{all, wanted};
+  };
+  using View = std::function<Tensor(const Tensor&)>;
+  const std::vector<View> bases{[](const Tensor& t) { return t; },
+                                [](const Tensor& t) { return t.reshape({9}).reshape({3, 3}); },
+                                [](const Tensor& t) { return t.T(); },
+                                [](const Tensor& t) { return t.flip({1, 0}); }};
+  const std::vector<View> targets{[](const Tensor& t) { return t[1]; },
+                                  [](const Tensor& t) { return t.T()[2]; },
+                                  [](const Tensor& t) { return t.flip({0, 1})[0]; }};
+  const std::vector<View> others{[](const Tensor& t) { return t[0]; },
+                                 [](const Tensor& t) { return t.T()[1]; },
+                                 [](const Tensor& t) { return t[1]; }};
+  for (const View& base : bases)
+    for (const View& target : targets)
+      for (const View& other : others)
+        EXPECT_EQ(expect_written(base, target, other, true),
+                  expect_written(base, target, other, false));
+}
+
+// A write of nothing stands between what is read and what is written over it.
+TEST(writes, an_old_state_below_an_empty_write) {
+  const Tensor x = ramp({2, 7}).realize();
+  Tensor t = x.clone();
+  Tensor row = t[0];
+  row += Tensor(3.0);
+  const Tensor sum = row.sum();  // 42
+  t[Slice{2, 2}].assign(Tensor(1.0));
+  Tensor column = t.T()[6];
+  column *= Tensor(2.0);
+  t *= sum;
+  EXPECT_EQ(values(sum), (std::vector<double>{42}));
+  EXPECT_EQ(values(t), (std::vector<double>{126, 168, 210, 252, 294, 336, 756, 294, 336, 378, 420,
+                                            462, 504, 1092}));
+}
+
+TEST(writes, a_view_without_elements_repeats_none) {
+  const Tensor x = ramp({2, 3}).realize();
+  Tensor nothing = x[Slice{1, 1}].unsqueeze(0).expand({4, 0, 3});
+  nothing.assign(Tensor(1.0));
+  EXPECT_EQ(values(x), (std::vector<double>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(writes, places_that_are_read_from_tensors) {
+  const Tensor at = Tensor::from<int64_t>({1, 2});
+  const Tensor i = at[0], j = at[1];
+  Tensor q = Tensor::zeros({3, 4});
+  q.setitem({i, j}, Tensor(1.0));
+  q.setitem({j, i}, Tensor(2.0));
+  q.setitem({0, 0}, Tensor(5.0));
+  EXPECT_EQ(values(q), (std::vector<double>{5, 0, 0, 0, 0, 0, 1, 0, 0, 2, 0, 0}));
+}
+
 // What may be shared with a value that comes later is not computed before somebody looks.
 TEST(writes, values_of_many_ops_wait_for_the_look) {
   Tensor dear = ramp({}) + Tensor(1.0), x = ramp({4});

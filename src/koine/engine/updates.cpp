@@ -77,11 +77,30 @@ void Updates::choose_memory(Root& root, bool in_place) {
   if (!old && is_private_copy(node)) old = realized_buffer(node.src(0));
   const auto memory = old ? storage::memory(old) : nullptr;
   root.in_place = in_place && memory && !memory->is_shared() &&
-                  old.device().name() == device_of(node) && nobody_wants(old);
+                  old.device().name() == device_of(node) && !stores_into_what_was_seen(root, old) &&
+                  nobody_wants(old);
   writes_in_place_ = writes_in_place_ || root.in_place;
   root.memory = root.in_place ? old
                               : buffer_from_host(node.shape(), node.dtype(), device_of(node),
                                                  nullptr, node.node()->placement.axis);
+}
+
+// Whether a view that is stored into would be, in this memory, a node that somebody has looked at:
+// it stands for a buffer of its own.
+bool Updates::stores_into_what_was_seen(const Root& root, const UOp& memory) const {
+  const UOp base = UOp::share(root.node);
+  for (const UOp& u : order_) {
+    if (!u.is(Op::After)) continue;
+    for (const UOp& s : u.src().subspan(1)) {
+      if (!s.is(Op::Store)) continue;
+      UOp below = s.src(0);
+      while (is_movement(below.op())) below = UOp(below.src(0));
+      if (!(below == base)) continue;
+      for (UOp v = substitute(s.src(0), {{base, memory}}); !(v == memory); v = UOp(v.src(0)))
+        if (storage::result(v)) return true;
+    }
+  }
+  return false;
 }
 
 // Whether nobody can ask for the contents of a Buffer but this program, which computes what is held

@@ -48,6 +48,7 @@ class Updates {
 
   void find_roots();
   void choose_memory(Root& root, bool in_place);
+  bool stores_into_what_was_seen(const Root& root, const UOp& memory) const;
   bool nobody_wants(const UOp& memory);
   bool is_settled(const UOp& u);
   bool keep_held(const std::vector<const Node*>& held, const UOp& memory);

@@ -78,7 +78,8 @@ class Places {
     if (!fresh) return it->second;
     it->second.emplace_back(0, place.bounds());
     for (const UOp& u : toposort(place)) {
-      if (!u.is(Op::Mul) || !u.src(1).is(Op::Const) || const_int(u.src(1)) < 2) continue;
+      const bool scaled = u.is(Op::Mul) && u.dtype() == DType::Index && u.src(1).is(Op::Const);
+      if (!scaled || const_int(u.src(1)) < 2) continue;
       const auto divisor = static_cast<Bits>(const_int(u.src(1)));
       it->second.emplace_back(divisor, simplify_index(mod(place, u.src(1))).bounds());
     }

@@ -110,8 +110,8 @@ class Ordering {
   }
 
   // The reader of a version runs before the next kernel that really stores over it.
-  void come_before_stores(size_t reader, UOp version) {
-    while (version) {
+  void come_before_stores(size_t reader, const UOp& read) {
+    for (UOp version = read; version;) {
       const UOp after = versions_.overwritten_by(version);
       if (!after) return;
       bool any = false;
@@ -120,7 +120,7 @@ class Ordering {
         any = true;
         if (k == reader) continue;
         needs_[k].push_back(reader);
-        old_states_.emplace(std::pair(k, reader), version);
+        old_states_.emplace(std::pair(k, reader), read);
       }
       if (any || !(versions_.of(after) == after)) return;
       version = after;  // what it would store is empty

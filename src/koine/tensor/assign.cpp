@@ -22,6 +22,7 @@ std::vector<UOp> chain_of(const UOp& view) {
 }
 
 void require_single_places(const UOp& view) {
+  if (view.has_concrete_shape() && view.numel() == 0) return;
   for (const UOp& u : chain_of(view))
     KOINE_REQUIRE(!u.is(Op::Expand) || u.shape() == u.src(0).shape(), Value,
                   "assign: this view repeats elements (expand of {} to {}), so one place would get "
@@ -128,8 +129,8 @@ void Tensor::History::write(const std::shared_ptr<Storage>& storage, const UOp& 
   const Chain chain = longer ? s.chain : kept ? Chain::Kept : Chain::Plain;
   const UOp before = s.before;
   const bool simple =
-      chain == Chain::Plain && (!longer || s.simple_writes >= 0) && is_simple(value, memory);
-  const int simple_writes = simple ? (longer ? s.simple_writes : 0) + 1 : -1;
+      chain == Chain::Plain && (!longer || s.simple_writes >= 0) && is_simple(value, s.current);
+  const int simple_writes = simple ? std::max(s.simple_writes, 0) + 1 : -1;
   replace(storage, next);
   s.before = before;  // or what the chain stands on
   s.chain = chain;
@@ -230,7 +231,8 @@ void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
     if (items.size() == 1 && items[0].kind() == IndexItem::Kind::Tensor &&
         items[0].tensor().dtype() == DType::Bool) {
       const Tensor mask = mask_for(items[0].tensor(), *this, fitting);
-      assign(where(mask, fitting.cast(dtype()), *this));
+      const bool elsewhere = uop().device().count() == 1 && fitting.device() != device();
+      assign(where(mask, (elsewhere ? fitting.to(device()) : fitting).cast(dtype()), *this));
       return;
     }
     Tensor view = indexed("setitem", items);

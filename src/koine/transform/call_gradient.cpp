@@ -10,6 +10,7 @@
 #include "koine/ir/text.hpp"
 #include "koine/transform/compose.hpp"
 #include "koine/transform/forward.hpp"
+#include "koine/transform/function.hpp"
 
 namespace koine {
 namespace {
@@ -73,7 +74,9 @@ std::vector<UOp> call_for_examples(const UOp& call, const std::vector<UOp>& carr
     given.arguments.push_back(carried[k] ? carried[k] : call.src(k + 1));
     given.mapped.push_back(bool(carried[k]));
   }
-  std::vector<UOp> out = (*rule)(given);
+  std::vector<UOp> out = with_stand_ins(given.arguments, [&](const std::vector<UOp>& all) {
+    return (*rule)({all, given.mapped, given.examples});
+  });
   const size_t results = results_of(call.src(0)).size();
   KOINE_REQUIRE(out.size() == results, Value, "vmap: the rule of '{}' gives {} values, for {}",
                 name, out.size(), results);
@@ -105,7 +108,14 @@ std::vector<UOp> call_vjp(const UOp& call, const std::vector<UOp>& cotangents) {
     const bool known = k < cotangents.size() && cotangents[k];
     given.cotangents.push_back(known ? cotangents[k] : filled_like(given.results.back(), 0));
   }
-  std::vector<UOp> out = (*rule)(given);
+  std::vector<UOp> values = given.arguments;
+  values.insert(values.end(), given.results.begin(), given.results.end());
+  values.insert(values.end(), given.cotangents.begin(), given.cotangents.end());
+  std::vector<UOp> out = with_stand_ins(values, [&](const std::vector<UOp>& all) {
+    const auto results = all.begin() + std::ssize(given.arguments);
+    const auto moved = results + std::ssize(given.results);
+    return (*rule)({{all.begin(), results}, {results, moved}, {moved, all.end()}});
+  });
   KOINE_REQUIRE(out.size() == arguments.size(), Value,
                 "gradient: the gradient of the {} '{}' gives {} values, for {} arguments", what,
                 name, out.size(), arguments.size());

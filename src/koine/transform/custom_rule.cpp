@@ -11,6 +11,7 @@
 #include "koine/transform/call_gradient.hpp"
 #include "koine/transform/compose.hpp"
 #include "koine/transform/forward.hpp"
+#include "koine/transform/function.hpp"
 #include "koine/transform/gradient.hpp"
 
 namespace koine {
@@ -72,6 +73,19 @@ void require_linear(const std::string& name, const std::vector<UOp>& made,
                   name);
 }
 
+// What a rule says. Its functions are the user's, and trace functions of their own.
+std::vector<UOp> applied(const std::function<std::vector<UOp>(const CustomRule::Given&)>& rule,
+                         const CustomRule::Given& given) {
+  std::vector<UOp> values = given.arguments;
+  values.insert(values.end(), given.results.begin(), given.results.end());
+  values.insert(values.end(), given.moved.begin(), given.moved.end());
+  return with_stand_ins(values, [&](const std::vector<UOp>& all) {
+    const auto results = all.begin() + std::ssize(given.arguments);
+    const auto moved = results + std::ssize(given.results);
+    return rule({{all.begin(), results}, {results, moved}, {moved, all.end()}});
+  });
+}
+
 // The transpose of a linear map: for what its results are weighed with, that of its arguments.
 std::vector<UOp> transposed(const std::string& name, const std::vector<UOp>& results,
                             const std::vector<UOp>& weights, const std::vector<UOp>& stand_ins) {
@@ -120,7 +134,7 @@ std::vector<UOp> batched_rule(const std::function<std::vector<UOp>(const CustomR
   take(given.arguments, one.arguments);
   take(given.results, one.results);
   take(given.moved, one.moved);
-  const std::vector<UOp> made = rule(one);
+  const std::vector<UOp> made = applied(rule, one);
   std::vector<UOp> known, out;
   for (const UOp& u : made)
     if (u) known.push_back(u);
@@ -170,12 +184,12 @@ std::vector<UOp> custom_cotangents(const UOp& call, const std::vector<UOp>& cota
   const auto rule = rule_named(name);
   const std::vector<UOp> arguments = arguments_of(call), results = results_of_function(call);
   if (rule->vjp) {
-    std::vector<UOp> out = rule->vjp({arguments, results, or_zeros(cotangents, results)});
+    std::vector<UOp> out = applied(rule->vjp, {arguments, results, or_zeros(cotangents, results)});
     require_fit(name, "cotangents of arguments", out, arguments);
     return out;
   }
   const std::vector<UOp> moved = stand_ins_for(arguments);
-  return transposed(name, rule->jvp({arguments, results, moved}), cotangents, moved);
+  return transposed(name, applied(rule->jvp, {arguments, results, moved}), cotangents, moved);
 }
 
 std::vector<UOp> custom_tangents(const UOp& call, const std::vector<UOp>& tangents) {
@@ -183,12 +197,12 @@ std::vector<UOp> custom_tangents(const UOp& call, const std::vector<UOp>& tangen
   const auto rule = rule_named(name);
   const std::vector<UOp> arguments = arguments_of(call), results = results_of_function(call);
   if (rule->jvp) {
-    std::vector<UOp> out = rule->jvp({arguments, results, or_zeros(tangents, arguments)});
+    std::vector<UOp> out = applied(rule->jvp, {arguments, results, or_zeros(tangents, arguments)});
     require_fit(name, "tangents of results", out, results);
     return out;
   }
   const std::vector<UOp> moved = stand_ins_for(results);
-  return transposed(name, rule->vjp({arguments, results, moved}), tangents, moved);
+  return transposed(name, applied(rule->vjp, {arguments, results, moved}), tangents, moved);
 }
 
 std::vector<UOp> call_tangents(const UOp& call, const std::vector<UOp>& tangents) {

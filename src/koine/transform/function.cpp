@@ -186,6 +186,24 @@ Traced trace_function(const std::function<std::vector<UOp>(const std::vector<UOp
   return out;
 }
 
+std::vector<UOp> with_stand_ins(
+    const std::vector<UOp>& values,
+    const std::function<std::vector<UOp>(const std::vector<UOp>&)>& rule) {
+  Substitution there, back;
+  std::vector<UOp> given;
+  for (const UOp& value : values) {
+    given.push_back(value);
+    if (!value || (value.node()->ops_below & mask_of(Op::Param)) == 0) continue;
+    const auto [it, fresh] = there.try_emplace(value);
+    if (fresh) back.emplace(it->second = traced_param(value), value);
+    given.back() = it->second;
+  }
+  std::vector<UOp> out = rule(given);
+  for (UOp& made : out)
+    if (made && !back.empty()) made = substitute(made, back);
+  return out;
+}
+
 UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
                   const std::vector<UOp>& arguments, Resolve how, std::source_location where) {
   std::vector<UOp> distinct;

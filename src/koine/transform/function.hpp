@@ -29,6 +29,13 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
                   const std::vector<UOp>& arguments, Resolve how = Resolve::Substitute,
                   std::source_location where = std::source_location::current());
 
+/// What a rule of the user's gives for these values (null ones stay). A function that it traces has
+/// Params of slots from 0 on, as the body that the values are in may have, so Params of no such
+/// slots stand for the values while it runs.
+std::vector<UOp> with_stand_ins(
+    const std::vector<UOp>& values,
+    const std::function<std::vector<UOp>(const std::vector<UOp>&)>& rule);
+
 /// Whether this thread is tracing a function.
 bool is_tracing();
 /// A number that each trace has for its own; 0 outside of traces.
