@@ -42,9 +42,10 @@ manual_seed, ones, stack, zeros = Tensor.manual_seed, Tensor.ones, Tensor.stack,
 where = Tensor.where
 
 __all__ = ["DType", "Error", "Kernel", "Program", "SavedProgram", "ShapeDtype", "Size", "Tensor", "UOp", "Variable", "arange", "bfloat16", "cat",
-           "checkpoint", "clear_compile_cache", "collective", "cond", "counters", "custom_jvp", "custom_kernel", "custom_vjp", "default_device", "devices", "distributed", "einsum",
-           "errors", "eval_shape", "eye", "float16", "float32", "float64", "float8e4m3", "float8e5m2", "fori_loop", "from_dlpack", "full",
-           "grad", "hessian", "host_program", "hvp", "int16", "int32", "int64", "int8", "jacfwd", "jacrev", "jit", "jvp", "linearize",
+           "checkpoint", "clear_compile_cache", "collective", "cond", "counters", "custom_jvp", "custom_kernel", "custom_vjp",
+           "default_device", "devices", "distributed", "einsum", "errors", "eval_shape", "eye", "float16", "float32",
+           "float64", "float8e4m3", "float8e5m2", "fori_loop", "from_dlpack", "full", "grad", "hessian", "host_program",
+           "hvp", "int16", "int32", "int64", "int8", "jacfwd", "jacrev", "jit", "jvp", "linearize",
            "linspace", "lower_kernel", "manual_seed", "memory_in_use", "nn", "ones", "print_linear", "program_of", "promote", "pure_callback", "random",
            "realize", "reset_counters", "safe_load", "safe_save", "save_as", "save_program", "scan", "schedule", "set_printoptions",
            "stack", "stop_gradient", "switch", "tree", "uint16", "uint32", "uint64", "uint8", "value_and_grad", "vjp", "vmap", "where",

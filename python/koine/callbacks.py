@@ -10,10 +10,6 @@ from ._koine import Tensor, UOp
 from .errors import TypeError, ValueError
 from .transforms import require_function, tensors_of
 
-# What vmap may do: a call for each example, or one for all, with an axis in front of each array, of size 1 where it is the same for all
-# ("expand_dims"; a kernel would read that out of bounds).
-_FOR_KERNELS = (None, "sequential", "broadcast_all")
-_FOR_FUNCTIONS = (*_FOR_KERNELS, "expand_dims")
 _known: dict[tuple[Any, ...], "_Called"] = {}  # for the life of the process, as a compiled program may call each
 _numbers = itertools.count()
 
@@ -22,6 +18,7 @@ class _Called:
     """What a graph calls by a name, for arguments of one structure. `wanted`: shapes and dtypes of results, where vmap may ask."""
 
     function: str  # of ours that makes it
+    at_once: tuple[str, ...]  # how vmap may call it once for all examples
     flatten_results = staticmethod(tree.flatten)
 
     def __init__(self, f: Callable[..., Any], arguments: tree.Structure, results: tree.Structure, vmap_method: str | None, wanted: list[Any]):
@@ -39,7 +36,7 @@ class _Called:
     def over_examples(self, tensors: list[Tensor], mapped: list[bool], examples: Any) -> list[Tensor]:
         if self.vmap_method is None:
             raise ValueError(f"{self.function}: '{self.called}' under vmap: say vmap_method='sequential' (a call for each example), "
-                             "or 'broadcast_all' (one call for all, with an axis in front)")
+                             f"or {' or '.join(map(repr, self.at_once))} (one call for all, with an axis in front)")
         if self.vmap_method == "sequential" and examples == 0:
             return [Tensor.zeros(0, *shape, dtype=dtype) for shape, dtype in self.wanted]
         if self.vmap_method == "sequential":
@@ -82,8 +79,8 @@ def _wanted(function: str, specs: list[Any]) -> list[Any]:
     return [(tuple(s.shape), s.dtype) for s in specs]
 
 
-def _made(kind: type[_Called], f: Callable[..., Any], result_shape_dtypes: Any, given: Any, vmap_method: str | None,
-          methods: tuple[str | None, ...]) -> Any:
+def _made(kind: type[_Called], f: Callable[..., Any], result_shape_dtypes: Any, given: Any, vmap_method: str | None) -> Any:
+    methods = (None, "sequential", *kind.at_once)
     if vmap_method not in methods:
         raise ValueError(f"{kind.function}: vmap_method {vmap_method!r} is none of {methods}")
     leaves, arguments = tree.flatten_as_given(given)
@@ -96,6 +93,7 @@ class _Callback(_Called):
     """A function of NumPy arrays."""
 
     function = "pure_callback"
+    at_once = ("expand_dims", "broadcast_all")
 
     def __init__(self, *what: Any):
         super().__init__(*what)
@@ -136,13 +134,14 @@ def pure_callback(callback: Callable[..., Any], result_shape_dtypes: Any, *args:
     20.0
     """
     require_function("pure_callback", callback)
-    return _made(_Callback, callback, result_shape_dtypes, (args, kwargs), vmap_method, _FOR_FUNCTIONS)
+    return _made(_Callback, callback, result_shape_dtypes, (args, kwargs), vmap_method)
 
 
 class _Kernel(_Called):
     """A kernel by hand."""
 
     function = "custom_kernel"
+    at_once = ("broadcast_all",)  # axes of size 1, as "expand_dims" makes them, it would read out of bounds
     flatten_results = staticmethod(tree.flatten_as_given)  # the kernel sees it
 
     def __call__(self, tensors: list[Tensor], wanted: list[Any]) -> list[Tensor]:
@@ -186,4 +185,4 @@ def custom_kernel(kernel: Callable[..., Any], result_shape_dtypes: Any, *args: A
     [[4.0, 4.0], [4.0, 4.0], [4.0, 4.0]]
     """
     require_function("custom_kernel", kernel)
-    return _made(_Kernel, kernel, result_shape_dtypes, args, vmap_method, _FOR_KERNELS)
+    return _made(_Kernel, kernel, result_shape_dtypes, args, vmap_method)

@@ -291,6 +291,22 @@ void pickle_by_settings(nb::class_<Kind, Bases...>& c) {
   });
 }
 
+std::vector<Tensor> parameters_of(const TensorsLike& given) {
+  return as_tensors(given, "an optimizer");
+}
+
+template <class Kind, class Base>
+void bind_adam(nb::module_& m, const char* name, double default_decay, const char* doc) {
+  nb::class_<Kind, Base> c(m, name, doc);
+  pickle_by_settings(c);
+  c.def(
+      "__init__",
+      [](Kind* self, const TensorsLike& p, double rate, double beta1, double beta2, double eps,
+         double decay) { new (self) Kind(parameters_of(p), rate, beta1, beta2, eps, decay); },
+      "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999, "eps"_a = 1e-8,
+      "weight_decay"_a = default_decay);
+}
+
 void bind_optimizers(nb::module_& m) {
   nb::class_<nn::Optimizer>(m, "Optimizer",
                             "Updates parameters from their gradients.\n\n"
@@ -320,7 +336,6 @@ void bind_optimizers(nb::module_& m) {
           "tensor.")
       .def("_tensors", &nn::Optimizer::tensors)
       .def("_state", &state_of<nn::Optimizer>);
-  auto parameters = [](const TensorsLike& given) { return as_tensors(given, "an optimizer"); };
   nb::class_<nn::SGD, nn::Optimizer> sgd(m, "SGD",
                                          "Stochastic gradient descent, with momentum.\n\n"
                                          ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
@@ -332,14 +347,12 @@ void bind_optimizers(nb::module_& m) {
   pickle_by_settings(sgd);
   sgd.def(
       "__init__",
-      [parameters](nn::SGD* self, const TensorsLike& p, double rate, double momentum, double decay,
-                   bool nesterov) {
-        new (self) nn::SGD(parameters(p), rate, momentum, decay, nesterov);
-      },
+      [](nn::SGD* self, const TensorsLike& p, double rate, double momentum, double decay,
+         bool nesterov) { new (self) nn::SGD(parameters_of(p), rate, momentum, decay, nesterov); },
       "parameters"_a, "learning_rate"_a, "momentum"_a = 0.0, "weight_decay"_a = 0.0,
       "nesterov"_a = false);
-  nb::class_<nn::Adam, nn::Optimizer> adam(
-      m, "Adam",
+  bind_adam<nn::Adam, nn::Optimizer>(
+      m, "Adam", 0,
       "Adam (Kingma and Ba 2015), with weight decay in the gradient.\n\n"
       ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
       ">>> optimizer = koine.nn.Adam([w], learning_rate=0.5)\n"
@@ -347,17 +360,8 @@ void bind_optimizers(nb::module_& m) {
       ">>> optimizer.step()\n"
       ">>> print(w.numpy().round(3))\n"
       "[0.5 1.5]");
-  pickle_by_settings(adam);
-  adam.def(
-      "__init__",
-      [parameters](nn::Adam* self, const TensorsLike& p, double rate, double beta1, double beta2,
-                   double eps, double decay) {
-        new (self) nn::Adam(parameters(p), rate, beta1, beta2, eps, decay);
-      },
-      "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999, "eps"_a = 1e-8,
-      "weight_decay"_a = 0.0);
-  nb::class_<nn::AdamW, nn::Adam> adam_w(
-      m, "AdamW",
+  bind_adam<nn::AdamW, nn::Adam>(
+      m, "AdamW", 0.01,
       "AdamW (Loshchilov and Hutter 2019): Adam, with weight decay apart.\n\n"
       ">>> w = koine.Tensor([1.0, 2.0], requires_grad=True)\n"
       ">>> optimizer = koine.nn.AdamW([w], learning_rate=0.5, weight_decay=0.1)\n"
@@ -365,15 +369,6 @@ void bind_optimizers(nb::module_& m) {
       ">>> optimizer.step()\n"
       ">>> print(w.numpy().round(3))\n"
       "[0.45 1.4 ]");
-  pickle_by_settings(adam_w);
-  adam_w.def(
-      "__init__",
-      [parameters](nn::AdamW* self, const TensorsLike& p, double rate, double beta1, double beta2,
-                   double eps, double decay) {
-        new (self) nn::AdamW(parameters(p), rate, beta1, beta2, eps, decay);
-      },
-      "parameters"_a, "learning_rate"_a = 1e-3, "beta1"_a = 0.9, "beta2"_a = 0.999, "eps"_a = 1e-8,
-      "weight_decay"_a = 0.01);
   m.def("cosine_schedule", &nn::cosine_schedule, "step"_a, "total"_a, "peak"_a, "floor"_a = 0.0,
         "warmup"_a = 0,
         "A learning rate by step: up to `peak` in `warmup` steps, then down to `floor` along a "

@@ -9,7 +9,7 @@ import pytest
 
 import koine
 from conftest import same
-from koine import Tensor, collective, nn
+from koine import Tensor, collective
 
 TESTS = pathlib.Path(__file__).parents[1]
 DEVICES = {n: ",".join(["CPU", *(f"CPU:{k}" for k in range(1, n))]) for n in (2, 4)}

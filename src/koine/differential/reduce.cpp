@@ -77,7 +77,12 @@ class Reduction {
   }
 
   bool replace(const UOp& node, const UOp& by) {
+    return replace(node, [&] { return by; });
+  }
+  // `make` may find that there is no such node.
+  bool replace(const UOp& node, const std::function<UOp()>& make) {
     return accept([&] {
+      const UOp by = make();
       return transform_graph(best_, [&](const UOp& original, const UOp& rebuilt) {
         return original == node ? by : rebuilt;
       });
@@ -126,12 +131,7 @@ class Reduction {
     const UOp& view = node.src(0);
     if (view.src().empty() || !(view.is(Op::Shrink) || view.is(Op::Reshape) || view.is(Op::Expand)))
       return false;
-    return accept([&] {
-      const UOp element = with_source(node, 0, view.src(0));
-      return transform_graph(best_, [&](const UOp& original, const UOp& rebuilt) {
-        return original == node ? element : rebuilt;
-      });
-    });
+    return replace(node, [&] { return with_source(node, 0, view.src(0)); });
   }
 
   bool drop_operand(const UOp& node) {
@@ -139,13 +139,7 @@ class Reduction {
     for (size_t i = first; i < node.src().size() && node.src().size() > 1; ++i) {
       std::vector<UOp> rest(node.src().begin(), node.src().end());
       rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(i));
-      if (accept([&] {
-            const UOp smaller = with_sources(node, rest);
-            return transform_graph(best_, [&](const UOp& original, const UOp& rebuilt) {
-              return original == node ? smaller : rebuilt;
-            });
-          }))
-        return true;
+      if (replace(node, [&] { return with_sources(node, rest); })) return true;
     }
     return false;
   }

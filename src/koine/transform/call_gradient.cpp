@@ -108,14 +108,10 @@ std::vector<UOp> call_vjp(const UOp& call, const std::vector<UOp>& cotangents) {
     const bool known = k < cotangents.size() && cotangents[k];
     given.cotangents.push_back(known ? cotangents[k] : filled_like(given.results.back(), 0));
   }
-  std::vector<UOp> values = given.arguments;
-  values.insert(values.end(), given.results.begin(), given.results.end());
-  values.insert(values.end(), given.cotangents.begin(), given.cotangents.end());
-  std::vector<UOp> out = with_stand_ins(values, [&](const std::vector<UOp>& all) {
-    const auto results = all.begin() + std::ssize(given.arguments);
-    const auto moved = results + std::ssize(given.results);
-    return (*rule)({{all.begin(), results}, {results, moved}, {moved, all.end()}});
-  });
+  std::vector<UOp> out = with_stand_ins(
+      given.arguments, given.results, given.cotangents, [&](auto all, auto results, auto moved) {
+        return (*rule)({std::move(all), std::move(results), std::move(moved)});
+      });
   KOINE_REQUIRE(out.size() == arguments.size(), Value,
                 "gradient: the gradient of the {} '{}' gives {} values, for {} arguments", what,
                 name, out.size(), arguments.size());

@@ -76,14 +76,10 @@ void require_linear(const std::string& name, const std::vector<UOp>& made,
 // What a rule says. Its functions are the user's, and trace functions of their own.
 std::vector<UOp> applied(const std::function<std::vector<UOp>(const CustomRule::Given&)>& rule,
                          const CustomRule::Given& given) {
-  std::vector<UOp> values = given.arguments;
-  values.insert(values.end(), given.results.begin(), given.results.end());
-  values.insert(values.end(), given.moved.begin(), given.moved.end());
-  return with_stand_ins(values, [&](const std::vector<UOp>& all) {
-    const auto results = all.begin() + std::ssize(given.arguments);
-    const auto moved = results + std::ssize(given.results);
-    return rule({{all.begin(), results}, {results, moved}, {moved, all.end()}});
-  });
+  return with_stand_ins(given.arguments, given.results, given.moved,
+                        [&](auto arguments, auto results, auto moved) {
+                          return rule({std::move(arguments), std::move(results), std::move(moved)});
+                        });
 }
 
 // The transpose of a linear map: for what its results are weighed with, that of its arguments.

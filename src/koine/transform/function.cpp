@@ -204,6 +204,21 @@ std::vector<UOp> with_stand_ins(
   return out;
 }
 
+std::vector<UOp> with_stand_ins(
+    const std::vector<UOp>& arguments, const std::vector<UOp>& results,
+    const std::vector<UOp>& moved,
+    const std::function<std::vector<UOp>(std::vector<UOp>, std::vector<UOp>, std::vector<UOp>)>&
+        rule) {
+  std::vector<UOp> values = arguments;
+  values.insert(values.end(), results.begin(), results.end());
+  values.insert(values.end(), moved.begin(), moved.end());
+  return with_stand_ins(values, [&](const std::vector<UOp>& all) {
+    const auto first_result = all.begin() + std::ssize(arguments);
+    const auto first_moved = first_result + std::ssize(results);
+    return rule({all.begin(), first_result}, {first_result, first_moved}, {first_moved, all.end()});
+  });
+}
+
 UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
                   const std::vector<UOp>& arguments, Resolve how, std::source_location where) {
   std::vector<UOp> distinct;

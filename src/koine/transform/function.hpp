@@ -35,6 +35,12 @@ UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>
 std::vector<UOp> with_stand_ins(
     const std::vector<UOp>& values,
     const std::function<std::vector<UOp>(const std::vector<UOp>&)>& rule);
+/// The same of a rule that is given arguments, results, and what is moved along either.
+std::vector<UOp> with_stand_ins(
+    const std::vector<UOp>& arguments, const std::vector<UOp>& results,
+    const std::vector<UOp>& moved,
+    const std::function<std::vector<UOp>(std::vector<UOp> arguments, std::vector<UOp> results,
+                                         std::vector<UOp> moved)>& rule);
 
 /// Whether this thread is tracing a function.
 bool is_tracing();
