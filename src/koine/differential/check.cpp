@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "koine/base/error.hpp"
 #include "koine/base/timer.hpp"
@@ -32,12 +33,25 @@ Outcome run_after(const StageCheck& check, const UOp& after, const Setting& sett
   return run_graph(after, check.to, setting, check.liberties);
 }
 
+// The inputs of a check, and what is known already of what its graph gives on them.
+KeptRuns inputs_of(const StageCheck& check, const UOp& before) {
+  if (check.kept && check.kept->graph == before) return std::exchange(*check.kept, {});
+  KeptRuns out{before, check.liberties, {}};
+  for (Setting& s : settings_of(before, check.from, most_checked_operations, check.types))
+    out.runs.push_back({std::move(s), {}});
+  return out;
+}
+
 // The first setting on which both differ; `compared` counts those that say something.
 std::optional<Finding> compare(const StageCheck& check, const UOp& before, const UOp& after,
                                int& compared) {
-  for (const Setting& s : settings_of(before, check.from, most_checked_operations, check.types)) {
+  KeptRuns known = inputs_of(check, before), now{after, check.liberties, {}};
+  for (auto& [s, kept] : known.runs) {
+    now.runs.push_back({s, {}});
     if (s.last_resort && compared > 0) continue;
-    const Outcome expected = run_graph(before, check.from, s, check.liberties);
+    const Outcome expected = kept && known.liberties == check.liberties
+                                 ? std::move(*kept)
+                                 : run_graph(before, check.from, s, check.liberties);
     // Out of range positions break a promise of the user's: they say nothing about the stage.
     if (expected.state != Outcome::State::Ran) continue;
     Outcome got = run_after(check, after, s);
@@ -48,7 +62,9 @@ std::optional<Finding> compare(const StageCheck& check, const UOp& before, const
     ++compared;
     if (std::string d = difference_of(expected, got); !d.empty())
       return Finding{fmt::format("on {}: {}", s.name, d), s, got.state == Outcome::State::Failed};
+    now.runs.back().outcome = std::move(got);
   }
+  if (check.kept && check.to == check.from) *check.kept = std::move(now);
   return std::nullopt;
 }
 

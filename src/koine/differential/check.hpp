@@ -1,11 +1,25 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "koine/differential/run.hpp"
 
 // KOINE_VERIFY=3: what a stage made is run beside what it was made from.
 namespace koine {
+
+/// What a kernel gave on some inputs when it was looked at as the output of a stage. The next one,
+/// whose input it is, need not run it again.
+struct KeptRuns {
+  struct Run {
+    Setting inputs;
+    std::optional<Outcome> outcome;  ///< none where these inputs were not needed
+  };
+  UOp graph;
+  Liberties liberties;  ///< that it ran with
+  std::vector<Run> runs;
+};
 
 /// A stage, its input and its output, and how both run.
 struct StageCheck {
@@ -19,6 +33,7 @@ struct StageCheck {
   SlotTypes types = {};  ///< of a kernel's slots
   /// What the stage may do to floats; {} in strict mode: outcomes are then equal bit for bit.
   Liberties liberties = {};
+  KeptRuns* kept = nullptr;  ///< of the stage before, then of this one
 };
 
 /// How many interpreted operations a stage is checked with; larger graphs are not checked.

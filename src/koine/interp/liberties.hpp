@@ -15,6 +15,7 @@ struct Liberties {
   bool reorder = false;   ///< the elements of a Reduce, in any order
   bool contract = false;  ///< a product that is added to something stays unrounded
   bool any() const { return reorder || contract; }
+  bool operator==(const Liberties&) const = default;
 };
 
 /// A deviation of which nothing is promised.

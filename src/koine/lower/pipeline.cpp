@@ -45,6 +45,7 @@ struct Observed {
   int verify;
   SlotTypes types;
   CheckCounts checks;
+  KeptRuns runs;
   // Of stages whose output cannot be run: what went in, what they do, and what they may do.
   UOp waiting;
   std::function<UOp(const UOp&)> since;
@@ -100,9 +101,17 @@ void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
       const Level to =
           level_after(stage.name) == VerifyLevel::Linear ? Level::Linear : Level::Kernel;
       if (!(after == before))
-        count_check(
-            observed.checks, name,
-            check_stage({name, before, after, Level::Kernel, to, apply, {}, observed.types, may}));
+        count_check(observed.checks, name,
+                    check_stage({name,
+                                 before,
+                                 after,
+                                 Level::Kernel,
+                                 to,
+                                 apply,
+                                 {},
+                                 observed.types,
+                                 may,
+                                 &observed.runs}));
     }
     before = after;
   }
@@ -145,7 +154,7 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
                            std::string_view given, const CompileOptions& how) {
   LoweredKernel out;
   out.how = how;
-  Observed observed{target, sink, change, given, how.verify, {}, {}, {}, {}, {}};
+  Observed observed{target, sink, change, given, how.verify, {}, {}, {}, {}, {}, {}};
   if (how.verify >= 3) out.types = observed.types = slot_types_of(ast);
   const Liberties sums{!target.strict || opts != nullptr, false}, all{sums.reorder, !target.strict};
   auto optimized = [&](const UOp& u, std::vector<Opt>* applied) {
