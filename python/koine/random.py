@@ -6,8 +6,8 @@
 Use a key for one draw, then split it. The numbers of one global seed are Tensor.rand and its like.
 """
 from . import tree
-from ._koine.random import Key, bernoulli, bits, dropout, permutation, rand, randint, randn, uniform
+from ._koine.random import Key, bernoulli, bits, dropout, permutation, rand, randint, randn, split, uniform
 
-__all__ = ["Key", "bernoulli", "bits", "dropout", "permutation", "rand", "randint", "randn", "uniform"]
+__all__ = ["Key", "bernoulli", "bits", "dropout", "permutation", "rand", "randint", "randn", "split", "uniform"]
 
 tree.register(Key, lambda key: ([key.bits], None), lambda _, bits: Key(bits[0]))

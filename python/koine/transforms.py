@@ -49,26 +49,39 @@ def tensors_of(method: str, leaves: Sequence[Any]) -> list[Tensor]:
     return [leaf if isinstance(leaf, Tensor) else _koine._operand(leaf, method) for leaf in leaves]
 
 
-class FlatCall:
-    """A call of a function on trees, as one on a list of tensors."""
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) or hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__")
 
-    def __init__(self, method: str, f: Callable[..., Any], args: Sequence[Any], kwargs: dict | None = None):
+
+class FlatCall:
+    """A call of a function on trees, as one on a list of tensors.
+
+    `given` says of each leaf of the arguments whether the function gets it as it is where it is no array: a number that
+    it asks about, a text, a function. Other leaves become tensors.
+    """
+
+    def __init__(self, method: str, f: Callable[..., Any], args: Sequence[Any], kwargs: dict | None = None,
+                 given: Callable[["FlatCall"], Sequence[bool]] = lambda call: [False] * len(call.leaves)):
         require_function(method, f)
         self.method, self.f, self.line = method, f, line_of(f)
         flat = [tree.flatten(a) for a in args]
         named, self.names = tree.flatten(kwargs or {})
         self.structures = [s for _, s in flat]
         self.counts = [len(leaves) for leaves, _ in flat]
-        self.inputs = tensors_of(method, [leaf for leaves, _ in flat for leaf in leaves] + named)
+        self.leaves = [leaf for leaves, _ in flat for leaf in leaves] + named
+        self.traced = [i for i, as_it_is in enumerate(given(self)) if not as_it_is or _is_array(self.leaves[i])]
+        self.inputs = tensors_of(method, [self.leaves[i] for i in self.traced])
         self.structure: tree.Structure | None = None  # of the result, once the function has run
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[list, dict]:
         """The trees of the first of these; behind them may be what a function has captured."""
-        args, at = [], 0
+        leaves, args, at = list(self.leaves), [], 0
+        for i, tensor in zip(self.traced, tensors):
+            leaves[i] = tensor
         for structure, count in zip(self.structures, self.counts):
-            args.append(tree.unflatten(structure, tensors[at:at + count]))
+            args.append(tree.unflatten(structure, leaves[at:at + count]))
             at += count
-        return args, tree.unflatten(self.names, tensors[at:at + self.names.count])
+        return args, tree.unflatten(self.names, leaves[at:])
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         args, kwargs = self.arguments(tensors)
@@ -83,10 +96,19 @@ class FlatCall:
         assert self.structure is not None
         return tree.unflatten(self.structure, tensors)
 
-    def positions(self, argument: int) -> range:
-        """Those of an argument's tensors among all."""
+    def _leaves_of(self, argument: int) -> range:
         first = sum(self.counts[:argument])
         return range(first, first + self.counts[argument])
+
+    def positions(self, argument: int) -> list[int]:
+        """Those of an argument's tensors among all inputs."""
+        own = self._leaves_of(argument)
+        return [k for k, i in enumerate(self.traced) if i in own]
+
+    def all_but(self, arguments: Sequence[int]) -> list[bool]:
+        """Of each leaf whether it is of none of these arguments."""
+        own = {i for a in arguments for i in self._leaves_of(a)}
+        return [i not in own for i in range(len(self.leaves))]
 
     def number(self, argnum: int) -> int:
         n = len(self.counts)
@@ -119,8 +141,8 @@ def _axes_of_leaves(spec: Any, structure: tree.Structure) -> list:
 def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
     """f for many examples at once: `vmap(f)(xs)` is f of each xs[i], stacked, in one program.
 
-    `in_axes`: for each argument the axis along which its tensors hold the examples, None where it is equal in all; one
-    number is for all, and a tree of an argument's structure says it for each tensor. `out_axes`: where the examples go
+    `in_axes`: for each argument the axis along which its tensors hold the examples, None where it is equal in all (then
+    it may be anything); one number is for all, and a tree of an argument's structure says it for each tensor. `out_axes`: where the examples go
     in the result: one number, or a tree of its structure, in which a number (or None) stands for all of a part.
 
     >>> koine.vmap(lambda a, b: (a * b).sum(), in_axes=(0, None))(koine.Tensor([[1., 2.], [3., 4.]]), koine.Tensor([1., 1.])).tolist()
@@ -130,14 +152,18 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
 
     @functools.wraps(f)
     def mapped(*args, **kwargs):
-        call = FlatCall("vmap", f, args, kwargs)
-        if isinstance(in_axes, (list, tuple)):
-            if len(in_axes) != len(args):
+        axes: list = []
+
+        def equal_in_all(call):
+            if isinstance(in_axes, (list, tuple)) and len(in_axes) != len(args):
                 raise ValueError(f"vmap: in_axes has {len(in_axes)} entries for {len(args)} arguments")
-            axes = [a for spec, s in zip(in_axes, call.structures) for a in _axes_of_leaves(spec, s)]
-        else:
-            axes = [a for s in call.structures for a in _axes_of_leaves(in_axes, s)]
-        axes += [0] * call.names.count
+            specs = in_axes if isinstance(in_axes, (list, tuple)) else [in_axes] * len(args)
+            axes.extend(a for spec, s in zip(specs, call.structures) for a in _axes_of_leaves(spec, s))
+            axes.extend([0] * call.names.count)
+            return [a is None for a in axes]
+
+        call = FlatCall("vmap", f, args, kwargs, equal_in_all)
+        axes = [axes[i] for i in call.traced]
         if isinstance(out_axes, int) and not isinstance(out_axes, bool):
             return call.result(call.run(_koine._vmap, call, call.inputs, axes, out_axes))
         # Whose axes these are is known once f has run: mostly as many as there are tensors, in their order.
@@ -171,7 +197,8 @@ def _flat_axes(spec: Any) -> list:
 def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """f's value, a scalar, and its gradient by an argument (by several: a tuple), in that argument's structure.
 
-    With `has_aux` f gives (value, aux), and so does this: ((value, aux), gradient).
+    With `has_aux` f gives (value, aux), and so does this: ((value, aux), gradient). Of the other arguments f gets numbers,
+    texts and the like as they are.
 
     >>> koine.value_and_grad(lambda w: (w * w).sum())(koine.Tensor([1., 2.]))[1].tolist()
     [2.0, 4.0]
@@ -180,9 +207,14 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_
 
     @functools.wraps(f)
     def derived(*args, **kwargs):
-        call = FlatCall("grad", f, args, kwargs)
         single = isinstance(argnums, int)
-        by = [call.number(a) for a in ([argnums] if single else argnums)]
+        by: list[int] = []
+
+        def others(call):
+            by.extend(call.number(a) for a in ([argnums] if single else argnums))
+            return call.all_but(by)
+
+        call = FlatCall("grad", f, args, kwargs, others)
 
         def first(tensors):
             results = call(tensors)
@@ -286,7 +318,7 @@ def _jacobian(method: str, f: Callable[..., Any], argnums: int, forward: bool) -
 
     @functools.wraps(f)
     def derived(*args, **kwargs):
-        call = FlatCall(method, f, args, kwargs)
+        call = FlatCall(method, f, args, kwargs, lambda call: call.all_but([call.number(argnums)]))
         argument = call.number(argnums)
         if call.structures[argument].kind is not None:
             raise TypeError(f"{method}: argument {argument} is {call.structures[argument]!r}, and should be a tensor")
@@ -501,7 +533,7 @@ def checkpoint(f: Callable[..., Any], keep: Sequence[str] | str = ()) -> Callabl
 
     @functools.wraps(f)
     def again(*args, **kwargs):
-        call = FlatCall("checkpoint", f, args, kwargs)
+        call = FlatCall("checkpoint", f, args, kwargs, lambda call: call.all_but([]))
         return call.result(call.run(_koine._checkpoint, call, call.inputs, names, products))
 
     return again

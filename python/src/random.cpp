@@ -32,11 +32,26 @@ void bind_random(nb::module_& m) {
                        : k.fold_in(as_int(number, "fold_in", "a number"));
           },
           "number"_a, "The key for a number, such as that of a step.")
+      .def(
+          "__getitem__",
+          [](const random::Key& k, nb::handle i) { return k[as_int(i, "Key", "a position")]; },
+          "i"_a, nb::sig("def __getitem__(self, i: int, /) -> Key"), "One of several keys.")
+      .def("__len__",
+           [](const random::Key& k) {
+             KOINE_REQUIRE(k.bits().ndim() > 0, Type, "len: this is one key; split gives several");
+             return k.bits().shape()[0].largest();
+           })
       .def("to", &random::Key::to, "device"_a, "The key on another device.")
-      .def_prop_ro("bits", &random::Key::bits, "uint64 of shape ().")
+      .def_prop_ro("bits", &random::Key::bits, "uint64: shape () of one key.")
       .def("__getstate__", &random::Key::bits)
       .def("__setstate__",
            [](random::Key* self, const Tensor& bits) { new (self) random::Key(bits); });
+  r.def("split", &random::split, "key"_a, "n"_a = 2,
+        "n keys as one value, for a function that vmap runs under each of them; key.split(n) gives "
+        "a tuple.\n\n"
+        ">>> keys = koine.random.split(koine.random.Key(0), 3)\n"
+        ">>> koine.vmap(lambda key: koine.random.randn(key, (2,)))(keys).shape\n"
+        "(3, 2)");
   const auto device = "device"_a = "";
   r.def(
       "bits",

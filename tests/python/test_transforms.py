@@ -321,3 +321,56 @@ def test_rules_take_keywords_and_what_the_function_captures():
     steep = koine.custom_jvp(lambda a, b: a * b)
     steep.defjvp(lambda p, t: (p[0] * p[1], t[0] * p[1] * 100))
     assert koine.grad(lambda a: steep(a, b=Tensor(3.0)))(2.0).item() == 300
+
+
+def test_functions_are_mapped_over_keys():
+    split, randn = koine.random.split, koine.random.randn
+    key = koine.random.Key(11)
+    keys, apart = split(key, 3), key.split(3)
+    assert len(keys) == 3 and [k.bits.item() for k in keys] == [k.bits.item() for k in apart]
+    first, second = split(key)
+    assert first.bits.item() == apart[0].bits.item() and second.bits.item() == apart[1].bits.item()
+    together = koine.vmap(lambda k: randn(k, (4,)))(keys)
+    assert np.array_equal(together.numpy(), np.stack([randn(k, (4,)).numpy() for k in apart]))
+    pairs = koine.vmap(lambda k: split(k, 2))(keys)  # keys are results, too
+    assert pairs.bits.tolist() == [[k.bits.item() for k in one.split()] for one in apart]
+    run = koine.jit(lambda keys, w: koine.vmap(koine.grad(lambda w, k: (w * randn(k, (4,))).sum()), in_axes=(None, 0))(w, keys))
+    for _ in range(2):
+        assert np.array_equal(run(keys, koine.Tensor.ones(4)).numpy(), together.numpy())
+    with pytest.raises(ValueError, match=r"randn: needs one key, got keys of shape \(3,\): take one, keys\[i\], or run"):
+        randn(keys, (2,))
+    with pytest.raises(TypeError, match="this is one key; split gives several"):
+        len(key)
+    with pytest.raises(IndexError, match="position 3 is out of range"):
+        keys[3]
+
+
+class Mode:
+    factor = 3
+
+
+@pytest.mark.parametrize("transform", [
+    lambda f: koine.grad(f), lambda f: lambda *a: koine.value_and_grad(f)(*a)[1], lambda f: lambda *a: koine.checkpoint(f)(*a) * 0 + koine.grad(f)(*a),
+    lambda f: koine.jit(koine.grad(f)), lambda f: koine.jacrev(f), lambda f: koine.jacfwd(f)])
+def test_what_is_no_array_comes_as_it_is(transform):
+    def f(x, training, name, power, mode, shift):
+        assert type(training) is bool and type(name) is str and type(power) is int and isinstance(shift, koine.Tensor)
+        return getattr((x * mode.factor) ** power, name)().sum() + shift.sum() if training else x.sum()
+
+    x = koine.Tensor([1.0, -2.0])
+    assert transform(f)(x, True, "relu", 2, Mode, np.ones(2, np.float32)).tolist() == [18.0, -36.0]
+    assert transform(f)(x, False, "relu", 2, Mode, np.ones(2, np.float32)).tolist() == [1.0, 1.0]
+
+
+def test_what_is_equal_in_all_examples_comes_as_it_is():
+    def f(x, training, power, *, scale):
+        assert type(training) is bool and type(power) is int
+        return x ** power * scale
+
+    xs = koine.Tensor([[1.0, 2.0], [3.0, 4.0]])
+    got = koine.vmap(f, in_axes=(0, None, None))(xs, True, 2, scale=koine.Tensor([1.0, 10.0]))
+    assert got.dtype == koine.float32 and got.tolist() == [[1.0, 4.0], [90.0, 160.0]]
+    with pytest.raises(TypeError, match="vmap: takes tensors, arrays, lists and numbers, not a 'str'"):
+        koine.vmap(lambda x, name: x)(xs, "relu")
+    with pytest.raises(TypeError, match="grad: takes tensors, arrays, lists and numbers, not a 'str'"):
+        koine.grad(lambda x, name: x.sum(), argnums=1)(xs, "relu")

@@ -121,6 +121,28 @@ TEST(random, spec_C36_derived_keys_are_the_same_wherever_they_are_computed) {
   });
 }
 
+// Keys in one value are those of `split`, and each example of a vmap draws under its own.
+TEST(random, spec_C36_a_function_is_mapped_over_keys) {
+  on_both(true, [] {
+    for (const Key& key : {Key(7), computed_key(7)}) {
+      const Key keys = random::split(key, 3);
+      EXPECT_EQ(keys.bits().shape(), (Shape{3}));
+      const auto noisy = [](const Key& k, const Tensor& x) {
+        const auto [now, later] = k.split();
+        return random::dropout(now, x, 0.5) + random::rand(later.fold_in(4), {20});
+      };
+      const Tensor x = Tensor::arange(20).cast(Float32) + 1;
+      const std::vector<float> all = vmap(noisy, {0, std::nullopt})(keys, x).tolist<float>();
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(bits_of(keys[static_cast<int64_t>(i)]), child_of(7, i));
+        const auto one = noisy(key.split(3)[i], x).tolist<float>();
+        EXPECT_TRUE(std::equal(one.begin(), one.end(), all.begin() + static_cast<long>(20 * i)));
+      }
+    }
+    EXPECT_EQ(random::split(Key(1), 0).bits().shape(), (Shape{0}));
+  });
+}
+
 // A constant is no argument of a program, memory is.
 TEST(random, spec_C36_a_key_of_a_constant_lies_in_memory) {
   const Key key(Tensor(uint64_t{77}));
@@ -430,7 +452,17 @@ TEST(random, spec_C36_refusals) {
   const Key key(1);
   expect_error([] { (void)Key(Tensor(1.5)); }, {"Key", "uint64", "float32", "Key(seed)"});
   expect_error([] { (void)Key(Tensor::zeros({}, Int64)); }, {"Key", "uint64", "int64"});
-  expect_error([] { (void)Key(Tensor::zeros({2}, UInt64)); }, {"Key", "shape ()", "(2,)"});
+  const Key keys = random::split(key, 2);
+  const std::string mend = "needs one key, got keys of shape (2,): take one, keys[i], or";
+  expect_error([&] { (void)random::rand(keys, {3}); }, {"rand: " + mend});
+  expect_error([&] { (void)random::permutation(keys, 3); }, {"permutation: " + mend});
+  expect_error([&] { (void)random::dropout(keys, Tensor::ones({3})); }, {"dropout: " + mend});
+  expect_error([&] { (void)keys.split(); }, {"split: " + mend});
+  expect_error([&] { (void)random::split(keys, 2); }, {"split: " + mend});
+  expect_error([&] { (void)keys.fold_in(1); }, {"fold_in: " + mend});
+  expect_error([&] { (void)keys[2]; }, {"position 2 is out of range", "(2,)"});
+  expect_error([&] { (void)key[0]; }, {"Key: this is one key", "split gives several"});
+  expect_error([&] { (void)random::split(key, -1); }, {"split", "-1"});
   expect_error([&] { (void)key.split(-1); }, {"split", "-1"});
   expect_error([&] { (void)key.split(int64_t{1} << 31); }, {"split", "2147483648"});
   expect_error([&] { (void)key.fold_in(int64_t{1} << 61); }, {"fold_in", "2305843009213693952"});

@@ -124,8 +124,17 @@ Tensor next_words(std::string_view method, const Shape& shape, const Placement& 
 }
 
 // The words of a draw under a key.
+void require_one(std::string_view method, const random::Key& key) {
+  KOINE_REQUIRE(
+      key.bits().ndim() == 0, Value,
+      "{}: needs one key, got keys of shape {}: take one, keys[i], or run the function under "
+      "each of them with vmap",
+      method, tensor::text_of(key.bits().shape()));
+}
+
 Tensor words_at(std::string_view method, const random::Key& key, const Shape& shape,
                 const Placement& place) {
+  require_one(method, key);
   const Size count = tensor::count_for(method, shape);
   KOINE_REQUIRE(static_cast<uint64_t>(count.largest()) <= number_mask, Value,
                 "{}: shape {} has more than 2^62 elements", method, tensor::text_of(shape));
@@ -237,13 +246,18 @@ Key::Key(const Tensor& bits) : bits_(bits) {
   KOINE_REQUIRE(bits.dtype() == DType::UInt64, Type,
                 "Key: the bits of a key are uint64, got {}: Key(seed) takes a number",
                 dtype_name(bits.dtype()));
-  KOINE_REQUIRE(bits.ndim() == 0, Value, "Key: the bits of a key have shape (), got {}",
-                tensor::text_of(bits.shape()));
   if (bits.uop().is(Op::Const)) hold(bits.uop().as<ConstArg>().bits, {});
+}
+
+Key Key::operator[](int64_t i) const {
+  KOINE_REQUIRE(bits_.ndim() > 0, Value,
+                "Key: this is one key, of which there is no [i]: random's split gives several");
+  return Key(bits_[i]);
 }
 
 std::vector<Key> Key::split(int64_t n) const {
   require_length("split", n);
+  require_one("split", *this);
   std::vector<Key> out;
   out.reserve(static_cast<size_t>(n));
   if (const auto parent = known()) {
@@ -255,11 +269,8 @@ std::vector<Key> Key::split(int64_t n) const {
     return out;
   }
   // Keys are slices of one row, so that a program is the same for each of them.
-  const UOp numbers = iota(n, DType::UInt64), parent = bits_.uop();
-  const UOp row =
-      binary(Op::Threefry, add(numbers, constant_word(counter_of(Use::Split, 0))), parent);
-  for (int64_t i = 0; i < n; ++i)
-    out.emplace_back(Tensor(reshape(shrink(row, shape_of({i}), shape_of({1})), shape_of({}))));
+  const Key row = random::split(*this, n);
+  for (int64_t i = 0; i < n; ++i) out.push_back(row[i]);
   return out;
 }
 std::pair<Key, Key> Key::split() const {
@@ -273,6 +284,7 @@ Key Key::fold_number(int64_t number, bool fits) const {
       fits && number >= -end && number < end, Value,
       "fold_in: {} is not in -2^61..2^61 - 1: fold in its parts one after the other",
       fits ? fmt::format("{}", number) : fmt::format("{}", static_cast<uint64_t>(number)));
+  require_one("fold_in", *this);
   if (const auto parent = known()) {
     Key out = *this;
     out.hold(threefry(counter_of(Use::FoldIn, static_cast<uint64_t>(number)), *parent),
@@ -289,6 +301,7 @@ Key Key::fold_in(const Tensor& number) const {
                 dtype_name(number.dtype()));
   KOINE_REQUIRE(number.ndim() == 0, Value, "fold_in: needs one number, got shape {}",
                 tensor::text_of(number.shape()));
+  require_one("fold_in", *this);
   const UOp value = number.uop(), parent = bits_.uop();
   const bool elsewhere = value.device() && parent.device() && !(value.device() == parent.device());
   const UOp here = elsewhere ? number.shard(parent.device().name()).uop() : value;
@@ -306,6 +319,13 @@ Key Key::to(const std::string& device) const {
     return out;
   }
   return Key(bits_.shard(device));
+}
+
+Key split(const Key& key, int64_t n) {
+  require_length("split", n);
+  require_one("split", key);
+  const UOp counters = add(iota(n, DType::UInt64), constant_word(counter_of(Use::Split, 0)));
+  return Key(Tensor(binary(Op::Threefry, counters, key.bits().uop())));
 }
 
 // --- draws under a key ---------------------------------------------------------------------------

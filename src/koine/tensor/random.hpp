@@ -22,7 +22,8 @@ class Key {
  public:
   /// The key of a seed. It lies in memory, so that programs are the same for every seed.
   explicit Key(Whole auto seed) { hold(static_cast<uint64_t>(seed), {}); }
-  /// The key whose bits are a uint64 of shape (), which may be lazy. Throws Error (Type, Value).
+  /// The key whose bits are a uint64 of shape (), which may be lazy; of another shape, as many keys
+  /// as it has elements (`random::split`). Throws Error (Type).
   explicit Key(const Tensor& bits);
 
   /// `n` keys that are independent of each other and of this one. The first k of them do not
@@ -40,7 +41,9 @@ class Key {
   Key fold_in(const Tensor& number) const;
   /// This key on another device; on several it is whole on each.
   Key to(const std::string& device) const;
-  /// uint64 of shape ().
+  /// Of several keys, those of a row along axis 0. Throws Error (Index, Value).
+  Key operator[](int64_t i) const;
+  /// uint64: shape () of one key.
   const Tensor& bits() const { return bits_; }
 
   template <class V>
@@ -59,6 +62,10 @@ class Key {
   uint64_t number_ = 0;
   UOp memory_;  // that holds `number_`; null where bits are computed
 };
+
+/// n keys as one value, along an axis 0 of its bits: `key.split(n)` for a function that `vmap` runs
+/// under each of them. Throws Error (Value) where n is negative.
+Key split(const Key& key, int64_t n);
 
 // A draw lies where its key does (on several devices whole on each), or on `device`, which splits
 // it along axis 0 where that names several. Elements are numbered in row-major order, and each
