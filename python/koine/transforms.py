@@ -313,32 +313,44 @@ def linearize(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., 
     return call.result(values), derivative
 
 
-def _jacobian(method: str, f: Callable[..., Any], argnums: int, forward: bool) -> Callable[..., Any]:
+def _jacobian(method: str, f: Callable[..., Any], argnums: int | Sequence[int], forward: bool) -> Callable[..., Any]:
     require_function(method, f)
 
     @functools.wraps(f)
     def derived(*args, **kwargs):
-        call = FlatCall(method, f, args, kwargs, lambda call: call.all_but([call.number(argnums)]))
-        argument = call.number(argnums)
-        if call.structures[argument].kind is not None:
-            raise TypeError(f"{method}: argument {argument} is {call.structures[argument]!r}, and should be a tensor")
-        at = call.positions(argument)[0]
+        single = isinstance(argnums, int)
+        by: list[int] = []
 
-        def first(tensors):  # by the first of its inputs
-            results = call(list(tensors[1:at + 1]) + [tensors[0]] + list(tensors[at + 1:]))
-            if call.structure.kind is not None:
-                raise TypeError(f"{method}: the function gives {call.structure!r}, and should give a tensor")
-            return results
+        def others(call):
+            by.extend(call.number(a) for a in ([argnums] if single else argnums))
+            return call.all_but(by)
 
-        inputs = [call.inputs[at]] + call.inputs[:at] + call.inputs[at + 1:]
-        return call.run(_koine._jacobian, first, inputs, forward)
+        call = FlatCall(method, f, args, kwargs, others)
+
+        def derivative(result, at):  # of one tensor by one
+            def first(tensors):  # by the first of its inputs
+                results = call(list(tensors[1:at + 1]) + [tensors[0]] + list(tensors[at + 1:]))
+                if not results:
+                    raise TypeError(f"{method}: the function gives {call.structure!r}, in which there is no tensor")
+                return [results[result]]
+
+            return call.run(_koine._jacobian, first, [call.inputs[at]] + call.inputs[:at] + call.inputs[at + 1:], forward)
+
+        def derivatives(result):
+            parts = [call.like(a, [derivative(result, p) for p in call.positions(a)]) for a in by]
+            return parts[0] if single else tuple(parts)
+
+        if not any(call.counts[a] for a in by):
+            raise TypeError(f"{method}: there is no tensor in what to differentiate by")
+        first = derivatives(0)  # which tells how many results there are
+        return call.result([first] + [derivatives(k) for k in builtins.range(1, call.structure.count)])
 
     return derived
 
 
-def jacfwd(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """The derivative of f's result, a tensor, by an argument, a tensor: the axes of the result, then those of the
-    argument. Costs f once for each element of the argument.
+def jacfwd(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """The derivative of f's result by an argument: the axes of the result, then those of the argument. Of trees: for each
+    tensor of the result the argument's structure (by several arguments: a tuple). Costs f once for each element of them.
 
     >>> koine.jacfwd(lambda x: x * x)(koine.Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
@@ -346,7 +358,7 @@ def jacfwd(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     return _jacobian("jacfwd", f, argnums, True)
 
 
-def jacrev(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+def jacrev(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """The same as jacfwd. Costs f once for each element of the result.
 
     >>> koine.jacrev(lambda x: x.sum(keepdim=True))(koine.Tensor([1.0, 2.0])).tolist()
@@ -355,8 +367,9 @@ def jacrev(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     return _jacobian("jacrev", f, argnums, False)
 
 
-def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """The second derivatives of a scalar function by an argument, a tensor.
+def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """The second derivatives of a scalar function by an argument: for each of its tensors its structure (by several
+    arguments: a tuple of tuples).
 
     >>> koine.hessian(lambda x: (x ** 3).sum())(koine.Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]
@@ -540,7 +553,7 @@ def checkpoint(f: Callable[..., Any], keep: Sequence[str] | str = ()) -> Callabl
 
 
 class ShapeDtype:
-    """What eval_shape gives for a tensor, and what pure_callback is told.
+    """What eval_shape gives for a tensor and takes in place of one, and what pure_callback is told.
 
     >>> koine.ShapeDtype((2, 3), "float32")
     ShapeDtype(shape=(2, 3), dtype=float32)
@@ -556,9 +569,12 @@ class ShapeDtype:
 
 
 def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The shapes and dtypes of f's result, without computing it.
+    """The shapes and dtypes of f's result, without computing it. Where an argument is none yet, ShapeDtype says what it is.
 
-    >>> koine.eval_shape(lambda x: x @ x.T, koine.Tensor.ones(2, 3)).shape
-    (2, 2)
+    >>> koine.eval_shape(lambda x, y: x @ y, koine.Tensor.ones(2, 3), koine.ShapeDtype((3, 5), "float32")).shape
+    (2, 5)
     """
-    return tree.map(lambda t: ShapeDtype(t.shape, t.dtype) if isinstance(t, Tensor) else t, f(*args, **kwargs))
+    args, kwargs = tree.map(lambda leaf: Tensor.zeros(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, ShapeDtype) else leaf, (args, kwargs))
+    call = FlatCall("eval_shape", f, args, kwargs, lambda call: call.all_but([]))
+    results = call.run(_koine._checkpoint, call, call.inputs, [], False)
+    return tree.map(lambda t: ShapeDtype(t.shape, t.dtype), call.result(results))

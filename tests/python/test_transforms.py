@@ -374,3 +374,38 @@ def test_what_is_equal_in_all_examples_comes_as_it_is():
         koine.vmap(lambda x, name: x)(xs, "relu")
     with pytest.raises(TypeError, match="grad: takes tensors, arrays, lists and numbers, not a 'str'"):
         koine.grad(lambda x, name: x.sum(), argnums=1)(xs, "relu")
+
+
+def test_derivatives_of_trees_by_several_arguments(rng):
+    a, b = rng.standard_normal(2), rng.standard_normal(2)
+    x, y = Tensor(a), Tensor(b)
+    for jacobian in (koine.jacfwd, koine.jacrev):
+        found = jacobian(lambda p, q: {"product": p["x"] * q, "dot": (p["x"] @ q,)}, (0, 1))({"x": x}, y)
+        (product_by_p, product_by_q), (dot_by_p, dot_by_q) = found["product"], found["dot"][0]
+        assert np.array_equal(product_by_p["x"].numpy(), np.diag(b)) and np.array_equal(product_by_q.numpy(), np.diag(a))
+        assert np.array_equal(dot_by_p["x"].numpy(), b) and np.array_equal(dot_by_q.numpy(), a)
+        assert np.array_equal(jacobian(lambda p, q: p * q, -1)(x, y).numpy(), np.diag(a))
+    (aa, ab), (ba, bb) = koine.hessian(lambda x, y: (x * x * y).sum(), (0, 1))(x, y)
+    assert np.allclose(aa.numpy(), np.diag(2 * b)) and np.array_equal(bb.numpy(), np.zeros((2, 2)))
+    assert np.allclose(ab.numpy(), np.diag(2 * a)) and np.allclose(ba.numpy(), np.diag(2 * a))
+    tree = koine.hessian(lambda p: (p["w"] ** 2 * p["b"]).sum())({"w": x, "b": Tensor(3.0)})
+    assert np.allclose(tree["w"]["w"].numpy(), 6 * np.eye(2)) and np.allclose(tree["w"]["b"].numpy(), 2 * a)
+    assert np.allclose(tree["b"]["w"].numpy(), 2 * a) and tree["b"]["b"].item() == 0
+    for call, message in [(lambda: koine.jacfwd(lambda x: x, ())(x), "jacfwd: there is no tensor in what to differentiate by"),
+                          (lambda: koine.jacrev(lambda x: ())(x), r"jacrev: the function gives .*, in which there is no tensor"),
+                          (lambda: koine.jacfwd(lambda x: x.argmax())(x), "jacfwd: the function must give one float tensor")]:
+        with pytest.raises(TypeError, match=message):
+            call()
+
+
+def test_shapes_of_what_is_not_computed():
+    like = koine.ShapeDtype
+    out = koine.eval_shape(lambda x, n: (x @ x.T, {"n": n * 2}), like((100000, 3), "float64"), 3)  # 80 GB
+    assert out[0].shape == (100000, 100000) and out[0].dtype == koine.float64 and out[1]["n"].shape == ()
+    layer = nn.Linear(3, 4)
+    assert koine.eval_shape(layer, like((7, 3), koine.float32)).shape == (7, 4)
+    assert koine.eval_shape(lambda d, training: d["x"] if training else d["y"], {"x": like((2,), "int8"), "y": Tensor([1.0])}, True).dtype == koine.int8
+    for f, error, message in [(lambda x: x.item(), ValueError, "realizing a tensor of shape .* inside of the function traced at .*test_transforms"),
+                              (lambda x: x.reshape(3, 2), ValueError, "reshape"), (lambda x: "name", TypeError, "eval_shape: takes tensors")]:
+        with pytest.raises(error, match=message):
+            koine.eval_shape(f, like((), "float32"))
