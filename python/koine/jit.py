@@ -4,6 +4,7 @@ from __future__ import annotations
 import builtins
 import functools
 import os
+import re
 import sys
 import threading
 import types
@@ -23,6 +24,16 @@ _missing: Any = object()
 _OWN_FILES = os.path.dirname(__file__) + os.sep
 
 
+def _parameters(f: Callable[..., Any]) -> dict:
+    """The kind of each parameter; a layer of the module says them in words of its own."""
+    import inspect
+
+    said = getattr(getattr(type(f), "__call__", None), "__nb_signature__", None)
+    if said is not None:
+        return dict.fromkeys(re.findall(r", (\w+):", said[0][0]), inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {name: p.kind for name, p in inspect.signature(f).parameters.items()}
+
+
 def _dynamic_arguments(f: Callable[..., Any], dynamic: Any) -> Any:
     """`dynamic` of a jit of f, checked. Sizes are looked at in each call."""
     import inspect
@@ -30,7 +41,7 @@ def _dynamic_arguments(f: Callable[..., Any], dynamic: Any) -> Any:
     if not isinstance(dynamic, Mapping):
         raise TypeError(f"jit: dynamic is a dict such as {{'x': {{0: Variable('n', 1, 4096)}}}}, not a '{type(dynamic).__name__}'")
     try:
-        parameters = inspect.signature(f).parameters
+        parameters = _parameters(f)
     except (builtins.TypeError, builtins.ValueError):
         raise TypeError(f"jit: dynamic names parameters, and {f!r} does not say which it has: wrap it in a function") from None
     ranges: dict = {}
@@ -48,7 +59,7 @@ def _dynamic_arguments(f: Callable[..., Any], dynamic: Any) -> Any:
                 raise ValueError(f"jit: dynamic has {ranges[size.name]} and {size!r}: give one of them another name")
 
     def of(*kinds):
-        return [name for name, p in parameters.items() if p.kind in kinds]
+        return [name for name, kind in parameters.items() if kind in kinds]
 
     kind = inspect.Parameter
     return _koine._DynamicArguments([(name, list(axes.items())) for name, axes in dynamic.items()],

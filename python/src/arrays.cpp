@@ -362,6 +362,13 @@ Tensor as_tensor(nb::handle given, const char* method) {
         name_of_type(given));
 }
 
+Tensor as_tensor_beside(const Tensor& self, nb::handle given, const char* method) {
+  const Tensor t = as_tensor(given, method);
+  const std::string device = self.device();
+  const bool placed = nb::isinstance<Tensor>(given) || !t.uop().device();
+  return placed || device.find(',') != device.npos || t.device() == device ? t : t.to(device);
+}
+
 std::vector<Tensor> as_tensors(nb::handle given, const char* method) {
   std::vector<Tensor> out;
   if (nb::isinstance<Tensor>(given) || PySequence_Check(given.ptr()) == 0)

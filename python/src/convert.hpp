@@ -46,6 +46,8 @@ enum class Borrow { IfPossible, Always, Never, Operand };
 /// A Tensor, a number (which takes the dtype of what it meets), nested lists, or an array, of which
 /// operands get a copy.
 Tensor as_tensor(nb::handle given, const char* method);
+/// The same beside a tensor: arrays and lists, which lie nowhere of themselves, on its device.
+Tensor as_tensor_beside(const Tensor& self, nb::handle given, const char* method);
 /// Each of several.
 std::vector<Tensor> as_tensors(nb::handle given, const char* method);
 /// The tensor of `Tensor(given, dtype, device)`.

@@ -52,10 +52,16 @@ Part part_of(nb::handle given) {
   const bool axes = nb::hasattr(given, "ndim") && !given.attr("ndim").equal(nb::int_(0));
   const bool array = axes || nb::isinstance<Tensor>(given) || PyList_Check(given.ptr()) ||
                      PyTuple_Check(given.ptr());
-  if (!array && PyIndex_Check(given.ptr())) {
-    const Py_ssize_t value = PyNumber_AsSsize_t(given.ptr(), PyExc_IndexError);
-    if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-    return {Kind::Position, int64_t{value}};
+  const bool numpy_bool = nb::hasattr(given, "dtype") && nb::hasattr(given, "__array__") &&
+                          nb::str(given.attr("dtype")).equal(nb::str("bool"));
+  if (!array && !numpy_bool && PyIndex_Check(given.ptr())) {
+    const auto number = nb::steal(PyNumber_Index(given.ptr()));
+    if (!number.is_valid()) throw nb::python_error();
+    int overflow = 0;
+    const int64_t value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+    KOINE_REQUIRE(overflow == 0, Index, "index: position {} is out of range for any axis",
+                  nb::str(number).c_str());
+    return {Kind::Position, value};
   }
   KOINE_REQUIRE(array || nb::hasattr(given, "__array__") || nb::hasattr(given, "__dlpack__"), Index,
                 "index: a '{}' is no index: use whole numbers, slices, None, ..., masks and arrays "
@@ -212,7 +218,7 @@ Tensor without_leading_ones(Tensor value) {
 }
 
 void set_item(Tensor& self, nb::handle key, nb::handle given) {
-  const Tensor value = without_leading_ones(as_tensor(given, "setitem"));
+  const Tensor value = without_leading_ones(as_tensor_beside(self, given, "setitem"));
   const Index index(self, key);
   const Tensor* mask = index.only_mask();
   // How many elements a mask chooses need not be known for one value for all of them.
@@ -247,7 +253,7 @@ void bind_indexing(TensorClass& c) {
   c.def(
       "__contains__",
       [](const Tensor& self, const TensorLike& value) {
-        const Tensor found = (self == as_tensor(value, "in")).any();
+        const Tensor found = (self == as_tensor_beside(self, value, "in")).any();
         return unlocked([&] { return found.item<bool>(); });
       },
       "value"_a);

@@ -44,7 +44,7 @@ Tensor beside(const Tensor& self, nb::handle other, const std::string& name, Num
   if (are == Numbers::Values && nb::isinstance<Size>(other))
     if (const Size size = nb::cast<Size>(other); is_open(size))
       return beside(self.dtype(), size, name);
-  return as_tensor(other, name.c_str());
+  return as_tensor_beside(self, other, name.c_str());
 }
 
 void operation(TensorClass& c, const std::string& name, Binary f, Numbers are = Numbers::Values) {
@@ -108,7 +108,8 @@ void bind_operators(TensorClass& c) {
       "__itruediv__",
       [](nb::object self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
-        nb::cast<Tensor&>(self) /= as_tensor(other, "__itruediv__");  // refuses integers
+        Tensor& t = nb::cast<Tensor&>(self);
+        t /= as_tensor_beside(t, other, "__itruediv__");  // refuses integers
         return self;
       },
       "other"_a.none(), nb::is_operator());
@@ -123,14 +124,14 @@ void bind_operators(TensorClass& c) {
       "__divmod__",
       [pair](const Tensor& self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
-        return pair(self, as_tensor(other, "__divmod__"));
+        return pair(self, as_tensor_beside(self, other, "__divmod__"));
       },
       "other"_a.none(), nb::is_operator());
   c.def(
       "__rdivmod__",
       [pair](const Tensor& self, nb::handle other) -> nb::object {
         if (!is_operand(other)) return not_implemented();
-        return pair(as_tensor(other, "__rdivmod__"), self);
+        return pair(as_tensor_beside(self, other, "__rdivmod__"), self);
       },
       "other"_a.none(), nb::is_operator());
   c.def("__round__", &Tensor::round);

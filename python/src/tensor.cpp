@@ -218,7 +218,7 @@ void bind_running(TensorClass& c) {
           "assign",
           [](nb::object self, const TensorLike& value) {
             Tensor& t = nb::cast<Tensor&>(self);
-            const Tensor given = as_tensor(value, "assign");
+            const Tensor given = as_tensor_beside(t, value, "assign");
             unlocked_making([&] { t.assign(given); });
             return self;
           },

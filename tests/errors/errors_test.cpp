@@ -100,6 +100,21 @@ TEST_F(Errors, corrupt_safetensors) {
   expect_error([&] { (void)safe_load(path_); }, {"8 bytes of data", "need 12"});
   write(R"({"x":[1,2]})");
   expect_error([&] { (void)safe_load(path_); }, {"'x'", "lacks"});
+  const auto two = [](const char* name, int begin, int end) {
+    return fmt::format(R"({{"x":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}},)"
+                       R"("{}":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}}}})",
+                       name, begin, end);
+  };
+  write(two("y", 4, 8), "12345678");
+  EXPECT_EQ(safe_load(path_).size(), 2u);
+  write(two("x", 4, 8), "12345678");
+  expect_error([&] { (void)safe_load(path_); }, {"tensor 'x' stands in the header twice"});
+  write(two("y", 2, 6), "123456");
+  expect_error([&] { (void)safe_load(path_); }, {"'y' lies at 2..6", "before it end at 4"});
+  write(two("y", 8, 12), "123456789abc");
+  expect_error([&] { (void)safe_load(path_); }, {"'y' lies at 8..12", "before it end at 4"});
+  write(two("y", 4, 8), "12345678more");
+  expect_error([&] { (void)safe_load(path_); }, {"tensors have 8 bytes of data, the file 12"});
 }
 TEST_F(Errors, random_safetensors_never_crash) {
   std::mt19937_64 random(test_seed());

@@ -195,8 +195,9 @@ TEST(fuzz, safetensors_are_refused_or_read) {
             path);
   std::ifstream in(path, std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  const std::string header = whole.substr(8, whole.rfind('}') - 7),
-                    data = whole.substr(8 + header.size());
+  uint64_t length = 0;
+  std::memcpy(&length, whole.data(), 8);
+  const std::string header = whole.substr(8, length), data = whole.substr(8 + length);
   const uint64_t seed = test_seed();
   const int64_t cases = test_cases(3000);
   int64_t read = 0, failures = 0;

@@ -158,3 +158,41 @@ def test_masks_and_lists_of_a_tensor_on_another_device(device):
     y[[0, 1]] = 5
     y[y > 4] = koine.Tensor([7])
     assert y.tolist() == [7, 7, 2, 3, 4, 7]
+
+
+@pytest.mark.parametrize("device", ["CPU:1", "INTERP"])
+def test_arrays_and_lists_lie_where_the_other_operand_does(device):
+    x = koine.Tensor([1.0, 2.0], device=device)
+    ones = np.ones(2, np.float32)
+    for got, wanted in [(x + [1.0, 2.0], [2, 4]), (ones - x, [0, -1]), (x @ ones, 3), (x > [0, 5], [True, False]),
+                        (divmod(x, [2, 2])[1], [1, 0]), (divmod(ones * 3, x)[0], [3, 1]), (x ** 2, [1, 4])]:
+        assert got.device == device and got.tolist() == wanted
+    x += ones
+    x /= [2, 3]
+    assert x.device == device and x.tolist() == [1, 1]
+    x[1:] = [7.0]
+    assert x.tolist() == [1, 7] and x.assign(ones * 3).tolist() == [3, 3] and [3.0] in x
+    with pytest.raises(koine.errors.DeviceError, match="copy one of them"):
+        x + koine.Tensor([1.0, 2.0])  # which the user has put elsewhere
+
+
+def test_positions_that_are_none():
+    x = koine.arange(6).reshape(2, 3)
+    for key, message in [(10 ** 30, "index: position 1000000000000000000000000000000 is out of range for any axis"),
+                         (-10 ** 30, "index: position -1000000000000000000000000000000 is out of range"),
+                         (np.array(True), "a bool without axes is no position"), (np.bool_(False), "a bool without axes is no position")]:
+        with pytest.raises(koine.errors.IndexError, match=message):
+            x[key]
+        with pytest.raises(koine.errors.IndexError, match=message):
+            x[key] = 1
+    assert x[10 ** 30:].shape == (0, 3) and x[np.int8(1)].tolist() == x[np.array(1)].tolist() == [3, 4, 5]
+
+
+def test_a_product_in_place_keeps_the_shape():
+    x = koine.arange(4).reshape(2, 2)
+    x @= x
+    assert x.tolist() == [[2, 3], [6, 11]]
+    v = koine.arange(2)
+    for target in (v, x):
+        with pytest.raises(ValueError, match=r"__imatmul__: the result has shape \(2?,?\), and the tensor \(2,"):
+            target @= v

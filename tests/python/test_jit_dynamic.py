@@ -320,6 +320,8 @@ def test_decorated_functions_methods_layers_and_partials():
             return self.layer(x).relu()
 
     model = Model()
+    bare = nn.Linear(3, 5)
+    assert [koine.jit(bare, dynamic={"x": {0: N}})(koine.ones(n, 3)).shape for n in (2, 3)] == [(2, 5), (3, 5)]
     jits = [(decorated, lambda x: layer(x).sum(0)), (jit(model, dynamic={"x": {0: N}}), model), (jit(model.__call__, {"x": {0: N}}), model),
             (jit(functools.partial(lambda c, x: x * c, 3.0), dynamic={"x": {0: N}}), lambda x: x * 3)]
     for g, f in jits:

@@ -1,9 +1,11 @@
 #include "koine/io/safetensors.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "koine/base/error.hpp"
 
@@ -81,6 +83,39 @@ Entry parse_entry(const std::string& name, const Json& j, const std::string& pat
   return e;
 }
 
+// The header's object. Of two members of one name a reader would keep one, and not always the same.
+Json parse_header(const std::string& header, const std::string& path) {
+  std::set<std::string> names;
+  std::string twice;
+  const auto look = [&](int depth, Json::parse_event_t event, const Json& found) {
+    if (event == Json::parse_event_t::key && depth == 1)
+      if (const auto name = found.get<std::string>(); !names.insert(name).second) twice = name;
+    return true;
+  };
+  Json json = Json::parse(header, look, false);
+  KOINE_REQUIRE(!json.is_discarded() && json.is_object(), File,
+                "{}: the header is not a JSON object", path);
+  KOINE_REQUIRE(twice.empty(), File, "{}: tensor '{}' stands in the header twice", path, twice);
+  return json;
+}
+
+// The format has the data of one tensor after that of another, and nothing else.
+void require_all_data_used(const std::map<std::string, Entry>& entries, const std::string& path,
+                           int64_t data_bytes) {
+  std::vector<std::pair<std::pair<int64_t, int64_t>, std::string_view>> order;
+  for (const auto& [name, e] : entries) order.push_back({{e.begin, e.end}, name});
+  std::sort(order.begin(), order.end());
+  int64_t end = 0;
+  for (const auto& [range, name] : order) {
+    KOINE_REQUIRE(range.first == end, File,
+                  "{}: tensor '{}' lies at {}..{}, but the data before it end at {}", path, name,
+                  range.first, range.second, end);
+    end = range.second;
+  }
+  KOINE_REQUIRE(end == data_bytes, File, "{}: the tensors have {} bytes of data, the file {}", path,
+                end, data_bytes);
+}
+
 }  // namespace
 
 std::map<std::string, Tensor> safe_load(const std::string& path, const std::string& device) {
@@ -98,15 +133,15 @@ std::map<std::string, Tensor> safe_load(const std::string& path, const std::stri
   std::string header(header_bytes, '\0');
   KOINE_REQUIRE(in.read(header.data(), static_cast<std::streamsize>(header_bytes)), File,
                 "{}: the header cannot be read", path);
-  const Json json = Json::parse(header, nullptr, false);
-  KOINE_REQUIRE(!json.is_discarded() && json.is_object(), File,
-                "{}: the header is not a JSON object", path);
+  const Json json = parse_header(header, path);
   const int64_t data_bytes = file_bytes - 8 - static_cast<int64_t>(header_bytes);
+  std::map<std::string, Entry> entries;
+  for (const auto& [name, j] : json.items())
+    if (name != metadata_key) entries.emplace(name, parse_entry(name, j, path, data_bytes));
+  require_all_data_used(entries, path, data_bytes);
   std::map<std::string, Tensor> out;
   std::vector<char> data;
-  for (const auto& [name, j] : json.items()) {
-    if (name == metadata_key) continue;
-    const Entry e = parse_entry(name, j, path, data_bytes);
+  for (const auto& [name, e] : entries) {
     data.resize(static_cast<size_t>(e.end - e.begin));
     in.seekg(static_cast<std::streamoff>(8 + static_cast<int64_t>(header_bytes) + e.begin));
     KOINE_REQUIRE(data.empty() || in.read(data.data(), static_cast<std::streamsize>(data.size())),

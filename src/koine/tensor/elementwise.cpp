@@ -196,6 +196,10 @@ Tensor& Tensor::in_place(std::string_view op, const Tensor& value) {
                 "{}: the result is {}, which {} cannot hold: make a new tensor of it, or cast it "
                 "before",
                 op, dtype_name(there), dtype_name(here));
+  // assign() would spread it.
+  KOINE_REQUIRE(value.ndim() > ndim() || value.shape() == shape(), Value,
+                "{}: the result has shape {}, and the tensor {}", op,
+                tensor::text_of(value.shape()), tensor::text_of(shape()));
   return assign(value);
 }
 Tensor& Tensor::operator/=(const Tensor& b) {
