@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -99,15 +100,19 @@ std::string result_of(const std::function<std::string()>& action) {
 }
 
 // Of the processor: on a busy machine a case may wait for long. What waits for ever ends as well.
-void limit_time(int seconds) {
-  const itimerval processor{{0, 0}, {seconds, 0}};
+void limit_time(double seconds) {
+  const auto after = [](double s) {
+    return itimerval{{0, 0},
+                     {static_cast<time_t>(s), static_cast<suseconds_t>(std::fmod(s, 1) * 1e6)}};
+  };
+  const itimerval processor = after(seconds), wall = after(10 * seconds);
   (void)setitimer(ITIMER_PROF, &processor, nullptr);
-  (void)alarm(static_cast<unsigned>(10 * seconds));
+  (void)setitimer(ITIMER_REAL, &wall, nullptr);
 }
 
 }  // namespace
 
-std::string in_child(const std::function<std::string()>& action, int seconds) {
+std::string in_child(const std::function<std::string()>& action, double seconds) {
   Child child;
   const std::string death = child.run([&] {
     limit_time(seconds);

@@ -9,7 +9,7 @@ namespace koine::test {
 
 /// What `action` returns, from a child; a signal in words, with the end of what the child wrote to
 /// stderr, where it died or took longer than `seconds`.
-std::string in_child(const std::function<std::string()>& action, int seconds = 60);
+std::string in_child(const std::function<std::string()>& action, double seconds = 60);
 
 /// Checks cases 0 to `count` - 1 in children, `batch` of them each, until `report` returns false. A
 /// check returns what is wrong, or nothing; a case that crashes is reported like one that is wrong.
