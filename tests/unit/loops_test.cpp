@@ -638,6 +638,50 @@ TEST(loops, steps_write_into_tensors_of_their_own) {
   EXPECT_EQ(all.tolist<float>(), (std::vector<float>{6 + 1, 22 + 9, 38 + 17}));
 }
 
+// The gradient is a Function in the step, whose writes need memory of the launch.
+TEST(loops, steps_take_gradients_of_functions_that_write) {
+  const auto written = [](const Tensor& x) {
+    Tensor y = x * 2;
+    y.setitem({0}, x[1] * x[2]);
+    y.setitem({Slice{1, 2}}, y[0] + x[0]);
+    return (y * y).sum();
+  };
+  const auto pure = [](const Tensor& x) {
+    const Tensor first = x[1] * x[2];
+    return first.square() + (first + x[0]).square() + (x[2] * 2).square();
+  };
+  const Tensor start = random64({3}, 5);
+  const auto steps = [&](auto f, int64_t count) {
+    return [=](const Tensor& x) {
+      return fori_loop(
+          0, count, [&](const Tensor&, const Tensor& c) { return c - grad(f)(c) * 0.01; }, x);
+    };
+  };
+  for (const int64_t count : {1, 4}) {
+    expect_near(steps(written, count)(start), steps(pure, count)(start));
+    const auto loss = [&](auto f) {
+      return [=](const Tensor& x) { return steps(f, count)(x).square().sum(); };
+    };
+    const Tensor xs = random64({2, 3}, 6);
+    expect_near(vmap(steps(written, count))(xs), vmap(steps(pure, count))(xs));
+    const auto collected = [&](auto f) {
+      return scan(
+                 [=](const Tensor& c, const Tensor& row) {
+                   return Pair{c + vmap(grad(f))(row).sum(0) * 0.1, f(c)};
+                 },
+                 start, random64({2, 2, 3}, 7))
+          .second;
+    };
+    expect_near(collected(written), collected(pure));
+    const auto once = [&](auto f) {
+      return while_loop([](const Tensor& c) { return c.sum() < 100; },
+                        [=](const Tensor& c) { return c + grad(f)(c).square() + 1; }, start);
+    };
+    expect_near(once(written), once(pure));
+    expect_near(grad(loss(written))(start), grad(loss(pure))(start));
+  }
+}
+
 TEST(loops, a_state_that_is_overwritten_is_carried_beside_the_last) {
   for (const bool last_first : {true, false}) {
     const auto [a, b] =

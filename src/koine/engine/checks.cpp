@@ -55,7 +55,7 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
   std::vector<UOp> effects;
   for (size_t i = 0; i < values.size(); ++i) {
     // The interpreter gives a body values: what it stores reaches memory where the body is inlined.
-    const UOp value = bodies_store(values[i]) ? inline_functions(values[i]) : values[i];
+    const UOp value = inline_storing_functions(values[i]);
     effects.push_back(destinations[i] ? store(destinations[i], value) : value);
   }
   // What it makes, over the buffers again.

@@ -28,11 +28,8 @@ int64_t bytes_of(const UOp& value) { return largest_numel(value) * item_size(val
 Updates::Updates(const std::vector<UOp>& request, const std::function<bool(const UOp&)>& lasts,
                  bool in_place)
     : lasts_(lasts), originals_(request), graphs_(request), order_(UOp()) {
-  UOp root = sink(request);
-  if (bodies_store(root)) {
-    root = inline_functions(root);
-    graphs_.assign(root.src().begin(), root.src().end());
-  }
+  const UOp root = inline_storing_functions(sink(request));
+  graphs_.assign(root.src().begin(), root.src().end());
   order_ = without_results(root);
   for (const UOp& u : order_)
     for (const UOp& s : u.src()) ++uses_[s.node()];

@@ -12,6 +12,7 @@
 #include "koine/lower/rangeify.hpp"
 #include "koine/lower/shard.hpp"
 #include "koine/lower/split_reduce.hpp"
+#include "koine/transform/function.hpp"
 
 namespace koine {
 namespace {
@@ -37,8 +38,9 @@ class Function {
     const size_t results = memory_.size() - loop_.arguments().size();
     if (loop_.body.is(Op::While)) memory_.push_back(new_buffer(shape_of({}), DType::Bool, {}));
     const UOp flag = memory_.back();
-    const UOp inside = with_memory_for_copies(substitute(function_, inside_of_arguments(results)),
-                                              condition ? 0 : results);
+    const UOp over_memory = substitute(function_, inside_of_arguments(results));
+    const UOp inside =
+        with_memory_for_copies(inline_storing_functions(over_memory), condition ? 0 : results);
     std::vector<UOp> values, places;
     for (size_t k = 0; k < inside.src().size(); ++k) {
       const UOp &value = inside.src(k), &memory = condition ? flag : memory_[k];

@@ -260,4 +260,8 @@ UOp inline_functions(const UOp& graph) {
   return precompiled ? settled(out) : out;
 }
 
+UOp inline_storing_functions(const UOp& graph) {
+  return bodies_store(graph) ? inline_functions(graph) : graph;
+}
+
 }  // namespace koine

@@ -73,5 +73,8 @@ UOp without_tuples(const UOp& graph);
 /// results of a precompiled one are memory, unless some of their elements are invalid. Substitution
 /// is simultaneous and never enters a nested body.
 UOp inline_functions(const UOp& graph);
+/// The same where a body stores: into a copy of its own, which then gets memory where the graph
+/// runs. Other graphs stay as they are.
+UOp inline_storing_functions(const UOp& graph);
 
 }  // namespace koine
