@@ -1,7 +1,9 @@
 // The output of every stage is a text that the tool takes again, and goes on from there.
 #include <gtest/gtest.h>
 
-#include <regex>
+#include <algorithm>
+#include <cctype>
+#include <string_view>
 
 #include "check.hpp"
 #include "corpus.hpp"
@@ -12,14 +14,34 @@
 namespace koine::test {
 namespace {
 
+// Where the name of a kernel begins that ends before this '(' and stands behind "void " or "@".
+size_t name_before(const std::string& line, size_t end) {
+  size_t at = end;
+  if (at > 0 && line[at - 1] == '"') --at;
+  while (at > 0 &&
+         (std::isalnum(static_cast<unsigned char>(line[at - 1])) != 0 || line[at - 1] == '_'))
+    --at;
+  const std::string_view before = std::string_view(line).substr(0, at);
+  const bool named = before.ends_with("void ") || before.ends_with('@') || before.ends_with("@\"");
+  return named && at < end ? at : end;
+}
+
 // Without comments, and without the names of kernels, which tell of axes that are shape by then.
 std::string bare(const std::string& text) {
-  static const std::regex comment("^;.*\n|^//.*\n", std::regex::multiline);
-  static const std::regex name(R"((void|@"?)\s*[A-Za-z_]\w*(?="?\())");
-  static const std::regex module_name(R"(; ModuleID.*\n|source_filename.*\n)");
-  return std::regex_replace(
-      std::regex_replace(std::regex_replace(text, module_name, ""), comment, ""), name,
-      "$1 kernel");
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    std::string line = text.substr(at, end - at);
+    at = end;
+    if (line[0] == ';' || line.starts_with("//") || line.starts_with("source_filename")) continue;
+    for (size_t open = line.find('('); open != line.npos; open = line.find('(', open + 1)) {
+      const size_t name = name_before(line, open);
+      line.replace(name, open - name, name == open ? "" : "kernel");
+      if (name != open) open = name + 6;
+    }
+    out += line;
+  }
+  return out;
 }
 
 }  // namespace
