@@ -340,6 +340,9 @@ TEST(captured_state, what_leads_to_a_parameter_of_before_is_not_assigned_or_diff
         });
       },
       {"differentiates a gradient of shape (2,)", "detach()"});
+  expect_error(
+      [&] { capture([&](const Tensors& x) { return (p.grad() * p * x[0]).sum().gradient({p}); }); },
+      {"differentiates a gradient of shape (2,)", "detach()"});
   EXPECT_EQ(listed(p), (Floats{1, 2}));
   EXPECT_EQ(listed(p.grad()), (Floats{2, 4}));
 }
