@@ -336,7 +336,9 @@ Tensor make_tensor(nb::handle given, std::optional<DType> dtype, const std::stri
   }
   if (is_list(given)) return tensor_of_list(given, "Tensor", dtype, device);
   if (PyRange_Check(given.ptr())) return tensor_of_list(nb::list(given), "Tensor", dtype, device);
-  if (is_exact_number(given) && !dtype && device.empty()) return tensor_of_number(given);
+  // A tensor as others are: only a number beside one takes its dtype.
+  if (is_exact_number(given) && !dtype && device.empty())
+    return Tensor::full({}, tensor_of_number(given));
   if (is_exact_number(given)) {
     nb::list one;
     one.append(given);

@@ -210,3 +210,20 @@ def test_every_method_has_a_docstring_and_a_default_that_works():
         value = getattr(koine, name)
         if callable(value):
             assert value.__doc__, name
+
+
+def test_a_tensor_of_a_number_is_a_tensor_before_and_after_a_look():
+    one, wide = koine.Tensor(0.1), koine.Tensor([0.1], dtype="float64")
+    for _ in range(2):
+        assert (one * 2).dtype == koine.float32 and (one + wide).dtype == koine.float64 and (one == wide).tolist() == [False]
+        assert (koine.Tensor(300) + koine.Tensor([255], dtype="uint8")).tolist() == [555]
+        one.item()
+    twice = koine.jit(lambda q: q * 2)
+    assert twice(koine.Tensor(1.0)).dtype == koine.float32
+    for made in [koine.Tensor(1.0) + 1, 1 - koine.Tensor(1.0), koine.Tensor(1.0) ** 2, koine.Tensor(0.0).maximum(0), koine.Tensor(1) + 2.5,
+                 koine.where(koine.Tensor([True, False]), 1.0, 0), koine.where(koine.Tensor([True]), 1, 0.5), koine.Tensor(True) + 1.0]:
+        assert made.dtype == koine.float32
+    assert koine.where(koine.Tensor([True]), 1, 2).dtype == koine.int32 and (koine.Tensor(2) + 3).dtype == koine.int32
+    weights = koine.Tensor([1.0, 2.0], requires_grad=True)
+    assert (weights / (koine.Tensor(2.0) + 1)).dtype == koine.float32
+    assert [t.item() for t in koine.jvp(lambda z: z * z, (koine.Tensor(1.0),), (koine.Tensor(1.0) * 0 + 1,))] == [1.0, 2.0]

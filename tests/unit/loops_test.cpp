@@ -638,6 +638,50 @@ TEST(loops, steps_write_into_tensors_of_their_own) {
   EXPECT_EQ(all.tolist<float>(), (std::vector<float>{6 + 1, 22 + 9, 38 + 17}));
 }
 
+// What a step captures is read by every step, and is the user's.
+TEST(loops, a_copy_of_what_is_captured_is_made_anew_in_every_step) {
+  const Tensor held = random64({3}, 1), xs = random64({4}, 2);
+  const auto before = held.tolist<double>();
+  const auto written = [](const Tensor& c, const Tensor& x, bool twice) {
+    Tensor t = c.clone();
+    t.setitem({1}, 5.0);  // what follows from the copy alone
+    t.setitem({0}, t[0] + x);
+    if (twice) t[{Slice{1, 3}}].assign(t[{Slice{1, 3}}] * x);
+    return t;
+  };
+  for (const bool twice : {false, true}) {
+    const auto step = [&](const Tensor& c) {
+      return [=](const Tensor& k, const Tensor& x) {
+        const Tensor t = written(c, x, twice);
+        return Pair{k + t.square().sum(), t};
+      };
+    };
+    for (const bool carried : {false, true}) {  // the same memory is the first carry, too
+      const Tensor start = carried ? held[0] : xs[0];
+      const auto wanted = written_out(step(held), start, xs);
+      const auto [last, all] = scan(step(held), start, xs);
+      expect_near(last, wanted.first);
+      expect_near(all, wanted.second);
+    }
+    const auto once = [&](const Tensor& x) { return written(held, x, twice).sum(); };
+    expect_near(cond(
+                    xs[0] > xs[1] - 100, once, [&](const Tensor&) { return held.sum(); }, xs[2]),
+                once(xs[2]));
+    expect_near(while_loop([](const Tensor& k) { return k < 100; },
+                           [&](const Tensor& k) { return once(k).square() + k + 30; }, xs[0]),
+                [&] {
+                  Tensor k = xs[0];
+                  while (k.item<double>() < 100) k = once(k).square() + k + 30;
+                  return k;
+                }());
+    const auto by_scan = [&](const Tensor& c) { return scan(step(c), xs[0], xs).first; };
+    const auto by_hand = [&](const Tensor& c) { return written_out(step(c), xs[0], xs).first; };
+    expect_near(grad(by_scan)(held), grad(by_hand)(held));
+    expect_near(vmap(by_scan)(random64({2, 3}, 7)), vmap(by_hand)(random64({2, 3}, 7)));
+  }
+  EXPECT_EQ(held.tolist<double>(), before);
+}
+
 // The gradient is a Function in the step, whose writes need memory of the launch.
 TEST(loops, steps_take_gradients_of_functions_that_write) {
   const auto written = [](const Tensor& x) {

@@ -95,6 +95,7 @@ std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor&
   if (weak_a != weak_b && d == DType::Float64 && !(is_float(x.dtype()) && is_float(y.dtype())) &&
       x.dtype() != DType::Float64 && y.dtype() != DType::Float64)
     d = DType::Float32;  // an integer tensor with a float literal
+  if (weak_a && weak_b && is_float(x.dtype()) != is_float(y.dtype())) d = DType::Float32;
   auto in_full = [&](const UOp& value, const UOp& literal) {
     if (!literal || weak_a == weak_b) return koine::cast(value, d);
     if (literal.dtype() == DType::Float64 && is_float(d)) return constant(d, const_double(literal));

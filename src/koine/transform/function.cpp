@@ -110,15 +110,24 @@ bool can_be_argument(const UOp& u) { return u.dtype() != DType::Void && u.dtype(
 std::vector<UOp> captured_values(const UOp& body, const std::vector<UOp>& own) {
   const NodeList order = toposort_outside_bodies(body);
   std::unordered_set<UOp> inside(own.begin(), own.end()), reading, listed;
-  for (const UOp& u : order) {
-    bool computed = u == body, reads = is_outside(u);
-    for (const UOp& s : u.src()) {
-      computed = computed || inside.contains(s);
-      reads = reads || reading.contains(s);
+  auto look = [&] {
+    for (const UOp& u : order) {
+      bool computed = u == body, reads = is_outside(u);
+      for (const UOp& s : u.src()) {
+        computed = computed || inside.contains(s);
+        reads = reads || reading.contains(s);
+      }
+      if (computed) inside.insert(u);
+      if (reads) reading.insert(u);
     }
-    if (computed) inside.insert(u);
-    if (reads) reading.insert(u);
-  }
+  };
+  look();
+  const size_t known = inside.size();
+  // A copy that the body writes to is made anew each time that it runs.
+  for (const UOp& u : order)
+    if (u.is(Op::After) && inside.contains(u) && is_private_copy(strip_after(u)))
+      inside.insert(strip_after(u));
+  if (inside.size() > known) look();
   // What can be no argument is computed where it is used.
   for (size_t k = order.size(); k-- > 0;)
     if (inside.contains(order[k]))
