@@ -348,17 +348,40 @@ void bind_elementwise(TensorClass& c) {
       "[10, 20]");
 }
 
+// A fold along axes, of all with None. Along none of them, (), each element is folded by itself.
+template <class... A>
+Tensor folded(const Tensor& t, Tensor (Tensor::*f)(const IntList&, bool, A...) const,
+              const char* name, const AxesLike& axis, bool keepdim, A... more) {
+  const bool none = (PyTuple_Check(axis.ptr()) || PyList_Check(axis.ptr())) && nb::len(axis) == 0;
+  return none ? (t.unsqueeze(0).*f)({0}, false, more...)
+              : (t.*f)(as_axes(axis, name), keepdim, more...);
+}
+
 void bind_reductions(TensorClass& c) {
   auto fold = [&](const char* name, Tensor (Tensor::*f)(const IntList&, bool) const,
                   const char* doc) {
-    method(c, name, f, "axis"_a = nb::none(), "keepdim"_a = false, doc);
+    c.def(
+        name,
+        [f, name](const Tensor& t, const AxesLike& axis, bool keepdim) {
+          return folded(t, f, name, axis, keepdim);
+        },
+        "axis"_a = nb::none(), "keepdim"_a = false, doc);
+  };
+  auto spread = [&](const char* name, Tensor (Tensor::*f)(const IntList&, bool, int64_t) const,
+                    const char* doc) {
+    c.def(
+        name,
+        [f, name](const Tensor& t, const AxesLike& axis, bool keepdim, int64_t correction) {
+          return folded(t, f, name, axis, keepdim, correction);
+        },
+        "axis"_a = nb::none(), "keepdim"_a = false, "correction"_a = 1, doc);
   };
   fold("sum", &Tensor::sum,
-       "The sum along axes, of all without any. Narrow integers and bools add up in 32 bits.\n\n"
+       "The sum along axes, of all with None. Narrow integers and bools add up in 32 bits.\n\n"
        ">>> koine.Tensor([[1, 2], [3, 4]]).sum(0).tolist()\n"
        "[4, 6]");
   fold("prod", &Tensor::prod,
-       "The product along axes, of all without any.\n\n"
+       "The product along axes, of all with None.\n\n"
        ">>> koine.Tensor([2, 3, 4]).prod().item()\n"
        "24");
   fold(
@@ -391,11 +414,11 @@ void bind_reductions(TensorClass& c) {
        "The root of the sum of squares.\n\n"
        ">>> koine.Tensor([3.0, 4.0]).norm().item()\n"
        "5.0");
-  method(c, "var", &Tensor::var, "axis"_a = nb::none(), "keepdim"_a = false, "correction"_a = 1,
+  spread("var", &Tensor::var,
          "The variance, divided by n - correction.\n\n"
          ">>> koine.Tensor([1.0, 3.0]).var().item()\n"
          "2.0");
-  method(c, "std", &Tensor::std, "axis"_a = nb::none(), "keepdim"_a = false, "correction"_a = 1,
+  spread("std", &Tensor::std,
          "The root of the variance, divided by n - correction.\n\n"
          ">>> koine.Tensor([1.0, 3.0]).std(correction=0).item()\n"
          "1.0");

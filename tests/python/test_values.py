@@ -227,3 +227,17 @@ def test_a_tensor_of_a_number_is_a_tensor_before_and_after_a_look():
     weights = koine.Tensor([1.0, 2.0], requires_grad=True)
     assert (weights / (koine.Tensor(2.0) + 1)).dtype == koine.float32
     assert [t.item() for t in koine.jvp(lambda z: z * z, (koine.Tensor(1.0),), (koine.Tensor(1.0) * 0 + 1,))] == [1.0, 2.0]
+
+
+def test_a_fold_along_no_axis_keeps_the_elements():
+    a = np.array([[1.0, -2.0, 0.0], [4.0, 0.5, 3.0]], np.float32)
+    for name in ("sum", "prod", "max", "min", "mean", "any", "all"):
+        for given in (a, a[0], a[0, 0]):
+            for keepdim in (False, True):
+                got = getattr(koine.Tensor(given), name)((), keepdim)
+                wanted = getattr(np, name)(given, axis=(), keepdims=keepdim)
+                assert got.shape == wanted.shape and np.array_equal(got.numpy(), wanted), name
+    x = koine.Tensor(a)
+    assert x[0].sum(tuple(range(1, 1))).tolist() == [1, -2, 0] and x.sum(None).item() == x.sum().item() == 6.5
+    assert np.array_equal(x.norm([]).numpy(), np.abs(a)) and np.allclose(x.logsumexp(()).numpy(), a)
+    assert x.var((), correction=0).tolist() == x.std((), False, 0).tolist() == [[0, 0, 0], [0, 0, 0]]

@@ -897,6 +897,11 @@ TEST(loops, all_positions_of_a_step_are_looked_at) {
 }
 
 TEST(loops, misuse_is_refused_in_words) {
+  const auto count = [](const Tensor&, const Tensor& c) { return c + 1; };
+  for (const auto& [lower, upper] : {std::pair{INT64_MIN, INT64_MAX}, {INT64_MIN, int64_t{0}}})
+    expect_error([&] { (void)fori_loop(lower, upper, count, Tensor(0)); },
+                 {"fori_loop: from -9223372036854775808 to", "more steps than 64 bits count"});
+  EXPECT_EQ(fori_loop(int64_t{5}, int64_t{-5}, count, Tensor(0)).item<int>(), 0);
   const Tensor xs = Tensor::zeros({3, 2}), h = Tensor::zeros({4});
   const auto keep = [](const Tensor& c, const Tensor&) { return std::pair(c, c); };
   expect_error(
@@ -964,7 +969,7 @@ TEST(loops, misuse_is_refused_in_words) {
                {"cond", "bool of shape ()", "bool of shape (4,)"});
   expect_error([&] { cond(Tensor(1.f), one, one, h); }, {"cond", "float32 of shape ()"});
   expect_error([&] { cond(Tensor(true), one, [](const Tensor& x) { return x.sum(); }, h); },
-               {"cond", "branch 0", "branch 1", "(4,)"});
+               {"cond", "in on_false", "in on_true", "(4,)"});
   using F = std::function<Tensor(const Tensor&)>;
   expect_error([&] { switch_case(Tensor(0), std::vector<F>{}, h); }, {"switch_case", "no branch"});
   expect_error([&] { switch_case(Tensor(0.5f), std::vector<F>{one}, h); },

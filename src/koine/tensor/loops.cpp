@@ -177,6 +177,11 @@ Tensors scan(const Function& step, const Tensors& init, const Tensors& rows,
 
 Tensors fori(const Size& lower, const Size& upper, const Function& step, const Tensors& init,
              Where where) {
+  int64_t steps = 0;
+  KOINE_REQUIRE(!__builtin_sub_overflow(upper.largest(), lower.smallest(), &steps) &&
+                    !__builtin_sub_overflow(upper.smallest(), lower.largest(), &steps),
+                Value, "fori_loop: from {} to {} there are more steps than 64 bits count",
+                lower.text(), upper.text());
   Size count = upper - lower;
   if (count.largest() < 0) count = 0;
   KOINE_REQUIRE(count.smallest() >= 0, Value, "fori_loop: from {} to {} there may be {} steps",
@@ -247,19 +252,21 @@ Tensors branch(std::string_view method, const Tensor& which, const std::vector<F
   }
   const size_t wanted = values[0].size();
   const bool any = std::any_of(broken.begin(), broken.end(), [](const UOp& b) { return bool(b); });
+  const auto name = [&](size_t b) {
+    return method != "cond" ? fmt::format("branch {}", b) : b == 0 ? "on_false" : "on_true";
+  };
   for (size_t b = 0; b < values.size(); ++b) {
     KOINE_REQUIRE(values[b].size() == wanted, Value,
-                  "{}: branch 0 gives {} tensors, and branch {} gives {}: all give the same "
-                  "structure",
-                  method, wanted, b, values[b].size());
+                  "{}: {} gives {} tensors, and {} gives {}: all give the same structure", method,
+                  name(0), wanted, name(b), values[b].size());
     for (size_t k = 0; k < wanted; ++k)
       KOINE_REQUIRE(values[b][k].dtype() == values[0][k].dtype() &&
                         values[b][k].shape() == values[0][k].shape(),
                     Value,
-                    "{}: tensor {} is {} of shape {} in branch 0 and {} of shape {} in branch {}: "
-                    "both must be equal; cast() or reshape() one of them",
-                    method, k, dtype_name(values[0][k].dtype()), shape_text(values[0][k]),
-                    dtype_name(values[b][k].dtype()), shape_text(values[b][k]), b);
+                    "{}: tensor {} is {} of shape {} in {} and {} of shape {} in {}: both must be "
+                    "equal; cast() or reshape() one of them",
+                    method, k, dtype_name(values[0][k].dtype()), shape_text(values[0][k]), name(0),
+                    dtype_name(values[b][k].dtype()), shape_text(values[b][k]), name(b));
     if (any)
       values[b].push_back(broken[b] ? cast(broken[b], DType::Int64)
                                     : constant_int(DType::Int64, 0));
