@@ -241,3 +241,15 @@ def test_a_fold_along_no_axis_keeps_the_elements():
     assert x[0].sum(tuple(range(1, 1))).tolist() == [1, -2, 0] and x.sum(None).item() == x.sum().item() == 6.5
     assert np.array_equal(x.norm([]).numpy(), np.abs(a)) and np.allclose(x.logsumexp(()).numpy(), a)
     assert x.var((), correction=0).tolist() == x.std((), False, 0).tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_losses_of_classes_take_any_leading_axes():
+    rng = np.random.default_rng(3)
+    x, target = rng.standard_normal((2, 3, 5)).astype(np.float32), rng.integers(0, 5, (2, 3))
+    for name in ("cross_entropy", "sparse_categorical_crossentropy", "nll_loss"):
+        rows = getattr(koine.Tensor(x.reshape(6, 5)), name)(target.reshape(6), ignore_index=1).item()
+        assert np.isclose(getattr(koine.Tensor(x), name)(target, ignore_index=1).item(), rows, rtol=1e-6)
+        one = getattr(koine.Tensor(x[0, 0]), name)(int(target[0, 0])).item()
+        assert np.isclose(one, getattr(koine.Tensor(x[:1, 0]), name)(target[:1, 0]).item(), rtol=1e-6)
+        with pytest.raises(ValueError, match=name + r": needs \(..., classes\) and \(...\), got \(2, 3, 5\) and \(2, 5\)"):
+            getattr(koine.Tensor(x), name)(target[:, :1].repeat(5, 1))

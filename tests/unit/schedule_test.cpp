@@ -402,6 +402,32 @@ TEST(schedule, spec_W11_merged_kernels_compute_what_single_ones_do) {
   }
 }
 
+// What is made of constants alone folds away, and is computed where it is read; not a long chain,
+// which would be computed again for each element of each fold.
+TEST(schedule, a_chain_of_folds_over_constants_grows_with_its_length) {
+  const auto chain = [](int64_t length, bool stacked) {
+    Tensor z = stacked ? Tensor::zeros({2}) + 0.25 : Tensor::arange(2).cast(DType::Float32);
+    for (int64_t i = 0; i < length; ++i)
+      z = ((stacked ? z * 0.5 + Tensor::stack({z, z}).sum() : z + z.sum()) * 0.25).sin();
+    return z;
+  };
+  for (const bool stacked : {false, true}) {
+    const auto nodes = [&](int64_t length) {
+      size_t most = 0;
+      for (const Kernel& k : schedule({chain(length, stacked).uop()}))
+        most = std::max(most, toposort(k.ast).size());
+      return most;
+    };
+    EXPECT_EQ(nodes(40), nodes(20));
+    EXPECT_LE(kernel_count({chain(40, stacked)}), 2 * 40);
+    expect_same_everywhere(chain(6, stacked));
+  }
+  EXPECT_EQ(kernel_count({Tensor::arange(64).reshape({8, 8}).sum(0).max() +
+                          Tensor::zeros({8}).contiguous()}),
+            2)
+      << "a few of them have no memory";
+}
+
 // --- validity ------------------------------------------------------------------------------------
 
 TEST(schedule, spec_amend_27_validity_becomes_part_of_the_values) {

@@ -13,6 +13,9 @@
 namespace koine {
 namespace {
 
+// Positions, and what is chosen by them, are few folds over constants: rules compute these away.
+constexpr uint32_t most_constant_folds = 3;
+
 // A Fence waits for the others.
 std::span<const UOp> read_sources(const UOp& u) {
   return u.is(Op::Fence) ? u.src().first(1) : sources_outside_body(u);
@@ -24,12 +27,15 @@ ValueFacts::ValueFacts(const UOp& program, bool strict)
     : strict_(strict), order_(toposort(program)) {
   for (const UOp& u : order_) numbers_.add(u.node());
   consumers_.resize(order_.size());
+  constant_folds_.resize(order_.size());
   reads_memory_.resize(order_.size());
   folds_.resize(order_.size());
   picks_.resize(order_.size());
   for (size_t i = 0; i < order_.size(); ++i) {
     for (const UOp& source : read_sources(order_[i])) ++consumers_[number(source)];
     reads_memory_[i] = sees_memory(order_[i]);
+    if (!reads_memory_[i]) constant_folds_[i] = constant_folds(order_[i]);
+    reads_memory_[i] = reads_memory_[i] || constant_folds_[i] > most_constant_folds;
     picks_[i] = tests_a_position(order_[i]);
   }
   for (size_t i = 0; i < order_.size(); ++i) folds_[i] = has_fold(order_[i]);
@@ -77,6 +83,12 @@ bool ValueFacts::sees_memory(const UOp& u) const {
   if (u.is(Op::Param)) return !is_variable(u);
   if (u.is(Op::Buffer) || u.is(Op::After) || u.is(Op::Load) || u.is(Op::Call)) return true;
   return std::any_of(u.src().begin(), u.src().end(), [&](const UOp& s) { return reads_memory(s); });
+}
+
+uint32_t ValueFacts::constant_folds(const UOp& u) const {
+  uint32_t most = 0;
+  for (const UOp& s : u.src()) most = std::max(most, constant_folds_[number(s)]);
+  return u.is(Op::Reduce) ? most + 1 : most;
 }
 
 bool ValueFacts::has_fold(const UOp& u) const {

@@ -25,7 +25,8 @@ class ValueFacts {
   std::vector<uint32_t> consumers_first() const;
 
   uint32_t consumers(const UOp& u) const { return consumers_[number(u)]; }
-  /// False for what is made of constants alone, which folds away.
+  /// False for what is made of constants alone, which folds away; a deep nest of folds over them
+  /// does not.
   bool reads_memory(const UOp& u) const { return reads_memory_[number(u)]; }
   /// Whether a fold is in it, itself or one that nothing else reads.
   bool folds(const UOp& u) const { return folds_[number(u)]; }
@@ -47,13 +48,15 @@ class ValueFacts {
  private:
   std::vector<uint64_t> contents() const;
   bool sees_memory(const UOp& u) const;
+  uint32_t constant_folds(const UOp& u) const;
   bool has_fold(const UOp& u) const;
   bool tests_a_position(const UOp& u) const;
 
   bool strict_;
   NodeList order_;
   NodeNumbers numbers_;
-  std::vector<uint32_t> consumers_;  // by number, as the next three
+  std::vector<uint32_t> consumers_;       // by number, as the next four
+  std::vector<uint32_t> constant_folds_;  // nested, in what is made of constants alone
   std::vector<bool> reads_memory_;
   std::vector<bool> folds_;
   std::vector<bool> picks_;

@@ -383,9 +383,11 @@ Tensor mean_of_counted(const Tensor& rows, const Tensor& target, std::optional<i
 }
 
 void require_classes(std::string_view method, const Tensor& x, const Tensor& target) {
-  KOINE_REQUIRE(x.ndim() == 2 && target.ndim() == 1 && target.size(0) == x.size(0), Value,
-                "{}: needs (N, classes) and (N,), got {} and {}", method, shape_text(x.uop()),
-                shape_text(target.uop()));
+  const Shape all = x.shape();
+  KOINE_REQUIRE(
+      x.ndim() > 0 && target.shape() == Shape(std::vector<Size>(all.begin(), all.end() - 1)), Value,
+      "{}: needs (..., classes) and (...), got {} and {}", method, shape_text(x.uop()),
+      shape_text(target.uop()));
 }
 
 // -this at each row's target class.
@@ -394,8 +396,8 @@ Tensor picked_classes(std::string_view method, const Tensor& x, const Tensor& ta
   require_classes(method, x, target);
   const Tensor wanted =
       ignored ? Tensor::where(target == Tensor(*ignored), tensor::like(target, 0), target) : target;
-  const Tensor at = tensor::class_numbers(method, wanted, x.size(1));
-  return x.gather(1, at.unsqueeze(1)).squeeze(1).neg();
+  const Tensor at = tensor::class_numbers(method, wanted, x.size(-1));
+  return x.gather(-1, at.unsqueeze(-1)).squeeze(-1).neg();
 }
 
 Tensor class_loss(std::string_view method, const Tensor& x, const Tensor& target, double smoothing,
@@ -406,7 +408,7 @@ Tensor class_loss(std::string_view method, const Tensor& x, const Tensor& target
   const Tensor logs = x.log_softmax(-1);
   const Tensor hard = picked_classes(method, logs, target, ignored);
   if (smoothing == 0) return mean_of_counted(hard, target, ignored);
-  const Tensor rows = hard * Tensor(1 - smoothing) - logs.mean(1) * Tensor(smoothing);
+  const Tensor rows = hard * Tensor(1 - smoothing) - logs.mean({-1}) * Tensor(smoothing);
   return mean_of_counted(rows, target, ignored);
 }
 

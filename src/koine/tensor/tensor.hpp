@@ -375,7 +375,7 @@ class Tensor {
                     int64_t padding = 0) const;
   Tensor scaled_dot_product_attention(const Tensor& key, const Tensor& value,
                                       const Tensor& mask = {}) const;
-  /// Mean over the batch of -log softmax at the target class; this (N, classes), target (N,) of
+  /// Mean over all rows of -log softmax at the target class; this (..., classes), target (...) of
   /// integers from 0 to classes - 1. Rows whose target is `ignore_index` do not count.
   Tensor sparse_categorical_crossentropy(const Tensor& target, double label_smoothing = 0,
                                          std::optional<int64_t> ignore_index = {}) const;
