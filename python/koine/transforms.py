@@ -194,6 +194,13 @@ def _flat_axes(spec: Any) -> list:
 # --- derivatives -----------------------------------------------------------------------------------
 
 
+def _call_by(method: str, f: Callable[..., Any], args, kwargs, argnums: int | Sequence[int]) -> tuple[FlatCall, list[int]]:
+    """A call, and by which of its arguments it is differentiated."""
+    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+    call = FlatCall(method, f, args, kwargs, lambda call: call.all_but([call.number(a) for a in numbers]))
+    return call, [call.number(a) for a in numbers]
+
+
 def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """f's value, a scalar, and its gradient by an argument (by several: a tuple), in that argument's structure.
 
@@ -208,13 +215,7 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_
     @functools.wraps(f)
     def derived(*args, **kwargs):
         single = isinstance(argnums, int)
-        by: list[int] = []
-
-        def others(call):
-            by.extend(call.number(a) for a in ([argnums] if single else argnums))
-            return call.all_but(by)
-
-        call = FlatCall("grad", f, args, kwargs, others)
+        call, by = _call_by("grad", f, args, kwargs, argnums)
 
         def first(tensors):
             results = call(tensors)
@@ -319,13 +320,7 @@ def _jacobian(method: str, f: Callable[..., Any], argnums: int | Sequence[int], 
     @functools.wraps(f)
     def derived(*args, **kwargs):
         single = isinstance(argnums, int)
-        by: list[int] = []
-
-        def others(call):
-            by.extend(call.number(a) for a in ([argnums] if single else argnums))
-            return call.all_but(by)
-
-        call = FlatCall(method, f, args, kwargs, others)
+        call, by = _call_by(method, f, args, kwargs, argnums)
 
         def derivative(result, at):  # of one tensor by one
             def first(tensors):  # by the first of its inputs

@@ -52,7 +52,8 @@ Part part_of(nb::handle given) {
   const bool axes = nb::hasattr(given, "ndim") && !given.attr("ndim").equal(nb::int_(0));
   const bool array = axes || nb::isinstance<Tensor>(given) || PyList_Check(given.ptr()) ||
                      PyTuple_Check(given.ptr());
-  const bool numpy_bool = nb::hasattr(given, "dtype") && nb::hasattr(given, "__array__") &&
+  const bool numpy_bool = !PyLong_Check(given.ptr()) && nb::hasattr(given, "dtype") &&
+                          nb::hasattr(given, "__array__") &&
                           nb::str(given.attr("dtype")).equal(nb::str("bool"));
   if (!array && !numpy_bool && PyIndex_Check(given.ptr())) {
     const auto number = nb::steal(PyNumber_Index(given.ptr()));

@@ -100,18 +100,13 @@ void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
       observed.liberties = {};
       const Level to =
           level_after(stage.name) == VerifyLevel::Linear ? Level::Linear : Level::Kernel;
-      if (!(after == before))
-        count_check(observed.checks, name,
-                    check_stage({name,
-                                 before,
-                                 after,
-                                 Level::Kernel,
-                                 to,
-                                 apply,
-                                 {},
-                                 observed.types,
-                                 may,
-                                 &observed.runs}));
+      if (!(after == before)) {
+        StageCheck check{name, before, after, Level::Kernel, to, apply};
+        check.types = observed.types;
+        check.liberties = may;
+        check.kept = &observed.runs;
+        count_check(observed.checks, name, check_stage(check));
+      }
     }
     before = after;
   }

@@ -257,7 +257,6 @@ Key Key::operator[](int64_t i) const {
 
 std::vector<Key> Key::split(int64_t n) const {
   require_length("split", n);
-  require_one("split", *this);
   std::vector<Key> out;
   out.reserve(static_cast<size_t>(n));
   if (const auto parent = known()) {
@@ -284,7 +283,6 @@ Key Key::fold_number(int64_t number, bool fits) const {
       fits && number >= -end && number < end, Value,
       "fold_in: {} is not in -2^61..2^61 - 1: fold in its parts one after the other",
       fits ? fmt::format("{}", number) : fmt::format("{}", static_cast<uint64_t>(number)));
-  require_one("fold_in", *this);
   if (const auto parent = known()) {
     Key out = *this;
     out.hold(threefry(counter_of(Use::FoldIn, static_cast<uint64_t>(number)), *parent),
