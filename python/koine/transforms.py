@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import operator
 import re
 from typing import Any, Callable, Sequence
 
@@ -194,11 +195,15 @@ def _flat_axes(spec: Any) -> list:
 # --- derivatives -----------------------------------------------------------------------------------
 
 
-def _call_by(method: str, f: Callable[..., Any], args, kwargs, argnums: int | Sequence[int]) -> tuple[FlatCall, list[int]]:
-    """A call, and by which of its arguments it is differentiated."""
-    numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+def _call_by(method: str, f: Callable[..., Any], args, kwargs, argnums: int | Sequence[int]) -> tuple[FlatCall, list[int], bool]:
+    """A call, by which of its arguments it is differentiated, and whether that is one by itself."""
+    single = hasattr(argnums, "__index__")
+    try:
+        numbers = [operator.index(a) for a in ([argnums] if single else argnums)]
+    except builtins.TypeError:
+        raise TypeError(f"{method}: argnums is the number of an argument, or several, not {argnums!r}") from None
     call = FlatCall(method, f, args, kwargs, lambda call: call.all_but([call.number(a) for a in numbers]))
-    return call, [call.number(a) for a in numbers]
+    return call, [call.number(a) for a in numbers], single
 
 
 def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -214,8 +219,7 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_
 
     @functools.wraps(f)
     def derived(*args, **kwargs):
-        single = isinstance(argnums, int)
-        call, by = _call_by("grad", f, args, kwargs, argnums)
+        call, by, single = _call_by("grad", f, args, kwargs, argnums)
 
         def first(tensors):
             results = call(tensors)
@@ -319,8 +323,7 @@ def _jacobian(method: str, f: Callable[..., Any], argnums: int | Sequence[int], 
 
     @functools.wraps(f)
     def derived(*args, **kwargs):
-        single = isinstance(argnums, int)
-        call, by = _call_by(method, f, args, kwargs, argnums)
+        call, by, single = _call_by(method, f, args, kwargs, argnums)
 
         def derivative(result, at):  # of one tensor by one
             def first(tensors):  # by the first of its inputs
@@ -561,6 +564,15 @@ class ShapeDtype:
 
     def __repr__(self):
         return f"ShapeDtype(shape={self.shape}, dtype={self.dtype})"
+
+    def _key(self):
+        return tuple(self.shape) if isinstance(self.shape, (tuple, list)) else (self.shape,), _koine.promote(self.dtype, self.dtype)
+
+    def __eq__(self, other):
+        return self._key() == other._key() if isinstance(other, ShapeDtype) else NotImplemented
+
+    def __hash__(self):
+        return hash(self._key())
 
 
 def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -61,8 +61,6 @@ Tensor tensor_of_number(nb::handle given) {
 
 // --- nested lists --------------------------------------------------------------------------------
 
-bool is_list(nb::handle given) { return PyList_Check(given.ptr()) || PyTuple_Check(given.ptr()); }
-
 class NestedList {
  public:
   NestedList(nb::handle given, const char* method) : method_(method) { collect(given, 0); }
@@ -375,8 +373,13 @@ std::vector<Tensor> as_tensors(nb::handle given, const char* method) {
   std::vector<Tensor> out;
   if (nb::isinstance<Tensor>(given) || PySequence_Check(given.ptr()) == 0)
     raise(ErrorKind::Type, "{}: takes a list of tensors, not a '{}'", method, name_of_type(given));
-  for (const nb::handle part : nb::borrow<nb::sequence>(given))
-    out.push_back(as_tensor(part, method));
+  const nb::sequence parts = nb::borrow<nb::sequence>(given);
+  nb::object first;
+  for (const nb::handle part : parts)
+    if (!first.is_valid() && nb::isinstance<Tensor>(part)) first = nb::borrow(part);
+  for (const nb::handle part : parts)
+    out.push_back(first.is_valid() ? as_tensor_beside(nb::cast<const Tensor&>(first), part, method)
+                                   : as_tensor(part, method));
   return out;
 }
 

@@ -109,13 +109,24 @@ struct Port<DType> {
 template <class A>
 using PortOf = Port<std::remove_cvref_t<A>>;
 
+/// An argument of a method: arrays and lists, which lie nowhere of themselves, are beside the
+/// tensor.
+template <class A>
+decltype(auto) argument_of(const Tensor& self, const typename PortOf<A>::type& given,
+                           const char* method) {
+  if constexpr (std::same_as<std::remove_cvref_t<A>, Tensor>)
+    return as_tensor_beside(self, given, method);
+  else
+    return PortOf<A>::from(given, method);
+}
+
 /// A method of the C++ Tensor under a name, with the names and defaults of its parameters.
 template <class R, class... A, class... Extra>
 void method(TensorClass& c, const char* name, R (Tensor::*f)(A...) const, const Extra&... extra) {
   c.def(
       name,
       [f, name](const Tensor& self, const typename PortOf<A>::type&... given) {
-        return (self.*f)(PortOf<A>::from(given, name)...);
+        return (self.*f)(argument_of<A>(self, given, name)...);
       },
       extra...);
 }

@@ -18,8 +18,6 @@ bool is_whole(nb::handle given) {
   return !PyBool_Check(given.ptr()) && PyIndex_Check(given.ptr()) && !nb::isinstance<Tensor>(given);
 }
 
-bool is_list(nb::handle given) { return PyList_Check(given.ptr()) || PyTuple_Check(given.ptr()); }
-
 }  // namespace
 
 int64_t as_int(nb::handle given, const char* method, const char* what) {

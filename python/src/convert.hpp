@@ -48,7 +48,7 @@ enum class Borrow { IfPossible, Always, Never, Operand };
 Tensor as_tensor(nb::handle given, const char* method);
 /// The same beside a tensor: arrays and lists, which lie nowhere of themselves, on its device.
 Tensor as_tensor_beside(const Tensor& self, nb::handle given, const char* method);
-/// Each of several.
+/// Each of several; arrays and lists beside the first tensor among them.
 std::vector<Tensor> as_tensors(nb::handle given, const char* method);
 /// The tensor of `Tensor(given, dtype, device)`.
 Tensor make_tensor(nb::handle given, std::optional<DType> dtype, const std::string& device,
@@ -57,6 +57,10 @@ Tensor make_tensor(nb::handle given, std::optional<DType> dtype, const std::stri
 /// does not.
 std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& device, Borrow borrow);
 
+/// Whether it is a list or a tuple.
+inline bool is_list(nb::handle given) {
+  return PyList_Check(given.ptr()) || PyTuple_Check(given.ptr());
+}
 /// A size: a whole number or a symbolic one.
 Size as_size(nb::handle given, const char* method);
 /// Whether it is any size of its range: in a function that is described for all of them.

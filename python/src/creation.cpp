@@ -11,8 +11,7 @@ void filled(TensorClass& c, const char* name, Made f, const char* doc) {
   c.def_static(
       name,
       [f, name](const nb::args& shape, const std::optional<DTypeLike>& dtype) {
-        const bool behind = shape.size() == 2 && !dtype &&
-                            (PyTuple_Check(shape[0].ptr()) || PyList_Check(shape[0].ptr()));
+        const bool behind = shape.size() == 2 && !dtype && is_list(shape[0]);
         if (behind) return f(as_shape(shape[0], name), as_dtype(shape[1]));
         return f(shape_of_all(shape, name), dtype ? as_dtype(*dtype) : DType::Float32);
       },

@@ -18,9 +18,8 @@ namespace {
 std::vector<UOp> as_values(nb::handle given, const char* function) {
   if (nb::isinstance<UOp>(given)) return {nb::cast<UOp>(given)};
   if (nb::isinstance<Tensor>(given)) return {nb::cast<const Tensor&>(given).uop()};
-  KOINE_REQUIRE(PyList_Check(given.ptr()) || PyTuple_Check(given.ptr()), Type,
-                "{}: takes tensors or nodes, one or a list of them, not '{}'", function,
-                name_of_type(given));
+  KOINE_REQUIRE(is_list(given), Type, "{}: takes tensors or nodes, one or a list of them, not '{}'",
+                function, name_of_type(given));
   std::vector<UOp> out;
   for (const nb::handle h : given)
     out.push_back(nb::isinstance<UOp>(h) ? nb::cast<UOp>(h) : as_tensor(h, function).uop());

@@ -50,8 +50,7 @@ Part part_of(nb::handle given) {
       "index: True and False are no positions: use None for a new axis, or a mask of an axis");
   // NumPy's arrays say that they are indices; those without axes are.
   const bool axes = nb::hasattr(given, "ndim") && !given.attr("ndim").equal(nb::int_(0));
-  const bool array = axes || nb::isinstance<Tensor>(given) || PyList_Check(given.ptr()) ||
-                     PyTuple_Check(given.ptr());
+  const bool array = axes || nb::isinstance<Tensor>(given) || is_list(given);
   const bool numpy_bool = !PyLong_Check(given.ptr()) && nb::hasattr(given, "dtype") &&
                           nb::hasattr(given, "__array__") &&
                           nb::str(given.attr("dtype")).equal(nb::str("bool"));

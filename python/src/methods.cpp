@@ -73,14 +73,35 @@ void bind_movement(TensorClass& c) {
          "The axes from start to end as one.\n\n"
          ">>> koine.Tensor.zeros(2, 3, 4).flatten(1).shape\n"
          "(2, 12)");
-  method(c, "roll", &Tensor::roll, "shift"_a, "axis"_a,
-         "Elements moved along an axis; those beyond the end come first.\n\n"
-         ">>> koine.Tensor([1, 2, 3]).roll(1, 0).tolist()\n"
-         "[3, 1, 2]");
-  method(c, "split", &Tensor::split, "size"_a, "axis"_a = 0,
-         "Parts of a size along an axis, as a list; the last may be smaller.\n\n"
-         ">>> [part.tolist() for part in koine.Tensor.arange(5).split(2)]\n"
-         "[[0, 1], [2, 3], [4]]");
+  c.def(
+      "roll",
+      [](const Tensor& t, const AxesLike& shift, const AxesLike& axis) {
+        IntList shifts = as_axes(shift, "roll"), along = as_axes(axis, "roll");
+        if (axis.is_none() && shifts.size() == 1) return t.roll(shifts[0]);
+        if (shifts.size() == 1) shifts.resize(along.size(), shifts[0]);
+        return t.roll(shifts, along);
+      },
+      "shift"_a, "axis"_a = nb::none(),
+      "Elements moved along axes, each by its shift or all by one; those beyond the end come "
+      "first. "
+      "With None all elements, row by row.\n\n"
+      ">>> koine.Tensor([1, 2, 3]).roll(1, 0).tolist()\n"
+      "[3, 1, 2]\n"
+      ">>> koine.Tensor([[1, 2], [3, 4]]).roll((1, 1), (0, 1)).tolist()\n"
+      "[[4, 3], [2, 1]]");
+  c.def(
+      "split",
+      [](const Tensor& t, const AxesLike& size, int64_t axis) {
+        return is_list(size) ? t.split(as_axes(size, "split"), axis)
+                             : t.split(as_int(size, "split", "a size"), axis);
+      },
+      "size"_a, "axis"_a = 0,
+      "Parts of a size along an axis, as a list; the last may be smaller. Of several sizes parts "
+      "of these.\n\n"
+      ">>> [part.tolist() for part in koine.Tensor.arange(5).split(2)]\n"
+      "[[0, 1], [2, 3], [4]]\n"
+      ">>> [part.tolist() for part in koine.Tensor.arange(5).split([1, 4])]\n"
+      "[[0], [1, 2, 3, 4]]");
   method(c, "chunk", &Tensor::chunk, "count"_a, "axis"_a = 0,
          "So many parts along an axis, as a list, of equal sizes but for the last.\n\n"
          ">>> [part.tolist() for part in koine.Tensor.arange(5).chunk(2)]\n"
@@ -134,6 +155,10 @@ void bind_positions(TensorClass& c) {
          "A number where the mask holds; the dtype stays, and has to hold the number.\n\n"
          ">>> koine.Tensor([1, 2, 3]).masked_fill([True, False, True], 0).tolist()\n"
          "[0, 2, 0]");
+}
+
+Tensor optional(const Tensor& self, const std::optional<TensorLike>& given, const char* name) {
+  return given ? as_tensor_beside(self, *given, name) : Tensor();
 }
 
 void bind_elementwise(TensorClass& c) {
@@ -282,10 +307,18 @@ void bind_elementwise(TensorClass& c) {
          "Between two numbers.\n\n"
          ">>> koine.Tensor([2.0, -0.5]).hardtanh().tolist()\n"
          "[1.0, -0.5]");
-  method(c, "clip", &Tensor::clip, "low"_a, "high"_a,
-         "Between bounds, numbers or tensors.\n\n"
-         ">>> koine.Tensor([1, 5, 9]).clip(2, 6).tolist()\n"
-         "[2, 5, 6]");
+  c.def(
+      "clip",
+      [](const Tensor& t, const std::optional<TensorLike>& low,
+         const std::optional<TensorLike>& high) {
+        return t.clip(optional(t, low, "clip"), optional(t, high, "clip"));
+      },
+      "low"_a = nb::none(), "high"_a = nb::none(),
+      "Between bounds, numbers or tensors; one of them may be None.\n\n"
+      ">>> koine.Tensor([1, 5, 9]).clip(2, 6).tolist()\n"
+      "[2, 5, 6]\n"
+      ">>> koine.Tensor([1, 5, 9]).clip(high=6).tolist()\n"
+      "[1, 5, 6]");
   method(c, "maximum", &Tensor::maximum, "b"_a,
          "The larger of both; NaN where one is.\n\n"
          ">>> koine.Tensor([1, 5]).maximum(3).tolist()\n"
@@ -338,8 +371,8 @@ void bind_elementwise(TensorClass& c) {
   c.def(
       "where",
       [](const TensorLike& condition, const TensorLike& a, const TensorLike& b) {
-        return Tensor::where(as_tensor(condition, "where"), as_tensor(a, "where"),
-                             as_tensor(b, "where"));
+        const std::vector<Tensor> all = as_tensors(nb::make_tuple(condition, a, b), "where");
+        return Tensor::where(all[0], all[1], all[2]);
       },
       "a"_a, "b"_a,
       "a where this holds (a bool), else b; all three broadcast. As a function, "
@@ -352,7 +385,7 @@ void bind_elementwise(TensorClass& c) {
 template <class... A>
 Tensor folded(const Tensor& t, Tensor (Tensor::*f)(const IntList&, bool, A...) const,
               const char* name, const AxesLike& axis, bool keepdim, A... more) {
-  const bool none = (PyTuple_Check(axis.ptr()) || PyList_Check(axis.ptr())) && nb::len(axis) == 0;
+  const bool none = is_list(axis) && nb::len(axis) == 0;
   return none ? (t.unsqueeze(0).*f)({0}, false, more...)
               : (t.*f)(as_axes(axis, name), keepdim, more...);
 }
@@ -479,10 +512,6 @@ void bind_reductions(TensorClass& c) {
          "[-1.0, 1.0]");
 }
 
-Tensor optional(const std::optional<TensorLike>& given, const char* name) {
-  return given ? as_tensor(*given, name) : Tensor();
-}
-
 void bind_products(TensorClass& c) {
   method(c, "dot", &Tensor::dot, "b"_a,
          "The same as matmul().\n\n"
@@ -496,19 +525,18 @@ void bind_products(TensorClass& c) {
   c.def_static(
       "einsum",
       [](const std::string& formula, const nb::args& operands) {
-        const bool listed = operands.size() == 1 &&
-                            (PyList_Check(operands[0].ptr()) || PyTuple_Check(operands[0].ptr()));
+        const bool listed = operands.size() == 1 && is_list(operands[0]);
         return Tensor::einsum(
             formula, as_tensors(listed ? nb::handle(operands[0]) : nb::handle(operands), "einsum"));
       },
       "formula"_a, "operands"_a,
-      "A sum of products by its formula.\n\n"
+      "A sum of products by its formula; the axes of '...' broadcast.\n\n"
       ">>> koine.einsum('ij,jk->ik', [[1, 2]], [[3], [4]]).tolist()\n"
       "[[11]]");
   c.def(
       "linear",
       [](const Tensor& t, const TensorLike& weight, const std::optional<TensorLike>& bias) {
-        return t.linear(as_tensor(weight, "linear"), optional(bias, "linear"));
+        return t.linear(as_tensor_beside(t, weight, "linear"), optional(t, bias, "linear"));
       },
       "weight"_a, "bias"_a = nb::none(),
       "x @ weight.T + bias; weight is (out, in).\n\n"
@@ -518,7 +546,7 @@ void bind_products(TensorClass& c) {
       "conv2d",
       [](const Tensor& t, const TensorLike& weight, const std::optional<TensorLike>& bias,
          int64_t stride, int64_t padding, int64_t dilation, int64_t groups) {
-        return t.conv2d(as_tensor(weight, "conv2d"), optional(bias, "conv2d"),
+        return t.conv2d(as_tensor_beside(t, weight, "conv2d"), optional(t, bias, "conv2d"),
                         {stride, padding, dilation}, groups);
       },
       "weight"_a, "bias"_a = nb::none(), "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1,
@@ -542,8 +570,9 @@ void bind_products(TensorClass& c) {
       [](const Tensor& t, const TensorLike& key, const TensorLike& value,
          const std::optional<TensorLike>& mask) {
         const char* const name = "scaled_dot_product_attention";
-        return t.scaled_dot_product_attention(as_tensor(key, name), as_tensor(value, name),
-                                              optional(mask, name));
+        return t.scaled_dot_product_attention(as_tensor_beside(t, key, name),
+                                              as_tensor_beside(t, value, name),
+                                              optional(t, mask, name));
       },
       "key"_a, "value"_a, "mask"_a = nb::none(),
       "softmax(x @ key.T / sqrt(width)) @ value, for queries x of shape (..., n, width). A mask is "

@@ -13,8 +13,8 @@ using Binary = Tensor (*)(const Tensor&, const Tensor&);
 bool is_operand(nb::handle other) {
   if (nb::isinstance<Tensor>(other) || PyLong_Check(other.ptr()) || PyFloat_Check(other.ptr()))
     return true;
-  return PyList_Check(other.ptr()) || PyTuple_Check(other.ptr()) || nb::isinstance<Size>(other) ||
-         nb::hasattr(other, "__array__") || nb::hasattr(other, "__dlpack__");
+  return is_list(other) || nb::isinstance<Size>(other) || nb::hasattr(other, "__array__") ||
+         nb::hasattr(other, "__dlpack__");
 }
 nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
 

@@ -34,8 +34,19 @@ void bind_random(nb::module_& m) {
           "number"_a, "The key for a number, such as that of a step.")
       .def(
           "__getitem__",
-          [](const random::Key& k, nb::handle i) { return k[as_int(i, "Key", "a position")]; },
-          "i"_a, nb::sig("def __getitem__(self, i: int, /) -> Key"), "One of several keys.")
+          [](const random::Key& k, nb::handle i) {
+            if (!PySlice_Check(i.ptr())) return k[as_int(i, "Key", "a position")];
+            return random::Key(nb::cast<Tensor>(nb::cast(k.bits())[i]));
+          },
+          "i"_a, nb::sig("def __getitem__(self, i: int | slice, /) -> Key"),
+          "One of several keys, or some of them.")
+      .def("__repr__",
+           [](const random::Key& k) {
+             return k.bits().ndim() == 0
+                        ? "<koine.random.Key>"
+                        : fmt::format("<koine.random.Key of shape {}>",
+                                      nb::repr(tuple_of(k.bits().shape())).c_str());
+           })
       .def("__len__",
            [](const random::Key& k) {
              KOINE_REQUIRE(k.bits().ndim() > 0, Type, "len: this is one key; split gives several");

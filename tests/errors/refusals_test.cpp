@@ -33,6 +33,18 @@ TEST(refusals, class_targets) {
       {"sparse_categorical_crossentropy: the label smoothing 1.5"});
 }
 
+// What a node refuses names the source that it refuses.
+TEST(refusals, operands_of_a_node) {
+  const UOp whole = constant_int(DType::Int32, 1), real = constant(DType::Float32, 1);
+  expect_error([&] { (void)where(whole, real, real); },
+               {"Where: the condition is int32, not bool"});
+  expect_error([&] { (void)add(whole, real); },
+               {"Add: source 1 is float32, source 0 is int32: cast them to one dtype"});
+  expect_error([&] { (void)unary(Op::Sin, whole); }, {"Sin: needs a float dtype, got int32"});
+  expect_error([&] { (void)binary(Op::Shl, real, real); },
+               {"Shl: needs an integer dtype, got float32"});
+}
+
 TEST(refusals, an_ignored_class_does_not_count) {
   const Tensor logs = Tensor::from<float>({-1, -2, -3, -4, -5, -6}).reshape({3, 2});
   EXPECT_EQ(logs.nll_loss(Tensor::from<int>({0, -100, 1}), -100).item(), (1 + 6) / 2.0);

@@ -575,17 +575,28 @@ row("where", draw_where, where, torch=lambda c, a, b: torch_().where(c, a, b), s
 def draw_clip(d: Draw) -> dict:
     full, dtype = d.shape(), d.dtype(REALS)
     d.array(d.narrower(full), dtype, *((-0.5, 0.5) if d.smooth else (-4, 4)))
-    d.array(d.narrower(full), dtype, -3, -1)
-    d.array(d.narrower(full), dtype, 1, 3)
-    return {}
+    bounds = d.one(("both", "both", "low", "high"))
+    if bounds != "high":
+        d.array(d.narrower(full), dtype, -3, -1)
+    if bounds != "low":
+        d.array(d.narrower(full), dtype, 1, 3)
+    return {"bounds": bounds}
 
 
-def clip(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> Want:
+def between(bounds: str, x: Any, *given: Any) -> tuple:
+    """x and its bounds, None for one that is not."""
+    return (x, None, given[0]) if bounds == "high" else (x, *given, *[None] * (2 - len(given)))
+
+
+def clip(*xs: np.ndarray, bounds: str = "both") -> Want:
+    x, low, high = between(bounds, *map(wide, xs))
     with np.errstate(all="ignore"):
-        return Want(np.minimum(np.maximum(wide(x), wide(low)), wide(high)), x.dtype, 0)
+        raised = x if low is None else np.maximum(x, low)
+        return Want(raised if high is None else np.minimum(raised, high), xs[0].dtype, 0)
 
 
-row("clip", draw_clip, clip, torch=lambda *xs: torch_().clamp(*torch_().broadcast_tensors(*xs)), smooth=True)
+row("clip", draw_clip, clip, lambda *xs, bounds: Tensor.clip(*between(bounds, *xs)),
+    lambda *xs, bounds: torch_().clamp(*between(bounds, *torch_().broadcast_tensors(*xs))), smooth=True)
 
 
 def draw_masked(d: Draw) -> dict:
@@ -1085,17 +1096,32 @@ def torch_pad(x: Any, padding: tuple, value: float) -> Any:
 
 
 move("pad", draw_pad, lambda a, padding, value: np.pad(a, padding, constant_values=np.asarray(value).astype(a.dtype)) if a.ndim else a, None, torch_pad)
-move("roll", lambda d, a: {"shift": d.whole(-7, 7), "axis": d.axis(a.ndim)}, lambda a, shift, axis: np.roll(a, shift, axis), None,
-     lambda x, shift, axis: x.roll(shift, axis), least_rank=1)
+
+
+def draw_roll(d: Draw, a: np.ndarray) -> dict:
+    axes = d.axes(a.ndim)
+    several = isinstance(axes, tuple) and d.chance()
+    return {"shift": tuple(d.whole(-7, 7) for _ in axes) if several else d.whole(-7, 7), "axis": axes}
+
+
+move("roll", draw_roll, lambda a, shift, axis: np.roll(a, shift, axis), None,
+     lambda x, shift, axis: x.roll((shift,) * len(axis) if isinstance(axis, tuple) and not isinstance(shift, tuple) else shift, axis))
 move("repeat", lambda d, a: {"times": tuple(d.whole(1 if d.smooth else 0, 3) for _ in range(a.ndim + d.whole(0, 1)))},
      lambda a, times: np.tile(a, times), lambda x, times: x.repeat(times), lambda x, times: x.repeat(times))
 
 
-def split_numpy(a: np.ndarray, size: int, axis: int) -> list:
-    return np.split(a, range(size, a.shape[axis], size), axis)
+def split_numpy(a: np.ndarray, size: int | list, axis: int) -> list:
+    return np.split(a, np.cumsum(size)[:-1] if isinstance(size, list) else range(size, a.shape[axis], size), axis)
 
 
-move("split", lambda d, a: {"size": d.whole(1, 4), "axis": d.axis(a.ndim)}, split_numpy, None, lambda x, size, axis: x.split(size, axis),
+def draw_split(d: Draw, a: np.ndarray) -> dict:
+    axis = d.axis(a.ndim)
+    ends = sorted(d.whole(0, a.shape[axis]) for _ in range(d.whole(0, 3)))
+    sizes = np.diff([0, *ends, a.shape[axis]]).tolist()
+    return {"size": sizes if d.chance() else d.whole(1, 4), "axis": axis}
+
+
+move("split", draw_split, split_numpy, None, lambda x, size, axis: x.split(size, axis),
      least_rank=1, least=1)
 move("chunk", lambda d, a: {"count": d.whole(1, 5), "axis": d.axis(a.ndim)},
      lambda a, count, axis: split_numpy(a, -(-a.shape[axis] // count), axis), None, lambda x, count, axis: x.chunk(count, axis), least_rank=1, least=1)
@@ -1341,15 +1367,16 @@ def in_place_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 row("__imatmul__", draw_square, product(matmul), in_place_product, covers=("Tensor.__imatmul__",))
-FORMULAS = ("ij,jk->ki", "i,i->", "i,j->ij", "ii->i", "ii->", "ij->ji", "ij->j", "bij,bjk->bik", "ij,ij->i", "ij,jk,kl->il", "ij,j", "ij->")
+FORMULAS = ("...ij,jk->...ik", "...ij,...jk->...ik", "...i,i->...", "i...->...i", "ij,jk->ki", "i,i->", "i,j->ij", "ii->i", "ii->", "ij->ji", "ij->j", "bij,bjk->bik", "ij,ij->i", "ij,jk,kl->il", "ij,j", "ij->")
 
 
 def draw_einsum(d: Draw) -> dict:
     formula = d.one(FORMULAS)
     sizes = {c: d.whole(0 if d.chance(0.05) else 1, 4) for c in "abijkl"}
-    dtype = d.dtype((*FLOATS, "int32", "int64"))
+    dtype, leading = d.dtype((*FLOATS, "int32", "int64")), d.shape(0, 2, least=1)
     for names in formula.split("->")[0].split(","):
-        d.array(tuple(sizes[c] for c in names), dtype, special="plain")
+        before, dots, behind = names.partition("...")
+        d.array(tuple(sizes[c] for c in before) + (d.narrower(leading) if dots else ()) + tuple(sizes[c] for c in behind), dtype, special="plain")
     return {"formula": formula}
 
 

@@ -196,3 +196,20 @@ def test_a_product_in_place_keeps_the_shape():
     for target in (v, x):
         with pytest.raises(ValueError, match=r"__imatmul__: the result has shape \(2?,?\), and the tensor \(2,"):
             target @= v
+
+
+@pytest.mark.parametrize("device", ["CPU:1", "INTERP"])
+def test_arrays_in_methods_lie_where_their_tensor_does(device):
+    x, a = koine.Tensor([[1.0, 2.0], [3.0, 4.0]], device=device), np.array([[5, 0], [0, 5]], np.float32)
+    position = np.array([[1], [0]])
+    calls = {"maximum": x.maximum(a), "clip": x.clip(a, [9, 9]), "where": (x > 2).where(a, 0), "a condition": koine.where([True, False], x, a),
+             "matmul": x.matmul(a), "einsum": koine.einsum("ij,jk", a, x), "linear": x.linear(a, [1, 2]), "cat": koine.cat([a, x]),
+             "stack": koine.stack([x, a]), "gather": x.gather(1, position), "scatter": x.scatter(1, position, a[:, :1]), "mse_loss": x.mse_loss(a),
+             "masked_fill": x.masked_fill([True, False], 0), "cross_entropy": x.cross_entropy([0, 1]), "lerp": x.lerp(a, [0.5, 1]),
+             "attention": x.scaled_dot_product_attention(a, a), "conv2d": x.reshape(1, 1, 2, 2).conv2d(np.ones((1, 1, 2, 2), np.float32), [3])}
+    for name, got in calls.items():
+        assert got.device == device, name
+    assert calls["maximum"].tolist() == [[5, 2], [3, 5]] and calls["a condition"].tolist() == [[1, 0], [3, 5]]
+    assert calls["cat"].tolist() == [[5, 0], [0, 5], [1, 2], [3, 4]] and calls["einsum"].tolist() == [[5, 10], [15, 20]]
+    with pytest.raises(koine.errors.DeviceError, match="copy one of them"):
+        x.maximum(koine.Tensor(a))  # which lies somewhere already

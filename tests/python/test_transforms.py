@@ -53,7 +53,8 @@ def test_gradients_have_the_structure_of_the_argument(rng):
         assert (up - value.item()) / 1e-5 == pytest.approx(flat[k], rel=1e-3, abs=1e-3)
     g_first, g_second = koine.grad(lambda a, b: (a * a * b).sum(), argnums=(0, 1))(Tensor([3.0]), Tensor([2.0]))
     assert g_first.item() == 12 and g_second.item() == 9
-    assert koine.grad(lambda a, b: (a * a * b).sum(), argnums=-1)(Tensor([3.0]), Tensor([2.0])).item() == 9
+    for last in (-1, np.int64(1)):
+        assert koine.grad(lambda a, b: (a * a * b).sum(), argnums=last)(Tensor([3.0]), Tensor([2.0])).item() == 9
     g, aux = koine.grad(lambda a: ((a * a).sum(), {"twice": 2 * a}), has_aux=True)(Tensor([3.0]))
     assert g.item() == 6 and aux["twice"].item() == 6
 
@@ -216,6 +217,9 @@ def test_loops(rng):
     h = lambda w: sum(xs[k].sum() * w ** (4 - k) for k in range(5))
     assert g.item() == pytest.approx((h(0.5 + 1e-6) - h(0.5 - 1e-6)) / 2e-6, rel=1e-5)
     assert koine.eval_shape(lambda x: {"a": x @ x.T}, Tensor(xs))["a"].shape == (5, 5)
+    said = koine.ShapeDtype((5, 5), "float64")
+    assert koine.eval_shape(lambda x: x @ x.T, Tensor(xs)) == said == koine.ShapeDtype([5, 5], koine.float64) and len({said, said}) == 1
+    assert said != koine.ShapeDtype((5, 5), "float32") and said != koine.ShapeDtype((5,), "float64") and said != (5, 5)
 
 
 def test_what_is_prepared_for_one_value_names_no_memory_of_another(rng):
@@ -328,6 +332,8 @@ def test_functions_are_mapped_over_keys():
     key = koine.random.Key(11)
     keys, apart = split(key, 3), key.split(3)
     assert len(keys) == 3 and [k.bits.item() for k in keys] == [k.bits.item() for k in apart]
+    assert [k.bits.item() for k in keys[1:]] == [k.bits.item() for k in apart[1:]]
+    assert repr(key) == "<koine.random.Key>" and repr(keys) == "<koine.random.Key of shape (3,)>"
     first, second = split(key)
     assert first.bits.item() == apart[0].bits.item() and second.bits.item() == apart[1].bits.item()
     together = koine.vmap(lambda k: randn(k, (4,)))(keys)

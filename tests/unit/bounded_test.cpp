@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "check.hpp"
@@ -226,6 +227,13 @@ TEST(bounded, what_is_exact_stays_exact) {
                          add(reduce(Op::Add, reshape(product, column), {1}), reshape(y, column)));
   EXPECT_FALSE(plain.error.empty());
   for (size_t i = 0; i < 50; ++i) EXPECT_EQ(error_at(plain, i), error_at(summed, i)) << i;
+  // A product with infinity is infinite, rounded or not; one that overflows is finite until it is
+  // rounded.
+  const float inf = std::numeric_limits<float>::infinity();
+  const UOp large = floats({inf, 3, -inf, 3e38f}), factor = floats({3, -inf, -inf, 3});
+  const BoundedArray infinite = bounded(add(mul(large, factor), floats({1, 1, 1, 1})));
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(error_at(infinite, i), 0) << i;
+  EXPECT_TRUE(std::isinf(error_at(infinite, 3)));
 }
 
 TEST(bounded, what_liberties_decide_is_unknown) {

@@ -222,6 +222,19 @@ TEST(growth, spec_C38_what_is_compiled_is_looked_at_in_proportion) {
   });
 }
 
+// A sine becomes a page of code, for which a kernel counts it as so many operations.
+TEST(growth, a_chain_of_what_becomes_much_code_is_cut_sooner) {
+  auto kernels = [](auto step) {
+    Tensor z = Tensor(leaf({64})).contiguous().realize();
+    for (int i = 0; i < 100; ++i) z = step(z);
+    reset_counters();
+    z.realize();
+    return counters().kernels;
+  };
+  EXPECT_EQ(kernels([](const Tensor& z) { return z.sin(); }), 10);
+  EXPECT_EQ(kernels([](const Tensor& z) { return z.sqrt(); }), 1);
+}
+
 // --- what is looked at
 // ----------------------------------------------------------------------------
 

@@ -238,6 +238,9 @@ TEST(tensors, positions_and_masks) {
             (std::vector<float>{0, 2, 2, -0.0f}));
   EXPECT_EQ(Tensor::arange(5).cumsum().tolist<int>(), (std::vector<int>{0, 1, 3, 6, 10}));
   EXPECT_EQ(Tensor::arange(4).roll(1, 0).tolist<int>(), (std::vector<int>{3, 0, 1, 2}));
+  const Tensor two = Tensor::arange(4).reshape({2, 2});
+  EXPECT_EQ(two.roll(1).tolist<int>(), (std::vector<int>{3, 0, 1, 2}));
+  EXPECT_EQ(two.roll({1, 1}, {0, 1}).tolist<int>(), (std::vector<int>{3, 2, 1, 0}));
   EXPECT_EQ(Tensor::arange(2).repeat({2, 2}).tolist<int>(),
             (std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1}));
   EXPECT_EQ(Tensor::from<int>({1, 0}).one_hot(3).tolist<int>(),

@@ -133,6 +133,13 @@ double element_cost(const UOp& node, const std::function<bool(const UOp&)>& stop
 
 bool is_operation(const UOp& u) { return is_elementwise(u.op()) && u.dtype() != DType::Index; }
 
+size_t operations_of(const UOp& u) {
+  constexpr double least_expanded = 40;
+  if (!is_operation(u)) return 0;
+  const double cost = own_cost(u);
+  return cost < least_expanded ? 1 : static_cast<size_t>(cost);
+}
+
 KernelEstimate estimate_of(const UOp& kernel) {
   struct Bytes {
     double accessed = 0, whole = 0;

@@ -55,6 +55,10 @@ constexpr size_t most_neighbours = 8, most_kernels_on_a_path = 256;
 
 /// Whether a node is an operation on values, and no arithmetic of places.
 bool is_operation(const UOp& u);
+/// How many operations a kernel holds by a node, as its limit counts them: 0 for no operation on
+/// values, 1 for most, and for what a target has no instruction for, such as a sine, about what it
+/// becomes.
+size_t operations_of(const UOp& u);
 /// Operations on values that one kernel may hold: passes and LLVM take their time for what is
 /// compiled together.
 constexpr size_t most_fused_operations = 400;

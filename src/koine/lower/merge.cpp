@@ -126,7 +126,7 @@ std::optional<Nest> nest_of(const Draft& kernel, Places& places) {
     others.push_back(s);
   }
   for (const UOp& u : toposort(kernel.ast)) {
-    if (is_operation(u)) ++out.operations;
+    out.operations += operations_of(u);
     if (u.is(Op::After) && !strip_after(u).is(Op::Buffer)) return std::nullopt;
     if (u.is(Op::Barrier)) return std::nullopt;
     if (u.is(Op::Buffer)) out.rows.push_back(u);

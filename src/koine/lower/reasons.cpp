@@ -106,7 +106,8 @@ bool Reasons::is_its_product(const UOp& u, Held& kernel) {
 
 // A long chain goes on in another kernel.
 std::string_view Reasons::grown(const UOp& u, Held& kernel) {
-  if (!is_operation(u) || ++kernel.operations <= most_fused_operations) return {};
+  kernel.operations += operations_of(u);
+  if (kernel.operations <= most_fused_operations) return {};
   kernel.operations = 0;
   return "its kernel is large enough";
 }

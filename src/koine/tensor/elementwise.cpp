@@ -507,6 +507,10 @@ Tensor Tensor::elu(double alpha) const {
   });
 }
 Tensor Tensor::clip(const Tensor& low, const Tensor& high) const {
+  KOINE_REQUIRE(low.defined() || high.defined(), Value, "clip: neither a low bound nor a high one");
+  if (!low.defined())
+    return tensor::as_method("clip", {*this, high}, [&] { return minimum(high); });
+  if (!high.defined()) return tensor::as_method("clip", {*this, low}, [&] { return maximum(low); });
   if (const UOp l = low.as_literal(), h = high.as_literal(); l && h)
     KOINE_REQUIRE(tensor::number_of(l) <= tensor::number_of(h), Value,
                   "clip: the low bound {} is above the high bound {}", tensor::literal_text(l),

@@ -775,7 +775,14 @@ void Tensor::set_grad(const Tensor& gradient) {
   KOINE_REQUIRE(gradient.shape() == shape(), Value,
                 "set_grad: the gradient has shape {}, the tensor {}", shape_text(gradient.uop()),
                 shape_text(uop()));
-  self().storage->grad = gradient.uop();
+  const UOp value = gradient.as_literal() ? gradient.in_dtype("set_grad", dtype()) : gradient.uop();
+  KOINE_REQUIRE(value.dtype() == dtype(), Type,
+                "set_grad: the gradient is {}, the tensor {}: cast it", dtype_name(value.dtype()),
+                dtype_name(dtype()));
+  KOINE_REQUIRE(!value.device() || !uop().device() || value.device() == uop().device(), Device,
+                "set_grad: the gradient is on {}, the tensor on {}: copy it there with to()",
+                gradient.device(), device());
+  self().storage->grad = value;
 }
 
 }  // namespace koine

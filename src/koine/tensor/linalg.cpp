@@ -53,24 +53,101 @@ Tensor Tensor::linear(const Tensor& weight, const Tensor& bias) const {
   });
 }
 
-Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& operands) {
+namespace {
+
+// What an einsum says: the axes of each operand and of the result, a character each; '.' stands for
+// those of '...'.
+struct Formula {
+  std::vector<std::string> terms;
+  std::string output;
+  bool explicit_output = false;
+};
+
+Formula parse_formula(const std::string& formula) {
   std::string text;
   for (const char c : formula)
     if (c != ' ') text += c;
   const size_t arrow = text.find("->");
-  const std::string inputs = text.substr(0, arrow);
-  std::vector<std::string> terms{""};
-  for (const char c : inputs) {
-    if (c == ',') {
-      terms.emplace_back();
-    } else {
-      KOINE_REQUIRE(std::isalpha(static_cast<unsigned char>(c)), Value,
-                    "einsum '{}': '{}' is not a letter", formula, c);
-      terms.back() += c;
+  Formula out{{""}, "", arrow != std::string::npos};
+  auto read = [&](const std::string& part, auto&& next) {
+    for (size_t i = 0; i < part.size(); ++i) {
+      std::string& term = next(part[i]);
+      if (part[i] == ',') continue;
+      const bool dots = part.compare(i, 3, "...") == 0;
+      KOINE_REQUIRE(dots || std::isalpha(static_cast<unsigned char>(part[i])), Value,
+                    "einsum '{}': '{}' is not a letter", formula, part[i]);
+      KOINE_REQUIRE(!dots || term.find('.') == std::string::npos, Value,
+                    "einsum '{}': a term has '...' once", formula);
+      term += part[i];
+      if (dots) i += 2;
+    }
+  };
+  read(text.substr(0, arrow), [&](char c) -> std::string& {
+    if (c == ',') out.terms.emplace_back();
+    return out.terms.back();
+  });
+  if (out.explicit_output)
+    read(text.substr(arrow + 2), [&](char c) -> std::string& {
+      KOINE_REQUIRE(c != ',', Value, "einsum '{}': it has one output", formula);
+      return out.output;
+    });
+  return out;
+}
+
+// Gives the axes of '...' digits for names, the last axis of each operand the same one. They
+// broadcast: an axis of size 1 goes from its operand where another's is longer.
+void name_ellipses(const std::string& formula, Formula& f, std::vector<Tensor>& operands) {
+  constexpr size_t most = 10;
+  std::string names;
+  std::map<char, Size> sizes;
+  auto axes_of = [&](size_t k) { return operands[k].shape().size() - (f.terms[k].size() - 1); };
+  for (size_t k = 0; k < f.terms.size(); ++k) {
+    if (f.terms[k].find('.') == std::string::npos) continue;
+    KOINE_REQUIRE(f.terms[k].size() <= operands[k].shape().size() + 1, Value,
+                  "einsum '{}': term {} names {} axes beside '...', operand {} has shape {}",
+                  formula, k, f.terms[k].size() - 1, k, tensor::text_of(operands[k].shape()));
+    KOINE_REQUIRE(axes_of(k) <= most, Value,
+                  "einsum '{}': '...' stands for {} axes, and may for {}", formula, axes_of(k),
+                  most);
+    while (names.size() < axes_of(k)) names += static_cast<char>('0' + names.size());
+  }
+  for (size_t k = 0; k < f.terms.size(); ++k) {
+    const size_t dots = f.terms[k].find('.');
+    if (dots == std::string::npos) continue;
+    const std::string own = names.substr(names.size() - axes_of(k));
+    f.terms[k].replace(dots, 1, own);
+    for (size_t i = 0; i < own.size(); ++i) {
+      const Size size = operands[k].shape()[dots + i];
+      Size& common = sizes.emplace(own[i], size).first->second;
+      if (common == 1) common = size;
     }
   }
+  for (size_t k = 0; k < f.terms.size(); ++k)
+    for (size_t i = f.terms[k].size(); i-- > 0;)
+      if (const auto it = sizes.find(f.terms[k][i]);
+          it != sizes.end() && it->second != 1 && operands[k].shape()[i] == 1) {
+        operands[k] = operands[k].squeeze(static_cast<int64_t>(i));
+        f.terms[k].erase(i, 1);
+      }
+  const size_t dots = f.output.find('.');
+  if (dots != std::string::npos)
+    f.output.replace(dots, 1, names);
+  else if (f.explicit_output)
+    KOINE_REQUIRE(names.empty(), Value,
+                  "einsum '{}': the output has to say where the axes of '...' are", formula);
+  else
+    f.output = names;
+}
+
+}  // namespace
+
+Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& given) {
+  Formula parsed = parse_formula(formula);
+  std::vector<std::string>& terms = parsed.terms;
+  std::vector<Tensor> operands = given;
   KOINE_REQUIRE(terms.size() == operands.size(), Value, "einsum '{}': {} terms for {} operands",
                 formula, terms.size(), operands.size());
+  name_ellipses(formula, parsed, operands);
   std::map<char, Size> sizes;
   std::map<char, int> uses;
   for (size_t k = 0; k < terms.size(); ++k) {
@@ -85,13 +162,10 @@ Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& ope
       ++uses[terms[k][i]];
     }
   }
-  std::string output;
-  if (arrow != std::string::npos) {
-    output = text.substr(arrow + 2);
-  } else {
+  std::string output = parsed.output;
+  if (!parsed.explicit_output)
     for (const auto& [c, n] : uses)
-      if (n == 1) output += c;
-  }
+      if (n == 1 && output.find(c) == std::string::npos) output += c;
   for (size_t i = 0; i < output.size(); ++i)
     KOINE_REQUIRE(sizes.contains(output[i]) && output.find(output[i], i + 1) == std::string::npos,
                   Value, "einsum '{}': output axis '{}' is unknown or named twice", formula,

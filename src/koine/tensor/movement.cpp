@@ -215,6 +215,7 @@ Tensor Tensor::repeat(const Shape& times) const {
   return reshape(split).expand(wide).reshape(out);
 }
 
+Tensor Tensor::roll(int64_t shift) const { return flatten().roll(shift, 0).reshape(shape()); }
 Tensor Tensor::roll(int64_t shift, int64_t axis) const {
   const int64_t a = axis_of(axis, "roll"), n = tensor::known_size("roll", *this, a);
   if (n == 0) return *this;
@@ -226,6 +227,14 @@ Tensor Tensor::roll(int64_t shift, int64_t axis) const {
     return shrink(bounds);
   };
   return cat({part(n - s, n), part(0, n - s)}, a);
+}
+
+Tensor Tensor::roll(const IntList& shifts, const IntList& axes) const {
+  KOINE_REQUIRE(shifts.size() == axes.size(), Value, "roll: {} shifts for {} axes", shifts.size(),
+                axes.size());
+  Tensor out = *this;
+  for (size_t k = 0; k < axes.size(); ++k) out = out.roll(shifts[k], axes[k]);
+  return out;
 }
 
 Tensor Tensor::stack(const std::vector<Tensor>& tensors, int64_t axis) {
@@ -293,15 +302,30 @@ Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
 std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
   KOINE_REQUIRE(size > 0, Value, "split of {}: the size {} must be positive",
                 tensor::text_of(shape()), size);
-  const int64_t a = axis_of(axis, "split"), n = tensor::known_size("split", *this, a);
+  const int64_t n = tensor::known_size("split", *this, axis_of(axis, "split"));
   if (n == 0) return {*this};
+  std::vector<int64_t> sizes(static_cast<size_t>((n - 1) / size), size);
+  sizes.push_back((n - 1) % size + 1);
+  return split(sizes, axis);
+}
+std::vector<Tensor> Tensor::split(const std::vector<int64_t>& sizes, int64_t axis) const {
+  const int64_t a = axis_of(axis, "split"), n = tensor::known_size("split", *this, a);
+  int64_t from = 0;
   std::vector<Tensor> out;
-  for (int64_t from = 0; from < n; from += size) {
+  for (const int64_t size : sizes) {
+    KOINE_REQUIRE(size >= 0 && size <= n - from, Value,
+                  "split of {}: parts of {} do not make up axis {}, which has {} elements",
+                  tensor::text_of(shape()), tensor::text_of(Shape(sizes.begin(), sizes.end())), a,
+                  n);
     SizePairs bounds;
     for (const Size& s : shape()) bounds.emplace_back(0, s);
-    bounds[static_cast<size_t>(a)] = {from, std::min(from + size, n)};
+    bounds[static_cast<size_t>(a)] = {from, from + size};
     out.push_back(shrink(bounds));
+    from += size;
   }
+  KOINE_REQUIRE(from == n, Value,
+                "split of {}: parts of {} do not make up axis {}, which has {} elements",
+                tensor::text_of(shape()), tensor::text_of(Shape(sizes.begin(), sizes.end())), a, n);
   return out;
 }
 std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {

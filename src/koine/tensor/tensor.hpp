@@ -196,6 +196,7 @@ class Tensor {
   bool has_grad() const;
   Tensor grad() const;
   void zero_grad();
+  /// Of the shape, dtype and device of the tensor; an Error if it is not.
   void set_grad(const Tensor& gradient);
   /// Adds to grad() of every tensor that requires one and that this scalar depends on. An Error if
   /// there is none, or if one of them has another value since.
@@ -224,9 +225,14 @@ class Tensor {
   Tensor flatten(int64_t from = 0, int64_t to = -1) const;
   Tensor repeat(const Shape& times) const;
   Tensor roll(int64_t shift, int64_t axis) const;
+  Tensor roll(int64_t shift) const;  ///< all elements, row by row
+  Tensor roll(const IntList& shifts, const IntList& axes) const;
   static Tensor cat(const std::vector<Tensor>& tensors, int64_t axis = 0);
   static Tensor stack(const std::vector<Tensor>& tensors, int64_t axis = 0);
+  /// Parts of a size, the last one of what is left.
   std::vector<Tensor> split(int64_t size, int64_t axis = 0) const;
+  /// Parts of these sizes, which add up to the axis.
+  std::vector<Tensor> split(const std::vector<int64_t>& sizes, int64_t axis = 0) const;
   std::vector<Tensor> chunk(int64_t count, int64_t axis = 0) const;
   Tensor operator[](int64_t position) const;
   Tensor operator[](const Size& position) const;
@@ -292,7 +298,7 @@ class Tensor {
   Tensor softplus() const;
   Tensor elu(double alpha = 1) const;
   Tensor hardtanh(double low = -1, double high = 1) const;
-  /// Between bounds, which promote as operands do.
+  /// Between bounds, which promote as operands do; one of them may be Tensor(), which is none.
   Tensor clip(const Tensor& low, const Tensor& high) const;
   Tensor maximum(const Tensor& b) const;
   Tensor minimum(const Tensor& b) const;
@@ -359,6 +365,7 @@ class Tensor {
   // --- linear algebra and neural nets -----------------------------------------------------------
   Tensor dot(const Tensor& b) const;
   Tensor matmul(const Tensor& b) const;
+  /// A sum of products by its formula, such as "...ij,jk->...ik": the axes of "..." broadcast.
   static Tensor einsum(const std::string& formula, const std::vector<Tensor>& operands);
   Tensor linear(const Tensor& weight, const Tensor& bias = {}) const;  ///< weight: (out, in)
   struct Window {
