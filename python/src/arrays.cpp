@@ -364,9 +364,9 @@ Tensor as_tensor(nb::handle given, const char* method) {
 
 Tensor as_tensor_beside(const Tensor& self, nb::handle given, const char* method) {
   const Tensor t = as_tensor(given, method);
+  if (nb::isinstance<Tensor>(given) || !t.uop().device()) return t;
   const std::string device = self.device();
-  const bool placed = nb::isinstance<Tensor>(given) || !t.uop().device();
-  return placed || device.find(',') != device.npos || t.device() == device ? t : t.to(device);
+  return device.find(',') != device.npos || t.device() == device ? t : t.to(device);
 }
 
 std::vector<Tensor> as_tensors(nb::handle given, const char* method) {

@@ -67,30 +67,25 @@ Formula parse_formula(const std::string& formula) {
   std::string text;
   for (const char c : formula)
     if (c != ' ') text += c;
-  const size_t arrow = text.find("->");
-  Formula out{{""}, "", arrow != std::string::npos};
-  auto read = [&](const std::string& part, auto&& next) {
-    for (size_t i = 0; i < part.size(); ++i) {
-      std::string& term = next(part[i]);
-      if (part[i] == ',') continue;
-      const bool dots = part.compare(i, 3, "...") == 0;
-      KOINE_REQUIRE(dots || std::isalpha(static_cast<unsigned char>(part[i])), Value,
-                    "einsum '{}': '{}' is not a letter", formula, part[i]);
+  Formula out{{""}, "", false};
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!out.explicit_output && text.compare(i, 2, "->") == 0) {
+      out.explicit_output = true;
+      ++i;
+    } else if (text[i] == ',') {
+      KOINE_REQUIRE(!out.explicit_output, Value, "einsum '{}': it has one output", formula);
+      out.terms.emplace_back();
+    } else {
+      std::string& term = out.explicit_output ? out.output : out.terms.back();
+      const bool dots = text.compare(i, 3, "...") == 0;
+      KOINE_REQUIRE(dots || std::isalpha(static_cast<unsigned char>(text[i])), Value,
+                    "einsum '{}': '{}' is not a letter", formula, text[i]);
       KOINE_REQUIRE(!dots || term.find('.') == std::string::npos, Value,
                     "einsum '{}': a term has '...' once", formula);
-      term += part[i];
+      term += text[i];
       if (dots) i += 2;
     }
-  };
-  read(text.substr(0, arrow), [&](char c) -> std::string& {
-    if (c == ',') out.terms.emplace_back();
-    return out.terms.back();
-  });
-  if (out.explicit_output)
-    read(text.substr(arrow + 2), [&](char c) -> std::string& {
-      KOINE_REQUIRE(c != ',', Value, "einsum '{}': it has one output", formula);
-      return out.output;
-    });
+  }
   return out;
 }
 

@@ -310,22 +310,21 @@ std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
 }
 std::vector<Tensor> Tensor::split(const std::vector<int64_t>& sizes, int64_t axis) const {
   const int64_t a = axis_of(axis, "split"), n = tensor::known_size("split", *this, a);
-  int64_t from = 0;
+  int64_t left = n;
+  const bool fit = std::all_of(sizes.begin(), sizes.end(),
+                               [&](int64_t size) { return size >= 0 && (left -= size) >= 0; });
+  KOINE_REQUIRE(fit && left == 0, Value,
+                "split of {}: parts of {} do not make up axis {}, which has {} elements",
+                tensor::text_of(shape()), tensor::text_of(Shape(sizes.begin(), sizes.end())), a, n);
   std::vector<Tensor> out;
+  int64_t from = 0;
   for (const int64_t size : sizes) {
-    KOINE_REQUIRE(size >= 0 && size <= n - from, Value,
-                  "split of {}: parts of {} do not make up axis {}, which has {} elements",
-                  tensor::text_of(shape()), tensor::text_of(Shape(sizes.begin(), sizes.end())), a,
-                  n);
     SizePairs bounds;
     for (const Size& s : shape()) bounds.emplace_back(0, s);
     bounds[static_cast<size_t>(a)] = {from, from + size};
     out.push_back(shrink(bounds));
     from += size;
   }
-  KOINE_REQUIRE(from == n, Value,
-                "split of {}: parts of {} do not make up axis {}, which has {} elements",
-                tensor::text_of(shape()), tensor::text_of(Shape(sizes.begin(), sizes.end())), a, n);
   return out;
 }
 std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {
