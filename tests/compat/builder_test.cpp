@@ -207,11 +207,9 @@ TEST(builder, spec_H2_spec_H8_spec_amend_14_a_thread_is_the_index_of_the_languag
   }
   for (const char* language : {"cuda", "hip", "metal"}) {
     const UOp linear = lower(addition_graph(true), "k", text_target(language, true)).linear;
-    const test::CLibrary library(render(language, "k", linear) + "KOINE_RUN(k)\n", 0, language);
     std::vector<int32_t> out(10);
-    void* buffers[] = {out.data(), a.data(), b.data()};
-    const uint32_t grid[] = {10, 1, 1}, group[] = {1, 1, 1};
-    library.launch("run_k")(buffers, nullptr, grid, group);
+    test::text_library(language, render(language, "k", linear) + "KOINE_RUN(k)\n")
+        ->run("k", {{out.data(), 40}, {a.data(), 40}, {b.data(), 40}}, signature_of(linear));
     EXPECT_EQ(out, expected) << language;
   }
 }

@@ -40,4 +40,25 @@ TEST(fuzz, c_text_spec_amend_32_of_languages_with_groups_agrees_with_the_interpr
   for (CText& text : texts) text.check(0);
 }
 
+// And with edits that no heuristic has chosen.
+TEST(fuzz, c_text_spec_O7_of_edited_kernels_agrees_with_the_interpreter) {
+  const int64_t cases = test_cases(400);
+  CText texts[] = {CText("cuda"), CText("hip"), CText("metal")};
+  int64_t edited = 0;
+  for (int64_t i = 0; i < cases; ++i) {
+    const uint64_t seed = test_seed() + 277 + static_cast<uint64_t>(i);
+    std::mt19937_64 random(seed);
+    const UOp graph = random_graph(random);
+    const OptionScope mode(i % 2 == 0 ? strict_options() : options());
+    try {
+      if (texts[i % 3].add_edited(graph, random)) ++edited;
+    } catch (const Error& e) {
+      ASSERT_NE(std::string(e.what()).find("has no type for float64"), std::string::npos)
+          << e.what() << " KOINE_TEST_SEED=" << seed;
+    }
+  }
+  EXPECT_GE(edited, cases / 4) << "of " << cases;
+  for (CText& text : texts) text.check(0);
+}
+
 }  // namespace koine::test

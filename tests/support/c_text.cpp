@@ -10,40 +10,78 @@
 #include <stdexcept>
 
 #include "backends.hpp"
+#include "cuda_text.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/render/dialect.hpp"
+#include "koine/render/llvm.hpp"
+#include "random_edits.hpp"
 
 namespace koine::test {
 
-void CText::add(const UOp& value) {
+namespace {
+
+// A value by the interpreter in the mode of the options, as memory has it.
+BoundedArray expected_of(const UOp& value) {
   const Bindings bindings = bindings_of(value);
+  BoundedArray expected = options().strict ? BoundedArray{interpret(value, bindings), {}}
+                                           : interpret_bounded(value, bindings);
+  Array& exact = expected.value;
+  for (size_t i = 0; i < exact.valid.size(); ++i)
+    if (exact.valid[i] == 0) exact.data[i] = 0;  // as in fresh memory
+  exact.valid.clear();
+  return expected;
+}
+
+}  // namespace
+
+Target CText::target() const {
+  if (language_ == "ptx") return ptx_target(options().strict);
+  Target out = text_target(language_, options().strict);
+  if (language_ == "c") out.has_fma = true;
+  return out;
+}
+
+CText::Case CText::case_of(const UOp& value) const {
+  Case c{value, {}, {}, {}, functions_, {}};
+  const UOp root =
+      value.is(Op::Buffer) ? UOp::make(Op::Contiguous, {value}, MarkArg{Mark::Copies}) : value;
+  c.program = callify({root}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
+  c.kernels = kernels_of(rangeify(c.program.body));
+  return c;
+}
+
+void CText::add(const UOp& value) {
   for (const bool strict : {true, false}) {
     if (!strict && !has_liberties(value)) continue;
     Options mode = options();
     mode.strict = strict;
     const OptionScope scope(mode);
-    BoundedArray expected =
-        strict ? BoundedArray{interpret(value, bindings), {}} : interpret_bounded(value, bindings);
-    Array& exact = expected.value;
-    for (size_t i = 0; i < exact.valid.size(); ++i)
-      if (exact.valid[i] == 0) exact.data[i] = 0;  // as in fresh memory
-    exact.valid.clear();
-    add(value, std::move(expected));
+    add(value, expected_of(value));
   }
+}
+
+bool CText::add_edited(const UOp& value, std::mt19937_64& random) {
+  if (value.numel() == 0) return false;
+  const std::vector<Kernel> kernels = case_of(value).kernels;
+  const auto chosen = static_cast<size_t>(random() % kernels.size());
+  if (kernels[chosen].ast.is(Op::CustomFunction)) return false;
+  const Edits edits = random_edits(kernels[chosen].ast, random, target());
+  if (edits.list.empty() || (options().strict && edits.reorders && folds_floats(value)))
+    return false;
+  add(value, expected_of(value), KernelEdits{chosen, edits.list});
+  return true;
 }
 
 void CText::add(const UOp& value, BoundedArray expected, const std::optional<KernelEdits>& edits) {
   if (value.numel() == 0) return;
-  Target target = text_target(language_, options().strict);
-  if (language_ == "c") target.has_fma = true;
-  Case c{value, std::move(expected), {}, {}, functions_, {}};
-  const UOp root =
-      value.is(Op::Buffer) ? UOp::make(Op::Contiguous, {value}, MarkArg{Mark::Copies}) : value;
-  c.program = callify({root}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
-  c.kernels = kernels_of(rangeify(c.program.body));
+  const Target target = this->target();
+  Case c = case_of(value);
+  c.expected = std::move(expected);
+  if (edits)
+    for (const Opt& opt : edits->opts) c.edits += opt_text(opt) + " ";
   for (const Kernel& k : c.kernels) {
     if (k.ast.is(Op::CustomFunction)) {  // a copy of whole memory: no kernel
       c.signatures.emplace_back();
@@ -53,7 +91,9 @@ void CText::add(const UOp& value, BoundedArray expected, const std::optional<Ker
     const bool edited = edits && edits->kernel == c.signatures.size();
     const UOp linear = lower_kernel(k.ast, target, {}, edited ? &edits->opts : nullptr).linear;
     const std::string name = fmt::format("k{}", functions_);
-    source_ += render(language_, name, linear, source_.empty()) + "\n";
+    source_ += (language_ == "ptx" ? render_ptx(linear, name, target)
+                                   : render(language_, name, linear, source_.empty())) +
+               "\n";
     if (language_ != "c" && !load_) source_ += fmt::format("KOINE_RUN({})\n", name);
     c.signatures.push_back(signature_of(linear));
     ++functions_;
@@ -88,18 +128,24 @@ void CText::run(const Case& c, const TextLibrary& library) const {
     library.run(fmt::format("k{}", c.first + k), named, signature);
   }
   EXPECT_EQ(difference(c.expected, array_of(c.program.arguments[0])), "")
-      << "as text of " << language_ << ", of\n"
+      << "as text of " << language_ << ", edits: " << c.edits << ", of\n"
       << to_text(c.value);
 }
 
 void CText::check(int optimise) {
   if (functions_ == 0) return;
   const std::unique_ptr<TextLibrary> library =
-      load_ ? load_(source_) : std::make_unique<CLibrary>(source_, optimise, language_);
+      load_ ? load_(source_) : text_library(language_, source_, optimise);
   for (const Case& c : cases_) run(c, *library);
   cases_.clear();
   source_.clear();
   functions_ = 0;
+}
+
+std::unique_ptr<TextLibrary> text_library(std::string_view language, const std::string& source,
+                                          int optimise) {
+  if (language == "cuda" && cuda_missing().empty()) return std::make_unique<CudaLibrary>(source);
+  return std::make_unique<CLibrary>(source, optimise, language);
 }
 
 std::array<uint32_t, 3> counts_of(const std::array<UOp, 3>& axes) {

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "check.hpp"
@@ -32,6 +33,7 @@ class TextLibrary {
 /// the words of CUDA, HIP or Metal (`support/shim`). Loaded while this lives.
 class CLibrary : public TextLibrary {
  public:
+  /// Of C.
   using Function = void (*)(void** buffers, const int64_t* variables, int64_t thread);
   /// Of a grid of groups.
   using Launch = void (*)(void** buffers, const int64_t* variables, const uint32_t* grid,
@@ -44,13 +46,17 @@ class CLibrary : public TextLibrary {
   void run(const std::string& name, const std::vector<Given>& parameters,
            const Signature& signature) const override;
   Function function(const std::string& name) const;
-  Launch launch(const std::string& name) const;
 
  private:
+  Launch launch(const std::string& name) const;
   void* find(const std::string& name) const;
   std::string language_;
   void* library_ = nullptr;
 };
+
+/// A library of a text. That of CUDA is run on a GPU where there is one (cuda_text.hpp).
+std::unique_ptr<TextLibrary> text_library(std::string_view language, const std::string& source,
+                                          int optimise = 0);
 
 /// The numbers of groups, or of threads in one, along each axis; they are constants.
 std::array<uint32_t, 3> counts_of(const std::array<UOp, 3>& axes);
@@ -60,7 +66,7 @@ std::array<uint32_t, 3> counts_of(const std::array<UOp, 3>& axes);
 /// in C are shaped for threads, all others for groups of them.
 class CText {
  public:
-  /// What makes a library of a text; the default is CLibrary.
+  /// What makes a library of a text; the default is text_library.
   using Load = std::function<std::unique_ptr<TextLibrary>(const std::string& source)>;
   explicit CText(std::string language = "c", Load load = nullptr)
       : language_(std::move(language)), load_(std::move(load)) {}
@@ -69,6 +75,9 @@ class CText {
   void add(const UOp& value);
   /// In the mode of the options.
   void add(const UOp& value, BoundedArray expected, const std::optional<KernelEdits>& edits = {});
+  /// In the mode of the options, with random edits of one of its kernels; false where none are
+  /// legal, or where they change the bits of a sum that strict mode promises.
+  bool add_edited(const UOp& value, std::mt19937_64& random);
   /// Compiles, runs and compares; `optimise` is the compiler's level.
   void check(int optimise = 0);
 
@@ -80,7 +89,10 @@ class CText {
     std::vector<Kernel> kernels;
     size_t first;                       ///< number of its first function
     std::vector<Signature> signatures;  ///< of each
+    std::string edits;
   };
+  Target target() const;
+  Case case_of(const UOp& value) const;
   void run(const Case& c, const TextLibrary& library) const;
   std::string language_;
   Load load_;

@@ -83,21 +83,14 @@ void expect_product_in_text(const std::string& language, const Gemm& g,
   const bool c = language == "c";
   const Target target = text_target(language, strict);
   const UOp linear = lower_kernel(g.ast(), target, {}, &opts).linear;
-  const CLibrary library(render(language, "k", linear) + (c ? "" : "KOINE_RUN(k)\n"), 0, language);
   std::vector<std::byte> out =
                              in_memory(std::vector<double>(static_cast<size_t>(g.m * g.n)), g.sum),
                          left = in_memory(g.left(), g.a), right = in_memory(g.right(), g.b);
-  void* buffers[] = {out.data(), left.data(), right.data()};
-  const Signature signature = signature_of(linear);
-  std::array<uint32_t, 3> grid{1, 1, 1}, group{1, 1, 1};
-  for (size_t axis = 0; axis < 3; ++axis) {
-    if (const UOp& n = signature.grid[axis]) grid[axis] = static_cast<uint32_t>(const_int(n));
-    if (const UOp& n = signature.group[axis]) group[axis] = static_cast<uint32_t>(const_int(n));
-  }
-  if (c)
-    library.function("k")(buffers, nullptr, 0);
-  else
-    library.launch("run_k")(buffers, nullptr, grid.data(), group.data());
+  const auto given = [](std::vector<std::byte>& memory) {
+    return TextLibrary::Given{memory.data(), static_cast<int64_t>(memory.size())};
+  };
+  text_library(language, render(language, "k", linear) + (c ? "" : "KOINE_RUN(k)\n"))
+      ->run("k", {given(out), given(left), given(right)}, signature_of(linear));
   EXPECT_EQ(problem_of(g, out, strict), "") << language << (strict ? " strict" : " default");
 }
 

@@ -122,6 +122,37 @@ TEST(texts, spec_L8_nvidias_compilers_take_cuda_and_ptx) {
                  << (has_ptxas ? "" : "no ptxas: PTX is not assembled");
 }
 
+// cuda_test runs them, where there is a GPU.
+TEST(texts, what_nvidias_compilers_get_wrong_is_said_otherwise) {
+  const UOp i = leaf({8}, DType::Int32), f = leaf({8}, DType::Float32),
+            zero = constant(DType::Float32, 0);
+  const auto linear_of = [](const UOp& value, const Target& target) {
+    return lower_kernel(schedule({value})[0].ast, target).linear;
+  };
+  const Target cuda = text_target("cuda", false), ptx = ptx_target(false);
+  for (const UOp& value : {neg(i), idiv(i, constant_int(DType::Int32, -1))}) {
+    EXPECT_NE(render("cuda", "k", linear_of(value, cuda)).find("= (int)negated((unsigned int)v"),
+              std::string::npos);
+    EXPECT_EQ(render("hip", "k", linear_of(value, text_target("hip", false))).find("negated"),
+              std::string::npos);
+  }
+  for (const DType d : stored_dtypes())
+    if (is_integer(d)) {
+      const UOp negative = neg(leaf({8}, d));
+      EXPECT_NE(render("cuda", "k", linear_of(negative, cuda)).find(")negated((unsigned "),
+                std::string::npos);
+      const std::string assembly = render_ptx(linear_of(negative, ptx), "k", ptx);
+      EXPECT_EQ(assembly.find("neg."), std::string::npos) << assembly;
+      EXPECT_NE(assembly.find("not.b"), std::string::npos) << assembly;
+    }
+  EXPECT_NE(render("cuda", "k", linear_of(where(lt(f, zero), f, zero), cuda)).find(" < -0.0f;"),
+            std::string::npos);
+  EXPECT_EQ(render("cuda", "k", linear_of(where(lt(zero, f), f, zero), cuda)).find("-0.0f"),
+            std::string::npos);
+  EXPECT_NE(render_ptx(linear_of(where(lt(f, zero), f, zero), ptx), "k", ptx).find("0f80000000"),
+            std::string::npos);
+}
+
 // docs/dialects.md adds a language: each line of it is compiled, and kernels in it compute.
 TEST(texts, the_language_of_the_page_runs) {
   const auto read = [](const char* file) {

@@ -251,6 +251,8 @@ std::vector<Case> kernel_cases() {
        "an After orders"},
       {k, kernel(load(index(after(memory(1), Nodes{one()}), {r}))), Op::After, 1,
        "an After orders"},
+      {k, kernel(load(index(after(memory(1), Nodes{unroll}), {r}))), Op::After, 1,
+       "which are no lanes"},
       // The kernel as a whole.
       {k, sink(Nodes{store(at, one())}), Op::Sink, -1, "every Range is closed"},
       {k, sink(Nodes{sink(Nodes{})}), Op::Sink, 0, "holds Stores"},

@@ -481,6 +481,12 @@ class CStyleRenderer {
           return text(dialect_.syntax.rounded, fmt::arg("value", operand(x)));
         return wrapped("+");
       case Op::Mul:
+        if (!dialect_.negated.empty() && is_integer(d) && d != DType::Index &&
+            is_const(u.src(1), -1)) {
+          const std::string bits =
+              as_type(type(item_size(d) == 8 ? DType::UInt64 : DType::UInt32), a());
+          return as_type(type(d), fmt::format("{}({})", dialect_.negated, bits));
+        }
         return wrapped("*");
       case Op::Fdiv:
         return fmt::format("{} / {}", a(), b());
@@ -498,6 +504,8 @@ class CStyleRenderer {
         return fmt::format("shr_{}({}, {})", name, a(), b());
       case Op::CmpLt:
         if (bools) return fmt::format("!{} & {}", a(), b());
+        if (dialect_.below_negative_zero && is_float(in) && is_const(u.src(1), 0))
+          return fmt::format("{} < -{}", a(), literal(u.src(1)));
         return fmt::format("{} < {}", a(), b());
       case Op::CmpNe:
         return text(dialect_.syntax.differs, fmt::arg("left", a()), fmt::arg("right", b()));

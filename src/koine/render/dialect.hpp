@@ -66,6 +66,12 @@ struct Dialect {
   bool vectors = false;
   /// What the helpers of the prelude are called for float32 and float64: `trunc`, `sqrt`, `fma`.
   std::array<std::string_view, 2> trunc, sqrt, fma;
+  /// The header's function of unsigned 32 and 64-bit integers that is 0 - v, where compilers must
+  /// not see that it is; empty: they may.
+  std::string_view negated = {};
+  /// `x < 0.0` is written `x < -0.0`, where compilers take `x < 0.0 ? x : 0.0` for min(x, 0.0),
+  /// which is -0.0 of -0.0.
+  bool below_negative_zero = false;
   /// Tensor cores that the header has, as functions of their names: `sum = c + A * B` of what a
   /// thread holds, by `core(sum, a, b, c)`.
   std::vector<std::string_view> cores = {};

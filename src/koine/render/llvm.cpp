@@ -511,9 +511,10 @@ class LlvmRenderer {
                : boolean ? b_.CreateOr(a(), b())
                          : b_.CreateAdd(a(), b());
       case Op::Mul:
-        return real      ? b_.CreateFMul(a(), b())
-               : boolean ? conjunction(a(), b())
-                         : b_.CreateMul(a(), b());
+        return real                ? b_.CreateFMul(a(), b())
+               : boolean           ? conjunction(a(), b())
+               : hides_negation(u) ? negated(a())
+                                   : b_.CreateMul(a(), b());
       case Op::Fdiv:
         return quotient(b_.CreateFDiv(a(), b()));
       case Op::Max:
@@ -532,6 +533,7 @@ class LlvmRenderer {
       case Op::And:
         return boolean ? conjunction(a(), b()) : b_.CreateAnd(a(), b());
       case Op::CmpLt:
+        if (target_.groups && real_in && is_const(u.src(1), 0)) return below_negative_zero(a());
         return real_in                       ? b_.CreateFCmpOLT(a(), b())
                : is_signed(u.src(0).dtype()) ? b_.CreateICmpSLT(a(), b())
                                              : b_.CreateICmpULT(a(), b());
@@ -616,6 +618,34 @@ class LlvmRenderer {
       raise(ErrorKind::Value, "Ins \"{}\": {}", u.as<CodeArg>().text,
             llvm::toString(std::move(error)));
     return b_.CreateCall(llvm::InlineAsm::get(type, assembly, constraints, false), values);
+  }
+
+  // NVIDIA's assembler takes it that a negative does not overflow (CUDA 13.0, sm_90): it is not
+  // shown that a number is one.
+  bool hides_negation(const UOp& product) const {
+    return target_.groups && is_integer(product.dtype()) && product.dtype() != DType::Index &&
+           is_const(product.src(1), -1);
+  }
+  Value* negated(Value* v) {
+    if (auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(v->getType())) {
+      Value* out = llvm::PoisonValue::get(vector);
+      for (unsigned lane = 0; lane < vector->getNumElements(); ++lane)
+        out = b_.CreateInsertElement(out, negated(b_.CreateExtractElement(v, lane)), lane);
+      return out;
+    }
+    const unsigned bits = v->getType()->getIntegerBitWidth();
+    if (bits == 8)
+      return b_.CreateTrunc(negated(b_.CreateZExt(v, b_.getInt16Ty())), b_.getInt8Ty());
+    const std::string assembly =
+        fmt::format("{{ .reg .b{0} t; not.b{0} t, $1; add.s{0} $0, t, 1; }}", bits);
+    const char* constraints = bits == 16 ? "=h,h" : bits == 32 ? "=r,r" : "=l,l";
+    auto* type = llvm::FunctionType::get(v->getType(), {v->getType()}, false);
+    return b_.CreateCall(llvm::InlineAsm::get(type, assembly, constraints, false), {v});
+  }
+
+  // It also takes x < 0 ? x : 0 for min(x, 0), which is -0 of -0.
+  Value* below_negative_zero(Value* v) {
+    return b_.CreateFCmpOLT(v, llvm::ConstantFP::get(v->getType(), -0.0));
   }
 
   // The number of a group, or of a thread in one.

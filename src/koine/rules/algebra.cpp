@@ -166,6 +166,10 @@ RuleSet<> make_algebra() {
                return UOp();
              return m[0].is_scalar() ? where(m[1], m[0], constant_int(m[0].dtype(), 0)) : UOp();
            }),
+      rule("x//-1", node(Op::Idiv, {x, Pat(-1)}).of(DTypeClass::Integer),
+           [](const Match& m) -> UOp {
+             return is_signed(m.root().dtype()) ? mul(m[0], m.root().src(1)) : UOp();
+           }),
       rule("x/1", node(Op::Fdiv, {x, Pat(1)}), [](const Match& m) { return m[0]; }),
       // --- Max, logic
       rule("max(x,x)", pat_max(x, x), [](const Match& m) { return m[0]; }),
@@ -183,6 +187,10 @@ RuleSet<> make_algebra() {
            [](const Match& m) { return m[0].is_scalar() ? constant_like(m[0], 0) : UOp(); }),
       rule("shift 0", node(ops({Op::Shl, Op::Shr}), {x, Pat(0)}),
            [](const Match& m) { return m[0]; }),
+      rule("-1>>x", node(Op::Shr, {Pat(-1), x}),
+           [](const Match& m) -> UOp {
+             return is_signed(m.root().dtype()) ? m.root().src(0) : UOp();
+           }),
       rule("shift all out", node(ops({Op::Shl, Op::Shr}), {x, any_const(1)}),
            [](const Match& m) {
              const int64_t width = 8 * item_size(m[0].dtype());

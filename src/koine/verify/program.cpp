@@ -274,13 +274,17 @@ const std::vector<Demand>& effect_part() {
          });
        }},
       {ops({Op::End}), "an End closes Ranges around an effect, each once", check_end},
-      {ops({Op::After}), "an After orders accesses of memory behind effects and Ranges",
+      {ops({Op::After}),
+       "an After orders accesses of memory behind effects and Ranges, which are no lanes",
        [](const UOp& u, const Facts&) {
          const UOp& base = strip_after(u);
          const bool memory =
              base.is(Op::Buffer) || (base.is(Op::Param) && base.as<BufferArg>().name.empty());
          if (!memory) return 0;
-         return first_source(u, 1, [](const UOp& s) { return !is_effect(s) && !s.is(Op::Range); });
+         return first_source(u, 1, [](const UOp& s) {
+           return s.is(Op::Range) ? most_steps(s.as<RangeArg>().type) == most_pieces
+                                  : !is_effect(s);
+         });
        }},
       {ops({Op::Index}),
        "an Index is the place of one element in LOCAL memory or a Param: one index",

@@ -40,9 +40,25 @@ __device__ static inline void atomic_add_f64(double* place, double value) { atom
   };
 }
 
-Dialect with_cores(Dialect cuda) {
+// What NVIDIA's compilers alone have, and what they get wrong (NVRTC 13.0 and 13.5, run on sm_90).
+Dialect of_nvidia(Dialect cuda) {
   static const auto& header =
-      *new const std::string(std::string(cuda.header) + R"(// Of compute capability 8.0 and later.
+      *new const std::string(std::string(cuda.header) +
+                             R"(// The assembler takes it that a negative does not overflow.
+#ifdef __CUDA_ARCH__
+#define KOINE_NEGATED(type, bits, register)                                                        \
+  __device__ static inline type negated(type v) {                                                  \
+    asm("{ .reg .b" bits " t; not.b" bits " t, %1; add.s" bits " %0, t, 1; }"                      \
+        : "=" register(v) : register(v));                                                          \
+    return v;                                                                                      \
+  }
+#else
+#define KOINE_NEGATED(type, bits, register) \
+  inline type negated(type v) { return 0 - v; }
+#endif
+KOINE_NEGATED(unsigned int, "32", "r")
+KOINE_NEGATED(unsigned long long, "64", "l")
+// Of compute capability 8.0 and later.
 #ifndef KOINE_MMA
 #define KOINE_MMA(name, type)                                                                       \
   __device__ static inline void name(float* sum, const unsigned short* a, const unsigned short* b,  \
@@ -61,6 +77,8 @@ KOINE_MMA(cuda_m16n8k16_f16, "f16")
 KOINE_MMA(cuda_m16n8k16_bf16, "bf16")
 )");
   cuda.header = header;
+  cuda.negated = "negated";
+  cuda.below_negative_zero = true;
   cuda.cores = {"cuda_m16n8k16_f16", "cuda_m16n8k16_bf16"};
   return cuda;
 }
@@ -68,7 +86,7 @@ KOINE_MMA(cuda_m16n8k16_bf16, "bf16")
 }  // namespace
 
 // Strict programs are compiled without contraction (nvcc and NVRTC: --fmad=false).
-const Dialect cuda_dialect = with_cores(like_cuda("cuda", ""));
+const Dialect cuda_dialect = of_nvidia(like_cuda("cuda", ""));
 const Dialect hip_dialect =
     like_cuda("hip", "#include <hip/hip_runtime.h>\n#pragma clang fp contract(off)\n");
 

@@ -1,0 +1,23 @@
+#pragma once
+#include <random>
+#include <string>
+#include <vector>
+
+#include "koine/lower/optimize.hpp"
+
+namespace koine::test {
+
+/// Edits of a kernel, each legal after those before it.
+struct Edits {
+  std::vector<Opt> list;
+  bool reorders = false;  ///< a sum takes its elements in another order
+  std::string text() const;
+};
+
+/// Up to six, drawn at random from what a target allows.
+Edits random_edits(UOp ast, std::mt19937_64& random, const Target& target);
+
+/// Whether the order of a sum can be seen in its value.
+bool folds_floats(const UOp& graph);
+
+}  // namespace koine::test
