@@ -361,6 +361,37 @@ TEST(opts, spec_O2_can_apply_knows_huge_axes) {
   EXPECT_EQ(expect_known(filled, {OptOp::Padto, 0, 3}), "");
 }
 
+// A row of symbolic length in LOCAL memory, which holds the longest and nothing behind it.
+TEST(opts, spec_O3_rows_of_symbolic_length_are_filled_within_their_memory) {
+  const Variable n("n", 1, 37);
+  const Tensor x = small({8, 37}, 1);
+  int padded = 0;
+  for (const int64_t length : {1, 5, 37}) {
+    const Tensor row = x[{Slice{}, Slice{{}, n.bind(length)}}].softmax(1);
+    const UOp value = (row * row).sum({1}).uop();
+    const BoundedArray expected = interpret_bounded(value, bindings_of(value));
+    const Callified program =
+        callify({value}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
+    const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
+    ASSERT_GT(count_ops(kernels[0].ast, Op::Buffer), 0) << "no row buffer";
+    const auto axes = static_cast<int>(kernel_ranges(kernels[0].ast).size());
+    for (int axis = 0; axis < axes; ++axis) {
+      const Opt pad{OptOp::Padto, axis, 8};
+      if (!can_apply(kernels[0].ast, pad)) continue;
+      ++padded;
+      for (const char* device : {"INTERP", "CPU"}) {
+        Options o = options();
+        o.device = device;
+        const OptionScope scope(o);
+        EXPECT_EQ(difference(expected, run_kernels(kernels, program, {0, {pad}}, {{"n", length}})),
+                  "")
+            << device << " axis " << axis << " length " << length;
+      }
+    }
+  }
+  EXPECT_GE(padded, 6);
+}
+
 // Split(axis, k, target): (n/k, k) with the new type inside, or outside where `top` says so.
 TEST(opts, spec_O2_what_a_split_makes) {
   for (const AxisType from : {AxisType::Loop, AxisType::Reduce}) {

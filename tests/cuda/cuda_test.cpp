@@ -157,8 +157,8 @@ TEST_F(cuda, spec_X3_threads_add_to_one_place_at_once) {
     const bool ptx = language == "ptx";
     const Target target = ptx ? ptx_target(false) : text_target("cuda", false);
     const UOp linear = lower_kernel(ast, target).linear;
-    const CudaLibrary library(
-        ptx ? render_ptx(linear, "k", target) : render("cuda", "k", linear), language);
+    const CudaLibrary library(ptx ? render_ptx(linear, "k", target) : render("cuda", "k", linear),
+                              language);
     std::vector<int32_t> out(bins);
     library.run("k", {{out.data(), bins * 4}, {values.data(), numbers * 4}}, signature_of(linear));
     EXPECT_EQ(out, expected) << language;
@@ -168,7 +168,8 @@ TEST_F(cuda, spec_X3_threads_add_to_one_place_at_once) {
 TEST_F(cuda, a_text_that_is_refused_comes_with_the_log) {
   for (const auto& [language, text, part] :
        {std::tuple{"cuda", "__global__ void broken( {", "error"},
-        std::tuple{"ptx", ".version 7.0\n.target sm_80\nbroken", "cuModuleLoadData"}}) try {
+        std::tuple{"ptx", ".version 7.0\n.target sm_80\nbroken", "cuModuleLoadData"}})
+    try {
       const CudaLibrary library(text, language);
       ADD_FAILURE() << "it was taken";
     } catch (const std::runtime_error& e) {

@@ -54,6 +54,16 @@ TEST(reduce_rules, folds_of_a_constant_over_symbolic_and_empty_ranges) {
     }
 }
 
+// n times a number is near to the sum of n copies of it, whatever it is, where there is one.
+TEST(reduce_rules, a_number_that_is_repeated_is_multiplied_where_there_is_one) {
+  const OptionScope scope(options());
+  for (const int64_t least : {0, 1, 2}) {
+    const UOp n = variable("n", least, 6);
+    const UOp same = expand(leaf({1}, DType::Float32, 1), stack(std::vector<UOp>{n}));
+    EXPECT_EQ(reduces_of(reshape(reduce(Op::Add, same, {0}), shape_of({}))), least == 0 ? 1 : 0);
+  }
+}
+
 // The sum of one element has its sign, also where only the Variable knows that there is one.
 TEST(reduce_rules, a_sum_over_a_symbolic_range_keeps_the_sign_of_one_zero) {
   const OptionScope scope(strict_options());

@@ -183,9 +183,9 @@ void CudaLibrary::run(const std::string& name, const std::vector<Given>& paramet
           "the launch of " + name);
   require(a.finish(), name);
   for (size_t i = 0; i < memory.size(); ++i)
-    require(a.to_host(parameters[i].data, memory[i]->address,
-                      static_cast<size_t>(parameters[i].bytes)),
-            "from the GPU");
+    require(
+        a.to_host(parameters[i].data, memory[i]->address, static_cast<size_t>(parameters[i].bytes)),
+        "from the GPU");
   ran_on("gpu");
 }
 

@@ -34,7 +34,7 @@ GuardedMemory::~GuardedMemory() {
 }
 
 Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
-                  const KernelEdits& edits) {
+                  const KernelEdits& edits, const std::unordered_map<std::string, int64_t>& bound) {
   DeviceRuntime& device = device_runtime(default_device());
   ran_on(default_device());
   std::unordered_map<UOp, GuardedMemory> memory;
@@ -53,7 +53,8 @@ Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
     const auto compiled = device.compile(lower_kernel(kernels[k].ast, device.target(), {},
                                                       k == edits.kernel ? &edits.opts : nullptr));
     std::vector<int64_t> variables;
-    for (const UOp& v : kernels[k].variables) variables.push_back(bound_value(v));
+    for (const UOp& v : kernels[k].variables)
+      variables.push_back(is_bound(v) ? bound_value(v) : bound.at(v.as<BufferArg>().name));
     compiled->run({pointers, sizes, variables});
   }
   for (const auto& [b, guarded] : memory)

@@ -1,5 +1,7 @@
 #pragma once
 #include <random>
+#include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -31,10 +33,11 @@ class GuardedMemory {
   std::byte* end_;
 };
 
-/// Runs the kernels of a program in order on the device of the options, in guarded memory; returns
-/// what the last one writes.
+/// Runs the kernels of a program in order on the device of the options, in guarded memory, with
+/// Variables by name; returns what the last one writes.
 Array run_kernels(const std::vector<Kernel>& kernels, const Callified& program,
-                  const KernelEdits& edits);
+                  const KernelEdits& edits,
+                  const std::unordered_map<std::string, int64_t>& bound = {});
 
 /// How many nodes of a graph are of an op.
 int count_ops(const UOp& graph, Op op);

@@ -12,6 +12,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
+#include "koine/tensor/custom.hpp"
 
 namespace koine::test {
 namespace {
@@ -234,6 +235,36 @@ TEST(bounded, what_is_exact_stays_exact) {
   const BoundedArray infinite = bounded(add(mul(large, factor), floats({1, 1, 1, 1})));
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(error_at(infinite, i), 0) << i;
   EXPECT_TRUE(std::isinf(error_at(infinite, 3)));
+}
+
+// A kernel made by hand has the liberties of any, and what its arguments may differ by.
+TEST(bounded, kernels_made_by_hand) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const auto sum_of_product = [](const UOp& x, const UOp& y, const UOp& z) {
+    return custom_kernel("test.sum_of_product", CallResult{Tensor(x).shape()},
+                         {Tensor(x), Tensor(y), Tensor(z)},
+                         [](const std::vector<UOp>& p) {
+                           const UOp i = range(0, p[0].dim(0), AxisType::Loop);
+                           const auto at = [&](size_t k) { return index(p[k], {i}); };
+                           return sink({end(store(at(0), add(mul(at(1), at(2)), at(3))), {i})});
+                         })
+        .uop();
+  };
+  const UOp large = floats({inf, 3, -inf, 3e38f}), factor = floats({3, -inf, -inf, 3}),
+            ones = floats({1, 1, 1, 1});
+  const BoundedArray infinite = bounded(sum_of_product(large, factor, ones));
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(error_at(infinite, i), 0) << i;
+  EXPECT_TRUE(std::isinf(error_at(infinite, 3)));
+  // Of each argument.
+  const UOp inexact = unary(Op::Log2, floats({3, 5, 7, 11})), exact = floats({2, 2, 2, 2});
+  const BoundedArray given = bounded(inexact);
+  for (const size_t place : {size_t{0}, size_t{1}, size_t{2}}) {
+    std::vector<UOp> arguments(3, exact);
+    arguments[place] = inexact;
+    const BoundedArray got = bounded(sum_of_product(arguments[0], arguments[1], arguments[2]));
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_GE(error_at(got, i), error_at(given, i)) << "argument " << place;
+  }
 }
 
 TEST(bounded, what_liberties_decide_is_unknown) {

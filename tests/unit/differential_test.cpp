@@ -1,12 +1,14 @@
 // KOINE_VERIFY=3: stages that are broken on purpose are found, named and shown on a small graph;
 // stages that are not broken are left alone.
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <span>
 
 #include "check.hpp"
 #include "graphs.hpp"
 #include "koine/differential/reduce.hpp"
+#include "koine/differential/run.hpp"
 #include "koine/engine/checks.hpp"
 #include "koine/engine/executable.hpp"
 #include "koine/interp/deviation.hpp"
@@ -411,6 +413,24 @@ std::string reduced_text(const std::string& message) {
 }
 
 }  // namespace
+
+// Missing deviations are 0.
+TEST(differential, numbers_without_deviations_are_equal_or_differ) {
+  const auto outcome = [](float v, const std::vector<double>& deviations) {
+    Storage s{param(0, shape_of({1}), DType::Float32), DType::Float32, {1}, {}, deviations};
+    s.bytes.resize(4);
+    std::memcpy(s.bytes.data(), &v, 4);
+    Outcome out;
+    out.after.memory.push_back(s);
+    return out;
+  };
+  EXPECT_EQ(difference_of(outcome(1, {}), outcome(1, {})), "");
+  EXPECT_NE(difference_of(outcome(1, {}), outcome(1.5, {})), "");
+  EXPECT_NE(difference_of(outcome(0, {}), outcome(-0.0f, {})), "");
+  EXPECT_EQ(difference_of(outcome(1, {0.5}), outcome(1.5, {})), "");
+  EXPECT_EQ(difference_of(outcome(1, {}), outcome(1.5, {0.5})), "");
+  EXPECT_NE(difference_of(outcome(1, {0.25}), outcome(1.5, {0.125})), "");
+}
 
 TEST(differential, stages_that_are_right_raise_no_alarm) {
   for (const bool strict : {true, false}) {
