@@ -17,7 +17,7 @@ if(PROJECT_IS_TOP_LEVEL)
   target_compile_options(koine_options INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${KOINE_WERROR}>:-Werror> -Wno-missing-field-initializers)
 endif()
 if(KOINE_SANITIZE)
-  add_compile_options(-fsanitize=${KOINE_SANITIZE} -fno-omit-frame-pointer)
+  add_compile_options(-fsanitize=${KOINE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   # A null that is followed and a pointer beyond its array end the program under ASan too, where they are read;
   # alignment matters where bytes become values, and is checked in those layers alone. Checked at every access by
   # pointer the three are half of a build's time.

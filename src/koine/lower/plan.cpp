@@ -13,6 +13,7 @@ namespace koine {
 namespace {
 
 constexpr int64_t alignment = 64;
+constexpr int64_t most_bytes = int64_t{1} << 62;  // of all temporaries at once
 
 // A temporary with the steps between which it must keep its bytes.
 struct Lifetime {
@@ -44,6 +45,13 @@ std::vector<Lifetime> lifetimes_of(const UOp& schedule) {
   return out;
 }
 
+void require_room(const Lifetime& life) {
+  KOINE_REQUIRE(life.bytes <= most_bytes - life.offset, Memory,
+                "the temporary memory of the program ends behind byte {}, with one of {} bytes of "
+                "{}: compute it in smaller parts",
+                most_bytes, life.bytes, dtype_name(life.buffer.dtype()));
+}
+
 // Gives each its offset, the largest first.
 void place(std::vector<Lifetime>& lifetimes) {
   std::vector<Lifetime*> order;
@@ -53,11 +61,13 @@ void place(std::vector<Lifetime>& lifetimes) {
   std::vector<const Lifetime*> placed;  // by offset
   for (Lifetime* life : order) {
     life->offset = 0;
+    require_room(*life);
     for (const Lifetime* other : placed) {
       if (!life->meets(*other)) continue;
       if (other->offset >= life->offset + life->bytes) break;
       const int64_t end = other->offset + other->bytes;
       life->offset = std::max(life->offset, (end + alignment - 1) / alignment * alignment);
+      require_room(*life);
     }
     placed.insert(std::upper_bound(
                       placed.begin(), placed.end(), life,
@@ -104,8 +114,8 @@ void check_plan(const UOp& schedule) {
     KOINE_INVARIANT(life.offset >= 0, "memory plan: the temporary of slot {} has no place",
                     life.buffer.as<BufferArg>().slot);
     for (const Lifetime& other : alive) {
-      const bool apart = other.offset + other.bytes <= life.offset ||
-                         life.offset + life.bytes <= other.offset || !life.meets(other);
+      const bool apart = other.bytes <= life.offset - other.offset ||
+                         life.bytes <= other.offset - life.offset || !life.meets(other);
       KOINE_INVARIANT(apart || other.bytes == 0 || life.bytes == 0,
                       "memory plan: the temporaries of slots {} and {} overlap in launches {} to "
                       "{}",

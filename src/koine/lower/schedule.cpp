@@ -241,7 +241,9 @@ UOp on_devices(const UOp& schedule) {
 }
 
 int64_t largest_bytes(const UOp& buffer) {
-  return static_cast<int64_t>(product(buffer.shape()).bounds().high) * item_size(buffer.dtype());
+  const auto elements = static_cast<int64_t>(product(buffer.shape()).bounds().high);
+  const int64_t bytes = item_size(buffer.dtype());
+  return elements > INT64_MAX / bytes ? INT64_MAX : elements * bytes;
 }
 
 }  // namespace koine
