@@ -392,6 +392,31 @@ TEST(opts, spec_O3_rows_of_symbolic_length_are_filled_within_their_memory) {
   EXPECT_GE(padded, 6);
 }
 
+// Behind the last element of an axis that may be shorter than a part the last one is read again,
+// and only where it is there.
+TEST(opts, spec_O3_a_gate_along_a_symbolic_axis_speaks_of_the_element_that_is_read) {
+  const Variable m("m", 1, 10);
+  const Tensor x = small({5, 30}, 1), even = x[{Slice{}, Slice{{}, {}, 2}}];
+  const Tensor late = even.pad({{0, 0}, {3, 0}});
+  for (const int64_t length : {1, 2, 4, 9}) {
+    const UOp value = late[{Slice{}, Slice{{}, m.bind(length)}}].sum({1}).uop();
+    const BoundedArray expected = interpret_bounded(value, bindings_of(value));
+    const Callified program =
+        callify({value}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
+    const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
+    for (const char* device : {"INTERP", "CPU"})
+      for (const Opt& next : {Opt{OptOp::Padto, 1, 8}, Opt{OptOp::Split, 1, 8, AxisType::Unroll}}) {
+        Options o = options();
+        o.device = device;
+        const OptionScope scope(o);
+        const std::vector<Opt> opts{{OptOp::Padto, 1, 8}, next};
+        EXPECT_EQ(difference(expected, run_kernels(kernels, program, {0, opts}, {{"m", length}})),
+                  "")
+            << device << " length " << length;
+      }
+  }
+}
+
 // Split(axis, k, target): (n/k, k) with the new type inside, or outside where `top` says so.
 TEST(opts, spec_O2_what_a_split_makes) {
   for (const AxisType from : {AxisType::Loop, AxisType::Reduce}) {

@@ -109,10 +109,11 @@ TEST(ranks, values_are_read_by_all_from_wherever_they_are) {
   const Tensor x = Tensor::arange(12 * n).reshape({3, 4 * n}).realize();
   const std::vector<int> plain = x.tolist<int>();
   const std::string last = Device(distributed::devices()).part(static_cast<size_t>(n - 1)).name();
-  for (const Tensor& there :
-       {x.shard(distributed::devices(), 1), x.shard(distributed::devices()), x.to(last),
-        x.to(last).to("CPU"), x.shard(distributed::devices(), 1).to("CPU"), x.to("REMOTE").to(last),
-        x.to(last).to("REMOTE")}) {
+  const Tensor made = (x.to(last) + 0).realize();  // where the host of the others sees nothing
+  for (const Tensor& there : {made, made.to("REMOTE"), x.shard(distributed::devices(), 1),
+                              x.shard(distributed::devices()), x.to(last), x.to(last).to("CPU"),
+                              x.shard(distributed::devices(), 1).to("CPU"), x.to("REMOTE").to(last),
+                              x.to(last).to("REMOTE")}) {
     EXPECT_EQ(there.tolist<int>(), plain);
     EXPECT_EQ((there * 2).sum().item<int>(), 2 * x.sum().item<int>());
   }

@@ -9,6 +9,7 @@
 #include "check.hpp"
 #include "graphs.hpp"
 #include "koine/interp/deviation.hpp"
+#include "koine/interp/liberties.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
@@ -235,6 +236,24 @@ TEST(bounded, what_is_exact_stays_exact) {
   const BoundedArray infinite = bounded(add(mul(large, factor), floats({1, 1, 1, 1})));
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(error_at(infinite, i), 0) << i;
   EXPECT_TRUE(std::isinf(error_at(infinite, 3)));
+}
+
+TEST(bounded, digits_are_those_of_the_dtype) {
+  for (const DType d : stored_dtypes()) {
+    if (!is_float(d)) continue;
+    const Bits one = double_to_bits(d, 1);
+    EXPECT_EQ(bits_to_double(d, one + 1) - 1, 2 * precision_of(d).unit()) << dtype_name(d);
+    EXPECT_EQ(bits_to_double(d, 1), precision_of(d).tiny) << dtype_name(d);
+  }
+}
+
+TEST(bounded, a_trunc_of_what_is_exact_is_exact) {
+  EXPECT_TRUE(bounded(unary(Op::Trunc, floats({0.3f, -0.3f, 2.5f}))).error.empty());
+  const BoundedArray near = bounded(unary(Op::Trunc, unary(Op::Log2, floats({1.5f, 8}))));
+  EXPECT_GT(error_at(near, 0), 0) << "0 or -0";
+  EXPECT_EQ(error_at(near, 1), 1) << "3 or 2";
+  const UOp twice = unary(Op::Trunc, unary(Op::Trunc, unary(Op::Log2, floats({8}))));
+  EXPECT_GE(error_at(bounded(twice), 0), 1);
 }
 
 // A kernel made by hand has the liberties of any, and what its arguments may differ by.
