@@ -231,6 +231,23 @@ TEST(schedule, spec_C38_a_fold_by_index_is_alone_in_its_kernel) {
   EXPECT_EQ(folds, 1u);
 }
 
+// What else a condition says of the place is asked at each place.
+TEST(schedule, a_fold_by_index_under_a_further_condition) {
+  const Tensor at = Tensor::from<int32_t>({3, 1, 1, 0, 2, 3}).realize(), x = filled({6}),
+               place = Tensor::arange(4).reshape({4, 1}), w = Tensor(leaf({4, 6})),
+               row = Tensor(leaf({4, 1}, DType::Float32, 1)), none(0.0);
+  const std::vector<Tensor> further{
+      w > 0.0, row > 0.0, place < 3, (place + at).mod(2) == 0, place < Tensor::arange(6), x > 0.0};
+  for (const Tensor& condition : further)
+    for (const Tensor& sum :
+         {Tensor::where((place == at).bitwise_and(condition), x, none).sum(1),
+          Tensor::where(condition.bitwise_and(at == place), x, none).sum(1),
+          Tensor::where((place == at).bitwise_and(condition), x, none).max(1)}) {
+      expect_same_everywhere(sum);
+      expect_same_everywhere(sum + 1.0);
+    }
+}
+
 TEST(schedule, spec_C38_a_kernel_does_not_grow_without_bound) {
   in_both_modes([] {
     const Tensor x = Tensor::from<float>({1, -2, 0.5F}).realize();
