@@ -5,6 +5,13 @@
 
 namespace koine::test {
 
+// A Stack of nothing has no place in range, known or not.
+TEST(index_edges, an_empty_stack_gives_0_everywhere) {
+  const UOp nothing = stack(std::vector<UOp>{}), places = leaf({3}, DType::UInt16);
+  expect_same_everywhere(cast(index(nothing, {places}), DType::Int32));
+  expect_same_everywhere(cast(index(nothing, {index_const(0)}), DType::Int32));
+}
+
 TEST(index_edges, spec_B7_spec_amend_28_every_index_dtype_reads_0_out_of_range) {
   const UOp x = Tensor::from<float>({1, 2, 3, 4}).uop();
   for (const DType d : stored_dtypes()) {

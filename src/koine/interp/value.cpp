@@ -41,24 +41,21 @@ ValueOp::ValueOp(const UOp& node) : node_(node) {
   }
 }
 
-// Sizes align at the right; a size of 1 stands for any.
+// A scalar stands for every element; else all axes are there, and a size of 1 stands for any.
 void ValueOp::broadcast(size_t operand, const UOp& source, const UOp& whole) {
   const std::vector<int64_t> to = sizes_of(whole), own = sizes_of(source);
   maps_.resize(std::max(maps_.size(), operand + 1));
   if (to == own) return;
   std::vector<uint32_t>& map = maps_[operand];
-  map.resize(count_);
-  for (size_t i = 0; i < count_; ++i) {
-    size_t rest = i, at = 0, stride = 1;
+  map.assign(count_, 0);
+  for (size_t i = 0; i < count_ && !own.empty(); ++i) {
+    size_t rest = i, stride = 1;
     for (size_t k = to.size(); k-- > 0;) {
-      const size_t c = rest % static_cast<size_t>(to[k]);
-      rest /= static_cast<size_t>(to[k]);
-      if (k + own.size() < to.size()) continue;
-      const auto size = static_cast<size_t>(own[k + own.size() - to.size()]);
-      at += (size == 1 ? 0 : c) * stride;
+      const auto size = static_cast<size_t>(own[k]), whole_size = static_cast<size_t>(to[k]);
+      map[i] += static_cast<uint32_t>((size == 1 ? 0 : rest % whole_size) * stride);
+      rest /= whole_size;
       stride *= size;
     }
-    map[i] = static_cast<uint32_t>(at);
   }
 }
 

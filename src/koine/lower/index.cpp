@@ -151,6 +151,7 @@ UOp Indexer::stacked(const Place& place) {
   const UOp& which = place.at[0];
   const Indices rest(place.at.begin() + 1, place.at.end());
   const auto count = static_cast<int64_t>(node.src().size());
+  if (count == 0) return constant_int(node.dtype(), 0);  // no place is in range
   if (which.is(Op::Const)) {
     const int64_t k = std::clamp<int64_t>(const_int(which), 0, count - 1);
     return need({node.src(static_cast<size_t>(k)), rest, place.guard});
