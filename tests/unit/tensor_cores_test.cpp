@@ -193,6 +193,11 @@ TEST(tensor_cores, spec_O6_spec_X2_whole_numbers_are_exact_everywhere) {
   for (const char* language : {"c", "cuda", "hip", "metal"})
     expect_product_in_text(language, square, {tc(2)}, true);
   expect_product_in_text("cuda", square, {tc(2)});
+  // Without a loop the core goes on from zeros.
+  const int mma = core_of(simt_target(false), "cuda_m16n8k16_f16");
+  expect_product_in_text("cuda", {16, 8, 16}, {tc(2, mma)});
+  for (const char* language : {"c", "cuda"})
+    expect_product_in_text(language, {16, 16, 16}, {tc(2)});
 }
 
 TEST(tensor_cores, spec_O6_any_numbers_are_within_the_bound_and_strict_ones_exact) {

@@ -122,6 +122,24 @@ TEST(texts, spec_L8_nvidias_compilers_take_cuda_and_ptx) {
                  << (has_ptxas ? "" : "no ptxas: PTX is not assembled");
 }
 
+// Lanes that are all one number have no name until one of them is asked for.
+TEST(texts, a_lane_of_a_number_that_is_spread) {
+  const UOp zero = index_const(0), two = index_const(2),
+            out = param(0, shape_of({1}), DType::Float32),
+            in = param(1, shape_of({1}), DType::Float32);
+  const UOp to = index(out, {zero}), from = index(in, {zero}), number = load(from),
+            lanes = UOp::make(Op::Expand, {reshape(number, shape_of({1})), shape_of({4})}),
+            lane = index(lanes, {two}), pair = shrink(lanes, shape_of({1}), shape_of({2})),
+            other = index(pair, {zero}), sum = add(lane, other), stored = store(to, sum);
+  const UOp linear = UOp::make(Op::Linear, std::vector<UOp>{zero, two, out, in, to, from, number,
+                                                            lanes, lane, pair, other, sum, stored});
+  float got = 0, given = 3;
+  const CLibrary library(render("c", "k", linear));
+  void* memory[] = {&got, &given};
+  library.function("k")(memory, nullptr, 0);
+  EXPECT_EQ(got, 6);
+}
+
 // cuda_test runs them, where there is a GPU.
 TEST(texts, what_nvidias_compilers_get_wrong_is_said_otherwise) {
   const UOp i = leaf({8}, DType::Int32), f = leaf({8}, DType::Float32),
