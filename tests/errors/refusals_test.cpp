@@ -441,4 +441,26 @@ TEST(refusals, results_of_symbolic_shape_say_what_to_do) {
             (std::vector<int64_t>{1}));
 }
 
+// Of a kernel made by hand; edits make none.
+TEST(refusals, more_lanes_than_a_vector_has) {
+  for (const auto& [type, steps] :
+       {std::pair{AxisType::Upcast, 700}, {AxisType::GroupReduce, 257}, {AxisType::Upcast, 256}}) {
+    const UOp i = range(0, index_const(steps), type),
+              in = param(1, shape_of({700}), DType::Float32);
+    const bool folds = type == AxisType::GroupReduce;
+    const UOp out = param(0, shape_of({700}), DType::Float32), read = load(index(in, {i})),
+              place = index(out, {folds ? index_const(0) : i});
+    const UOp stored = folds ? store(place, reduce_ranges(Op::Add, read, std::vector<UOp>{i}))
+                             : end(store(place, read), std::vector<UOp>{i});
+    const std::vector<Opt> none;
+    const auto lowered = [&] {
+      (void)lower_kernel(sink(std::vector<UOp>{stored}), generic_target(false), {}, &none);
+    };
+    if (steps > 256)
+      expect_error(lowered, {std::to_string(steps), "at most 256 lanes", "split it"});
+    else
+      EXPECT_NO_THROW(lowered());
+  }
+}
+
 }  // namespace koine::test

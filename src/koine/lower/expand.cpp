@@ -13,6 +13,7 @@
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/scan.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/target/target.hpp"
 
 namespace koine {
 namespace {
@@ -64,6 +65,13 @@ Layout make_layout(const UOp& ast, const NodeList& order) {
       out.by_id.emplace(r.as<RangeArg>().id, k);
     }
   }
+  // Edits make none that are longer; a kernel made by hand may ask for them.
+  const int64_t most = Target().most_lanes;
+  KOINE_REQUIRE(
+      out.sizes.empty() || out.sizes.back() <= most, Value,
+      "the innermost UPCAST or GROUP_REDUCE has {} steps, a vector at most {} lanes: split "
+      "it",
+      out.sizes.back(), most);
   return out;
 }
 
