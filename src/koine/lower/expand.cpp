@@ -67,11 +67,10 @@ Layout make_layout(const UOp& ast, const NodeList& order) {
   }
   // Edits make none that are longer; a kernel made by hand may ask for them.
   const int64_t most = Target().most_lanes;
-  KOINE_REQUIRE(
-      out.sizes.empty() || out.sizes.back() <= most, Value,
-      "the innermost UPCAST or GROUP_REDUCE has {} steps, a vector at most {} lanes: split "
-      "it",
-      out.sizes.back(), most);
+  KOINE_REQUIRE(out.sizes.empty() || out.sizes.back() <= most, Value,
+                "the innermost UPCAST or GROUP_REDUCE has {} steps, a vector at most {} lanes: "
+                "split it",
+                out.sizes.back(), most);
   return out;
 }
 

@@ -46,10 +46,11 @@ std::vector<Lifetime> lifetimes_of(const UOp& schedule) {
 }
 
 void require_room(const Lifetime& life) {
-  KOINE_REQUIRE(life.bytes <= most_bytes - life.offset, Memory,
-                "the temporary memory of the program ends behind byte {}, with one of {} bytes of "
-                "{}: compute it in smaller parts",
-                most_bytes, life.bytes, dtype_name(life.buffer.dtype()));
+  KOINE_REQUIRE(
+      life.bytes <= most_bytes - life.offset, Memory,
+      "the program needs more than {} bytes of temporary memory at once, with {} bytes for "
+      "one value of {}: compute it in smaller parts",
+      most_bytes, life.bytes, dtype_name(life.buffer.dtype()));
 }
 
 // Gives each its offset, the largest first.

@@ -67,7 +67,7 @@ UOp without_unread(const UOp& schedule);
 /// device once.
 UOp on_devices(const UOp& schedule);
 
-/// Bytes of a temporary; symbolic sizes take their largest value.
+/// Bytes of a temporary; symbolic sizes take their largest value. INT64_MAX stands for more.
 int64_t largest_bytes(const UOp& buffer);
 
 }  // namespace koine

@@ -189,7 +189,8 @@ RuleSet<> make_algebra() {
            [](const Match& m) { return m[0]; }),
       rule("-1>>x", node(Op::Shr, {Pat(-1), x}),
            [](const Match& m) -> UOp {
-             return is_signed(m.root().dtype()) ? m.root().src(0) : UOp();
+             const UOp& root = m.root();
+             return root.is_scalar() && is_signed(root.dtype()) ? root.src(0) : UOp();
            }),
       rule("shift all out", node(ops({Op::Shl, Op::Shr}), {x, any_const(1)}),
            [](const Match& m) {

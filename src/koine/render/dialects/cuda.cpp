@@ -46,18 +46,19 @@ Dialect of_nvidia(Dialect cuda) {
       *new const std::string(std::string(cuda.header) +
                              R"(// The assembler takes it that a negative does not overflow.
 #ifdef __CUDA_ARCH__
-#define KOINE_NEGATED(type, bits, register)                                                        \
-  __device__ static inline type negated(type v) {                                                  \
-    asm("{ .reg .b" bits " t; not.b" bits " t, %1; add.s" bits " %0, t, 1; }"                      \
-        : "=" register(v) : register(v));                                                          \
-    return v;                                                                                      \
-  }
+#define KOINE_NEGATE(v, bits, register) \
+  asm("{ .reg .b" bits " t; not.b" bits " t, %1; add.s" bits " %0, t, 1; }" : "=" register(v) : register(v))
 #else
-#define KOINE_NEGATED(type, bits, register) \
-  inline type negated(type v) { return 0 - v; }
+#define KOINE_NEGATE(v, bits, register) v = 0 - v
 #endif
-KOINE_NEGATED(unsigned int, "32", "r")
-KOINE_NEGATED(unsigned long long, "64", "l")
+__device__ static inline unsigned int negated(unsigned int v) {
+  KOINE_NEGATE(v, "32", "r");
+  return v;
+}
+__device__ static inline unsigned long long negated(unsigned long long v) {
+  KOINE_NEGATE(v, "64", "l");
+  return v;
+}
 // Of compute capability 8.0 and later.
 #ifndef KOINE_MMA
 #define KOINE_MMA(name, type)                                                                       \
