@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "c_text.hpp"
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
@@ -11,6 +12,7 @@
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/render/cstyle.hpp"
+#include "koine/render/dialect.hpp"
 #include "koine/render/llvm.hpp"
 
 namespace koine::test {
@@ -357,6 +359,7 @@ TEST(document_forms, spec_A6_a_stack_of_constants_is_one_literal) {
   };
   const UOp v = with(1.5, -0.0, 3, 4);
   const std::vector<UOp> values{add(x, v), mul(v, x), where(lt(x, v), v, x), fdiv(v, x)};
+  CText cuda("cuda");
   for (const UOp& value : values) {
     expect_same_everywhere(value);
     const LoweredKernel k = lower_kernel(schedule({value})[0].ast, generic_target(false));
@@ -368,6 +371,14 @@ TEST(document_forms, spec_A6_a_stack_of_constants_is_one_literal) {
                         "float 3.000000e+00, float 4.000000e+00>"),
               std::string::npos)
         << llvm;
+    const std::vector<Opt> lanes{{OptOp::Split, 0, 4, AxisType::Upcast, false}};
+    for (const char* language : {"opencl", "cuda"}) {
+      const Target target = text_target(language, false);
+      const UOp linear = lower_kernel(schedule({value})[0].ast, target, {}, &lanes).linear;
+      const std::string text = render(language, "k", linear, false);
+      EXPECT_NE(text.find(" = {0x1.8p+0f, -0x0p+0f, 3.0f, 4.0f};"), std::string::npos) << text;
+    }
+    cuda.add(value, interpret_bounded(value, bindings_of(value)), KernelEdits{0, lanes});
     const size_t selects = value.is(Op::Where) ? 1 : 0;
     size_t found = 0, choices = 0;
     for (size_t at = 0; (at = llvm.find("select ", at)) != std::string::npos; ++at) ++found;
@@ -375,6 +386,7 @@ TEST(document_forms, spec_A6_a_stack_of_constants_is_one_literal) {
     EXPECT_EQ(found, selects) << llvm;
     EXPECT_EQ(choices, selects) << c;
   }
+  cuda.check();
   // Constants among themselves are computed at once; four times the same is no vector.
   const UOp sums = add(x, mul(v, add(v, constant(DType::Float32, 1))));
   const std::string c =
