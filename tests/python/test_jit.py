@@ -73,7 +73,7 @@ def test_shapes_dtypes_and_constants_have_programs_of_their_own():
     assert math.copysign(1, zero(Tensor([1.0]), 0.0).item()) == 1 and math.copysign(1, zero(Tensor([1.0]), -0.0).item()) == -1
 
 
-def test_trees_go_in_and_out():
+def test_spec_F1_trees_go_in_and_out():
     f = jit(lambda p, *, q: {"sum": p["a"] + q[0], "pair": (p["b"] * 2, None)})
     out = f({"a": Tensor([1.0]), "b": Tensor([2.0])}, q=[Tensor([3.0])])
     assert out["sum"].item() == 4 and out["pair"][0].item() == 4 and out["pair"][1] is None
@@ -233,7 +233,7 @@ def test_closures_lists_dicts_and_defaults():
     check(with_mutable_default, lambda made: made["f"].__defaults__[0].append(1.0))
 
 
-def test_one_tensor_given_twice_is_one():
+def test_spec_F1_one_tensor_given_twice_is_one():
     f = jit(lambda a, b: a * 2 if a is b else a * b)
     a, b = Tensor([3.0]).realize(), Tensor([5.0]).realize()
     for _ in range(2):
@@ -275,7 +275,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_objects(what):
+def test_spec_F1_objects(what):
     def make():
         kind = type("Model", (Model,), {})
         model = kind()

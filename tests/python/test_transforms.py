@@ -84,7 +84,7 @@ def test_trees_of_all_kinds():
     assert doubled.name == "n" and doubled.t.item() == 2
 
 
-def test_vmap_is_a_loop(rng):
+def test_spec_V1_vmap_is_a_loop(rng):
     a, m = rng.standard_normal((4, 3)), rng.standard_normal((3, 3))
 
     def f(row, matrix):
@@ -99,6 +99,13 @@ def test_vmap_is_a_loop(rng):
     np.testing.assert_allclose(by_column["y"].numpy(), out["y"].numpy().T)
     trees = koine.vmap(lambda p: p["a"] + p["b"], in_axes=({"a": 0, "b": None},))({"a": Tensor(a), "b": Tensor(m[0])})
     np.testing.assert_allclose(trees.numpy(), a + m[0])
+    last = koine.vmap(f, in_axes=(-1, None), out_axes={"y": -1, "s": -1})(Tensor(a.T), Tensor(m))
+    np.testing.assert_allclose(last["y"].numpy(), out["y"].numpy().T)
+    np.testing.assert_allclose(last["s"].numpy(), out["s"].numpy())
+    nested = koine.vmap(lambda p: (p["w"][0] * p["w"][1], {"b": [p["b"]]}), in_axes=({"w": (0, None), "b": -1},),
+                        out_axes=(1, {"b": [0]}))({"w": (Tensor(a), Tensor(m[0])), "b": Tensor(a.T)})
+    np.testing.assert_allclose(nested[0].numpy(), (a * m[0]).T)
+    np.testing.assert_allclose(nested[1]["b"][0].numpy(), a)
     each = koine.vmap(koine.grad(lambda r: (r * r).sum()))(Tensor(a))
     np.testing.assert_allclose(each.numpy(), 2 * a)
 
