@@ -43,6 +43,11 @@ TEST(refusals, operands_of_a_node) {
   expect_error([&] { (void)unary(Op::Sin, whole); }, {"Sin: needs a float dtype, got int32"});
   expect_error([&] { (void)binary(Op::Shl, real, real); },
                {"Shl: needs an integer dtype, got float32"});
+  const UOp n = variable("n", 1, 3), one = index_const(1);
+  expect_error([&] { (void)UOp::make(Op::Param, {n.src(0), one, one, n.src(0)}, n.arg()); },
+               {"Param: what Variable 'n' is bound to must be a constant, got Stack"});
+  expect_error([&] { (void)UOp::make(Op::CustomFunction, {n}); },
+               {"CustomFunction: needs the name of a function of the host"});
 }
 
 TEST(refusals, an_ignored_class_does_not_count) {

@@ -430,6 +430,9 @@ Derived source(Op op, Sources src, const Arg& arg) {
       argument || (buffer->slot == BufferArg::no_slot) == (buffer->kind == ParamKind::ViewBase),
       Type, "Param: what is traced has a slot, and the base of a view has none, got {}",
       buffer->slot);
+  KOINE_REQUIRE(src.size() < 4 || src[3].is(Op::Const), Type,
+                "{}: what Variable '{}' is bound to must be a constant, got {}", op_name(op),
+                buffer->name, op_name(src[3].op()));
   if (!src.empty()) require_shape_operand(op, src[0], 0);
   return {buffer->dtype, src.empty() ? UOp() : shape_from_stack(src[0]), false};
 }
@@ -525,6 +528,10 @@ Derived derive(Op op, Sources src, const Arg& arg) {
       KOINE_REQUIRE(std::holds_alternative<WmmaArg>(arg), Type,
                     "Wmma: needs a tensor core and the axes of its elements");
       return {src[2].dtype(), stored_shape(src[2]), false};
+    case Op::CustomFunction:
+      KOINE_REQUIRE(std::holds_alternative<std::string>(arg), Type,
+                    "CustomFunction: needs the name of a function of the host");
+      return {};
     case Op::Ins:
     case Op::Custom: {
       const CodeArg* code = std::get_if<CodeArg>(&arg);
