@@ -18,7 +18,7 @@
 namespace koine::test {
 namespace {
 
-class Cuda : public testing::Test {
+class cuda : public testing::Test {
  protected:
   void SetUp() override {
     if (!cuda_missing().empty()) GTEST_SKIP() << cuda_missing();
@@ -45,8 +45,6 @@ void expect_random_graphs_agree(const std::string& language, uint64_t salt) {
 }
 
 }  // namespace
-
-using cuda = Cuda;
 
 TEST_F(cuda, spec_L8_ptx_of_groups_computes_the_same) {
   CText text = on_gpu("ptx");

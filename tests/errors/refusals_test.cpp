@@ -446,6 +446,25 @@ TEST(refusals, results_of_symbolic_shape_say_what_to_do) {
             (std::vector<int64_t>{1}));
 }
 
+TEST(refusals, temporaries_that_no_machine_holds) {
+  const Tensor one = Tensor::full({1}, 1, DType::Int64).clone().realize();
+  const Tensor first = (one.expand({int64_t{1} << 59}) * 2).contiguous(),
+               second = (first + 1).contiguous();
+  for (const char* device : {"CPU", "INTERP"}) {
+    Options o = options();
+    o.device = device;
+    const OptionScope scope(o);
+    expect_error([&] { (first * second).sum().realize(); },
+                 {"temporary memory", "4611686018427387904 bytes", "int64", "smaller parts"});
+    // Symbolic sizes count with their largest value.
+    const Size n = Variable("n", 1, int64_t{1} << 31).bind(2),
+               m = Variable("m", 1, int64_t{1} << 31).bind(2);
+    const Tensor table = (one.reshape({1, 1}).expand({n, m}) * 2).contiguous();
+    expect_error([&] { (table.sum(0, true) + table).sum().realize(); },
+                 {"temporary memory", "int64", "smaller parts"});
+  }
+}
+
 // Of a kernel made by hand; edits make none.
 TEST(refusals, more_lanes_than_a_vector_has) {
   for (const auto& [type, steps] :

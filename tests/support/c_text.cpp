@@ -80,8 +80,7 @@ void CText::add(const UOp& value, BoundedArray expected, const std::optional<Ker
   const Target target = this->target();
   Case c = case_of(value);
   c.expected = std::move(expected);
-  if (edits)
-    for (const Opt& opt : edits->opts) c.edits += opt_text(opt) + " ";
+  if (edits) c.edits = Edits{edits->opts}.text();
   for (const Kernel& k : c.kernels) {
     if (k.ast.is(Op::CustomFunction)) {  // a copy of whole memory: no kernel
       c.signatures.emplace_back();

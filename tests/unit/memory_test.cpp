@@ -793,23 +793,4 @@ TEST(memory, what_was_computed_is_not_computed_again) {
   EXPECT_EQ(in_memory(realize({mul(sum, number(2))})[0]), (Numbers{4, 6, 8}));
 }
 
-TEST(memory, temporaries_that_no_machine_holds_are_refused) {
-  const Tensor one = Tensor::full({1}, 1, DType::Int64).clone().realize();
-  const Tensor first = (one.expand({int64_t{1} << 59}) * 2).contiguous(),
-               second = (first + 1).contiguous();
-  for (const char* device : {"CPU", "INTERP"}) {
-    Options o = options();
-    o.device = device;
-    const OptionScope scope(o);
-    expect_error([&] { (first * second).sum().realize(); },
-                 {"temporary memory", "4611686018427387904 bytes", "int64", "smaller parts"});
-    // Symbolic sizes count with their largest value.
-    const Size n = Variable("n", 1, int64_t{1} << 31).bind(2),
-               m = Variable("m", 1, int64_t{1} << 31).bind(2);
-    const Tensor table = (one.reshape({1, 1}).expand({n, m}) * 2).contiguous();
-    expect_error([&] { (table.sum(0, true) + table).sum().realize(); },
-                 {"temporary memory", "int64", "smaller parts"});
-  }
-}
-
 }  // namespace koine::test
