@@ -260,6 +260,11 @@ std::vector<Case> kernel_cases() {
        Op::Range, 0, "make at most 16384"},
       {k, kernel(add(element(r), load(index(memory(1, 9), {r})))), Op::Param, -1,
        "two nodes are slot 1"},
+      // The argument of a program is not that of its kernel.
+      {k,
+       kernel(add(element(r),
+                  load(index(param(1, shape_of({8}), DType::Float32, Device("CPU")), {r})))),
+       Op::Param, -1, "two nodes are slot 1"},
       {k, with_range(loop(0, 3, AxisType::Reduce)), Op::Range, -1, "two nodes are Range 0"},
       {k, kernel(cast(add(variable("n", 0, 3), variable("n", 0, 4)), DType::Float32)), Op::Param,
        -1, "two nodes are Variable n"},

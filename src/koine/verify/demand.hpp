@@ -66,7 +66,8 @@ std::optional<Violation> check_kernel(const UOp& sink, std::span<const UOp> node
                                       VerifyLevel level);
 std::optional<Violation> check_linear(const UOp& linear);
 std::optional<Violation> check_schedule(const UOp& schedule);
-/// Slots of buffers, names of Variables and numbers of Ranges are given once.
-std::optional<Violation> check_names(std::span<const UOp> nodes);
+/// Slots of buffers, names of Variables and numbers of Ranges are given once; in a program above
+/// its kernels, a slot once on each device.
+std::optional<Violation> check_names(std::span<const UOp> nodes, VerifyLevel level);
 
 }  // namespace koine

@@ -375,14 +375,17 @@ std::optional<Violation> check_cores(std::span<const UOp> nodes) {
 
 }  // namespace
 
-std::optional<Violation> check_names(std::span<const UOp> nodes) {
+std::optional<Violation> check_names(std::span<const UOp> nodes, VerifyLevel level) {
+  // Of an argument of several devices each has its part; a kernel runs on one.
+  const bool devices = level == VerifyLevel::Program || level == VerifyLevel::Memory;
   absl::flat_hash_map<std::string, const Node*> taken;
   for (const UOp& u : nodes) {
     std::string name;
-    if (u.is(Op::Param))  // of an argument of several devices, each has its part
-      name = u.as<BufferArg>().name.empty()
-                 ? fmt::format("slot {} {}", u.as<BufferArg>().slot, u.device().name())
-                 : "Variable " + u.as<BufferArg>().name;
+    if (is_variable(u))
+      name = "Variable " + u.as<BufferArg>().name;
+    else if (u.is(Op::Param))
+      name = fmt::format("slot {}{}", u.as<BufferArg>().slot,
+                         devices && u.device() ? " on " + u.device().name() : "");
     else if (u.is(Op::Buffer))
       name = fmt::format("{} Buffer {}", addrspace_name(u.as<BufferArg>().space),
                          u.as<BufferArg>().slot);
@@ -414,7 +417,7 @@ std::optional<Violation> check_kernel(const UOp& sink, std::span<const UOp> node
       return Violation{
           r, 0, "the UPCAST, UNROLL and GROUP_REDUCE of a value make at most 16384 elements"};
   }
-  return check_names(nodes);
+  return check_names(nodes, level);
 }
 
 }  // namespace koine

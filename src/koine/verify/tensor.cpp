@@ -159,7 +159,7 @@ std::optional<Violation> check_program(const UOp& sink, std::span<const UOp> nod
       return Violation{u, -1, "a program names every After below it: their Stores all run"};
     if (u.is(Op::Sink)) return Violation{u, -1, "the Sink is the root"};
   }
-  return check_names(nodes);
+  return check_names(nodes, VerifyLevel::Program);
 }
 
 }  // namespace koine

@@ -256,7 +256,7 @@ std::optional<Violation> check_linear(const UOp& linear) {
       return Violation{u, -1, "a vector of a linear program has lanes"};
     if (!u.is(Op::End) && !u.is(Op::Endif)) instructions.push_back(u);
   }
-  if (auto violation = check_names(instructions)) return violation;
+  if (auto violation = check_names(instructions, VerifyLevel::Linear)) return violation;
   return Walk().run(linear);
 }
 

@@ -50,7 +50,7 @@ std::optional<Violation> check_graph(const UOp& graph, std::span<const UOp> node
     case VerifyLevel::Tensor:
       return std::nullopt;
     case VerifyLevel::Memory:
-      return check_names(nodes);
+      return check_names(nodes, level);
     case VerifyLevel::Program:
       return check_program(graph, nodes);
     case VerifyLevel::Linear:
