@@ -247,6 +247,29 @@ TEST(work, spec_L2_rows_of_what_is_cheap) {
   });
 }
 
+// A product with few results is a kernel before what is folded over these, however long it is.
+TEST(work, spec_L2_rows_of_a_vector_of_products) {
+  constexpr int64_t long_axis = 512, classes = 10;
+  auto x = [] { return data({long_axis}).matmul(data({long_axis, classes})); };
+  constexpr double product_work = 2 * long_axis * classes;
+  constexpr double inputs = 4 * (long_axis + long_axis * classes), vector = 4 * classes;
+  auto one_pass = [&](double each, double written) {
+    return Work{product_work + each * classes, inputs + vector + vector + written, 2};
+  };
+  expect_table({
+      {"softmax", [x] { return Tensors{x().softmax(0)}; }, one_pass(5, vector)},
+      {"log_softmax", [x] { return Tensors{x().log_softmax(0)}; }, one_pass(5, vector)},
+      {"argmax", [x] { return Tensors{x().argmax(0)}; }, one_pass(7, 4)},
+      {"c - max",
+       [x] {
+         const Tensor h = x();
+         return Tensors{h - h.max(0, true)};
+       },
+       one_pass(2, vector)},
+      {"sum of tanh", [x] { return Tensors{x().tanh().sum(0)}; }, one_pass(29, 4)},
+  });
+}
+
 // Each in a kernel of its own, however many there are.
 TEST(work, spec_C38_long_chains_of_softmax_are_linear) {
   auto operations = [](int count) {

@@ -24,6 +24,16 @@ bool is_summed_on(const ValueFacts& facts, const UOp& u, const Use& use) {
          times_computed(use) <= sum_continued * elements_of(u);
 }
 
+// What a sum may go on with in the same loops: the sum that it reads.
+UOp continued_sum(const ValueFacts& facts, const UOp& u) {
+  const bool exact = facts.strict() && is_float(u.dtype());
+  if (!u.is(Op::Reduce) || u.as<ReduceArg>().op != Op::Add || exact) return {};
+  UOp body = u.src(0);
+  while (body.is(Op::Cast) || (is_movement(body.op()) && !body.is(Op::Stack)))
+    body = UOp(body.src(0));
+  return body;
+}
+
 // Whether most of what a value costs lies in one below that others read too: that one gets
 // memory, and the rest is computed again.
 bool is_dear_below(const ValueFacts& facts, const UOp& u, double surplus) {
@@ -84,9 +94,14 @@ std::string_view repeated(const ValueFacts& facts, const UOp& u, const Use& use)
     return "read under a loop it does not depend on";
   // Nothing is repeated (the loops it lacks are inside): but a reduce for few rows would leave
   // one thread with all of its work.
-  if (cost >= cost_of_memory && distinct < enough_parts &&
-      cost * distinct > most_operations_of_a_part)
-    return "a long reduce for few results";
+  if (cost < cost_of_memory || distinct >= enough_parts) return {};
+  // A long reduce below it is a kernel before, as it will say of itself when it is decided.
+  const UOp continued = continued_sum(facts, u);
+  const double own = element_cost(u, [&](const UOp& n) {
+    return facts.in_memory(n) || (n.is(Op::Reduce) && !(n == u) && !(n == continued) &&
+                                  elements_of(n) * reduced_size(n) > most_nested_steps);
+  });
+  if (own * distinct > most_operations_of_a_part) return "a long reduce for few results";
   return {};
 }
 
