@@ -291,7 +291,13 @@ TEST(host, a_malformed_host_program_is_refused_by_rule) {
   EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0], add(x, one())}))),
             "a Call takes Params and Buffers, then Variables");
   EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0]}))),
-            "each slot of a kernel has a buffer");
+            "each slot of a kernel has a buffer of its size");
+  // Another size, and the size of other elements.
+  EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0], floats({1, 2, 3})}))),
+            "each slot of a kernel has a buffer of its size");
+  const UOp bytes =
+      UOp::make(Op::Buffer, {shape_of({8})}, BufferArg{7, DType::UInt8, Device("CPU")});
+  EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0], bytes}))), "");
   EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0], y}))),
             "the buffers of a kernel lie on one device");
   const UOp copy = UOp::make(Op::CustomFunction, {}, std::string(copy_function));

@@ -17,13 +17,22 @@ bool is_argument(const UOp& u) {
   return (u.is(Op::Buffer) || is_argument_param(u)) && u.as<BufferArg>().space == AddrSpace::Global;
 }
 
-// Each slot of the kernel is a buffer. It may be seen with another dtype than it was made with.
+// The bytes of memory of constant sizes.
+std::optional<uint64_t> bytes_of(const UOp& memory) {
+  if (!memory.has_concrete_shape()) return std::nullopt;
+  return static_cast<uint64_t>(memory.numel()) * static_cast<uint64_t>(item_size(memory.dtype()));
+}
+
+// Each slot of the kernel is a buffer of as many bytes. It may be seen with another dtype than it
+// was made with.
 int check_slots(const UOp& call, std::span<const UOp> buffers) {
   for (const UOp& u : toposort(call.src(0))) {
     if (!u.is(Op::Param) || is_variable(u)) continue;
     const BufferArg& slot = u.as<BufferArg>();
     const auto k = static_cast<size_t>(slot.slot);
     if (slot.slot < 0 || k >= buffers.size()) return 0;
+    const auto seen = bytes_of(u), held = bytes_of(buffers[k]);
+    if (seen && held && *seen != *held) return static_cast<int>(k) + 1;
   }
   return fine;
 }
@@ -66,7 +75,7 @@ std::optional<Violation> check_call(const UOp& call) {
   if (is_loop(body)) return check_loop(call, buffers);
   if (const auto inside = find_violation(body, VerifyLevel::Kernel)) return inside;
   if (const int at = check_slots(call, buffers); at != fine)
-    return Violation{call, at, "each slot of a kernel has a buffer"};
+    return Violation{call, at, "each slot of a kernel has a buffer of its size"};
   for (size_t k = 1; k < buffers.size(); ++k)
     if (!(buffers[k].device() == buffers[0].device()))
       return Violation{call, static_cast<int>(k) + 1, "the buffers of a kernel lie on one device"};

@@ -36,6 +36,10 @@ const std::vector<Demand>& value_part() {
        [](const UOp& u, const Facts&) {
          return unless(u.as<BufferArg>().name.empty() || is_bounded_variable(u));
        }},
+      {ops({Op::Param}), "a Param without a name has a shape and no bounds",
+       [](const UOp& u, const Facts&) {
+         return unless(!u.as<BufferArg>().name.empty() || u.src().size() <= 1);
+       }},
       {ops({Op::Param}), "the base of a view is a value here",
        [](const UOp& u, const Facts&) {
          return unless(u.as<BufferArg>().kind != ParamKind::ViewBase);
@@ -87,8 +91,10 @@ const Demands& program_demands() {
       value_part(),
       {{ops({Op::Buffer}), "a program's memory is in its Params",
         [](const UOp&, const Facts&) { return itself; }},
-       {ops({Op::Param}), "the Params of a program are its arguments and Variables",
-        [](const UOp& u, const Facts&) { return unless(is_variable(u) || is_argument_param(u)); }},
+       {ops({Op::Param}), "the Params of a program are its arguments, by slot, and Variables",
+        [](const UOp& u, const Facts&) {
+          return unless(is_variable(u) || (is_argument_param(u) && u.as<BufferArg>().slot >= 0));
+        }},
        {ops({Op::Contiguous, Op::Detach}), "no node of a program has a number of its own",
         [](const UOp& u, const Facts&) {
           const MarkArg* mark = std::get_if<MarkArg>(&u.arg());
