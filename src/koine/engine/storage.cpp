@@ -6,6 +6,7 @@
 #include <set>
 
 #include "koine/base/error.hpp"
+#include "koine/base/spin_lock.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
@@ -16,7 +17,7 @@ namespace koine::storage {
 namespace {
 
 struct Tables {
-  std::mutex mutex;
+  SpinLock mutex;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Memory>> memory;  // by id of a Buffer
   absl::flat_hash_map<uint64_t, UOp> results;                     // by id of a computed value
   absl::flat_hash_map<uint64_t, Past> pasts;                      // of either

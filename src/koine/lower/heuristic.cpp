@@ -146,7 +146,7 @@ void vector_lanes(Plan& plan, const UOp& axis, int64_t lanes, int64_t unrolled) 
   if (is_symbolic(axis)) {
     while (width > lanes && !divides(width, axis)) width /= 2;
   } else {
-    while (width > lanes && (rounded_up(n, width) - n) * 16 > n) width /= 2;
+    while (width > lanes && (rounded_up(n, width) - n) * 12 > n) width /= 2;
     if (width > lanes && n % width != 0 && n % (width / 2) == 0) width /= 2;
   }
   const bool reduces = type_of(axis) == AxisType::Reduce;
