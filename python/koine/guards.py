@@ -71,6 +71,11 @@ def _module_of(f: Any) -> str | None:
     return getattr(f, "__globals__", {}).get("__name__") or getattr(f, "__module__", None)
 
 
+def _is_put_into(value: Any, module: types.ModuleType) -> bool:
+    """Whether a function of a trusted module is somebody else's."""
+    return isinstance(value, types.FunctionType) and (_module_of(value) or "").split(".")[0] != module.__name__.split(".")[0]
+
+
 def _differ(now: list, before: list) -> bool:
     return len(now) != len(before) or any(a is not b for a, b in zip(now, before))
 
@@ -272,6 +277,7 @@ class Reads:
             self._visit(value.__self__, lambda: get().__self__, name)
             self._visit(value.__func__, lambda: get().__func__, name)
         elif isinstance(value, functools.partial):
+            self.contents.append((lambda: [value.func, value.args, value.keywords], [value.func, value.args, value.keywords], None))
             self._visit((value.func, value.args, value.keywords), lambda: (get().func, get().args, get().keywords), name)
         elif isinstance(value, types.ModuleType):
             self._module(value, name)
@@ -395,6 +401,7 @@ class Reads:
             self._made.update(map(id, kind.__mro__))
         if id(kind) in self._classes:
             return
+        self.contents.append((lambda: list(kind.__mro__), list(kind.__mro__), None))
         for base in kind.__mro__:
             if base is object or base.__module__ in ("builtins", "typing", "abc", "enum"):
                 continue
@@ -443,12 +450,14 @@ class Reads:
             for key in self._names - done:
                 done.add(key)
                 value = vars(module).get(key)
-                if module is not builtins and not isinstance(value, types.ModuleType):
-                    if key in _BY_NAME and value is not None and not _is_of_package(module.__name__):
+                if value is None:
+                    continue
+                self.slots.append((vars(module), key, value))
+                if module is not builtins and not isinstance(value, types.ModuleType) and not _is_put_into(value, module):
+                    if key in _BY_NAME and not _is_of_package(module.__name__):
                         raise Unknown(f"{module.__name__}.{key} reads by names that are told when it runs")
-                elif value is not None:
+                else:
                     again = True
-                    self.slots.append((vars(module), key, value))
                     self._visit(value, lambda value=value: value, f"{module.__name__}.{key}")
         return again
 

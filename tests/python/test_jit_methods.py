@@ -1,7 +1,9 @@
-"""@koine.jit on methods of classes: one jit for each object."""
+"""@koine.jit on methods of classes: one jit for each object; what of classes and modules may change."""
 import copy
 import dataclasses
+import functools
 import gc
+import math
 import pickle
 import weakref
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 import koine
-from koine import Tensor, nn
+from koine import Tensor, jit, nn
 
 
 class Scale:
@@ -242,3 +244,41 @@ def test_a_jit_in_an_attribute_is_copied_with_what_it_calls(copied):
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))])
 def test_a_jit_with_a_name_is_copied_as_functions_are(copied):
     assert copied(doubled) is doubled
+
+
+def test_spec_F1_what_others_put_into_modules_is_seen(monkeypatch):
+    """Functions of modules whose own ones are followed by what they are known to do."""
+    offset = [1.0]
+    a = Tensor([1.0, 2.0])
+    by_module, by_package = jit(lambda a: a * math.floor(2.5)), jit(lambda a: koine.where(a > 1, a, 0.0))
+    for f, before in ((by_module, [2, 4]), (by_package, [0, 2])):
+        assert f(a).tolist() == before
+    monkeypatch.setattr(math, "floor", lambda v: v + offset[0])
+    monkeypatch.setattr(koine, "where", lambda condition, b, c: b * offset[0])
+    assert by_module(a).tolist() == [3.5, 7] and by_package(a).tolist() == [1, 2]
+    offset[0] = 2.0
+    assert by_module(a).tolist() == [4.5, 9] and by_package(a).tolist() == [2, 4]
+    monkeypatch.undo()
+    for f, before in ((by_module, [2, 4]), (by_package, [0, 2])):
+        assert f(a).tolist() == before
+        assert not any("as it is written" in r for r in f.explain_recompiles())
+
+
+def test_spec_F1_bases_of_a_class_and_parts_of_a_partial_may_change():
+    class One:
+        def go(self, a):
+            return a + 1
+
+    class Two:
+        def go(self, a):
+            return a + 2
+
+    class Derived(One):
+        pass
+
+    scaled = functools.partial(lambda a, by: a * by, by=2.0)
+    a, of_class, of_partial = Tensor([1.0, 2.0]), jit(lambda a: Derived().go(a)), jit(lambda a: scaled(a))
+    assert of_class(a).tolist() == [2, 3] and of_partial(a).tolist() == [2, 4]
+    Derived.__bases__ = (Two,)
+    scaled.__setstate__((scaled.func, (), {"by": 5.0}, {}))
+    assert of_class(a).tolist() == [3, 4] and of_partial(a).tolist() == [5, 10]
