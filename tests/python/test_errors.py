@@ -131,6 +131,8 @@ WRONG = [
     (lambda: koine.vmap(lambda s: s, in_axes=(0, 0))(x), ValueError, "in_axes"),
     (lambda: koine.vmap(lambda s: s * s.sum().item())(x), ValueError, "test_errors.py"),
     (lambda: koine.jvp(lambda t: t, (x,), (x, x)), ValueError, "tangents"),
+    (lambda: koine.jvp(lambda t: t * 2.0, (i,), (x,)), TypeError, "which has no derivative, and its tangent is float32"),
+    (lambda: koine.vjp(lambda t: t, i)[1](x), TypeError, "which has no derivative, and its cotangent is float32"),
     (lambda: koine.vjp(lambda t: t, x)[1]((x, x)), ValueError, "cotangents"),
     (lambda: koine.scan(lambda c, r: c, Tensor(0.0), x), TypeError, "carry"),
     (lambda: koine.cond(x, lambda: x, lambda: x), (ValueError, TypeError), "cond"),

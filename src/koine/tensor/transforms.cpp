@@ -77,7 +77,13 @@ void require_moved(std::string_view method, std::string_view what, const Tensors
   KOINE_REQUIRE(moved.size() == values.size(), Value, "{}: {} {} for {} tensors", method,
                 moved.size(), what, values.size());
   for (size_t k = 0; k < moved.size(); ++k) {
-    if (!is_float(values[k].dtype())) continue;
+    if (!is_float(values[k].dtype())) {
+      KOINE_REQUIRE(!moved[k].defined() || !is_float(moved[k].dtype()), Type,
+                    "{}: tensor {} is {}, which has no derivative, and its {} is {}: cast the "
+                    "tensor to a float",
+                    method, k, dtype_name(values[k].dtype()), what, dtype_name(moved[k].dtype()));
+      continue;
+    }
     KOINE_REQUIRE(moved[k].defined() && moved[k].dtype() == values[k].dtype() &&
                       moved[k].uop().shape() == values[k].shape(),
                   Value,
