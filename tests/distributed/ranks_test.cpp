@@ -251,7 +251,7 @@ TEST(ranks, a_loop_over_several_of_them_is_refused) {
                          [](const Tensor& v) { return v * 0.5f; }, x)
             .realize();
       },
-      {"runs on one device"});
+      {"has all on one device"});
   const Tensor one = Tensor::full({3}, 5.f).to("RANK:1");
   for (const std::string other : {"RANK", "CPU"}) {
     auto halved = [&](const Tensor& v) { return v.to(other).square().sqrt() * 0.5f; };

@@ -119,8 +119,8 @@ Tensor scanned(const Tensor& x) {
   const auto step = [](const Tensor& c, const Tensor& row) {
     return std::pair(c * row.sin() + 0.5, c * row);
   };
-  const auto [last, all] = scan(step, x.sum({0}).cos(), x);
-  return all + last;
+  const auto [last, all] = scan(step, x.sum({1}).cos(), x.transpose());  // devices split axis 0
+  return (all + last).transpose();
 }
 Tensor repeated(const Tensor& x) {
   using State = std::pair<Tensor, Tensor>;

@@ -255,9 +255,10 @@ void Executable::add_segments(const std::vector<Kernel>& kernels) {
     if (on_queue(k)) {
       last[device] = segment_of[k];
     } else if (fills_temporaries(kernels[k])) {
-      // The host fills a place in the arena that an earlier launch may still use for another.
-      const auto it = last.find(device);
-      if (it != last.end()) own.waits.push_back(it->second);
+      // The host fills a place in an arena that an earlier launch may still use for another.
+      for (const UOp& b : kernels[k].buffers)
+        if (const auto it = last.find(&runtime_of(b.device())); it != last.end())
+          own.waits.push_back(it->second);
     }
     if (!entries_[k].copies || !kernels[k].buffers[1].is(Op::Buffer)) continue;
     const DeviceRuntime* from = &runtime_of(kernels[k].buffers[1].device());

@@ -17,13 +17,17 @@ LoopProgram::LoopProgram(const UOp& call, size_t buffers, const std::string& dev
                          const StageChange& change, const CompileOptions& how)
     : loop(call), results(loop_result_count(loop.body, buffers)) {
   const size_t known = buffers + (loop.body.is(Op::While) ? 1 : 0);
+  auto runtime_of = [&](const UOp& b) {
+    return &device_runtime(b.device() ? b.device().name() : device);
+  };
+  for (size_t i = 0; i < loop.carries(); ++i) of_carries.push_back(runtime_of(call.src(i + 1)));
   for (const UOp& f : loop.functions) {
     functions.push_back(std::make_shared<const Executable>(PlannedProgram{f}, device, change, how));
     own.emplace_back();
     for (const Kernel& k : kernels_of(f))
       for (const UOp& b : k.buffers)
         if (b.is(Op::Param) && static_cast<size_t>(b.as<BufferArg>().slot) >= known)
-          own.back().emplace(b.as<BufferArg>().slot, largest_bytes(b));
+          own.back().emplace(b.as<BufferArg>().slot, Own{runtime_of(b), largest_bytes(b)});
   }
 }
 
@@ -34,8 +38,8 @@ LoopRun::LoopRun(std::shared_ptr<const LoopProgram> program, DeviceRuntime& devi
       carries_(program_->loop.positions(LoopRole::Carry)) {
   for (size_t f = 0; f < program_->functions.size(); ++f) {
     functions_.emplace_back(program_->functions[f]);
-    for (const auto& [slot, bytes] : program_->own[f])
-      functions_[f].set_place(slot, {device.allocate(bytes), 0, bytes});
+    for (const auto& [slot, memory] : program_->own[f])
+      functions_[f].set_place(slot, {memory.device->allocate(memory.bytes), 0, memory.bytes});
   }
   if (program_->loop.body.is(Op::While)) flag_ = {device.allocate(1), 0, 1};
 }
@@ -59,20 +63,22 @@ void LoopRun::run(const std::vector<Located>& buffers, const VariableValues& var
 
 // The result of a carry, and as much memory beside it: a step reads the one and fills the other.
 void LoopRun::make_places(const std::vector<Located>& buffers) {
-  int64_t bytes = 0;
+  std::map<DeviceRuntime*, int64_t> bytes, offsets;
   first_.clear();
   for (std::vector<Located>& p : places_) p.clear();
   for (size_t i = 0; i < carries_.size(); ++i) {
     first_.push_back(buffers[program_->results + carries_[i]]);
     places_[0].push_back(buffers[i]);
-    bytes += aligned(buffers[i].bytes);
+    bytes[program_->of_carries[i]] += aligned(buffers[i].bytes);
   }
-  if (carries_.empty()) return;
-  if (!spare_ || spare_->bytes() < bytes) spare_ = device_.allocate(bytes);
-  int64_t offset = 0;
-  for (const Located& result : places_[0]) {
-    places_[1].push_back({spare_, offset, result.bytes});
-    offset += aligned(result.bytes);
+  for (const auto& [device, wanted] : bytes) {
+    std::shared_ptr<Memory>& spare = spare_[device];
+    if (!spare || spare->bytes() < wanted) spare = device->allocate(wanted);
+  }
+  for (size_t i = 0; i < carries_.size(); ++i) {
+    DeviceRuntime* const device = program_->of_carries[i];
+    places_[1].push_back({spare_[device], offsets[device], buffers[i].bytes});
+    offsets[device] += aligned(buffers[i].bytes);
   }
 }
 
@@ -84,8 +90,8 @@ void LoopRun::pass_carries(Submission& function, const std::vector<Located>& fro
   }
 }
 
-void LoopRun::copy(const Located& to, const Located& from) {
-  Queue& queue = device_.queue();
+void LoopRun::copy(size_t carry, const Located& to, const Located& from) {
+  Queue& queue = program_->of_carries[carry]->queue();
   queue.wait(queue.submit(Transfer{to.memory.get(), to.offset, from.memory.get(), from.offset,
                                    bytes_of_copy(to, from)}));
 }
@@ -100,7 +106,7 @@ void LoopRun::scan(const std::vector<Located>& buffers, const VariableValues& va
   const Loop& loop = program_->loop;
   const int64_t count = evaluate_index(loop.count, {variables.begin(), variables.end()});
   if (count == 0)
-    for (size_t i = 0; i < carries_.size(); ++i) copy(buffers[i], first_[i]);
+    for (size_t i = 0; i < carries_.size(); ++i) copy(i, buffers[i], first_[i]);
   Submission& step = functions_[0];
   const auto number = step_variable(loop.count).as<BufferArg>().name;
   for (int64_t k = 0; k < count; ++k) {
@@ -129,7 +135,7 @@ void LoopRun::repeat(const std::vector<Located>& buffers) {
     now = place(turn + 1);
   }
   for (size_t i = 0; i < carries_.size(); ++i)
-    if (now[i].address() != buffers[i].address()) copy(buffers[i], now[i]);
+    if (now[i].address() != buffers[i].address()) copy(i, buffers[i], now[i]);
 }
 
 void LoopRun::branch(const std::vector<Located>& buffers) {
@@ -143,7 +149,8 @@ void LoopRun::branch(const std::vector<Located>& buffers) {
 void LoopRun::count_runs() {
   count([&](Counters& c) {
     for (size_t f = 0; f < runs_.size(); ++f) program_->functions[f]->add_work(runs_[f], c);
-    if (spare_) c.temporary_bytes = std::max(c.temporary_bytes, spare_->bytes());
+    for (const auto& [device, spare] : spare_)
+      c.temporary_bytes = std::max(c.temporary_bytes, spare->bytes());
   });
 }
 

@@ -17,8 +17,13 @@ struct LoopProgram {
   Loop loop;
   size_t results;
   std::vector<std::shared_ptr<const Executable>> functions;
-  /// Slots behind the buffers of the launch and the flag, and their bytes, by function.
-  std::vector<std::map<size_t, int64_t>> own;
+  std::vector<DeviceRuntime*> of_carries;  ///< where each of them lies
+  struct Own {
+    DeviceRuntime* device;
+    int64_t bytes;
+  };
+  /// Memory of slots behind the buffers of the launch and the flag, by function.
+  std::vector<std::map<size_t, Own>> own;
 };
 
 /// A loop with memory of its own, which its Submission runs with the buffers of its launch.
@@ -41,7 +46,8 @@ class LoopRun {
   const std::vector<Located>& place(int64_t turn) const { return places_[turn & 1]; }
   void make_places(const std::vector<Located>& buffers);
   void run_function(size_t number);
-  void copy(const Located& to, const Located& from);
+  /// The value of a carry.
+  void copy(size_t carry, const Located& to, const Located& from);
   void count_runs();
 
   std::shared_ptr<const LoopProgram> program_;
@@ -50,7 +56,7 @@ class LoopRun {
   std::vector<int64_t> runs_;  // of each function
   std::vector<size_t> carries_;
   std::vector<Located> first_, places_[2];
-  std::shared_ptr<Memory> spare_;  // the other places of the carries
+  std::map<DeviceRuntime*, std::shared_ptr<Memory>> spare_;  // the other places of the carries
   Located flag_;
 };
 

@@ -158,7 +158,8 @@ void require_arguments(const UOp& call) {
                   "'{}' of {}: the arguments of a Call are values in memory", name,
                   dtype_name(a.dtype()));
     const Device first = call.device();
-    KOINE_REQUIRE(!a.device() || (a.device() == first && first.count() == 1), Device,
+    KOINE_REQUIRE(!a.device() || (a.device() == first && first.count() == 1) || is_loop(body),
+                  Device,
                   "'{}' runs on one device, and its arguments lie on {} and {}: copy them to one "
                   "with to()",
                   name, first.name(), a.device().name());

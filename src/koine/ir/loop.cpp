@@ -69,26 +69,117 @@ bool alike(const UOp& a, const UOp& b) {
   return a.dtype() == b.dtype() && same_shape(a.shape(), b.shape());
 }
 
-// A function over what stands for the arguments, as one over Params of their positions.
+// The several devices that a loop is on; null: it is on one or none.
+Device devices_of(std::span<const LoopArgument> arguments) {
+  for (const LoopArgument& a : arguments)
+    for (const UOp& u : {a.given, a.inside})
+      if (u.device().count() > 1) return u.device();
+  return {};
+}
+
+std::vector<UOp> given_of(std::span<const LoopArgument> arguments) {
+  std::vector<UOp> out;
+  for (const LoopArgument& a : arguments) out.push_back(a.given);
+  return out;
+}
+
+// The functions of a loop over Params of the positions of its arguments, which say where these lie
+// where that is not one device for all.
 class Closing {
  public:
-  explicit Closing(std::span<const LoopArgument> arguments) {
-    for (size_t k = 0; k < arguments.size(); ++k) {
-      const LoopArgument& a = arguments[k];
-      params_.emplace(a.inside, argument_param(static_cast<int64_t>(k), a.inside));
+  explicit Closing(std::span<const LoopArgument> arguments)
+      : arguments_(arguments.begin(), arguments.end()),
+        devices_(devices_of(arguments)),
+        apart_(devices_ || lie_apart(given_of(arguments))) {
+    for (size_t k = 0; k < arguments_.size(); ++k) {
+      const LoopArgument& a = arguments_[k];
+      const Device there = a.given.device();
+      KOINE_REQUIRE(!devices_ || !there || there == devices_, Device,
+                    "a loop has an argument of shape {} on {}, and another one on {}: all lie on "
+                    "the same devices; place it there with shard()",
+                    shape_text(a.given), there.name(), devices_.name());
+      free_.push_back(devices_ && !there);
+      places_.push_back(there ? placement_inside(a.given, a.role) : a.inside.node()->placement);
+      add_param(k);
     }
   }
-  UOp operator()(std::span<const UOp> values) const { return substitute(tuple(values), params_); }
+
+  /// What a condition gives, wherever that lies.
+  UOp function(std::span<const UOp> values) const { return substitute(tuple(values), params_); }
+
+  /// What a step gives: carries lie where they did before it, or, where they lay nowhere, as it
+  /// gives them; the rest lies on all devices.
+  UOp step(std::span<const UOp> values) {
+    const std::vector<size_t> carries = settle_carries(values);
+    std::vector<UOp> placed;
+    for (const UOp& v : values_of(function(values))) {
+      const size_t i = placed.size();
+      Placement place = i < carries.size() ? places_[carries[i]] : v.node()->placement;
+      if (devices_ && !(place.device == devices_)) place = {devices_};
+      const bool moves =
+          place.device && (devices_ || (v.device() && !(v.device() == place.device)));
+      placed.push_back(moves ? copy_to(v, place) : v);
+    }
+    return tuple(placed);
+  }
+
+  UOp call(const UOp& body) const {
+    std::vector<UOp> src{body};
+    for (const LoopArgument& a : arguments_) src.push_back(a.given);
+    return UOp::make(Op::Call, src);
+  }
+  Device devices() const { return devices_; }
 
  private:
+  static std::vector<UOp> values_of(const UOp& function) {
+    return {function.src().begin(), function.src().end()};
+  }
+
+  void add_param(size_t k) {
+    const LoopArgument& a = arguments_[k];
+    const auto slot = static_cast<int64_t>(k);
+    const Placement& at = places_[k];
+    params_.insert_or_assign(
+        a.inside,
+        apart_ ? param_for(slot, new_buffer(a.inside.shape(), a.inside.dtype(), at.device, at.axis))
+               : argument_param(slot, a.inside));
+  }
+
+  // The positions of the carries, once each has its place. What nothing says where it lies is whole
+  // on all devices.
+  std::vector<size_t> settle_carries(std::span<const UOp> values) {
+    std::vector<size_t> carries;
+    for (size_t k = 0; k < arguments_.size(); ++k)
+      if (arguments_[k].role == LoopRole::Carry) carries.push_back(k);
+    for (bool again = bool(devices_); again;) {
+      again = false;
+      const UOp given = function(values);
+      for (size_t i = 0; i < std::min(carries.size(), values.size()); ++i) {
+        const size_t k = carries[i];
+        const Placement found = given.src(i).node()->placement;
+        if (!free_[k] || !(found.device == devices_)) continue;
+        free_[k] = found.axis < 0;  // another round may split it
+        again = again || !(places_[k].device == devices_) || found.axis != places_[k].axis;
+        places_[k] = found;
+        add_param(k);
+      }
+    }
+    for (size_t k = 0; k < arguments_.size(); ++k) {
+      if (!free_[k] || places_[k].device == devices_) continue;
+      places_[k] = {devices_};
+      add_param(k);
+    }
+    return carries;
+  }
+
+  std::vector<LoopArgument> arguments_;
+  Device devices_;
+  bool apart_;
+  std::vector<bool> free_;         // to lie where the step gives it
+  std::vector<Placement> places_;  // in a step
   Substitution params_;
 };
 
-UOp call_of(const UOp& body, std::span<const LoopArgument> arguments) {
-  std::vector<UOp> src{body};
-  for (const LoopArgument& a : arguments) src.push_back(a.given);
-  return UOp::make(Op::Call, src);
-}
 std::string roles_text(std::span<const LoopArgument> arguments, bool reversed = false) {
   Form form{reversed, {}};
   for (const LoopArgument& a : arguments) form.roles.push_back(a.role);
@@ -111,6 +202,20 @@ void require_params(const Loop& loop, const UOp& function) {
                   "{}: the step takes {} for argument {}, {}, and that is {}", name,
                   described(param), k, row ? "of which it gets a row" : "as it is",
                   described(given));
+  }
+}
+
+// Of arguments on several devices the Params say where they lie.
+void require_places(const Loop& loop, const UOp& function) {
+  const std::vector<UOp> params = loop.params(function);
+  for (size_t k = 0; k < params.size(); ++k) {
+    if (!params[k] || !loop.arguments()[k].device()) continue;
+    const Placement at = placement_inside(loop.arguments()[k], loop.roles[k]),
+                    said = params[k].node()->placement;
+    KOINE_REQUIRE(said.device == at.device && (said.axis == at.axis || at.device.count() < 2),
+                  Device, "{}: argument {} of shape {} lies on {}, and the step takes one on {}",
+                  loop_name(loop.body), k, shape_text(loop.arguments()[k]), at.device.name(),
+                  said.device.name());
   }
 }
 
@@ -187,6 +292,26 @@ UOp shape_inside(const UOp& given, LoopRole role) {
   return stack(dims);
 }
 
+bool lie_apart(std::span<const UOp> values) {
+  Device first;
+  for (const UOp& v : values) {
+    if (!first) first = v.device();
+    if (v.device() && !(v.device() == first)) return true;
+  }
+  return false;
+}
+
+Placement placement_inside(const UOp& given, LoopRole role) {
+  Placement out = given.node()->placement;
+  if (role != LoopRole::Row || out.device.count() < 2 || out.axis < 0) return out;
+  KOINE_REQUIRE(out.axis > 0, Value,
+                "scan: rows of shape {} are split along axis 0 over the devices {}, and that axis "
+                "is the steps': shard() them along another one",
+                shape_text(given), out.device.name());
+  --out.axis;
+  return out;
+}
+
 bool is_loop(const UOp& body) {
   return body.is(Op::Scan) || body.is(Op::While) || body.is(Op::Switch);
 }
@@ -235,15 +360,17 @@ std::vector<UOp> Loop::params() const {
 
 UOp scan_call(std::span<const LoopArgument> arguments, std::span<const UOp> values,
               const UOp& count, bool reversed) {
-  const UOp step = Closing(arguments)(values);
-  return call_of(UOp::make(Op::Scan, {step, count}, roles_text(arguments, reversed)), arguments);
+  Closing closed(arguments);
+  const UOp step = closed.step(values);
+  return closed.call(UOp::make(Op::Scan, {step, count}, roles_text(arguments, reversed)));
 }
 
 UOp while_call(std::span<const LoopArgument> arguments, const UOp& condition,
                std::span<const UOp> values) {
-  const Closing closed(arguments);
-  const std::vector<UOp> src{closed(std::vector<UOp>{condition}), closed(values)};
-  return call_of(UOp::make(Op::While, src, roles_text(arguments)), arguments);
+  Closing closed(arguments);
+  const UOp step = closed.step(values);
+  const std::vector<UOp> src{closed.function(std::vector<UOp>{condition}), step};
+  return closed.call(UOp::make(Op::While, src, roles_text(arguments)));
 }
 
 UOp switch_call(const UOp& which, std::span<const LoopArgument> arguments,
@@ -251,10 +378,30 @@ UOp switch_call(const UOp& which, std::span<const LoopArgument> arguments,
   std::vector<LoopArgument> all{
       {LoopRole::Constant, which, new_buffer(which.shape(), which.dtype(), {})}};
   all.insert(all.end(), arguments.begin(), arguments.end());
-  const Closing closed(all);
+  Closing closed(all);
   std::vector<UOp> src;
-  for (const std::vector<UOp>& values : branches) src.push_back(closed(values));
-  return call_of(UOp::make(Op::Switch, src, roles_text(all)), all);
+  for (const std::vector<UOp>& values : branches) {
+    const UOp branch = closed.step(values);
+    std::vector<UOp> placed;
+    for (const UOp& v : branch.src())
+      placed.push_back(src.empty() || !closed.devices()
+                           ? v
+                           : copy_to(v, src[0].src(placed.size()).node()->placement));
+    src.push_back(tuple(placed));
+  }
+  return closed.call(UOp::make(Op::Switch, src, roles_text(all)));
+}
+
+Placement placement_of_result(const UOp& body, size_t k) {
+  const UOp& step = functions_of(body).back();
+  if (!step.is(Op::Tuple) || k >= step.src().size()) return {};
+  Placement out = step.src(k).node()->placement;
+  if (!body.is(Op::Scan) || out.axis < 0) return out;
+  const std::optional<Form> form = form_of(body);
+  const auto carries =
+      form ? std::count(form->roles.begin(), form->roles.end(), LoopRole::Carry) : 0;
+  if (static_cast<std::ptrdiff_t>(k) >= carries) ++out.axis;  // behind that of the steps
+  return out;
 }
 
 std::vector<UOp> loop_results(const UOp& body) {
@@ -285,6 +432,7 @@ std::string_view loop_name(const UOp& body) {
 
 void require_loop(const UOp& call) {
   const Loop loop(call);
+  const bool spread = call.device().count() > 1 || lie_apart(loop.arguments());
   KOINE_REQUIRE(loop.roles.size() == loop.arguments().size(), Value,
                 "{}: it says what {} arguments are, and is called with {}", loop_name(loop.body),
                 loop.roles.size(), loop.arguments().size());
@@ -293,6 +441,7 @@ void require_loop(const UOp& call) {
                   "{}: in a graph of values its functions are Tuples, got {}", loop_name(loop.body),
                   op_name(function.op()));
     require_params(loop, function);
+    if (spread) require_places(loop, function);
   }
   if (loop.body.is(Op::Scan))
     require_scan(loop);

@@ -12,8 +12,9 @@
 //   Call(Switch["constant constant"](branch 0, branch 1, ...), which, argument of all branches)
 //
 // In a graph of values the functions are Tuples over Params, whose slots are the positions of the
-// arguments. In a host program they are Linears, over Params of the buffers of the launch: results,
-// then arguments (`lower/loops`).
+// arguments. A loop on several devices has all arguments and all results on them, until Shard makes
+// arguments and results of their parts. In a host program they are Linears, over Params of the
+// buffers of the launch: results, then arguments (`lower/loops`).
 namespace koine {
 
 /// What an argument is to the step of a loop: a carry is what the step before gave, and the
@@ -31,6 +32,10 @@ struct LoopArgument {
 
 /// The shape that an argument has in a step: of a row without the axis of the steps.
 UOp shape_inside(const UOp& given, LoopRole role);
+/// Where it lies in a step. Throws Error (Value) for rows that several devices share out.
+Placement placement_inside(const UOp& given, LoopRole role);
+/// Whether values lie on different devices.
+bool lie_apart(std::span<const UOp> values);
 /// Whether a Call's body is a loop or branches.
 bool is_loop(const UOp& body);
 /// The number of a step, while it is an argument of a program: a Variable below `count`.
@@ -59,6 +64,9 @@ struct Loop {
   std::vector<UOp> params() const;
 };
 
+/// Of loops that are made here: an argument that lies on no device lies on all that a loop is on;
+/// a carry is there as the step gives it. Arguments on others are an Error (Device).
+///
 /// A Scan: `values` are the next carries, in the order of the carries among the arguments, then
 /// what each step adds to a result. Results are the last carries, then these, stacked along a new
 /// axis 0.
@@ -73,6 +81,8 @@ UOp while_call(std::span<const LoopArgument> arguments, const UOp& condition,
 UOp switch_call(const UOp& which, std::span<const LoopArgument> arguments,
                 std::span<const std::vector<UOp>> branches);
 
+/// Where result k of a loop lies, as its step says; nowhere: where the Call does.
+Placement placement_of_result(const UOp& body, size_t k);
 /// Params like the results of a loop, by slot.
 std::vector<UOp> loop_results(const UOp& body);
 /// How many results the launch of a loop fills, of its buffers.

@@ -8,6 +8,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/derive.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 
@@ -23,6 +24,13 @@ int32_t axis_of(const UOp& u) { return u.node()->placement.axis; }
 const UOp& element_of(const UOp& from, const Arg& arg) {
   const UOp& tuple = from.is(Op::Function) ? from.src(0) : from;
   return tuple.src(static_cast<size_t>(std::get<int64_t>(arg)));
+}
+
+// Where a result of a Call lies: what a loop's step says, else where the Call does.
+Placement result_of_call(const UOp& call, const Arg& arg) {
+  return is_loop(call.src(0))
+             ? placement_of_result(call.src(0), static_cast<size_t>(std::get<int64_t>(arg)))
+             : Placement{};
 }
 
 size_t rank_of(const Derived& value, Sources src) {
@@ -162,7 +170,8 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
                     axis_of(src[1]), shape_text(src[1]), advice(device));
       return whole;
     case Op::GetTuple:
-      return src[0].is(Op::Call) ? whole : axis_of(element_of(src[0], arg));
+      return src[0].is(Op::Call) ? result_of_call(src[0], arg).axis
+                                 : axis_of(element_of(src[0], arg));
     case Op::Permute: {
       const Ints& order = std::get<Ints>(arg);
       const auto moved = std::find(order.begin(), order.end(), axis) - order.begin();
@@ -250,8 +259,9 @@ Placement derive_placement(Op op, Sources src, const Arg& arg, const Derived& va
   if (const auto* buffer = std::get_if<BufferArg>(&arg)) placement.device = buffer->device;
   if (const auto* moved = std::get_if<LoadArg>(&arg)) placement.device = moved->device;
   // Results of a body may lie apart: a loss on several devices, and its gradient on one.
-  if (op == Op::GetTuple && !src[0].is(Op::Call))
-    placement.device = element_of(src[0], arg).device();
+  if (op == Op::GetTuple)
+    placement.device =
+        src[0].is(Op::Call) ? result_of_call(src[0], arg).device : element_of(src[0], arg).device();
   const size_t placing = op == Op::Fence ? 1 : src.size();  // it only waits for the others
   for (size_t i = 0; i < placing; ++i) {
     const Device device = src[i].device();

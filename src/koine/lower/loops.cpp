@@ -25,18 +25,22 @@ UOp row_in(const UOp& memory, const UOp& number, const UOp& shape) {
 // One function of a loop as a program over the memory of the launch.
 class Function {
  public:
-  Function(const Loop& loop, const UOp& function) : loop_(loop), function_(function) {
+  // `buffers`: of the launch, results and then arguments.
+  Function(const Loop& loop, const UOp& function, std::span<const UOp> buffers)
+      : loop_(loop), function_(function), apart_(lie_apart(buffers)) {
     const std::vector<UOp> results = loop_results(loop.body);
-    for (size_t k = 0; k < results.size(); ++k) add(results[k], loop.count && k >= loop.carries());
+    for (size_t k = 0; k < results.size(); ++k)
+      add(results[k], buffers[k].device(), loop.count && k >= loop.carries());
     for (size_t k = 0; k < loop.roles.size(); ++k)
-      add(loop.arguments()[k], loop.roles[k] == LoopRole::Row);
+      add(loop.arguments()[k], loop.arguments()[k].device(), loop.roles[k] == LoopRole::Row);
     if (loop.count) number_ = step_variable(loop.count);
   }
 
   UOp host_program(const CompileOptions& how) {
     const bool condition = loop_.body.is(Op::While) && function_ == loop_.functions[0];
     const size_t results = memory_.size() - loop_.arguments().size();
-    if (loop_.body.is(Op::While)) memory_.push_back(new_buffer(shape_of({}), DType::Bool, {}));
+    if (loop_.body.is(Op::While))
+      memory_.push_back(memory(shape_of({}), DType::Bool, memory_[0].device()));
     const UOp flag = memory_.back();
     const UOp over_memory = substitute(function_, inside_of_arguments(results));
     const UOp inside =
@@ -64,11 +68,16 @@ class Function {
  private:
   // Rows lie one behind the other, however many there are in this run: the step's own is among as
   // many as there may be.
-  void add(const UOp& value, bool rows) {
+  void add(const UOp& value, Device device, bool rows) {
     std::vector<UOp> dims(value.shape().src().begin(), value.shape().src().end());
     if (rows)
       dims[0] = index_const(std::max<int64_t>(static_cast<int64_t>(dims[0].bounds().high), 1));
-    memory_.push_back(new_buffer(stack(dims), value.dtype(), {}));
+    memory_.push_back(memory(stack(dims), value.dtype(), device));
+  }
+
+  // Of a loop on one device it is nowhere: its kernels are those of the same loop on another one.
+  UOp memory(const UOp& shape, DType dtype, Device device) const {
+    return new_buffer(shape, dtype, apart_ ? device : Device());
   }
 
   // Whether value k is a row of what the steps collect.
@@ -89,7 +98,7 @@ class Function {
       if (!u.is(Op::After) || !is_private_copy(strip_after(u))) continue;
       const auto [it, fresh] = memory_of.try_emplace(strip_after(u));
       if (!fresh) continue;
-      it->second = new_buffer(it->first.shape(), it->first.dtype(), {});
+      it->second = memory(it->first.shape(), it->first.dtype(), it->first.device());
       memory_.push_back(it->second);
     }
     return transform_graph(values, [&](const UOp& original, const UOp& node) {
@@ -113,6 +122,7 @@ class Function {
 
   const Loop& loop_;
   const UOp& function_;
+  const bool apart_;         // memory lies on several devices
   std::vector<UOp> memory_;  // by slot
   UOp number_;               // of the step
 };
@@ -139,7 +149,8 @@ UOp lower_loops(const UOp& schedule, const CompileOptions& how) {
     require_loop(over_memory);  // a text may name other buffers than its functions take
     const Loop loop(over_memory);
     std::vector<UOp> lowered;
-    for (const UOp& f : loop.functions) lowered.push_back(Function(loop, f).host_program(how));
+    for (const UOp& f : loop.functions)
+      lowered.push_back(Function(loop, f, launch.buffers).host_program(how));
     if (loop.count) lowered.push_back(loop.count);
     calls.push_back(with_source(call, 0, with_sources(body, lowered)));
   }

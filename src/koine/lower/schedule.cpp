@@ -9,6 +9,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/loop.hpp"
@@ -205,6 +206,24 @@ UOp without_unread(const UOp& schedule) {
   return UOp::make(Op::Linear, backwards);
 }
 
+namespace {
+
+// Where the step of a loop has the arguments of its launch, by slot; nowhere where that is its own
+// device.
+std::vector<Device> devices_in_steps(const Kernel& launch) {
+  std::vector<Device> out(launch.buffers.size());
+  if (!is_loop(launch.ast) || !launch.ast.src(0).is(Op::Tuple)) return out;
+  const size_t results = loop_results(launch.ast).size();
+  for (const UOp& function : launch.ast.src())
+    if (function.is(Op::Tuple))
+      for (const auto& [slot, param] : params_of(function))
+        if (const size_t k = results + static_cast<size_t>(slot); k < out.size())
+          out[k] = param.device();
+  return out;
+}
+
+}  // namespace
+
 UOp on_devices(const UOp& schedule) {
   absl::flat_hash_map<const Node*, std::vector<Device>> wanted;  // of a temporary that is nowhere
   std::vector<UOp> backwards;
@@ -224,9 +243,12 @@ UOp on_devices(const UOp& schedule) {
             if (std::find(devices.begin(), devices.end(), d) == devices.end()) devices.push_back(d);
     }
     if (devices.empty()) devices.emplace_back();  // the program's own
-    for (const Device& device : devices) {
+    const std::vector<Device> in_steps = devices_in_steps(kernel);
+    for (const Device& own : devices) {
       std::vector<UOp> buffers;
-      for (const UOp& b : kernel.buffers) {
+      for (size_t slot = 0; slot < kernel.buffers.size(); ++slot) {
+        const UOp& b = kernel.buffers[slot];
+        const Device device = in_steps[slot] ? in_steps[slot] : own;
         buffers.push_back(placed(b, device));
         if (!is_temporary_nowhere(b) || !device) continue;
         std::vector<Device>& at = wanted[b.node()];

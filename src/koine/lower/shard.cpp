@@ -14,12 +14,14 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/loop.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/collectives.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/transform/function.hpp"
 #include "koine/transform/parts.hpp"
 #include "koine/transform/table.hpp"
 
@@ -77,7 +79,7 @@ class Sharder {
   }
 
   UOp run(const UOp& program) {
-    for (const UOp& u : toposort(program)) {
+    for (const UOp& u : toposort_outside_bodies(program)) {
       invalid_.visit(u);
       parts_.set(u.node(), parts_of(u));
     }
@@ -93,6 +95,8 @@ class Sharder {
 
   Parts parts_of(const UOp& u) {
     const size_t n = u.device().count();
+    if (u.is(Op::Tuple)) return {with_all_parts(u)};
+    if (u.is(Op::Call) && is_loop(u.src(0)) && n > 1) return {loop_of_parts(u)};
     if (u.is(Op::Sink) || n == 1) return {on_one_device(u)};
     if (u.is(Op::Reduce) && u.src(0).axis() && !u.axis()) return reduced(u);
     Parts out;
@@ -135,6 +139,10 @@ class Sharder {
   UOp on_device(const UOp& u, size_t i) {
     if (u.is(Op::Load) && u.as<LoadArg>().device) return copied(u, i);
     if (u.is(Op::After) || u.is(Op::Group)) return effects(u, i);
+    if (u.is(Op::GetTuple) && u.src(0).is(Op::Call) && is_loop(u.src(0).src(0)))
+      return get_tuple(
+          parts(u.src(0))[0],
+          u.as<int64_t>() * static_cast<int64_t>(u.device().count()) + static_cast<int64_t>(i));
     const ShardCell cell = shard_cell(u.op());
     if (cell.rule() == nullptr) refuse(u);
     std::vector<UOp> sources;
@@ -153,6 +161,62 @@ class Sharder {
         sources.insert(sources.end(), all.begin(), all.end());
     }
     return with_sources(u, sources);
+  }
+
+  // --- loops ---------------------------------------------------------------------------------
+
+  // A part of what may lie nowhere, on its device.
+  UOp lying(const UOp& value, size_t i, Device devices) const {
+    const UOp own = part(value, i);
+    return own.device() ? own : copy_to(own, devices.part(i));
+  }
+
+  // The part of an argument that stands for part i in a step: of one that lies nowhere, its slice.
+  UOp part_inside(const UOp& given, LoopRole role, const UOp& inside, size_t i) const {
+    if (given.device() || !inside.axis()) return part(given, i);
+    const size_t axis = *inside.axis() + (role == LoopRole::Row ? 1 : 0);
+    return sliced(part(given, 0), {axis, i, 1, inside.device().count()});
+  }
+
+  // What a function of a loop gives: all parts of each value.
+  UOp with_all_parts(const UOp& values) const {
+    std::vector<UOp> out;
+    for (const UOp& v : values.src())
+      for (size_t i = 0, n = v.device().count(); i < n; ++i)
+        out.push_back(n == 1 ? part(v, 0) : lying(v, i, v.device()));
+    return tuple(out);
+  }
+
+  // A loop on n devices is one of all parts: part i of argument k is its argument k n + i, and so
+  // it is with results.
+  UOp loop_of_parts(const UOp& call) const {
+    const Loop loop(call);
+    const Device devices = call.device();
+    const std::vector<UOp> params = loop.params();
+    std::vector<LoopArgument> arguments;
+    for (size_t k = 0; k < params.size(); ++k) {
+      const UOp& given = loop.arguments()[k];
+      const LoopRole role = loop.roles[k];
+      const Placement at = given.device() ? placement_inside(given, role) : Placement{devices};
+      const UOp inside =
+          params[k] ? params[k]
+                    : new_buffer(shape_inside(given, role), given.dtype(), at.device, at.axis);
+      for (size_t i = 0; i < devices.count(); ++i)
+        arguments.push_back({role, call_argument(part_inside(given, role, inside, i)),
+                             shard_cell(inside.op()).rule()({inside, i, {}})});
+    }
+    std::vector<std::vector<UOp>> functions;
+    for (const UOp& f : loop.functions) {
+      const UOp whole = without_stations(inline_functions(f));
+      Sharder inner(whole, strict_);
+      const UOp made = rewrite(inner.run(whole), movement_rules());
+      functions.emplace_back(made.src().begin(), made.src().end());
+    }
+    if (loop.body.is(Op::Scan))
+      return scan_call(arguments, functions[0], loop.count, loop.reversed);
+    if (loop.body.is(Op::While)) return while_call(arguments, functions[0][0], functions[1]);
+    const LoopArgument which = arguments[0];
+    return switch_call(which.given, std::span(arguments).subspan(1), functions);
   }
 
   // --- between devices -----------------------------------------------------------------------

@@ -25,12 +25,10 @@ class Functions {
 
   // A further argument, before any function is traced.
   void add(LoopRole role, const UOp& given) {
-    KOINE_REQUIRE(given.device().count() < 2, Device,
-                  "'{}' runs on one device, and an argument of shape {} lies on {}: copy it to one "
-                  "with to()",
-                  method_, shape_text(given), given.device().name());
+    const Placement inside = placement_inside(given, role);
     arguments.push_back(
-        {role, given, new_buffer(shape_inside(given, role), given.dtype(), given.device())});
+        {role, given,
+         new_buffer(shape_inside(given, role), given.dtype(), inside.device, inside.axis)});
   }
 
   // The values of a function of the first `inputs` arguments; what it captures becomes constants.
@@ -109,14 +107,31 @@ void require_carries(std::string_view method, size_t given, size_t carries, bool
                 method, given, carries);
 }
 
+// Where a value lies, for a message.
+std::string place_text(const Placement& place) {
+  const std::string on = "on " + place.device.name();
+  if (place.device.count() < 2) return on;
+  return on + (place.axis < 0 ? ", whole" : fmt::format(", split along axis {}", place.axis));
+}
+
 void require_like(std::string_view method, const std::vector<UOp>& next, const Tensors& init) {
-  for (size_t k = 0; k < init.size(); ++k)
+  for (size_t k = 0; k < init.size(); ++k) {
+    const Placement &first = init[k].uop().node()->placement, &then = next[k].node()->placement;
+    const bool moves = first.device && then.device &&
+                       (first.device.count() > 1 || then.device.count() > 1) &&
+                       !(first.device == then.device && first.axis == then.axis);
+    KOINE_REQUIRE(!moves, Device,
+                  "{}: tensor {} of the carry, of shape {}, is {} before the first step and {} "
+                  "behind it: both must be equal; shard() the first one like that, or the other in "
+                  "the step",
+                  method, k, shape_text(next[k]), place_text(first), place_text(then));
     KOINE_REQUIRE(next[k].dtype() == init[k].dtype() && next[k].shape() == init[k].uop().shape(),
                   Value,
                   "{}: tensor {} of the carry is {} of shape {} before the first step and {} of "
                   "shape {} behind it: both must be equal; cast() or reshape() one of them",
                   method, k, dtype_name(init[k].dtype()), shape_text(init[k].uop()),
                   dtype_name(next[k].dtype()), shape_text(next[k]));
+  }
 }
 
 // How many steps there are.

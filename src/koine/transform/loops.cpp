@@ -14,9 +14,14 @@
 namespace koine {
 namespace {
 
-// Stands for what an argument is in a step.
-UOp stand_in(const UOp& shape, DType dtype) { return new_buffer(shape, dtype, {}); }
-UOp stand_in(const UOp& value) { return stand_in(value.shape(), value.dtype()); }
+// Stands for what an argument is in a step, and lies on several devices as that does.
+UOp stand_in(const UOp& shape, DType dtype, const Placement& place) {
+  return place.device.count() > 1 ? new_buffer(shape, dtype, place.device, place.axis)
+                                  : new_buffer(shape, dtype, {});
+}
+UOp stand_in(const UOp& value) {
+  return stand_in(value.shape(), value.dtype(), value.node()->placement);
+}
 
 // The arguments of a loop, of which its own Params stand for those that are read.
 std::vector<LoopArgument> arguments_of(const Loop& loop) {
@@ -24,9 +29,10 @@ std::vector<LoopArgument> arguments_of(const Loop& loop) {
   const std::vector<UOp> params = loop.params();
   for (size_t k = 0; k < loop.roles.size(); ++k) {
     const UOp& given = loop.arguments()[k];
-    out.push_back(
-        {loop.roles[k], given,
-         params[k] ? params[k] : stand_in(shape_inside(given, loop.roles[k]), given.dtype())});
+    out.push_back({loop.roles[k], given,
+                   params[k] ? params[k]
+                             : stand_in(shape_inside(given, loop.roles[k]), given.dtype(),
+                                        placement_inside(given, loop.roles[k]))});
   }
   return out;
 }
@@ -238,7 +244,10 @@ class Carried {
  private:
   UOp inside(size_t k) const {
     const UOp& one = given[k].inside;
-    return stand_in(examples ? shape_for_each(one, examples) : one.shape(), one.dtype());
+    if (!examples) return stand_in(one);
+    Placement place = one.node()->placement;
+    if (place.axis >= 0) ++place.axis;  // behind that of the examples
+    return stand_in(shape_for_each(one, examples), one.dtype(), place);
   }
 };
 

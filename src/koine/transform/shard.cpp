@@ -108,10 +108,11 @@ ShardCell shard_cell(Op op) {
     case Op::Function:
     case Op::Tuple:
       return C::nothing("bodies are inlined before");
-    case Op::Call:
     case Op::Scan:
     case Op::While:
     case Op::Switch:
+      return C::nothing("the driver makes one loop of all parts");
+    case Op::Call:
     case Op::GetTuple:
       return C::refused("runs on one device");
     case Op::Range:
