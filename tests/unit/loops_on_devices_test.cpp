@@ -47,34 +47,41 @@ Tensor scalar_of(const Tensors& values) {
 
 std::vector<Case> cases() {
   return {
-      {"examples are shared out", {sequence, weight, batch},
+      {"examples are shared out",
+       {sequence, weight, batch},
        [](const Tensors& t) { return recurrent(t[0], t[1], t[2]); }},
-      {"a first carry that lies nowhere", {sequence, weight},
+      {"a first carry that lies nowhere",
+       {sequence, weight},
        [](const Tensors& t) { return recurrent(t[0], t[1], Tensor::zeros({rows, width})); }},
-      {"all is whole", {{{steps, rows, width}, whole}, weight, {{rows, width}, whole}},
+      {"all is whole",
+       {{{steps, rows, width}, whole}, weight, {{rows, width}, whole}},
        [](const Tensors& t) { return recurrent(t[0], t[1], t[2]); }},
       {"weights are shared out",
        {{{rows, width}, whole}, {{width, width}, 1}, {{width, width}, 0}},
        [](const Tensors& t) {
-         return Tensors{fori_loop(0, 3,
-                                  [&](const Tensor&, const Tensor& h) {
-                                    return h + near(h.matmul(near(t[1])).relu().matmul(near(t[2])));
-                                  },
-                                  t[0])};
+         return Tensors{fori_loop(
+             0, 3,
+             [&](const Tensor&, const Tensor& h) {
+               return h + near(h.matmul(near(t[1])).relu().matmul(near(t[2])));
+             },
+             t[0])};
        }},
-      {"a condition of all parts", {batch},
+      {"a condition of all parts",
+       {batch},
        [](const Tensors& t) {
          return Tensors{while_loop([](const Tensor& x) { return x.square().sum() > 0.5f; },
                                    [](const Tensor& x) { return x * 0.5f; }, t[0])};
        }},
-      {"branches", {batch, batch},
+      {"branches",
+       {batch, batch},
        [](const Tensors& t) {
          auto twice = [](const Tensor& a, const Tensor& b) { return a * 2 + b; };
          auto apart = [](const Tensor& a, const Tensor& b) { return (a - b).sin(); };
          return Tensors{cond(t[0].sum() > 0, twice, apart, t[0], t[1]),
                         cond(t[0].sum() < 0, twice, apart, t[0], t[1])};
        }},
-      {"a branch of constants", {batch},
+      {"a branch of constants",
+       {batch},
        [](const Tensors& t) {
          return Tensors{switch_case(Tensor(1),
                                     std::vector<std::function<Tensor(Tensor)>>{
@@ -82,27 +89,30 @@ std::vector<Case> cases() {
                                         [](const Tensor&) { return Tensor::ones({rows, width}); }},
                                     t[0])};
        }},
-      {"a loop in a loop, from the last row", {sequence},
+      {"a loop in a loop, from the last row",
+       {sequence},
        [](const Tensors& t) {
          const auto [last, all] = scan(
              [](const Tensor& c, const Tensor& x) {
-               const Tensor next = fori_loop(
-                   0, 3, [&](const Tensor&, const Tensor& d) { return d * 0.9 + x; }, c);
+               const Tensor next =
+                   fori_loop(0, 3, [&](const Tensor&, const Tensor& d) { return d * 0.9 + x; }, c);
                return std::pair(next, std::tuple(c.max(), Tensor::ones({3})));
              },
              Tensor::zeros({rows, width}), t[0], {.reversed = true});
          return Tensors{last, std::get<0>(all), std::get<1>(all)};
        }},
-      {"steps of training", {batch, batch, weight},
+      {"steps of training",
+       {batch, batch, weight},
        [](const Tensors& t) {
-         return Tensors{fori_loop(0, 4,
-                                  [&](const Tensor&, const Tensor& w) {
-                                    auto loss = [&](const Tensor& v) {
-                                      return (t[0].matmul(v).tanh() - t[1]).square().mean();
-                                    };
-                                    return w - grad(loss)(w) * 0.5;
-                                  },
-                                  t[2])};
+         return Tensors{fori_loop(
+             0, 4,
+             [&](const Tensor&, const Tensor& w) {
+               auto loss = [&](const Tensor& v) {
+                 return (t[0].matmul(v).tanh() - t[1]).square().mean();
+               };
+               return w - grad(loss)(w) * 0.5;
+             },
+             t[2])};
        }},
   };
 }
@@ -205,20 +215,19 @@ TEST(loops_on_devices, spec_N7_a_step_sends_what_it_sends_without_a_loop) {
   };
   auto own = [&](const Tensor& h, const Tensor& x) { return (x + h.matmul(near(w))).tanh(); };
   EXPECT_EQ(sent([&] {
-              return scan([&](const Tensor& h, const Tensor& x) {
-                       return std::pair(own(h, x), std::tuple<>());
-                     },
+              return scan([&](const Tensor& h,
+                              const Tensor& x) { return std::pair(own(h, x), std::tuple<>()); },
                           Tensor::zeros({rows, width}), xs)
                   .first;
             }),
             0);
   auto all = [&](const Tensor& v) { return v.transpose().matmul(v); };  // a sum over all examples
-  const int64_t once = sent([&] { return all(xs.shrink({{0, 1}, {0, rows}, {0, width}}).reshape({rows, width})); });
+  const int64_t once =
+      sent([&] { return all(xs.shrink({{0, 1}, {0, rows}, {0, width}}).reshape({rows, width})); });
   EXPECT_EQ(once, 2 * 4 * width * width) << "each of two devices sends its sum";
   EXPECT_EQ(sent([&] {
-              return scan([&](const Tensor& c, const Tensor& x) {
-                       return std::pair(c + all(x), std::tuple<>());
-                     },
+              return scan([&](const Tensor& c,
+                              const Tensor& x) { return std::pair(c + all(x), std::tuple<>()); },
                           Tensor::zeros({width, width}), xs)
                   .first;
             }),
