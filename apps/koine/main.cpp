@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 
 #include "commands.hpp"
 #include "koine/base/error.hpp"
@@ -23,7 +24,14 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1000));
   demo_command->add_option("--seed", demo.seed)
       ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, INT64_MAX));
+      ->check([](const std::string& text) {  // CLI::Range takes what it cannot hold
+        int64_t seed = -1;
+        const char* const end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, seed);
+        return error == std::errc() && stop == end && seed >= 0
+                   ? std::string()
+                   : fmt::format("{} is not in 0 to {}", text, INT64_MAX);
+      });
   demo_command->add_option("--device", demo.device, "such as CL; unset means KOINE_DEVICE, or CPU");
   demo_command->add_flag("--distributed", demo.distributed,
                          "share out the batch: mpirun -n 4 koine demo --distributed");

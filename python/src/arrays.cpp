@@ -369,6 +369,11 @@ Tensor as_tensor_beside(const Tensor& self, nb::handle given, const char* method
   return device.find(',') != device.npos || t.device() == device ? t : t.to(device);
 }
 
+nb::handle each_of(const nb::args& given) {
+  const bool listed = given.size() == 1 && is_list(given[0]);
+  return listed ? nb::handle(given[0]) : nb::handle(given);
+}
+
 std::vector<Tensor> as_tensors(nb::handle given, const char* method) {
   std::vector<Tensor> out;
   if (nb::isinstance<Tensor>(given) || PySequence_Check(given.ptr()) == 0)

@@ -48,6 +48,8 @@ enum class Borrow { IfPossible, Always, Never, Operand };
 Tensor as_tensor(nb::handle given, const char* method);
 /// The same beside a tensor: arrays and lists, which lie nowhere of themselves, on its device.
 Tensor as_tensor_beside(const Tensor& self, nb::handle given, const char* method);
+/// Arguments, which may be given as one list of them.
+nb::handle each_of(const nb::args& given);
 /// Each of several; arrays and lists beside the first tensor among them.
 std::vector<Tensor> as_tensors(nb::handle given, const char* method);
 /// The tensor of `Tensor(given, dtype, device)`.

@@ -1,4 +1,6 @@
 // x[...] and x[...] = value, with NumPy's meaning.
+#include <koine/ir/text.hpp>
+
 #include "bind.hpp"
 
 namespace koine::python {
@@ -217,15 +219,30 @@ Tensor without_leading_ones(Tensor value) {
       Shape(std::vector<Size>(shape.begin() + static_cast<std::ptrdiff_t>(first), shape.end())));
 }
 
+// What an index is refused for, in the name of who asked, with the shape.
+template <class Body>
+auto in_words_of(std::string_view method, const Tensor& self, Body&& body) {
+  constexpr std::string_view prefix = "index: ";
+  try {
+    return body();
+  } catch (const Error& e) {
+    const std::string_view what = e.what();
+    if (!what.starts_with(prefix)) throw;
+    koine::raise(e.kind(), "{} of shape {}: {}", method, shape_text(self.uop()),
+                 what.substr(prefix.size()));
+  }
+}
+
 void set_item(Tensor& self, nb::handle key, nb::handle given) {
   const Tensor value = without_leading_ones(as_tensor_beside(self, given, "setitem"));
-  const Index index(self, key);
+  const Index index = in_words_of("setitem", self, [&] { return Index(self, key); });
   const Tensor* mask = index.only_mask();
   // How many elements a mask chooses need not be known for one value for all of them.
   const bool whole =
       mask != nullptr && mask->ndim() > 0 && value.ndim() <= self.ndim() - mask->ndim();
-  const std::vector<IndexItem> items =
-      whole ? std::vector<IndexItem>{IndexItem(*mask)} : index.items();
+  const std::vector<IndexItem> items = in_words_of("setitem", self, [&] {
+    return whole ? std::vector<IndexItem>{IndexItem(*mask)} : index.items();
+  });
   unlocked_making([&] { self.setitem(items, value); });
 }
 
@@ -234,7 +251,9 @@ void set_item(Tensor& self, nb::handle key, nb::handle given) {
 void bind_indexing(TensorClass& c) {
   c.def(
       "__getitem__",
-      [](const Tensor& self, nb::handle key) { return self[Index(self, key).items()]; },
+      [](const Tensor& self, nb::handle key) {
+        return in_words_of("index", self, [&] { return self[Index(self, key).items()]; });
+      },
       "key"_a.none(),
       "NumPy's indexing. Numbers, slices and new axes give a view, masks and arrays of positions a "
       "copy.\n"

@@ -525,9 +525,7 @@ void bind_products(TensorClass& c) {
   c.def_static(
       "einsum",
       [](const std::string& formula, const nb::args& operands) {
-        const bool listed = operands.size() == 1 && is_list(operands[0]);
-        return Tensor::einsum(
-            formula, as_tensors(listed ? nb::handle(operands[0]) : nb::handle(operands), "einsum"));
+        return Tensor::einsum(formula, as_tensors(each_of(operands), "einsum"));
       },
       "formula"_a, "operands"_a,
       "A sum of products by its formula; the axes of '...' broadcast.\n\n"

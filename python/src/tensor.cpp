@@ -279,7 +279,14 @@ void bind_gradients(TensorClass& c) {
       .def(
           "gradient",
           [](const Tensor& t, const nb::args& targets) {
-            return nb::tuple(nb::cast(t.gradient(as_tensors(targets, "gradient"))));
+            std::vector<Tensor> all;
+            for (const nb::handle one : nb::borrow<nb::sequence>(each_of(targets))) {
+              KOINE_REQUIRE(nb::isinstance<Tensor>(one), Type,
+                            "gradient: takes tensors that this one is computed from, not a '{}'",
+                            name_of_type(one));
+              all.push_back(nb::cast<Tensor>(one));
+            }
+            return nb::tuple(nb::cast(t.gradient(all)));
           },
           "targets"_a,
           "The gradients of this scalar by some tensors that it is computed from, as a tuple; no "
@@ -300,7 +307,7 @@ void bind_tensor(nb::module_& m, TensorClass& c) {
   m.def(
       "realize",
       [](const nb::args& given) {
-        const std::vector<Tensor> all = as_tensors(given, "realize");
+        const std::vector<Tensor> all = as_tensors(each_of(given), "realize");
         unlocked([&] { Tensor::realize(all); });
       },
       "tensors"_a,

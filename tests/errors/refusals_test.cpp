@@ -73,6 +73,13 @@ TEST(refusals, creation) {
   expect_error([] { (void)Tensor::arange(0, int64_t{1} << 40, int64_t{1} << 38); },
                {"arange", "int32", "wider"});
   expect_error([] { (void)Tensor::arange(-1, 3, 1, DType::UInt32); }, {"uint32", "-1"});
+  expect_error([] { (void)Tensor::arange(3e38, 4e38, 5e37); },
+               {"arange(3e+38, 4e+38, 5e+37)", "float32 does not hold", "wider dtype"});
+  expect_error([] { (void)Tensor::arange(0.0, 1e5, 2e4, DType::Float16); }, {"float16", "80000"});
+  expect_error([] { (void)Tensor::arange(-1.0, 1.0, 1.0, DType::UInt8); }, {"uint8", "-1"});
+  expect_error([] { (void)Tensor::linspace(0, 1e39, 3); }, {"linspace(0, 1e+39, 3)", "float32"});
+  EXPECT_EQ(Tensor::arange(0.5, 3, 1, DType::UInt8).tolist<uint8_t>(),
+            (std::vector<uint8_t>{0, 1, 2}));
   expect_error([] { (void)Tensor::arange(0, NAN); }, {"arange(0, nan, 1)", "finite"});
   expect_error([] { (void)Tensor::arange(0.0, 1, 0); }, {"arange", "step", "0"});
   expect_error([] { (void)Tensor::arange(0, 1e300, 0.5); }, {"arange(0, 1e+300, 0.5)", "memory"});

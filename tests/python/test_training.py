@@ -306,3 +306,10 @@ def test_a_target_of_another_rank_is_refused(name):
     with pytest.raises(ValueError, match=rf"{name}: a target of shape \(4,\) makes a loss of shape \(4, 4\) of predictions of shape \(4, 1\)"):
         getattr(x, name)(Tensor.ones(4))
     assert np.isfinite(getattr(x, name)(1.0).item())
+
+
+def test_gradient_takes_tensors_or_a_list_of_them():
+    a, b = Tensor([1.0, 2.0], requires_grad=True), Tensor([3.0, 4.0], requires_grad=True)
+    for targets in ((a, b), ([a, b],), ((a, b),)):
+        found = (a * b).sum().gradient(*targets)
+        assert [g.tolist() for g in found] == [[3, 4], [1, 2]]

@@ -65,6 +65,13 @@ TEST(texts, the_output_of_every_stage_can_be_given_again) {
       ASSERT_EQ(bare(app::sources_of(outputs[given], "llvm")), bare(llvm)) << stages[given] << "\n"
                                                                            << value;
     }
+    const std::string plan = app::text_after(value, "plan");
+    if (plan.find('%') == std::string::npos) continue;
+    for (size_t until = 4; until < stages.size(); ++until)
+      ASSERT_EQ(bare(app::text_after(plan, stages[until])), bare(outputs[until]))
+          << "from plan to " << stages[until] << " of\n"
+          << value;
+    ASSERT_EQ(bare(app::text_after(plan, "plan")), bare(plan));
   }
 }
 
@@ -72,6 +79,8 @@ TEST(texts, a_graph_that_is_past_the_stage_is_refused) {
   const std::string value = value_texts()[0];
   expect_error([&] { (void)app::text_after(app::text_after(value, "select"), "optimize"); },
                {"--until=optimize", "past", "select"});
+  expect_error([&] { (void)app::text_after(app::text_after(value, "plan"), "split"); },
+               {"--until=split", "past", "plan"});
   expect_error([&] { (void)app::text_after(value, "seelct"); }, {"seelct", "callify", "linearize"});
   expect_error([&] { (void)app::sources_of(value, "fortran"); },
                {"--target=fortran", "c, opencl, cuda, hip, metal, wgsl, ptx, or llvm"});

@@ -264,6 +264,30 @@ TEST(schedule, spec_C38_a_kernel_does_not_grow_without_bound) {
   });
 }
 
+// Each becomes much code, and the compiler's time grows faster than one kernel.
+TEST(schedule, spec_C38_a_sum_of_many_sines_is_several_kernels) {
+  const Tensor x = filled({30}).realize();
+  auto kernels_of_sum = [&](int64_t terms) {
+    Tensor sum = x;
+    for (int64_t i = 0; i < terms; ++i) sum = sum + (x * (0.5 * i)).sin() * (1.0 / (i + 1));
+    const std::vector<Kernel> kernels = schedule({sum.uop()});
+    int64_t all = 0;
+    for (const Kernel& k : kernels) {
+      size_t held = 0;
+      for (const UOp& u : toposort(k.ast)) {
+        held += operations_of(u);
+        all += u.is(Op::Sin) ? 1 : 0;
+      }
+      EXPECT_LE(held, 2 * most_fused_operations);
+    }
+    EXPECT_EQ(all, terms) << "each is computed once";
+    return kernels.size();
+  };
+  const size_t few = kernels_of_sum(100), many = kernels_of_sum(400);
+  EXPECT_GE(few, 5U);
+  EXPECT_LE(many, 4 * few + 2);
+}
+
 TEST(schedule, spec_C38_what_data_decides_the_place_of_is_computed_before) {
   const Tensor at = Tensor::from<int32_t>({3, 1, 1, 0, 2, 3}).realize(), x = filled({4, 50});
   const Decisions before{{"Reduce", "read at places that data decides"}};

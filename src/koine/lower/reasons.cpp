@@ -104,12 +104,15 @@ bool Reasons::is_its_product(const UOp& u, Held& kernel) {
   return kernel.product == u.node();
 }
 
-// A long chain goes on in another kernel.
-std::string_view Reasons::grown(const UOp& u, Held& kernel) {
-  kernel.operations += operations_of(u);
-  if (kernel.operations <= most_fused_operations) return {};
-  kernel.operations = 0;
-  return "its kernel is large enough";
+// What is large goes on in another kernel: at values with much below them, so that few are cut off.
+std::string_view Reasons::grown(const UOp& u, Held& kernel) const {
+  const size_t own = operations_of(u);
+  const bool full = kernel.operations + own > most_fused_operations;
+  if (full && (kernel.operations + own > 2 * most_fused_operations ||
+               cost_between_folds(facts_, u) > most_fused_operations / 4.0))
+    return "its kernel is large enough";
+  kernel.operations += own;
+  return {};
 }
 
 }  // namespace koine

@@ -54,7 +54,7 @@ class Reasons {
   bool is_join_of_many(const UOp& u);
   std::string_view broken_fold(const UOp& u, const Use& use);
   static bool is_its_product(const UOp& u, Held& kernel);
-  static std::string_view grown(const UOp& u, Held& kernel);
+  std::string_view grown(const UOp& u, Held& kernel) const;
 
   const ValueFacts& facts_;
   double most_row_bytes_;

@@ -102,6 +102,13 @@ LayerNorm::LayerNorm(int64_t features, double epsilon)
     : weight(parameter(Tensor::ones({features}))),
       bias(parameter(Tensor::zeros({features}))),
       eps(epsilon) {}
+Tensor LayerNorm::operator()(const Tensor& x) const {
+  if (weight.defined() && weight.ndim() == 1)
+    KOINE_REQUIRE(x.ndim() > 0 && x.size(-1) == weight.size(0), Value,
+                  "LayerNorm of {} features: x of shape {} has others along its last axis",
+                  weight.size(0), shape_text(x.uop()));
+  return x.layernorm(1, eps) * weight + bias;
+}
 void LayerNorm::state(const std::string& prefix, const StateVisitor& visit) {
   visit(prefix + "weight", weight, true);
   visit(prefix + "bias", bias, true);
@@ -109,6 +116,12 @@ void LayerNorm::state(const std::string& prefix, const StateVisitor& visit) {
 
 Embedding::Embedding(int64_t vocabulary, int64_t width)
     : weight(parameter(Tensor::randn({vocabulary, width}))) {}
+Tensor Embedding::operator()(const Tensor& index) const {
+  KOINE_REQUIRE(is_integer(index.dtype()), Type,
+                "Embedding: the numbers of rows are integers, got {} of shape {}: cast() them",
+                dtype_name(index.dtype()), shape_text(index.uop()));
+  return weight.index_select(0, index);
+}
 void Embedding::state(const std::string& prefix, const StateVisitor& visit) {
   visit(prefix + "weight", weight, true);
 }

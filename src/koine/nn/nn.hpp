@@ -43,7 +43,8 @@ struct BatchNorm {
 /// Normalises the last axis.
 struct LayerNorm {
   explicit LayerNorm(int64_t features, double eps = 1e-5);
-  Tensor operator()(const Tensor& x) const { return x.layernorm(1, eps) * weight + bias; }
+  /// x has `features` along its last axis; else Error (Value).
+  Tensor operator()(const Tensor& x) const;
   void state(const std::string& prefix, const StateVisitor& visit);
   Tensor weight, bias;
   double eps;
@@ -51,7 +52,8 @@ struct LayerNorm {
 
 struct Embedding {
   Embedding(int64_t vocabulary, int64_t width);
-  Tensor operator()(const Tensor& index) const { return weight.index_select(0, index); }
+  /// A row for each integer of `index`, of any shape; another dtype is Error (Type).
+  Tensor operator()(const Tensor& index) const;
   void state(const std::string& prefix, const StateVisitor& visit);
   Tensor weight;
 };

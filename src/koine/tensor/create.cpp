@@ -91,6 +91,16 @@ Tensor Tensor::arange(const Size& start, const Size& stop, int64_t step, DType d
       start.is_number() ? Tensor(constant_int(counting, start)) : Tensor(start).cast(counting);
   return (start == 0 ? scaled : scaled + first).cast(dtype);
 }
+namespace {
+
+// Whether a dtype has a number near this one.
+bool has_near(DType dtype, double value) {
+  if (is_float(dtype)) return std::isfinite(bits_to_double(dtype, double_to_bits(dtype, value)));
+  return std::abs(value) < 0x1p64 && holds(dtype, static_cast<__int128>(value));
+}
+
+}  // namespace
+
 Tensor Tensor::evenly_spaced(double start, double stop, double step, DType dtype) {
   KOINE_REQUIRE(std::isfinite(start) && std::isfinite(stop) && std::isfinite(step), Value,
                 "arange({}, {}, {}): start, stop and step must be finite", start, stop, step);
@@ -98,11 +108,17 @@ Tensor Tensor::evenly_spaced(double start, double stop, double step, DType dtype
   const double count = std::max(0.0, std::ceil((stop - start) / step));
   KOINE_REQUIRE(count < 0x1p53, Value, "arange({}, {}, {}): more elements than memory can hold",
                 start, stop, step);
+  const double last = start + std::max(count - 1, 0.0) * step;
+  KOINE_REQUIRE(count == 0 || (has_near(dtype, start) && has_near(dtype, last)), Value,
+                "arange({}, {}, {}): {} does not hold {} to {}: ask for a wider dtype", start, stop,
+                step, dtype_name(dtype), start, last);
   const Tensor i = arange(0, static_cast<int64_t>(count), 1, DType::Float64);
   return (i * Tensor(step) + Tensor(start)).cast(dtype);
 }
 Tensor Tensor::linspace(double start, double stop, int64_t steps) {
   KOINE_REQUIRE(steps >= 0, Value, "linspace: {} steps", steps);
+  KOINE_REQUIRE(has_near(DType::Float32, start) && has_near(DType::Float32, stop), Value,
+                "linspace({}, {}, {}): float32 does not hold these ends", start, stop, steps);
   if (steps == 1) return full({1}, start);
   // In float64 and rounded once: the last number is `stop`.
   const Tensor i = arange(0, steps, 1, DType::Float64);

@@ -399,7 +399,11 @@ namespace {
 int64_t fan_in(std::string_view method, const Shape& shape) {
   KOINE_REQUIRE(!shape.empty(), Value, "{}: needs a shape with at least one axis", method);
   int64_t n = 1;
-  for (size_t i = 1; i < shape.size(); ++i) n *= shape[i];
+  for (size_t i = 0; i < shape.size(); ++i) {
+    KOINE_REQUIRE(shape[i].smallest() >= 0, Value, "{}: the size {} of axis {} is negative", method,
+                  shape[i], i);
+    if (i > 0) n *= shape[i];
+  }
   return shape.size() == 1 ? int64_t{shape[0]} : n;
 }
 }  // namespace

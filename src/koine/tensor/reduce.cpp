@@ -124,7 +124,9 @@ Tensor Tensor::all(const Axes& axes, bool keepdim) const {
 namespace {
 // What is found along an axis of all elements in one row, with as many axes as there were.
 template <class F>
-Tensor found_in_all(const Tensor& x, bool keepdim, F&& find) {
+Tensor found_in_all(std::string_view method, const Tensor& x, bool keepdim, F&& find) {
+  for (const Size& size : x.shape())
+    KOINE_REQUIRE(!is_empty(size), Value, "{}: shape {} is empty", method, shape_text(x.uop()));
   const Tensor at = find(x.reshape({-1}));
   return keepdim ? at.reshape(Shape(static_cast<size_t>(x.ndim()), 1)) : at;
 }
@@ -133,7 +135,8 @@ Tensor found_in_all(const Tensor& x, bool keepdim, F&& find) {
 // The first position of the largest: positions counted down from n, kept where the value is the
 // largest (a NaN counts as the largest), and the largest of them.
 Tensor Tensor::argmax(std::optional<int64_t> axis, bool keepdim) const {
-  if (!axis) return found_in_all(*this, keepdim, [](const Tensor& x) { return x.argmax(0); });
+  if (!axis)
+    return found_in_all("argmax", *this, keepdim, [](const Tensor& x) { return x.argmax(0); });
   const int64_t a = axis_of(*axis, "argmax");
   const Size n = size(a);
   KOINE_REQUIRE(!is_empty(n), Value, "argmax: axis {} of shape {} is empty", *axis,
@@ -149,7 +152,8 @@ Tensor Tensor::argmax(std::optional<int64_t> axis, bool keepdim) const {
          best;
 }
 Tensor Tensor::argmin(std::optional<int64_t> axis, bool keepdim) const {
-  if (!axis) return found_in_all(*this, keepdim, [](const Tensor& x) { return x.argmin(0); });
+  if (!axis)
+    return found_in_all("argmin", *this, keepdim, [](const Tensor& x) { return x.argmin(0); });
   const int64_t a = axis_of(*axis, "argmin");
   KOINE_REQUIRE(!is_empty(size(a)), Value, "argmin: axis {} of shape {} is empty", *axis,
                 shape_text(uop()));
