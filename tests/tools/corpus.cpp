@@ -34,7 +34,12 @@ std::vector<UOp> loops() {
   const Tensor picked = cond(
       h.sum() > 0, [](const Tensor& a) { return a.exp().sum(); },
       [&](const Tensor& a) { return a.matmul(w).sum(); }, h);
-  return {last(w).second.uop(), grad(loss)(w).uop(), inner.uop(), picked.uop()};
+  const Tensor shared = numbers({4, 6, 3}).shard("CPU,CPU:1", 1);
+  const Tensor sums =
+      scan([](const Tensor& c, const Tensor& x) { return std::pair(c + x, c.sum()); },
+           Tensor::zeros({6, 3}), shared)
+          .second;
+  return {last(w).second.uop(), grad(loss)(w).uop(), inner.uop(), picked.uop(), sums.uop()};
 }
 
 // What the random graphs do not make.
