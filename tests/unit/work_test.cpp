@@ -516,6 +516,28 @@ TEST(work, spec_C38_particles_in_cells_are_linear) {
 
 // --- gradients -----------------------------------------------------------------------------------
 
+// Each part takes its own slice of the cotangent, however many others there are.
+TEST(work, spec_C38_the_gradient_of_joined_parts_is_linear) {
+  constexpr int64_t size = 1000;
+  for (const int64_t axis : {0, 1}) {
+    auto work = [&](int64_t count) {
+      Tensors parts;
+      const Shape shape = axis == 0 ? Shape{size, 2} : Shape{2, size};
+      for (int64_t k = 0; k < count; ++k) parts.push_back(parameter(shape));
+      const Tensors gradients = Tensor::cat(parts, axis).square().sum().gradient(parts);
+      const Work got = work_of(gradients);
+      for (size_t k = 0; k < parts.size(); k += 7)
+        EXPECT_EQ((gradients[k] - parts[k] * 2).abs().max().item(), 0) << k;
+      return got;
+    };
+    const Work few = work(32), many = work(128);
+    EXPECT_LE(few.operations, 2.0 * 32 * 2 * size);
+    EXPECT_LE(many.operations, most_above * 4 * few.operations);
+    EXPECT_LE(many.bytes, most_above * 4 * few.bytes);
+    EXPECT_LE(many.kernels, 4 * few.kernels);
+  }
+}
+
 TEST(work, spec_C38_gradients_by_index_are_linear) {
   constexpr int64_t vocabulary = 512, width = 8, count = 64, wide = 16;
   constexpr double table = 4 * vocabulary * width, picked = count * width;  // bytes; elements
