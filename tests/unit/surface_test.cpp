@@ -93,6 +93,10 @@ TEST(print, as_numpy_does) {
             "Tensor([1.e+10, 1.e+00], dtype=float32, device=CPU)");
   EXPECT_EQ(printed(Tensor::from<double>({1.5e-10, 2e-9})),
             "Tensor([1.5e-10, 2.0e-09], dtype=float64, device=CPU)");
+  EXPECT_EQ(printed(Tensor::from<double>({0.1 + 0.2, 0.0940123, 5})),
+            "Tensor([0.3      , 0.0940123, 5.       ], dtype=float64, device=CPU)");
+  EXPECT_EQ(printed(Tensor::from<double>({(0.1 + 0.2) * 1e-9, 2})),
+            "Tensor([3.e-10, 2.e+00], dtype=float64, device=CPU)");
   EXPECT_EQ(printed(Tensor::from<float>({NAN, INFINITY, -INFINITY, -0.0f, 1})),
             "Tensor([ nan,  inf, -inf,  -0.,   1.], dtype=float32, device=CPU)");
   EXPECT_EQ(printed(Tensor::from<int>({1, -20, 300})),

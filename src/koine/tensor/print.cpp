@@ -23,8 +23,8 @@ PrintState& print_state() {
   return state;
 }
 
-// The fewest digits after the point (or of the mantissa) that give the same bits back, at most
-// `precision`.
+// The fewest digits after the point (or of the mantissa) that give the same bits back, or the value
+// rounded to `precision` of them, without zeros at their end.
 std::string shortest(DType dtype, double value, int precision, char style) {
   const Bits bits = double_to_bits(dtype, value);
   std::string text;
@@ -33,7 +33,11 @@ std::string shortest(DType dtype, double value, int precision, char style) {
                         : fmt::format("{:.{}f}", value, digits);
     if (double_to_bits(dtype, std::strtod(text.c_str(), nullptr)) == bits) break;
   }
-  return text;
+  const size_t point = text.find('.');
+  if (point == std::string::npos) return text;
+  const size_t end = std::min(text.find('e'), text.size());
+  const size_t last = std::max(text.find_last_not_of('0', end - 1), point);
+  return text.erase(last + 1, end - last - 1);
 }
 
 // Texts of the elements that show, all in one style and of one width.
