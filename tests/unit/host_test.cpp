@@ -298,6 +298,9 @@ TEST(host, a_malformed_host_program_is_refused_by_rule) {
   const UOp bytes =
       UOp::make(Op::Buffer, {shape_of({8})}, BufferArg{7, DType::UInt8, Device("CPU")});
   EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0], bytes}))), "");
+  const UOp n = variable("n", 1, 4), stored = good.ast.src(0);
+  EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, n, stored, good.buffers[0]}))),
+            "a Call takes Params and Buffers, then Variables");
   EXPECT_EQ(rule(linear(UOp::make(Op::Call, {good.ast, good.buffers[0], y}))),
             "the buffers of a kernel lie on one device");
   const UOp copy = UOp::make(Op::CustomFunction, {}, std::string(copy_function));

@@ -166,6 +166,18 @@ TEST(loops_on_devices, spec_amend_22_spec_amend_43_values_and_derivatives_are_th
   }
 }
 
+// Equal parts of constants are one value, and lie on all devices.
+TEST(loops_on_devices, constants_that_were_shared_out_have_places) {
+  for (const std::string& devices : several()) {
+    const Tensor x = Tensor::ones({rows}).shard(devices, 0);
+    const Tensor halved = while_loop([](const Tensor& v) { return v.sum() > 1; },
+                                     [](const Tensor& v) { return v * 0.5f; }, x);
+    EXPECT_EQ(halved.tolist<float>(), std::vector<float>(rows, 0.125f));
+    const Tensor doubled = fori_loop(0, 3, [](const Tensor&, const Tensor& v) { return v * 2; }, x);
+    EXPECT_EQ(doubled.tolist<float>(), std::vector<float>(rows, 8));
+  }
+}
+
 // A sum of each example folds as it does alone; strict mode folds all others in one order.
 TEST(loops_on_devices, strict_values_have_the_bits_of_one_device) {
   Options o = options();
@@ -244,8 +256,9 @@ TEST(loops_on_devices, what_lies_elsewhere_is_refused) {
                {"tensor 0 of the carry", "CPU,CPU:1, whole before the first step",
                 "CPU,CPU:1, split along axis 0 behind it", "shard()"});
   auto apart = [](const Tensor& c, const Tensor& r) { return std::pair(c * 2, r.sum()); };
-  expect_error([&] { (void)scan(apart, first.realize(), xs.shard(devices, 1)); },
-               {"an argument of shape (8, 2) on CPU", "another one on CPU,CPU:1", "shard()"});
+  expect_error(
+      [&] { (void)scan(apart, first.realize(), xs.shard(devices, 1)); },
+      {"'scan' has an argument of shape (4, 8, 2) on CPU,CPU:1", "another one on CPU:", "shard()"});
 }
 
 }  // namespace koine::test

@@ -77,10 +77,11 @@ Device devices_of(std::span<const LoopArgument> arguments) {
   return {};
 }
 
-std::vector<UOp> given_of(std::span<const LoopArgument> arguments) {
-  std::vector<UOp> out;
-  for (const LoopArgument& a : arguments) out.push_back(a.given);
-  return out;
+// Whether they lie on different devices, where or inside of which they are given.
+bool are_apart(std::span<const LoopArgument> arguments) {
+  std::vector<UOp> all;
+  for (const LoopArgument& a : arguments) all.insert(all.end(), {a.given, a.inside});
+  return lie_apart(all);
 }
 
 // The functions of a loop over Params of the positions of its arguments, which say where these lie
@@ -90,7 +91,7 @@ class Closing {
   explicit Closing(std::span<const LoopArgument> arguments)
       : arguments_(arguments.begin(), arguments.end()),
         devices_(devices_of(arguments)),
-        apart_(devices_ || lie_apart(given_of(arguments))) {
+        apart_(devices_ || are_apart(arguments)) {
     for (size_t k = 0; k < arguments_.size(); ++k) {
       const LoopArgument& a = arguments_[k];
       const Device there = a.given.device();

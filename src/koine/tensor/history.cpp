@@ -1,4 +1,5 @@
 // How values were computed: what a gradient may be asked for, and what is refused.
+#include <absl/container/flat_hash_set.h>
 #include <absl/container/inlined_vector.h>
 
 #include <algorithm>
@@ -52,14 +53,14 @@ constexpr size_t most_sources = 256;
 // below was computed from. A graph of constants alone adds none.
 void add_sources(storage::Past& past, const UOp& graph) {
   absl::InlinedVector<const Node*, 16> stack{graph.node()};
-  NodeNumbers seen;
+  absl::flat_hash_set<const Node*> seen;
   std::vector<uint64_t> ids;
   bool depends = false;
   while (!stack.empty()) {
     const Borrowed borrowed(stack.back());
     const UOp& u = borrowed;
     stack.pop_back();
-    if (!seen.add(u.node()).second) continue;
+    if (!seen.insert(u.node()).second) continue;
     if (seen.size() > most_sources) {
       past.too_many = true;
       return;

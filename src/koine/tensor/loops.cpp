@@ -25,6 +25,12 @@ class Functions {
 
   // A further argument, before any function is traced.
   void add(LoopRole role, const UOp& given) {
+    const Device own = given.device();
+    if (!first_) first_ = own;
+    KOINE_REQUIRE(!own || own == first_ || (own.count() == 1 && first_.count() == 1), Device,
+                  "'{}' has an argument of shape {} on {}, and another one on {}: all lie on the "
+                  "same devices; place it there with shard()",
+                  method_, shape_text(given), own.name(), first_.name());
     const Placement inside = placement_inside(given, role);
     arguments.push_back(
         {role, given,
@@ -66,6 +72,7 @@ class Functions {
   }
 
   std::string_view method_;
+  Device first_;  // of an argument; null: none has one yet
 };
 
 // Positions in steps: 0, or the number of the first step, from 1, that left their range.

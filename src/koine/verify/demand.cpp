@@ -24,6 +24,7 @@ std::optional<Violation> Demands::check(const UOp& node, const Facts& facts) con
 }
 
 bool is_bounded_variable(const UOp& param) {
+  if (!param.is(Op::Param)) return false;
   const BufferArg& p = param.as<BufferArg>();
   const auto src = param.src();
   if (!is_variable_name(p.name) || p.dtype != DType::Index || p.space != AddrSpace::Global ||
