@@ -4,16 +4,12 @@
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/lower/value_facts.hpp"
 
 namespace koine {
 namespace {
 
 bool is_float_product(const UOp& u) { return u.is(Op::Mul) && is_float(u.dtype()); }
-
-UOp below_views(UOp u) {
-  while (is_movement(u.op()) && !u.is(Op::Stack)) u = UOp(u.src(0));
-  return u;
-}
 
 // A sum of one element that a place picks, of which index rules leave that element.
 bool picks_one(const UOp& reduce) {

@@ -11,6 +11,12 @@
 #include "koine/ir/validity.hpp"
 
 namespace koine {
+
+UOp below_views(UOp value) {
+  while (is_movement(value.op()) && !value.is(Op::Stack)) value = UOp(value.src(0));
+  return value;
+}
+
 namespace {
 
 // Positions, and what is chosen by them, are few folds over constants: rules compute these away.
@@ -103,7 +109,7 @@ bool ValueFacts::tests_a_position(const UOp& u) const {
   if (u.dtype() != DType::Bool || !is_elementwise(u.op()) || u.src().size() != 2) return false;
   auto known = [&](const UOp& s) { return !reads_memory(s); };
   auto is_position = [&](UOp s) {
-    while (is_movement(s.op()) && !s.is(Op::Stack)) s = UOp(s.src(0));
+    s = below_views(std::move(s));
     return known(s) && !s.is_scalar();
   };
   const UOp &a = u.src(0), &b = u.src(1);

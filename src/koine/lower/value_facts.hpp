@@ -10,6 +10,9 @@
 
 namespace koine {
 
+/// What a value shows, below all movement but Stacks.
+UOp below_views(UOp value);
+
 /// What `decide` knows of the values of a program: what they are made of, and which of them lie in
 /// memory so far.
 class ValueFacts {
