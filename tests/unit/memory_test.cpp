@@ -380,6 +380,65 @@ TEST(memory, spec_B20_views_and_lazy_readers_of_a_computed_base) {
   });
 }
 
+// What nobody else holds is computed where a view shows it; what others hold, or are made of, once.
+TEST(memory, a_view_of_what_nobody_else_holds_computes_what_it_shows) {
+  in_both_modes([] {
+    constexpr int64_t n = 64;
+    const Tensor x =
+        Tensor::arange(n * n).mod(Tensor(3)).reshape({n, n}).cast(DType::Float32).realize();
+    auto operations = [](const Tensor& t) {
+      reset_counters();
+      t.realize();
+      return counters().operations;
+    };
+    auto product = [&] { return x.matmul(x * Tensor(0.5)); };
+    auto row = [](const Tensor& t, int64_t i) { return t[{Slice{i, i + 1}}]; };
+    auto row_alone = [&](int64_t i) { return row(product(), i); };
+    const double of_all = operations(product()), of_row = operations(row_alone(5));
+    EXPECT_LT(of_row, of_all / 16);
+
+    // Who holds the base looks at all of it, once.
+    const Tensor held = product();
+    const Tensor some = row(held, 5), others = row(held, 6);
+    EXPECT_EQ(operations(some), of_all);
+    EXPECT_EQ(operations(others), 0);
+    EXPECT_EQ(operations(held), 0);
+    EXPECT_EQ(row_alone(5).tolist<float>(), some.tolist<float>());
+
+    // So do two views of it.
+    const Tensor first = row_alone(1);
+    const Tensor both[] = {first, first[{0, Slice{0, 3}}]};
+    EXPECT_EQ(operations(both[1]), of_all);
+    EXPECT_EQ(operations(both[0]), 0);
+
+    // A state that goes on is computed once by each step, whatever was shown of it.
+    std::vector<Tensor> shown;
+    Tensor state = x;
+    for (int step = 0; step < 8; ++step) {
+      state = state.matmul(x * Tensor(0.5));
+      shown.push_back(row(state, 0));
+    }
+    double all = 0;
+    for (const Tensor& t : shown) all += operations(t);
+    EXPECT_LE(all + operations(state), 8 * of_all);
+
+    // It is written and differentiated like any value.
+    Tensor own = row_alone(5);
+    own.realize();
+    const float before = own.tolist<float>()[1];
+    own.setitem({0, 0}, Tensor(-1.0));
+    EXPECT_EQ(own.tolist<float>()[0], -1);
+    EXPECT_EQ(own.tolist<float>()[1], before);
+    Tensor leaf = (x * Tensor(0.5)).clone();
+    leaf.requires_grad();
+    auto trained = [&] { return row(x.matmul(leaf), 5); };
+    const Tensor seen = trained(), unseen = trained();
+    seen.realize();
+    EXPECT_EQ(seen.sum().gradient({leaf})[0].tolist<float>(),
+              unseen.sum().gradient({leaf})[0].tolist<float>());
+  });
+}
+
 // --- address spaces ------------------------------------------------------------------------------
 
 TEST(memory, spec_P4_stores_between_address_spaces_are_refused) {

@@ -370,8 +370,7 @@ TEST(work, spec_L2_blocks) {
        {6 * (square + x), 6 * 4 * (2 * x + weights + x) - 6 * 4 * x, 6}},
       {"its last row",
        [=] { return Tensors{chained(6).shrink({{batch - 1, batch}, {0, width}}).exp()}; },
-       {5 * (square + x) + (square + x) / batch + width,
-        4 * (5 * (2 * x + weights) + width + weights + width), 6}},
+       {6 * (square + x) / batch + width, 4 * 6 * (2 * width + weights), 6}},
       {"two products added",
        [=] {
          const Tensor h = start();
@@ -393,6 +392,44 @@ TEST(work, spec_L2_blocks) {
        },
        {2.0 * batch * width * wide + 17.0 * batch * wide / 2,
         4 * (x + width * wide + 2.0 * batch * wide + batch * wide / 2.0), 2}},
+  });
+}
+
+// Of a value in memory only what is read is computed, and what that is computed from likewise.
+TEST(work, spec_L2_what_is_left_out_is_not_computed) {
+  constexpr int64_t n = 256, width = 64, some = 8;
+  constexpr double weights = width * width;
+  auto weight = [] { return data({width, width}); };
+  auto hidden = [=] { return data({n, width}).matmul(weight()).relu(); };
+  auto next = [=](const Tensor& part) { return Tensors{part.matmul(weight())}; };
+  constexpr double each = 2 * weights + width, moved = 4 * (2 * width);
+  auto layers = [=](double count) {
+    return Work{count * (each + 2 * weights), 4 * 2 * weights + count * (2 * moved), 2};
+  };
+  expect_table({
+      {"first rows", [=] { return next(hidden().shrink({{0, some}, {0, width}})); }, layers(some)},
+      {"last rows", [=] { return next(hidden().shrink({{n - some, n}, {0, width}})); },
+       layers(some)},
+      {"rows here and there, between the first and the last of them",
+       [=] {
+         const Tensor h = hidden();
+         return next(h.shrink({{16, 16 + some}, {0, width}}) +
+                     h.shrink({{16 + some, 16 + 2 * some}, {0, width}}));
+       },
+       {2 * some * each + some * (width + 2 * weights),
+        4 * 2 * weights + 2 * some * moved + some * 4 * (5 * width), 3}},
+      {"nearly all of them",
+       [=] { return next(hidden().shrink({{1, n}, {0, width}})); },
+       {n * each + (n - 1) * 2 * weights, 4 * 2 * weights + n * 2 * moved, 2}},
+      {"a part of a part",
+       [=] {
+         const Tensor part = hidden().shrink({{64, 128}, {0, width}}).matmul(weight()).relu();
+         return next(part.shrink({{some, 2 * some}, {0, width}}));
+       },
+       {some * (2 * each + 2 * weights), 4 * 3 * weights + some * 3 * moved, 3}},
+      {"a row of a product, which nobody else holds",
+       [=] { return Tensors{data({n, width}).matmul(weight()).shrink({{3, 4}, {0, width}})}; },
+       {2 * weights, 4 * (weights + 2 * width), 1}},
   });
 }
 

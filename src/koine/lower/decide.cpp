@@ -47,7 +47,7 @@ class Decider {
         return UOp::make(Op::Load, {node},
                          LoadArg{{}, AddrSpace::Local, row->second.axes, row->second.reason});
       const std::string_view reason = facts_.reason_of(original);
-      return reason.empty() ? node : UOp::make(Op::Contiguous, {node}, std::string(reason));
+      return reason.empty() ? node : in_memory(original, node, std::string(reason));
     });
   }
 
@@ -73,7 +73,7 @@ class Decider {
       uses = {open(u, u.node())};
     } else if (const std::string_view reason = reasons_.of(u, uses); !reason.empty()) {
       facts_.give_memory(u, reason);
-      uses = {open(u, u.node())};
+      uses = {open_part(u, uses)};
     } else if (auto row = reasons_.row(u, uses)) {
       reasons_.holds(*row, uses[0].kernel);
       uses = where_rows_are_filled(u, row->axes, uses, next_range_);
@@ -164,6 +164,23 @@ class Decider {
     Use use{kernel, {}, {}, {}, true};
     use.at = open_loops(value, next_range_, use.loops);
     return use;
+  }
+
+  // The loops over what is read of a value that gets memory.
+  Use open_part(const UOp& u, const std::vector<Use>& uses) {
+    if (reasons_.is_wanted(u) || join_of(u)) return open(u, u.node());
+    const PartRead part = part_read(u, uses);
+    if (!part.much_less) return open(u, u.node());
+    const UOp held = shrink(u, part.offset, part.shape);
+    parts_.emplace(u.node(), part);
+    return moved_to_source(held, open(held, u.node()));
+  }
+  UOp in_memory(const UOp& original, const UOp& node, std::string reason) const {
+    const auto part = parts_.find(original.node());
+    if (part == parts_.end()) return UOp::make(Op::Contiguous, {node}, std::move(reason));
+    const auto& [much_less, offset, shape, elements] = part->second;
+    const UOp held = UOp::make(Op::Contiguous, {shrink(node, offset, shape)}, std::move(reason));
+    return pad(held, offset, original.shape(), constant_int(node.dtype(), 0));
   }
 
   void read(const UOp& node, Use use) {
@@ -302,6 +319,7 @@ class Decider {
   Reasons reasons_;
   std::vector<std::vector<Use>> uses_;  // by number
   absl::flat_hash_map<const Node*, Row> rows_;
+  absl::flat_hash_map<const Node*, PartRead> parts_;  // of values in memory
 };
 
 }  // namespace

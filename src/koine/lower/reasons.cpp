@@ -29,7 +29,7 @@ std::string_view Reasons::of(const UOp& u, const std::vector<Use>& uses) {
   for (const Use& use : uses) {
     if (is_large_product(u, use) && !is_its_product(u, held_[use.kernel]))
       return "a product beside another";
-    if (data_decides(use) && (u.is(Op::Reduce) || is_read_more_often_than_held(u, use)))
+    if (data_decides(use) && (u.is(Op::Reduce) || is_read_more_often_than_held(u, use, uses)))
       return "read at places that data decides";
     if (const std::string_view reason = repeated(facts_, u, use); !reason.empty()) return reason;
   }

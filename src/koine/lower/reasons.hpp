@@ -33,6 +33,7 @@ class Reasons {
 
   /// A value is read as memory, and why.
   void wants_memory(const UOp& u, std::string_view reason) { wanted_.emplace(u.node(), reason); }
+  bool is_wanted(const UOp& u) const { return wanted_.contains(u.node()); }
   /// A kernel runs Stores of an assignment.
   void assigns(const Node* kernel) { held_[kernel].assigns = true; }
   /// A kernel has a row more.

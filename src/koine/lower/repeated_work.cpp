@@ -106,10 +106,12 @@ std::string_view repeated(const ValueFacts& facts, const UOp& u, const Use& use)
 }
 
 bool is_computed_too_often(const ValueFacts& facts, const UOp& u, const std::vector<Use>& uses) {
-  double surplus = -elements_of(u);
+  double surplus = 0;
   for (const Use& use : uses) surplus += times_computed(use);
+  const double elements = part_read(u, uses).elements;
+  surplus -= elements;
   if (surplus <= 0) return false;
-  surplus /= std::max(1.0, elements_of(u));
+  surplus /= std::max(1.0, elements);
   const double cost = surplus * cost_between_folds(facts, u);
   // A fold beside a condition, or among others, loses its register tile as well.
   if (u.is(Op::Reduce))
@@ -131,8 +133,9 @@ bool is_computed_too_often_below(const ValueFacts& facts, const UOp& u,
   return node.is(Op::Reduce) && !(node == u) && is_computed_too_often(facts, node, uses);
 }
 
-bool is_read_more_often_than_held(const UOp& u, const Use& use) {
-  return times_computed(use) > elements_of(u) && element_cost(u, nullptr) >= cost_of_load;
+bool is_read_more_often_than_held(const UOp& u, const Use& use, const std::vector<Use>& uses) {
+  return times_computed(use) > part_read(u, uses).elements &&
+         element_cost(u, nullptr) >= cost_of_load;
 }
 
 bool is_large_product(const UOp& u, const Use& use) {

@@ -25,7 +25,7 @@ bool is_computed_too_often(const ValueFacts& facts, const UOp& u, const std::vec
 bool is_computed_too_often_below(const ValueFacts& facts, const UOp& u,
                                  const std::vector<Use>& uses);
 
-bool is_read_more_often_than_held(const UOp& u, const Use& use);
+bool is_read_more_often_than_held(const UOp& u, const Use& use, const std::vector<Use>& uses);
 
 /// Whether a value at a place is a sum of products of two values, each with a loop that the other
 /// lacks: it wants a register tile of its own.

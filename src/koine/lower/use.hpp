@@ -37,6 +37,13 @@ class Dependence {
 std::vector<UOp> loops_around(const Use& use);
 /// How often an element is computed at a place, there or not.
 double times_computed(const Use& use);
+/// What is read of a value at some places.
+struct PartRead {
+  bool much_less = false;  ///< of some axis at most three quarters
+  UOp offset, shape;       ///< of a box that holds it, where it is much less
+  double elements = 1;     ///< of that box, or of the value
+};
+PartRead part_read(const UOp& value, const std::vector<Use>& uses);
 /// Whether values of the program are in the place.
 bool data_decides(const Use& use);
 

@@ -9,6 +9,7 @@
 #include "koine/base/interrupt.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/engine/storage.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -377,10 +378,25 @@ void Tensor::History::settle(const Storages& storages, const std::vector<UOp>& v
   }
 }
 
+void Tensor::History::leave_base(const Tensor& view) {
+  const Impl& i = view.self();
+  Storage& s = *i.storage;
+  const std::lock_guard lock(s.mutex);
+  if (!i.view || i.storage.use_count() != 1 || s.current.use_count() != 1) return;
+  const bool plain = s.chain == Storage::Chain::None && !s.graph && s.computed_from == 0 &&
+                     !s.before && !s.requires_grad && !s.grad && s.gradient_id == 0 &&
+                     s.along.empty();
+  if (!plain || s.current.is(Op::Buffer) || realized_buffer(s.current)) return;
+  if (largest_numel(i.view) >= largest_numel(s.current)) return;
+  s.current = substitute(i.view, {{view_base(s.current), s.current}});
+  i.view = {};
+}
+
 void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs) {
   Storages storages;
   std::vector<UOp> values;
   for (const Tensor& t : tensors) {
+    leave_base(t);
     storages.push_back(t.self().storage);
     const std::lock_guard lock(storages.back()->mutex);
     values.push_back(storages.back()->current);

@@ -42,7 +42,8 @@ struct Tensor::Storage {
 /// A handle's target: a storage and a view of it.
 struct Tensor::Impl {
   std::shared_ptr<Storage> storage;
-  UOp view;          ///< movement over `view_base(current)`; null: the base itself
+  /// Movement over `view_base(current)`; null: the base itself. Under the storage's mutex.
+  mutable UOp view;
   UOp literal;       ///< of a C++ literal, which takes the dtype of what it meets: all its digits
   mutable UOp seen;  ///< the view of the current value, where that is memory; null: not asked for
 
@@ -64,6 +65,10 @@ struct Tensor::History {
   /// Computes tensors. After a failure each keeps the value it had before the assignments that
   /// cannot be computed.
   static void compute(const std::vector<Tensor>& tensors, Graphs graphs);
+  /// A view that alone holds its base, which no other value is made of, becomes a value of its own
+  /// where it is smaller: nobody can look at what it leaves out. Not for what was written, computed
+  /// or asked a gradient for.
+  static void leave_base(const Tensor& view);
   /// Stores a value into a view, or at places, over `placeholder` of a storage's value.
   static void write(const std::shared_ptr<Storage>& storage, const UOp& target, const UOp& value);
   /// Stores values at places along all elements of a tensor, counted row-major; the last one for a

@@ -16,7 +16,12 @@ Tensor Tensor::moved(F&& move) const {
   const Impl& i = self();
   auto view = std::make_shared<Impl>();
   view->storage = i.storage;
-  view->view = move(i.view ? i.view : view_base(uop()));
+  UOp so_far;
+  {
+    const std::lock_guard lock(i.storage->mutex);  // `History::leave_base`
+    so_far = i.view ? i.view : view_base(i.storage->current);
+  }
+  view->view = move(so_far);
   return Tensor(std::move(view));
 }
 
