@@ -493,6 +493,7 @@ TEST(optimisers, a_step_that_fails_changes_nothing) {
     return std::make_unique<nn::AdamW>(p, 0.1);
   };
   // Two good steps, with and without a bad one between them.
+  std::vector<Tensor> losses;  // held
   auto run = [&](int kind, bool bad) {
     Tensor a = Tensor::from<float>({1, 2}).requires_grad();
     Tensor b = Tensor::from<float>({3}).requires_grad();
@@ -507,7 +508,8 @@ TEST(optimisers, a_step_that_fails_changes_nothing) {
     if (bad) {
       optimizer->zero_grad();
       const Tensor far = Tensor::from<int32_t>({9});
-      (a.square().sum() + (b * a.index_select(0, far)).sum()).backward();
+      losses.push_back(a.square().sum() + (b * a.index_select(0, far)).sum());
+      losses.back().backward();
       expect_error([&] { optimizer->step(); }, {"9", "out of range"});
       EXPECT_EQ(std::pair(values(a), values(b)), old);
       optimizer->zero_grad();

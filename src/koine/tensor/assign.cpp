@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "koine/base/error.hpp"
+#include "koine/base/interrupt.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
@@ -210,7 +211,15 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
   std::erase_if(leaves, [&](const auto& leaf) { return assigned.contains(leaf.get()); });
   History::Leading leading(also_values, leaves);
   bool reads_results = false;
-  const std::vector<UOp> buffers = koine::realize(requests, {}, &reads_results);
+  std::vector<UOp> buffers;
+  try {
+    buffers = koine::realize(requests, {}, &reads_results);
+  } catch (const Interrupted&) {  // nothing is wrong with them
+    throw;
+  } catch (...) {
+    History::drop_failing_along(targets, storages, also_values);
+    throw;
+  }
   if (reads_results) leading.look_beside();
   for (size_t k = 0; k < targets.size(); ++k) {
     const auto& storage = targets[k].self().storage;

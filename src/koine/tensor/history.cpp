@@ -392,6 +392,19 @@ void Tensor::History::leave_base(const Tensor& view) {
   i.view = {};
 }
 
+namespace {
+
+bool fails(const UOp& value) {
+  try {
+    (void)koine::realize({value});
+    return false;
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
+}  // namespace
+
 void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs) {
   Storages storages;
   std::vector<UOp> values;
@@ -419,20 +432,12 @@ void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs)
   } catch (const Interrupted&) {  // nothing is wrong with them
     throw;
   } catch (...) {
-    auto fails = [&](const UOp& value) {
-      if (values.size() == 1) return true;
-      try {
-        (void)koine::realize({value});
-        return false;
-      } catch (const std::exception&) {
-        return true;
-      }
-    };
     for (size_t i = 0; i < storages.size(); ++i) {
       Storage& s = *storages[i];
       const std::lock_guard lock(s.mutex);
       UOp old = former(s);
-      if (!old || !(s.current == values[i]) || !fails(values[i])) continue;
+      if (!old || !(s.current == values[i])) continue;
+      if (values.size() > 1 && !fails(values[i])) continue;
       set_current(s, std::move(old));
       s.before = {};
       s.graph = {};
@@ -490,6 +495,17 @@ void Tensor::History::compute_along(Storage& leaf, const std::shared_ptr<Storage
     return !held || held == storage;
   });
   leaf.along.push_back(storage);
+}
+
+void Tensor::History::drop_failing_along(const std::vector<Tensor>& targets,
+                                         const Storages& storages, const std::vector<UOp>& values) {
+  for (size_t k = 0; k < storages.size(); ++k) {
+    if (!fails(values[k])) continue;
+    for (const Tensor& target : targets)
+      std::erase_if(target.self().storage->along, [&](const std::weak_ptr<Storage>& known) {
+        return known.lock() == storages[k];
+      });
+  }
 }
 
 void Tensor::compute_with(const Tensor& leaf) const {

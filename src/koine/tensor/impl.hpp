@@ -118,6 +118,9 @@ struct Tensor::History {
   /// Adds what nobody has looked at yet of what is computed along with targets, and of detached
   /// tensors that read them: their values of now are gone afterwards.
   static void add_along(const std::vector<Tensor>& targets, Storages& storages);
+  /// After a failure: what cannot be computed by itself does not stop the next step as well.
+  static void drop_failing_along(const std::vector<Tensor>& targets, const Storages& storages,
+                                 const std::vector<UOp>& values);
   /// Notes a tensor that detach() gave.
   static void add_detached(const std::shared_ptr<Storage>& storage);
   /// Detached tensors that somebody holds and that no memory holds yet. A state that goes from step
