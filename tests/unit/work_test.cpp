@@ -427,6 +427,12 @@ TEST(work, spec_L2_what_is_left_out_is_not_computed) {
          return next(part.shrink({{some, 2 * some}, {0, width}}));
        },
        {some * (2 * each + 2 * weights), 4 * 3 * weights + some * 3 * moved, 3}},
+      {"half of a running sum, which begins before it",
+       [] { return Tensors{data({4096}).cumsum(0).shrink({{2048, 4096}}) * Tensor(2.0)}; },
+       {2 * 4096 + 2048, 4 * (2 * 4096 + 2 * 2048), 2}},
+      {"its last element",
+       [] { return Tensors{data({4096}).cumsum(0).shrink({{4095, 4096}}) * Tensor(2.0)}; },
+       {4096 + 1, 4 * 4096, 1}},
       {"a row of a product, which nobody else holds",
        [=] { return Tensors{data({n, width}).matmul(weight()).shrink({{3, 4}, {0, width}})}; },
        {2 * weights, 4 * (weights + 2 * width), 1}},

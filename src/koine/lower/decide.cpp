@@ -19,6 +19,7 @@
 #include "koine/lower/picked_sum.hpp"
 #include "koine/lower/reasons.hpp"
 #include "koine/lower/rows.hpp"
+#include "koine/lower/running.hpp"
 #include "koine/rules/simplify.hpp"
 
 namespace koine {
@@ -169,7 +170,9 @@ class Decider {
   // The loops over what is read of a value that gets memory.
   Use open_part(const UOp& u, const std::vector<Use>& uses) {
     if (reasons_.is_wanted(u) || join_of(u)) return open(u, u.node());
-    const PartRead part = part_read(u, uses);
+    // A running fold goes on from its start, to its end.
+    const PartRead part =
+        part_read(u, uses, u.is(Op::Reduce) ? running_axis(facts_, u) : std::nullopt);
     if (!part.much_less) return open(u, u.node());
     const UOp held = shrink(u, part.offset, part.shape);
     parts_.emplace(u.node(), part);

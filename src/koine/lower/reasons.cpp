@@ -88,7 +88,7 @@ std::string_view Reasons::broken_fold(const UOp& u, const Use& use) {
   if (use.folded_on) return "read by a running fold";
   const auto running = scan(u, use);
   if (!running)
-    return is_running_alone(facts_, u) ? "a running fold read elsewhere" : std::string_view();
+    return running_axis(facts_, u) ? "a running fold read elsewhere" : std::string_view();
   const Dependence place(use);
   for (const UOp& loop : use.loops)
     if (!place.on(loop)) return "a running fold under a loop it does not depend on";

@@ -1,5 +1,7 @@
 #include "koine/lower/running.hpp"
 
+#include <algorithm>
+
 #include "koine/ir/build.hpp"
 #include "koine/lower/index.hpp"
 
@@ -37,12 +39,15 @@ std::optional<Scan> scan_at(const ValueFacts& facts, const UOp& reduce, const Us
                    facts.strict());
 }
 
-bool is_running_alone(const ValueFacts& facts, const UOp& reduce) {
-  if (!may_be_scan(facts, reduce)) return false;
+std::optional<size_t> running_axis(const ValueFacts& facts, const UOp& reduce) {
+  if (!may_be_scan(facts, reduce)) return std::nullopt;
   int64_t first_range = 0;
   Use alone{reduce.node(), {}, {}, {}};
   alone.at = open_loops(reduce, first_range, alone.loops);
-  return scan_at(facts, reduce, alone).has_value();
+  const auto scan = scan_at(facts, reduce, alone);
+  if (!scan) return std::nullopt;
+  const auto along = std::find(alone.at.begin(), alone.at.end(), scan->loop);
+  return static_cast<size_t>(along - alone.at.begin());
 }
 
 size_t folded_axis(const UOp& reduce) {

@@ -1,7 +1,6 @@
 #include "koine/lower/use.hpp"
 
 #include <algorithm>
-#include <optional>
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -87,7 +86,7 @@ std::optional<Stretch> stretch_read(const std::vector<Use>& uses, size_t axis, i
 
 }  // namespace
 
-PartRead part_read(const UOp& value, const std::vector<Use>& uses) {
+PartRead part_read(const UOp& value, const std::vector<Use>& uses, std::optional<size_t> whole) {
   PartRead out;
   std::vector<UOp> offset, shape;
   for (size_t i = 0; i < value.rank(); ++i) {
@@ -95,7 +94,7 @@ PartRead part_read(const UOp& value, const std::vector<Use>& uses) {
     if (size.is(Op::Const)) {
       const auto stretch = stretch_read(uses, i, const_int(size));
       const __int128 count = stretch ? stretch->last - stretch->first + 1 : const_int(size);
-      if (count > 0 && 4 * count <= 3 * const_int(size)) {
+      if (count > 0 && 4 * count <= 3 * const_int(size) && (i != whole || count == 1)) {
         from = simplify(add(stretch->base, index_const(static_cast<int64_t>(stretch->first))));
         size = index_const(static_cast<int64_t>(count));
         out.much_less = true;

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "koine/ir/uop.hpp"
@@ -43,7 +44,9 @@ struct PartRead {
   UOp offset, shape;       ///< of a box that holds it, where it is much less
   double elements = 1;     ///< of that box, or of the value
 };
-PartRead part_read(const UOp& value, const std::vector<Use>& uses);
+/// `whole`: an axis that counts as read whole where more than one place of it is.
+PartRead part_read(const UOp& value, const std::vector<Use>& uses,
+                   std::optional<size_t> whole = {});
 /// Whether values of the program are in the place.
 bool data_decides(const Use& use);
 
