@@ -5,7 +5,9 @@
 
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
+#include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/tensor/random.hpp"
 
 namespace koine::test {
 namespace {
@@ -15,6 +17,92 @@ int64_t compiled_in(const std::function<void()>& action) {
   const int64_t before = counters().compiled;
   action();
   return counters().compiled - before;
+}
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+// A function of a tensor and of a number that a program knows, and what it means.
+struct WithNumber {
+  const char* name;
+  DType dtype;
+  Tensor (*value)(const Tensor& x, double number);
+  double (*meaning)(double x, double number);
+  std::vector<double> ordinary, special;
+  int64_t further = 0;  // programs that special numbers have for themselves
+};
+
+int64_t whole(double number) { return static_cast<int64_t>(number); }
+double wrapped(double a) { return static_cast<int32_t>(static_cast<int64_t>(a)); }
+double floored_quotient(double a, double b) { return b == 0 ? 0 : wrapped(std::floor(a / b)); }
+double remainder_of(double a, double b) { return b == 0 ? 0 : a - b * std::floor(a / b); }
+double left_shifted(double a, double by) {
+  return by > 31 ? 0
+                 : static_cast<int32_t>(static_cast<uint32_t>(static_cast<int32_t>(a))
+                                        << static_cast<int>(by));
+}
+double right_shifted(double a, double by) {
+  return static_cast<int32_t>(a) >> static_cast<int>(std::min(by, 31.0));
+}
+double whole_power(double a, double e) {
+  if (e < 0) return std::fabs(a) == 1 ? std::pow(a, e) : 0;
+  uint32_t out = 1;
+  for (int k = 0; k < static_cast<int>(e); ++k)
+    out *= static_cast<uint32_t>(static_cast<int32_t>(a));
+  return static_cast<int32_t>(out);
+}
+
+const std::vector<WithNumber>& with_numbers() {
+  const std::vector<double> divisors{7, 3, 10, 1000, 12, -5},
+      special_divisors{1, -1, 0, 2, 8, INT32_MIN, INT32_MAX};
+  static const auto& all = *new const std::vector<WithNumber>{
+      {"pow",
+       DType::Float32,
+       [](const Tensor& x, double e) { return x.pow(e); },
+       [](double x, double e) { return std::pow(x, e); },
+       {0.3, 1.7, 3, -2.5, 5},
+       {0, 0.5, 1, 2, -1, -0.0, NAN, infinity, -infinity},
+       1},  // 2, which is x * x
+      {"number to the power of a tensor",
+       DType::Float32,
+       [](const Tensor& x, double base) { return Tensor(base).pow(x); },
+       [](double x, double base) { return std::pow(base, x); },
+       {0.3, 1.7, 3, 2.5, 5},
+       {0, 1, 2, -1, -0.0, NAN, infinity}},
+      {"power of integers, exponents of three bits",
+       DType::Int32,
+       [](const Tensor& x, double e) { return x.pow(whole(e)); },
+       whole_power,
+       {4, 5, 6, 7},
+       {0, 1, 2, 3, -1, -2, -3},
+       7},  // of fewer bits, and negative ones
+      {"floor division", DType::Int32, [](const Tensor& x, double by) { return x.idiv(whole(by)); },
+       floored_quotient, divisors, special_divisors},
+      {"remainder", DType::Int32, [](const Tensor& x, double by) { return x.mod(whole(by)); },
+       remainder_of, divisors, special_divisors},
+      {"remainder of floats",
+       DType::Float64,
+       [](const Tensor& x, double by) { return x.mod(by); },
+       [](double x, double by) {
+         if (std::isinf(by) && std::isfinite(x)) return x == 0 || (x < 0) == (by < 0) ? x : by;
+         const double r = std::fmod(x, by);
+         return r != 0 && (r < 0) != (by < 0) ? r + by : r;
+       },
+       {0.5, 0.75, 3, -1.25},
+       {0, 1, -1, NAN, infinity, -infinity}},
+      {"left shift",
+       DType::Int32,
+       [](const Tensor& x, double by) { return x.lshift(whole(by)); },
+       left_shifted,
+       {1, 2, 5, 7},
+       {0, 31, 32, 100}},
+      {"right shift",
+       DType::Int32,
+       [](const Tensor& x, double by) { return x.rshift(whole(by)); },
+       right_shifted,
+       {1, 2, 5, 7},
+       {0, 31, 32, 100}},
+  };
+  return all;
 }
 
 TEST(literals, a_rate_that_changes_compiles_once_more) {
@@ -133,6 +221,216 @@ TEST(literals, every_value_is_computed_with_its_own) {
   }
 }
 
+// Exponents, divisors and distances of shifts: ordinary numbers are two programs, and special ones
+// mean what they mean to a program that knows them.
+TEST(literals, exponents_divisors_and_shifts_compile_once_more) {
+  in_both_modes([] {
+    for (const WithNumber& row : with_numbers()) {
+      SCOPED_TRACE(row.name);
+      const std::vector<double> numbers{-100, -13, -2, -1, 0, 1, 2, 5, 77, INT32_MAX, INT32_MIN};
+      const bool floats = is_float(row.dtype);
+      const Tensor x = (floats ? Tensor::from<double>({-2.5, -1, -0.0, 0, 0.3, 1, 2, 7.25})
+                               : Tensor::from(numbers, {11}))
+                           .cast(row.dtype)
+                           .realize();
+      const auto given = x.tolist<double>();
+      auto check = [&](double number) {
+        SCOPED_TRACE(number);
+        const UOp value = row.value(x, number).uop();
+        const Array got = array_of(realize({value})[0]);
+        EXPECT_EQ(
+            difference(options().strict ? BoundedArray{interpret(value, bindings_of(value)), {}}
+                                        : interpret_bounded(value, bindings_of(value)),
+                       got),
+            "");
+        const auto results = Tensor(value).tolist<double>();
+        for (size_t k = 0; k < given.size(); ++k) {
+          const double want = row.meaning(given[k], number);
+          if (std::isnan(want))
+            EXPECT_TRUE(std::isnan(results[k])) << given[k];
+          else if (floats && std::isfinite(want))
+            EXPECT_NEAR(results[k], want, 1e-6 * std::fabs(want)) << given[k];
+          else
+            EXPECT_EQ(results[k], want) << given[k];
+        }
+      };
+      EXPECT_EQ(compiled_in([&] {
+                  for (const double number : row.ordinary) check(number);
+                }),
+                2);
+      const int64_t before = counters().compiled;
+      for (const double number : row.special) check(number);
+      EXPECT_EQ(counters().compiled - before, row.further);
+    }
+  });
+}
+
+// However it is written, a number is one constant: the dtype's.
+TEST(literals, a_whole_number_is_the_same_program_as_a_float) {
+  const Tensor x = small({8}).realize(), narrow = x.cast(DType::Float16);
+  EXPECT_EQ(x.pow(2).uop(), (x * x).uop());
+  EXPECT_EQ(x.pow(3).uop(), x.pow(3.0).uop());
+  EXPECT_EQ((x * 3).uop(), (x * 3.0).uop());
+  EXPECT_EQ((x + true).uop(), (x + 1).uop());
+  EXPECT_EQ((narrow * 2049).uop(), (narrow * 2049.0).uop());
+  EXPECT_EQ(x.masked_fill(x > 0, 1).uop(), x.masked_fill(x > 0, 1.0).uop());
+}
+
+// Of what is put somewhere, or read from somewhere, the place and what lies around are no part of
+// the program; sizes are.
+TEST(literals, places_of_pads_and_rolls_compile_once_more) {
+  in_both_modes([] {
+    const auto numbers = small({5, 12}).tolist<float>();
+    const Tensor x = Tensor::from(numbers, {5, 12}).realize();
+    const auto at = [&](int64_t i, int64_t j) { return numbers[static_cast<size_t>(i * 12 + j)]; };
+    EXPECT_EQ(compiled_in([&] {
+                for (const int64_t before : {3, 0, 1, 4, 2})
+                  for (const double fill : {0.5, -1.0, infinity, -0.0, 0.0}) {
+                    const auto got =
+                        x.pad({{0, 0}, {before, 4 - before}}, Tensor(fill)).tolist<float>();
+                    for (int64_t i = 0; i < 5; ++i)
+                      for (int64_t j = 0; j < 16; ++j)
+                        EXPECT_EQ(got[static_cast<size_t>(i * 16 + j)],
+                                  j < before || j >= before + 12 ? static_cast<float>(fill)
+                                                                 : at(i, j - before));
+                  }
+              }),
+              3)
+        << "the fill changed first, then both";
+    const auto remainder = [](int64_t v, int64_t n) { return (v % n + n) % n; };
+    for (const int64_t axis : {0, 1}) {
+      EXPECT_EQ(compiled_in([&] {
+                  for (const int64_t shift : {1, 2, 3, -1, 0, 12, 60, -7, 11, 5}) {
+                    const auto got = x.roll(shift, axis).tolist<float>();
+                    for (int64_t i = 0; i < 5; ++i)
+                      for (int64_t j = 0; j < 12; ++j)
+                        EXPECT_EQ(got[static_cast<size_t>(i * 12 + j)],
+                                  axis == 0 ? at(remainder(i - shift, 5), j)
+                                            : at(i, remainder(j - shift, 12)))
+                            << shift;
+                  }
+                }),
+                2);
+    }
+  });
+}
+
+// The gradient of a slice is a pad, and that of a roll a slice of pads.
+TEST(literals, gradients_of_what_moves_compile_once_more) {
+  const auto numbers = small({40}).tolist<float>();
+  Tensor w = Tensor::from(numbers, {40}).realize();
+  w.requires_grad();
+  EXPECT_EQ(compiled_in([&] {
+              for (const int64_t from : {3, 0, 8, 20, 33}) {
+                const Tensor part = w[Slice{from, from + 7}];
+                const auto got = (part * part).sum().gradient({w})[0].tolist<float>();
+                for (int64_t k = 0; k < 40; ++k) {
+                  const auto i = static_cast<size_t>(k);
+                  EXPECT_EQ(got[i], from <= k && k < from + 7 ? 2 * numbers[i] : 0) << from;
+                }
+              }
+            }),
+            2);
+  EXPECT_EQ(compiled_in([&] {
+              for (const int64_t shift : {3, 1, 8, -5, 33}) {
+                const auto got =
+                    (w.roll(shift, 0) * w.detach()).sum().gradient({w})[0].tolist<float>();
+                for (int64_t k = 0; k < 40; ++k)
+                  EXPECT_EQ(got[static_cast<size_t>(k)],
+                            numbers[static_cast<size_t>((k + shift + 40) % 40)])
+                      << shift;
+              }
+            }),
+            2);
+  EXPECT_EQ(compiled_in([&] {
+              for (const double exponent : {1.5, 3.0, 2.5, 4.0, 0.5}) {
+                const auto got = w.square().pow(exponent).sum().gradient({w})[0].tolist<float>();
+                for (size_t k = 0; k < 40; ++k) {
+                  const double v = numbers[k];
+                  EXPECT_NEAR(got[k], exponent * std::pow(v * v, exponent - 1) * 2 * v, 1e-4);
+                }
+              }
+            }),
+            2);
+}
+
+// What a loop does in its steps, and a branch where it is taken, is known as well as what is done
+// around them.
+TEST(literals, numbers_in_loops_and_branches_compile_once_more) {
+  in_both_modes([] {
+    const auto numbers = small({6, 5}).tolist<float>();
+    const Tensor rows = Tensor::from(numbers, {6, 5}).realize();
+    auto nothing_behind_two = [](const std::function<void(double)>& run) {
+      clear_compile_cache();
+      run(0.25);
+      run(0.75);
+      const int64_t before = counters().compiled;
+      for (const double number : {-0.5, 3.0, 0.75}) run(number);
+      EXPECT_EQ(counters().compiled, before);
+    };
+    nothing_behind_two([&](double number) {
+      const auto sum = [&](const Tensor& x) {
+        return scan(
+                   [&](const Tensor& carry, const Tensor& row) {
+                     const Tensor next = carry * number + row;
+                     return std::pair(next, next * 2);
+                   },
+                   Tensor::zeros({5}), x)
+            .first;
+      };
+      const auto got = sum(rows).tolist<float>();
+      const auto slopes = grad([&](const Tensor& x) { return sum(x).sum(); })(rows).tolist<float>();
+      for (size_t k = 0; k < 5; ++k) {
+        double want = 0;
+        for (size_t row = 0; row < 6; ++row) {
+          want = want * number + static_cast<double>(numbers[row * 5 + k]);
+          const double slope = std::pow(number, 5 - static_cast<double>(row));
+          EXPECT_NEAR(slopes[row * 5 + k], slope, 1e-5 * std::fabs(slope));
+        }
+        EXPECT_NEAR(got[k], want, 1e-4 * (1 + std::fabs(want)));
+      }
+    });
+    nothing_behind_two([&](double number) {
+      const Tensor got = fori_loop(
+          0, 4, [&](const Tensor&, const Tensor& x) { return x.roll(1, 0) + number; }, rows[0]);
+      for (size_t k = 0; k < 5; ++k)
+        EXPECT_NEAR(got.tolist<float>()[k], numbers[(k + 1) % 5] + 4 * number, 1e-4);
+    });
+    nothing_behind_two([&](double number) {
+      const double bound = 10 + std::fabs(number);
+      const Tensor got = while_loop([&](const Tensor& x) { return x < bound; },
+                                    [&](const Tensor& x) { return x + std::fabs(number); },
+                                    rows.square().sum() * 0);
+      EXPECT_NEAR(got.item(), std::ceil(bound / std::fabs(number)) * std::fabs(number), 1e-4);
+    });
+    nothing_behind_two([&](double number) {
+      const Tensor x = rows[0].contiguous();
+      const Tensor got = cond(
+          rows.square().sum() > 0, [&](const Tensor& v) { return v * number; },
+          [&](const Tensor& v) { return v - number; }, x);
+      for (size_t k = 0; k < 5; ++k)
+        EXPECT_EQ(got.tolist<float>()[k], numbers[k] * static_cast<float>(number));
+    });
+  });
+}
+
+// A bound of random whole numbers is a divisor.
+TEST(literals, bounds_of_random_numbers_compile_once_more) {
+  const random::Key key(3);
+  EXPECT_EQ(compiled_in([&] {
+              for (const int64_t high : {10, 6, 7, 100, 1 << 20}) {
+                const auto got = random::randint(key, {200}, -2, high).tolist<int64_t>();
+                for (const int64_t v : got) EXPECT_TRUE(-2 <= v && v < high) << v;
+                const UOp value = random::randint(key, {200}, -2, high).uop();
+                EXPECT_EQ(
+                    difference(interpret(value, bindings_of(value)), array_of(realize({value})[0])),
+                    "")
+                    << high;
+              }
+            }),
+            2);
+}
+
 // KOINE_DEBUG=2 says, once, which literal became a Variable.
 TEST(literals, what_became_a_variable_is_said) {
   clear_compile_cache();
@@ -158,6 +456,13 @@ TEST(literals, what_became_a_variable_is_said) {
   EXPECT_EQ(row(2), "");
   EXPECT_EQ(row(7),
             "literal: the offset 7 of a slice along axis 0 became a Variable: it was 2 in an "
+            "earlier program that is equal otherwise");
+  const auto padded = [&](int64_t before) {
+    return lines([&] { return x.pad({{0, 0}, {before, 3 - before}}); });
+  };
+  EXPECT_EQ(padded(1), "");
+  EXPECT_EQ(padded(2),
+            "literal: the offset 2 of a pad along axis 1 became a Variable: it was 1 in an "
             "earlier program that is equal otherwise");
   talking.debug = 1;
   clear_compile_cache();

@@ -538,7 +538,7 @@ const std::vector<Method>& methods() {
        {},
        {"Mul", "axis 0 and axis 1"}},
       {"sort", [](auto& x) { return x.sort(1).first; }, {"Index"}, {"sort", "CmpLt"}},
-      {"roll", [](auto& x) { return x.roll(1, 1); }, {}, {"Shrink", "axis 1"}},
+      {"roll", [](auto& x) { return x.roll(1, 1); }, {}, {"Pad", "axis 1"}},
       {"cat", [](auto& x) { return Tensor::cat({x, x}, 1); }, {}, {"Pad", "axis 1"}},
       {"stack", [](auto& x) { return Tensor::stack({x, x}, 1); }, {}, {}},
       {"flatten", [](auto& x) { return x.flatten(); }, {}, {"Reshape", "no axis"}},

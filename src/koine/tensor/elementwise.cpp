@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/eval.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
 
@@ -61,6 +63,11 @@ std::string literal_text(const UOp& literal) {
         method, literal_text(literal), dtype_name(dtype), range.low, range.high);
 }
 
+// A number in another dtype is a number, so that 2 and 2.0 are one value.
+UOp number_in(const UOp& number, DType dtype) {
+  return constant_bits(dtype, evaluate_cast(dtype, number.dtype(), number.as<ConstArg>().bits));
+}
+
 // Any integer may say yes or no; whether a float does is seldom meant.
 void require_condition(std::string_view method, const Tensor& condition) {
   KOINE_REQUIRE(!is_float(condition.dtype()), Type,
@@ -101,7 +108,7 @@ std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor&
     if (literal.dtype() == DType::Float64 && is_float(d)) return constant(d, const_double(literal));
     if (is_integer(literal.dtype()) && is_integer(d) && !holds(d, written(literal).floor))
       refuse_literal(method, literal, d);
-    return koine::cast(value, d);
+    return number_in(value, d);
   };
   return {in_full(x, literal_a), in_full(y, literal_b)};
 }
@@ -112,32 +119,35 @@ namespace {
 Tensor magnitude(const Tensor& x) { return Tensor::where(x < tensor::like(x, 0), x.neg(), x); }
 
 // By squaring, with the wrap of the dtype. A negative exponent gives the whole part of the result,
-// which is 0 but for bases 1 and -1.
+// which is 0 but for bases 1 and -1. Of an exponent that is known, its sign and how many bits it
+// has make the graph, and no bit does: so all exponents of a length are one program.
 Tensor integer_power(const Tensor& base, const Tensor& exponent) {
   if (base.dtype() == DType::Bool)
     return integer_power(base.cast(DType::Int8), exponent.cast(DType::Int8));
   const DType d = base.dtype();
   auto whole = [&](int64_t v) { return Tensor(constant_int(d, v)); };
   const Tensor zero = whole(0), one = whole(1);
-  const UOp known = exponent.uop();
-  Tensor result = one, square = base;
-  for (int64_t bit = 0; bit < 8 * item_size(d) - (is_signed(d) ? 1 : 0); ++bit) {
-    if (known.is(Op::Const)) {
-      const uint64_t left = static_cast<uint64_t>(const_int(known)) >> bit;
-      if (left == 0) break;
-      if ((left & 1) != 0) result = result * square;
-      if (left == 1) break;
-    } else {
-      const Tensor set = exponent.rshift(whole(bit)).bitwise_and(one) != zero;
-      result = Tensor::where(set, result * square, result);
-    }
-    square = square * square;
+  const UOp number = exponent.uop();
+  const bool known = number.is(Op::Const);
+  const int bits = known ? std::bit_width(static_cast<uint64_t>(const_int(number)))
+                         : 8 * static_cast<int>(item_size(d)) - (is_signed(d) ? 1 : 0);
+  auto bit_of_exponent = [&](int bit) {
+    return exponent.rshift(whole(bit)).bitwise_and(one) != zero;
+  };
+  auto of_negative = [&] {
+    return Tensor::where(
+        base == one, one,
+        Tensor::where(base == whole(-1), Tensor::where(bit_of_exponent(0), base, one), zero));
+  };
+  if (known && is_signed(d) && const_int(number) < 0) return of_negative();
+  Tensor result = tensor::like(base, 1), square = base;
+  for (int bit = 0; bit < bits; ++bit) {
+    if (bit > 0) square = square * square;
+    const bool is_set = known && bit == bits - 1;
+    result =
+        is_set ? result * square : Tensor::where(bit_of_exponent(bit), result * square, result);
   }
-  if (!is_signed(d)) return result;
-  const Tensor odd = exponent.bitwise_and(one) != zero;
-  const Tensor inverse = Tensor::where(
-      base == one, one, Tensor::where(base == whole(-1), Tensor::where(odd, base, one), zero));
-  return Tensor::where(exponent < zero, inverse, result);
+  return known || !is_signed(d) ? result : Tensor::where(exponent < zero, of_negative(), result);
 }
 
 // floor(a/b) of floats from the exact remainder; no gradient. a - remainder is the divisor times a
@@ -535,10 +545,11 @@ UOp Tensor::in_dtype(std::string_view method, DType dtype) const {
   const UOp literal = as_literal(), value = uop();
   KOINE_REQUIRE(value.is_scalar(), Value, "{}: the value must be a scalar, its shape is {}", method,
                 shape_text(value));
-  if (!literal || dtype == DType::Bool) return koine::cast(value, dtype);
+  if (!literal) return koine::cast(value, dtype);
+  if (dtype == DType::Bool) return tensor::number_in(value, dtype);
   if (!is_integer(dtype))
     return is_float(literal.dtype()) ? constant(dtype, const_double(literal))
-                                     : koine::cast(value, dtype);
+                                     : tensor::number_in(value, dtype);
   const bool number = !is_float(literal.dtype()) || std::isfinite(const_double(literal));
   const __int128 towards_zero =
       is_float(literal.dtype()) && number

@@ -221,17 +221,13 @@ Tensor Tensor::repeat(const Shape& times) const {
 }
 
 Tensor Tensor::roll(int64_t shift) const { return flatten().roll(shift, 0).reshape(shape()); }
+// A slice of two copies side by side, so that the shift is where it begins and no size.
 Tensor Tensor::roll(int64_t shift, int64_t axis) const {
   const int64_t a = axis_of(axis, "roll"), n = tensor::known_size("roll", *this, a);
   if (n == 0) return *this;
   const int64_t s = ((shift % n) + n) % n;
-  auto part = [&](int64_t from, int64_t to) {
-    SizePairs bounds;
-    for (const Size& size : shape()) bounds.emplace_back(0, size);
-    bounds[static_cast<size_t>(a)] = {from, to};
-    return shrink(bounds);
-  };
-  return cat({part(n - s, n), part(0, n - s)}, a);
+  return Tensor(slice(cat({*this, *this}, a).uop(), static_cast<size_t>(a), index_const(n - s),
+                      index_const(n)));
 }
 
 Tensor Tensor::roll(const IntList& shifts, const IntList& axes) const {
