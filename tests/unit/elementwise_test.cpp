@@ -127,6 +127,40 @@ TEST(elementwise, spec_D3_division_identity_exhaustive) {
       }
 }
 
+// A CPU divides vectors of integers as floats: where the quotient is nearly whole, or as large as
+// it gets, it is still the one of integers.
+TEST(elementwise, spec_D3_quotients_beside_a_whole_number) {
+  for (const DType d : stored_dtypes()) {
+    if (!is_integer(d) || item_size(d) > 4) continue;
+    const IntegerRange range = integer_range(d);
+    const auto low = static_cast<int64_t>(range.low), high = static_cast<int64_t>(range.high);
+    std::vector<int64_t> a, b;
+    for (const int64_t divisor :
+         std::vector<int64_t>{1, 2, 3, 7, 100, 127, 641, 65535, 65537, high - 1, high, -1, -2, -3,
+                              -127, -65537, low + 1, low}) {
+      if (divisor == 0 || divisor < low || divisor > high) continue;
+      for (const int64_t whole : {low / divisor, high / divisor, high / divisor / 2, int64_t{0},
+                                  int64_t{1}, int64_t{-1}, int64_t{12345}})
+        for (const int64_t beside : {-1, 0, 1}) {
+          const int64_t number = whole * divisor + beside;
+          if (number < low || number > high || (number == low && divisor == -1)) continue;
+          a.push_back(number);
+          b.push_back(divisor);
+        }
+    }
+    const auto n = static_cast<int64_t>(a.size());
+    const Tensor x = Tensor::from(a, {n}).cast(d).realize(),
+                 y = Tensor::from(b, {n}).cast(d).realize();
+    const auto q = x.idiv(y).tolist<int64_t>(), r = x.mod(y).tolist<int64_t>();
+    for (size_t i = 0; i < a.size(); ++i) {
+      int64_t floored = a[i] / b[i];
+      if (a[i] % b[i] != 0 && (a[i] < 0) != (b[i] < 0)) --floored;
+      EXPECT_EQ(q[i], floored) << dtype_name(d) << ' ' << a[i] << " // " << b[i];
+      EXPECT_EQ(r[i], a[i] - floored * b[i]) << dtype_name(d) << ' ' << a[i] << " % " << b[i];
+    }
+  }
+}
+
 TEST(elementwise, spec_D4_comparisons_and_nan) {
   const Tensor n(nan_value), one(1.0);
   EXPECT_FALSE((n < one).item<bool>());

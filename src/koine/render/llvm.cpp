@@ -375,6 +375,26 @@ class LlvmRenderer {
     return llvm::ConstantInt::getSigned(like->getType(), v);
   }
 
+  // Quotient towards zero and remainder. A CPU has vectors for the quotients of floats alone: of
+  // integers of at most 32 bits that of float64 is nearer to the exact one than any other integer
+  // over the divisor. LLVM multiplies instead where the divisor is a constant.
+  std::pair<Value*, Value*> quotient_and_remainder(Value* a, Value* b, bool with_sign) {
+    const bool in_floats = a->getType()->isVectorTy() &&
+                           a->getType()->getScalarSizeInBits() <= 32 &&
+                           !llvm::isa<llvm::Constant>(b) && !target_.groups;
+    if (!in_floats)
+      return with_sign ? std::pair{b_.CreateSDiv(a, b), b_.CreateSRem(a, b)}
+                       : std::pair{b_.CreateUDiv(a, b), b_.CreateURem(a, b)};
+    llvm::Type* wide = a->getType()->getWithNewType(b_.getDoubleTy());
+    auto widened = [&](Value* v) {
+      return with_sign ? b_.CreateSIToFP(v, wide) : b_.CreateUIToFP(v, wide);
+    };
+    Value* exact = b_.CreateFDiv(widened(a), widened(b));
+    Value* q =
+        with_sign ? b_.CreateFPToSI(exact, a->getType()) : b_.CreateFPToUI(exact, a->getType());
+    return {q, b_.CreateSub(a, b_.CreateMul(q, b))};
+  }
+
   // Floor division and its remainder; 0 where the divisor is 0, no trap at the smallest integer.
   Value* divide(const UOp& u, bool remainder) {
     Value *a = operand(u, 0), *b = operand(u, 1);
@@ -388,14 +408,15 @@ class LlvmRenderer {
     }
     Value* result;
     if (!is_signed(u.dtype()) || (x.low >= 0 && y.low >= 0)) {
-      result = remainder ? b_.CreateURem(a, b) : b_.CreateUDiv(a, b);
+      const auto [q, r] = quotient_and_remainder(a, b, false);
+      result = remainder ? r : q;
     } else {
       Value* minus = nullptr;  // divisor -1 would overflow at the smallest integer
       if (y.low <= -1) {
         minus = b_.CreateICmpEQ(b, integer(a, -1));
         b = b_.CreateSelect(minus, integer(a, 1), b);
       }
-      Value *q = b_.CreateSDiv(a, b), *r = b_.CreateSRem(a, b);
+      const auto [q, r] = quotient_and_remainder(a, b, true);
       Value* uneven = b_.CreateICmpNE(r, zero);
       Value* differ = b_.CreateICmpSLT(b_.CreateXor(a, b), zero);
       Value* fix = b_.CreateAnd(uneven, differ);
