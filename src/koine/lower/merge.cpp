@@ -14,6 +14,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/lower/contents.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/folds_apart.hpp"
 #include "koine/lower/optimize.hpp"
@@ -366,8 +367,8 @@ class Merger {
       stores.insert(stores.end(), inner.src().begin(), inner.src().end());
     else
       stores.push_back(inner);
-    return folds_apart(
-        rewrite(sink(std::vector<UOp>{end(group(stores), a.loops)}), kernel_rules(strict_)));
+    const UOp both = share_commuted(sink(std::vector<UOp>{end(group(stores), a.loops)}));
+    return folds_apart(rewrite(both, kernel_rules(strict_)));
   }
 
   // --- the merged schedule -------------------------------------------------------------------

@@ -4,8 +4,10 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "koine/base/error.hpp"
+#include "koine/base/hash.hpp"
 
 namespace koine {
 namespace {
@@ -18,6 +20,10 @@ class Ordering {
       for (const UOp& made : kernels[k].makes) makers_[made.node()].push_back(k);
     needs_.resize(kernels.size());
     for (size_t k = 0; k < kernels.size(); ++k) connect(k);
+    content_ = contents();
+    for (Numbers& needs : needs_)
+      std::stable_sort(needs.begin(), needs.end(),
+                       [&](size_t a, size_t b) { return content_[a] < content_[b]; });
   }
 
   KernelOrder run() {
@@ -31,6 +37,28 @@ class Ordering {
  private:
   enum class State : uint8_t { New, Open, Done };
   using Numbers = std::vector<size_t>;
+
+  // What each kernel computes, and what those do that it shares memory with, some steps away.
+  std::vector<uint64_t> contents() const {
+    constexpr int steps = 3;
+    constexpr uint64_t reads = 1, stores = 2;
+    std::vector<uint64_t> out;
+    for (const Footprint& k : kernels_) out.push_back(k.content);
+    for (int step = 0; step < steps; ++step) {
+      absl::flat_hash_map<const Node*, uint64_t> of_memory;
+      for (size_t k = 0; k < kernels_.size(); ++k) {
+        for (const UOp& m : kernels_[k].memory) of_memory[m.node()] += hash_mix(reads, out[k]);
+        for (const UOp& m : kernels_[k].stored) of_memory[m.node()] += hash_mix(stores, out[k]);
+      }
+      for (size_t k = 0; k < kernels_.size(); ++k) {
+        uint64_t around = 0;
+        for (const UOp& m : kernels_[k].memory) around += hash_mix(reads, of_memory[m.node()]);
+        for (const UOp& m : kernels_[k].stored) around += hash_mix(stores, of_memory[m.node()]);
+        out[k] = hash_mix(out[k], around);
+      }
+    }
+    return out;
+  }
 
   // Those that nobody waits for: a check, and then the one with the shortest way to it first, as
   // the gradient of the last layer is done with what it reads when that of the first one begins.
@@ -49,7 +77,7 @@ class Ordering {
     for (size_t i = order.size(); i-- > 0;)
       for (const size_t n : needs_[order[i]])
         height[order[i]] = std::max(height[order[i]], height[n] + 1);
-    auto place = [&](size_t k) { return std::pair(!kernels_[k].checks, height[k]); };
+    auto place = [&](size_t k) { return std::tuple(!kernels_[k].checks, height[k], content_[k]); };
     std::stable_sort(out.begin(), out.end(),
                      [&](size_t a, size_t b) { return place(a) < place(b); });
     for (size_t k = 0; k < kernels_.size(); ++k)
@@ -167,6 +195,7 @@ class Ordering {
   absl::flat_hash_map<const Node*, Numbers> makers_;
   absl::flat_hash_map<std::pair<size_t, size_t>, UOp> old_states_;  // (waits, reader) -> version
   std::vector<Numbers> needs_;  // of each: those that must run earlier
+  std::vector<uint64_t> content_;
   KernelOrder out_;
 };
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <vector>
 
 #include "koine/ir/effects.hpp"
@@ -10,8 +11,11 @@ namespace koine {
 struct Footprint {
   std::vector<UOp> reads;       ///< Params, Buffers and Afters whose state it reads
   std::vector<UOp> overwrites;  ///< versions that it stores over
-  std::vector<UOp> makes;  ///< the Buffers or Params it fills, or the After whose Stores it runs
-  bool checks = false;     ///< what it does not need stands behind it
+  std::vector<UOp> makes;   ///< the Buffers or Params it fills, or the After whose Stores it runs
+  bool checks = false;      ///< what it does not need stands behind it
+  uint64_t content = 0;     ///< of what it computes (`contents_of`)
+  std::vector<UOp> memory;  ///< that it reads
+  std::vector<UOp> stored;  ///< memory that it stores into
 };
 
 struct KernelOrder {
@@ -23,7 +27,8 @@ struct KernelOrder {
 
 /// A reader follows what makes the state it reads and comes before what stores over it; stores
 /// into one buffer follow each other. Among what is free, producers stay near their users, and what
-/// takes the fewest steps is done first.
+/// takes the fewest steps is done first; what kernels compute decides the rest, and never the order
+/// that they are given in, unless they compute the same.
 KernelOrder order_kernels(const std::vector<Footprint>& kernels, const Versions& versions);
 
 }  // namespace koine

@@ -3,6 +3,7 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/bufferize.hpp"
+#include "koine/lower/contents.hpp"
 #include "koine/lower/decide.hpp"
 #include "koine/lower/loops.hpp"
 #include "koine/lower/merge.hpp"
@@ -29,7 +30,7 @@ UOp shown(UOp program, std::string_view part, const CompileOptions& how) {
 
 UOp decided_program(const UOp& values, const CompileOptions& how) {
   (void)Versions(values);  // refuses Stores into what is no memory
-  const UOp valid = make_validity_explicit(values);
+  const UOp valid = share_commuted(make_validity_explicit(values));
   return shown(decide(how.strict ? valid : round_shared_products(valid), Target{}.row_bytes, how),
                "decide", how);
 }

@@ -121,16 +121,19 @@ bool is_computed_too_often(const ValueFacts& facts, const UOp& u, const std::vec
 
 bool is_computed_too_often_below(const ValueFacts& facts, const UOp& u,
                                  const std::vector<Use>& uses) {
-  UOp node = u;
-  for (int depth = 0; depth < 64 && is_elementwise(node.op()); ++depth) {
-    const auto folding = std::find_if(node.src().begin(), node.src().end(), [&](const UOp& s) {
-      return facts.consumers(s) == 1 && facts.folds(s) && !facts.in_memory(s) &&
-             s.shape() == u.shape() && item_size(s.dtype()) >= item_size(u.dtype());
-    });
-    if (folding == node.src().end()) return false;
-    node = UOp(*folding);
+  constexpr size_t most_looked_at = 64;
+  std::vector<UOp> pending{u};
+  for (size_t i = 0; i < pending.size() && i < most_looked_at; ++i) {
+    const UOp node = pending[i];
+    if (node.is(Op::Reduce) && !(node == u) && is_computed_too_often(facts, node, uses))
+      return true;
+    if (!is_elementwise(node.op())) continue;
+    for (const UOp& s : node.src())
+      if (facts.consumers(s) == 1 && facts.folds(s) && !facts.in_memory(s) &&
+          s.shape() == u.shape() && item_size(s.dtype()) >= item_size(u.dtype()))
+        pending.push_back(s);
   }
-  return node.is(Op::Reduce) && !(node == u) && is_computed_too_often(facts, node, uses);
+  return false;
 }
 
 bool is_read_more_often_than_held(const UOp& u, const Use& use, const std::vector<Use>& uses) {

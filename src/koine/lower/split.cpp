@@ -14,6 +14,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/bufferize.hpp"
+#include "koine/lower/contents.hpp"
 #include "koine/lower/index.hpp"
 #include "koine/lower/old_states.hpp"
 #include "koine/lower/order.hpp"
@@ -155,7 +156,8 @@ class Splitter : private KernelReads {
     if (is_call(request)) return make_call(request);
     Indexer indexer(*this, strict_);
     const UOp ast = rewrite(sink(make_nests(request.stores, indexer)), kernel_rules(strict_));
-    current_.ast = rewrite(without_promises(ast), kernel_rules(strict_));
+    current_.ast = rewrite(share_commuted(rewrite(without_promises(ast), kernel_rules(strict_))),
+                           kernel_rules(strict_));
     current_.ast = scatter_kernel(current_.ast, strict_);
     current_.ast = scan_kernel(current_.ast, strict_);
     if (!strict_) current_.ast = fold_in_float32(current_.ast);
@@ -261,9 +263,15 @@ class Splitter : private KernelReads {
   }
 
   Footprint footprint_of(const Pending& pending) const {
-    Footprint out{pending.reads, {}, pending.request.afters, is_check(pending.ast)};
-    for (const UOp& s : pending.request.stores)
+    Footprint out{pending.reads, {}, pending.request.afters, is_check(pending.ast), 0, {}, {}};
+    out.content = contents_of(toposort(pending.ast)).back();
+    for (const UOp& s : pending.request.stores) {
       if (const UOp version = versions_.of(s.src(0))) out.overwrites.push_back(version);
+      out.stored.push_back(written_memory(s));
+    }
+    for (const UOp& b : pending.buffers)
+      if (std::find(out.stored.begin(), out.stored.end(), b) == out.stored.end())
+        out.memory.push_back(b);
     return out;
   }
 

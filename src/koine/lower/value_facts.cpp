@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "koine/base/hash.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/validity.hpp"
+#include "koine/lower/contents.hpp"
 
 namespace koine {
 
@@ -52,27 +52,9 @@ ValueFacts::ValueFacts(const UOp& program, bool strict)
   }
 }
 
-// Hashes that neither the order of operands nor the number of a Param changes.
-std::vector<uint64_t> ValueFacts::contents() const {
-  std::vector<uint64_t> out(order_.size());
-  for (uint32_t i = 0; i < order_.size(); ++i) {
-    const UOp& u = order_[i];
-    const bool memory = u.is(Op::Param) && !is_variable(u), commutes = is_commutative(u.op());
-    const auto op = static_cast<uint64_t>(u.op());
-    uint64_t hash = hash_mix(op, memory ? static_cast<uint64_t>(u.dtype()) : arg_hash(u.arg()));
-    uint64_t operands = 0;
-    if (u.is(Op::Call)) hash = hash_mix(hash, u.src(0).hash());
-    for (const UOp& s : sources_outside_body(u))
-      operands =
-          commutes ? operands + hash_mix(op, out[number(s)]) : hash_mix(operands, out[number(s)]);
-    out[i] = hash_mix(hash, operands);
-  }
-  return out;
-}
-
 // By height; equal heights by content.
 std::vector<uint32_t> ValueFacts::consumers_first() const {
-  const std::vector<uint64_t> content = contents();
+  const std::vector<uint64_t> content = contents_of(order_);
   std::vector<uint32_t> height(order_.size()), out(order_.size());
   for (uint32_t i = 0; i < order_.size(); ++i)
     for (const UOp& s : sources_outside_body(order_[i]))

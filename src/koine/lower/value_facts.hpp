@@ -49,7 +49,6 @@ class ValueFacts {
   bool in_memory(const UOp& u) const;
 
  private:
-  std::vector<uint64_t> contents() const;
   bool sees_memory(const UOp& u) const;
   uint32_t constant_folds(const UOp& u) const;
   bool has_fold(const UOp& u) const;

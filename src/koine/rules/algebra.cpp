@@ -97,10 +97,13 @@ UOp choice_within(const Match& m) {
       !is_elementwise(a.op()) || a.is(Op::Where) || a.is(Op::Mulacc) || !root.is_scalar() ||
       a.dtype() == DType::Index || a.dtype() == DType::Bool)
     return {};
+  const bool turned =
+      is_commutative(a.op()) && commutes(a) && (a.src(0) == b.src(1) || a.src(1) == b.src(0));
+  auto other = [&](size_t i) -> const UOp& { return b.src(turned ? 1 - i : i); };
   size_t differing = 0, count = 0;
   for (size_t i = 0; i < a.src().size(); ++i)
-    if (!(a.src(i) == b.src(i))) differing = i, ++count;
-  const UOp &left = a.src(differing), &right = b.src(differing);
+    if (!(a.src(i) == other(i))) differing = i, ++count;
+  const UOp &left = a.src(differing), &right = other(differing);
   if (count != 1 || left.dtype() != right.dtype() || left.dtype() == DType::Index ||
       left.is(Op::Const) || right.is(Op::Const))
     return {};
