@@ -96,6 +96,37 @@ TEST(growth, spec_C38_setitem_by_a_tensor_index_costs_what_it_writes) {
   });
 }
 
+// A loop of writes without a look runs in parts, each in place: as many bytes as the elements that
+// are written, and kernels of one part serve all others.
+TEST(growth, spec_C38_a_loop_of_element_writes_moves_each_element_once) {
+  in_both_modes([] {
+    const auto cost = [](int64_t n) {
+      clear_compile_cache();
+      Tensor x = Tensor::randn({n}).realize(), y = Tensor::zeros({n}).realize(),
+             z = Tensor::zeros({n}).realize();
+      reset_counters();
+      for (int64_t i = 0; i < n; ++i) {
+        y.setitem({i}, x[n - 1 - i] * (static_cast<double>(i) + 0.5));
+        z[i].assign(i == 0 ? x[0] : z[i - 1] * 0.5 + x[i]);
+      }
+      Tensor::realize({y, z});
+      const Counters c = counters();
+      const auto in = x.tolist<float>(), out = y.tolist<float>(), running = z.tolist<float>();
+      for (size_t i = 1; i < in.size(); i += 37) {
+        EXPECT_EQ(out[i], in[in.size() - 1 - i] * (static_cast<float>(i) + 0.5F)) << i;
+        EXPECT_NEAR(running[i], running[i - 1] * 0.5F + in[i], 1e-5) << i;
+      }
+      return c;
+    };
+    const Counters few = cost(512), many = cost(2048);
+    constexpr double apart = 2 + 5;  // with the state before the last write, which is held
+    EXPECT_LE(few.bytes, 512 * 4 * apart);
+    EXPECT_LE(many.bytes, 2048 * 4 * apart);
+    EXPECT_LE(many.compiled, few.compiled);
+    EXPECT_LE(few.compiled, 24);
+  });
+}
+
 // --- what is compiled
 // -----------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@
 #include "koine/engine/cache.hpp"
 #include "koine/engine/checks.hpp"
 #include "koine/engine/counting.hpp"
+#include "koine/engine/literals.hpp"
 #include "koine/ir/text.hpp"
 
 namespace koine {
@@ -50,7 +51,8 @@ void report_kernel(const LoweredKernel& k) {
 
 // A program that is being made.
 struct Work {
-  const CompileRequest* request;
+  UOp kernel;
+  DeviceRuntime* device;
   std::string key;
   LoweredKernel lowered = {};
   std::shared_ptr<Program> program = nullptr;
@@ -67,8 +69,8 @@ struct Job {
 };
 
 void lower(Work& work, const StageChange& change, const CompileOptions& how) {
-  const Target& target = work.request->device->target(how);
-  work.lowered = lower_kernel(work.request->ast, target, {}, nullptr, change, "rangeify", how);
+  const Target& target = work.device->target(how);
+  work.lowered = lower_kernel(work.kernel, target, {}, nullptr, change, "rangeify", how);
   report_kernel(work.lowered);
   if (change) work.lowered.linear = change("render", work.lowered.linear);
 }
@@ -77,7 +79,7 @@ void look_at(const Work& work, const StageChange& change, const CompileOptions& 
   dump_stage("render", [&] { return work.program->source() + "\n"; });
   if (options().debug >= 5) fmt::print(stderr, "{}\n", work.program->source());
   CheckCounts checks = work.lowered.checks;
-  DeviceRuntime& device = *work.request->device;
+  DeviceRuntime& device = *work.device;
   if (how.verify >= 3 && device.computes())
     checks += check_rendered(*work.program, work.lowered, device, change);
   count_checks(checks);
@@ -89,7 +91,7 @@ void run(const Job& job) {
     lower(*w, *job.change, *job.how);
     kernels.push_back(w->lowered);
   }
-  const auto programs = job.works[0]->request->device->compiler().make(std::move(kernels));
+  const auto programs = job.works[0]->device->compiler().make(std::move(kernels));
   for (size_t i = 0; i < programs.size(); ++i) {
     job.works[i]->program = programs[i];
     look_at(*job.works[i], *job.change, *job.how);
@@ -101,7 +103,7 @@ void compile_in_parallel(std::vector<Work>& works, const StageChange& change,
   std::vector<Job> jobs;
   std::map<Compiler*, size_t> together;
   for (Work& w : works) {
-    Compiler& compiler = w.request->device->compiler();
+    Compiler& compiler = w.device->compiler();
     size_t number = jobs.size();
     if (compiler.makes_together()) number = together.try_emplace(&compiler, number).first->second;
     if (number == jobs.size()) jobs.push_back({{}, &change, &how, interruption_here()});
@@ -131,21 +133,23 @@ std::vector<std::shared_ptr<Program>> compile_kernels(const std::vector<CompileR
   std::vector<Work> missing;
   // Held from here on: the cache may drop any of them, now or by another thread.
   std::map<std::string, std::unordered_map<UOp, std::shared_ptr<Program>>> programs;
+  std::vector<UOp> kernels;  // by request
   for (const CompileRequest& r : requests) {
     const std::string key = target_key(*r.device, how);
-    const auto [it, fresh] = programs[key].try_emplace(r.ast);
+    const UOp& kernel = kernels.emplace_back(with_literals_by_position(r.ast));
+    const auto [it, fresh] = programs[key].try_emplace(kernel);
     if (!fresh) continue;
-    if (!change) it->second = program_cache().find({r.ast, key});
-    if (!it->second) missing.push_back({&r, key});
+    if (!change) it->second = program_cache().find({kernel, key});
+    if (!it->second) missing.push_back({kernel, r.device, key});
   }
   compile_in_parallel(missing, change, how);
   for (const Work& w : missing) {
-    programs[w.key][w.request->ast] = w.program;
-    if (!change) program_cache().add({w.request->ast, w.key}, w.program);
+    programs[w.key][w.kernel] = w.program;
+    if (!change) program_cache().add({w.kernel, w.key}, w.program);
   }
   std::vector<std::shared_ptr<Program>> out;
-  for (const CompileRequest& r : requests)
-    out.push_back(programs.at(target_key(*r.device, how)).at(r.ast));
+  for (size_t i = 0; i < requests.size(); ++i)
+    out.push_back(programs.at(target_key(*requests[i].device, how)).at(kernels[i]));
   count([&](Counters& c) {
     c.compiled += static_cast<int64_t>(missing.size());
     c.compile_seconds += now_seconds() - start;
@@ -155,7 +159,8 @@ std::vector<std::shared_ptr<Program>> compile_kernels(const std::vector<CompileR
 
 void add_program(const CompileRequest& request, const CompileOptions& how,
                  std::shared_ptr<Program> program) {
-  program_cache().add({request.ast, target_key(*request.device, how)}, std::move(program));
+  program_cache().add({with_literals_by_position(request.ast), target_key(*request.device, how)},
+                      std::move(program));
 }
 
 void clear_program_cache() { program_cache().clear(); }

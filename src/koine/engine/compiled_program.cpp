@@ -162,10 +162,10 @@ std::string CompiledProgram::to_bytes() const {
   write(uint64_t{executable_ ? 1u : 0u});
   if (!executable_) return write.take(heading);
   write(to_text(schedule()));
-  std::set<std::pair<const Node*, std::string>> seen;  // equal kernels are one
+  std::set<std::pair<const Program*, std::string>> seen;  // equal kernels are one
   std::vector<std::array<std::string, 3>> kernels;
   executable_->each_program([&](const UOp& kernel, DeviceRuntime& device, const Program& program) {
-    if (seen.emplace(kernel.node(), device.name()).second)
+    if (seen.emplace(&program, device.name()).second)
       kernels.push_back({to_text(kernel), device.name(),
                          koine::to_bytes(device.compiler().compile(program.kernel()))});
   });
@@ -274,10 +274,10 @@ const UOp& CompiledProgram::schedule() const {
 
 std::string CompiledProgram::source() const {
   std::string out;
-  std::set<const Node*> seen;
+  std::set<const Program*> seen;
   if (executable_)
-    executable_->each_program([&](const UOp& kernel, DeviceRuntime&, const Program& program) {
-      if (seen.insert(kernel.node()).second) out += program.source() + "\n";
+    executable_->each_program([&](const UOp&, DeviceRuntime&, const Program& program) {
+      if (seen.insert(&program).second) out += program.source() + "\n";
     });
   return out;
 }

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "koine/base/options.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/loop.hpp"
@@ -116,7 +117,10 @@ UOp without(const UOp& body, const std::vector<Literal>& literals, const std::ve
   return without(body, literals, of, stand_ins);
 }
 
-std::string name_of(size_t k) { return fmt::format("koine_literal_{}", k); }
+constexpr std::string_view prefix = "koine_literal_";
+
+// Sorted by name they stand in the order of their numbers.
+std::string name_of(size_t k) { return fmt::format("{}{:06}", prefix, k); }
 
 // What stands for the k-th literal: where something begins is a Variable, a number the bits of one.
 UOp variable_for(const Literal& literal, size_t k) {
@@ -199,6 +203,20 @@ Callified take_out_literals(const Callified& program, VariableValues& variables)
   Callified out = program;
   out.body = without_those(taken);
   return out;
+}
+
+UOp with_literals_by_position(const UOp& kernel) {
+  std::vector<UOp> literals;
+  for (const UOp& v : variables_below(kernel))
+    if (v.as<BufferArg>().name.starts_with(prefix)) literals.push_back(v);
+  std::sort(literals.begin(), literals.end(), [](const UOp& a, const UOp& b) {
+    return a.as<BufferArg>().name < b.as<BufferArg>().name;
+  });
+  Substitution renamed;
+  for (size_t k = 0; k < literals.size(); ++k)
+    renamed.emplace(literals[k], variable(name_of(k), const_int(literals[k].src(1)),
+                                          const_int(literals[k].src(2))));
+  return substitute(kernel, renamed);
 }
 
 void forget_literals() {

@@ -13,6 +13,9 @@ namespace koine {
 /// these taken out, adds what they are to the Variables, and remembers which changed. Of any other,
 /// the program itself.
 Callified take_out_literals(const Callified& program, VariableValues& variables);
+/// A kernel whose literals are numbered from 0 on, in the order that it takes them as arguments in:
+/// kernels that read other literals in the same way are one.
+UOp with_literals_by_position(const UOp& kernel);
 void forget_literals();
 
 }  // namespace koine

@@ -117,26 +117,28 @@ void Tensor::History::write(const std::shared_ptr<Storage>& storage, const UOp& 
     const std::lock_guard lock(s.mutex);
     return s.current;
   };
-  // A leaf stays one: what it is assigned has no gradient.
-  const bool kept = !s.requires_grad && is_float(value.dtype()) && reaches_leaf({base(), value});
-  std::unique_lock lock(s.mutex);
-  const bool longer =
-      s.chain != Chain::None && (s.chain == Chain::Kept || !kept) && !realized_buffer(s.current);
-  // A gradient may read the old state: a copy of a copy is never written in place.
-  const UOp memory =
-      longer ? s.current : private_copy(kept ? koine::contiguous(s.current) : s.current);
-  const UOp view = substitute(target, {{view_base(memory), memory}});
-  const UOp next = after(memory, {store(view, s.requires_grad ? koine::detach(value) : value)});
-  const Chain chain = longer ? s.chain : kept ? Chain::Kept : Chain::Plain;
-  const UOp before = s.before;
-  const bool simple =
-      chain == Chain::Plain && (!longer || s.simple_writes >= 0) && is_simple(value, s.current);
-  const int simple_writes = simple ? std::max(s.simple_writes, 0) + 1 : -1;
-  replace(storage, next);
-  s.before = before;  // or what the chain stands on
-  s.chain = chain;
-  s.simple_writes = simple_writes;
-  lock.unlock();
+  int simple_writes;
+  {  // what names the state before is gone when that may be written over
+    // A leaf stays one: what it is assigned has no gradient.
+    const bool kept = !s.requires_grad && is_float(value.dtype()) && reaches_leaf({base(), value});
+    const std::lock_guard lock(s.mutex);
+    const bool longer =
+        s.chain != Chain::None && (s.chain == Chain::Kept || !kept) && !realized_buffer(s.current);
+    // A gradient may read the old state: a copy of a copy is never written in place.
+    const UOp memory =
+        longer ? s.current : private_copy(kept ? koine::contiguous(s.current) : s.current);
+    const UOp view = substitute(target, {{view_base(memory), memory}});
+    const UOp next = after(memory, {store(view, s.requires_grad ? koine::detach(value) : value)});
+    const Chain chain = longer ? s.chain : kept ? Chain::Kept : Chain::Plain;
+    const UOp before = s.before;
+    const bool simple =
+        chain == Chain::Plain && (!longer || s.simple_writes >= 0) && is_simple(value, s.current);
+    simple_writes = simple ? std::max(s.simple_writes, 0) + 1 : -1;
+    replace(storage, next);
+    s.before = before;  // or what the chain stands on
+    s.chain = chain;
+    s.simple_writes = simple_writes;
+  }
   if (simple_writes < most_simple_writes || is_tracing()) return;
   Tensor written;
   written.impl_ = std::make_shared<Impl>();
