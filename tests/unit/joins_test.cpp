@@ -38,7 +38,7 @@ TEST(joins, products_are_computed_into_their_slices) {
   expect_cases({
       {"cat of rows", Tensor::cat({a, b}, 0), 2},
       {"cat of columns", Tensor::cat({a, b}, 1), 2},
-      {"unequal parts", Tensor::cat({c, product(7, 40, 7), c.exp()}, 0), 4},
+      {"unequal parts", Tensor::cat({c, product(7, 40, 7), c.exp()}, 0), 3},
       {"stack", Tensor::stack({a, b}, 0), 2},
       {"stack in the middle", Tensor::stack({a, b}, 1), 2},
       {"stack at the end", Tensor::stack({a, b}, 2), 2},
@@ -130,14 +130,18 @@ TEST(joins, many_parts_have_slices) {
     const Tensor at = rows[static_cast<size_t>(k)].pad({{6 * k, 6 * (39 - k)}, {0, 0}});
     sum = sum.defined() ? sum + at : at;
   }
-  std::vector<Tensor> few(rows.begin(), rows.begin() + 16), alternating;
-  for (size_t k = 0; k < 40; ++k) alternating.push_back(k % 2 == 0 ? rows[k] : uneven[39]);
+  std::vector<Tensor> few(rows.begin(), rows.begin() + 16), alternating, ragged;
+  for (size_t k = 0; k < 40; ++k) {
+    alternating.push_back(k % 2 == 0 ? rows[k] : uneven[39]);
+    ragged.push_back(small({1 + static_cast<int64_t>(7 * k % 20), 5}, 500 + k));
+  }
   expect_cases({
       {"few", Tensor::cat(few, 0), 1},
       {"rows", Tensor::cat(rows, 0), 2},
       {"columns", Tensor::cat(rows, 1), 2},
       {"uneven", Tensor::cat(uneven, 0), 2},
-      {"a kernel each", Tensor::cat(alternating, 0), 2},
+      {"alternating", Tensor::cat(alternating, 0), 2},
+      {"a kernel for each size", Tensor::cat(ragged, 0), 20},
       {"stack", Tensor::stack(rows, 0), 2},
       {"stack in the middle", Tensor::stack(rows, 1), 2},
       {"stack at the end", Tensor::stack(rows, 2), 2},
@@ -149,6 +153,30 @@ TEST(joins, many_parts_have_slices) {
       {"of one value", Tensor::stack(std::vector<Tensor>(40, rows[0].exp()), 1), 1},
       {"scalars", Tensor::stack(std::vector<Tensor>(40, rows[0].sum()), 0), 1},
   });
+}
+
+// A slice is made of the parts that it meets, or of the joined value where these are many.
+TEST(joins, a_slice_of_many_parts_looks_at_those_that_it_meets) {
+  std::vector<Tensor> rows;
+  for (uint64_t k = 0; k < 40; ++k) rows.push_back(small({6, 5}, 600 + k));
+  for (const int64_t axis : {0, 1}) {
+    const Tensor all = Tensor::cat(rows, axis);
+    auto slice = [&](int64_t from, int64_t to) {
+      return (axis == 0 ? all[Slice{{from}, {to}}] : all.shrink({{0, 6}, {from, to}})) * 2;
+    };
+    const int64_t part = axis == 0 ? 6 : 5;
+    const std::vector<std::pair<int64_t, int64_t>> slices{
+        {3 * part, 4 * part}, {31, 68}, {39 * part + 1, 40 * part}, {0, 1}};
+    for (const auto& [from, to] : slices) {
+      SCOPED_TRACE(fmt::format("axis {}: {} to {}", axis, from, to));
+      const std::vector<Kernel> kernels = schedule({slice(from, to).uop()});
+      ASSERT_EQ(kernels.size(), 1U);
+      EXPECT_LE(kernels[0].buffers.size(), static_cast<size_t>((to - 1) / part - from / part + 2));
+      expect_same_everywhere(slice(from, to));
+    }
+    EXPECT_EQ(kernels_of_value(slice(1, 40 * part - 1)), 3U);
+    expect_same_everywhere(slice(1, 40 * part - 1));
+  }
 }
 
 TEST(joins, small_parts_are_copied) {

@@ -557,6 +557,33 @@ TEST(work, spec_C38_particles_in_cells_are_linear) {
   EXPECT_LE(step(4000, 64), 10.1 * base);
 }
 
+// Each element is stored by the part that it comes from, however many others there are and however
+// long they are.
+TEST(work, spec_C38_joins_of_parts_of_any_length_look_at_none_but_their_own) {
+  constexpr int64_t wide = 8;
+  Tensors parts;
+  double numbers = 0;
+  for (int64_t k = 0; k < 64; ++k) {
+    parts.push_back(data({1 + k * 37 % 20, wide}));
+    numbers += static_cast<double>(parts.back().numel().present());
+  }
+  constexpr double slice = 64 * wide;
+  auto slice_of_many = [](int64_t from) {
+    Tensors equal;
+    for (int64_t k = 0; k < 80; ++k) equal.push_back(data({64, wide}));
+    return Tensors{Tensor::cat(equal, 0)[Slice{{from}, {from + 64}}] * 2.0};
+  };
+  expect_table({
+      {"cat", [=] { return Tensors{Tensor::cat(parts, 0)}; }, {0, 8 * numbers, 20}},
+      {"what is made of it",
+       [=] { return Tensors{Tensor::cat(parts, 0) * 2.0}; },
+       {numbers, 16 * numbers, 21}},
+      {"one of many parts", [=] { return slice_of_many(64 * 50); }, {slice, 8 * slice, 1}},
+      // a load of each and which of the two; the product
+      {"a slice of two", [=] { return slice_of_many(32 + 64 * 50); }, {2 * slice, 12 * slice, 1}},
+  });
+}
+
 // --- gradients -----------------------------------------------------------------------------------
 
 // Each part takes its own slice of the cotangent, however many others there are.

@@ -17,6 +17,7 @@
 #include "koine/rules/simplify.hpp"
 #include "koine/transform/function.hpp"
 #include "koine/transform/shared_loops.hpp"
+#include "koine/transform/slices.hpp"
 
 namespace koine {
 namespace {
@@ -86,7 +87,7 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
     out.arguments.push_back(node);
   }
   static const auto& rules =
-      *new const RuleSet<>((forward_rules() + movement_rules()).remembered());
+      *new const RuleSet<>((forward_rules() + movement_rules() + slice_rules()).remembered());
   UOp body = without_values(substitute(program, params));
   // A number makes a copy a node of its own, which is lost on what computes it: equal programs are
   // one node.

@@ -8,6 +8,7 @@
 
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/lower/cost.hpp"
 #include "koine/lower/index.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
@@ -143,16 +144,15 @@ std::optional<Join> join_of(const UOp& value) {
                        : value.is(Op::Add) ? read_sum(out)
                                            : read_stack(out);
   if (!is_join || !fill_the_axis(out)) return std::nullopt;
+  std::stable_sort(
+      out.parts.begin(), out.parts.end(),
+      [](const Join::Part& a, const Join::Part& b) { return largest(a.size) < largest(b.size); });
   return out;
 }
 
 bool has_many_parts(const Join& join) {
-  constexpr size_t most_parts_in_place = 16, most_runs = 16;
-  if (join.parts.size() <= most_parts_in_place) return false;
-  size_t runs = 1;
-  for (size_t k = 1; k < join.parts.size(); ++k)
-    runs += join.parts[k].size == join.parts[k - 1].size ? 0 : 1;
-  return runs <= most_runs;
+  constexpr size_t most_parts_in_place = 16;
+  return join.parts.size() > most_parts_in_place;
 }
 
 bool shows_its_parts(const Join& join) {

@@ -19,7 +19,7 @@ struct Join {
   };
   UOp value;
   int64_t axis = 0;
-  std::vector<Part> parts;  ///< in no order
+  std::vector<Part> parts;  ///< those of equal size together: their kernels may share loops
   std::vector<UOp> inner;   ///< the nodes that put them together, the value among them
 
   /// The slice of memory of the value's shape that a part fills.
@@ -31,8 +31,8 @@ std::optional<Join> join_of(const UOp& value);
 /// Whether the conditions of a cat, which are made of positions alone, show each part in its slice.
 bool shows_its_parts(const Join& join);
 
-/// Whether a value has so many parts that an element in place would look at each, and few enough
-/// runs of equal parts that their kernels, which share loops, are few.
+/// Whether a value has so many parts that an element in place would take longer to look at each
+/// than memory does.
 bool has_many_parts(const Join& join);
 /// Why `decide` gives memory to such a value: a kernel stores each part into its slice.
 inline constexpr std::string_view join_of_many = "a join of many parts";

@@ -1,7 +1,6 @@
 // The column of reverse mode: the cotangents of an op's sources.
 #include <algorithm>
 #include <numbers>
-#include <optional>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -138,71 +137,10 @@ Cotangents reduce_vjp(const UOp& n, const UOp& g) {
   return {mul(wide, product_of_others(x, arg.axes))};
 }
 
-UOp below_views(UOp u) {
-  while (u.is(Op::Reshape) || u.is(Op::Expand) || u.is(Op::Cast)) u = UOp(u.src(0));
-  return u;
-}
-
-// What of a condition `position < n` holds for all places of a slice: whether it does; nothing:
-// that is not known, or differs.
-class SliceOfChoice {
- public:
-  SliceOfChoice(const UOp& value, const UOp& begin, const UOp& size)
-      : rank_(value.rank()), begin_(begin), size_(size) {}
-
-  std::optional<bool> of(const UOp& condition) {
-    if (!condition.is(Op::CmpLt)) return std::nullopt;
-    const UOp limit = below_views(condition.src(1));
-    const std::optional<size_t> axis = axis_of_positions(condition.src(0));
-    if (!axis || !limit.is(Op::Const) || !is_integer(limit.dtype())) return std::nullopt;
-    const UOp &from = begin_.src(*axis), &size = size_.src(*axis);
-    if (!from.is(Op::Const) || !size.is(Op::Const)) return std::nullopt;
-    if (const_int(from) + const_int(size) <= const_int(limit)) return true;
-    return const_int(from) >= const_int(limit) ? std::optional(false) : std::nullopt;
-  }
-
- private:
-  // The axis along which a value counts 0, 1, ...
-  std::optional<size_t> axis_of_positions(UOp u) {
-    while (u.is(Op::Expand)) u = UOp(u.src(0));
-    const UOp row = u.is(Op::Reshape) ? UOp(u.src(0)) : u;
-    if (row.rank() != 1 || !row.dim(0).is(Op::Const) || u.rank() > rank_) return std::nullopt;
-    std::optional<size_t> axis;
-    for (size_t i = 0; i < u.rank(); ++i) {
-      if (is_const(u.dim(i), 1)) continue;
-      if (axis) return std::nullopt;
-      axis = i;
-    }
-    if (!axis) return std::nullopt;
-    if (!(row == positions_)) {  // a join asks for the same ones again and again
-      const UOp counted = iota(row.dim(0), row.dtype());
-      if (!(row == counted)) return std::nullopt;
-      positions_ = counted;
-    }
-    return *axis + (rank_ - u.rank());
-  }
-
-  size_t rank_;
-  UOp begin_, size_, positions_;
-};
-
-// A slice of a value, of what that chooses by place alone: a part of joined values takes its own
-// part of their cotangent, however many others there are.
-UOp slice_of_chosen(UOp value, const UOp& begin, const UOp& size) {
-  SliceOfChoice slice(value, begin, size);
-  const UOp shape = value.shape();
-  while (value.is(Op::Where)) {
-    const std::optional<bool> holds = slice.of(value.src(0));
-    if (!holds || !(value.shape() == shape)) break;
-    value = broadcast_to(value.src(*holds ? 1 : 2), shape);
-  }
-  return shrink(value, begin, size);
-}
-
 // The value takes what lies inside, the fill the sum of what lies around it.
 Cotangents pad_vjp(const UOp& n, const UOp& g) {
   const UOp &offset = n.src(1), &inner = n.src(0).shape();
-  Cotangents out = first(n, slice_of_chosen(g, offset, inner));
+  Cotangents out = first(n, shrink(g, offset, inner));
   if (n.src().size() < 4 || n.src(3).is(Op::Const)) return out;
   const UOp inside =
       pad(spread(constant_bool(true), inner), offset, n.shape(), constant_bool(false));
