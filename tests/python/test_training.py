@@ -313,3 +313,28 @@ def test_gradient_takes_tensors_or_a_list_of_them():
     for targets in ((a, b), ([a, b],), ((a, b),)):
         found = (a * b).sum().gradient(*targets)
         assert [g.tolist() for g in found] == [[3, 4], [1, 2]]
+
+
+def test_numbers_that_move_are_compiled_for_two_of_them():
+    """Exponents, divisors, places and what stands in a loop: the third number finds all programs."""
+    rng = np.random.default_rng(0)
+    a, m = rng.random((4, 9), np.float32) + 0.5, rng.integers(-99, 99, (4, 9)).astype(np.int32)
+    x, n = Tensor(a).realize(), Tensor(m).realize()
+    moving = {
+        "power": (lambda k: x ** (k + 0.5), lambda k: a ** np.float32(k + 0.5)),
+        "slope of a power": (lambda k: koine.grad(lambda w: (w ** (k + 0.5)).sum())(x), lambda k: np.float32(k + 0.5) * a ** np.float32(k - 0.5)),
+        "quotient": (lambda k: n // (k + 4), lambda k: m // (k + 4)),
+        "remainder": (lambda k: n % (k + 4), lambda k: m % (k + 4)),
+        "shift": (lambda k: (n << (k + 2)) >> (k + 5), lambda k: (m << (k + 2)) >> (k + 5)),
+        "roll": (lambda k: x.roll(k + 2, 1), lambda k: np.roll(a, k + 2, 1)),
+        "pad": (lambda k: x.pad(((0, 0), (k, 5 - k)), value=k + 0.5), lambda k: np.pad(a, ((0, 0), (k, 5 - k)), constant_values=k + 0.5)),
+        "slope of a slice": (lambda k: koine.grad(lambda w: (w[:, k:k + 4] * 2).sum())(x), lambda k: np.pad(np.full((4, 4), 2.), ((0, 0), (k, 5 - k)))),
+        "loop": (lambda k: koine.fori_loop(0, 3, lambda i, w: w * (k + 0.5), x), lambda k: a * np.float32(k + 0.5) ** 3),
+    }
+    for name, (ours, theirs) in moving.items():
+        koine.clear_compile_cache()
+        for k in range(1, 6):
+            koine.reset_counters()
+            got = ours(k).numpy()
+            assert koine.counters()["compiled"] == 0 or k < 3, (name, k)
+            np.testing.assert_allclose(got, theirs(k), rtol=1e-5, err_msg=name)
