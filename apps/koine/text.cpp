@@ -146,13 +146,16 @@ struct Work {
 };
 
 // The host program of a value or a program; null for a kernel.
-UOp host_program_of(const Given& g) {
-  if (g.stage.empty()) return host_program({g.graph});
-  if (g.stage == "callify") return rangeify(split_large_reduces(on_each_device(g.graph)));
-  if (g.stage == "decide") return rangeify(g.graph);
+UOp host_program_of(const Given& g, const Target& target) {
+  CompileOptions how = compile_options();
+  how.row_bytes = std::min(how.row_bytes, target.row_bytes);
+  if (g.stage.empty()) return host_program({g.graph}, how);
+  if (g.stage == "callify")
+    return rangeify(split_large_reduces(on_each_device(g.graph, how), how), how);
+  if (g.stage == "decide") return rangeify(g.graph, how);
   if (g.stage == "bufferize")
-    return lower_loops(merged_program(split_program(g.graph)), compile_options());
-  if (g.stage == "split") return lower_loops(merged_program(g.graph), compile_options());
+    return lower_loops(merged_program(split_program(g.graph, how), how), how);
+  if (g.stage == "split") return lower_loops(merged_program(g.graph, how), how);
   return g.stage == "plan" ? g.graph : UOp();
 }
 
@@ -165,8 +168,8 @@ void add_kernels(const UOp& program, Work& work) {
   }
 }
 
-Work work_of(const Given& g) {
-  const UOp program = host_program_of(g);
+Work work_of(const Given& g, const Target& target) {
+  const UOp program = host_program_of(g, target);
   if (!program) return {{{g.graph, "given"}}, g.stage, true};
   Work out;
   add_kernels(program, out);
@@ -252,11 +255,11 @@ std::string text_after(std::string_view text, std::string_view until, std::strin
       out += fmt::format("; after {}\n{}", until, to_text(program_after(until, g)));
       continue;
     }
-    if (const UOp program = until == "plan" ? host_program_of(g) : UOp()) {
+    if (const UOp program = until == "plan" ? host_program_of(g, target) : UOp()) {
       out += fmt::format("; after plan\n{}", to_text(plan_memory(program)));
       continue;
     }
-    const Work work = work_of(g);
+    const Work work = work_of(g, target);
     const bool as_c = until == "plan" || until == "render";
     for (const Piece& kernel : work.kernels) {
       out += fmt::format("; kernel {} after {}: {}\n", number++, until, kernel.reason);
@@ -300,7 +303,7 @@ std::string sources_of(std::string_view text, std::string_view language) {
   std::string out;
   bool first = true;
   for (const Given& g : parse_all(text, target)) {
-    const Work work = work_of(g);
+    const Work work = work_of(g, target);
     for (const Piece& kernel : work.kernels) {
       if (!is_compiled(kernel)) {
         out += fmt::format("{} {}\n", llvm ? ";" : "//", kernel.reason);

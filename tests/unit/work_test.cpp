@@ -212,6 +212,31 @@ TEST(work, spec_L2_rows_of_what_is_dear) {
   });
 }
 
+// The same of rows as long as the classes of a language model: what is computed once lies in a
+// cache of the core that computes it.
+TEST(work, spec_L2_long_rows) {
+  constexpr int64_t few = 16, tokens = 50257, wide = 30000;
+  constexpr double logits = few * tokens, features = few * wide;
+  auto x = [] { return data({few, tokens}); };
+  auto of = [](int64_t size, auto&& f) {
+    return [=] {
+      const Tensor z = parameter({few, size});
+      return (f(z) * data({few, size})).sum().gradient({z});
+    };
+  };
+  expect_table({
+      {"softmax", [x] { return Tensors{x().softmax(1)}; }, {5 * logits, 8 * logits, 1}},
+      {"log_softmax", [x] { return Tensors{x().log_softmax(1)}; }, {5 * logits, 8 * logits, 1}},
+      {"layernorm", [x] { return Tensors{x().layernorm()}; }, {5 * logits, 8 * logits, 1}},
+      {"gradient of softmax",
+       of(wide, [](const Tensor& z) { return z.softmax(1); }),
+       {9 * features, 12 * features, 1}},
+      {"gradient of layernorm",
+       of(wide, [](const Tensor& z) { return z.layernorm(); }),
+       {12 * features, 12 * features, 1}},
+  });
+}
+
 // The same of what costs as little as a load.
 TEST(work, spec_L2_rows_of_what_is_cheap) {
   auto x = chain;

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 
 namespace koine {
@@ -11,6 +12,7 @@ struct CompileOptions {
   bool noopt = false;
   int verify = 1;
   std::string cpu;
+  int64_t row_bytes = int64_t{256} << 10;  ///< for the rows of a kernel, if all its devices have it
 };
 
 /// Those of `options()`, now.

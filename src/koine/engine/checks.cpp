@@ -89,7 +89,7 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
 CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& with_places,
                             const StageChange& change, const CompileOptions& how) {
   auto decide_all = [&](const UOp& p) {
-    return decide(make_validity_explicit(p), Target{}.row_bytes, how);
+    return decide(make_validity_explicit(p), how.row_bytes, how);
   };
   const UOp each = on_each_device(program, how), reduced = split_large_reduces(each, how);
   const UOp decided = decide_all(reduced);

@@ -175,7 +175,7 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
   raise_too_large(e, values);
 }
 
-UOp host_program(const std::vector<UOp>& values) {
+UOp host_program(const std::vector<UOp>& values, const CompileOptions& given) {
   if (values.empty()) return UOp::make(Op::Linear, {});
   std::vector<UOp> lazy, destinations;
   Lasting lasts;
@@ -189,8 +189,9 @@ UOp host_program(const std::vector<UOp>& values) {
                             : new_buffer(value.shape(), value.dtype(), place.device, place.axis));
   }
   if (lazy.empty()) return UOp::make(Op::Linear, {});
-  const CompileOptions how = compile_options();
-  const UOp program = on_each_device(callify(lazy, destinations, how).body, how);
+  const UOp values_program = callify(lazy, destinations, given).body;
+  const CompileOptions how = options_for(values_program, device_of(values[0]), given);
+  const UOp program = on_each_device(values_program, how);
   return rangeify(split_large_reduces(program, how), how);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "koine/base/compile_options.hpp"
 #include "koine/ir/uop.hpp"
 #include "koine/lower/schedule.hpp"
 #include "koine/runtime/device.hpp"
@@ -35,7 +36,7 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
 UOp realized_buffer(const UOp& value);
 
 /// What would run for these values, without running it: the host program (`lower/schedule`).
-UOp host_program(const std::vector<UOp>& values);
+UOp host_program(const std::vector<UOp>& values, const CompileOptions& how = compile_options());
 /// The same, launch by launch.
 std::vector<Kernel> schedule(const std::vector<UOp>& values);
 /// The program of a launch of a kernel, on its device or the default one. Throws Error (Value) for

@@ -52,8 +52,9 @@ void print_schedule(const std::vector<Kernel>& kernels) {
 // --- Executable ----------------------------------------------------------------------------------
 
 Executable::Executable(const UOp& program, const std::string& device, const StageChange& change,
-                       const CompileOptions& how)
+                       const CompileOptions& given)
     : device_(device) {
+  const CompileOptions how = options_for(program, device, given);
   variables_ = variables_below(program);
   const UOp scheduled = with_copies_together(schedule_of(program, change, how),
                                              [&](const Kernel& k) { return is_between_ranks(k); });

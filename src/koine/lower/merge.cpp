@@ -154,7 +154,8 @@ int64_t bytes_of(const std::vector<UOp>& rows) {
 // Kernels that have become one, by their positions.
 class Merger {
  public:
-  Merger(const UOp& schedule, bool strict) : strict_(strict) {
+  Merger(const UOp& schedule, const CompileOptions& how)
+      : strict_(how.strict), row_bytes_(how.row_bytes) {
     const std::vector<Kernel> launches = kernels_of(schedule);
     std::vector<std::vector<size_t>> needs = dependencies_of(launches);
     absl::flat_hash_set<const Node*> sent, received;
@@ -226,7 +227,7 @@ class Merger {
     if (a.loops != b.loops || a.operations + b.operations > most_fused_operations ||
         a.stores.size() + b.stores.size() > most_merged_stores)
       return false;
-    if (bytes_of(a.rows) + bytes_of(b.rows) > Target{}.row_bytes) return false;
+    if (bytes_of(a.rows) + bytes_of(b.rows) > row_bytes_) return false;
     if (!(kernels_[first].device() == kernels_[second].device())) return false;
     // What others wait for does not wait for what they send: copies of a collective go at once.
     if ((sends_[first] && receives_[second]) || (receives_[first] && sends_[second])) return false;
@@ -427,6 +428,7 @@ class Merger {
   }
 
   bool strict_;
+  int64_t row_bytes_;  // that the rows of a kernel may take
   Places places_;
   std::vector<Draft> kernels_;
   std::vector<std::optional<Nest>> nests_;
@@ -438,6 +440,8 @@ class Merger {
 
 }  // namespace
 
-UOp merge_kernels(const UOp& schedule, bool strict) { return Merger(schedule, strict).run(); }
+UOp merge_kernels(const UOp& schedule, const CompileOptions& how) {
+  return Merger(schedule, how).run();
+}
 
 }  // namespace koine

@@ -1,4 +1,5 @@
 #pragma once
+#include "koine/base/compile_options.hpp"
 #include "koine/ir/uop.hpp"
 
 namespace koine {
@@ -7,6 +8,6 @@ namespace koine {
 /// (row W11) where that saves a pass over memory: one reads what the other stores, element by
 /// element, or both read the same buffer. A temporary that nobody else reads is not stored any
 /// more.
-UOp merge_kernels(const UOp& schedule, bool strict);
+UOp merge_kernels(const UOp& schedule, const CompileOptions& how);
 
 }  // namespace koine

@@ -31,7 +31,7 @@ UOp shown(UOp program, std::string_view part, const CompileOptions& how) {
 UOp decided_program(const UOp& values, const CompileOptions& how) {
   (void)Versions(values);  // refuses Stores into what is no memory
   const UOp valid = share_commuted(make_validity_explicit(values));
-  return shown(decide(how.strict ? valid : round_shared_products(valid), Target{}.row_bytes, how),
+  return shown(decide(how.strict ? valid : round_shared_products(valid), how.row_bytes, how),
                "decide", how);
 }
 
@@ -47,7 +47,7 @@ UOp split_program(const UOp& bufferized, const CompileOptions& how) {
 }
 
 UOp merged_program(const UOp& split, const CompileOptions& how) {
-  return with_offsets_as_arguments(merge_kernels(split, how.strict));
+  return with_offsets_as_arguments(merge_kernels(split, how));
 }
 
 UOp rangeify(const UOp& values, const CompileOptions& how) {

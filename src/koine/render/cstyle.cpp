@@ -631,7 +631,10 @@ Target text_target(const Dialect& dialect, bool strict) {
        {DType::Int8, DType::Int16, DType::Int32, DType::Int64, DType::UInt8, DType::UInt16,
         DType::UInt32, DType::UInt64, DType::Float32, DType::Float64, DType::Bool})
     if (type_name(dialect, d).empty()) out.lacks.push_back(d);
-  if (out.groups) out.groups = dialect.groups;
+  if (out.groups) {
+    out.groups = dialect.groups;
+    out.row_bytes = std::min(out.row_bytes, out.groups.local_bytes);
+  }
   give_cores(out, [&](const TensorCore& core) {  // those of CPUs are not of the language
     return core.feature.empty() && has_core(dialect, core.name);
   });

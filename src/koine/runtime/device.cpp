@@ -1,14 +1,17 @@
 #include "koine/runtime/device.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "koine/base/error.hpp"
 #include "koine/base/interrupt.hpp"
 #include "koine/base/options.hpp"
 #include "koine/interp/interp.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/runtime/allocator.hpp"
@@ -200,6 +203,17 @@ DeviceRuntime& device_runtime(const std::string& name) {
   auto& runtimes = devices().runtimes;
   if (const auto it = runtimes.find(canonical); it != runtimes.end()) return *it->second;
   return *runtimes.emplace(canonical, make_device(canonical)).first->second;
+}
+
+CompileOptions options_for(const UOp& program, const std::string& device, CompileOptions how) {
+  std::set<std::string> names{device};
+  for (const UOp& u : toposort_with_bodies(program))
+    if (u.device()) names.insert(u.device().name());
+  for (const std::string& name : names)
+    for (size_t i = 0; i < Device(name).count(); ++i)
+      how.row_bytes = std::min(how.row_bytes,
+                               device_runtime(Device(name).part(i).name()).target(how).row_bytes);
+  return how;
 }
 
 std::vector<std::pair<std::string, std::string>> device_list() {

@@ -184,6 +184,9 @@ void register_device(std::string kind, std::string description, DeviceFactory ma
 
 /// The runtime of "CPU", "CPU:1", "INTERP", "NULL". Throws Error (Device) listing what exists.
 DeviceRuntime& device_runtime(const std::string& name);
+/// The options for a program, whose kernels have rows that fit on each of its devices. What lies on
+/// none runs on `device`.
+CompileOptions options_for(const UOp& program, const std::string& device, CompileOptions how);
 /// One line a device kind: name and description.
 std::vector<std::pair<std::string, std::string>> device_list();
 /// The device of tensors that name none: KOINE_DEVICE, else CPU.

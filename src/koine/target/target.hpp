@@ -36,7 +36,7 @@ struct Target {
   OpSet float_ops = ops({Op::Fdiv, Op::Sqrt, Op::Trunc});
   std::vector<DType> lacks;  ///< dtypes that it has no values of, besides narrow floats
   int64_t most_lanes = 256;  ///< of one value
-  int64_t row_bytes = int64_t{32} << 10;        ///< of LOCAL memory for the rows of a kernel
+  int64_t row_bytes = int64_t{256} << 10;       ///< of LOCAL memory for the rows of a kernel
   Groups groups;                                ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
   std::vector<const TensorCore*> tensor_cores;  ///< that it has (`give_cores`)
 
@@ -72,6 +72,7 @@ inline Target simt_target(bool strict) {
   t.has_fma = true;
   t.strict = strict;
   t.groups.most_threads = 1024;
+  t.row_bytes = t.groups.local_bytes;
   give_cores(t, [](const TensorCore& core) { return core.threads() > 1; });
   return t;
 }
