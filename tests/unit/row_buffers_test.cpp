@@ -118,6 +118,17 @@ TEST(row_buffers, spec_C38_rows_that_do_not_fit_are_computed_again_or_kept_in_me
   EXPECT_EQ(rows_of(decided({chain}, 7999)).size(), 1u);
 }
 
+// The threads of a group have less memory than a core of a CPU, and a program on both has what fits
+// on each.
+TEST(row_buffers, rows_fit_on_each_device_of_the_program) {
+  const int64_t fits = simt_target(false).row_bytes / 4;
+  const Tensor x = numbers({16, fits + 1});
+  EXPECT_EQ(local_buffers(x.softmax(1)), std::vector<int64_t>{fits + 1});
+  EXPECT_EQ(local_buffers(x.softmax(1).to("SIMT")), std::vector<int64_t>{});
+  EXPECT_EQ(local_buffers(x.to("SIMT").softmax(1)), std::vector<int64_t>{});
+  EXPECT_EQ(local_buffers(numbers({16, fits}).to("SIMT").softmax(1)), std::vector<int64_t>{fits});
+}
+
 TEST(row_buffers, spec_C38_a_kernel_holds_few_rows_however_long_the_program) {
   Tensor z = numbers({16, 16});
   const Tensor x = numbers({16, 16}, DType::Float32, 1);
