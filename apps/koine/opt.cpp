@@ -5,8 +5,6 @@
 #include <sstream>
 
 #include "commands.hpp"
-#include "koine/ir/build.hpp"
-#include "koine/ir/graph.hpp"
 #include "koine/ir/op_table.hpp"
 #include "koine/koine.hpp"
 #include "text.hpp"
@@ -36,20 +34,7 @@ int run_render(const OptOptions& o) {
 }
 
 int run_compile(const CompileOptions& o) {
-  std::map<std::string, Tensor> outputs, inputs;
-  const std::vector<UOp> values = values_of(read_file(o.file));
-  Substitution memory;
-  for (const UOp& u : toposort(sink(values)))
-    if (u.is(Op::Buffer)) {
-      const Tensor input(buffer_from_host(
-          u.shape(), u.dtype(), u.device() ? u.device().name() : default_device(), nullptr));
-      memory.emplace(u, input.uop());
-      inputs.emplace(std::to_string(u.as<BufferArg>().slot), input);
-    }
-  for (size_t i = 0; i < values.size(); ++i)
-    outputs.emplace(values.size() == 1 ? "out" : fmt::format("out{}", i),
-                    Tensor(substitute(values[i], memory)));
-  save_program(outputs, inputs, o.out);
+  save_compiled(read_file(o.file), o.out);
   fmt::print("wrote {}\n", o.out);
   return 0;
 }

@@ -274,14 +274,26 @@ std::string text_after(std::string_view text, std::string_view until, std::strin
   return out;
 }
 
-std::vector<UOp> values_of(std::string_view text) {
-  std::vector<UOp> out;
+void save_compiled(std::string_view text, const std::string& path) {
+  std::vector<UOp> values;
   for (const Given& g : parse_all(text, target_here())) {
     KOINE_REQUIRE(g.stage.empty(), Value, "compile: the text holds what comes after {}, not values",
                   g.stage);
-    out.push_back(g.graph);
+    values.push_back(g.graph);
   }
-  return out;
+  std::map<std::string, Tensor> outputs, inputs;
+  Substitution memory;
+  for (const UOp& u : toposort(sink(values)))
+    if (u.is(Op::Buffer)) {
+      const Tensor input(buffer_from_host(
+          u.shape(), u.dtype(), u.device() ? u.device().name() : default_device(), nullptr));
+      memory.emplace(u, input.uop());
+      inputs.emplace(std::to_string(u.as<BufferArg>().slot), input);
+    }
+  for (size_t i = 0; i < values.size(); ++i)
+    outputs.emplace(values.size() == 1 ? "out" : fmt::format("out{}", i),
+                    Tensor(substitute(values[i], memory)));
+  save_program(outputs, inputs, path);
 }
 
 UOp last_graph(std::string_view text) { return parse_all(text, target_here()).back().graph; }

@@ -1,11 +1,10 @@
 #pragma once
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "koine/ir/uop.hpp"
 
-// What `koine opt` and `koine render` print, as functions of the text of a file.
+// What the subcommands do with a file of graphs, as functions of its text.
 namespace koine::app {
 
 /// A file holds graphs, each from its line %0 on: values, or what a stage of the compiler gave,
@@ -21,9 +20,11 @@ std::string text_after(std::string_view text, std::string_view until,
                        std::string_view style = "text");
 /// The last graph of the text. Throws Error like text_after.
 UOp last_graph(std::string_view text);
-/// The values of a text of values alone. Throws Error where it holds something else.
-std::vector<UOp> values_of(std::string_view text);
-/// The source of every kernel of the text, in "c" or "llvm". Throws Error like text_after.
+/// Compiles the values of a text to a file. Their Buffers are inputs, named by their numbers.
+/// Throws Error like text_after, where the text holds more than values, and as save_program does.
+void save_compiled(std::string_view text, const std::string& path);
+/// The source of every kernel of the text in a language: that of a dialect, "ptx" or "llvm". Throws
+/// Error like text_after.
 std::string sources_of(std::string_view text, std::string_view language);
 
 }  // namespace koine::app

@@ -1,5 +1,5 @@
-// Mutated graph texts through what `koine opt` and `koine render` do with them, and mutated
-// safetensors: an Error or a result, never a crash and never an InternalError.
+// Mutated graph texts through what every subcommand does with them, and mutated safetensors: an
+// Error or a result, never a crash and never an InternalError.
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -7,15 +7,19 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "check.hpp"
 #include "corpus.hpp"
 #include "koine/base/timer.hpp"
+#include "koine/differential/run.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/render/dialect.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
 #include "koine/runtime/cpu/jit.hpp"
 #include "text.hpp"
 #include "text_edits.hpp"
+#include "view.hpp"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 extern "C" void __sanitizer_set_death_callback(void (*)());  // GCC has no header for it
@@ -70,31 +74,102 @@ class Watch {
   }
 };
 
-// What becomes of a text.
-struct Outcome {
-  bool rendered = false, compiled = false;
+// A file that goes with its owner.
+struct ScratchFile {
+  explicit ScratchFile(std::string_view ending)
+      : path((std::filesystem::temp_directory_path() /
+              fmt::format("koine_fuzz_{}.{}", getpid(), ending))
+                 .string()) {}
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+  ~ScratchFile() { std::filesystem::remove(path); }
+  const std::string path;
 };
 
+// How many texts each subcommand took, of render with its target.
+using Taken = std::map<std::string, int64_t>;
+
+std::vector<std::string> languages() {
+  std::vector<std::string> out{"llvm", "ptx"};
+  for (const Dialect* d : dialects()) out.emplace_back(d->name);
+  return out;
+}
+
+template <class List>
+const auto& one_of(const List& list, std::mt19937_64& random) {
+  return list[random() % list.size()];
+}
+
+void opt(const std::string& text, std::mt19937_64& random) {
+  const std::array<std::string, 3> styles{"tree", "list", "legacy"};
+  const std::string style = random() % 4 == 0 ? one_of(styles, random) : "text";
+  (void)app::text_after(text, one_of(stage_names(), random), style);
+}
+
 // Machine code of the kernels of a text; costs a hundred times as much as all the rest.
-void compile(const std::string& text) {
+void compile_kernels(const std::string& text) {
   const Target target = cpu_target();
   for (const GraphText& graph : graphs_of(app::text_after(text, "linearize")))
     (void)jit_compile(parse(text_of(graph)), target);
 }
 
-// Gives the text to a command, and sometimes what comes of it to LLVM.
-void use(const std::string& text, std::mt19937_64& random, Outcome& outcome) {
-  const auto& stages = stage_names();
-  const uint64_t command = random() % 8, compiled_too = random() % 64;
-  if (command == 0) {
-    (void)app::text_after(text, stages[random() % stages.size()]);
-    return;
+// Whether a program ends, and soon: a loop may go on for ever, as its text says.
+bool is_small(const CompiledProgram& program) {
+  constexpr double most_operations = 1e6;
+  for (const UOp& call : program.schedule().src())
+    if (call.src(0).is(Op::While)) return false;
+  return operations_of(program.schedule(), Level::Schedule, {}) <= most_operations;
+}
+
+// The file that `koine compile` wrote, or one that was damaged since.
+void run_saved(const std::string& path, std::mt19937_64& random, Taken& taken) {
+  if (random() % 8 == 0) {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(random() % std::filesystem::file_size(path)));
+    file.put(static_cast<char>(random()));
   }
-  (void)app::sources_of(text, command % 2 == 0 ? "c" : "llvm");
-  outcome.rendered = true;
-  if (compiled_too > 0) return;
-  compile(text);
-  outcome.compiled = true;
+  SavedProgram program(path);
+  if (!is_small(program.compiled())) return;
+  std::map<std::string, Tensor> inputs;
+  for (const ProgramPort& p : program.compiled().inputs())
+    inputs.emplace(p.name, small(Shape(p.sizes), random()).cast(p.dtype));
+  for (const auto& [name, value] : program(inputs)) (void)value.repr();
+  ++taken["run"];
+}
+
+// What a text is drawn for.
+enum class Command { Opt, View, Compile, Render };
+
+Command draw_command(std::mt19937_64& random) {
+  const uint64_t drawn = random() % 32;
+  return drawn < 4    ? Command::Opt
+         : drawn < 6  ? Command::View
+         : drawn == 6 ? Command::Compile
+                      : Command::Render;
+}
+
+// Gives the text to a subcommand, and some of what comes of it to the next one.
+void use(const std::string& text, Command command, std::mt19937_64& random, const std::string& path,
+         Taken& taken) {
+  static const auto& all = *new const std::vector<std::string>(languages());
+  if (command == Command::Opt) {
+    opt(text, random);
+    ++taken["opt"];
+  } else if (command == Command::View) {
+    (void)app::dot_text(app::last_graph(text));
+    ++taken["view"];
+  } else if (command == Command::Compile) {
+    app::save_compiled(text, path);
+    ++taken["compile"];
+    run_saved(path, random, taken);
+  } else {
+    const std::string& language = one_of(all, random);
+    (void)app::sources_of(text, language);
+    ++taken["render " + language];
+    if (random() % 64 > 0) return;
+    compile_kernels(text);
+    ++taken["machine code"];
+  }
 }
 
 }  // namespace
@@ -145,23 +220,28 @@ std::string edited_header(const std::string& header, std::mt19937_64& random) {
 }  // namespace
 
 TEST(fuzz, texts_are_refused_or_compiled) {
-  const TextMutator mutator(stage_texts());
+  const TextMutator of_stages(stage_texts()), of_values(value_texts());  // which alone are compiled
   const uint64_t seed = test_seed();
   const int64_t cases = test_cases(20000);
-  int64_t rendered = 0, compiled = 0, failures = 0;
+  Options limited = options();
+  limited.memory_limit = 64 << 20;  // of what a text asks for
+  const OptionScope scope(limited);
+  const ScratchFile file("koine");
+  int64_t failures = 0;
+  Taken taken;
   double slowest = 0;
   uint64_t slow_seed = 0;
   Watch watch;
   for (int64_t i = 0; i < cases && failures < 20; ++i) {
     const uint64_t own = seed + static_cast<uint64_t>(i);
     std::mt19937_64 random(own);
-    const std::string text = mutator.run(random);
+    const Command command = draw_command(random);
+    const std::string text = (command == Command::Compile ? of_values : of_stages).run(random);
     if (cases == 1) fmt::print(stderr, "{}", text);  // a case that is looked at
     watch.begin(own);
     const double start = now_seconds();
-    Outcome outcome;
     try {
-      use(text, random, outcome);
+      use(text, command, random, file.path, taken);
     } catch (const Error& e) {
       if (cases == 1) fmt::print(stderr, "{}\n", e.what());
     } catch (const std::exception& e) {
@@ -170,24 +250,29 @@ TEST(fuzz, texts_are_refused_or_compiled) {
                     << std::string(e.what()).substr(0, 1500) << "\n--- of\n"
                     << text.substr(0, 6000);
     }
-    rendered += outcome.rendered;
-    compiled += outcome.compiled;
     if (const double seconds = now_seconds() - start; seconds > slowest) {
       slowest = seconds;
       slow_seed = own;
     }
   }
+  int64_t rendered = 0;
+  for (const std::string& language : languages()) {
+    rendered += taken["render " + language];
+    EXPECT_TRUE(taken["render " + language] > 0 || cases < 1000) << language;
+  }
   if (cases >= 1000) {
     EXPECT_GT(rendered, cases / 5) << "nearly all texts are refused: the mutations say nothing";
-    EXPECT_GT(compiled, 0);
+    for (const char* command : {"opt", "view", "compile", "run", "machine code"})
+      EXPECT_GT(taken[command], 0) << command;
   }
-  fmt::print("{} of {} texts rendered, {} compiled; the slowest, {}, took {:.2f} s\n", rendered,
-             cases, compiled, slow_seed, slowest);
+  std::string counts;
+  for (const auto& [what, count] : taken) counts += fmt::format(", {} {}", count, what);
+  fmt::print("of {} texts{}; the slowest, {}, took {:.2f} s\n", cases, counts, slow_seed, slowest);
 }
 
 TEST(fuzz, safetensors_are_refused_or_read) {
-  const auto folder = std::filesystem::temp_directory_path();
-  const std::string path = (folder / fmt::format("koine_fuzz_{}.safetensors", getpid())).string();
+  const ScratchFile scratch("safetensors");
+  const std::string& path = scratch.path;
   safe_save({{"a", Tensor::ones({3, 2})},
              {"b", Tensor::from<int32_t>({1, 2, 3})},
              {"c", Tensor::ones({2}).cast(DType::BFloat16)},
@@ -225,7 +310,6 @@ TEST(fuzz, safetensors_are_refused_or_read) {
       ADD_FAILURE() << "KOINE_TEST_CASES=1 KOINE_TEST_SEED=" << own << ": " << e.what();
     }
   }
-  std::filesystem::remove(path);
   if (cases >= 1000) {
     EXPECT_GT(read, cases / 20) << "nearly all files are refused";
   }
