@@ -310,7 +310,8 @@ TEST(literals, places_of_pads_and_rolls_compile_once_more) {
                             << shift;
                   }
                 }),
-                2);
+                3)
+          << "one by nothing at all is a copy";
     }
   });
 }
