@@ -6,6 +6,7 @@
 #include "check.hpp"
 #include "gradient_check.hpp"
 #include "kernels.hpp"
+#include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -16,6 +17,7 @@
 #include "koine/lower/decide.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/validity.hpp"
+#include "settings.hpp"
 
 namespace koine::test {
 namespace {
@@ -167,6 +169,60 @@ TEST(row_buffers, spec_W11_kernels_with_rows_merge_as_others_do) {
   // Where both kernels' rows do not fit together they stay two.
   const Tensor wide = numbers({16, 40000});
   EXPECT_EQ(schedule({wide.softmax(1).uop(), wide.layernorm().uop()}).size(), 2u);
+}
+
+// What a kernel stores at several depths of its loops is what kernels of their own would store.
+TEST(row_buffers, spec_W11_rows_and_what_is_folded_of_them_are_stored_by_one_kernel) {
+  using Values = std::vector<Tensor>;
+  const std::vector<std::pair<const char*, Values (*)(const Tensor&)>> programs{
+      {"x - max, max", [](const Tensor& x) { return Values{x - x.max(1, true), x.max(1)}; }},
+      {"softmax, max", [](const Tensor& x) { return Values{x.softmax(1), x.max(1, true)}; }},
+      {"exp, sum", [](const Tensor& x) { return Values{x.exp(), x.exp().sum(1)}; }},
+      {"exp, quotient, sum",
+       [](const Tensor& x) {
+         const Tensor e = x.exp(), s = e.sum(1, true);
+         return Values{e, e / s, s};
+       }},
+      {"softmax, log_softmax",
+       [](const Tensor& x) { return Values{x.softmax(1), x.log_softmax(1)}; }},
+      {"layernorm, mean, rstd",
+       [](const Tensor& x) {
+         const Tensor mean = x.mean(1, true), centred = x - mean,
+                      rstd = (centred.square().mean(1, true) + 1e-5).rsqrt();
+         return Values{centred * rstd, mean, rstd};
+       }},
+      {"sums of what is stored twice",
+       [](const Tensor& x) {
+         const Tensor a = x * 2.0 + 1.0, b = a.sin();
+         return Values{a, b, a.sum(1), (a * b).sum(1)};
+       }},
+      {"a scalar a matrix", [](const Tensor& x) {
+         const Tensor cube = x.reshape({x.size(0), 1, -1}).expand({x.size(0), 3, x.size(1)}) +
+                             x.sum(1).reshape({-1, 1, 1}),
+                      e = (cube * 0.01).exp();
+         return Values{e, e.sum(std::vector<int64_t>{1, 2}), e.max(2)};
+       }}};
+  std::mt19937_64 random(test_seed());
+  for (const auto& [name, values] : programs)
+    for (const Shape& shape : std::vector<Shape>{
+             {9, 1}, {9, 33}, {12, 16}, {3, 40}, {48, 501}, {15, 1702}, {17, 1602}}) {
+      SCOPED_TRACE(name);
+      std::vector<UOp> uops;
+      for (const Tensor& t : values(numbers(shape))) uops.push_back(t.uop());
+      for (const bool strict : {true, false})
+        for (int draws = 0; draws < 2; ++draws) {
+          const Settings settings = draw_settings(random, "CPU", strict);
+          SCOPED_TRACE(text_of(settings));
+          const OptionScope scope(options_of(settings));
+          const std::vector<UOp> buffers = realize(uops);
+          for (size_t i = 0; i < uops.size(); ++i) {
+            const Bindings memory = bindings_of(uops[i]);
+            const BoundedArray expected = strict ? BoundedArray{interpret(uops[i], memory), {}}
+                                                 : interpret_bounded(uops[i], memory);
+            EXPECT_EQ(difference(expected, array_of(buffers[i])), "") << i;
+          }
+        }
+    }
 }
 
 TEST(row_buffers, spec_W11_values_of_any_size_are_those_of_the_formula) {

@@ -358,6 +358,43 @@ TEST(schedule, spec_W11_kernels_over_the_same_loops_are_one) {
   EXPECT_EQ(schedule({(dear + y).uop(), (dear * y).uop()})[0].buffers.size(), 4u);
 }
 
+// What is kept for the backward pass beside what is made of it: one kernel, which reads x once.
+TEST(schedule, spec_W11_a_value_and_the_folds_of_its_rows_are_one_kernel) {
+  const Tensor x = filled({40, 30});
+  const Tensor most = x.max(1, true), mean = x.mean(1, true), centred = x - mean,
+               rstd = (centred.square().mean(1, true) + 1e-5).sqrt().reciprocal();
+  const std::vector<std::pair<const char*, std::vector<Tensor>>> programs{
+      {"x - max", {x - most, most}},
+      {"softmax, max", {x.softmax(1), most}},
+      {"exp, sum", {x.exp(), x.exp().sum(1)}},
+      {"softmax, exp, sum", {x.softmax(1), (x - most).exp(), (x - most).exp().sum(1)}},
+      {"layernorm", {centred * rstd, mean, rstd}},
+      {"softmax, log_softmax", {x.softmax(1), x.log_softmax(1)}},
+  };
+  for (const auto& [name, values] : programs) {
+    std::vector<UOp> uops;
+    for (const Tensor& t : values) uops.push_back(t.uop());
+    const std::vector<Kernel> kernels = schedule(uops);
+    EXPECT_EQ(kernels.size(), 1u) << name;
+    if (kernels.size() != 1) continue;
+    EXPECT_EQ(kernels[0].buffers.size(), values.size() + 1) << name;
+    EXPECT_EQ(count_ops(kernels[0].ast, Op::Store) - ssize(row_fills(kernels[0].ast)),
+              ssize(values))
+        << name << to_text(kernels[0].ast);
+  }
+  // Few rows leave threads nothing to do, and a row that does not fit is read from memory.
+  const Tensor few = filled({4, 3000}), wide = filled({16, 9000});
+  EXPECT_EQ(kernel_count({few - few.max(1, true), few.max(1)}), 2);
+  EXPECT_EQ(kernel_count({wide.exp(), wide.exp().sum(1)}), 2);
+  EXPECT_EQ(kernel_count({wide - wide.max(1, true), wide.max(1)}), 1) << "which needs no row";
+  // Forward and backward together.
+  Tensor p = filled({40, 30});
+  p.requires_grad();
+  const Tensor w = filled({40, 30}), s = p.softmax(1), n = p.layernorm();
+  EXPECT_EQ(kernel_count({s, (s * w).sum().gradient({p})[0]}), 1);
+  EXPECT_EQ(kernel_count({n, (n * w).sum().gradient({p})[0]}), 1);
+}
+
 TEST(schedule, spec_W11_what_stays_apart) {
   const Tensor x = filled({40, 30}), w = filled({30, 40}), v = filled({30, 40});
   EXPECT_EQ(kernel_count({x.exp(), x.transpose().exp()}), 2) << "other loops";

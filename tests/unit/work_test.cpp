@@ -821,6 +821,59 @@ TEST(work, spec_C38_gradients_of_windows) {
 
 // --- optimiser steps -----------------------------------------------------------------------------
 
+// Beside a value what is kept of its rows for the backward pass: x is read once, each fold is
+// computed once, and all is stored by one kernel.
+TEST(work, spec_W11_values_and_folds_of_their_rows) {
+  auto x = [] { return data({rows, columns}); };
+  const double column = 4 * rows;
+  auto one = [](double each, double written) { return Work{each * elements, array + written, 1}; };
+  expect_table({
+      {"c - max, max",
+       [x] {
+         const Tensor c = x(), most = c.max(1, true);
+         return Tensors{c - most, most};
+       },
+       one(2, array + column)},
+      {"softmax, max",
+       [x] {
+         const Tensor c = x();
+         return Tensors{c.softmax(1), c.max(1)};
+       },
+       one(5, array + column)},
+      {"exp, sum of exp",
+       [x] {
+         const Tensor e = x().exp();
+         return Tensors{e, e.sum(1)};
+       },
+       one(2, array + column)},
+      {"sum of exp, exp",
+       [x] {
+         const Tensor e = x().exp();
+         return Tensors{e.sum(1), e};
+       },
+       one(2, array + column)},
+      {"softmax, log_softmax",
+       [x] {
+         const Tensor c = x();
+         return Tensors{c.softmax(1), c.log_softmax(1)};
+       },
+       one(6, 2 * array)},
+      {"layernorm, mean, rstd",
+       [x] {
+         const Tensor c = x(), mean = c.mean(1, true), centred = c - mean,
+                      rstd = (centred.square().mean(1, true) + 1e-5).rsqrt();
+         return Tensors{centred * rstd, mean, rstd};
+       },
+       one(5, array + 2 * column)},
+      {"mean, variance",
+       [x] {
+         const Tensor c = x();
+         return Tensors{c.mean(1), c.var(1)};
+       },
+       one(4, 2 * column)},
+  });
+}
+
 TEST(work, spec_W11_optimiser_steps) {
   constexpr int64_t layers = 6, out = 16, in = 24;
   constexpr double numbers = layers * (out * in + out);

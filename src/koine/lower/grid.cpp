@@ -145,14 +145,25 @@ UOp stores_alone(const UOp& store, const std::vector<UOp>& axes, const Substitut
   return out;
 }
 
+// A node whose ranges have become numbers of threads.
+UOp on_threads(const UOp& node, std::vector<UOp>& src, const std::vector<UOp>& axes,
+               const Substitution& places) {
+  if (node.is(Op::Store) && is_address(node.src(0)) && accessed_buffer(node).is(Op::Param))
+    if (const UOp alone = stores_alone(node, axes, places))
+      return store(src[0], src[1], src.size() == 3 ? bit_and(src[2], alone) : alone);
+  return without_ranges(node, src, places);
+}
+
 // The axes of a type as parts of one Special.
 UOp to_special(const UOp& ast, AxisType type, const std::string& name) {
   Substitution places;
   share_special(axes_of(ast, type), name, places);
   if (places.empty()) return ast;
+  // Lanes of a warp have their elements already.
+  const auto axes = type == AxisType::Warp ? std::vector<UOp>() : kernel_ranges(ast);
   return rebuild_graph(ast, [&](const UOp& node, std::vector<UOp>& src) {
     const auto it = places.find(node);
-    return it != places.end() ? it->second : without_ranges(node, src, places);
+    return it != places.end() ? it->second : on_threads(node, src, axes, places);
   });
 }
 
@@ -178,10 +189,7 @@ UOp to_grid(const UOp& ast, const Groups& groups) {
           return type_of(r) == AxisType::GroupReduce;
         }))
       return folds.together(node, src);
-    if (node.is(Op::Store) && accessed_buffer(node).is(Op::Param))
-      if (const UOp alone = stores_alone(node, axes, places))
-        return store(src[0], src[1], src.size() == 3 ? bit_and(src[2], alone) : alone);
-    return without_ranges(node, src, places);
+    return on_threads(node, src, axes, places);
   });
 }
 

@@ -81,6 +81,39 @@ UOp lane_axis(const Accesses& accesses, const std::vector<UOp>& axes,
   return best;
 }
 
+namespace {
+
+// How many loop nests stand inside of each other, with effects of their own around the inner one;
+// 0: some stand side by side.
+int nests_inside(const UOp& ast) {
+  int nests = 0;
+  for (UOp scope = ast; scope;) {
+    const bool lists = scope.is(Op::Sink) || scope.is(Op::Group);
+    UOp inner;
+    for (const UOp& effect : lists ? scope.src() : std::span<const UOp>(&scope, 1)) {
+      if (!effect.is(Op::End) && !effect.is(Op::Group)) continue;
+      if (inner) return 0;
+      inner = effect;
+    }
+    if (inner && inner.is(Op::End)) {
+      ++nests;
+      inner = UOp(inner.src(0));
+    }
+    scope = inner;
+  }
+  return nests;
+}
+
+// Whether one memory is stored into at two depths.
+bool stores_at_two_depths(const std::vector<UOp>& stores) {
+  for (const UOp& a : stores)
+    for (const UOp& b : stores)
+      if (buffer_at(a) == buffer_at(b) && a.ranges().size() != b.ranges().size()) return true;
+  return false;
+}
+
+}  // namespace
+
 bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
   for (const UOp& load : accesses.loads)
     for (const UOp& st : accesses.stores)
@@ -92,13 +125,13 @@ bool keeps_its_order(const UOp& ast, const Accesses& accesses) {
   for (const UOp& u : order) {
     if (u.is(Op::Barrier)) return true;
     if (u.is(Mark::InOrder)) return true;
-    if (u.is(Op::End) && !filled.contains(u.src(0).node()) && ++nests > 1) return true;
+    if (u.is(Op::End) && !filled.contains(u.src(0).node())) ++nests;
     // What goes on changing is no row.
     if (u.is(Op::Store) && accessed_buffer(u).is(Op::Buffer) &&
         (!filled.contains(u.node()) || !stored.insert(accessed_buffer(u).node()).second))
       return true;
   }
-  return false;
+  return nests > 1 && (nests != nests_inside(ast) || stores_at_two_depths(accesses.stores));
 }
 
 void side_by_side(Plan& plan, int position, int64_t factor, AxisType type) {

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <optional>
 #include <queue>
-#include <unordered_map>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -17,8 +16,12 @@
 #include "koine/lower/contents.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/folds_apart.hpp"
+#include "koine/lower/forwarding.hpp"
+#include "koine/lower/nest.hpp"
 #include "koine/lower/optimize.hpp"
+#include "koine/lower/ranges.hpp"
 #include "koine/lower/schedule.hpp"
+#include "koine/lower/shared_rows.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
 
@@ -38,111 +41,9 @@ struct Draft {
   }
 };
 
-// A kernel of one loop nest whose Stores go to places that nothing else in it touches, but for the
-// rows that it fills for itself.
-struct Nest {
-  std::vector<UOp> loops;
-  std::vector<UOp> stores;
-  std::vector<UOp> loads;
-  std::vector<UOp> rows;   // LOCAL buffers
-  std::vector<UOp> slots;  // Params that stand for buffers, by slot
-  size_t operations = 0;   // on values
-};
-
-bool is_in_row(const UOp& access) { return accessed_buffer(access).is(Op::Buffer); }
-int64_t slot_of(const UOp& access) { return accessed_buffer(access).as<BufferArg>().slot; }
-
-// Where Stores go: all places that a Store may write, and what is left of them by each number that
-// they are multiples of, as columns are by the length of a row.
-class Places {
- public:
-  /// Whether two Stores into one buffer never meet, wherever their loops are.
-  bool are_apart(const UOp& a, const UOp& b) {
-    const Remainders &x = of(a), &y = of(b);  // of a node-based map
-
-    for (const auto& [divisor, left] : x)
-      for (const auto& [other, right] : y)
-        if (divisor == other && (left.high < right.low || right.high < left.low)) return true;
-    return false;
-  }
-  bool is_apart_from(const UOp& store, const std::vector<UOp>& others) {
-    return std::all_of(others.begin(), others.end(),
-                       [&](const UOp& other) { return are_apart(store, other); });
-  }
-
- private:
-  using Remainders = std::vector<std::pair<Bits, Interval>>;  // divisor 0: the place itself
-
-  const Remainders& of(const UOp& store) {
-    const UOp& place = store.src(0).src(1);
-    const auto [it, fresh] = known_.try_emplace(place);
-    if (!fresh) return it->second;
-    it->second.emplace_back(0, place.bounds());
-    for (const UOp& u : toposort(place)) {
-      const bool scaled = u.is(Op::Mul) && u.dtype() == DType::Index && u.src(1).is(Op::Const);
-      if (!scaled || const_int(u.src(1)) < 2) continue;
-      const auto divisor = static_cast<Bits>(const_int(u.src(1)));
-      it->second.emplace_back(divisor, simplify_index(mod(place, u.src(1))).bounds());
-    }
-    return it->second;
-  }
-
-  std::unordered_map<UOp, Remainders> known_;
-};
-
-// Whether a Reduce sums products of two values each of which has a loop that the other lacks.
-bool is_contraction(const UOp& reduce) {
-  for (const UOp& u : toposort(reduce.src(0))) {
-    if (!u.is(Op::Mul) || !is_float(u.dtype())) continue;
-    auto lacks = [](const UOp& a, const UOp& b) {
-      return std::any_of(a.ranges().begin(), a.ranges().end(), [&](const Node* r) {
-        return std::find(b.ranges().begin(), b.ranges().end(), r) == b.ranges().end();
-      });
-    };
-    if (lacks(u.src(0), u.src(1)) && lacks(u.src(1), u.src(0))) return true;
-  }
-  return false;
-}
-
-std::optional<Nest> nest_of(const Draft& kernel, Places& places) {
+std::optional<Nest> nest_in(const Draft& kernel, Places& places) {
   const bool by_hand = kernel.ast.arg().index() != 0;  // it has a name
-  if (kernel.reason == asked_for || by_hand || !kernel.ast.is(Op::Sink) ||
-      kernel.ast.src().size() != 1)
-    return std::nullopt;
-  UOp body = kernel.ast.src(0);
-  Nest out;
-  if (body.is(Op::End)) {
-    if (body.is(Mark::InOrder)) return std::nullopt;
-    out.loops.assign(body.src().begin() + 1, body.src().end());
-    body = UOp(body.src(0));
-  }
-  out.stores = body.is(Op::Group) ? std::vector<UOp>(body.src().begin(), body.src().end())
-                                  : std::vector<UOp>{body};
-  absl::flat_hash_map<int64_t, std::vector<UOp>> stored;
-  for (const UOp& s : out.stores) {
-    if (!s.is(Op::Store) || s.src().size() != 2 || !is_address(s.src(0)) || is_in_row(s))
-      return std::nullopt;
-    std::vector<UOp>& others = stored[slot_of(s)];
-    if (!places.is_apart_from(s, others)) return std::nullopt;
-    others.push_back(s);
-  }
-  for (const UOp& u : toposort(kernel.ast)) {
-    out.operations += operations_of(u);
-    if (u.is(Op::After) && !strip_after(u).is(Op::Buffer)) return std::nullopt;
-    if (u.is(Op::Barrier)) return std::nullopt;
-    if (u.is(Op::Buffer)) out.rows.push_back(u);
-    if (u.is(Op::Param) && !is_variable(u)) out.slots.push_back(u);
-    if (u.is(Op::Load) && !is_in_row(u)) {
-      if (stored.contains(slot_of(u))) return std::nullopt;
-      out.loads.push_back(u);
-    }
-    // A product has a register tile, which repeats many times what stands beside it.
-    if (u.is(Op::Reduce) && is_contraction(u)) return std::nullopt;
-  }
-  std::sort(out.slots.begin(), out.slots.end(), [](const UOp& a, const UOp& b) {
-    return a.as<BufferArg>().slot < b.as<BufferArg>().slot;
-  });
-  return out;
+  return kernel.reason == asked_for || by_hand ? std::nullopt : nest_of(kernel.ast, places);
 }
 
 int64_t bytes_of(const std::vector<UOp>& rows) {
@@ -170,7 +71,7 @@ class Merger {
                           {launch.buffers.begin(), launch.buffers.end()},
                           std::string(launch.reason),
                           std::move(needs[k])});
-      nests_.push_back(nest_of(kernels_[k], places_));
+      nests_.push_back(nest_in(kernels_[k], places_));
       group_.push_back(k);
       for (const UOp& b : kernels_[k].buffers) readers_[b.node()].push_back(k);
       sends_.push_back(false);
@@ -224,7 +125,9 @@ class Merger {
   bool merge(size_t first, size_t second) {
     if (first == second || !nests_[first] || !nests_[second]) return false;
     const Nest &a = *nests_[first], &b = *nests_[second];
-    if (a.loops != b.loops || a.operations + b.operations > most_fused_operations ||
+    const auto [own, other] = std::ranges::mismatch(a.loops, b.loops);
+    if ((own != a.loops.end() && other != b.loops.end()) ||
+        a.operations + b.operations > most_fused_operations ||
         a.stores.size() + b.stores.size() > most_merged_stores)
       return false;
     if (bytes_of(a.rows) + bytes_of(b.rows) > row_bytes_) return false;
@@ -233,14 +136,22 @@ class Merger {
     if ((sends_[first] && receives_[second]) || (receives_[first] && sends_[second])) return false;
     const bool feeds = depends(second, first);
     if (depends(first, second)) return false;
+    // Of those that share outer loops alone, one reads what the other stores in them.
+    const bool equal = a.loops.size() == b.loops.size();
+    if (!equal && (!feeds || a.loops.empty() || b.loops.empty())) return false;
     if (is_between(first, second) || is_between(second, first)) return false;
     std::optional<Draft> both = joined(first, second, feeds);
     if (!both) return false;
+    std::optional<Nest> nest = nest_in(*both, places_);
+    if (nest && (bytes_of(nest->rows) > Target{}.row_bytes ||
+                 nest->rows.size() >
+                     std::max<size_t>({most_rows_of_a_kernel, a.rows.size() + b.rows.size()})))
+      return false;
     std::vector<size_t>& needs = both->needs;
     needs = kernels_[first].needs;
     needs.insert(needs.end(), kernels_[second].needs.begin(), kernels_[second].needs.end());
     kernels_[second] = std::move(*both);
-    nests_[second] = nest_of(kernels_[second], places_);
+    nests_[second] = std::move(nest);
     group_[first] = second;
     sends_[second] = sends_[second] || sends_[first];
     receives_[second] = receives_[second] || receives_[first];
@@ -293,9 +204,14 @@ class Merger {
       renamed.emplace(p, with_slot(p, it->second));
     }
     if (out.buffers.size() > most_merged_buffers) return std::nullopt;
-    renumber_inner(first, second, renamed);
-    const UOp second_ast = substitute(b.ast, renamed);
-    std::optional<UOp> ast = forwarded(*nests_[first], second_ast, feeds);
+    Substitution renamed_first;
+    if (nests_[first]->loops.size() < nests_[second]->loops.size())
+      renumber_inner(first, second, renamed_first);
+    else
+      renumber_inner(second, first, renamed);
+    renumber_rows(first, second, renamed);
+    std::optional<UOp> ast = joined_nests(*nest_of(substitute(a.ast, renamed_first), places_),
+                                          *nest_of(substitute(b.ast, renamed), places_), feeds);
     if (!ast) return std::nullopt;
     out.ast = *ast;
     return stores_under_two_dtypes(out) ? std::nullopt : std::optional(out);
@@ -315,61 +231,59 @@ class Merger {
     });
   }
 
-  // The folds and the rows of the second kernel get loops and memory of their own.
-  void renumber_inner(size_t first, size_t second, Substitution& renamed) const {
-    const std::vector<UOp>& loops = nests_[second]->loops;
-    std::vector<UOp> inner = kernel_ranges(kernels_[second].ast);
-    std::erase_if(inner, [&](const UOp& r) {
-      return std::find(loops.begin(), loops.end(), r) != loops.end();
-    });
-    if (!inner.empty()) {
-      const std::vector<UOp> taken = kernel_ranges(kernels_[first].ast);
-      int64_t next = taken.empty() ? 0 : taken.back().as<RangeArg>().id + 1;
-      for (const UOp& r : inner) renamed.emplace(r, range(next++, r.src(0), r.as<RangeArg>().type));
-    }
-    int64_t slot = 0;
-    for (const UOp& row : nests_[first]->rows) slot = std::max(slot, row.as<BufferArg>().slot + 1);
+  // The folds and fills of a kernel get loops that another one does not have.
+  void renumber_inner(size_t k, size_t other, Substitution& renamed) const {
+    const std::vector<UOp>& loops = nests_[k]->loops;
+    int64_t next = nests_[other]->next_range;
+    for (const UOp& r : kernel_ranges(kernels_[k].ast))
+      if (!is_among(loops, r)) renamed.emplace(r, range(next++, r.src(0), r.as<RangeArg>().type));
+  }
+  // The rows of the second kernel get memory of their own.
+  void renumber_rows(size_t first, size_t second, Substitution& renamed) const {
     for (const UOp& row : nests_[second]->rows) {
       BufferArg arg = row.as<BufferArg>();
-      arg.slot += slot;
+      arg.slot += nests_[first]->next_row;
       renamed.emplace(row, UOp::make(Op::Buffer, row.src(), std::move(arg)));
     }
   }
 
-  std::optional<UOp> forwarded(const Nest& a, const UOp& second, bool feeds) {
+  // One nest of the Stores of both; what the first stores, the second takes as a value.
+  std::optional<UOp> joined_nests(const Nest& a, const Nest& b, bool feeds) {
     absl::flat_hash_map<int64_t, std::vector<UOp>> written;  // by slot
-    for (const UOp& s : a.stores) written[slot_of(s)].push_back(s);
+    for (const auto& [s, depth] : a.stores) written[slot_of(s)].push_back(s);
     absl::flat_hash_set<int64_t> touched;
     for (const UOp& l : a.loads) touched.insert(slot_of(l));
-    Substitution values;
-    UOp body = second.src(0);
     bool follows = false;  // a Store into memory that the first has stored into elsewhere
-    for (const UOp& u : toposort(second)) {
-      if ((!u.is(Op::Store) && !u.is(Op::Load)) || is_in_row(u)) continue;
-      if (u.is(Op::Store) && touched.contains(slot_of(u))) return std::nullopt;
-      const auto it = written.find(slot_of(u));
+    for (const auto& [s, depth] : b.stores) {
+      if (touched.contains(slot_of(s))) return std::nullopt;
+      const auto it = written.find(slot_of(s));
       if (it == written.end()) continue;
-      if (u.is(Op::Store)) {
-        if (!places_.is_apart_from(u, it->second)) return std::nullopt;
-        follows = true;
-        continue;
-      }
-      const auto same = std::find_if(it->second.begin(), it->second.end(),
-                                     [&](const UOp& s) { return s.src(0) == u.src(0); });
-      if (same == it->second.end()) return std::nullopt;  // another element, or dtype
-      const UOp& value = same->src(1);
-      values.emplace(u, u.src().size() == 3 ? where(u.src(2), value, u.src(1)) : value);
+      if (!places_.is_apart_from(s, it->second)) return std::nullopt;
+      follows = true;
     }
-    if (feeds && values.empty() && !follows) return std::nullopt;  // it waits for something else
-    body = substitute(body, values);
-    std::vector<UOp> stores = a.stores;
-    const UOp inner = body.is(Op::End) ? body.src(0) : body;
-    if (inner.is(Op::Group))
-      stores.insert(stores.end(), inner.src().begin(), inner.src().end());
-    else
-      stores.push_back(inner);
-    const UOp both = share_commuted(sink(std::vector<UOp>{end(group(stores), a.loops)}));
-    return folds_apart(rewrite(both, kernel_rules(strict_)));
+    const auto forwarding = forward(a, b);
+    if (!forwarding) return std::nullopt;
+    const bool reads = !forwarding->values.empty();
+    if (feeds && !reads && !follows) return std::nullopt;  // it waits for something else
+    const bool equal = a.loops.size() == b.loops.size() && !forwarding->has_rows;
+    if (!equal && (follows || !reads || !may_share_rows(a, b, forwarding->common)))
+      return std::nullopt;
+    std::vector<PlacedStore> stores = forwarding->stores;
+    for (const auto& [s, depth] : b.stores)
+      stores.push_back({substitute(s, forwarding->values), depth});
+    const auto& loops = a.loops.size() < b.loops.size() ? b.loops : a.loops;
+    const UOp both = share_commuted(nested(loops, stores));
+    return share_rows(folds_apart(rewrite(both, kernel_rules(strict_))), loops);
+  }
+
+  // Whether kernels that share their outer loops alone, which go over rows, leave threads enough to
+  // do in these, and no fold goes on along an inner one.
+  static bool may_share_rows(const Nest& a, const Nest& b, size_t common) {
+    if (common == 0 || a.is_running || b.is_running) return false;
+    double rows = 1;
+    for (size_t i = 0; i < common; ++i) rows *= largest(a.loops[i].src(0));
+    return rows >= enough_parts ||
+           estimate_of(a.kernel).steps + estimate_of(b.kernel).steps < most_operations_of_a_part;
   }
 
   // --- the merged schedule -------------------------------------------------------------------
@@ -410,21 +324,13 @@ class Merger {
         for (const UOp& b : kernels_[k].buffers) ++users[b.node()];
     for (size_t k = 0; k < kernels_.size(); ++k) {
       if (group_[k] != k || !nests_[k] || nests_[k]->stores.size() < 2) continue;
-      std::vector<UOp> kept;
-      for (const UOp& s : nests_[k]->stores)
-        if (const UOp& b = kernels_[k].buffers[static_cast<size_t>(slot_of(s))];
+      std::vector<PlacedStore> kept;
+      for (const PlacedStore& s : nests_[k]->stores)
+        if (const UOp& b = kernels_[k].buffers[static_cast<size_t>(slot_of(s.store))];
             !b.is(Op::Buffer) || users.at(b.node()) > 1)
           kept.push_back(s);
-      if (kept.size() < nests_[k]->stores.size())
-        kernels_[k] = with_stores(kernels_[k], kept, nests_[k]->loops);
+      if (kept.size() < nests_[k]->stores.size()) kernels_[k].ast = nested(nests_[k]->loops, kept);
     }
-  }
-
-  // The same kernel with these Stores alone.
-  static Draft with_stores(const Draft& k, const std::vector<UOp>& stores,
-                           const std::vector<UOp>& loops) {
-    const UOp body = stores.size() == 1 ? stores[0] : group(stores);
-    return {sink(std::vector<UOp>{end(body, loops)}), k.buffers, k.reason, k.needs};
   }
 
   bool strict_;
