@@ -143,7 +143,7 @@ class Merger {
     std::optional<Draft> both = joined(first, second, feeds);
     if (!both) return false;
     std::optional<Nest> nest = nest_in(*both, places_);
-    if (nest && (bytes_of(nest->rows) > Target{}.row_bytes ||
+    if (nest && (bytes_of(nest->rows) > row_bytes_ ||
                  nest->rows.size() >
                      std::max<size_t>({most_rows_of_a_kernel, a.rows.size() + b.rows.size()})))
       return false;
