@@ -387,6 +387,11 @@ TEST(schedule, spec_W11_a_value_and_the_folds_of_its_rows_are_one_kernel) {
   EXPECT_EQ(kernel_count({few - few.max(1, true), few.max(1)}), 2);
   EXPECT_EQ(kernel_count({wide.exp(), wide.exp().sum(1)}), 2);
   EXPECT_EQ(kernel_count({wide - wide.max(1, true), wide.max(1)}), 1) << "which needs no row";
+  // Loops that are just as long are not the same: shapes decide nothing by chance.
+  const Tensor v = filled({8, 9, 8}), e = filled({8, 9}).exp(), v8 = filled({8, 8, 8}),
+               e8 = filled({8, 8}).exp();
+  EXPECT_EQ(kernel_count({e, (e.reshape({8, 9, 1}) * v).sum(1)}), 2);
+  EXPECT_EQ(kernel_count({e8, (e8.reshape({8, 8, 1}) * v8).sum(1)}), 2);
   // Forward and backward together.
   Tensor p = filled({40, 30});
   p.requires_grad();

@@ -707,6 +707,25 @@ TEST(work, spec_L2_gradients_of_products) {
   });
 }
 
+// Scores, their softmax, its cotangent and that of the scores, and a product for each operand.
+TEST(work, spec_L2_gradients_of_attention) {
+  constexpr int64_t batch = 2, length = 24, width = 32;
+  constexpr double one = batch * length * width, scores = batch * length * length;
+  auto gradients = [=](const Tensor& mask) {
+    const Tensors t{parameter({batch, length, width}), parameter({batch, length, width}),
+                    parameter({batch, length, width})};
+    const Tensor y = t[0].scaled_dot_product_attention(t[1], t[2], mask);
+    return (y * data({batch, length, width})).sum().gradient(t);
+  };
+  // a factor, softmax; product, sum, difference, product, factor
+  const Work plain{5 * 2 * scores * width + (6 + 5) * scores, 4 * (10 * one + 10 * scores), 7};
+  const Work masked{plain.operations + scores, plain.bytes + 4 * length * length, 7};
+  expect_table({
+      {"of memory", [=] { return gradients(Tensor()); }, plain},
+      {"with a mask", [=] { return gradients(data({length, length})); }, masked},
+  });
+}
+
 TEST(work, spec_L2_gradients_of_rows) {
   constexpr double e = elements;
   auto of = [](auto&& f) {

@@ -265,6 +265,8 @@ class Merger {
     if (!forwarding) return std::nullopt;
     const bool reads = !forwarding->values.empty();
     if (feeds && !reads && !follows) return std::nullopt;  // it waits for something else
+    const size_t shared = std::min(a.loops.size(), b.loops.size());
+    if (forwarding->common < shared && !walk_alike(a, b, a.loops[shared - 1])) return std::nullopt;
     const bool equal = a.loops.size() == b.loops.size() && !forwarding->has_rows;
     if (!equal && (follows || !reads || !may_share_rows(a, b, forwarding->common)))
       return std::nullopt;
@@ -274,6 +276,19 @@ class Merger {
     const auto& loops = a.loops.size() < b.loops.size() ? b.loops : a.loops;
     const UOp both = share_commuted(nested(loops, stores));
     return share_rows(folds_apart(rewrite(both, kernel_rules(strict_))), loops);
+  }
+
+  // Whether two kernels go over the same elements along a loop, and not over others that are as
+  // many by chance.
+  static bool walk_alike(const Nest& a, const Nest& b, const UOp& loop) {
+    absl::flat_hash_set<const Node*> places;
+    auto note = [&](const UOp& access) {
+      if (depends_on(access.src(0), loop)) places.insert(access.src(0).node());
+    };
+    for (const UOp& l : a.loads) note(l);
+    for (const auto& [s, depth] : a.stores) note(s);
+    return std::any_of(b.loads.begin(), b.loads.end(),
+                       [&](const UOp& l) { return places.contains(l.src(0).node()); });
   }
 
   // Whether kernels that share their outer loops alone, which go over rows, leave threads enough to
