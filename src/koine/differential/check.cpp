@@ -120,19 +120,48 @@ bool still_differs(const StageCheck& check, const UOp& graph, bool fails, double
   }
 }
 
-[[noreturn]] void report(const StageCheck& check, const Finding& first) {
+// The smallest graph found for which the stage still changes a value; null where `before` is none.
+UOp reduced(const StageCheck& check, bool fails, double until) {
+  if (!still_differs(check, check.before, fails, until)) return {};
+  return reduce_failure(check.before,
+                        [&](const UOp& g) { return still_differs(check, g, fails, until); });
+}
+
+// The same check from where the input of the stage comes from.
+StageCheck from_origin(const StageCheck& check) {
+  StageCheck out = check;
+  out.before = check.origin.graph;
+  out.apply = [stage = check.apply, since = check.origin.since](const UOp& u) {
+    return stage(since(u));
+  };
+  out.liberties = check.liberties | check.origin.liberties;
+  out.origin = {};
+  return out;
+}
+
+[[noreturn]] void report(const StageCheck& stage, const Finding& first) {
   const double until = now_seconds() + most_seconds;
-  UOp smallest = check.before;
-  if (still_differs(check, check.before, first.fails, until))
-    smallest = reduce_failure(
-        check.before, [&](const UOp& g) { return still_differs(check, g, first.fails, until); });
-  const UOp after = smallest == check.before ? check.after : check.apply(smallest);
+  StageCheck check = stage;
+  check.kept = nullptr;
+  UOp smallest = reduced(check, first.fails, until);
+  if (!smallest) smallest = stage.before;
+  std::string_view shown = "its input";
+  if (stage.origin.graph && stage.origin.since) {
+    StageCheck longer = from_origin(check);
+    const UOp other = reduced(longer, first.fails, until);
+    if (other && graph_size(other) < graph_size(smallest)) {
+      smallest = other;
+      check = std::move(longer);
+      shown = "what its input is made from";
+    }
+  }
+  const UOp after = smallest == stage.before ? stage.after : check.apply(smallest);
   int compared = 0;
   const Finding finding = compare(check, smallest, after, compared).value_or(first);
   internal_error(
-      "KOINE_VERIFY=3: stage {} changes a value, {}\nits input, reduced to {} nodes:\n{}"
+      "KOINE_VERIFY=3: stage {} changes a value, {}\n{}, reduced to {} nodes:\n{}"
       "its output:\n{}inputs ({}):\n{}",
-      check.stage, first.what, graph_size(smallest), to_text(smallest), to_text(after),
+      check.stage, first.what, shown, graph_size(smallest), to_text(smallest), to_text(after),
       finding.what, setting_text(finding.inputs));
 }
 

@@ -21,6 +21,14 @@ struct KeptRuns {
   std::vector<Run> runs;
 };
 
+/// An earlier graph that the input of a stage was made from. What Expand makes of one node, an
+/// accumulator and its loop, is one node there: a mistake may be shown on a smaller graph.
+struct StageOrigin {
+  UOp graph;                                        ///< null: none
+  std::function<UOp(const UOp& graph)> since = {};  ///< null: the graph is that input
+  Liberties liberties = {};                         ///< of the stages since then
+};
+
 /// A stage, its input and its output, and how both run.
 struct StageCheck {
   std::string_view stage;
@@ -34,6 +42,7 @@ struct StageCheck {
   /// What the stage may do to floats; {} in strict mode: outcomes are then equal bit for bit.
   Liberties liberties = {};
   KeptRuns* kept = nullptr;  ///< of the stage before, then of this one
+  StageOrigin origin = {};
 };
 
 /// How many interpreted operations a stage is checked with; larger graphs are not checked.

@@ -7,15 +7,12 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
-#include "koine/lower/bufferize.hpp"
-#include "koine/lower/decide.hpp"
 #include "koine/lower/linearize.hpp"
 #include "koine/lower/plan.hpp"
 #include "koine/lower/rangeify.hpp"
 #include "koine/lower/schedule.hpp"
 #include "koine/lower/shard.hpp"
 #include "koine/lower/split_reduce.hpp"
-#include "koine/lower/validity.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine {
@@ -32,8 +29,16 @@ CompiledKernel launcher(std::shared_ptr<Program> program) {
 
 }  // namespace
 
-UOp schedule_of(const UOp& program, const StageChange& change, const CompileOptions& how) {
-  const UOp schedule = rangeify(split_large_reduces(on_each_device(program, how), how), how);
+UOp schedule_of(const UOp& program, const StageChange& change, const CompileOptions& how,
+                StageOutputs* parts) {
+  auto noted = [&](std::string_view part, const UOp& graph) {
+    UOp out = change ? change(part, graph) : graph;
+    if (parts != nullptr) parts->insert_or_assign(std::string(part), out);
+    return out;
+  };
+  const UOp each = noted("device", on_each_device(program, how));
+  const UOp reduced = noted("split_reduce", split_large_reduces(each, how));
+  const UOp schedule = rangeify(reduced, how, noted);
   if (!change) return schedule;
   std::vector<UOp> calls;
   for (const Kernel& k : kernels_of(schedule))
@@ -86,13 +91,8 @@ CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UO
   return counts;
 }
 
-CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& with_places,
+CheckCounts check_scheduled(const StageOutputs& parts, const UOp& schedule, const UOp& with_places,
                             const StageChange& change, const CompileOptions& how) {
-  auto decide_all = [&](const UOp& p) {
-    return decide(make_validity_explicit(p), how.row_bytes, how);
-  };
-  const UOp each = on_each_device(program, how), reduced = split_large_reduces(each, how);
-  const UOp decided = decide_all(reduced);
   CheckCounts counts;
   auto check = [&](std::string_view stage, const UOp& before, const UOp& after, Level to,
                    std::function<UOp(const UOp&)> apply) {
@@ -100,10 +100,27 @@ CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& 
     c.liberties = {!how.strict, !how.strict};
     count_check(counts, stage, check_stage(c));
   };
-  check("decide", reduced, decided, Level::Program, decide_all);
-  check("bufferize", decided, bufferize(decided), Level::Program, bufferize);
-  check("rangeify", each, schedule, Level::Schedule,
-        [&](const UOp& p) { return schedule_of(p, change, how); });
+  auto part = [&](std::string_view stage) { return parts.find(stage)->second; };
+  auto changed = [&](std::string_view stage, UOp program_after) {
+    return change ? change(stage, program_after) : program_after;
+  };
+  auto reduce = [&](const UOp& p) { return changed("split_reduce", split_large_reduces(p, how)); };
+  auto decide = [&](const UOp& p) { return changed("decide", decided_program(p, how)); };
+  // From here on from the decided program: what has memory in it is no program of values.
+  auto bufferize = [&](const UOp& p) { return changed("bufferize", bufferized_program(p, how)); };
+  auto split = [&](const UOp& p) { return changed("split", split_program(bufferize(p), how)); };
+  auto merge = [&](const UOp& p) { return changed("merge", merged_program(split(p), how)); };
+  const UOp each = part("device"), reduced = part("split_reduce"), decided = part("decide");
+  // A part that changes nothing needs no look.
+  if (!(reduced == each)) check("split_reduce", each, reduced, Level::Program, reduce);
+  check("decide", reduced, decided, Level::Program, decide);
+  check("bufferize", decided, part("bufferize"), Level::Program, bufferize);
+  check("split", decided, part("split"), Level::Schedule, split);
+  if (!(part("merge") == part("split")))
+    check("merge", decided, part("merge"), Level::Schedule, merge);
+  if (!(schedule == part("merge")))
+    check("rangeify", each, schedule, Level::Schedule,
+          [&](const UOp& p) { return schedule_of(p, change, how); });
   check("plan", each, with_places, Level::Schedule,
         [&](const UOp& p) { return planned(schedule_of(p, change, how), change, how); });
   return counts;

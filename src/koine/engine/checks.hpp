@@ -1,4 +1,7 @@
 #pragma once
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "koine/differential/check.hpp"
@@ -9,8 +12,12 @@
 // The stages of whole programs, and what KOINE_VERIFY=3 runs of them.
 namespace koine {
 
-/// Stage 2 of a program: its host program.
-UOp schedule_of(const UOp& program, const StageChange& change, const CompileOptions& how);
+/// What stages and parts of them gave, by their names.
+using StageOutputs = std::map<std::string, UOp, std::less<>>;
+
+/// Stage 2 of a program: its host program. `parts`: what becomes of the program on the way.
+UOp schedule_of(const UOp& program, const StageChange& change, const CompileOptions& how,
+                StageOutputs* parts = nullptr);
 /// Stage 7.
 UOp planned(const UOp& schedule, const StageChange& change, const CompileOptions& how);
 
@@ -18,8 +25,9 @@ UOp planned(const UOp& schedule, const StageChange& change, const CompileOptions
 CheckCounts check_callified(const std::vector<UOp>& values, const std::vector<UOp>& destinations,
                             const Callified& made, const StageChange& change = {},
                             const CompileOptions& how = compile_options());
-/// Runs a program beside its host program, with temporaries apart from each other and as planned.
-CheckCounts check_scheduled(const UOp& program, const UOp& schedule, const UOp& planned,
+/// Runs a program beside what each part of stage 2 makes of it, down to its host program, with
+/// temporaries apart from each other and as planned.
+CheckCounts check_scheduled(const StageOutputs& parts, const UOp& schedule, const UOp& planned,
                             const StageChange& change, const CompileOptions& how);
 /// Runs a kernel before Linearize beside its machine code.
 CheckCounts check_rendered(Program& program, const LoweredKernel& kernel, DeviceRuntime& device,

@@ -56,11 +56,13 @@ Executable::Executable(const UOp& program, const std::string& device, const Stag
     : device_(device) {
   const CompileOptions how = options_for(program, device, given);
   variables_ = variables_below(program);
-  const UOp scheduled = with_copies_together(schedule_of(program, change, how),
-                                             [&](const Kernel& k) { return is_between_ranks(k); });
+  StageOutputs parts;
+  const UOp scheduled =
+      with_copies_together(schedule_of(program, change, how, how.verify >= 3 ? &parts : nullptr),
+                           [&](const Kernel& k) { return is_between_ranks(k); });
   schedule_ = planned(scheduled, change, how);
   dump_stage("plan", [&] { return to_text(schedule_); });
-  if (how.verify >= 3) count_checks(check_scheduled(program, scheduled, schedule_, change, how));
+  if (how.verify >= 3) count_checks(check_scheduled(parts, scheduled, schedule_, change, how));
   make(change, how);
   note_users_code();
 }

@@ -16,6 +16,9 @@ struct Liberties {
   bool contract = false;  ///< a product that is added to something stays unrounded
   bool any() const { return reorder || contract; }
   bool operator==(const Liberties&) const = default;
+  Liberties operator|(const Liberties& other) const {
+    return {reorder || other.reorder, contract || other.contract};
+  }
 };
 
 /// A deviation of which nothing is promised.

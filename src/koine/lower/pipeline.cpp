@@ -50,6 +50,7 @@ struct Observed {
   UOp waiting;
   std::function<UOp(const UOp&)> since;
   Liberties liberties;
+  StageOrigin origin;
 };
 
 // A stage: what it is called, what its output is, what it may do to floats, and its parts.
@@ -74,6 +75,7 @@ bool is_interpreted(const UOp& graph) {
 // Runs each step beside its input. The last one gives what the stage gives.
 void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
   UOp before = in;
+  if (stage.name == "expand") observed.origin = {in, {}, {}};
   for (size_t i = 0; i < stage.steps.size(); ++i) {
     const bool last = i + 1 == stage.steps.size();
     const std::string name = stage.steps.size() == 1
@@ -85,12 +87,16 @@ void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
       return last && change ? change(stage, out) : out;
     };
     const UOp after = apply(before);
+    StageOrigin origin = observed.waiting ? StageOrigin() : observed.origin;
+    observed.origin.liberties = observed.origin.liberties | stage.liberties;
+    observed.origin.since = [first = observed.origin.since, then = apply](const UOp& u) {
+      return then(first ? first(u) : u);
+    };
     if (observed.waiting) {
       before = observed.waiting;
       apply = [first = observed.since, then = apply](const UOp& u) { return then(first(u)); };
     }
-    const Liberties may{stage.liberties.reorder || observed.liberties.reorder,
-                        stage.liberties.contract || observed.liberties.contract};
+    const Liberties may = stage.liberties | observed.liberties;
     if (!is_interpreted(after)) {
       observed.waiting = before;
       observed.since = apply;
@@ -105,6 +111,7 @@ void check_steps(const Stage& stage, const UOp& in, Observed& observed) {
         check.types = observed.types;
         check.liberties = may;
         check.kept = &observed.runs;
+        check.origin = std::move(origin);
         count_check(observed.checks, name, check_stage(check));
       }
     }
@@ -149,7 +156,7 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
                            std::string_view given, const CompileOptions& how) {
   LoweredKernel out;
   out.how = how;
-  Observed observed{target, sink, change, given, how.verify, {}, {}, {}, {}, {}, {}};
+  Observed observed{target, sink, change, given, how.verify, {}, {}, {}, {}, {}, {}, {}};
   if (how.verify >= 3) out.types = observed.types = slot_types_of(ast);
   const Liberties sums{!target.strict || opts != nullptr, false}, all{sums.reorder, !target.strict};
   auto optimized = [&](const UOp& u, std::vector<Opt>* applied) {

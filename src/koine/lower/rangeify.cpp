@@ -8,7 +8,6 @@
 #include "koine/lower/loops.hpp"
 #include "koine/lower/merge.hpp"
 #include "koine/lower/offsets.hpp"
-#include "koine/lower/pipeline.hpp"
 #include "koine/lower/schedule.hpp"
 #include "koine/lower/shared_products.hpp"
 #include "koine/lower/split.hpp"
@@ -50,9 +49,15 @@ UOp merged_program(const UOp& split, const CompileOptions& how) {
   return with_offsets_as_arguments(merge_kernels(split, how));
 }
 
-UOp rangeify(const UOp& values, const CompileOptions& how) {
-  const UOp bufferized = bufferized_program(decided_program(values, how), how);
-  return lower_loops(merged_program(split_program(bufferized, how), how), how);
+UOp rangeify(const UOp& values, const CompileOptions& how, const StageChange& change) {
+  auto changed = [&](std::string_view part, UOp program) {
+    return change ? change(part, program) : program;
+  };
+  UOp program = changed("decide", decided_program(values, how));
+  program = changed("bufferize", bufferized_program(program, how));
+  program = changed("split", split_program(program, how));
+  program = changed("merge", merged_program(program, how));
+  return lower_loops(program, how);
 }
 
 }  // namespace koine

@@ -1,6 +1,7 @@
 #pragma once
 #include "koine/base/compile_options.hpp"
 #include "koine/ir/uop.hpp"
+#include "koine/lower/pipeline.hpp"
 #include "koine/lower/schedule.hpp"
 
 namespace koine {
@@ -10,8 +11,10 @@ namespace koine {
 /// fuse; a value gets a buffer of its own where fusing would repeat work (amendment C38): it is
 /// read by several kernels, or under a loop that it does not depend on. A reduce over rows whose
 /// result is used along the same rows stays in one kernel. Temporaries are Buffers with slots
-/// counted from 0. It is the parts below, one behind the other, and `lower_loops`.
-UOp rangeify(const UOp& values, const CompileOptions& how = compile_options());
+/// counted from 0. It is the parts below, one behind the other, and `lower_loops`. `change` sees
+/// what each gives: "decide", "bufferize", "split" and "merge".
+UOp rangeify(const UOp& values, const CompileOptions& how = compile_options(),
+             const StageChange& change = {});
 
 /// The program over values alone, with what is decided written into it (`make_validity_explicit`,
 /// `decide`).
