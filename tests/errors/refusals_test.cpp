@@ -310,7 +310,7 @@ TEST(refusals, name_the_method_that_was_called) {
 
 namespace {
 
-// The four ways to use positions, on an axis of size 3.
+// The ways to use positions, on an axis of size 3.
 struct Positions {
   std::string name;
   std::function<Tensor(const Tensor& index)> use;
@@ -321,6 +321,14 @@ std::vector<Positions> uses() {
   return {
       {"index", [=](const Tensor& i) { return x[i]; }, {1, 2, 3}, {0, 2, 0}},
       {"index_select", [=](const Tensor& i) { return x.index_select(0, i); }, {1, 2, 3}, {0, 2, 0}},
+      {"Embedding",
+       [=](const Tensor& i) {
+         nn::Embedding rows(3, 1);
+         rows.weight = x.reshape({3, 1});
+         return rows(i).flatten();
+       },
+       {1, 2, 3},
+       {0, 2, 0}},
       {"gather", [=](const Tensor& i) { return x.gather(-1, i); }, {1, 2, 3}, {0, 2, 0}},
       {"scatter", [=](const Tensor& i) { return x.scatter(-1, i, src); }, {10, 20, 30}, {1, 20, 3}},
       {"scatter_add",

@@ -261,7 +261,6 @@ TEST(rows, spec_P2_shapes_of_random_graphs) {
           << to_text(u);
       shapes.emplace(u, wanted);
     }
-    if (i % 20 != 0) continue;
     const Array real = interpret(graph, bindings_of(graph));
     ASSERT_EQ(real.sizes, graph.sizes());
     ASSERT_EQ(static_cast<int64_t>(real.data.size()), graph.numel())

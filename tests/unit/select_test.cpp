@@ -174,7 +174,7 @@ TEST(select, spec_L5_every_op_dtype_and_lane_count_compiles_and_runs) {
     for (const Case& c : cases_of(in)) (is_transcendental(c.op) ? hard : simple).push_back(c);
     for (const Machine& machine : machines()) {
       for (const int64_t lanes : {1, 2, 4, 8, 16, 32}) check_lanes(simple, in, lanes, machine);
-      const bool odd_too = machine.strict == (static_cast<int>(in) % 2 == 0);
+      const bool odd_too = !machine.level.empty();  // the host's own is like one of these
       for (const int64_t lanes : {3, 5, 7, 17, 31})
         if (odd_too) check_lanes(simple, in, lanes, machine);
       for (const int64_t lanes : {1, 2, 3, 4, 8, 16, 32})

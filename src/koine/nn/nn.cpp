@@ -4,6 +4,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/tensor/select.hpp"
 
 namespace koine::nn {
 namespace {
@@ -120,7 +121,7 @@ Tensor Embedding::operator()(const Tensor& index) const {
   KOINE_REQUIRE(is_integer(index.dtype()), Type,
                 "Embedding: the numbers of rows are integers, got {} of shape {}: cast() them",
                 dtype_name(index.dtype()), shape_text(index.uop()));
-  return weight.index_select(0, index);
+  return tensor::selected("Embedding", weight, 0, index);
 }
 void Embedding::state(const std::string& prefix, const StateVisitor& visit) {
   visit(prefix + "weight", weight, true);

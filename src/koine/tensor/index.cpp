@@ -6,6 +6,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
+#include "koine/tensor/select.hpp"
 
 namespace koine {
 
@@ -49,6 +50,29 @@ Tensor tensor::positions(std::string_view method, const Tensor& index, const Siz
 Tensor tensor::class_numbers(std::string_view method, const Tensor& target, const Size& n) {
   require_integers(method, "class targets", target);
   return within_axis(fmt::format("{}: class", method), as_int64(target), n);
+}
+
+namespace {
+
+// Along one axis by positions of any shape, whose axes take the place of that axis.
+Tensor picked(const Tensor& x, int64_t a, const Tensor& at) {
+  std::vector<int64_t> order{a};
+  for (int64_t k = 0; k < x.ndim(); ++k)
+    if (k != a) order.push_back(k);
+  const Tensor rows(koine::index(x.permute(order).uop(), {at.uop()}));
+  const int64_t width = at.ndim();
+  std::vector<int64_t> back;
+  for (int64_t k = 0; k < a; ++k) back.push_back(width + k);
+  for (int64_t k = 0; k < width; ++k) back.push_back(k);
+  for (int64_t k = width + a; k < rows.ndim(); ++k) back.push_back(k);
+  return rows.permute(back);
+}
+
+}  // namespace
+
+Tensor tensor::selected(std::string_view method, const Tensor& x, int64_t axis,
+                        const Tensor& index) {
+  return picked(x, axis, positions(method, index, x.size(axis)));
 }
 
 namespace {
@@ -208,7 +232,7 @@ Tensor Tensor::points(std::string_view method,
   }
   merged.insert(merged.begin(), count);
   if (fill) flat = where(valid, flat, Tensor(int64_t{-1}));
-  const Tensor out = front.reshape(merged).picked(0, flat);
+  const Tensor out = picked(front.reshape(merged), 0, flat);
   bool adjacent = !apart;
   for (size_t i = 1; i < tensors.size(); ++i)
     adjacent = adjacent && tensors[i].first == tensors[i - 1].first + 1;
@@ -231,7 +255,7 @@ Tensor Tensor::indexed(std::string_view method, const std::vector<IndexItem>& it
   if (plan.tensors.empty()) return t;
   if (plan.tensors.size() > 1) return t.points(method, plan.tensors, plan.apart);
   const auto& [axis, index] = plan.tensors[0];
-  return t.picked(axis, tensor::positions(method, index, t.size(axis)));
+  return tensor::selected(method, t, axis, index);
 }
 
 Tensor Tensor::operator[](int64_t position) const {
@@ -245,22 +269,7 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
 }
 
 Tensor Tensor::index_select(int64_t axis, const Tensor& index) const {
-  const int64_t a = axis_of(axis, "index_select");
-  return picked(a, tensor::positions("index_select", index, size(a)));
-}
-
-// Along one axis by positions of any shape, whose axes take the place of that axis.
-Tensor Tensor::picked(int64_t a, const Tensor& at) const {
-  std::vector<int64_t> order{a};
-  for (int64_t k = 0; k < ndim(); ++k)
-    if (k != a) order.push_back(k);
-  const Tensor rows(koine::index(permute(order).uop(), {at.uop()}));
-  const int64_t width = at.ndim();
-  std::vector<int64_t> back;
-  for (int64_t k = 0; k < a; ++k) back.push_back(width + k);
-  for (int64_t k = 0; k < width; ++k) back.push_back(k);
-  for (int64_t k = width + a; k < rows.ndim(); ++k) back.push_back(k);
-  return rows.permute(back);
+  return tensor::selected("index_select", *this, axis_of(axis, "index_select"), index);
 }
 
 }  // namespace koine

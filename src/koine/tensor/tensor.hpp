@@ -407,7 +407,6 @@ class Tensor {
   Tensor every(int64_t step, size_t axis) const;
   Tensor points(std::string_view method, const std::vector<std::pair<int64_t, Tensor>>& tensors,
                 bool apart) const;
-  Tensor picked(int64_t axis, const Tensor& at) const;
   Tensor along(int64_t axis, const Tensor& at) const;
   static Tensor evenly_spaced(double start, double stop, double step, DType dtype);
   /// Throws unless a shape has `count` elements.
