@@ -458,13 +458,15 @@ TEST(writes, what_fails_leaves_every_tensor_as_it_was) {
   EXPECT_EQ(values(y), numbers(4)) << "what cannot be computed never was assigned";
   EXPECT_EQ(values(x), (std::vector<double>{5, 1, 2, 3}));
   EXPECT_EQ(values(z), (std::vector<double>{0, 6, 2, 3}));
-  // The write before a bad one goes with it, as both wait for one look; what ran stays.
+  // What was written before a bad one stays, whether it ran or not; what is written behind goes.
   y[3].assign(Tensor(8.0));
   y.realize();
   y[2].assign(Tensor(9.0));
   y[0].assign(y.index_select(0, far)[0]);
+  y[1].assign(Tensor(7.0));
   expect_error([&] { y.realize(); }, {"7", "out of range"});
-  EXPECT_EQ(values(y), (std::vector<double>{0, 1, 2, 8}));
+  EXPECT_EQ(values(y), (std::vector<double>{0, 1, 9, 8}));
+  y[2].assign(Tensor(2.0));
   // Through a reader: the tensor itself is as it was, and so is what waits in it.
   const Tensor reader = [&] {
     y[1].assign(Tensor(6.0));
@@ -483,6 +485,36 @@ TEST(writes, what_fails_leaves_every_tensor_as_it_was) {
   EXPECT_EQ(values(z), (std::vector<double>{0, 6, 2, 3}));
   z[0].assign(Tensor(1.0));
   EXPECT_EQ(values(z), (std::vector<double>{1, 6, 2, 3}));
+}
+
+// As in NumPy, where each write runs at once: valid writes before the bad one are there, the error
+// is seen once, through whichever view, and everything goes on from there.
+TEST(writes, a_failed_write_undoes_none_before_it) {
+  const Tensor far = Tensor::from<int32_t>({7}), near = Tensor::from<int32_t>({2});
+  for (const bool gradient : {false, true})
+    for (const int64_t writes : {0, 1, 2, 5, 40})
+      for (const bool whole : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} writes{}{}", writes, whole ? " to a new value" : "",
+                                 gradient ? " of what leads to a leaf" : ""));
+        Tensor leaf = ramp({4});
+        if (gradient) leaf.requires_grad();
+        Tensor x = gradient ? leaf * Tensor(1.0) : ramp({4});
+        if (whole) x.assign(x + Tensor(10.0));
+        std::vector<double> expected = whole ? std::vector<double>{10, 11, 12, 13} : numbers(4);
+        for (int64_t k = 0; k < writes; ++k) {
+          x[k % 3].assign(Tensor(static_cast<double>(100 + k)));
+          expected[static_cast<size_t>(k % 3)] = static_cast<double>(100 + k);
+        }
+        const Tensor view = x[{Slice{1, 4}}];
+        x.setitem({far}, Tensor(5.0));
+        expect_error([&] { (void)values(view); }, {"setitem", "7", "out of range"});
+        EXPECT_EQ(values(view), std::vector<double>(expected.begin() + 1, expected.end()));
+        EXPECT_EQ(values(x), expected);
+        x.setitem({near}, Tensor(6.0));
+        expected[2] = 6;
+        EXPECT_EQ(values(x), expected);
+        EXPECT_EQ(values(view), std::vector<double>(expected.begin() + 1, expected.end()));
+      }
 }
 
 // --- gradients -----------------------------------------------------------------------------------

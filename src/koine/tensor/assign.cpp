@@ -130,12 +130,12 @@ void Tensor::History::write(const std::shared_ptr<Storage>& storage, const UOp& 
     const UOp view = substitute(target, {{view_base(memory), memory}});
     const UOp next = after(memory, {store(view, s.requires_grad ? koine::detach(value) : value)});
     const Chain chain = longer ? s.chain : kept ? Chain::Kept : Chain::Plain;
-    const UOp before = s.before;
+    const UOp before = s.waiting.before;
     const bool simple =
         chain == Chain::Plain && (!longer || s.simple_writes >= 0) && is_simple(value, s.current);
     simple_writes = simple ? std::max(s.simple_writes, 0) + 1 : -1;
     replace(storage, next);
-    s.before = before;  // or what the chain stands on
+    s.waiting.before = before;  // or what the chain stands on
     s.chain = chain;
     s.simple_writes = simple_writes;
   }
@@ -227,7 +227,7 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
     const auto& storage = targets[k].self().storage;
     const std::lock_guard lock(storage->mutex);
     History::replace(storage, buffers[k]);
-    storage->before = {};
+    storage->waiting = {};
     storage->along.clear();
   }
   const auto rest = buffers.begin() + static_cast<std::ptrdiff_t>(targets.size());

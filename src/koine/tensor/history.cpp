@@ -268,7 +268,7 @@ void Tensor::History::own_memory(const std::shared_ptr<Storage>& storage) {
     const uint64_t id = current.id();
     const bool was_memory = current.is(Op::Buffer);
     replace(storage, memory);
-    storage->before = {};
+    storage->waiting = {};
     if (!was_memory) storage->computed_from = id;
   }
   storage->required_since = koine::storage::now();
@@ -293,7 +293,8 @@ void Tensor::History::set_current(Storage& storage, UOp value) {
 }
 
 UOp Tensor::History::former(const Storage& storage) {
-  if (storage.before || storage.chain == Storage::Chain::None) return storage.before;
+  if (storage.waiting.before || storage.chain == Storage::Chain::None)
+    return storage.waiting.before;
   UOp u = storage.current;
   if (realized_buffer(u)) return u;
   while (u.is(Op::After)) u = u.src(0);
@@ -318,7 +319,8 @@ void Tensor::History::replace(const std::shared_ptr<Storage>& storage, UOp value
       past.successor = storage;
       past.was_leaf = storage->requires_grad;
     });
-  storage->before = old ? old : current;
+  storage->waiting.before = old ? old : current;
+  if (current) storage->waiting.ids.push_back(current.id());
   set_current(*storage, std::move(value));
   storage->graph = {};
   storage->computed_from = 0;
@@ -356,7 +358,7 @@ void Tensor::History::settle(const Storages& storages, const std::vector<UOp>& v
     Storage& s = *storages[i];
     const std::lock_guard lock(s.mutex);
     if (!(s.current == values[i])) continue;
-    s.before = {};
+    s.waiting = {};
     if (buffers[i] == values[i]) {
       if (graphs == Graphs::Drop) s.graph = {};
       continue;
@@ -384,7 +386,7 @@ void Tensor::History::leave_base(const Tensor& view) {
   const std::lock_guard lock(s.mutex);
   if (!i.view || i.storage.use_count() != 1 || s.current.use_count() != 1) return;
   const bool plain = s.chain == Storage::Chain::None && !s.graph && s.computed_from == 0 &&
-                     !s.before && !s.requires_grad && !s.grad && s.gradient_id == 0 &&
+                     !s.waiting.before && !s.requires_grad && !s.grad && s.gradient_id == 0 &&
                      s.along.empty();
   if (!plain || s.current.is(Op::Buffer) || realized_buffer(s.current)) return;
   if (largest_numel(i.view) >= largest_numel(s.current)) return;
@@ -394,16 +396,26 @@ void Tensor::History::leave_base(const Tensor& view) {
 
 namespace {
 
-bool fails(const UOp& value) {
+bool computes(const UOp& value) {
   try {
     (void)koine::realize({value});
-    return false;
-  } catch (const std::exception&) {
     return true;
+  } catch (const std::exception&) {
+    return false;
   }
 }
 
 }  // namespace
+
+// One that reads a bad one fails with it, so the last that computes is found by halves.
+UOp Tensor::History::before_failure(const Storage& storage) {
+  const std::unordered_set<uint64_t> ids(storage.waiting.ids.begin(), storage.waiting.ids.end());
+  std::vector<UOp> earlier;
+  for (const UOp& u : toposort(storage.current))
+    if (ids.contains(u.id()) && !(u == storage.current)) earlier.push_back(u);
+  const auto failing = std::partition_point(earlier.begin(), earlier.end(), computes);
+  return failing == earlier.begin() ? former(storage) : *(failing - 1);
+}
 
 void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs) {
   Storages storages;
@@ -432,14 +444,13 @@ void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs)
   } catch (const Interrupted&) {  // nothing is wrong with them
     throw;
   } catch (...) {
+    auto fails = [&](const UOp& value) { return values.size() == 1 || !computes(value); };
     for (size_t i = 0; i < storages.size(); ++i) {
       Storage& s = *storages[i];
       const std::lock_guard lock(s.mutex);
-      UOp old = former(s);
-      if (!old || !(s.current == values[i])) continue;
-      if (values.size() > 1 && !fails(values[i])) continue;
-      set_current(s, std::move(old));
-      s.before = {};
+      if (!former(s) || !(s.current == values[i]) || !fails(values[i])) continue;
+      set_current(s, before_failure(s));
+      s.waiting = {};
       s.graph = {};
       s.computed_from = 0;
     }
@@ -500,7 +511,7 @@ void Tensor::History::compute_along(Storage& leaf, const std::shared_ptr<Storage
 void Tensor::History::drop_failing_along(const std::vector<Tensor>& targets,
                                          const Storages& storages, const std::vector<UOp>& values) {
   for (size_t k = 0; k < storages.size(); ++k) {
-    if (!fails(values[k])) continue;
+    if (computes(values[k])) continue;
     for (const Tensor& target : targets)
       std::erase_if(target.self().storage->along, [&](const std::weak_ptr<Storage>& known) {
         return known.lock() == storages[k];

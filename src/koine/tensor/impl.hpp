@@ -24,7 +24,12 @@ struct Tensor::Storage {
   int simple_writes = 0;  ///< that have not run, of the chain or as a whole; -1: one is not simple
   UOp graph;              ///< how `current` was computed, where a look made it memory
   uint64_t computed_from = 0;  ///< id of the node that `current` is the memory of; 0: none
-  UOp before;  ///< the value before assignments that have not run; null: none, or below the chain
+  /// Assignments that have not run.
+  struct Waiting {
+    UOp before;                 ///< the value before them; null: none, or below the chain
+    std::vector<uint64_t> ids;  ///< of the value before each of them
+  };
+  Waiting waiting;
   uint64_t trace = 0;  ///< the function that was traced when this was made; 0: none
   bool requires_grad = false;
   uint64_t required_since = 0;  ///< nodes with a larger id were made later
@@ -62,7 +67,7 @@ struct Tensor::History {
   using Storages = std::vector<std::shared_ptr<Storage>>;
   enum class Graphs { Keep, Drop };
 
-  /// Computes tensors. After a failure each keeps the value it had before the assignments that
+  /// Computes tensors. After a failure each keeps the value it had before the first assignment that
   /// cannot be computed.
   static void compute(const std::vector<Tensor>& tensors, Graphs graphs);
   /// A view that alone holds its base, which no other value is made of, becomes a value of its own
@@ -111,6 +116,9 @@ struct Tensor::History {
   static void set_current(Storage& storage, UOp value);
   /// The value before the assignments that have not run; null: none. The caller holds the mutex.
   static UOp former(const Storage& storage);
+  /// Of a storage whose value cannot be computed: the last one before assignments that have not run
+  /// that can, of those that the value reads; else `former`. The caller holds the mutex.
+  static UOp before_failure(const Storage& storage);
   /// A storage whose value was computed beside something else gets the memory of it.
   static void settle_computed(const std::shared_ptr<Storage>& storage);
   /// `storage` is computed along with the next value of `leaf`.

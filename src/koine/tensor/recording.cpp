@@ -33,7 +33,7 @@ Tensor::Recording::Recording(const std::vector<Tensor>& tensors)
   for (const Tensor& t : tensors) {
     const auto& s = t.self().storage;
     const std::lock_guard lock(s->mutex);
-    former_.push_back({s, s->current, s->graph, s->before, s->grad, s->chain, s->simple_writes,
+    former_.push_back({s, s->current, s->graph, s->waiting, s->grad, s->chain, s->simple_writes,
                        s->computed_from, storage::past(s->current)});
     held_.insert(s.get());
   }
@@ -58,7 +58,7 @@ Tensor::Recording::Recording(const std::vector<Tensor>& tensors)
         (f.current.node()->ops_below & memory) != 0 && f.current.has_concrete_shape()) {
       f.named = like(f.current, place);
       History::set_current(*f.storage, f.named);
-      f.storage->before = {};
+      f.storage->waiting = {};
       f.storage->computed_from = 0;
     }
     if (f.grad) f.storage->grad = f.given = like(f.grad, place);
@@ -78,7 +78,7 @@ Tensor::Recording::~Recording() {
                              [&](storage::Past& past) { past = f.past.value_or(storage::Past()); });
     }
     s.graph = std::move(f.graph);
-    s.before = std::move(f.before);
+    s.waiting = std::move(f.waiting);
     s.grad = std::move(f.grad);
     s.chain = f.chain;
     s.simple_writes = f.simple_writes;
@@ -170,7 +170,7 @@ void Tensor::Recording::give(const Tensor& tensor, const UOp& memory, const UOp&
   if (value) History::forget(memory, {value});
   const std::lock_guard lock(s->mutex);
   History::replace(s, memory);
-  s->before = {};
+  s->waiting = {};
 }
 void Tensor::Recording::give_gradient(const Tensor& tensor, UOp gradient) {
   tensor.self().storage->grad = std::move(gradient);

@@ -80,7 +80,9 @@ class Tensor::Recording {
  private:
   struct Former {
     std::shared_ptr<Storage> storage;
-    UOp current, graph, before, grad;
+    UOp current, graph;
+    Storage::Waiting waiting;
+    UOp grad;
     Storage::Chain chain;
     int simple_writes;
     uint64_t computed_from;

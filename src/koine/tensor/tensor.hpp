@@ -166,9 +166,10 @@ class Tensor {
   /// Replaces the value (shape broadcast, dtype cast), seen by every view of the same storage.
   /// Nothing runs before somebody looks; through a view the memory is then written in place where
   /// nobody has kept the old contents. What cannot be computed changes nothing: an Error at the
-  /// next look, and the value before the assignments that have not run stays. Gradients go to the
-  /// value and to what is left of the old contents; but a tensor that requires a gradient stays a
-  /// leaf: none goes to what it was assigned.
+  /// next look, and the value before the first such assignment stays (where that reads nothing of
+  /// it, the value before all that have not run). Gradients go to the value and to what is left of
+  /// the old contents; but a tensor that requires a gradient stays a leaf: none goes to what it was
+  /// assigned.
   Tensor& assign(const Tensor& value);
   /// x[index] = value, broadcast and cast. For tensor indices each place keeps the last value that
   /// is written to it; work is linear in the sizes of this and of the index.
