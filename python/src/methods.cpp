@@ -287,10 +287,21 @@ void bind_elementwise(TensorClass& c) {
          "The hyperbolic tangent.\n\n"
          ">>> print(koine.Tensor([0.0, 0.5]).tanh().numpy().round(3))\n"
          "[0.    0.462]");
-  method(c, "gelu", &Tensor::gelu,
-         "The Gaussian error linear unit, by tanh.\n\n"
-         ">>> print(koine.Tensor([2.0, -1.0]).gelu().numpy().round(3))\n"
-         "[ 1.955 -0.159]");
+  method(c, "erf", &Tensor::erf,
+         "The error function.\n\n"
+         ">>> print(koine.Tensor([0.0, 0.5]).erf().numpy().round(3))\n"
+         "[0.   0.52]");
+  method(c, "erfc", &Tensor::erfc,
+         "1 - erf(x), with all its digits.\n\n"
+         ">>> print(f\"{koine.Tensor(9.0).erfc().item():.3g}\")\n"
+         "4.14e-37");
+  method(
+      c, "gelu", &Tensor::gelu, "approximate"_a = "tanh",
+      "The Gaussian error linear unit, by tanh; with \"none\" x * (1 + erf(x / sqrt(2))) / 2.\n\n"
+      ">>> print(koine.Tensor([2.0, -1.0]).gelu().numpy().round(4))\n"
+      "[ 1.9546 -0.1588]\n"
+      ">>> print(koine.Tensor([2.0, -1.0]).gelu(\"none\").numpy().round(4))\n"
+      "[ 1.9545 -0.1587]");
   method(c, "silu", &Tensor::silu,
          "x * sigmoid(x).\n\n"
          ">>> print(koine.Tensor([2.0, -1.0]).silu().numpy().round(3))\n"

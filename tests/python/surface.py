@@ -312,9 +312,39 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return np.where(x < 0, np.exp(np.minimum(x, 0)) / (1 + np.exp(np.minimum(x, 0))), 1 / (1 + np.exp(-np.maximum(x, 0))))
 
 
-def gelu(x: np.ndarray) -> np.ndarray:
-    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)
-    out = x * sigmoid(2 * inner)
+def erf_near(x: np.ndarray) -> np.ndarray:
+    """By its series, of which all terms have one sign. NumPy has no erf."""
+    term = total = x
+    for n in range(1, 60):
+        term = term * (2 * x * x / (2 * n + 1))
+        total = total + term
+    return total * np.exp(-x * x) * 2 / np.sqrt(4 * np.arctan(x.dtype.type(1)))
+
+
+def erfc_far(x: np.ndarray) -> np.ndarray:
+    """By its continued fraction."""
+    rest = x
+    for n in range(400, 0, -1):
+        rest = x + n / (2 * rest)
+    return np.exp(-x * x) / rest / np.sqrt(4 * np.arctan(x.dtype.type(1)))
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    size = np.abs(x)
+    far = np.copysign(1 - erfc_far(np.clip(size, 1.5, 200)), x)
+    return np.where(size < 1.5, erf_near(np.clip(x, -1.5, 1.5)), far)
+
+
+def erfc(x: np.ndarray) -> np.ndarray:
+    far = erfc_far(np.clip(np.abs(x), 1.5, 200))
+    return np.where(np.abs(x) < 1.5, 1 - erf_near(np.clip(x, -1.5, 1.5)), np.where(x < 0, 2 - far, far))
+
+
+def gelu(x: np.ndarray, approximate: str) -> np.ndarray:
+    if approximate == "none":
+        out = x * erfc(-x / np.sqrt(x.dtype.type(2))) / 2
+    else:
+        out = x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))
     return np.where(x == -np.inf, -0.0, out)
 
 
@@ -349,7 +379,8 @@ unary("cos", np.cos, 4, low=-99, high=99, torch=lambda x: x.cos(), smooth=True, 
 unary("tan", np.tan, 8, low=-9, high=9, torch=lambda x: x.tan(), smooth=True, near=(-1, 1), special="all")
 unary("tanh", np.tanh, 8, low=-9, high=9, torch=lambda x: x.tanh(), smooth=True)
 unary("sigmoid", sigmoid, 8, low=-30, high=30, torch=lambda x: x.sigmoid(), smooth=True)
-unary("gelu", gelu, 8, torch=lambda x: F().gelu(x, approximate="tanh"), smooth=True, apart=np.isneginf)
+unary("erf", erf, 8, torch=lambda x: x.erf(), smooth=True, signs=True)
+unary("erfc", erfc, 8, torch=lambda x: x.erfc(), smooth=True)
 unary("silu", silu, 8, low=-30, high=30, torch=lambda x: F().silu(x), smooth=True, apart=np.isneginf)
 unary("softplus", lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), 8, low=-30, high=30, torch=lambda x: F().softplus(x, threshold=1e3), smooth=True)
 unary("isnan", np.isnan, 0, torch=lambda x: x.isnan(), kind="bool")
@@ -384,6 +415,9 @@ def with_number(name: str, f: Callable, units: float, torch: Callable, draw_numb
 
 with_number("leaky_relu", lambda x, slope: np.where(x < 0, slope * x, x), 4, lambda x, slope: F().leaky_relu(x, slope),
             lambda d: {"slope": d.one((0.01, 0.5, 2.0))}, near=(-4, -0.3))
+row("gelu", lambda d: d.array(d.shape(), d.dtype(REALS), -4, 4) is None or {"approximate": d.one(("tanh", "none"))},
+    lambda a, approximate: rounded(as_float(a).dtype, gelu(wide(as_float(a)), approximate), 8),
+    torch=lambda x, approximate: F().gelu(x, approximate=approximate), smooth=True, apart=np.isneginf)
 with_number("elu", lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))), 8, lambda x, alpha: F().elu(x, alpha),
             lambda d: {"alpha": d.one((1.0, 0.3))}, near=(0.3, 4))
 with_number("hardtanh", lambda x, low, high: np.where(x != x, x, np.clip(x, low, high)), 1,
@@ -736,6 +770,8 @@ def with_a_number(a: np.ndarray, sign: str, number: Any, reflected: bool) -> Wan
             a = a.astype(np.float32)
         elif a.dtype == bool and not isinstance(number, bool):
             a = a.astype(np.int32)
+        if is_float(a.dtype) and (sign, number) in (("maximum", -math.inf), ("minimum", math.inf)):
+            return Want(a, a.dtype)  # float8e4m3 has no infinity that could say so
         b = np.asarray(number).astype(a.dtype)
         return f(b, a) if reflected else f(a, b)
 

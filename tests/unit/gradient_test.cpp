@@ -1,5 +1,6 @@
 // Gradients: rules of single ops, and values captured by functions.
 #include <cmath>
+#include <numbers>
 
 #include "check.hpp"
 #include "gradient_check.hpp"
@@ -127,6 +128,44 @@ TEST(gradients, spec_amend_40_norm_and_deviation_at_zero) {
   EXPECT_EQ(kernel_count({Tensor(leaf({64})).norm()}), 1);
 }
 
+// 2 exp(-x^2) / sqrt(pi), and not the slope of what approximates erf; of the exact gelu what
+// follows from that.
+TEST(gradients, the_slope_of_the_error_function_is_its_closed_form) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  std::vector<double> at{0, -0.0, 0.8125, -0.8124, inf, -inf, 1e30, 1e-30};
+  for (int i = -160; i <= 160; ++i) at.push_back(i / 16.0);
+  for (const DType d : {DType::Float32, DType::Float64}) {
+    const double unit = d == DType::Float32 ? 0x1p-23 : 0x1p-52;
+    const double least = d == DType::Float32 ? 0x1p-149 : 0x1p-1074;
+    const Tensor x =
+        Tensor::from<double>(at, {static_cast<int64_t>(at.size())}).cast(d).clone().realize();
+    const auto of_erf = slopes(x.erf(), x), of_erfc = slopes(x.erfc(), x),
+               of_gelu = slopes(x.gelu("none"), x);
+    const std::vector<double> points = x.tolist<double>();
+    for (size_t i = 0; i < points.size(); ++i) {
+      const long double v = points[i], decay = std::exp(-v * v);
+      const auto slope = static_cast<double>(2 * decay * std::numbers::inv_sqrtpi_v<long double>);
+      EXPECT_NEAR(of_erf[i], slope, 4 * unit * slope + 2 * least) << dtype_name(d) << " at " << v;
+      EXPECT_EQ(of_erfc[i], -of_erf[i]) << dtype_name(d) << " at " << v;
+      const long double part = std::erfc(-v / std::numbers::sqrt2_v<long double>) / 2,
+                        bell = std::isinf(v) ? 0
+                                             : v * std::exp(-v * v / 2) / 2 *
+                                                   std::numbers::sqrt2_v<long double> *
+                                                   std::numbers::inv_sqrtpi_v<long double>;
+      const long double size = part + std::fabs(bell);  // on the left they cancel
+      EXPECT_NEAR(of_gelu[i], static_cast<double>(part + bell),
+                  static_cast<double>(8 * unit * size + 4 * least))
+          << dtype_name(d) << " at " << v;
+    }
+  }
+  const Tensor x = doubles({3, 4}, 7);
+  check_second_gradient([](const Tensor& t) { return t.erf() * t; }, x);
+  check_second_gradient([](const Tensor& t) { return t.erfc() + t.gelu("none") * t; }, x);
+  const Tensor ends = Tensor::from<double>({inf, -inf}).clone().realize();
+  const Tensor slope = ends.erf().sum().gradient({ends})[0];
+  EXPECT_EQ(slopes(slope, ends), (std::vector<double>{0, 0})) << "limits, as of the first one";
+}
+
 // What bounds its argument first does not hide NaN from the slope; a maximum hands on what it is
 // given there. Both are PyTorch's.
 TEST(gradients, spec_amend_40_of_nan_are_not_hidden_by_a_bound) {
@@ -135,6 +174,9 @@ TEST(gradients, spec_amend_40_of_nan_are_not_hidden_by_a_bound) {
     const Tensor x = Tensor::from<double>({std::nan(""), 0.5}).cast(d).clone().realize();
     for (const One f : {One([](const Tensor& t) { return t.silu(); }),
                         One([](const Tensor& t) { return t.gelu(); }),
+                        One([](const Tensor& t) { return t.gelu("none"); }),
+                        One([](const Tensor& t) { return t.erf(); }),
+                        One([](const Tensor& t) { return t.erfc(); }),
                         One([](const Tensor& t) { return t.sigmoid(); }),
                         One([](const Tensor& t) { return t.tanh(); }),
                         One([](const Tensor& t) { return t.softplus(); })}) {

@@ -2,6 +2,7 @@
 // moves and positions: positions_test.cpp; products, windows and losses: windows_test.cpp; layers:
 // layers_test.cpp; constants and random numbers: creation_test.cpp.
 #include <algorithm>
+#include <numbers>
 #include <set>
 
 #include "plain.hpp"
@@ -34,6 +35,10 @@ Real gelu(Real x) {  // the tanh form, whose limit at -infinity is 0
   constexpr Real root = 0.797884560802865355879892119868763737L;  // sqrt(2 / pi)
   if (std::isinf(x)) return std::max<Real>(x, 0);
   return x / (1 + std::exp(-2 * root * (x + 0.044715L * x * x * x)));
+}
+Real exact_gelu(Real x) {
+  if (std::isinf(x)) return std::max<Real>(x, 0);
+  return x * std::erfc(-x / std::numbers::sqrt2_v<Real>) / 2;
 }
 
 // A float's rounding is the last step of each; what is a function has the bound of
@@ -169,7 +174,20 @@ const std::vector<Unary> unaries = {
      {4},
      Void,
      false},
+    {"erf",
+     [](const Tensor& x) { return x.erf(); },
+     [](Real x) { return std::erf(x); },
+     {.units = 4, .signs = true},
+     Void,
+     false},
+    {"erfc",
+     [](const Tensor& x) { return x.erfc(); },
+     [](Real x) { return std::erfc(x); },
+     {4},
+     Void,
+     false},
     {"gelu", [](const Tensor& x) { return x.gelu(); }, gelu, {4}, Void, false},
+    {"gelu by erf", [](const Tensor& x) { return x.gelu("none"); }, exact_gelu, {4}, Void, false},
     {"softplus",
      [](const Tensor& x) { return x.softplus(); },
      [](Real x) {

@@ -529,6 +529,8 @@ const std::vector<Method>& methods() {
   };
   static const std::vector<Method> table = {
       {"softmax", [](auto& x) { return x.softmax(); }, {}, {}},
+      {"erf", [](auto& x) { return x.erf() + x.gelu("none"); }, {}, {}},
+      {"gradient of erf", [](auto& x) { return x.erf().sum().gradient({x})[0]; }, {}, {}},
       {"layernorm", [](auto& x) { return x.layernorm(1); }, {}, {}},
       {"var", [](auto& x) { return x.var(0); }, {}, {}},
       {"argmax", [](auto& x) { return x.argmax(0); }, {}, {}},

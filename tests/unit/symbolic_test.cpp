@@ -175,6 +175,7 @@ TEST(symbolic, one_program_serves_every_length) {
       {"norm", [](const Tensor& y, const Size&) { return y.layernorm(); }},
       {"mean", [](const Tensor& y, const Size&) { return y.mean({0}) + y.std({0}, false, 0); }},
       {"product", [&](const Tensor& y, const Size&) { return y.matmul(w).gelu(); }},
+      {"erf", [](const Tensor& y, const Size&) { return y.erf() + y.gelu("none"); }},
       {"square", [](const Tensor& y, const Size&) { return y.matmul(y.transpose()); }},
       {"inner", [](const Tensor& y, const Size&) { return y.transpose().matmul(y); }},
       {"attention",

@@ -44,6 +44,7 @@ const std::vector<Named>& unary_methods() {
       {"relu", [](const Tensor& x) { return x.relu() + x.leaky_relu() + x.elu(); }},
       {"sigmoid", [](const Tensor& x) { return x.sigmoid() + x.tanh() + x.softplus(); }},
       {"gelu", [](const Tensor& x) { return x.gelu() + x.silu(); }},
+      {"erf", [](const Tensor& x) { return x.erf() * x.erfc() + x.gelu("none"); }},
       {"clip", [](const Tensor& x) { return x.clip(-0.5, 0.5) + x.hardtanh(); }},
       {"pow", [](const Tensor& x) { return x.pow(3) + (x * x + 0.5).pow(x); }},
       {"mod", [](const Tensor& x) { return x.mod(0.3) + (x * x + 1).mod(x.abs() + 0.7); }},

@@ -105,6 +105,8 @@ TEST(work, spec_L2_elementwise_after_a_product) {
       {"silu", [x] { return Tensors{x().silu()}; }, in_one(16)},
       {"tanh", [x] { return Tensors{x().tanh()}; }, in_one(28)},
       {"gelu", [x] { return Tensors{x().gelu()}; }, in_one(33)},
+      {"gelu by erf", [x] { return Tensors{x().gelu("none")}; }, in_one(72)},
+      {"erf", [x] { return Tensors{x().erf()}; }, in_one(50)},
       {"times an array", [x] { return Tensors{x() * data({rows, columns})}; }, in_one(1, array)},
       {"flip", [x] { return Tensors{x().flip({0, 1})}; }, in_one(0)},
       {"transpose", [x] { return Tensors{x().transpose().exp()}; }, in_one(1)},

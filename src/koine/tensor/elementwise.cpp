@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numbers>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -12,13 +11,7 @@
 namespace koine {
 namespace {
 
-// A function of floats on any dtype: narrow floats are computed in float32 and rounded once,
-// integers and bool give float32.
-template <class F>
-Tensor in_floats(const Tensor& x, F&& compute) {
-  if (is_small_float(x.dtype())) return compute(x.cast(DType::Float32)).cast(x.dtype());
-  return compute(is_float(x.dtype()) ? x : x.cast(DType::Float32));
-}
+using tensor::in_floats;
 
 Tensor apply(Op op, const Tensor& x) {
   return in_floats(x, [op](const Tensor& v) { return Tensor(unary(op, v.uop())); });
@@ -113,10 +106,9 @@ std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor&
   return {in_full(x, literal_a), in_full(y, literal_b)};
 }
 
-namespace {
+Tensor magnitude(const Tensor& x) { return Tensor::where(x < like(x, 0), x.neg(), x); }
 
-// |x|, whose slope at 0 is 1.
-Tensor magnitude(const Tensor& x) { return Tensor::where(x < tensor::like(x, 0), x.neg(), x); }
+namespace {
 
 // By squaring, with the wrap of the dtype. A negative exponent gives the whole part of the result,
 // which is 0 but for bases 1 and -1. Of an exponent that is known, its sign and how many bits it
@@ -406,116 +398,6 @@ Tensor Tensor::isinf() const {
 }
 Tensor Tensor::isfinite() const { return isnan().bitwise_or(isinf()).logical_not(); }
 
-Tensor Tensor::relu() const {
-  const Tensor zero(constant(dtype(), 0));
-  return where(*this > zero, *this, detach().maximum(zero));  // NaN stays
-}
-Tensor Tensor::leaky_relu(double slope) const {
-  return in_floats(*this, [&](const Tensor& x) { return where(x < 0.0, x * slope, x); });
-}
-
-namespace {
-
-// exp(z) for z <= 0 as the product of two factors, so that what it is multiplied with comes between
-// them: the exponential alone would already have lost digits where it is subnormal.
-struct Decay {
-  Tensor main, rest;  // the second is 1 but where z is far below 0
-};
-Decay decay(const Tensor& z) {
-  const double step = z.dtype() == DType::Float64 ? 512 : 64;
-  const Tensor deep = z < -step;
-  return {Tensor::where(deep, z + step, z).exp(),
-          Tensor::where(deep, tensor::like(z, std::exp(-step)), 1.0)};
-}
-
-// x / (1 + exp(-y)) for y = high + low, low a small correction. y has the sign of x, and x is not
-// -inf.
-Tensor gated(const Tensor& x, const Tensor& high, const Tensor& low = {}) {
-  const Tensor negative = high < 0.0;
-  auto [main, rest] = decay(tensor::magnitude(high).neg());
-  if (low.defined()) main = main + main * Tensor::where(negative, low, low.neg());
-  return Tensor::where(negative, x * main * rest, x) / (main * rest + 1.0);
-}
-
-// gelu is gated by 2 sqrt(2/pi) (x + 0.044715 x^3).
-constexpr double gelu_linear = 1.5957691216057308, gelu_cubic = 0.071354816272600254;
-Tensor gelu_argument(const Tensor& x) { return x * (x * x * gelu_cubic + gelu_linear); }
-
-// The rounding error of gelu_argument(x) = y: exp multiplies the relative error of y by y.
-Tensor gelu_argument_error(const Tensor& x, const Tensor& y) {
-  if (x.dtype() == DType::Float32)
-    return (gelu_argument(x.cast(DType::Float64)) - y.cast(DType::Float64)).cast(DType::Float32);
-  // Of x = h + d, h has 13 bits: h^3 is exact, and so are the products of h and h^3 with the
-  // leading bits of the coefficients. The rest is small.
-  constexpr double linear = 0x1.9884533d42000p+0, linear_rest = 0x1.6508d0fcb3c50p-40;
-  constexpr double cubic = 0x1.2440000000000p-4, cubic_rest = 0x1.3ca9362d2bd27p-18;
-  const Tensor leading(constant_bits(DType::UInt64, ~uint64_t{0} << 40));
-  const Tensor h = x.bitcast(DType::UInt64).bitwise_and(leading).bitcast(DType::Float64);
-  const Tensor d = x - h, cube = h * h * h, a = h * linear, b = cube * cubic;
-  const Tensor sum = a + b, b_part = sum - a, lost = (a - (sum - b_part)) + (b - b_part);
-  const Tensor slope = h * h * (3 * gelu_cubic) + gelu_linear;
-  const Tensor rest = h * linear_rest + cube * cubic_rest +
-                      d * (slope + d * (h * (3 * gelu_cubic) + d * gelu_cubic));
-  return (sum - y) + (lost + rest);
-}
-
-}  // namespace
-
-// With t = exp(-|x|), which does not overflow: 1 / (1 + t), or t / (1 + t) on the left of 0.
-Tensor Tensor::sigmoid() const {
-  return in_floats(*this, [](const Tensor& x) {
-    const Tensor t = tensor::magnitude(x).neg().exp();
-    return where(x < 0.0, t, 1.0) / (t + 1.0);
-  });
-}
-// Near 0 the rational approximation of Cephes (S. L. Moshier, tanh.c), whose error is relative;
-// farther out (1 - t) / (1 + t) with t = exp(-2|x|).
-Tensor Tensor::tanh() const {
-  if (!is_float(dtype()) || is_small_float(dtype()))
-    return in_floats(*this, [](const Tensor& x) { return x.tanh(); });
-  const Tensor zero = tensor::like(*this, 0), one(1.0), negative = *this < zero;
-  const Tensor size = tensor::magnitude(*this), is_near = size < Tensor(0.625);
-  const Tensor near = where(is_near, *this, zero), z = near * near;
-  const Tensor p = (z * Tensor(-9.64399179425052238628e-1) - Tensor(9.92877231001918586564e1)) * z -
-                   Tensor(1.61468768441708447952e3);
-  const Tensor q =
-      ((z + Tensor(1.12811678491632931402e2)) * z + Tensor(2.23548839060100448583e3)) * z +
-      Tensor(4.84406305325125486048e3);
-  const Tensor t = (size * Tensor(-2.0)).exp();
-  const Tensor far = where(negative, t - one, one - t);
-  return where(is_near, near * (q + z * p), far) / where(is_near, q, one + t);
-}
-Tensor Tensor::gelu() const {  // the tanh form, as tinygrad's
-  return in_floats(*this, [](const Tensor& value) {
-    constexpr double bound = 64;  // beyond it the result is 0 or x
-    const Tensor x = value.maximum(-bound), bounded = x.minimum(bound);
-    const Tensor y = gelu_argument(bounded);
-    return gated(x, y, gelu_argument_error(bounded.detach(), y.detach()));
-  });
-}
-Tensor Tensor::silu() const {
-  return in_floats(*this, [](const Tensor& value) {
-    const Tensor x = value.maximum(value.dtype() == DType::Float64 ? -2048.0 : -256.0);
-    return gated(x, x);
-  });
-}
-// max(x, 0) + log(1 + t), t = exp(-|x|): does not overflow. At 0 both take the side x, on which all
-// derivatives of the sum are right.
-Tensor Tensor::softplus() const {
-  return in_floats(*this, [](const Tensor& x) {
-    const Tensor t = tensor::magnitude(x).neg().exp(), u = t + 1.0, lost = u == 1.0;
-    // What rounding took from u is given back by t / (u - 1) (W. Kahan).
-    const Tensor log = where(lost, t, u.log() * t / where(lost, 1.0, u - 1.0));
-    return where(x < 0.0, 0.0, x) + log;
-  });
-}
-Tensor Tensor::elu(double alpha) const {
-  return in_floats(*this, [&](const Tensor& x) {
-    // exp(x) - 1 = 2y / (1 - y) with y = tanh(x / 2), which does not cancel.
-    const Tensor positive = x > 0.0, y = (where(positive, 0.0, x) * 0.5).tanh();
-    return where(positive, x, y * (2 * alpha) / (1.0 - y));
-  });
-}
 Tensor Tensor::clip(const Tensor& low, const Tensor& high) const {
   KOINE_REQUIRE(low.defined() || high.defined(), Value, "clip: neither a low bound nor a high one");
   if (!low.defined())

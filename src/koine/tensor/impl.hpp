@@ -180,6 +180,15 @@ Tensor class_numbers(std::string_view method, const Tensor& target, const Size& 
 UOp broadcast_scalar(const UOp& value, const Shape& shape);
 /// A number in the shape and dtype of x: a constant, where full_like() gives a tensor of its own.
 Tensor like(const Tensor& x, double value);
+/// |x|, whose slope at 0 is 1.
+Tensor magnitude(const Tensor& x);
+/// A function of floats on any dtype: narrow floats are computed in float32 and rounded once,
+/// integers and bool give float32.
+template <class F>
+Tensor in_floats(const Tensor& x, F&& compute) {
+  if (is_small_float(x.dtype())) return compute(x.cast(DType::Float32)).cast(x.dtype());
+  return compute(is_float(x.dtype()) ? x : x.cast(DType::Float32));
+}
 
 /// The device or devices of that name. An unknown one is an Error here, in the user's line.
 Device known_device(const std::string& name);

@@ -294,7 +294,10 @@ class Tensor {
   Tensor leaky_relu(double slope = 0.01) const;
   Tensor sigmoid() const;
   Tensor tanh() const;
-  Tensor gelu() const;
+  Tensor erf() const;
+  Tensor erfc() const;  ///< 1 - erf(x), with all its digits
+  /// By tanh, or with "none" x (1 + erf(x / sqrt(2))) / 2.
+  Tensor gelu(const std::string& approximate = "tanh") const;
   Tensor silu() const;
   Tensor softplus() const;
   Tensor elu(double alpha = 1) const;
