@@ -114,6 +114,12 @@ WRONG = [
     (lambda: Tensor([float("nan")], dtype="int8"), ValueError, "int8"),
     (lambda: Tensor.ones(2, dtype="uint8") + 300, ValueError, "uint8"),
     (lambda: koine.full((2,), -1, dtype="uint8"), ValueError, "uint8"),
+    (lambda: Tensor.ones(2, dtype="float16") * 1e6, ValueError, "1000000 is not in float16"),
+    (lambda: 1e300 - x, ValueError, r"1e\+300 is not in float32"),
+    (lambda: koine.full((2,), 1e39), ValueError, r"full: 1e\+39 is not in float32"),
+    (lambda: koine.where(x > 0, x, 1e39), ValueError, "where"),
+    (lambda: x.pad([(1, 0)], 1e39), ValueError, "pad"),
+    (lambda: x.gelu("erf"), ValueError, 'gelu: approximate is "none" or "tanh", got "erf"'),
     (lambda: i.__itruediv__(2), (TypeError, ValueError), "integer|idiv|int32"),
     # gradients
     (lambda: x.backward(), ValueError, "scalar"),

@@ -410,6 +410,9 @@ TEST(numbers, functions_of_floats_on_integers) {
       {"elu", [](const Tensor& x) { return x.elu(0.7); }},
       {"leaky_relu", [](const Tensor& x) { return x.leaky_relu(0.3); }},
       {"tanh", [](const Tensor& x) { return x.tanh(); }},
+      {"erf", [](const Tensor& x) { return x.erf(); }},
+      {"erfc", [](const Tensor& x) { return x.erfc(); }},
+      {"gelu by erf", [](const Tensor& x) { return x.gelu("none"); }},
       {"rsqrt", [](const Tensor& x) { return x.rsqrt(); }},
   };
   for (const DType d : stored_dtypes()) {
@@ -618,6 +621,64 @@ TEST(numbers, arithmetic_with_literals_beyond_the_dtype) {
   EXPECT_EQ((Tensor::from<bool>({true}) + 300).item<int>(), 301);
 }
 
+// Infinities and NaN are meant; a number that would become one is not.
+TEST(numbers, float_literals_beyond_the_dtype) {
+  const Tensor half = Tensor::from<float>({1, -2}).cast(DType::Float16),
+               single = Tensor::from<float>({1, -2});
+  expect_error([&] { (void)(half + 1e6); }, {"+", "1000000", "float16", "-65504 to 65504"});
+  expect_error([&] { (void)(65520 - half); }, {"-", "65520", "float16"});
+  expect_error([&] { (void)(half * (int64_t{1} << 40)); }, {"*", "1099511627776", "float16"});
+  expect_error([&] { (void)(single * 1e300); },
+               {"*", "1e+300", "float32", "3.4028234663852886e+38"});
+  expect_error([&] { (void)half.pow(1e6); }, {"pow", "float16"});
+  expect_error([&] { (void)half.lerp(1e6, 0.5); }, {"lerp", "float16"});
+  expect_error([&] { (void)Tensor::where(half > 0, half, -1e6); }, {"where", "-1000000"});
+  expect_error([&] { (void)(Tensor::from<int32_t>({1}) + 1e39); }, {"+", "1e+39", "float32"});
+  expect_error([&] { (void)(Tensor(1e39) / 2); }, {"/", "1e+39", "float32"});
+  expect_error([&] { (void)(half.cast(DType::BFloat16) + 1e39); }, {"+", "bfloat16"});
+  expect_error([&] { (void)(half.cast(DType::Float8E4M3) + 500); }, {"+", "500", "448"});
+  expect_error([&] { (void)(half.cast(DType::Float8E5M2) + 1e5); }, {"+", "100000", "57344"});
+  expect_error([&] { (void)Tensor::full({2}, 1e39, DType::Float32); },
+               {"full", "1e+39", "float32"});
+  expect_error([&] { (void)Tensor::full({2}, 1e39); }, {"full", "1e+39", "float32"});
+  expect_error([&] { (void)half.full_like(1e6); }, {"full_like", "float16"});
+  expect_error([&] { (void)half.pad({{1, 0}}, 1e6); }, {"pad", "1000000", "float16"});
+  expect_error([&] { (void)half.masked_fill(half > 0, -1e9); }, {"masked_fill", "float16"});
+  expect_error([&] { (void)half.maximum(1e6); }, {"maximum", "1000000", "float16"});
+  EXPECT_EQ((half + 65519).tolist<double>(), (std::vector<double>{65504, 65504})) << "rounded";
+  EXPECT_EQ((half + HUGE_VAL).tolist<double>(), (std::vector<double>{HUGE_VAL, HUGE_VAL}));
+  EXPECT_EQ((half.cast(DType::Float64) * 1e300).tolist<double>(),
+            (std::vector<double>{1e300, -2e300}));
+  EXPECT_TRUE(std::isnan((half * static_cast<double>(NAN))[0].item()));
+  EXPECT_EQ(half.masked_fill(half > 0, -HUGE_VAL).tolist<double>(),
+            (std::vector<double>{-HUGE_VAL, -2}));
+}
+
+// A bound beyond all numbers bounds nothing: float8e4m3, which has no infinity, had NaN for it.
+TEST(numbers, bounds_beyond_the_dtype) {
+  for (const DType d : {DType::Float16, DType::Float8E4M3, DType::Float32}) {
+    const Tensor x = Tensor::from<float>({3, -2, NAN}).cast(d);
+    auto first_two = [](const Tensor& t) {
+      EXPECT_TRUE(std::isnan(t[2].item()));
+      return t[{Slice{0, 2}}].tolist<double>();
+    };
+    const std::vector<double> same{3, -2};
+    for (const double far : {1e40, HUGE_VAL}) {
+      EXPECT_EQ(first_two(x.clip(-far, far)), same) << dtype_name(d);
+      EXPECT_EQ(first_two(x.minimum(far)), same) << dtype_name(d);
+      EXPECT_EQ(first_two(x.maximum(-far)), same) << dtype_name(d);
+      EXPECT_EQ(first_two(x.clip(0, far)), (std::vector<double>{3, 0})) << dtype_name(d);
+    }
+    EXPECT_EQ(x.clip(-1e40, 1e40).dtype(), d);
+    expect_error([&] { (void)x.clip(1e40, 2e40); },
+                 {"maximum", "1e+40", std::string(dtype_name(d))});
+  }
+  Tensor x = Tensor::from<float>({1, 2});
+  const Tensor bounded = x.minimum(1e300);
+  x.assign(5);
+  EXPECT_EQ(bounded.tolist<double>(), (std::vector<double>{1, 2})) << "a value, and no view of x";
+}
+
 // As in a fill: what the dtype of the tensor does not hold is refused, a fraction loses its rest.
 TEST(numbers, assigned_literals_beyond_the_dtype) {
   Tensor i8 = Tensor::from<int8_t>({1, 2, 3}), u8 = Tensor::from<uint8_t>({1, 2}),
@@ -648,9 +709,11 @@ TEST(numbers, assigned_literals_beyond_the_dtype) {
          half = Tensor::from<float>({0, 0}).cast(DType::Float16);
   odd.setitem({1}, (int64_t{1} << 53) + 1);
   EXPECT_EQ(odd.tolist<int64_t>(), (std::vector<int64_t>{0, (int64_t{1} << 53) + 1}));
-  half.setitem({0}, 1e6);
+  expect_error([&] { half.setitem({0}, 1e6); }, {"setitem", "1000000", "float16", "65504"});
+  expect_error([&] { half.assign(65520); }, {"assign", "65520", "float16", "-65504 to 65504"});
+  half.setitem({0}, HUGE_VAL);
   half.setitem({1}, static_cast<double>(NAN));
-  EXPECT_EQ(half[0].item<double>(), HUGE_VAL) << "as its cast does";
+  EXPECT_EQ(half[0].item<double>(), HUGE_VAL);
   EXPECT_TRUE(std::isnan(half[1].item<double>()));
   // What is no literal is cast, and wraps.
   i8.assign(Tensor::from<int32_t>({300, 2, 3}));

@@ -5,6 +5,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/eval.hpp"
+#include "koine/ir/float_layout.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/tensor/impl.hpp"
 
@@ -50,15 +51,40 @@ std::string literal_text(const UOp& literal) {
   if (is_float(literal.dtype())) return fmt::format("{}", const_double(literal));
   return fmt::format("{}", const_int(literal));
 }
-[[noreturn]] void refuse_literal(std::string_view method, const UOp& literal, DType dtype) {
-  const IntegerRange range = integer_range(dtype);
+template <class Number>
+[[noreturn]] void refuse_literal(std::string_view method, const UOp& literal, DType dtype,
+                                 Number low, Number high) {
   raise(ErrorKind::Value, "{}: {} is not in {}, which holds {} to {}: cast to a wider dtype first",
-        method, literal_text(literal), dtype_name(dtype), range.low, range.high);
+        method, literal_text(literal), dtype_name(dtype), low, high);
 }
-
+[[noreturn]] void refuse_literal(std::string_view method, const UOp& literal, DType dtype) {
+  if (!is_float(dtype)) {
+    const IntegerRange range = integer_range(dtype);
+    refuse_literal(method, literal, dtype, range.low, range.high);
+  }
+  const double largest =
+      dtype == DType::Float32 ? std::numeric_limits<float>::max() : layout_of(dtype).largest();
+  refuse_literal(method, literal, dtype, -largest, largest);
+}
 // A number in another dtype is a number, so that 2 and 2.0 are one value.
 UOp number_in(const UOp& number, DType dtype) {
   return constant_bits(dtype, evaluate_cast(dtype, number.dtype(), number.as<ConstArg>().bits));
+}
+bool has_near(DType dtype, double number) {
+  return std::isfinite(bits_to_double(dtype, double_to_bits(dtype, number)));
+}
+// Of a literal in a dtype of floats; a number that would be none there is refused.
+UOp float_const(std::string_view method, const UOp& literal, DType dtype) {
+  const double number = const_double(literal);
+  if (std::isfinite(number) && !has_near(dtype, number)) refuse_literal(method, literal, dtype);
+  return is_float(literal.dtype()) ? constant(dtype, number) : number_in(literal, dtype);
+}
+// Whether a literal lies beyond all numbers of a dtype of floats, on the side of `sign`: as a bound
+// it changes nothing.
+bool is_beyond(const UOp& literal, DType dtype, int sign) {
+  if (!literal || !is_float(dtype)) return false;
+  const double number = const_double(literal);
+  return number * sign > 0 && !has_near(dtype, number);
 }
 
 // Any integer may say yes or no; whether a float does is seldom meant.
@@ -97,8 +123,8 @@ std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor&
     d = DType::Float32;  // an integer tensor with a float literal
   if (weak_a && weak_b && is_float(x.dtype()) != is_float(y.dtype())) d = DType::Float32;
   auto in_full = [&](const UOp& value, const UOp& literal) {
+    if (literal && is_float(d)) return float_const(method, literal, d);
     if (!literal || weak_a == weak_b) return koine::cast(value, d);
-    if (literal.dtype() == DType::Float64 && is_float(d)) return constant(d, const_double(literal));
     if (is_integer(literal.dtype()) && is_integer(d) && !holds(d, written(literal).floor))
       refuse_literal(method, literal, d);
     return number_in(value, d);
@@ -142,8 +168,8 @@ Tensor integer_power(const Tensor& base, const Tensor& exponent) {
   return known || !is_signed(d) ? result : Tensor::where(exponent < zero, of_negative(), result);
 }
 
-// floor(a/b) of floats from the exact remainder; no gradient. a - remainder is the divisor times a
-// whole number, which the division gives back but for rounding.
+// floor(a/b) of floats from the exact remainder; no gradient. a/b less remainder/b is a whole
+// number but for rounding; a - remainder may be beyond the largest number.
 Tensor float_floor_division(const Tensor& x, const Tensor& y) {
   const DType d = x.dtype();
   if (d != DType::Float64)
@@ -238,13 +264,10 @@ Tensor Tensor::compare(Relation relation, const Tensor& a, const Tensor& b) {
     return plain(left, right);
   }
   if (is_float(d)) {
-    const double v = literal.dtype() == DType::UInt64
-                         ? static_cast<double>(literal.as<ConstArg>().bits)
-                         : const_double(literal);
-    const UOp narrow = constant(d, v);
-    if (std::isfinite(v) && !std::isfinite(const_double(narrow)))
+    const double v = const_double(literal);
+    if (std::isfinite(v) && !tensor::has_near(d, v))
       return plain(koine::cast(x, DType::Float64), constant(DType::Float64, v));
-    return plain(x, narrow);
+    return plain(x, constant(d, v));
   }
   auto always = [&](bool value) {
     const Tensor differs(ne(x, x));  // false
@@ -281,8 +304,14 @@ Tensor operator==(const Tensor& a, const Tensor& b) {
 Tensor operator!=(const Tensor& a, const Tensor& b) {
   return Tensor::compare(Tensor::Relation::NotEqual, a, b);
 }
-Tensor Tensor::maximum(const Tensor& b) const { return met("maximum", b, koine::maximum); }
-Tensor Tensor::minimum(const Tensor& b) const { return met("minimum", b, koine::minimum); }
+Tensor Tensor::maximum(const Tensor& b) const {
+  if (tensor::is_beyond(b.as_literal(), dtype(), -1)) return Tensor(uop());
+  return met("maximum", b, koine::maximum);
+}
+Tensor Tensor::minimum(const Tensor& b) const {
+  if (tensor::is_beyond(b.as_literal(), dtype(), 1)) return Tensor(uop());
+  return met("minimum", b, koine::minimum);
+}
 Tensor Tensor::pow(const Tensor& b) const {
   return met("pow", b, [](const UOp& x, const UOp& y) {
     if (!is_float(x.dtype())) return tensor::integer_power(Tensor(x), Tensor(y)).uop();
@@ -429,9 +458,7 @@ UOp Tensor::in_dtype(std::string_view method, DType dtype) const {
                 shape_text(value));
   if (!literal) return koine::cast(value, dtype);
   if (dtype == DType::Bool) return tensor::number_in(value, dtype);
-  if (!is_integer(dtype))
-    return is_float(literal.dtype()) ? constant(dtype, const_double(literal))
-                                     : tensor::number_in(value, dtype);
+  if (is_float(dtype)) return tensor::float_const(method, literal, dtype);
   const bool number = !is_float(literal.dtype()) || std::isfinite(const_double(literal));
   const __int128 towards_zero =
       is_float(literal.dtype()) && number
