@@ -621,6 +621,13 @@ TEST(numbers, arithmetic_with_literals_beyond_the_dtype) {
   EXPECT_EQ((Tensor::from<bool>({true}) + 300).item<int>(), 301);
 }
 
+// The divisor times the quotient may be beyond the largest number, where neither of them is.
+TEST(numbers, floor_division_of_the_largest_numbers) {
+  const Tensor a = Tensor::from<double>({1.7591415975967055e+308, 1.7e308, -1.7e308, 1.7e308}),
+               b = Tensor::from<double>({-6.315035506450854e+307, -1.2e308, 1.2e308, 1e308});
+  EXPECT_EQ(a.idiv(b).tolist<double>(), (std::vector<double>{-3, -2, -2, 1}));
+}
+
 // Infinities and NaN are meant; a number that would become one is not.
 TEST(numbers, float_literals_beyond_the_dtype) {
   const Tensor half = Tensor::from<float>({1, -2}).cast(DType::Float16),

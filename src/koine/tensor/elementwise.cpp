@@ -177,7 +177,7 @@ Tensor float_floor_division(const Tensor& x, const Tensor& y) {
   const Tensor a = x.detach(), b = y.detach(), ratio = a / b;
   const Tensor remainder(koine::mod(a.uop(), b.uop()));
   const Tensor endless = b.isinf().bitwise_and(a.isfinite());
-  const Tensor near = (a - remainder) / b;
+  const Tensor near = ratio - remainder / b;
   const Tensor other_side =
       (a != tensor::like(a, 0)).bitwise_and((a < tensor::like(a, 0)) != (b < tensor::like(b, 0)));
   const Tensor quotient =
