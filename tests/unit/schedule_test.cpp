@@ -383,7 +383,7 @@ TEST(schedule, spec_W11_a_value_and_the_folds_of_its_rows_are_one_kernel) {
         << name << to_text(kernels[0].ast);
   }
   // Few rows leave threads nothing to do, and a row that does not fit is read from memory.
-  const Tensor few = filled({4, 3000}), wide = filled({16, 9000});
+  const Tensor few = filled({4, 3000}), wide = filled({16, 90000});
   EXPECT_EQ(kernel_count({few - few.max(1, true), few.max(1)}), 2);
   EXPECT_EQ(kernel_count({wide.exp(), wide.exp().sum(1)}), 2);
   EXPECT_EQ(kernel_count({wide - wide.max(1, true), wide.max(1)}), 1) << "which needs no row";
