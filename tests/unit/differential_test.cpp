@@ -101,6 +101,11 @@ std::vector<Values> programs() {
   const UOp old = leaf({6, 8}, DType::Float32, 6);
   out.push_back({after(old, {store(old, add(flip(old, {1, 0}), y))}), mul(y, f32(2))});
   out.push_back({mul(leaf({128, 128}), f32(3))});
+  // A loop, whose functions are split into kernels later than the program around it.
+  const Tensor looped = fori_loop(
+      0, 3, [](const Tensor&, const Tensor& t) { return t * Tensor(2.0) + Tensor(1.0); },
+      Tensor(add(x, f32(1))));
+  out.push_back({mul(looped.uop(), y)});
   // Two buffers that one After stores into, and LOCAL memory.
   const UOp one = leaf({5}, DType::Int32, 7), other = leaf({5}, DType::Int32, 8);
   out.push_back({after(one, {group(Values{store(one, other), store(other, one)})})});
