@@ -35,6 +35,8 @@ class Real {
     mpfr_##name(out.value_, x.value_, MPFR_RNDN); \
     return out;                                   \
   }
+  KOINE_REAL_UNARY(erf)
+  KOINE_REAL_UNARY(erfc)
   KOINE_REAL_UNARY(exp)
   KOINE_REAL_UNARY(exp2)
   KOINE_REAL_UNARY(expm1)
@@ -74,8 +76,11 @@ class Real {
   KOINE_REAL_BINARY(operator*, mul)
   KOINE_REAL_BINARY(operator/, div)
   KOINE_REAL_BINARY(pow, pow)
+  KOINE_REAL_BINARY(fmod, fmod)
 #undef KOINE_REAL_BINARY
   friend bool isnan(const Real& x) { return mpfr_nan_p(x.value_); }
+  friend bool isinf(const Real& x) { return mpfr_inf_p(x.value_); }
+  friend bool isfinite(const Real& x) { return mpfr_number_p(x.value_); }
   friend bool operator<(const Real& a, const Real& b) { return mpfr_less_p(a.value_, b.value_); }
 
  private:
