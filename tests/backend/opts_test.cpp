@@ -152,9 +152,16 @@ TEST(opts, spec_O3_padto_127_of_gemm_reduce_and_softmax) {
     for (size_t k = 0; k < kernels.size(); ++k) {
       const std::vector<UOp> axes = kernel_ranges(kernels[k].ast);
       for (int axis = 0; axis < static_cast<int>(axes.size()); ++axis) {
-        const bool folds = axes[static_cast<size_t>(axis)].as<RangeArg>().type == AxisType::Reduce;
+        const UOp& loop = axes[static_cast<size_t>(axis)];
+        const bool folds = loop.as<RangeArg>().type == AxisType::Reduce;
+        const std::vector<UOp> fills = row_fills(kernels[k].ast);
+        const bool fills_a_row = std::any_of(fills.begin(), fills.end(), [&](const UOp& fill) {
+          return std::count(fill.src().begin() + 1, fill.src().end(), loop) > 0;
+        });
         const AxisType lanes = folds ? AxisType::GroupReduce : AxisType::Upcast,
-                       parts = folds ? AxisType::Unroll : AxisType::Thread;
+                       parts = folds         ? AxisType::Unroll
+                               : fills_a_row ? AxisType::Upcast
+                                             : AxisType::Thread;
         all.push_back({k, {{OptOp::Padto, axis, 128}}});
         all.push_back({k, {{OptOp::Padto, axis, 8}, {OptOp::Split, axis, 8, lanes}}});
         all.push_back({k, {{OptOp::Padto, axis, 8}, {OptOp::Split, axis, 4, parts, true}}});
