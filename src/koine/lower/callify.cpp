@@ -1,10 +1,5 @@
 #include "koine/lower/callify.hpp"
 
-#include <absl/container/flat_hash_map.h>
-
-#include <algorithm>
-#include <tuple>
-
 #include "koine/base/error.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
@@ -12,6 +7,7 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/contents.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/selection.hpp"
 #include "koine/rules/simplify.hpp"
@@ -39,17 +35,6 @@ UOp with_arguments_in_memory(const UOp& program) {
     std::vector<UOp> src(node.src().begin(), node.src().end());
     for (size_t k = 1; k < src.size(); ++k) src[k] = call_argument(src[k]);
     return with_sources(node, src);
-  });
-}
-
-// a * b and b * a are one value. Bodies that are inlined with their arguments exchanged have both.
-UOp with_one_order(const UOp& program) {
-  absl::flat_hash_map<std::tuple<Op, const Node*, const Node*>, UOp> first;
-  return transform_graph(program, [&](const UOp&, const UOp& node) {
-    if (!is_commutative(node.op()) || node.src(0) == node.src(1)) return node;
-    if (node.is(Op::Max) && is_float(node.dtype())) return node;  // of two zeros the left one
-    const auto [low, high] = std::minmax({node.src(0).node(), node.src(1).node()});
-    return first.try_emplace({node.op(), low, high}, node).first->second;
   });
 }
 
@@ -96,7 +81,8 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
       return is_private_copy(node) ? UOp::make(Op::Contiguous, node.src(), MarkArg{Mark::Copies})
                                    : node;
     });
-  out.body = with_arguments_in_memory(with_one_order(rewrite(body, rules)));
+  // Bodies that are inlined with their arguments exchanged have a * b and b * a.
+  out.body = with_arguments_in_memory(share_commuted(rewrite(body, rules)));
   return out;
 }
 
