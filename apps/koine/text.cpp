@@ -58,7 +58,7 @@ bool is_kernel(const UOp& sink) {
 
 std::string form_of(const UOp& graph, std::string_view said) {
   if (graph.is(Op::Linear)) {
-    if (said == "split" || said == "plan") return std::string(said);
+    if (said == "index" || said == "split" || said == "plan") return std::string(said);
     return !graph.src().empty() && graph.src(0).is(Op::Call) ? "plan" : "linearize";
   }
   if (!graph.is(Op::Sink)) return "";
@@ -153,10 +153,12 @@ UOp host_program_of(const Given& g, const Target& target) {
   if (g.stage == "callify")
     return rangeify(split_large_reduces(on_each_device(g.graph, how), how), how);
   if (g.stage == "decide") return rangeify(g.graph, how);
-  if (g.stage == "bufferize")
-    return lower_loops(merged_program(split_program(g.graph, how), how), how);
-  if (g.stage == "split") return lower_loops(merged_program(g.graph, how), how);
-  return g.stage == "plan" ? g.graph : UOp();
+  if (g.stage == "plan") return g.graph;
+  UOp program = g.graph;
+  if (g.stage == "bufferize") program = indexed_program(program, how);
+  if (g.stage == "bufferize" || g.stage == "index") program = split_program(program, how);
+  const bool is_host_program = program.is(Op::Linear) && g.stage != "linearize";
+  return is_host_program ? lower_loops(merged_program(program, how), how) : UOp();
 }
 
 // The launches of a host program, and of those that loops hold.
@@ -214,6 +216,7 @@ UOp program_after(std::string_view until, const Given& g) {
   // What a person wrote into a decided program is decided upon as well.
   if (comes("bufferize"))
     program = bufferized_program(g.stage == "decide" ? decided_program(program) : program);
+  if (comes("index")) program = indexed_program(program);
   return comes("split") ? split_program(program) : program;
 }
 

@@ -77,8 +77,8 @@ std::vector<UOp> programs() {
 }
 
 std::vector<std::string> stages() {
-  return {"callify",  "decide", "bufferize", "split",    "rangeify",
-          "optimize", "expand", "select",    "linearize"};
+  return {"callify",  "decide",   "bufferize", "index",  "split",
+          "rangeify", "optimize", "expand",    "select", "linearize"};
 }
 
 }  // namespace

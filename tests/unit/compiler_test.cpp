@@ -226,8 +226,8 @@ TEST(stages, a_report_of_a_run_divides_work_by_time) {
 }
 
 TEST(stages, each_stage_is_dumped_by_its_name) {
-  for (const char* stage : {"callify", "decide", "bufferize", "split", "rangeify", "optimize",
-                            "expand", "select", "linearize", "plan", "render"}) {
+  for (const char* stage : {"callify", "decide", "bufferize", "index", "split", "rangeify",
+                            "optimize", "expand", "select", "linearize", "plan", "render"}) {
     Options o = options();
     o.dump = stage;
     const OptionScope scope(o);

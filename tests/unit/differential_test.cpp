@@ -294,14 +294,14 @@ std::vector<Broken> broken_graphs() {
        }},
       {"split: a kernel reads what is not made yet", "split", {}, launched_too_early},
       {"split: a kernel gets the memory of another argument", "split", {}, launched_on_others},
-      {"index: an axis is read along in both directions", "split", {}, of_kernels([](const UOp& u) {
+      {"index: an axis is read along in both directions", "index", {}, of_kernels([](const UOp& u) {
          const bool reads = u.is(Op::Load) && is_address(u.src(0)) && u.src(0).ranges().size() == 2;
          if (!reads) return UOp();
          const UOp a = UOp::share(u.ranges()[0]), b = UOp::share(u.ranges()[1]);
          return a.src(0) == b.src(0) ? with(u, 0, substitute(u.src(0), {{a, b}, {b, a}})) : UOp();
        })},
       {"index: a place is inside where it is along one axis",
-       "split",
+       "index",
        {},
        of_kernels([](const UOp& u) {
          return u.is(Op::And) && u.dtype() == DType::Bool ? UOp(u.src(0)) : UOp();
@@ -659,7 +659,7 @@ TEST(differential, broken_stages_are_found_named_and_reduced) {
   // Of every stage, and of every part of Rangeify.
   std::set<std::string_view> stages;
   for (const Broken& b : broken) stages.insert(b.stage);
-  for (const char* stage : {"callify", "decide", "bufferize", "split", "merge", "rangeify",
+  for (const char* stage : {"callify", "decide", "bufferize", "index", "split", "merge", "rangeify",
                             "optimize", "expand", "select", "linearize", "plan", "render"})
     EXPECT_TRUE(stages.contains(stage)) << stage;
   for (const Broken& b : broken) {

@@ -6,9 +6,12 @@
 #include "gradient_check.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/rangeify.hpp"
+#include "koine/lower/scan.hpp"
+#include "koine/lower/schedule.hpp"
 #include "koine/tensor/transforms.hpp"
 
 namespace koine::test {
@@ -46,6 +49,31 @@ Tensor document_prefix_sum(const Tensor& t) {
 }
 
 }  // namespace
+
+// After `index` a kernel says what the values say: every element folds its part of the row anew.
+// `split` lets the fold go on from element to element.
+TEST(scan, split_writes_in_steps_what_index_leaves_as_values_say_it) {
+  const UOp sums = Tensor(numbers({100})).cumsum(0).uop();
+  const UOp memory = UOp::make(Op::Param, {shape_of({100})},
+                               BufferArg{0, DType::Float32, Device("CPU"), AddrSpace::Global, ""});
+  const UOp program = sink(std::vector<UOp>{store(memory, sums)});
+  const UOp indexed = indexed_program(bufferized_program(decided_program(program)));
+  const std::vector<Kernel> before = kernels_of(indexed),
+                            after = kernels_of(split_program(indexed));
+  ASSERT_EQ(before.size(), 1u);
+  ASSERT_EQ(after.size(), 1u);
+  const auto folds = [](const UOp& ast) {
+    std::vector<UOp> out;
+    for (const UOp& u : toposort(ast))
+      if (u.is(Op::Reduce)) out.push_back(u);
+    return out;
+  };
+  const std::vector<UOp> all = folds(before[0].ast), running = folds(after[0].ast);
+  ASSERT_EQ(all.size(), 1u);
+  ASSERT_EQ(running.size(), 1u);
+  EXPECT_TRUE(running_levels(all[0]).empty());
+  EXPECT_EQ(running_levels(running[0]).size(), 1u);
+}
 
 TEST(scan, spec_C_psum_costs_its_elements) {
   in_both_modes([] {

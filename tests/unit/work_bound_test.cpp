@@ -23,7 +23,7 @@ UOp stored(const std::vector<int64_t>& shape, const UOp& value) {
 std::string broken(const UOp& program, bool decided) {
   const UOp bufferized = bufferize(decided ? program : decided_program(program));
   try {
-    check_work(bufferized, split_program(bufferized));
+    check_work(bufferized, split_program(indexed_program(bufferized)));
   } catch (const VerifyError& e) {
     return e.what();
   }

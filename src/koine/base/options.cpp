@@ -95,8 +95,8 @@ Options& mutable_options() {
 
 const std::vector<std::string_view>& stage_names() {
   static const auto& names = *new const std::vector<std::string_view>{
-      "callify", "decide", "bufferize", "split", "rangeify", "optimize",
-      "expand",  "select", "linearize", "plan",  "render"};
+      "callify",  "decide", "bufferize", "index",     "split", "rangeify",
+      "optimize", "expand", "select",    "linearize", "plan",  "render"};
   return names;
 }
 

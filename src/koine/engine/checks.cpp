@@ -115,7 +115,8 @@ CheckCounts check_scheduled(const StageOutputs& parts, const UOp& schedule, cons
   auto decide = [&](const UOp& p) { return changed("decide", decided_program(p, how)); };
   // From here on from the decided program: what has memory in it is no program of values.
   auto bufferize = [&](const UOp& p) { return changed("bufferize", bufferized_program(p, how)); };
-  auto split = [&](const UOp& p) { return changed("split", split_program(bufferize(p), how)); };
+  auto index = [&](const UOp& p) { return changed("index", indexed_program(bufferize(p), how)); };
+  auto split = [&](const UOp& p) { return changed("split", split_program(index(p), how)); };
   auto merge = [&](const UOp& p) { return changed("merge", merged_program(split(p), how)); };
   const UOp each = part("device"), reduced = part("split_reduce"), decided = part("decide");
   // A part that changes nothing needs no look.
@@ -124,7 +125,9 @@ CheckCounts check_scheduled(const StageOutputs& parts, const UOp& schedule, cons
   check("bufferize", decided, part("bufferize"), Level::Program, bufferize);
   // A loop runs once its functions are host programs too: then it is rangeify's.
   if (!has_loops(part("split"))) {
-    check("split", decided, part("split"), Level::Schedule, split);
+    check("index", decided, part("index"), Level::Schedule, index);
+    if (!(part("split") == part("index")))
+      check("split", decided, part("split"), Level::Schedule, split);
     if (!(part("merge") == part("split")))
       check("merge", decided, part("merge"), Level::Schedule, merge);
   }

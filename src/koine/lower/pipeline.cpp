@@ -145,7 +145,7 @@ UOp run_stage(const Stage& stage, const UOp& in, Observed& observed) {
 VerifyLevel level_after(std::string_view stage) {
   if (stage == "callify" || stage == "decide") return VerifyLevel::Program;
   if (stage == "bufferize") return VerifyLevel::Memory;
-  if (stage == "split" || stage == "plan") return VerifyLevel::Schedule;
+  if (stage == "index" || stage == "split" || stage == "plan") return VerifyLevel::Schedule;
   if (stage == "expand") return VerifyLevel::Shaped;
   if (stage == "select") return VerifyLevel::Selected;
   return stage == "rangeify" || stage == "optimize" ? VerifyLevel::Kernel : VerifyLevel::Linear;

@@ -5,6 +5,7 @@
 #include "koine/lower/bufferize.hpp"
 #include "koine/lower/contents.hpp"
 #include "koine/lower/decide.hpp"
+#include "koine/lower/index_kernels.hpp"
 #include "koine/lower/loops.hpp"
 #include "koine/lower/merge.hpp"
 #include "koine/lower/offsets.hpp"
@@ -38,10 +39,16 @@ UOp bufferized_program(const UOp& decided, const CompileOptions& how) {
   return shown(bufferize(decided), "bufferize", how);
 }
 
-UOp split_program(const UOp& bufferized, const CompileOptions& how) {
-  const UOp out = on_devices(without_unread(split(bufferized, how.strict)));
-  if (how.verify >= 2) check_work(bufferized, out);
-  dump_stage("split", [&] { return to_text(out); });  // verified as it is planned
+// Host programs are verified as they are planned.
+UOp indexed_program(const UOp& bufferized, const CompileOptions& how) {
+  const UOp out = index_kernels(bufferized, how.strict);
+  dump_stage("index", [&] { return to_text(out); });
+  return out;
+}
+
+UOp split_program(const UOp& indexed, const CompileOptions& how) {
+  const UOp out = split(indexed, how.strict);
+  dump_stage("split", [&] { return to_text(out); });
   return out;
 }
 
@@ -55,7 +62,11 @@ UOp rangeify(const UOp& values, const CompileOptions& how, const StageChange& ch
   };
   UOp program = changed("decide", decided_program(values, how));
   program = changed("bufferize", bufferized_program(program, how));
-  program = changed("split", split_program(program, how));
+  const UOp in_memory = program;
+  program = changed("index", indexed_program(program, how));
+  program = split_program(program, how);
+  if (how.verify >= 2) check_work(in_memory, program);
+  program = changed("split", program);
   program = changed("merge", merged_program(program, how));
   return lower_loops(program, how);
 }

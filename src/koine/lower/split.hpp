@@ -3,11 +3,10 @@
 
 namespace koine {
 
-/// Stage 2, third pass: a program with memory (`bufferize`) as a host program (`lower/schedule`).
-/// The Stores of one dependency on one device are a kernel, which computes all that lies between
-/// them and memory (`lower/index`); copies between devices and Calls are launches too. What nobody
-/// reads gets no kernel. Launches stand in an order in which each state of memory is read before it
-/// is overwritten; where none exists, old states are read from copies.
-UOp split(const UOp& program, bool strict);
+/// Stage 2, fourth pass: the kernels (`index_kernels`) in the form in which they stay apart. Running
+/// folds and folds into places take one step an element (`lower/scan`, `lower/scatter`), narrow
+/// floats fold in float32 (default mode), kernels whose loads rules have folded away are left out,
+/// and each Call is on its device.
+UOp split(const UOp& kernels, bool strict);
 
 }  // namespace koine
