@@ -53,10 +53,12 @@ Tensor document_prefix_sum(const Tensor& t) {
 // After `index` a kernel says what the values say: every element folds its part of the row anew.
 // `split` lets the fold go on from element to element.
 TEST(scan, split_writes_in_steps_what_index_leaves_as_values_say_it) {
-  const UOp sums = Tensor(numbers({100})).cumsum(0).uop();
-  const UOp memory = UOp::make(Op::Param, {shape_of({100})},
-                               BufferArg{0, DType::Float32, Device("CPU"), AddrSpace::Global, ""});
-  const UOp program = sink(std::vector<UOp>{store(memory, sums)});
+  const auto memory = [](int64_t slot) {
+    return UOp::make(Op::Param, {shape_of({100})},
+                     BufferArg{slot, DType::Float32, Device("CPU"), AddrSpace::Global, ""});
+  };
+  const UOp sums = Tensor(memory(1)).cumsum(0).uop();
+  const UOp program = sink(std::vector<UOp>{store(memory(0), sums)});
   const UOp indexed = indexed_program(bufferized_program(decided_program(program)));
   const std::vector<Kernel> before = kernels_of(indexed),
                             after = kernels_of(split_program(indexed));
