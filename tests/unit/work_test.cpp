@@ -422,6 +422,17 @@ TEST(work, spec_L2_blocks) {
   });
 }
 
+// Four parts of a length are more than 64 bits hold.
+TEST(work, a_few_rows_of_more_than_memory_holds_are_computed) {
+  constexpr int64_t huge = 3'500'000'000'000'000'000, some = 8;
+  const Tensor x = data({1, 2}), w = data({some, 16});
+  const auto product = [&](int64_t n) {
+    const Tensor sums = x.expand({n, 2}).sin().sum({1});
+    return sums.shrink({{n - some, n}}).reshape({1, some}).matmul(w);
+  };
+  EXPECT_EQ(product(huge).tolist<float>(), product(some).tolist<float>());
+}
+
 // Of a value in memory only what is read is computed, and what that is computed from likewise.
 TEST(work, spec_L2_what_is_left_out_is_not_computed) {
   constexpr int64_t n = 256, width = 64, some = 8;

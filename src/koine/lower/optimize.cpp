@@ -139,12 +139,15 @@ std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const O
                   list.empty() ? " nothing" : list);
   }
   const UOp& bound = axis.src(0);
-  if (takes_all(opt))
-    return opt.target == AxisType::Global
-               ? std::nullopt
-               : refuse(value,
-                        "Split: axis {} of size {}: only GLOBAL takes all of a symbolic size",
-                        opt.axis, dim_text(bound));
+  if (takes_all(opt)) {
+    if (opt.target != AxisType::Global)
+      return refuse(value, "Split: axis {} of size {}: only GLOBAL takes all of a symbolic size",
+                    opt.axis, dim_text(bound));
+    if (!bound.ranges().empty())
+      return refuse(value, "Split: axis {} has another length for each step of another axis",
+                    opt.axis);
+    return std::nullopt;
+  }
   if (opt.amount < 1)
     return refuse(value, "Split: axis {}: the factor {} must be positive", opt.axis, opt.amount);
   if (!is_const(simplify_index(mod(bound, index_const(opt.amount))), 0))

@@ -94,7 +94,8 @@ PartRead part_read(const UOp& value, const std::vector<Use>& uses, std::optional
     if (size.is(Op::Const)) {
       const auto stretch = stretch_read(uses, i, const_int(size));
       const __int128 count = stretch ? stretch->last - stretch->first + 1 : const_int(size);
-      if (count > 0 && 4 * count <= 3 * const_int(size) && (i != whole || count == 1)) {
+      const __int128 most = const_int(size);
+      if (count > 0 && 4 * count <= 3 * most && (i != whole || count == 1)) {
         from = simplify(add(stretch->base, index_const(static_cast<int64_t>(stretch->first))));
         size = index_const(static_cast<int64_t>(count));
         out.much_less = true;
