@@ -14,6 +14,14 @@ _known: dict[tuple[Any, ...], "_Called"] = {}  # for the life of the process, as
 _numbers = itertools.count()
 
 
+def _described(error: BaseException) -> str:
+    """What a user's function raised and in which of its lines, for the error of the program that called it."""
+    text, trace = f"{type(error).__name__}: {error}", error.__traceback__
+    while trace and trace.tb_frame.f_globals.get("__package__") == __package__:
+        trace = trace.tb_next
+    return f"{text}, raised at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else text
+
+
 class _Called:
     """What a graph calls by a name, for arguments of one structure. `wanted`: shapes and dtypes of results, where vmap may ask."""
 

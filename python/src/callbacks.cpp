@@ -34,8 +34,8 @@ void register_python_function(const std::string& name, const nb::callable& f) {
           const nb::handle known(object);
           known(arrays_over(arguments), arrays_over(results));
         } catch (nb::python_error& e) {
-          raise(ErrorKind::Value, "{}: {}", nb::str(e.type().attr("__name__")).c_str(),
-                nb::str(e.value()).c_str());
+          const nb::object described = nb::module_::import_("koine.callbacks").attr("_described");
+          raise(ErrorKind::Value, "{}", nb::str(described(e.value())).c_str());
         }
       });
 }

@@ -1,4 +1,5 @@
 """Functions of Python in graphs: what NumPy computes, wherever a graph may be run, looked at and transformed."""
+import re
 import threading
 
 import numpy as np
@@ -138,15 +139,20 @@ def test_it_may_compute_tensors():
 
 
 def test_what_it_raises_is_an_error_and_all_stays_usable():
+    def look_up(key):
+        raise KeyError(key)
+
     def fails(a):
-        raise KeyError("no such row")
+        look_up("no such row")
 
     x = Tensor([1.0, 2.0]).realize()
     y = pure_callback(fails, x, x)
     held = Tensor([5.0, 6.0]).realize()
     for look in (y.tolist, (y + 1).numpy, lambda: held.assign(held + y).realize()):
-        with pytest.raises(ValueError, match="function 'fails' failed: KeyError: 'no such row'"):
+        with pytest.raises(ValueError, match="function 'fails' failed: KeyError: 'no such row', raised at (.*):(.*)$") as raised:
             look()
+        file, line = re.search(r"raised at (\S+):(\d+)$", str(raised.value)).groups()
+        assert file == __file__ and int(line) == fails.__code__.co_firstlineno + 1
     assert (x * 2).tolist() == [2.0, 4.0]
 
 
