@@ -508,6 +508,42 @@ TEST(gradients, spec_D3_of_remainders) {
                  doubles({4, 3}, 20));
 }
 
+// The divisor times the quotient may be beyond the largest number, where neither of them is.
+TEST(gradients, spec_D3_of_remainders_of_the_largest_numbers) {
+  in_both_modes([] {
+    auto slopes = [](DType d, const std::vector<double>& at, const std::vector<double>& by) {
+      const auto n = static_cast<int64_t>(at.size());
+      const Tensor a = Tensor::from(at, {n}).cast(d), b = Tensor::from(by, {n}).cast(d);
+      return a.mod(b).sum().gradient({b})[0].tolist<double>();
+    };
+    for (const auto& [d, largest, least] :
+         {std::tuple{DType::Float64, 1.7e308, 4.9406564584124654e-324},
+          {DType::Float32, 3.4e38, 1.401298464324817e-45},
+          {DType::Float16, 65504.0, 5.9604644775390625e-08},
+          {DType::BFloat16, 3.3e38, 9.183549615799121e-41},
+          {DType::Float8E4M3, 448.0, 0.001953125}}) {
+      SCOPED_TRACE(dtype_name(d));
+      EXPECT_EQ(slopes(d, {-largest, largest, -largest, largest, largest, -largest, largest},
+                       {largest * 0.875, -largest * 0.875, largest * 0.625, largest * 0.625,
+                        largest, largest, -largest}),
+                (std::vector<double>{2, 2, 2, -1, -1, 1, 1}));
+      EXPECT_EQ(slopes(d, {7 * least, -7 * least, 6 * least, -least, 0, least},
+                       {2 * least, 2 * least, 3 * least, 3 * least, least, largest}),
+                (std::vector<double>{-3, 4, -2, 1, 0, 0}));
+    }
+    std::mt19937_64 random(test_seed());
+    std::vector<double> at, by, right;
+    for (int i = 0; i < 1000; ++i)
+      for (auto* out : {&at, &by})
+        out->push_back(std::ldexp(static_cast<double>(0x100000 + random() % 0xf00000),
+                                  100 + static_cast<int>(random() % 5)) *
+                       (random() % 2 == 0 ? 1 : -1));
+    for (size_t i = 0; i < at.size(); ++i)
+      right.push_back(-static_cast<double>(std::floor(static_cast<long double>(at[i]) / by[i])));
+    EXPECT_EQ(slopes(DType::Float32, at, by), right) << "seed " << test_seed();
+  });
+}
+
 // relu reads its condition from its result; what only looks like it does not.
 TEST(gradients, spec_amend_40_what_looks_like_relu) {
   auto slope = [](double at, const std::function<UOp(const UOp&)>& f) {

@@ -139,6 +139,11 @@ double FloatLayout::largest() const {
   return std::ldexp(2 - last * std::ldexp(1.0, -mantissa), exponent_max() - bias);
 }
 
+double largest_float(DType dtype) {
+  if (dtype == DType::Float64) return std::numeric_limits<double>::max();
+  return dtype == DType::Float32 ? std::numeric_limits<float>::max() : layout_of(dtype).largest();
+}
+
 int significant_bits(DType real) {
   if (real == DType::Float64) return 53;
   return real == DType::Float32 ? 24 : layout_of(real).mantissa + 1;

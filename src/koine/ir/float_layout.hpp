@@ -16,5 +16,7 @@ struct FloatLayout {
 };
 
 FloatLayout layout_of(DType narrow);
+/// The largest finite value of any float.
+double largest_float(DType dtype);
 
 }  // namespace koine

@@ -62,8 +62,7 @@ template <class Number>
     const IntegerRange range = integer_range(dtype);
     refuse_literal(method, literal, dtype, range.low, range.high);
   }
-  const double largest =
-      dtype == DType::Float32 ? std::numeric_limits<float>::max() : layout_of(dtype).largest();
+  const double largest = largest_float(dtype);
   refuse_literal(method, literal, dtype, -largest, largest);
 }
 // A number in another dtype is a number, so that 2 and 2.0 are one value.

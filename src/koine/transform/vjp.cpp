@@ -4,6 +4,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/float_layout.hpp"
 #include "koine/transform/compose.hpp"
 #include "koine/transform/table.hpp"
 #include "koine/transform/written.hpp"
@@ -60,11 +61,15 @@ Cotangents pow_vjp(const UOp& n, const UOp& g) {
   return {da, mul(g, db)};
 }
 
-// a - b floor(a/b), of which the last is a whole number that the difference gives back.
+// a - b floor(a/b), of which the last is a whole number that the difference gives back. Where that
+// may be infinite, of halves: next to such a dividend these lose nothing.
 Cotangents mod_vjp(const UOp& n, const UOp& g) {
   if (!is_float(n.dtype())) return {UOp(), UOp()};
-  const UOp &a = n.src(0), &b = n.src(1);
-  const UOp ratio = fdiv(sub(a, n), b), half = like(n, 0.5);
+  const UOp &a = n.src(0), &b = n.src(1), half = like(n, 0.5);
+  const UOp large = like(n, largest_float(n.dtype()) / 2);
+  const UOp halved = bit_or(lt(large, a), lt(a, neg(large)));
+  auto part = [&](const UOp& u) { return where(halved, mul(u, half), u); };
+  const UOp ratio = fdiv(sub(part(a), part(n)), part(b));
   const UOp rounded =
       unary(Op::Trunc, add(ratio, where(lt(ratio, zeros_like(n)), neg(half), half)));
   return {g, neg(mul(g, rounded))};
