@@ -7,6 +7,7 @@
 #include "gradient_check.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/runtime/device.hpp"
 #include "koine/transform/function.hpp"
 
 namespace koine::test {
@@ -515,6 +516,83 @@ TEST(writes, a_failed_write_undoes_none_before_it) {
         EXPECT_EQ(values(x), expected);
         EXPECT_EQ(values(view), std::vector<double>(expected.begin() + 1, expected.end()));
       }
+}
+
+// The same where the bad value, or those behind it, read nothing of what was written before.
+TEST(writes, a_failed_value_undoes_none_before_it) {
+  std::mt19937_64 random(test_seed());
+  const Tensor near = Tensor::from<int32_t>({2, 0, 1, 1}),
+               far = Tensor::from<int32_t>({0, 1, 7, 2});
+  for (int64_t c = 0; c < test_cases(200); ++c) {
+    SCOPED_TRACE(fmt::format("case {}, seed {}", c, test_seed()));
+    Tensor x = ramp({4});
+    const Tensor other = ramp({4}).realize(), before = x * Tensor(2.0);
+    std::vector<double> now = numbers(4), expected = now;
+    std::string program;
+    bool bad = false;  // a value that is read, or the last one
+    for (uint64_t steps = 1 + random() % 9, k = 0; k < steps; ++k) {
+      const auto number = static_cast<double>(10 * (k + 1));
+      const uint64_t kind = random() % 7;
+      program += std::to_string(kind);
+      std::vector<double> next = now;
+      const bool keeps = kind >= 4;
+      bool fails = keeps && bad;
+      switch (kind) {
+        case 0:  // whole values that read nothing of x: sure ones, and by an index
+          x.assign(other + Tensor(number));
+          for (size_t i = 0; i < 4; ++i) next[i] = static_cast<double>(i) + number;
+          break;
+        case 1:
+          x.assign((other + Tensor(number)).index_select(0, near));
+          next = {2 + number, number, 1 + number, 1 + number};
+          break;
+        case 2:
+          x.assign((other + Tensor(number)).index_select(0, far));
+          fails = true;
+          break;
+        case 3:  // what x was at first
+          x.assign(before);
+          next = {0, 2, 4, 6};
+          break;
+        case 4:
+          x[1].assign(Tensor(number));
+          next[1] = number;
+          break;
+        case 5:
+          x.assign(x + Tensor(number));
+          for (double& v : next) v += number;
+          break;
+        default:
+          x.setitem({far}, Tensor(number));
+          fails = true;
+      }
+      bad = fails;
+      now = next;
+      if (!fails) expected = now;
+    }
+    SCOPED_TRACE("steps " + program);
+    if (bad) expect_error([&] { (void)values(x); }, {"7", "out of range"});
+    EXPECT_EQ(values(x), expected);
+    x[3].assign(Tensor(-1.0));
+    expected[3] = -1;
+    EXPECT_EQ(values(x), expected);
+  }
+}
+
+// What may be gone back to is bounded: a loop that writes values by an index and never looks.
+TEST(writes, values_that_may_fail_are_held_to_a_bound) {
+  const Tensor rows = ramp({4, 1000}).realize();
+  Tensor x = Tensor::zeros({1000}).contiguous().realize();
+  const Allocator& allocator = device_runtime("CPU").allocator();
+  const int64_t before = allocator.bytes_in_use();
+  int64_t most = 0;
+  for (int32_t k = 0; k < 200; ++k) {
+    const Tensor fresh = Tensor::full({4, 1000}, k).contiguous().realize();
+    x.assign((fresh + rows).index_select(0, Tensor::from<int32_t>({k % 4}))[0]);
+    most = std::max(most, allocator.bytes_in_use() - before);
+  }
+  EXPECT_EQ(x[1].item<double>(), 3000 + 1 + 199);
+  EXPECT_LT(most, 20 * 4 * 1000 * 4) << "bytes";
 }
 
 // --- gradients -----------------------------------------------------------------------------------

@@ -35,6 +35,9 @@ void require_single_places(const UOp& view) {
 // they run. A value that takes more than a few ops may be shared with what is computed later, and
 // would then be computed again.
 constexpr int most_simple_writes = 128;
+// So do as many values that the next one does not read and that may fail: each of them is held, as
+// it may be the last good one.
+constexpr size_t most_unread = 16;
 constexpr size_t most_simple_ops = 24;
 
 bool is_simple(const UOp& value, const UOp& memory) {
@@ -100,9 +103,9 @@ Tensor& Tensor::assign(const Tensor& value) {
   const int writes = s.simple_writes >= 0 && is_simple(v, s.current) ? s.simple_writes + 1 : -1;
   History::replace(i.storage, s.requires_grad ? History::leaf_of(v) : v);
   s.simple_writes = writes;
+  const bool many = writes >= most_simple_writes || s.waiting.unread.size() >= most_unread;
   lock.unlock();
-  if (writes >= most_simple_writes && !is_tracing())
-    History::compute({*this}, History::Graphs::Keep);
+  if (many && !is_tracing()) History::compute({*this}, History::Graphs::Keep);
   return *this;
 }
 

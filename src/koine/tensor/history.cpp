@@ -302,6 +302,28 @@ UOp Tensor::History::former(const Storage& storage) {
   return storage.chain == Storage::Chain::Kept ? u.src(0) : u;
 }
 
+namespace {
+
+// What a node reads was made before it.
+bool reads(const UOp& value, const UOp& earlier) {
+  bool found = false;
+  toposort(value, [&](const UOp& u) {
+    found |= u == earlier;
+    return !found && u.id() > earlier.id();
+  });
+  return found;
+}
+
+// Whether only a lack of memory stops it.
+bool surely_computes(const UOp& value) {
+  constexpr OpMask able = mask_of(Op::Assume) | mask_of(Op::CustomFunction) | mask_of(Op::Call) |
+                          mask_of(Op::Function) | mask_of(Op::Scan) | mask_of(Op::While) |
+                          mask_of(Op::Switch);
+  return (value.node()->ops_below & able) == 0;
+}
+
+}  // namespace
+
 void Tensor::History::replace(const std::shared_ptr<Storage>& storage, UOp value) {
   const auto owner = storage->gradient_of.lock();
   if (owner && owner->grad) {
@@ -319,8 +341,13 @@ void Tensor::History::replace(const std::shared_ptr<Storage>& storage, UOp value
       past.successor = storage;
       past.was_leaf = storage->requires_grad;
     });
-  storage->waiting.before = old ? old : current;
-  if (current) storage->waiting.ids.push_back(current.id());
+  Storage::Waiting& waiting = storage->waiting;
+  waiting.before = old ? old : current;
+  if (current) waiting.ids.push_back(current.id());
+  if (old && !reads(value, current)) {
+    if (surely_computes(current)) waiting.unread.clear();
+    waiting.unread.push_back(current);
+  }
   set_current(*storage, std::move(value));
   storage->graph = {};
   storage->computed_from = 0;
@@ -407,14 +434,20 @@ bool computes(const UOp& value) {
 
 }  // namespace
 
-// One that reads a bad one fails with it, so the last that computes is found by halves.
+// One that reads a bad one fails with it, so among those below one value the last that computes is
+// found by halves.
 UOp Tensor::History::before_failure(const Storage& storage) {
   const std::unordered_set<uint64_t> ids(storage.waiting.ids.begin(), storage.waiting.ids.end());
-  std::vector<UOp> earlier;
-  for (const UOp& u : toposort(storage.current))
-    if (ids.contains(u.id()) && !(u == storage.current)) earlier.push_back(u);
-  const auto failing = std::partition_point(earlier.begin(), earlier.end(), computes);
-  return failing == earlier.begin() ? former(storage) : *(failing - 1);
+  std::vector<UOp> last = storage.waiting.unread;
+  last.push_back(storage.current);
+  for (; !last.empty(); last.pop_back()) {
+    std::vector<UOp> earlier;
+    for (const UOp& u : toposort(last.back()))
+      if (ids.contains(u.id()) && !(u == storage.current)) earlier.push_back(u);
+    const auto failing = std::partition_point(earlier.begin(), earlier.end(), computes);
+    if (failing != earlier.begin()) return *(failing - 1);
+  }
+  return former(storage);
 }
 
 void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs) {

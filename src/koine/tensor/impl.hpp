@@ -28,6 +28,8 @@ struct Tensor::Storage {
   struct Waiting {
     UOp before;                 ///< the value before them; null: none, or below the chain
     std::vector<uint64_t> ids;  ///< of the value before each of them
+    /// Values that the next one does not read, since the last that cannot fail.
+    std::vector<UOp> unread;
   };
   Waiting waiting;
   uint64_t trace = 0;  ///< the function that was traced when this was made; 0: none
