@@ -142,7 +142,7 @@ struct Piece {
 struct Work {
   std::vector<Piece> kernels;
   std::string given = "rangeify";
-  bool by_hand = false;
+  bool by_hand = false;  // the kernels stand in the text, and were not made of its values
 };
 
 // The host program of a value or a program; null for a kernel.
@@ -174,6 +174,7 @@ Work work_of(const Given& g, const Target& target) {
   const UOp program = host_program_of(g, target);
   if (!program) return {{{g.graph, "given"}}, g.stage, true};
   Work out;
+  out.by_hand = g.stage == "split" || g.stage == "plan";
   add_kernels(program, out);
   return out;
 }
@@ -189,7 +190,7 @@ LoweredKernel lower(const Piece& kernel, const Work& work, const Target& target,
     return lower_kernel(kernel.ast, target, sink, nullptr, {}, work.given);
   } catch (const VerifyError& e) {
     // What a stage finds wrong in a kernel written by hand is wrong in the text.
-    if (work.by_hand) raise(ErrorKind::Value, "the kernel cannot be lowered: {}", e.what());
+    if (work.by_hand) raise(ErrorKind::Value, "the kernel cannot be lowered: {}", e.finding());
     throw;
   }
 }

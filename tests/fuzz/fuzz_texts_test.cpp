@@ -243,6 +243,8 @@ TEST(fuzz, texts_are_refused_or_compiled) {
       use(text, command, random, file.path, taken);
     } catch (const Error& e) {
       if (cases == 1) fmt::print(stderr, "{}\n", e.what());
+      EXPECT_EQ(std::string(e.what()).find("internal error"), std::string::npos)
+          << "KOINE_TEST_CASES=1 KOINE_TEST_SEED=" << own << ": " << e.what();
     } catch (const std::exception& e) {
       ++failures;
       ADD_FAILURE() << "KOINE_TEST_CASES=1 KOINE_TEST_SEED=" << own << ": "

@@ -88,6 +88,93 @@ TEST(texts, a_graph_that_is_past_the_stage_is_refused) {
   expect_error([&] { (void)app::sources_of("; nothing\n", "c"); }, {"holds no graph"});
 }
 
+// Whoever wrote a kernel by hand is told what is wrong with it, and of no mistake of the compiler.
+// Here one Range is the loop of two Reduces, of which one waits for the other.
+TEST(texts, a_kernel_by_hand_that_cannot_be_lowered_is_an_error_of_its_text) {
+  const std::string kernel = R"(%0 = Const[index 6]()
+%1 = Stack(%0)
+%2 = Param[0 float32 GLOBAL](%1)
+%3 = Const[index 2]()
+%4 = Range[0 LOOP](%3)
+%5 = Const[index 3]()
+%6 = Mul(%4, %5)
+%7 = Range[1 LOOP](%5)
+%8 = Add(%6, %7)
+%9 = Index(%2, %8)
+%10 = Stack(%5)
+%11 = Buffer[0 float32 LOCAL](%10)
+%12 = Range[2 LOOP](%5)
+%13 = Index(%11, %12)
+%14 = Param[1 float32 GLOBAL](%1)
+%15 = Add(%6, %12)
+%16 = Index(%14, %15)
+%17 = Load[REG](%16)
+%18 = Range[3 REDUCE](%5)
+%19 = Add(%6, %18)
+%20 = Index(%14, %19)
+%21 = Load[REG](%20)
+%22 = Reduce[Max ()](%21, %18)
+%23 = Const[float32 -1]()
+%24 = Mul(%22, %23)
+%25 = Add(%17, %24)
+%26 = Exp2[1](%25)
+%27 = Store(%13, %26)
+%28 = End(%27, %12)
+%29 = After(%11, %28)
+%30 = Index(%29, %7)
+%31 = Load[REG](%30)
+%32 = Range[3 REDUCE](%5)
+%33 = Index(%29, %32)
+%34 = Load[REG](%33)
+%35 = Reduce[Add ()](%34, %32)
+%36 = Fdiv(%31, %35)
+%37 = Store(%9, %36)
+%38 = End(%37, %4, %7)
+%39 = Sink(%38)
+)";
+  // Threads of a CPU, on a device whose threads fold together; the kernel stands in a program.
+  const std::string program = R"(; after split
+%0 = Const[index 4]()
+%1 = Stack(%0)
+%2 = Param[0 float32 GLOBAL](%1)
+%3 = Range[0 THREAD](%0)
+%4 = Index(%2, %3)
+%5 = Const[index 256]()
+%6 = Stack(%5)
+%7 = Param[1 float32 GLOBAL](%6)
+%8 = Const[index 64]()
+%9 = Mul(%3, %8)
+%10 = Range[1 REDUCE](%8)
+%11 = Add(%9, %10)
+%12 = Index(%7, %11)
+%13 = Load[REG](%12)
+%14 = Reduce[Add ()](%13, %10)
+%15 = Store(%4, %14)
+%16 = End(%15, %3)
+%17 = Sink(%16)
+%18 = Param[0 float32 GLOBAL @"CPU"](%1)
+%19 = Param[1 float32 GLOBAL @"CPU"](%6)
+%20 = Call["output"](%17, %18, %19)
+%21 = Linear(%20)
+)";
+  const auto said = [](const std::function<void()>& lower) -> std::string {
+    try {
+      lower();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  for (const char* stage : {"linearize", "render"})
+    EXPECT_TRUE(said([&] {
+                  (void)app::text_after(kernel, stage);
+                }).starts_with("the kernel cannot be lowered: after select: Sink: instructions"));
+  EXPECT_TRUE(said([&] {
+                (void)app::sources_of(program, "cuda");
+              }).starts_with("the kernel cannot be lowered: after select: Barrier, source 1"));
+  EXPECT_NE(app::sources_of(program, "c"), "");
+}
+
 // The library's own Variables would meet them in the program.
 TEST(texts, names_of_the_librarys_variables_are_refused) {
   auto named = [](const std::string& name) {

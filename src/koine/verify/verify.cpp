@@ -89,8 +89,7 @@ std::string violation_text(const Violation& v) {
 }
 
 void report_violation(std::string_view stage, const Violation& violation) {
-  throw VerifyError(
-      fmt::format("koine internal error: after {}: {}", stage, violation_text(violation)));
+  throw VerifyError(fmt::format("after {}: {}", stage, violation_text(violation)));
 }
 
 void verify(const UOp& graph, VerifyLevel level, std::string_view stage, const Target* target) {

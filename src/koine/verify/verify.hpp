@@ -39,7 +39,13 @@ std::optional<Violation> find_violation(const UOp& graph, VerifyLevel level,
 /// A stage made something that breaks a rule, or was given it.
 class VerifyError : public InternalError {
  public:
-  using InternalError::InternalError;
+  explicit VerifyError(const std::string& finding)
+      : InternalError("koine internal error: " + finding), finding_(finding) {}
+  /// What is wrong, without the claim that it is the compiler's mistake.
+  const std::string& finding() const { return finding_; }
+
+ private:
+  std::string finding_;
 };
 [[noreturn]] void report_violation(std::string_view stage, const Violation& violation);
 
