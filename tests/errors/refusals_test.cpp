@@ -23,6 +23,8 @@ TEST(refusals, class_targets) {
   expect_error(loss(Tensor::from<int>({3, 1})), {"class 3", "element 0", "use 0 to 2"});
   expect_error(loss(Tensor::from<float>({1, 2})),
                {"cross_entropy: class targets must be integers", "float32"});
+  expect_error([&] { (void)logits.nll_loss(Tensor::from<float>({1, 2})); },
+               {"nll_loss: class targets must be integers", "float32"});
   expect_error(loss(Tensor::from<int>({1, 2, 0})), {"(2, 3)", "(3,)"});
   expect_error([&] { (void)logits.nll_loss(Tensor::from<int>({0, -2})).item(); },
                {"nll_loss: class -2"});
@@ -142,7 +144,9 @@ TEST(refusals, pools_and_convolutions) {
   expect_error([] { (void)image().avg_pool2d(2, 0); }, {"avg_pool2d", "stride 0"});
   expect_error([] { (void)image().max_pool2d(0); }, {"max_pool2d", "kernel 0"});
   expect_error([] { (void)image().max_pool2d(5); }, {"max_pool2d", "5", "(1, 2, 4, 4)"});
+  expect_error([] { (void)image().avg_pool2d(5); }, {"avg_pool2d", "5", "(1, 2, 4, 4)"});
   expect_error([] { (void)image().avg_pool2d(3, 1, 2); }, {"avg_pool2d", "padding 2", "half"});
+  expect_error([] { (void)image().max_pool2d(3, 1, 2); }, {"max_pool2d", "padding 2", "half"});
   expect_error([] { (void)image().max_pool2d(2, 1, -1); }, {"max_pool2d", "padding -1"});
   EXPECT_EQ(image().max_pool2d(5, 1, 1).shape(), (Shape{1, 2, 2, 2}));
   expect_error([] { (void)image().conv2d(Tensor::ones({3, 1, 2, 2}), {}, {}, 2); },
@@ -176,6 +180,7 @@ TEST(refusals, reductions_of_nothing) {
   expect_error([] { (void)Tensor::zeros({0, 3}).max(0); }, {"max", "axis 0", "(0, 3)", "empty"});
   expect_error([] { (void)Tensor::zeros({0, 3}).min(); }, {"min", "axis 0", "(0, 3)"});
   expect_error([] { (void)Tensor::zeros({2, 0}).argmin(1); }, {"argmin", "(2, 0)"});
+  expect_error([] { (void)Tensor::zeros({2, 0}).argmax(1); }, {"argmax", "(2, 0)"});
   EXPECT_EQ(Tensor::zeros({0, 3}).max(1).shape(), Shape{0});
   EXPECT_EQ(Tensor::zeros({3, 0}).softmax().shape(), (Shape{3, 0}));
   EXPECT_EQ(Tensor::zeros({3, 0}).logsumexp(1).tolist<float>(), (std::vector<float>(3, -INFINITY)));
