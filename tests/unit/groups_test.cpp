@@ -114,6 +114,23 @@ TEST(groups, spec_O1_more_than_three_axes_share_a_number) {
   EXPECT_EQ(run_by_hand<int32_t>(ast, "SIMT", std::vector<int32_t>(120), numbers), negative);
 }
 
+// Of a kernel made by hand: row r has r + 1 elements.
+TEST(groups, spec_O1_an_axis_whose_length_depends_on_another_is_no_grid) {
+  const UOp r = range(0, index_const(4), AxisType::Loop),
+            s = range(1, add(r, index_const(1)), AxisType::Loop),
+            at = add(mul(r, index_const(4)), s);
+  const UOp value = load(index(param(1, shape_of({16}), DType::Float32), {at}));
+  const UOp place = index(param(0, shape_of({16}), DType::Float32), {at});
+  const UOp ast = sink(std::vector<UOp>{end(store(place, value), std::vector<UOp>{r, s})});
+  expect_error([&] { (void)apply_opt(ast, split(1, 0, AxisType::Global)); },
+               {"Split: axis 1", "depends on other axes"});
+  EXPECT_FALSE(can_apply(ast, split(1, 0, AxisType::Global)));
+  UOp linear;
+  EXPECT_NO_THROW(linear = lower_kernel(ast, groups()).linear) << "by the heuristic";
+  ASSERT_TRUE(linear);
+  EXPECT_NE(to_text(linear).find("Range"), std::string::npos) << "a loop over the elements";
+}
+
 TEST(groups, spec_O1b_threads_of_a_group_are_at_most_what_the_device_has) {
   Kept expect_kept;
   const UOp ast = kernel_of(counted({4096}) * Tensor(2.0));
