@@ -321,20 +321,6 @@ UOp kernel_of_index(std::mt19937_64& random, int64_t rows, int64_t columns) {
   return simplify(sink(std::vector<UOp>{end(store(index(out, {place}), value), axes)}));
 }
 
-// A grid of groups has one size, so no axis of it has another length for each step of another one.
-TEST(opts, spec_O2_axes_of_changing_length_are_no_groups) {
-  const auto memory = [](int64_t slot) { return param(slot, shape_of({64}), DType::Float32); };
-  const UOp row = range(0, index_const(4), AxisType::Loop),
-            cell = range(1, mul(row, index_const(4)), AxisType::Loop),
-            place = add(mul(row, index_const(16)), cell);
-  const UOp copied = store(index(memory(0), {place}), load(index(memory(1), {place})));
-  const UOp ast = sink(std::vector<UOp>{end(copied, std::vector<UOp>{row, cell})});
-  const Opt all{OptOp::Split, 1, 0, AxisType::Global, false};
-  EXPECT_FALSE(can_apply(ast, all));
-  expect_error([&] { (void)apply_opt(ast, all); }, {"axis 1", "another length", "another axis"});
-  EXPECT_TRUE(can_apply(ast, {OptOp::Split, 0, 0, AxisType::Global, false}));
-}
-
 // Where indices might leave 64 bits, an edit is refused; what is not refused does not throw, and
 // long axes alone are no reason.
 TEST(opts, spec_O2_can_apply_knows_huge_axes) {

@@ -144,7 +144,7 @@ std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const O
       return refuse(value, "Split: axis {} of size {}: only GLOBAL takes all of a symbolic size",
                     opt.axis, dim_text(bound));
     if (!bound.ranges().empty())
-      return refuse(value, "Split: axis {} has another length for each step of another axis",
+      return refuse(value, "Split: axis {}: its length depends on other axes: it is no grid",
                     opt.axis);
     return std::nullopt;
   }
