@@ -45,6 +45,9 @@ constexpr double least_elements_of_a_part = 256;
 constexpr int64_t most_copied_parts = 16;
 /// Rows in LOCAL memory, whose loops make the code of a kernel longer.
 constexpr int most_rows_of_a_kernel = 8;
+/// What a cache keeps of a row from one loop along it to the next, and how many columns the lanes
+/// of some vectors go along side by side.
+constexpr double most_bytes_of_rows = 1 << 20, lanes_of_columns = 64;
 /// Buffers and Stores of a kernel that several were merged into.
 constexpr size_t most_merged_buffers = 32, most_merged_stores = 64;
 /// Kernels that are looked at for each buffer of one, and on a path between two, before they count

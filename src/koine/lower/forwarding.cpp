@@ -6,6 +6,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/cost.hpp"
+#include "koine/lower/loop_order.hpp"
 #include "koine/lower/ranges.hpp"
 #include "koine/rules/places.hpp"
 #include "koine/rules/simplify.hpp"
@@ -21,12 +22,6 @@ struct Stored {
   size_t common;  // so many loops are those of the Store in all of them
 };
 
-int64_t coefficient_of(const UOp& place, const UOp& loop) {
-  int64_t out = 0;
-  UOp rest;
-  return linear_coefficient(place, loop, out, rest) ? out : 0;
-}
-
 // The loops by which a Load walks over what loops store, each of them by one as long; null: it does
 // not.
 std::optional<Indices> loops_of_load(const UOp& load, const UOp& store,
@@ -38,13 +33,13 @@ std::optional<Indices> loops_of_load(const UOp& load, const UOp& store,
   const UOp &place = from.src(1), &stored = to.src(1);
   Substitution moved;
   for (UOp& loop : out) {
-    const int64_t step = coefficient_of(stored, loop);
+    const int64_t step = step_of(stored, loop);
     if (step == 0) return std::nullopt;
-    if (coefficient_of(place, loop) == step) continue;
+    if (step_of(place, loop) == step) continue;
     const auto ranges = place.ranges();
     const auto other = std::find_if(ranges.begin(), ranges.end(), [&](const Node* r) {
       const UOp range = UOp::share(r);
-      return range.src(0) == loop.src(0) && coefficient_of(place, range) == step;
+      return range.src(0) == loop.src(0) && step_of(place, range) == step;
     });
     if (other == ranges.end()) return std::nullopt;
     moved.emplace(loop, UOp::share(*other));

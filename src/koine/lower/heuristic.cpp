@@ -227,8 +227,10 @@ void lanes_of_rows(Plan& plan, const Accesses& accesses, int64_t lanes, int64_t 
   });
   if (across && count(true) > count(false)) {
     const UOp before = plan.ast();
-    vector_lanes(plan, across, lanes, vectors);
-    if (!(plan.ast() == before)) return;  // the rows of all lanes fit
+    for (int64_t at_once = vectors; at_once > 0; at_once /= 2) {
+      vector_lanes(plan, across, lanes, at_once);
+      if (!(plan.ast() == before)) return;  // the rows of all lanes fit
+    }
   }
   const UOp along =
       lane_axis(accesses, axes, [&](const UOp& a) { return is_loop(a) && !is_around(a); });
@@ -254,8 +256,12 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
     // Prefer a reduction axis when the inputs run along it and not along the loop.
     const UOp reduced =
         lane_axis(accesses, axes, [](const UOp& a) { return type_of(a) == AxisType::Reduce; });
+    // What is read once for all steps of a fold does not count.
+    size_t depth = 0;
+    for (const UOp& address : accesses.loads) depth = std::max(depth, address.ranges().size());
     int along_loop = 0, along_reduce = 0;
     for (const UOp& address : accesses.loads) {
+      if (address.ranges().size() < depth) continue;
       along_loop += stride(address, loop) == 1;
       along_reduce += reduced && stride(address, reduced) == 1;
     }

@@ -17,6 +17,7 @@
 #include "koine/lower/cost.hpp"
 #include "koine/lower/folds_apart.hpp"
 #include "koine/lower/forwarding.hpp"
+#include "koine/lower/loop_order.hpp"
 #include "koine/lower/nest.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/ranges.hpp"
@@ -74,6 +75,7 @@ class Merger {
       nests_.push_back(nest_in(kernels_[k], places_));
       group_.push_back(k);
       for (const UOp& b : kernels_[k].buffers) readers_[b.node()].push_back(k);
+      along_columns_.push_back(false);
       sends_.push_back(false);
       receives_.push_back(false);
       for (size_t slot = 0; slot < launch.buffers.size(); ++slot) {
@@ -85,8 +87,11 @@ class Merger {
   }
 
   UOp run() {
-    for (size_t k = 0; k < kernels_.size(); ++k)
-      if (nests_[k]) merge_with_neighbours(k);
+    for (const bool siblings : {false, true}) {
+      siblings_ = siblings;
+      for (size_t k = 0; k < kernels_.size(); ++k)
+        if (nests_[k] && group_[k] == k) merge_with_neighbours(k);
+    }
     drop_unread();
     return in_order();
   }
@@ -125,9 +130,7 @@ class Merger {
   bool merge(size_t first, size_t second) {
     if (first == second || !nests_[first] || !nests_[second]) return false;
     const Nest &a = *nests_[first], &b = *nests_[second];
-    const auto [own, other] = std::ranges::mismatch(a.loops, b.loops);
-    if ((own != a.loops.end() && other != b.loops.end()) ||
-        a.operations + b.operations > most_fused_operations ||
+    if (a.operations + b.operations > most_fused_operations ||
         a.stores.size() + b.stores.size() > most_merged_stores)
       return false;
     if (bytes_of(a.rows) + bytes_of(b.rows) > row_bytes_) return false;
@@ -136,13 +139,24 @@ class Merger {
     if ((sends_[first] && receives_[second]) || (receives_[first] && sends_[second])) return false;
     const bool feeds = depends(second, first);
     if (depends(first, second)) return false;
-    // Of those that share outer loops alone, one reads what the other stores in them.
-    const bool equal = a.loops.size() == b.loops.size();
-    if (!equal && (!feeds || a.loops.empty() || b.loops.empty())) return false;
+    if (siblings_ != (!feeds && a.loops.size() != b.loops.size())) return false;
+    std::optional<Nest> moved;  // one of the two, with its loops in the order of the other's
+    const auto [x_at, y_at, alike] = in_step(first, second, moved);
+    const Nest &x = *x_at, &y = *y_at;
+    const auto [own, other] = std::ranges::mismatch(x.loops, y.loops);
+    if (own != x.loops.end() && other != y.loops.end()) return false;
+    // Those that share outer loops alone read the same there, or one what the other stores.
+    const bool equal = x.loops.size() == y.loops.size();
+    if (!equal && (x.loops.empty() || y.loops.empty())) return false;
+    if (siblings_ && !alike) return false;
     if (is_between(first, second) || is_between(second, first)) return false;
-    std::optional<Draft> both = joined(first, second, feeds);
+    const bool columns = moved || along_columns_[first] || along_columns_[second];
+    std::optional<Draft> both = joined(first, x, second, y, feeds, columns);
     if (!both) return false;
     std::optional<Nest> nest = nest_in(*both, places_);
+    if ((columns || siblings_) &&
+        !(nest && rows_fit(*nest, std::min(x.loops.size(), y.loops.size()))))
+      return false;
     if (nest && (bytes_of(nest->rows) > row_bytes_ ||
                  nest->rows.size() >
                      std::max<size_t>({most_rows_of_a_kernel, a.rows.size() + b.rows.size()})))
@@ -153,9 +167,33 @@ class Merger {
     kernels_[second] = std::move(*both);
     nests_[second] = std::move(nest);
     group_[first] = second;
+    along_columns_[second] = columns;
     sends_[second] = sends_[second] || sends_[first];
     receives_[second] = receives_[second] || receives_[first];
     return true;
+  }
+
+  // Loops that walk over the same memory stand in the order of the kernel that has no choice: a
+  // fold of columns has these outside, and what is stored for each of their elements follows.
+  struct Sides {
+    const Nest *first, *second;
+    bool alike = false;  // they walk over the same memory
+  };
+  Sides in_step(size_t first, size_t second, std::optional<Nest>& moved) {
+    const Nest *a = &*nests_[first], *b = &*nests_[second];
+    const bool first_moves = a->loops.size() > b->loops.size() ||
+                             (a->loops.size() == b->loops.size() && !has_free_order(*b));
+    const Nest &wide = first_moves ? *a : *b, &narrow = first_moves ? *b : *a;
+    const bool mixed = wide.loops.size() > narrow.loops.size() || !has_free_order(narrow);
+    if (!mixed || narrow.loops.empty() || !has_free_order(wide)) return {a, b};
+    const std::vector<UOp> order =
+        loops_in_order_of({narrow, kernels_[first_moves ? second : first].buffers},
+                          {wide, kernels_[first_moves ? first : second].buffers});
+    if (order.empty()) return {a, b};
+    if (order == wide.loops) return {a, b, true};
+    moved = nest_of(in_loop_order(wide, order, narrow), places_);
+    (first_moves ? a : b) = &*moved;
+    return {a, b, true};
   }
 
   bool depends(size_t user, size_t source) {
@@ -186,17 +224,18 @@ class Merger {
   }
 
   // Both bodies over the same loops; what the first stores, the second takes as a value.
-  std::optional<Draft> joined(size_t first, size_t second, bool feeds) {
+  std::optional<Draft> joined(size_t first, const Nest& x, size_t second, const Nest& y, bool feeds,
+                              bool columns) {
     const Draft &a = kernels_[first], &b = kernels_[second];
     Draft out = a;
     out.reason = b.reason;
     Substitution renamed;
     absl::flat_hash_map<std::pair<const Node*, DType>, int64_t> slots;
-    for (const UOp& p : nests_[first]->slots) {
+    for (const UOp& p : x.slots) {
       const int64_t slot = p.as<BufferArg>().slot;
       slots.emplace(std::pair(a.buffers[static_cast<size_t>(slot)].node(), p.dtype()), slot);
     }
-    for (const UOp& p : nests_[second]->slots) {
+    for (const UOp& p : y.slots) {
       const UOp& buffer = b.buffers[static_cast<size_t>(p.as<BufferArg>().slot)];
       const auto [it, fresh] = slots.try_emplace(std::pair(buffer.node(), p.dtype()),
                                                  static_cast<int64_t>(out.buffers.size()));
@@ -205,13 +244,14 @@ class Merger {
     }
     if (out.buffers.size() > most_merged_buffers) return std::nullopt;
     Substitution renamed_first;
-    if (nests_[first]->loops.size() < nests_[second]->loops.size())
-      renumber_inner(first, second, renamed_first);
+    if (x.loops.size() < y.loops.size())
+      renumber_inner(x, y, renamed_first);
     else
-      renumber_inner(second, first, renamed);
-    renumber_rows(first, second, renamed);
-    std::optional<UOp> ast = joined_nests(*nest_of(substitute(a.ast, renamed_first), places_),
-                                          *nest_of(substitute(b.ast, renamed), places_), feeds);
+      renumber_inner(y, x, renamed);
+    renumber_rows(x, y, renamed);
+    std::optional<UOp> ast =
+        joined_nests(*nest_of(substitute(x.kernel, renamed_first), places_),
+                     *nest_of(substitute(y.kernel, renamed), places_), feeds, columns);
     if (!ast) return std::nullopt;
     out.ast = *ast;
     return stores_under_two_dtypes(out) ? std::nullopt : std::optional(out);
@@ -232,23 +272,23 @@ class Merger {
   }
 
   // The folds and fills of a kernel get loops that another one does not have.
-  void renumber_inner(size_t k, size_t other, Substitution& renamed) const {
-    const std::vector<UOp>& loops = nests_[k]->loops;
-    int64_t next = nests_[other]->next_range;
-    for (const UOp& r : kernel_ranges(kernels_[k].ast))
-      if (!is_among(loops, r)) renamed.emplace(r, range(next++, r.src(0), r.as<RangeArg>().type));
+  static void renumber_inner(const Nest& nest, const Nest& other, Substitution& renamed) {
+    int64_t next = other.next_range;
+    for (const UOp& r : kernel_ranges(nest.kernel))
+      if (!is_among(nest.loops, r))
+        renamed.emplace(r, range(next++, r.src(0), r.as<RangeArg>().type));
   }
   // The rows of the second kernel get memory of their own.
-  void renumber_rows(size_t first, size_t second, Substitution& renamed) const {
-    for (const UOp& row : nests_[second]->rows) {
+  static void renumber_rows(const Nest& first, const Nest& second, Substitution& renamed) {
+    for (const UOp& row : second.rows) {
       BufferArg arg = row.as<BufferArg>();
-      arg.slot += nests_[first]->next_row;
+      arg.slot += first.next_row;
       renamed.emplace(row, UOp::make(Op::Buffer, row.src(), std::move(arg)));
     }
   }
 
   // One nest of the Stores of both; what the first stores, the second takes as a value.
-  std::optional<UOp> joined_nests(const Nest& a, const Nest& b, bool feeds) {
+  std::optional<UOp> joined_nests(const Nest& a, const Nest& b, bool feeds, bool columns) {
     absl::flat_hash_map<int64_t, std::vector<UOp>> written;  // by slot
     for (const auto& [s, depth] : a.stores) written[slot_of(s)].push_back(s);
     absl::flat_hash_set<int64_t> touched;
@@ -262,20 +302,21 @@ class Merger {
       follows = true;
     }
     const auto forwarding = forward(a, b);
-    if (!forwarding) return std::nullopt;
+    if (!forwarding || (columns && forwarding->has_rows)) return std::nullopt;
     const bool reads = !forwarding->values.empty();
     if (feeds && !reads && !follows) return std::nullopt;  // it waits for something else
     const size_t shared = std::min(a.loops.size(), b.loops.size());
     if (forwarding->common < shared && !walk_alike(a, b, a.loops[shared - 1])) return std::nullopt;
     const bool equal = a.loops.size() == b.loops.size() && !forwarding->has_rows;
-    if (!equal && (follows || !reads || !may_share_rows(a, b, forwarding->common)))
+    if (!equal && (follows || reads != feeds || !may_share_rows(a, b, forwarding->common)))
       return std::nullopt;
     std::vector<PlacedStore> stores = forwarding->stores;
     for (const auto& [s, depth] : b.stores)
       stores.push_back({substitute(s, forwarding->values), depth});
     const auto& loops = a.loops.size() < b.loops.size() ? b.loops : a.loops;
     const UOp both = share_commuted(nested(loops, stores));
-    return share_rows(folds_apart(rewrite(both, kernel_rules(strict_))), loops);
+    const UOp out = folds_apart(rewrite(both, kernel_rules(strict_)));
+    return columns ? out : share_rows(out, loops);
   }
 
   // Whether two kernels go over the same elements along a loop, and not over others that are as
@@ -349,11 +390,14 @@ class Merger {
   }
 
   bool strict_;
+  bool siblings_ =
+      false;           // last: those that share outer loops alone and read nothing of each other
   int64_t row_bytes_;  // that the rows of a kernel may take
   Places places_;
   std::vector<Draft> kernels_;
   std::vector<std::optional<Nest>> nests_;
-  std::vector<size_t> group_;  // kernel -> that into which it went
+  std::vector<size_t> group_;        // kernel -> that into which it went
+  std::vector<bool> along_columns_;  // whether some of its loops stand in the order of another's
   absl::flat_hash_map<const Node*, std::vector<size_t>> readers_;  // of a buffer, ascending
   std::vector<bool> sends_,
       receives_;  // whether a copy reads what a kernel stores, or brings what it reads
