@@ -906,6 +906,24 @@ TEST(work, spec_C38_gradients_of_windows) {
   });
 }
 
+// A window of 64 by 64 costs no more than one of 16 by 16: four running sums, of ends and of
+// beginnings along each axis, and how these are added.
+TEST(work, spec_C38_sums_of_windows_cost_the_same_whatever_the_window) {
+  constexpr int64_t size = 256;
+  auto image = [] { return data({1, 1, size, size}).requires_grad(); };
+  for (const int64_t kernel : {16, 64}) {
+    const Work forward = work_of({image().avg_pool2d(kernel, 1)});
+    const Tensor x = image();
+    const int64_t out = size - kernel + 1;
+    const Work back =
+        work_of((x.avg_pool2d(kernel, 1) * data({1, 1, out, out})).sum().gradient({x}));
+    EXPECT_LE(forward.operations, 15 * size * size) << kernel;
+    EXPECT_LE(forward.bytes, 10 * 4 * size * size) << kernel;
+    EXPECT_LE(back.operations, 17 * size * size) << kernel;
+    EXPECT_LE(back.bytes, 10 * 4 * size * size) << kernel;
+  }
+}
+
 // --- optimiser steps -----------------------------------------------------------------------------
 
 // Beside a value what is kept of its rows for the backward pass: x is read once, each fold is

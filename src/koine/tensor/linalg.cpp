@@ -297,10 +297,55 @@ Tensor Tensor::max_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t
   }
   return x.windows(kernel, kernel, {stride.value_or(kernel), 0, 1}).max({4, 5});
 }
+
+namespace {
+
+// A window of so many neighbours costs more than two running sums.
+constexpr int64_t least_width_of_running_sums = 16;
+
+// The sums of `width` neighbours along an axis, by a number of operations an element that does not
+// grow with the width. Between blocks of so many, a window is the end of one and the beginning of
+// the next: all of its elements and no others, so nothing is subtracted again.
+Tensor sums_of_neighbours(const Tensor& x, int64_t axis, int64_t width) {
+  const auto a = static_cast<size_t>(axis);
+  const Shape shape = x.shape();
+  const int64_t n = shape[a], blocks = (n + width - 1) / width;
+  Shape in_blocks = shape, whole = shape;
+  whole[a] = blocks * width;
+  in_blocks[a] = blocks;
+  in_blocks.insert(in_blocks.begin() + axis + 1, width);
+  auto along = [](const Shape& of, size_t at, const Size& from, const Size& to) {
+    SizePairs out;
+    for (size_t i = 0; i < of.size(); ++i)
+      out.emplace_back(i == at ? from : Size(0), i == at ? to : of[i]);
+    return out;
+  };
+  SizePairs after(shape.size(), {0, 0}), next(in_blocks.size(), {0, 0});
+  after[a] = {0, blocks * width - n};
+  next[a] = {0, 1};
+  next[a + 1] = {1, 0};
+  const Tensor parts = x.pad(after).reshape(in_blocks);
+  const Tensor ends = parts.flip({axis + 1}).cumsum(axis + 1).flip({axis + 1});
+  SizePairs begun = along(in_blocks, a, 1, blocks);
+  begun[a + 1] = {0, width - 1};
+  const Tensor beginnings = parts.cumsum(axis + 1).shrink(begun).pad(next);
+  return (ends + beginnings).reshape(whole).shrink(along(shape, a, 0, n - width + 1));
+}
+
+}  // namespace
+
 Tensor Tensor::avg_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t padding) const {
   require_pool("avg_pool2d", *this, kernel, stride.value_or(kernel), padding);
   const Tensor x =
       padding == 0 ? *this : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}});
+  const bool known = x.size(2).is_number() && x.size(3).is_number();
+  if (stride.value_or(kernel) == 1 && kernel >= least_width_of_running_sums && known &&
+      uop().device().count() <= 1) {
+    const DType out = is_float(dtype()) ? dtype() : DType::Float32;
+    const Tensor wide = x.cast(is_small_float(out) ? DType::Float32 : out);
+    const Tensor sums = sums_of_neighbours(sums_of_neighbours(wide, 3, kernel), 2, kernel);
+    return (sums * Tensor(1.0 / static_cast<double>(kernel * kernel))).cast(out);
+  }
   return x.windows(kernel, kernel, {stride.value_or(kernel), 0, 1}).mean({4, 5});
 }
 
