@@ -1,5 +1,7 @@
 #include "koine/lower/split_reduce.hpp"
 
+#include <absl/container/flat_hash_set.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -32,6 +34,29 @@ std::optional<size_t> axis_to_cut(const UOp& value, const Ints& axes) {
     for (size_t i = at + 1; i < value.rank(); ++i) run *= largest(value.dim(i));
     if (part >= 2 && divides(size)) return at;
     if (!out && part >= least_elements_of_a_cut && run >= least_run_of_a_cut) out = at;
+  }
+  return out;
+}
+
+// Whether the last axis that has a length is folded: results lie in rows, not beside each other.
+bool folds_rows(const UOp& node) {
+  const UOp& value = node.src(0);
+  size_t last = value.rank();
+  while (last > 0 && is_const(value.dim(last - 1), 1)) --last;
+  const Ints& axes = node.as<ReduceArg>().axes;
+  return std::find(axes.begin(), axes.end(), static_cast<int64_t>(last) - 1) != axes.end();
+}
+
+// Values that others read along more elements than they have, and what these are computed from.
+absl::flat_hash_set<const Node*> read_along(const UOp& program) {
+  absl::flat_hash_set<const Node*> out;
+  const NodeList order = toposort(program);
+  for (size_t i = order.size(); i-- > 0;) {
+    const UOp& u = order[i];
+    if (!is_elementwise(u.op()) && (!is_movement(u.op()) || u.is(Op::Pad))) continue;
+    for (const UOp& s : u.src())
+      if (s.dtype() != DType::Index && (out.contains(u.node()) || elements_of(s) < elements_of(u)))
+        out.insert(s.node());
   }
   return out;
 }
@@ -70,8 +95,14 @@ UOp split_one(const UOp& node) {
 
 UOp split_large_reduces(const UOp& program, const CompileOptions& how) {
   if (how.strict || how.noopt) return program;
-  return transform_graph(program, [](const UOp&, const UOp& node) {
-    return node.is(Op::Reduce) ? split_one(node) : node;
+  // Rows that are enough for all threads stay whole where they are read again: one kernel does all.
+  std::optional<absl::flat_hash_set<const Node*>> again;
+  return transform_graph(program, [&](const UOp& original, const UOp& node) {
+    if (!node.is(Op::Reduce)) return node;
+    const UOp split = split_one(node);
+    if (split == node || elements_of(node) < enough_parts || !folds_rows(node)) return split;
+    if (!again) again = read_along(program);
+    return again->contains(original.node()) ? node : split;
   });
 }
 
