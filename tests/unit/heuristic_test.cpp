@@ -245,6 +245,15 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"layernorm", f32({64, 128}).layernorm(), machine,
        "r_L64_L4_u32_L4_u32_R4_G32_R4_G32: Split(1, 32, UPCAST) Split(3, 32, UPCAST) Split(5, 32, "
        "GROUP_REDUCE) Split(7, 32, GROUP_REDUCE)"},
+      // As many columns side by side as LOCAL memory has columns for.
+      {"variance of sines of long columns", f32({4096, 32}).sin().var(0), machine,
+       "r_t2_u16_R4096_L4096_R4096: Split(0, 16, UPCAST) Split(0, 2, THREAD, top)"},
+      // What is read once for a whole fold does not say where its lanes are.
+      {"folds of scaled channels",
+       ((f32({4, 64, 8, 8}) + f32({1, 64, 1, 1}, 1)) * f32({1, 64, 1, 1}, 2))
+           .square()
+           .sum({0, 2, 3}),
+       machine, "r_L64_R4_G64: Split(2, 64, GROUP_REDUCE)"},
       {"max pool", f32({1, 4, 16, 16}).max_pool2d(2), machine, "r_L32_L8_R2_R2:"},
       {"one row", f32({1, 64}).matmul(f32({64, 64}, 1)), machine,
        "r_L2_u32_R64: Split(0, 32, UPCAST)"},
