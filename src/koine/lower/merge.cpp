@@ -25,6 +25,7 @@
 #include "koine/lower/shared_rows.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
+#include "koine/target/target.hpp"
 
 namespace koine {
 namespace {
@@ -185,7 +186,9 @@ class Merger {
                              (a->loops.size() == b->loops.size() && !has_free_order(*b));
     const Nest &wide = first_moves ? *a : *b, &narrow = first_moves ? *b : *a;
     const bool mixed = wide.loops.size() > narrow.loops.size() || !has_free_order(narrow);
-    if (!mixed || narrow.loops.empty() || !has_free_order(wide)) return {a, b};
+    // A machine whose threads share little memory has one for each element instead.
+    const bool keeps_rows = row_bytes_ >= Target{}.row_bytes;
+    if (!keeps_rows || !mixed || narrow.loops.empty() || !has_free_order(wide)) return {a, b};
     const std::vector<UOp> order =
         loops_in_order_of({narrow, kernels_[first_moves ? second : first].buffers},
                           {wide, kernels_[first_moves ? first : second].buffers});
