@@ -131,6 +131,19 @@ TEST(row_buffers, rows_fit_on_each_device_of_the_program) {
   EXPECT_EQ(local_buffers(numbers({16, fits}).to("SIMT").softmax(1)), std::vector<int64_t>{fits});
 }
 
+// A core goes along a column again that its cache keeps; a GPU has a thread for each element.
+TEST(row_buffers, columns_are_gone_along_again_where_a_cache_keeps_them) {
+  const Tensor x = numbers({16, 24}), y = x.to("SIMT");
+  EXPECT_EQ(schedule({(x - x.max(0, true)).uop()}).size(), 1u);
+  const auto on_simt = [](const Tensor& value) {
+    const std::vector<Kernel> all = schedule({value.uop()});
+    return std::count_if(all.begin(), all.end(),
+                         [](const Kernel& k) { return is_kernel_body(k.ast); });
+  };
+  EXPECT_EQ(on_simt(y - y.max(0, true)), 2);
+  EXPECT_EQ(on_simt(y - y.max(1, true)), 1);
+}
+
 TEST(row_buffers, spec_C38_a_kernel_holds_few_rows_however_long_the_program) {
   Tensor z = numbers({16, 16});
   const Tensor x = numbers({16, 16}, DType::Float32, 1);
