@@ -147,8 +147,7 @@ struct Work {
 
 // The host program of a value or a program; null for a kernel.
 UOp host_program_of(const Given& g, const Target& target) {
-  CompileOptions how = compile_options();
-  how.row_bytes = std::min(how.row_bytes, target.row_bytes);
+  const CompileOptions how = options_for(target);
   if (g.stage.empty()) return host_program({g.graph}, how);
   if (g.stage == "callify")
     return rangeify(split_large_reduces(on_each_device(g.graph, how), how), how);

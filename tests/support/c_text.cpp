@@ -14,9 +14,11 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
+#include "koine/lower/split_reduce.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/render/dialect.hpp"
 #include "koine/render/llvm.hpp"
+#include "koine/runtime/device.hpp"
 #include "random_edits.hpp"
 
 namespace koine::test {
@@ -49,7 +51,8 @@ CText::Case CText::case_of(const UOp& value) const {
   const UOp root =
       value.is(Op::Buffer) ? UOp::make(Op::Contiguous, {value}, MarkArg{Mark::Copies}) : value;
   c.program = callify({root}, {buffer_from_host(value.shape(), value.dtype(), "CPU", nullptr)});
-  c.kernels = kernels_of(rangeify(c.program.body));
+  const CompileOptions how = options_for(target());
+  c.kernels = kernels_of(rangeify(split_large_reduces(c.program.body, how), how));
   return c;
 }
 

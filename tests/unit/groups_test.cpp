@@ -225,7 +225,7 @@ TEST(groups, the_heuristic_gives_work_to_threads) {
   using Launch = std::pair<int64_t, int64_t>;
   EXPECT_EQ(shape_of_launch(counted({4096}) * Tensor(2.0)), (Launch{32, 128}));
   EXPECT_EQ(shape_of_launch(counted({3, 5000}).sum({1})), (Launch{3, 256}));
-  EXPECT_EQ(shape_of_launch(counted({128, 96}).matmul(counted({96, 128}))), (Launch{8, 128}));
+  EXPECT_EQ(shape_of_launch(counted({128, 96}).matmul(counted({96, 128}))), (Launch{64, 256}));
 }
 
 TEST(groups, values_on_simt_are_the_interpreters) {

@@ -291,62 +291,69 @@ TEST(heuristic, schedules_of_typical_kernels_in_groups) {
       {"sum of 63", f32({63}).sum(), device, "r_R63:"},
       {"sum of 64", f32({64}).sum(), device, "r_R2_G32: Split(0, 32, GROUP_REDUCE)"},
       {"sum of 5000", f32({5000}).sum(), device,
-       "r_R20_G256: Padto(0, 256) Split(0, 256, GROUP_REDUCE)"},
+       "r_R20_G16_G16: Padto(0, 256) Split(0, 16, GROUP_REDUCE) Split(0, 16, GROUP_REDUCE)"},
       {"rows 3x5000", f32({3, 5000}).sum(1), device,
-       "r_g3_R20_G256: Padto(1, 256) Split(1, 256, GROUP_REDUCE) Split(0, 0, GLOBAL)"},
+       "r_g3_R20_G16_G16: Split(0, 0, GLOBAL) Padto(1, 256) Split(1, 16, GROUP_REDUCE) Split(1, "
+       "16, GROUP_REDUCE)"},
       {"rows 4095x128", f32({4095, 128}).sum(1), device,
-       "r_g4095_R2_G64: Split(1, 64, GROUP_REDUCE) Split(0, 0, GLOBAL)"},
+       "r_g585_l7_R4_G32: Split(0, 0, GLOBAL) Split(1, 32, GROUP_REDUCE) Split(0, 7, LOCAL)"},
       {"rows 4096x128", f32({4096, 128}).sum(1), device,
-       "r_g32_l128_R128: Split(0, 128, LOCAL) Split(0, 0, GLOBAL)"},
+       "r_g512_l8_R4_G32: Split(0, 0, GLOBAL) Split(1, 32, GROUP_REDUCE) Split(0, 8, LOCAL)"},
       {"rows 64x8x128", f32({64, 8, 128}).sum(2), device,
-       "r_g512_R2_G64: Split(1, 64, GROUP_REDUCE) Split(0, 0, GLOBAL)"},
-      {"columns 1000x64", f32({1000, 64}).sum(0), device, "r_l64_R1000: Split(0, 64, LOCAL)"},
+       "r_g64_l8_R4_G32: Split(0, 0, GLOBAL) Split(1, 32, GROUP_REDUCE) Split(0, 8, LOCAL)"},
+      {"columns 1000x64", f32({1000, 64}).sum(0), device,
+       "r_g2_l32_R125_G8: Split(1, 8, GROUP_REDUCE) Split(0, 32, LOCAL) Split(0, 0, GLOBAL)"},
       {"largest of rows", f32({64, 1000}).max(1), device,
-       "r_g64_R4_G256: Padto(1, 256) Split(1, 256, GROUP_REDUCE) Split(0, 0, GLOBAL)"},
+       "r_g8_l8_R32_G32: Split(0, 0, GLOBAL) Padto(1, 32) Split(1, 32, GROUP_REDUCE) Split(0, 8, "
+       "LOCAL)"},
       {"gemm 8", f32({8, 8}).matmul(f32({8, 8}, 1)), device,
        "r_l8_l8_R8: Split(1, 8, LOCAL) Split(0, 8, LOCAL)"},
       {"gemm 31", f32({31, 31}).matmul(f32({31, 31}, 1)), device,
-       "r_g4_l8_g2_l16_R31: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 8) Split(0, 8, LOCAL) "
+       "r_g2_l16_g2_l16_R31: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 16) Split(0, 16, LOCAL) "
        "Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
       {"gemm 32x48x64", f32({32, 48}).matmul(f32({48, 64}, 1)), device,
-       "r_l8_u4_l16_u4_R48: Split(1, 4, UPCAST) Split(1, 16, LOCAL) Split(0, 4, UPCAST) Split(0, "
-       "8, LOCAL)"},
+       "r_g2_l16_g4_l16_R48: Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(0, 0, GLOBAL) Split(2, "
+       "0, GLOBAL)"},
       {"gemm 31x48x63", f32({31, 48}).matmul(f32({48, 63}, 1)), device,
-       "r_g4_l8_g4_l16_R48: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 8) Split(0, 8, LOCAL) "
+       "r_g2_l16_g4_l16_R48: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 16) Split(0, 16, LOCAL) "
        "Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
       {"gemm 512", f32({512, 512}).matmul(f32({512, 512}, 1)), device,
-       "r_g16_l8_u4_g8_l16_u4_R512: Split(1, 4, UPCAST) Split(1, 16, LOCAL) Split(0, 4, UPCAST) "
-       "Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+       "r_g16_u2_l16_g16_u2_l16_R512: Split(1, 16, LOCAL) Split(1, 2, UPCAST) Split(0, 16, LOCAL) "
+       "Split(0, 2, UPCAST) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
       {"gemm 100x64x132", f32({100, 64}).matmul(f32({64, 132}, 1)), device,
-       "r_g4_l8_u4_g3_l16_u4_R64: Split(1, 4, UPCAST) Padto(1, 16) Split(1, 16, LOCAL) Split(0, 4, "
-       "UPCAST) Padto(0, 8) Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+       "r_g7_l16_g9_l16_R64: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 16) Split(0, 16, LOCAL) "
+       "Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
       {"gemm a b.T", f32({64, 48}).matmul(f32({80, 48}, 1).permute({1, 0})), device,
-       "r_g64_l80_R48: Split(1, 80, LOCAL) Split(0, 0, GLOBAL)"},
+       "r_g4_l16_g5_l16_R48: Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(0, 0, GLOBAL) Split(2, "
+       "0, GLOBAL)"},
       {"gemm a.T b", f32({48, 64}).permute({1, 0}).matmul(f32({48, 80}, 1)), device,
-       "r_g2_l8_u4_g2_l16_u4_R48: Split(1, 4, UPCAST) Padto(1, 16) Split(1, 16, LOCAL) Split(0, 4, "
-       "UPCAST) Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+       "r_g4_l16_g5_l16_R48: Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(0, 0, GLOBAL) Split(2, "
+       "0, GLOBAL)"},
       {"transposed", f32({64, 48}).matmul(f32({48, 80}, 1)).permute({1, 0}).contiguous(), device,
-       "r_g2_l8_u4_g2_l16_u4_R48: Swap(0, 1) Split(1, 4, UPCAST) Padto(1, 16) Split(1, 16, LOCAL) "
-       "Split(0, 4, UPCAST) Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+       "r_g4_l16_g5_l16_R48: Swap(0, 1) Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(0, 0, "
+       "GLOBAL) Split(2, 0, GLOBAL)"},
       {"batch gemm", f32({4, 64, 64}).matmul(f32({4, 64, 64}, 1)), device,
-       "r_g4_g2_l8_u4_l16_u4_R64: Split(2, 4, UPCAST) Split(2, 16, LOCAL) Split(1, 4, UPCAST) "
-       "Split(1, 8, LOCAL) Split(0, 0, GLOBAL) Split(1, 0, GLOBAL)"},
+       "r_g4_g4_l16_g4_l16_R64: Split(2, 16, LOCAL) Split(1, 16, LOCAL) Split(0, 0, GLOBAL) "
+       "Split(1, 0, GLOBAL) Split(3, 0, GLOBAL)"},
       {"gemv", f32({512, 512}).matmul(f32({512}, 1)), device,
-       "r_g512_R2_G256: Split(1, 256, GROUP_REDUCE) Split(0, 0, GLOBAL)"},
+       "r_g64_l8_R16_G32: Split(0, 0, GLOBAL) Split(1, 32, GROUP_REDUCE) Split(0, 8, LOCAL)"},
       {"conv", f32({2, 3, 16, 16}).conv2d(f32({8, 3, 3, 3}, 1)), device,
        "r_g2_l8_g14_l14_R3_R3_R3: Split(3, 14, LOCAL) Split(1, 8, LOCAL) Split(0, 0, GLOBAL) "
        "Split(2, 0, GLOBAL)"},
       {"softmax", f32({64, 100}).softmax(), device,
-       "r_l64_L100_L100_R100_R100: Split(0, 64, LOCAL)"},
+       "r_g8_l8_L4_l32_L4_l32_R4_G32_R4_G32: Split(0, 0, GLOBAL) Padto(2, 32) Split(2, 32, LOCAL) "
+       "Padto(1, 32) Split(1, 32, LOCAL) Padto(5, 32) Split(5, 32, GROUP_REDUCE) Padto(7, 32) "
+       "Split(7, 32, GROUP_REDUCE) Split(0, 8, LOCAL)"},
       {"layernorm", f32({64, 128}).layernorm(), device,
-       "r_l64_L128_L128_R128_R128: Split(0, 64, LOCAL)"},
+       "r_g8_l8_L4_l32_L4_l32_R4_G32_R4_G32: Split(0, 0, GLOBAL) Split(2, 32, LOCAL) Split(1, 32, "
+       "LOCAL) Split(5, 32, GROUP_REDUCE) Split(7, 32, GROUP_REDUCE) Split(0, 8, LOCAL)"},
       {"cumsum", f32({64}).cumsum(0), device, "r_L64_Rn:"},
       {"cumsum of columns", f32({100, 64}).cumsum(0), device, "r_l64_L100_Rn: Split(0, 64, LOCAL)"},
       {"sum of 5000 strict", f32({5000}).sum(), strict, "r_R5000:"},
       {"rows 64x1000 strict", f32({64, 1000}).sum(1), strict, "r_l64_R1000: Split(0, 64, LOCAL)"},
       {"gemm 512 strict", f32({512, 512}).matmul(f32({512, 512}, 1)), strict,
-       "r_g16_l8_u4_g8_l16_u4_R512: Split(1, 4, UPCAST) Split(1, 16, LOCAL) Split(0, 4, UPCAST) "
-       "Split(0, 8, LOCAL) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+       "r_g16_u2_l16_g16_u2_l16_R512: Split(1, 16, LOCAL) Split(1, 2, UPCAST) Split(0, 16, LOCAL) "
+       "Split(0, 2, UPCAST) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
   };
   for (const Typical& row : table)
     EXPECT_EQ(chosen(row.value, row.target), row.schedule) << row.what;

@@ -13,6 +13,9 @@ struct CompileOptions {
   int verify = 1;
   std::string cpu;
   int64_t row_bytes = int64_t{256} << 10;  ///< for the rows of a kernel, if all its devices have it
+  /// Of the device with the fewest, if all have groups of threads; 0: parts are for CPUs.
+  int64_t multiprocessors = 0;
+  bool tensor_cores = false;  ///< all have some that take narrow floats as they lie in memory
 };
 
 /// Those of `options()`, now.

@@ -86,6 +86,9 @@ constexpr double most_operations_of_a_part = 8192;
 /// A reduce of so many elements a result, with no more results than these, becomes partial ones of
 /// so many parts.
 constexpr int64_t least_elements_to_split = 1 << 18, most_results_to_split = 32, split_parts = 64;
+/// On machines with groups of threads: groups on each multiprocessor that keep it busy, elements of
+/// a part at least, and neighbouring results that a group has.
+constexpr int64_t busy_groups = 8, least_elements_of_a_group = 1 << 12, results_of_a_group = 32;
 /// An axis that is no multiple of the parts is cut where each has so many elements of it, and a run
 /// of so many in memory.
 constexpr double least_elements_of_a_cut = 8, least_run_of_a_cut = 256;

@@ -28,8 +28,10 @@ namespace {
 // Walks the places that values are read at; `Reasons` says which values get memory.
 class Decider {
  public:
-  Decider(const UOp& program, int64_t row_bytes, bool strict)
-      : program_(program), facts_(program, strict), reasons_(facts_, row_bytes, next_range_) {
+  Decider(const UOp& program, int64_t row_bytes, const CompileOptions& how)
+      : program_(program),
+        facts_(program, how.strict),
+        reasons_(facts_, row_bytes, how.tensor_cores, next_range_) {
     uses_.resize(facts_.order().size());
   }
 
@@ -328,7 +330,7 @@ class Decider {
 }  // namespace
 
 UOp decide(const UOp& program, int64_t row_bytes, const CompileOptions& how) {
-  return Decider(program, row_bytes, how.strict).run();
+  return Decider(program, row_bytes, how).run();
 }
 
 }  // namespace koine

@@ -10,6 +10,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/group_limits.hpp"
 #include "koine/lower/optimize.hpp"
+#include "koine/lower/ranges.hpp"
 
 namespace koine {
 namespace {
@@ -40,6 +41,13 @@ void share_special(const std::vector<UOp>& axes, const std::string& name, Substi
   }
 }
 
+// The first of the axes that share a number.
+std::vector<UOp> first_of_each(const std::vector<std::vector<UOp>>& numbers) {
+  std::vector<UOp> out;
+  for (const std::vector<UOp>& axes : numbers) out.push_back(axes[0]);
+  return out;
+}
+
 // One Special an axis where there are enough from number `first` on, within limits.
 void number(const std::vector<UOp>& axes, std::string (*name)(size_t), size_t first,
             const std::array<int64_t, 3>& most, Substitution& places) {
@@ -67,7 +75,7 @@ UOp without_ranges(const UOp& node, std::vector<UOp>& src, const Substitution& p
 class GroupFolds {
  public:
   GroupFolds(const UOp& ast, const Substitution& places)
-      : threads_(thread_axes(ast)), places_(places) {
+      : numbers_(thread_axes(ast)), threads_(first_of_each(numbers_)), places_(places) {
     for (const UOp& u : toposort(ast)) {
       if (u.is(Op::Range)) next_range_ = std::max(next_range_, u.as<RangeArg>().id + 1);
       if (u.is(Op::Buffer)) next_buffer_ = std::max(next_buffer_, u.as<BufferArg>().slot + 1);
@@ -78,18 +86,21 @@ class GroupFolds {
   UOp together(const UOp& reduce, const std::vector<UOp>& src) {
     const UOp start = start_of(reduce) ? src.back() : UOp();
     const Op op = reduce.as<ReduceArg>().op;
-    std::vector<UOp> alone, shared, again;  // ranges of a thread's part, and of the others' parts
+    std::vector<UOp> alone, shared;  // ranges of a thread's part, and of the others' parts
     const std::span<const UOp> ranges = reduced_ranges(reduce);
     for (size_t i = 0; i < ranges.size(); ++i)
-      if (type_of(ranges[i]) == AxisType::GroupReduce) {
+      if (type_of(ranges[i]) == AxisType::GroupReduce)
         shared.push_back(ranges[i]);
-        again.push_back(range(next_range_++, ranges[i].src(0), AxisType::Reduce));
-      } else {
+      else
         alone.push_back(src[i + 1]);
-      }
-    const UOp part = alone.empty() ? src[0] : reduce_ranges(op, src[0], alone);
-    const UOp memory = stored(part), theirs = load(index(memory, {place_of(shared, again)}));
-    return reduce_ranges(op, theirs, again, start);
+    UOp part = alone.empty() ? src[0] : reduce_ranges(op, src[0], alone);
+    // Axis by axis: a thread folds the sum of their sizes, not their product.
+    for (size_t i = shared.size(); i-- > 0;) {
+      const UOp again = range(next_range_++, shared[i].src(0), AxisType::Reduce);
+      const UOp memory = stored(part), theirs = load(index(memory, {place_of(shared[i], again)}));
+      part = reduce_ranges(op, theirs, std::vector<UOp>{again}, i == 0 ? start : UOp());
+    }
+    return part;
   }
 
  private:
@@ -115,43 +126,68 @@ class GroupFolds {
     return after(buffer, {UOp::make(Op::Barrier, {lanes_.empty() ? filled : end(filled, lanes_)})});
   }
 
-  // Of a thread's part: its own, with `again` in place of the numbers of `shared`.
-  UOp place_of(const std::vector<UOp>& shared, const std::vector<UOp>& again) const {
+  // Of a thread's part: its own, with `again` in place of the number of `shared`.
+  UOp place_of(const UOp& shared, const UOp& again) const {
     UOp out = index_const(0);
     auto add_axis = [&](const UOp& size, const UOp& at) { out = add(mul(out, size), at); };
-    for (const UOp& r : threads_) {
-      const auto it = std::find(shared.begin(), shared.end(), r);
-      add_axis(r.src(0), it == shared.end() ? places_.at(r)
-                                            : again[static_cast<size_t>(it - shared.begin())]);
+    for (const std::vector<UOp>& axes : numbers_) {
+      const bool here = std::ranges::find(axes, shared) != axes.end();
+      add_axis(axes[0].src(0), here ? again : places_.at(axes[0]));
     }
     for (const UOp& r : lanes_) add_axis(r.src(0), r);
     return simplify_index(out);
   }
 
+  std::vector<std::vector<UOp>> numbers_;
   std::vector<UOp> threads_, lanes_;
   const Substitution& places_;
   int64_t next_range_ = 0, next_buffer_ = 0;
 };
 
-// Of threads that would store one value to one place the first does: where along each axis that the
-// Store does not depend on. Null: each has a place of its own.
-UOp stores_alone(const UOp& store, const std::vector<UOp>& axes, const Substitution& places) {
+// Of threads that would store one value to one place the first does: where along all axes of a
+// number that the Store does not depend on. Null: each has a place of its own.
+UOp stores_alone(const UOp& store, const std::vector<std::vector<UOp>>& numbers,
+                 const Substitution& places) {
   UOp out;
-  for (const UOp& axis : axes)
-    if (places.contains(axis) && !depends_on(store, axis)) {
-      const UOp first = eq(places.at(axis), index_const(0));
+  for (const std::vector<UOp>& axes : numbers)
+    if (places.contains(axes[0]) &&
+        std::ranges::none_of(axes, [&](const UOp& a) { return depends_on(store, a); })) {
+      const UOp first = eq(places.at(axes[0]), index_const(0));
       out = out ? bit_and(out, first) : first;
     }
   return out;
 }
 
 // A node whose ranges have become numbers of threads.
-UOp on_threads(const UOp& node, std::vector<UOp>& src, const std::vector<UOp>& axes,
+UOp on_threads(const UOp& node, std::vector<UOp>& src, const std::vector<std::vector<UOp>>& numbers,
                const Substitution& places) {
   if (node.is(Op::Store) && is_address(node.src(0)) && accessed_buffer(node).is(Op::Param))
-    if (const UOp alone = stores_alone(node, axes, places))
+    if (const UOp alone = stores_alone(node, numbers, places))
       return store(src[0], src[1], src.size() == 3 ? bit_and(src[2], alone) : alone);
   return without_ranges(node, src, places);
+}
+
+// Each axis with a number of its own.
+std::vector<std::vector<UOp>> alone_each(const std::vector<UOp>& axes) {
+  std::vector<std::vector<UOp>> out;
+  for (const UOp& axis : axes) out.push_back({axis});
+  return out;
+}
+
+// A row of LOCAL memory that threads fill together is there when all have done their part. Of
+// threads along no axis of it the first fills it.
+UOp filled_together(const UOp& fill, std::vector<UOp> src,
+                    const std::vector<std::vector<UOp>>& numbers, const Substitution& places) {
+  std::vector<std::vector<UOp>> others;
+  for (const std::vector<UOp>& axes : numbers)
+    if (std::ranges::none_of(axes,
+                             [&](const UOp& a) { return is_among(fill.src().subspan(1), a); }))
+      others.push_back(axes);
+  if (const UOp alone = stores_alone(fill.src(0), others, places)) {
+    std::vector<UOp> stored(src[0].src().begin(), src[0].src().end());
+    src[0] = store(stored[0], stored[1], stored.size() == 3 ? bit_and(stored[2], alone) : alone);
+  }
+  return UOp::make(Op::Barrier, {without_ranges(fill, src, places)});
 }
 
 // The axes of a type as parts of one Special.
@@ -160,7 +196,7 @@ UOp to_special(const UOp& ast, AxisType type, const std::string& name) {
   share_special(axes_of(ast, type), name, places);
   if (places.empty()) return ast;
   // Lanes of a warp have their elements already.
-  const auto axes = type == AxisType::Warp ? std::vector<UOp>() : kernel_ranges(ast);
+  const auto axes = alone_each(type == AxisType::Warp ? std::vector<UOp>() : kernel_ranges(ast));
   return rebuild_graph(ast, [&](const UOp& node, std::vector<UOp>& src) {
     const auto it = places.find(node);
     return it != places.end() ? it->second : on_threads(node, src, axes, places);
@@ -179,16 +215,23 @@ UOp to_grid(const UOp& ast, const Groups& groups) {
   Substitution places;
   const size_t warps = axes_of(ast, AxisType::Warp).empty() ? 0 : 1;  // which have lidx0
   number(axes_of(ast, AxisType::Global), group_index_name, 0, groups.most_groups, places);
-  number(thread_axes(ast), index_in_group_name, warps, groups.most_in_group, places);
+  const std::vector<std::vector<UOp>> threads = thread_axes(ast);
+  number(first_of_each(threads), index_in_group_name, warps, groups.most_in_group, places);
+  for (const std::vector<UOp>& axes : threads)
+    for (const UOp& axis : axes) places.try_emplace(axis, places.at(axes[0]));
   if (places.empty()) return ast;
   GroupFolds folds(ast, places);
-  const std::vector<UOp> axes = kernel_ranges(ast);
+  std::vector<std::vector<UOp>> axes = alone_each(axes_of(ast, AxisType::Global));
+  axes.insert(axes.end(), threads.begin(), threads.end());
+  const std::vector<UOp> fills = row_fills(ast);
   return rebuild_graph(ast, [&](const UOp& node, std::vector<UOp>& src) -> UOp {
     if (const auto it = places.find(node); it != places.end()) return it->second;
     if (node.is(Op::Reduce) && std::ranges::any_of(reduced_ranges(node), [](const UOp& r) {
           return type_of(r) == AxisType::GroupReduce;
         }))
       return folds.together(node, src);
+    if (std::ranges::find(fills, node) != fills.end() && is_filled_together(node, threads))
+      return filled_together(node, src, threads, places);
     return on_threads(node, src, axes, places);
   });
 }

@@ -7,11 +7,11 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/lower/kernel_plan.hpp"
+#include "koine/lower/ranges.hpp"
 
 namespace koine {
 namespace {
-
-AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
 
 // The product of the sizes of all axes of some types; of a symbolic one its largest.
 double size_of_all(const UOp& ast, std::initializer_list<AxisType> types) {
@@ -28,27 +28,40 @@ bool folds_together(const UOp& ast) {
                      [](const UOp& r) { return type_of(r) == AxisType::GroupReduce; });
 }
 
+// Whether some value depends on both.
+bool meet(const NodeList& nodes, const UOp& a, const UOp& b) {
+  return std::ranges::any_of(nodes,
+                             [&](const UOp& u) { return depends_on(u, a) && depends_on(u, b); });
+}
+
 bool has_warps(const UOp& ast) {
   return std::ranges::any_of(kernel_ranges(ast),
                              [](const UOp& r) { return type_of(r) == AxisType::Warp; });
 }
 
-// Bytes of LOCAL memory: the rows, and a partial result a thread of each fold.
+double threads_of(const UOp& ast) {
+  double out = size_of_all(ast, {AxisType::Warp});
+  for (const std::vector<UOp>& axes : thread_axes(ast))
+    out *= static_cast<double>(axes[0].src(0).bounds().high);
+  return out;
+}
+
+// Bytes of LOCAL memory: the rows, and a partial result a thread of each fold along each axis.
 double local_bytes(const UOp& ast) {
   double rows = 0, partial = 0;
   for (const UOp& u : toposort(ast)) {
     if (u.is(Op::Buffer)) rows += static_cast<double>(u.numel() * item_size(u.dtype()));
     if (u.is(Op::Reduce)) partial += static_cast<double>(item_size(u.dtype()));
   }
-  if (!folds_together(ast)) return rows;
-  return rows + partial * size_of_all(ast, {AxisType::Local, AxisType::GroupReduce,
-                                            AxisType::Upcast, AxisType::Unroll});
+  const auto folds = std::ranges::count_if(
+      kernel_ranges(ast), [](const UOp& r) { return type_of(r) == AxisType::GroupReduce; });
+  return rows + static_cast<double>(folds) * partial * threads_of(ast) *
+                    size_of_all(ast, {AxisType::Upcast, AxisType::Unroll});
 }
 
 std::string refusal_of_sizes(const UOp& after, const Opt& opt, const Groups& groups) {
-  const double threads =
-                   size_of_all(after, {AxisType::Local, AxisType::GroupReduce, AxisType::Warp}),
-               all = size_of_all(after, {AxisType::Global}), bytes = local_bytes(after);
+  const double threads = threads_of(after), all = size_of_all(after, {AxisType::Global}),
+               bytes = local_bytes(after);
   if (threads > static_cast<double>(groups.most_threads))
     return fmt::format("{}: a group would have {:.0f} threads, and the device allows {}",
                        opt_text(opt), threads, groups.most_threads);
@@ -61,10 +74,45 @@ std::string refusal_of_sizes(const UOp& after, const Opt& opt, const Groups& gro
   return {};
 }
 
+bool shares_rows(const UOp& ast) {
+  const auto numbers = thread_axes(ast);
+  return std::ranges::any_of(row_fills(ast),
+                             [&](const UOp& fill) { return is_filled_together(fill, numbers); });
+}
+
+bool fills_along(const UOp& fill, const std::vector<UOp>& axes) {
+  return std::ranges::any_of(axes, [&](const UOp& a) {
+    return depends_on(fill, a) || is_among(fill.src().subspan(1), a);
+  });
+}
+
+// Threads along axes of loops and folds: each has rows of LOCAL memory of its own, or fills a part
+// of one that the group shares.
+std::string refusal_of_threads(const UOp& after) {
+  for (const UOp& fill : row_fills(after))
+    for (const std::vector<UOp>& axes : thread_axes(after))
+      if (!fills_along(fill, axes))
+        return "the threads would fill one row of LOCAL memory, each all of it";
+  return {};
+}
+
+// A row that the group shares is filled once: no loop stands around it.
+std::string refusal_of_shared_rows(const UOp& after) {
+  const auto numbers = thread_axes(after);
+  for (const UOp& fill : row_fills(after)) {
+    if (!is_filled_together(fill, numbers)) continue;
+    for (const Node* r : fill.ranges()) {
+      const AxisType type = std::get<RangeArg>(r->arg).type;
+      if (type != AxisType::Global && type != AxisType::Local)
+        return "the threads fill a row of LOCAL memory together, and a loop stands around it";
+    }
+  }
+  return {};
+}
+
 // What threads that fold together cannot stand in.
 std::string refusal_of_folding(const UOp& after) {
   const std::vector<UOp> axes = kernel_ranges(after);
-  if (!row_fills(after).empty()) return "its rows in LOCAL memory are of one thread each";
   for (const UOp& r : axes)
     if (!r.src(0).ranges().empty())
       return "one of its loops ends where another stands, so that threads would wait at different "
@@ -79,18 +127,43 @@ std::string refusal_of_folding(const UOp& after) {
   const NodeList nodes = toposort(after);
   for (const UOp& st : nodes)
     for (const UOp& l : nodes)
-      if (st.is(Op::Store) && l.is(Op::Load) && accessed_buffer(st) == accessed_buffer(l))
+      if (st.is(Op::Store) && l.is(Op::Load) && accessed_buffer(st) == accessed_buffer(l) &&
+          !accessed_buffer(st).is(Op::Buffer))
         return "it reads what it stores";
   return {};
 }
 
 }  // namespace
 
-std::vector<UOp> thread_axes(const UOp& ast) {
-  std::vector<UOp> out;
+bool is_filled_together(const UOp& fill, const std::vector<std::vector<UOp>>& numbers) {
+  return std::ranges::any_of(numbers, [&](const std::vector<UOp>& axes) {
+    return std::ranges::none_of(axes, [&](const UOp& a) { return depends_on(fill, a); });
+  });
+}
+
+std::vector<std::vector<UOp>> thread_axes(const UOp& ast) {
+  std::vector<std::vector<UOp>> out;
+  const NodeList nodes = toposort(ast);
   for (const AxisType type : {AxisType::Local, AxisType::GroupReduce})
-    for (const UOp& r : kernel_ranges(ast))
-      if (type_of(r) == type) out.push_back(r);
+    for (const UOp& r : kernel_ranges(ast)) {
+      if (type_of(r) != type) continue;
+      const auto shared = std::ranges::find_if(out, [&](const std::vector<UOp>& axes) {
+        return axes[0].src(0) == r.src(0) &&
+               std::ranges::none_of(axes, [&](const UOp& a) { return meet(nodes, a, r); });
+      });
+      if (shared == out.end())
+        out.push_back({r});
+      else
+        shared->push_back(r);
+    }
+  const auto runs_along_memory = [&](const std::vector<UOp>& axes) {
+    return std::ranges::any_of(nodes, [&](const UOp& u) {
+      return u.is(Op::Load) && accessed_buffer(u).is(Op::Param) &&
+             std::ranges::any_of(axes, [&](const UOp& a) { return stride(u.src(0), a) == 1; });
+    });
+  };
+  std::ranges::stable_partition(
+      out, [&](const std::vector<UOp>& axes) { return !runs_along_memory(axes); });
   return out;
 }
 
@@ -98,18 +171,20 @@ std::string refusal_in_groups(const UOp& ast, const UOp& axis, const Opt& opt, c
                               const Groups& groups) {
   if (opt.op == OptOp::Nolocals)
     return folds_together(ast) ? "Nolocals: threads of a group fold together along GROUP_REDUCE"
+           : shares_rows(ast)  ? "Nolocals: threads of a group share rows of LOCAL memory"
            : has_warps(ast)    ? "Nolocals: the threads of a tensor core are a group"
                                : std::string();
   const bool splits = opt.op == OptOp::Split;
   if (splits && opt.target == AxisType::Thread)
     return fmt::format("{}: this device has groups of threads: use GLOBAL and LOCAL",
                        opt_text(opt));
-  if (splits && opt.target == AxisType::Local) {
-    for (const UOp& fill : row_fills(ast))
-      if (!depends_on(fill, axis))
-        return fmt::format("{}: the threads would fill one row of LOCAL memory, each all of it",
-                           opt_text(opt));
-  }
+  const bool adds_threads = opt.target == AxisType::Local || opt.target == AxisType::GroupReduce;
+  // Threads along a row are the first to come, and those along others follow.
+  if (splits && adds_threads && !is_listed(row_fills(ast), axis))
+    if (const std::string no = refusal_of_threads(after); !no.empty())
+      return fmt::format("{}: {}", opt_text(opt), no);
+  if (const std::string no = refusal_of_shared_rows(after); !no.empty())
+    return fmt::format("{}: {}", opt_text(opt), no);
   if (std::string no = refusal_of_sizes(after, opt, groups); !no.empty()) return no;
   if (!folds_together(after)) return {};
   const std::string no = refusal_of_folding(after);

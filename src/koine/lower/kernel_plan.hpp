@@ -57,6 +57,12 @@ class Plan {
   Edited take() && { return {std::move(ast_), std::move(opts_)}; }
   /// All of them or, where one is not legal, none. False: none.
   bool try_all(const std::vector<Opt>& opts);
+  /// Takes over what a copy has tried further. True.
+  bool become(Plan other) {
+    ast_ = std::move(other.ast_);
+    opts_ = std::move(other.opts_);
+    return true;
+  }
 
  private:
   UOp ast_;

@@ -167,7 +167,8 @@ std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const O
         return refuse(value, "Split: axis {}: {} is of one element at a time", opt.axis,
                       op_name(u.op()));
   const std::vector<UOp> fills = row_fills(ast);
-  if (!becomes_shape(opt.target) && opt.target != from && is_listed(fills, axis))
+  const bool part_of_row = groups && opt.target == AxisType::Local;  // which the group shares
+  if (!becomes_shape(opt.target) && !part_of_row && opt.target != from && is_listed(fills, axis))
     return refuse(value,
                   "Split: axis {}: it fills LOCAL memory, of which each thread has its own: it may "
                   "not become {}",
@@ -312,7 +313,7 @@ absl::flat_hash_set<const Node*> stored_memory(const UOp& ast) {
 
 // Rounds an axis up; what lies beyond is neither stored nor folded in, nor read where another part
 // may be storing it.
-UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple) {
+UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple, bool in_groups) {
   const UOp& bound = axis.src(0);
   const UOp part = index_const(multiple),
             parts = simplify_index(idiv(add(bound, index_const(multiple - 1)), part)),
@@ -323,10 +324,11 @@ UOp pad_to(const UOp& ast, const UOp& axis, int64_t multiple) {
   const auto [place, counts] =
       symbolic ? Padded{wide, lt(wide, bound)} : padded(wide, const_int(bound), multiple);
   const UOp longer = respell(ast, {{axis, {place, {wide}}}});
-  // Another row of LOCAL memory, or the same element of a row once more, harms nobody.
+  // Another row of LOCAL memory, or the same element of a row once more, harms nobody but threads
+  // that fill it together.
   absl::flat_hash_set<const Node*> of_rows;
   for (const UOp& fill : row_fills(longer))
-    if (!symbolic || !depends_on(fill.src(0).src(0).src(1), wide))
+    if ((!symbolic && !in_groups) || !depends_on(fill.src(0).src(0).src(1), wide))
       of_rows.insert(fill.src(0).node());
   const absl::flat_hash_set<const Node*> stored = stored_memory(longer);
   return transform_graph(longer, [&](const UOp& original, const UOp& node) -> UOp {
@@ -438,7 +440,7 @@ UOp edited(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt, const
       out = split(ast, axis(opt.axis), with_amount(opt, axis(opt.axis)));
       break;
     case OptOp::Padto:
-      out = pad_to(ast, axis(opt.axis), opt.amount);
+      out = pad_to(ast, axis(opt.axis), opt.amount, static_cast<bool>(target.groups));
       break;
     case OptOp::Swap:
       if (opt.axis == opt.amount) return ast;

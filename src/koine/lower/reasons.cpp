@@ -19,7 +19,7 @@ std::string_view Reasons::of(const UOp& u, const std::vector<Use>& uses) {
   if (uses.empty() || !facts_.reads_memory(u)) return {};  // a shape, or a constant
   if (u.is(Op::Reduce))
     if (const std::string_view reason = broken_fold(u, uses[0]); !reason.empty()) return reason;
-  if (facts_.picks(u)) return {};
+  if (facts_.picks(u) || (tensor_cores_ && is_factor_of_core(u))) return {};
   const bool several = std::any_of(uses.begin(), uses.end(),
                                    [&](const Use& use) { return use.kernel != uses[0].kernel; });
   if (several && (u.is(Op::Reduce) || cost_between_folds(facts_, u) >= cost_of_load))
@@ -43,6 +43,15 @@ std::string_view Reasons::of(const UOp& u, const std::vector<Use>& uses) {
     return "computed from a fold, for more elements than it has";
   }
   return grown(u, kernel);
+}
+
+// A narrow float in memory as float32: a tensor core converts it.
+bool Reasons::is_factor_of_core(const UOp& u) const {
+  if (!u.is(Op::Cast) || u.dtype() != DType::Float32) return false;
+  UOp source = u.src(0);
+  if (source.dtype() != DType::Float16 && source.dtype() != DType::BFloat16) return false;
+  while (is_movement(source.op()) && !source.is(Op::Stack)) source = UOp(source.src(0));
+  return facts_.in_memory(source) || source.is(Op::Param);
 }
 
 // What puts values together is looked at where it ends, not at each step of it.

@@ -21,8 +21,12 @@ class Reasons {
  public:
   /// `row_bytes`: how much LOCAL memory the rows of a kernel may have. `next_range`: ids of loops
   /// that are made up on the way.
-  Reasons(const ValueFacts& facts, int64_t row_bytes, int64_t& next_range)
-      : facts_(facts), most_row_bytes_(static_cast<double>(row_bytes)), next_range_(next_range) {}
+  /// `tensor_cores`: products take narrow floats as they lie in memory.
+  Reasons(const ValueFacts& facts, int64_t row_bytes, bool tensor_cores, int64_t& next_range)
+      : facts_(facts),
+        most_row_bytes_(static_cast<double>(row_bytes)),
+        tensor_cores_(tensor_cores),
+        next_range_(next_range) {}
 
   /// Empty: the value is computed where it is read, or a row of its kernel (`row`).
   std::string_view of(const UOp& u, const std::vector<Use>& uses);
@@ -52,6 +56,7 @@ class Reasons {
   };
 
   Held held(const Node* kernel) const;
+  bool is_factor_of_core(const UOp& u) const;
   bool is_join_of_many(const UOp& u);
   std::string_view broken_fold(const UOp& u, const Use& use);
   static bool is_its_product(const UOp& u, Held& kernel);
@@ -59,6 +64,7 @@ class Reasons {
 
   const ValueFacts& facts_;
   double most_row_bytes_;
+  bool tensor_cores_;
   int64_t& next_range_;
   absl::flat_hash_map<const Node*, std::string_view> wanted_;  // read as memory, and why
   absl::flat_hash_map<const Node*, Held> held_;                // by kernel

@@ -20,24 +20,6 @@ bool reads_buffer(const UOp& u) {
   });
 }
 
-bool divides(const UOp& size) { return size.is(Op::Const) && const_int(size) % split_parts == 0; }
-
-// The axis that is cut: one that has parts of equal size, or the first of which little is left over
-// and parts are long runs of memory.
-std::optional<size_t> axis_to_cut(const UOp& value, const Ints& axes) {
-  std::optional<size_t> out;
-  for (const int64_t axis : axes) {
-    const auto at = static_cast<size_t>(axis);
-    const UOp& size = value.dim(at);
-    const double part = largest(size) / split_parts;
-    double run = part;
-    for (size_t i = at + 1; i < value.rank(); ++i) run *= largest(value.dim(i));
-    if (part >= 2 && divides(size)) return at;
-    if (!out && part >= least_elements_of_a_cut && run >= least_run_of_a_cut) out = at;
-  }
-  return out;
-}
-
 // Whether the last axis that has a length is folded: results lie in rows, not beside each other.
 bool folds_rows(const UOp& node) {
   const UOp& value = node.src(0);
@@ -45,6 +27,43 @@ bool folds_rows(const UOp& node) {
   while (last > 0 && is_const(value.dim(last - 1), 1)) --last;
   const Ints& axes = node.as<ReduceArg>().axes;
   return std::find(axes.begin(), axes.end(), static_cast<int64_t>(last) - 1) != axes.end();
+}
+
+// Parts that a reduce is cut into; 1: none.
+int64_t parts_of(const UOp& node, const CompileOptions& how) {
+  const UOp& value = node.src(0);
+  const double results = elements_of(node), each = elements_of(value) / results;
+  if (how.multiprocessors == 0)
+    return results <= most_results_to_split && each >= least_elements_to_split ? split_parts : 1;
+  // Threads of a group fold one result, or neighbouring ones, where these lie along memory.
+  const bool rows = folds_rows(node);
+  const double groups = results / (rows ? 1 : results_of_a_group),
+               wanted = static_cast<double>(how.multiprocessors * busy_groups);
+  int64_t parts = 1;
+  while (groups * static_cast<double>(2 * parts) <= wanted &&
+         each * std::min(results, static_cast<double>(rows ? 1 : results_of_a_group)) >=
+             static_cast<double>(2 * parts * least_elements_of_a_group))
+    parts *= 2;
+  return parts;
+}
+
+// The axis that is cut: one that has parts of equal size, or the first of which little is left over
+// and parts are long runs of memory.
+std::optional<size_t> axis_to_cut(const UOp& value, const Ints& axes, int64_t parts) {
+  const auto divides = [&](const UOp& size) {
+    return size.is(Op::Const) && const_int(size) % parts == 0;
+  };
+  std::optional<size_t> out;
+  for (const int64_t axis : axes) {
+    const auto at = static_cast<size_t>(axis);
+    const UOp& size = value.dim(at);
+    const double part = largest(size) / static_cast<double>(parts);
+    double run = part;
+    for (size_t i = at + 1; i < value.rank(); ++i) run *= largest(value.dim(i));
+    if (part >= 2 && divides(size)) return at;
+    if (!out && part >= least_elements_of_a_cut && run >= least_run_of_a_cut) out = at;
+  }
+  return out;
 }
 
 // Values that others read along more elements than they have, and what these are computed from.
@@ -63,17 +82,16 @@ absl::flat_hash_set<const Node*> read_along(const UOp& program) {
 
 // A long axis of n becomes (parts, n / parts), which are folded first; what is left over, fewer
 // elements than there are parts, is folded with their results.
-UOp split_one(const UOp& node) {
+UOp split_one(const UOp& node, const CompileOptions& how) {
   const UOp& value = node.src(0);
   const Ints& axes = node.as<ReduceArg>().axes;
-  const double results = elements_of(node);
-  if (results < 1 || results > most_results_to_split ||
-      elements_of(value) < results * least_elements_to_split || !reads_buffer(value))
-    return node;
-  const auto axis = axis_to_cut(value, axes);
+  if (elements_of(node) < 1 || !reads_buffer(value)) return node;
+  const int64_t count = parts_of(node, how);
+  if (count < 2) return node;
+  const auto axis = axis_to_cut(value, axes, count);
   if (!axis) return node;
   const Op op = node.as<ReduceArg>().op;
-  const UOp &size = value.dim(*axis), parts = index_const(split_parts),
+  const UOp &size = value.dim(*axis), parts = index_const(count),
             each = simplify(idiv(size, parts)), whole = simplify(mul(each, parts)),
             rest = simplify(sub(size, whole));
   const UOp split = is_const(rest, 0) ? value : slice(value, *axis, index_const(0), whole);
@@ -99,8 +117,9 @@ UOp split_large_reduces(const UOp& program, const CompileOptions& how) {
   std::optional<absl::flat_hash_set<const Node*>> again;
   return transform_graph(program, [&](const UOp& original, const UOp& node) {
     if (!node.is(Op::Reduce)) return node;
-    const UOp split = split_one(node);
-    if (split == node || elements_of(node) < enough_parts || !folds_rows(node)) return split;
+    const UOp split = split_one(node, how);
+    const bool enough = how.multiprocessors == 0 && elements_of(node) >= enough_parts;
+    if (split == node || !enough || !folds_rows(node)) return split;
     if (!again) again = read_along(program);
     return again->contains(original.node()) ? node : split;
   });

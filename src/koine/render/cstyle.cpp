@@ -27,9 +27,10 @@ class CStyleRenderer {
 
   std::string run(const std::string& name) {
     if (dialect_.arguments == Arguments::Declared) prefix_ = name + "_";
-    const std::string head = dialect_.arguments == Arguments::Declared
-                                 ? bindings(name)
-                                 : fmt::format("{} {}({})", dialect_.kernel, name, parameters());
+    const std::string head =
+        dialect_.arguments == Arguments::Declared
+            ? bindings(name)
+            : fmt::format("{}{} {}({})", dialect_.kernel, bounds(), name, parameters());
     for (const UOp& u : linear_.src()) {
       require_fits(u);
       instruction(u);
@@ -107,6 +108,20 @@ class CStyleRenderer {
       all.emplace_back("uint3 lid [[thread_position_in_threadgroup]]");
     }
     return fmt::format("{}", fmt::join(all, ", "));
+  }
+
+  // What the compiler may know of groups of a known size. Two large ones on a processor hide each
+  // other's waits; the partial sums of outer loops need no registers meanwhile.
+  std::string bounds() const {
+    constexpr int64_t large = 256;
+    int64_t threads = 1;
+    for (const UOp& size : signature_.group) {
+      if (size && !size.is(Op::Const)) return {};
+      threads *= size ? const_int(size) : 1;
+    }
+    if (dialect_.bounds.empty() || threads == 1) return {};
+    return text(dialect_.bounds, fmt::arg("threads", threads),
+                fmt::arg("groups", threads == large ? 2 : 1));
   }
 
   // What a kernel without parameters names, and its head.

@@ -40,10 +40,13 @@ struct Syntax {
 /// a language in `render/dialects`, one line in the list of `dialect.cpp`.
 struct Dialect {
   std::string_view name;
-  std::string_view includes;       ///< and pragmas, in front of a file
-  std::string_view header;         ///< behind them: bit casts and atomics (see below)
-  std::string_view function;       ///< in front of a helper function
-  std::string_view kernel;         ///< in front of a kernel's name
+  std::string_view includes;  ///< and pragmas, in front of a file
+  std::string_view header;    ///< behind them: bit casts and atomics (see below)
+  std::string_view function;  ///< in front of a helper function
+  std::string_view kernel;    ///< in front of a kernel's name
+  /// Behind `kernel`: groups have {threads}, and {groups} of them share a processor, so that the
+  /// compiler gives each thread no more registers than that leaves.
+  std::string_view bounds = {};
   std::string_view global, local;  ///< qualifiers of pointers to memory, and of LOCAL arrays
   Arguments arguments = Arguments::Named;
   Syntax syntax = {};

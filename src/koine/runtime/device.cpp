@@ -205,14 +205,27 @@ DeviceRuntime& device_runtime(const std::string& name) {
   return *runtimes.emplace(canonical, make_device(canonical)).first->second;
 }
 
+CompileOptions options_for(const Target& target, CompileOptions how) {
+  how.multiprocessors = INT64_MAX;
+  how.tensor_cores = true;
+  target.restrict(how);
+  return how;
+}
+
 CompileOptions options_for(const UOp& program, const std::string& device, CompileOptions how) {
   std::set<std::string> names{device};
   for (const UOp& u : toposort_with_bodies(program))
     if (u.device()) names.insert(u.device().name());
+  if (how.multiprocessors == 0) {  // nobody has said more than what devices say
+    how.multiprocessors = INT64_MAX;
+    how.tensor_cores = true;
+  }
+  CompileOptions all = how;
   for (const std::string& name : names)
     for (size_t i = 0; i < Device(name).count(); ++i)
-      how.row_bytes = std::min(how.row_bytes,
-                               device_runtime(Device(name).part(i).name()).target(how).row_bytes);
+      device_runtime(Device(name).part(i).name()).target(how).restrict(all);
+  how.row_bytes = all.row_bytes;
+  if (how.multiprocessors == INT64_MAX) return all;
   return how;
 }
 

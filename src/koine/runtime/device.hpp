@@ -187,6 +187,8 @@ DeviceRuntime& device_runtime(const std::string& name);
 /// The options for a program, whose kernels have rows that fit on each of its devices. What lies on
 /// none runs on `device`.
 CompileOptions options_for(const UOp& program, const std::string& device, CompileOptions how);
+/// The same for kernels that are all for one target, whatever device the buffers name: for texts.
+CompileOptions options_for(const Target& target, CompileOptions how = compile_options());
 /// One line a device kind: name and description.
 std::vector<std::pair<std::string, std::string>> device_list();
 /// The device of tensors that name none: KOINE_DEVICE, else CPU.

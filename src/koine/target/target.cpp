@@ -4,6 +4,15 @@
 
 namespace koine {
 
+void Target::restrict(CompileOptions& how) const {
+  const bool has_cores = std::ranges::any_of(tensor_cores, [](const TensorCore* c) {
+    return is_small_float(c->a.dtype) && c->threads() > 1;
+  });
+  how.row_bytes = std::min(how.row_bytes, row_bytes);
+  how.multiprocessors = std::min(how.multiprocessors, groups ? groups.multiprocessors : 0);
+  how.tensor_cores = how.tensor_cores && has_cores && !strict;
+}
+
 bool is_native(const Target& target, Op op, DType operands) {
   const bool real = is_float(operands), integer = is_integer(operands);
   switch (op) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "koine/base/compile_options.hpp"
 #include "koine/ir/dtype.hpp"
 #include "koine/ir/op.hpp"
 #include "koine/target/tensor_core.hpp"
@@ -17,6 +18,7 @@ struct Groups {
   std::array<int64_t, 3> most_groups{INT32_MAX, 65535, 65535};  ///< along each axis
   int64_t local_bytes = int64_t{32} << 10;                      ///< of a group
   int64_t warp = 32;  ///< threads that run in step: a group has a multiple of them at best
+  int64_t multiprocessors = 128;  ///< several groups on each keep the machine busy
 
   explicit operator bool() const { return most_threads > 0; }
 };
@@ -40,6 +42,8 @@ struct Target {
   Groups groups;                                ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
   std::vector<const TensorCore*> tensor_cores;  ///< that it has (`give_cores`)
 
+  /// Restricts the options of a program that has kernels for it.
+  void restrict(CompileOptions& how) const;
   int lanes(int64_t item_bytes) const { return static_cast<int>(vector_bytes / item_bytes); }
 };
 

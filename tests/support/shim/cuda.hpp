@@ -7,6 +7,7 @@
 
 #define __device__
 #define __global__
+#define __launch_bounds__(...)
 #define __shared__ static thread_local
 #define blockIdx shim::group
 #define threadIdx shim::item
@@ -39,9 +40,10 @@ inline float shim_bfloat(unsigned short bits) {
 }
 template <class Of>
 void shim_mma(float* sum, const unsigned short* a, const unsigned short* b, const float* c, Of of) {
-  static thread_local float all_rows[32][16][16], all_columns[32][16][8];  // a warp has its own
-  auto& rows = all_rows[threadIdx.y % 32];
-  auto& columns = all_columns[threadIdx.y % 32];
+  // A warp, which lies along x, has its own.
+  static thread_local float all_rows[32][32][16][16], all_columns[32][32][16][8];
+  auto& rows = all_rows[threadIdx.z % 32][threadIdx.y % 32];
+  auto& columns = all_columns[threadIdx.z % 32][threadIdx.y % 32];
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, in_group = lane % 4;
   for (int i = 0; i < 8; ++i) {
     const int row = i % 4 < 2 ? group : group + 8;

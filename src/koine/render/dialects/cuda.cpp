@@ -26,6 +26,7 @@ __device__ static inline void atomic_add_f64(double* place, double value) { atom
 )",
       .function = "__device__ static inline",
       .kernel = "extern \"C\" __global__ void",
+      .bounds = " __launch_bounds__({threads})",
       .local = "__shared__ ",
       .types = {"signed char", "short", "int", "long long", "unsigned char", "unsigned short",
                 "unsigned int", "unsigned long long", "float", "double"},
@@ -78,6 +79,7 @@ KOINE_MMA(cuda_m16n8k16_f16, "f16")
 KOINE_MMA(cuda_m16n8k16_bf16, "bf16")
 )");
   cuda.header = header;
+  cuda.bounds = " __launch_bounds__({threads}, {groups})";
   cuda.negated = "negated";
   cuda.below_negative_zero = true;
   cuda.cores = {"cuda_m16n8k16_f16", "cuda_m16n8k16_bf16"};

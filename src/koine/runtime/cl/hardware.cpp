@@ -89,6 +89,7 @@ std::unique_ptr<Hardware> start(size_t number) {
   for (size_t axis = 0; axis < in_group.size(); ++axis)
     out->groups.most_in_group[axis] = static_cast<int64_t>(in_group[axis]);
   out->groups.local_bytes = static_cast<int64_t>(info<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE));
+  out->groups.multiprocessors = info<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS);
   const auto lanes = info<cl_uint>(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
   out->vector_bytes = std::clamp(static_cast<int>(lanes) * 4, 16, 64);
   out->is_cpu = (info<cl_device_type>(id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0;
