@@ -1,5 +1,6 @@
-// Kernels in CUDA C++ on a GPU of NVIDIA's, beside what the machine can do. `--texts FOLDER` writes
-// the texts instead, with how each is launched, and needs no GPU. The driver (libcuda) and NVRTC
+// Kernels in CUDA C++ on a GPU of NVIDIA's, beside what the machine can do. `--tiles` adds products
+// with other tiles than the chosen ones; `--texts FOLDER` writes the texts instead, with how each is
+// launched, and needs no GPU. The driver (libcuda) and NVRTC
 // are loaded at run time: nothing of CUDA is needed to build this.
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -175,10 +176,40 @@ struct Case {
   std::function<double(size_t)> expected;
   double work, most;
   std::string_view unit;
+  std::vector<Opt> edits = {};  // of its kernel; empty: those that are chosen
 };
 
 Tensor input(std::vector<int64_t> sizes, DType dtype = DType::Float32) {
   return Tensor(new_buffer(shape_of(sizes), dtype, Device("CPU")));
+}
+
+// Products with other tiles than the chosen ones.
+std::vector<Case> tiles_of(const Case& product, bool on_core) {
+  struct Tile {
+    int64_t row_threads, rows, column_threads, columns;
+  };
+  constexpr Tile tiles[] = {{16, 4, 16, 4}, {8, 8, 16, 4}, {16, 8, 16, 4}, {8, 8, 16, 8},
+                            {16, 8, 16, 8}, {8, 8, 32, 4}, {8, 8, 32, 8}},
+                 of_cores[] = {{1, 2, 2, 4}, {2, 2, 2, 4}, {2, 2, 4, 4}, {2, 4, 2, 4}, {2, 2, 2, 8},
+                               {2, 4, 2, 8}, {4, 4, 2, 4}, {4, 2, 2, 8}};
+  std::vector<Case> out;
+  for (const Tile& t : on_core ? std::span<const Tile>(of_cores) : std::span<const Tile>(tiles)) {
+    Case c = product;
+    c.name += fmt::format(" {}x{} {}x{}", t.row_threads, t.column_threads, t.rows, t.columns);
+    if (on_core)
+      c.edits.push_back({OptOp::TC, 2, 0, AxisType::Loop, false, {1, 0, 1}});
+    for (const auto& [at, threads, each] :
+         {std::tuple{1, t.column_threads, t.columns}, {0, t.row_threads, t.rows}}) {
+      const Opt parts[] = {{OptOp::Split, at, each, AxisType::Upcast},
+                           {OptOp::Split, at, threads, AxisType::Local}};
+      for (const Opt& part : {parts[on_core ? 0 : 1], parts[on_core ? 1 : 0]})
+        if (part.amount > 1) c.edits.push_back(part);
+    }
+    const int columns = 1 + (t.row_threads > 1 ? 1 : 0) + (t.rows > 1 ? 1 : 0);
+    for (const int at : {0, columns}) c.edits.push_back({OptOp::Split, at, 0, AxisType::Global});
+    out.push_back(std::move(c));
+  }
+  return out;
 }
 
 std::vector<Case> shapes() {
@@ -271,7 +302,8 @@ std::vector<Launch> launches_of(const Case& shape) {
   const CompileOptions how = options_for(target);
   std::vector<Launch> out;
   for (const Kernel& k : kernels_of(host_program({shape.value.uop()}, how))) {
-    Launch l{lower_kernel(k.ast, target), {k.buffers.begin(), k.buffers.end()}, {}, "", {}};
+    const std::vector<Opt>* edits = shape.edits.empty() ? nullptr : &shape.edits;
+    Launch l{lower_kernel(k.ast, target, {}, edits), {k.buffers.begin(), k.buffers.end()}, {}, "", {}};
     for (size_t slot = 0; slot < k.buffers.size(); ++slot)
       if (k.stores(slot)) l.result = k.buffers[slot];
     l.text = render("cuda", l.kernel.name, l.kernel.linear);
@@ -370,18 +402,32 @@ void measure(const Gpu& gpu, const Case& shape) try {
 
 int main(int argc, char** argv) {
   try {
-    const bool texts = argc == 3 && std::strcmp(argv[1], "--texts") == 0;
-    if (argc != 1 && !texts) {
-      fmt::print(stderr, "usage: {} [--texts FOLDER]\n", argv[0]);
-      return 2;
+    bool tiles = false;
+    std::string folder;
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view word = argv[i];
+      if (word == "--tiles") {
+        tiles = true;
+      } else if (word == "--texts" && i + 1 < argc) {
+        folder = argv[++i];
+      } else {
+        fmt::print(stderr, "usage: {} [--tiles] [--texts FOLDER]\n", argv[0]);
+        return 2;
+      }
     }
-    if (texts) {
-      for (const Case& shape : shapes()) write_texts(argv[2], shape);
+    std::vector<Case> cases;
+    for (Case& c : shapes()) {
+      cases.push_back(c);
+      if (!tiles || !c.name.starts_with("gemm 4096") || c.name.ends_with("bfloat16")) continue;
+      for (Case& t : tiles_of(c, c.name.ends_with("float16"))) cases.push_back(std::move(t));
+    }
+    if (!folder.empty()) {
+      for (const Case& c : cases) write_texts(folder, c);
       return 0;
     }
     const Gpu gpu;
     fmt::print("{}\n", gpu.name);
-    for (const Case& shape : shapes()) measure(gpu, shape);
+    for (const Case& c : cases) measure(gpu, c);
   } catch (const std::exception& e) {
     fmt::print(stderr, "error: {}\n", e.what());
     return 1;
