@@ -16,8 +16,11 @@
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/lower/callify.hpp"
 #include "koine/lower/pipeline.hpp"
+#include "koine/lower/rangeify.hpp"
 #include "koine/lower/schedule.hpp"
+#include "koine/lower/split_reduce.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/runtime/device.hpp"
 #include "koine/tensor/tensor.hpp"
@@ -301,11 +304,16 @@ std::vector<Launch> launches_of(const Case& shape) {
   const Target target = text_target("cuda", false);
   const CompileOptions how = options_for(target);
   std::vector<Launch> out;
-  for (const Kernel& k : kernels_of(host_program({shape.value.uop()}, how))) {
+  const UOp value = shape.value.uop();
+  const UOp memory = new_buffer(value.shape(), value.dtype(), Device("CPU"));
+  const Callified program = callify({value}, {memory}, how);
+  for (const Kernel& k : kernels_of(rangeify(split_large_reduces(program.body, how), how))) {
     const std::vector<Opt>* edits = shape.edits.empty() ? nullptr : &shape.edits;
-    Launch l{lower_kernel(k.ast, target, {}, edits), {k.buffers.begin(), k.buffers.end()}, {}, "", {}};
+    Launch l{lower_kernel(k.ast, target, {}, edits), {}, {}, "", {}};
+    for (const UOp& b : k.buffers)
+      l.buffers.push_back(b.is(Op::Param) ? program.arguments[static_cast<size_t>(b.as<BufferArg>().slot)] : b);
     for (size_t slot = 0; slot < k.buffers.size(); ++slot)
-      if (k.stores(slot)) l.result = k.buffers[slot];
+      if (k.stores(slot)) l.result = l.buffers[slot];
     l.text = render("cuda", l.kernel.name, l.kernel.linear);
     l.signature = signature_of(l.kernel.linear);
     for (size_t axis = 0; axis < 3; ++axis) {
@@ -371,6 +379,11 @@ void measure(const Gpu& gpu, const Case& shape) try {
     }
     result = l.result;
   }
+  for (const Tensor& t : shape.inputs)
+    if (std::none_of(launches.begin(), launches.end(), [&](const Launch& l) {
+          return std::find(l.buffers.begin(), l.buffers.end(), t.uop()) != l.buffers.end();
+        }))
+      throw std::runtime_error("an input is read by no kernel");
   const auto run = [&] {
     for (size_t i = 0; i < launches.size(); ++i)
       gpu.launch(functions[i], launches[i].grid, launches[i].group, parameters[i]);
