@@ -1,7 +1,7 @@
 // Kernels in CUDA C++ on a GPU of NVIDIA's, beside what the machine can do. `--tiles` adds products
-// with other tiles than the chosen ones; `--texts FOLDER` writes the texts instead, with how each is
-// launched, and needs no GPU. The driver (libcuda) and NVRTC
-// are loaded at run time: nothing of CUDA is needed to build this.
+// with other tiles than the chosen ones; `--texts FOLDER` writes the texts instead, with how each
+// is launched, and needs no GPU. The driver (libcuda) and NVRTC are loaded at run time: nothing of
+// CUDA is needed to build this.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -193,14 +193,13 @@ std::vector<Case> tiles_of(const Case& product, bool on_core) {
   };
   constexpr Tile tiles[] = {{16, 4, 16, 4}, {8, 8, 16, 4}, {16, 8, 16, 4}, {8, 8, 16, 8},
                             {16, 8, 16, 8}, {8, 8, 32, 4}, {8, 8, 32, 8}},
-                 of_cores[] = {{1, 2, 2, 4}, {2, 2, 2, 4}, {2, 2, 4, 4}, {2, 4, 2, 4}, {2, 2, 2, 8},
-                               {2, 4, 2, 8}, {4, 4, 2, 4}, {4, 2, 2, 8}};
+                 of_cores[] = {{1, 2, 2, 4}, {2, 2, 2, 4}, {2, 2, 4, 4}, {2, 4, 2, 4},
+                               {2, 2, 2, 8}, {2, 4, 2, 8}, {4, 4, 2, 4}, {4, 2, 2, 8}};
   std::vector<Case> out;
   for (const Tile& t : on_core ? std::span<const Tile>(of_cores) : std::span<const Tile>(tiles)) {
     Case c = product;
     c.name += fmt::format(" {}x{} {}x{}", t.row_threads, t.column_threads, t.rows, t.columns);
-    if (on_core)
-      c.edits.push_back({OptOp::TC, 2, 0, AxisType::Loop, false, {1, 0, 1}});
+    if (on_core) c.edits.push_back({OptOp::TC, 2, 0, AxisType::Loop, false, {1, 0, 1}});
     for (const auto& [at, threads, each] :
          {std::tuple{1, t.column_threads, t.columns}, {0, t.row_threads, t.rows}}) {
       const Opt parts[] = {{OptOp::Split, at, each, AxisType::Upcast},
@@ -311,7 +310,8 @@ std::vector<Launch> launches_of(const Case& shape) {
     const std::vector<Opt>* edits = shape.edits.empty() ? nullptr : &shape.edits;
     Launch l{lower_kernel(k.ast, target, {}, edits), {}, {}, "", {}};
     for (const UOp& b : k.buffers)
-      l.buffers.push_back(b.is(Op::Param) ? program.arguments[static_cast<size_t>(b.as<BufferArg>().slot)] : b);
+      l.buffers.push_back(
+          b.is(Op::Param) ? program.arguments[static_cast<size_t>(b.as<BufferArg>().slot)] : b);
     for (size_t slot = 0; slot < k.buffers.size(); ++slot)
       if (k.stores(slot)) l.result = l.buffers[slot];
     l.text = render("cuda", l.kernel.name, l.kernel.linear);

@@ -1,6 +1,6 @@
 // What is launched for kernels of typical shapes on a GPU: groups, threads, loads, and that threads
-// beside each other read what lies beside each other. The values come from the interpreter of linear
-// programs, which reports races, and from CUDA's text.
+// beside each other read what lies beside each other. The values come from the interpreter of
+// linear programs, which reports races, and from CUDA's text.
 #include <algorithm>
 #include <cmath>
 
@@ -77,6 +77,13 @@ double loads_an_element(const UOp& linear, int64_t elements) {
   return loads / static_cast<double>(elements);
 }
 
+int64_t widest_load(const UOp& linear) {
+  int64_t out = 0;
+  for (const UOp& u : linear.src())
+    if (u.is(Op::Load) && accessed_buffer(u).is(Op::Param)) out = std::max(out, lane_count(u));
+  return out;
+}
+
 // Whether a warp's threads load neighbouring elements, or the same one.
 bool is_coalesced(const UOp& linear) {
   UOp lane;
@@ -87,8 +94,10 @@ bool is_coalesced(const UOp& linear) {
            int64_t step = 0;
            UOp rest;
            const UOp& place = strip_after(u.src(0)).src(1);
-           return lane_count(u) == 1 && linear_coefficient(place, lane, step, rest) &&
-                  (step == 0 || step == 1);
+           const Contiguous run = lane_count(u) == 1 ? Contiguous{true, place}
+                                                     : contiguous_access(strip_after(u.src(0)));
+           return run.yes && run.base && linear_coefficient(run.base, lane, step, rest) &&
+                  (step == 0 || step == lane_count(u));
          });
 }
 
@@ -106,6 +115,24 @@ TEST(group_shapes, a_sum_of_all_keeps_the_machine_busy) {
   EXPECT_EQ(launches(input({1 << 26}).sum(), true), (std::vector<Launch>{{1, 1}}));
 }
 
+TEST(group_shapes, elements_are_taken_four_at_once) {
+  const Tensor x = input({1 << 24}), y = input({1 << 24});
+  const UOp linear = linears_of(x + y, text_target("cuda", false))[0];
+  EXPECT_EQ(launches(x + y), (std::vector<Launch>{{1 << 15, 128}}));
+  EXPECT_EQ(widest_load(linear), 4);
+  EXPECT_TRUE(is_coalesced(linear));
+  const std::string text = render("cuda", "k", linear, false);
+  EXPECT_NE(text.find("load_16("), std::string::npos) << text;
+  EXPECT_NE(text.find("store_16("), std::string::npos) << text;
+  // Fewer leave processors idle, and languages without such accesses take them one by one.
+  EXPECT_EQ(launches(input({1 << 16}) * Tensor(2.0)), (std::vector<Launch>{{512, 128}}));
+  EXPECT_EQ(widest_load(linears_of(x + y, text_target("metal", false))[0]), 1);
+  // A place that is no multiple is read element by element.
+  const UOp odd = linears_of(input({(1 << 24) + 1}).shrink({{1, (1 << 24) + 1}}) * Tensor(2.0),
+                             text_target("cuda", false))[0];
+  EXPECT_EQ(render("cuda", "k", odd, false).find("load_16("), std::string::npos);
+}
+
 TEST(group_shapes, rows_are_folded_by_groups_or_by_warps) {
   for (const auto& [rows, columns, launch] :
        {std::tuple<int64_t, int64_t, Launch>{16384, 4096, {16384, 256}},
@@ -115,13 +142,12 @@ TEST(group_shapes, rows_are_folded_by_groups_or_by_warps) {
       EXPECT_EQ(launches(value), (std::vector<Launch>{launch}));
       EXPECT_TRUE(is_coalesced(linears_of(value, text_target("cuda", false))[0]));
     }
-    EXPECT_EQ(loads_an_element(linears_of(x.sum({1}), text_target("cuda", false))[0],
-                               rows * columns),
-              1);
+    EXPECT_EQ(
+        loads_an_element(linears_of(x.sum({1}), text_target("cuda", false))[0], rows * columns), 1);
     // Once for the maximum, and once for the row of exponentials that all threads share.
-    EXPECT_EQ(loads_an_element(linears_of(x.softmax(1), text_target("cuda", false))[0],
-                               rows * columns),
-              2);
+    EXPECT_EQ(
+        loads_an_element(linears_of(x.softmax(1), text_target("cuda", false))[0], rows * columns),
+        2);
   }
 }
 
@@ -139,6 +165,8 @@ TEST(group_shapes, products_have_tiles_in_registers) {
   EXPECT_EQ(launches(large), (std::vector<Launch>{{1024, 256}}));
   const UOp linear = linears_of(large, text_target("cuda", false))[0];
   EXPECT_EQ(loads_an_element(linear, 4096 * 4096), 2 * 4096 / 8);
+  // Four columns of B at once.
+  EXPECT_EQ(widest_load(linear), 4);
   EXPECT_TRUE(is_coalesced(linear));
   // Smaller tiles where large ones would leave multiprocessors idle.
   EXPECT_EQ(launches(input({1024, 1024}).matmul(input({1024, 1024}))),
@@ -159,8 +187,8 @@ TEST(group_shapes, products_of_narrow_floats_are_on_tensor_cores) {
     for (const Target& other : {text_target("cuda", true), text_target("hip", false)})
       for (const UOp& linear : linears_of(product, other)) EXPECT_EQ(cores(linear), 0);
     // Nor has a product of few rows.
-    for (const UOp& linear : linears_of(input({8, 256}, d).matmul(input({256, 1024}, d)),
-                                        text_target("cuda", false)))
+    for (const UOp& linear :
+         linears_of(input({8, 256}, d).matmul(input({256, 1024}, d)), text_target("cuda", false)))
       EXPECT_EQ(cores(linear), 0);
   }
 }
@@ -174,13 +202,24 @@ TEST(group_shapes, values_are_the_interpreters) {
     return Tensor(leaf(sizes, d, ++salt));
   };
   for (const Tensor& value :
-       {some({70000}).sum(), some({3, 40000}).sum({1}), some({3000, 40}).sum({0}),
-        some({2, 3000, 33}).sum({1}), some({5, 4096}).sum({1}), some({5, 2500}).max({1}),
-        some({24, 100}).sum({1}), some({24, 64}).softmax(1), some({7, 100}).softmax(1),
-        some({3, 2048}).softmax(1), some({2, 2300}).layernorm(), some({16, 96}).layernorm(),
-        some({6, 130}).var({1}), some({6, 130}) - some({6, 130}).mean({1}, true),
-        some({64, 48}).matmul(some({48, 128})), some({33, 48}).matmul(some({48, 70})),
-        some({64, 64}).matmul(some({64, 48}).softmax(1)), some({5, 130}).argmax(1),
+       {some({70000}).sum(),
+        some({3, 40000}).sum({1}),
+        some({3000, 40}).sum({0}),
+        some({2, 3000, 33}).sum({1}),
+        some({5, 4096}).sum({1}),
+        some({5, 2500}).max({1}),
+        some({24, 100}).sum({1}),
+        some({24, 64}).softmax(1),
+        some({7, 100}).softmax(1),
+        some({3, 2048}).softmax(1),
+        some({2, 2300}).layernorm(),
+        some({16, 96}).layernorm(),
+        some({6, 130}).var({1}),
+        some({6, 130}) - some({6, 130}).mean({1}, true),
+        some({64, 48}).matmul(some({48, 128})),
+        some({33, 48}).matmul(some({48, 70})),
+        some({64, 64}).matmul(some({64, 48}).softmax(1)),
+        some({5, 130}).argmax(1),
         some({64, 48}).matmul(some({80, 48}).permute({1, 0})),
         some({32, 32}, DType::Float16).matmul(some({32, 32}, DType::Float16)),
         some({64, 48}, DType::BFloat16).matmul(some({48, 72}, DType::BFloat16)),

@@ -46,6 +46,12 @@ void locals_along(Plan& plan, const UOp& axis, int64_t most) {
   side_by_side(plan, plan.position(axis), std::min(most, n), AxisType::Local);
 }
 
+// Elements along an axis that one access takes; 1: each alone.
+int64_t wide_lanes(const Plan& plan, const UOp& axis) {
+  const int64_t lanes = plan.target().wide_bytes / widest_item(plan.ast());
+  return lanes > 1 && divides(lanes, axis) ? lanes : 1;
+}
+
 int64_t results_of(const Plan& plan, int64_t most) {
   int64_t out = 1;
   for (const UOp& axis : plan.axes())
@@ -73,9 +79,14 @@ void tile_of_group(Plan& plan, const Contraction& c) {
   const int64_t of_rows = m < each * side ? 8 : side;
   // The later axis first: splitting it does not move the earlier one. Threads first: what a thread
   // has lies as far apart as they take.
-  for (const auto& [at, threads] : {std::pair{columns, side}, std::pair{rows, of_rows}}) {
+  // Columns that one access takes lie beside each other.
+  const int64_t wide = c.folded ? 1 : wide_lanes(plan, plan.axes()[static_cast<size_t>(columns)]),
+                together = each % wide == 0 && n % (wide * side) == 0 ? wide : 1;
+  side_by_side(plan, columns, together, AxisType::Upcast);
+  for (const auto& [at, threads, more] :
+       {std::tuple{columns, side, each / together}, {rows, of_rows, each}}) {
     locals_along(plan, plan.axes()[static_cast<size_t>(at)], threads);
-    if (each > 1 && size_at(at) >= each) side_by_side(plan, at, each, AxisType::Upcast);
+    if (size_at(at) >= more) side_by_side(plan, at, more, AxisType::Upcast);
   }
 }
 
@@ -231,6 +242,23 @@ bool on_tensor_core(Plan& plan, const Accesses& accesses) {
   return false;
 }
 
+// Neighbouring elements for each thread, where one access takes them all and enough threads are
+// left.
+void wide_elements(Plan& plan, const UOp& along, const Accesses& accesses) {
+  constexpr int64_t threads_of_processor = 2048;
+  const int64_t lanes = wide_lanes(plan, along),
+                busy = plan.target().groups.multiprocessors * threads_of_processor;
+  const auto is_apart = [&](const UOp& address) {
+    const auto step = stride(address, along);
+    return !step || (*step != 0 && *step != 1);
+  };
+  if (lanes < 2 || results_of(plan, INT32_MAX) < busy * lanes ||
+      std::ranges::any_of(accesses.loads, is_apart) ||
+      std::ranges::any_of(accesses.stores, is_apart))
+    return;
+  side_by_side(plan, plan.position(along), lanes, AxisType::Upcast);
+}
+
 // The axis along which a group has threads: elements beside each other, else the last that may be.
 UOp axis_of_threads(const Plan& plan, const Accesses& accesses) {
   const auto is_free = [&](const UOp& a) { return is_free_loop(plan, a); };
@@ -250,8 +278,11 @@ void choose_group_opts(Plan& plan, const Accesses& accesses) {
   }
   if (!accesses.reduces.empty() && rows_together(plan, accesses)) return grid_of(plan);
   if (const UOp along = axis_of_threads(plan, accesses))
-    if (accesses.reduces.empty() || !columns_together(plan, along, accesses))
-      locals_along(plan, along, threads_of_group);
+    if (accesses.reduces.empty() || !columns_together(plan, along, accesses)) {
+      const int at = plan.position(along);
+      if (accesses.reduces.empty() && accesses.fills.empty()) wide_elements(plan, along, accesses);
+      locals_along(plan, plan.axes()[static_cast<size_t>(at)], threads_of_group);
+    }
   grid_of(plan);
 }
 

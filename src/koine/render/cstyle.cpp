@@ -12,6 +12,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/symbolic.hpp"
 #include "koine/render/dialect.hpp"
 
 namespace koine {
@@ -297,6 +298,54 @@ class CStyleRenderer {
     return true;
   }
 
+  // Bytes that an access of lanes that are neighbours takes at once; 0: it goes lane by lane.
+  int64_t wide_bytes(const UOp& access, int64_t n) const {
+    const UOp& address = strip_after(access.src(0));
+    if (!dialect_.wide || n == 1 || !address.is(Op::Index) ||
+        !accessed_buffer(access).is(Op::Param))
+      return 0;
+    const Contiguous c = contiguous_access(address);
+    const int64_t item = item_size(accessed_buffer(access).dtype());
+    for (const int64_t bytes : {16, 8, 4}) {
+      const int64_t lanes = bytes / item;
+      if (c.yes && lanes > 1 && n % lanes == 0 &&
+          (!c.base || is_const(simplify_index(mod(c.base, index_const(lanes))), 0)))
+        return bytes;
+    }
+    return 0;
+  }
+  std::string wide_array(DType dtype, const std::string& name, int64_t n, int64_t bytes) const {
+    return text(dialect_.syntax.array, fmt::arg("type", type(dtype)), fmt::arg("name", name),
+                fmt::arg("count", n),
+                fmt::arg("alignment", fmt::format(" __attribute__((aligned({})))", bytes)));
+  }
+  std::string wide_access(std::string_view what, int64_t bytes, int64_t n, DType dtype,
+                          const std::string& to, const std::string& from) const {
+    const int64_t lanes = bytes / item_size(dtype);
+    return fmt::format("for (int l = 0; l < {}; l += {}) {}_{}({} + l, {} + l);", n, lanes, what,
+                       bytes, to, from);
+  }
+  bool wide_load(const UOp& u) {
+    const int64_t n = lane_count(u), bytes = wide_bytes(u, n);
+    if (bytes == 0 || u.src().size() == 3) return false;
+    line(wide_array(u.dtype(), name_of(u), n, bytes));
+    line(wide_access("load", bytes, n, u.dtype(), name_of(u), vector_place(strip_after(u.src(0)))));
+    return true;
+  }
+  bool wide_store(const UOp& u, int64_t n) {
+    const int64_t bytes = wide_bytes(u, n);
+    const bool gated = u.src().size() == 3;
+    if (bytes == 0 || (gated && !is_uniform(u.src(2)))) return false;
+    const DType dtype = accessed_buffer(u).dtype();
+    const std::string value = fmt::format("w{}", counter_++);
+    line(wide_array(dtype, value, n, bytes));
+    line(each_lane(n, fmt::format("{}[l] = {};", value, operand(u.src(1)))));
+    const std::string stores =
+        wide_access("store", bytes, n, dtype, vector_place(strip_after(u.src(0))), value);
+    line(gated ? guarded(operand(u.src(2)), stores) : stores);
+    return true;
+  }
+
   std::string place(const UOp& access) {
     const UOp& address = strip_after(access.src(0));
     const UOp& buffer = accessed_buffer(access);
@@ -371,6 +420,7 @@ class CStyleRenderer {
         line("}");
         return;
       case Op::Load:
+        if (wide_load(u)) return;
         if (u.src().size() == 3)
           gated_load(u);
         else
@@ -379,6 +429,7 @@ class CStyleRenderer {
       case Op::Store: {
         const UOp& target = strip_after(u.src(0));
         const int64_t n = target.is(Op::Index) ? lane_count(target.src(1)) : lane_count(target);
+        if (wide_store(u, n)) return;
         if (vector_store(u, n)) return;
         std::string written = fmt::format("{} = {};", place(u), operand(u.src(1)));
         if (u.src().size() == 3) written = guarded(operand(u.src(2)), written);
@@ -654,6 +705,7 @@ Target text_target(const Dialect& dialect, bool strict) {
     return core.feature.empty() && has_core(dialect, core.name);
   });
   out.has_fma = out.has_fma && !dialect.fma[0].empty();
+  out.wide_bytes = dialect.wide ? 16 : 0;
   out.name = fmt::format("{}{}", dialect.name, strict ? "-strict" : "");
   return out;
 }

@@ -67,6 +67,9 @@ struct Dialect {
   /// There are types such as float16, of 2, 4, 8 and 16 lanes, with vload16 and vstore16: sums and
   /// products of floats are statements on them. Lanes are elements of arrays all the same.
   bool vectors = false;
+  /// The header has `load_N(to, from)` and `store_N(to, from)` for N = 4, 8 and 16 neighbouring
+  /// bytes of memory at multiples of N; what kernels are given begins at multiples of 16.
+  bool wide = false;
   /// What the helpers of the prelude are called for float32 and float64: `trunc`, `sqrt`, `fma`.
   std::array<std::string_view, 2> trunc, sqrt, fma;
   /// The header's function of unsigned 32 and 64-bit integers that is 0 - v, where compilers must

@@ -38,6 +38,8 @@ struct Target {
   OpSet float_ops = ops({Op::Fdiv, Op::Sqrt, Op::Trunc});
   std::vector<DType> lacks;  ///< dtypes that it has no values of, besides narrow floats
   int64_t most_lanes = 256;  ///< of one value
+  /// Of neighbouring elements that one load or store takes, at multiples of so many; 0: each alone.
+  int64_t wide_bytes = 0;
   int64_t row_bytes = int64_t{256} << 10;       ///< of LOCAL memory for the rows of a kernel
   Groups groups;                                ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
   std::vector<const TensorCore*> tensor_cores;  ///< that it has (`give_cores`)

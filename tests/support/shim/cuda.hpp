@@ -12,6 +12,10 @@
 #define blockIdx shim::group
 #define threadIdx shim::item
 
+#define KOINE_WIDE(bytes, type)                                                          \
+  inline void load_##bytes(void* to, const void* from) { std::memcpy(to, from, bytes); } \
+  inline void store_##bytes(void* to, const void* from) { std::memcpy(to, from, bytes); }
+
 inline void __syncthreads() { shim::barrier(); }
 
 template <class To, class From>

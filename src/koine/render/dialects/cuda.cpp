@@ -23,6 +23,19 @@ __device__ static inline void atomic_add_i64(long long* place, long long value) 
 __device__ static inline void atomic_add_u64(unsigned long long* place, unsigned long long value) { atomicAdd(place, value); }
 __device__ static inline void atomic_add_f32(float* place, float value) { atomicAdd(place, value); }
 __device__ static inline void atomic_add_f64(double* place, double value) { atomicAdd(place, value); }
+// Of memory that begins at multiples of 16 bytes.
+#ifndef KOINE_WIDE
+#define KOINE_WIDE(bytes, type)                                                                    \
+  __device__ static inline void load_##bytes(void* to, const void* from) {                         \
+    *(type*)to = *(const type*)from;                                                               \
+  }                                                                                                \
+  __device__ static inline void store_##bytes(void* to, const void* from) {                        \
+    *(type*)to = *(const type*)from;                                                               \
+  }
+#endif
+KOINE_WIDE(4, unsigned int)
+KOINE_WIDE(8, uint2)
+KOINE_WIDE(16, uint4)
 )",
       .function = "__device__ static inline",
       .kernel = "extern \"C\" __global__ void",
@@ -35,6 +48,7 @@ __device__ static inline void atomic_add_f64(double* place, double value) { atom
       .barrier = "__syncthreads();",
       .group_index = {"blockIdx.x", "blockIdx.y", "blockIdx.z"},
       .index_in_group = {"threadIdx.x", "threadIdx.y", "threadIdx.z"},
+      .wide = true,
       .trunc = {"truncf", "trunc"},
       .sqrt = {"sqrtf", "sqrt"},
       .fma = {"fmaf", "fma"},
