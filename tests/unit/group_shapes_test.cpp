@@ -183,6 +183,7 @@ TEST(group_shapes, products_of_narrow_floats_are_on_tensor_cores) {
     };
     EXPECT_GT(cores(linears[0]), 0);
     EXPECT_EQ(product_of(signature_of(linears[0]).group), 128);
+    EXPECT_EQ(widest_load(linears[0]), 4);  // what a thread has of a row of A
     // Strict programs round as the interpreter does, and HIP's text has no tensor cores.
     for (const Target& other : {text_target("cuda", true), text_target("hip", false)})
       for (const UOp& linear : linears_of(product, other)) EXPECT_EQ(cores(linear), 0);

@@ -17,11 +17,13 @@ constexpr CoreAxis mk16[] = {{'m', 16, 1}, {'k', 16, 1}}, kn16[] = {{'k', 16, 1}
 constexpr CoreAxis k2[] = {{'k', 2, 1}}, k4[] = {{'k', 4, 1}};
 constexpr CoreAxis n16k2[] = {{'n', 16, 1}, {'k', 2, 1}}, n16k4[] = {{'n', 16, 1}, {'k', 4, 1}};
 
-// mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
-constexpr CoreAxis mma_m_k[] = {{'m', 8, 1}, {'k', 4, 2}}, mma_n_k[] = {{'n', 8, 1}, {'k', 4, 2}},
+// mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"). It sums over k in no order that
+// anybody knows, so A and B may have k where they like, if they agree: the four of a thread, which
+// the manual numbers 2t, 2t + 1, 2t + 8 and 2t + 9, are neighbours here.
+constexpr CoreAxis mma_m_k[] = {{'m', 8, 1}, {'k', 4, 4}}, mma_n_k[] = {{'n', 8, 1}, {'k', 4, 4}},
                    mma_m_n[] = {{'m', 8, 1}, {'n', 4, 2}};
-constexpr CoreAxis mma_a[] = {{'k', 2, 8}, {'m', 2, 8}, {'k', 2, 1}},
-                   mma_b[] = {{'k', 2, 8}, {'k', 2, 1}}, mma_d[] = {{'m', 2, 8}, {'n', 2, 1}};
+constexpr CoreAxis mma_a[] = {{'k', 2, 2}, {'m', 2, 8}, {'k', 2, 1}},
+                   mma_b[] = {{'k', 2, 2}, {'k', 2, 1}}, mma_d[] = {{'m', 2, 8}, {'n', 2, 1}};
 
 constexpr TensorCore mma(std::string_view name, DType in) {
   return {name, 16, 8, 16, {in, mma_m_k, mma_a}, {in, mma_n_k, mma_b}, {Float32, mma_m_n, mma_d}};
