@@ -403,7 +403,7 @@ void measure(const Gpu& gpu, const Case& shape) try {
   const double scale = shape.unit == "GB/s" ? 1e9 : 1e12, speed = shape.work / seconds;
   fmt::print("{:28} {:9.3f} ms {:9.1f} of {:5.0f} {:8} {:5.1f} %  error {:8.1e}{} {}\n", shape.name,
              seconds * 1e3, speed / scale, shape.most / scale, shape.unit, 100 * speed / shape.most,
-             worst, worst < 2e-3 ? "" : " WRONG", registers);
+             worst, worst < (dtype == DType::BFloat16 ? 4e-3 : 2e-3) ? "" : " WRONG", registers);
   for (const Launch& l : launches) fmt::print("    {}\n", launch_text(l));
   std::fflush(stdout);
   for (const auto& [node, address] : memory) gpu.release(address);
