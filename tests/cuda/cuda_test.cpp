@@ -127,6 +127,10 @@ TEST_F(cuda, what_compilers_get_wrong_is_said_otherwise) {
       text.add(idiv(n, cast(maximum(c, constant_int(i32, -8)), d)));
       text.add(cast(n, DType::Float64));
       text.add(lt(n, constant_int(d, 0)));
+      const UOp greatest = reduce(Op::Max, cast(bit_and(b, constant_int(i32, 85)), d), {0}),
+                ten = constant_int(d, 10);
+      text.add(mod(ten, maximum(greatest, constant_int(d, 0))));
+      text.add(where(eq(maximum(greatest, constant_int(d, 0)), constant_int(d, 0)), ten, greatest));
     }
     for (const DType d : {DType::Float64, DType::Float32, DType::Float16}) {
       const UOp x = cast(buffer(zeros, DType::Float64), d), zero = constant(d, 0);

@@ -162,6 +162,12 @@ TEST(texts, what_nvidias_compilers_get_wrong_is_said_otherwise) {
       const std::string assembly = render_ptx(linear_of(negative, ptx), "k", ptx);
       EXPECT_EQ(assembly.find("neg."), std::string::npos) << assembly;
       EXPECT_NE(assembly.find("not.b"), std::string::npos) << assembly;
+      const UOp a = leaf({8}, d), b = leaf({8}, d, 1);
+      for (const UOp& greater : {maximum(a, b), where(lt(a, b), b, a), where(lt(a, b), a, b)}) {
+        const std::string text = render_ptx(linear_of(greater, ptx), "k", ptx);
+        for (const char* narrow : {"max.s16", "max.u16", "min.s16", "min.u16"})
+          EXPECT_EQ(text.find(narrow), std::string::npos) << dtype_name(d) << "\n" << text;
+      }
     }
   EXPECT_NE(render("cuda", "k", linear_of(where(lt(f, zero), f, zero), cuda)).find(" < -0.0f;"),
             std::string::npos);

@@ -454,10 +454,7 @@ class LlvmRenderer {
   Value* maximum_of(const UOp& u) {
     Value *a = operand(u, 0), *b = operand(u, 1);
     if (u.dtype() == DType::Bool) return b_.CreateOr(a, b);
-    if (!is_float(u.dtype())) {
-      Value* larger = is_signed(u.dtype()) ? b_.CreateICmpSGT(b, a) : b_.CreateICmpUGT(b, a);
-      return b_.CreateSelect(larger, b, a);
-    }
+    if (!is_float(u.dtype())) return b_.CreateSelect(is_less(a, b, u.dtype()), b, a);
     // b > a or b is NaN. A constant that is no NaN saves the second comparison.
     Value* larger = b_.CreateFCmpOGT(b, a);
     if (u.src(1).bounds().may_be_nan) larger = b_.CreateOr(larger, b_.CreateFCmpUNO(b, b));
@@ -555,9 +552,7 @@ class LlvmRenderer {
         return boolean ? conjunction(a(), b()) : b_.CreateAnd(a(), b());
       case Op::CmpLt:
         if (target_.groups && real_in && is_const(u.src(1), 0)) return below_negative_zero(a());
-        return real_in                       ? b_.CreateFCmpOLT(a(), b())
-               : is_signed(u.src(0).dtype()) ? b_.CreateICmpSLT(a(), b())
-                                             : b_.CreateICmpULT(a(), b());
+        return real_in ? b_.CreateFCmpOLT(a(), b()) : is_less(a(), b(), u.src(0).dtype());
       case Op::CmpNe:
         return real_in ? b_.CreateFCmpUNE(a(), b()) : b_.CreateICmpNE(a(), b());
       case Op::Where:
@@ -647,26 +642,48 @@ class LlvmRenderer {
     return target_.groups && is_integer(product.dtype()) && product.dtype() != DType::Index &&
            is_const(product.src(1), -1);
   }
-  Value* negated(Value* v) {
+  // An instruction that LLVM knows nothing of, for each lane.
+  Value* opaque(Value* v, llvm::Type* to, const std::string& assembly, const char* constraints) {
     if (auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(v->getType())) {
-      Value* out = llvm::PoisonValue::get(vector);
+      Value* out = llvm::PoisonValue::get(llvm::FixedVectorType::get(to, vector->getNumElements()));
       for (unsigned lane = 0; lane < vector->getNumElements(); ++lane)
-        out = b_.CreateInsertElement(out, negated(b_.CreateExtractElement(v, lane)), lane);
+        out = b_.CreateInsertElement(
+            out, opaque(b_.CreateExtractElement(v, lane), to, assembly, constraints), lane);
       return out;
     }
-    const unsigned bits = v->getType()->getIntegerBitWidth();
-    if (bits == 8)
-      return b_.CreateTrunc(negated(b_.CreateZExt(v, b_.getInt16Ty())), b_.getInt8Ty());
-    const std::string assembly =
-        fmt::format("{{ .reg .b{0} t; not.b{0} t, $1; add.s{0} $0, t, 1; }}", bits);
-    const char* constraints = bits == 16 ? "=h,h" : bits == 32 ? "=r,r" : "=l,l";
-    auto* type = llvm::FunctionType::get(v->getType(), {v->getType()}, false);
+    auto* type = llvm::FunctionType::get(to, {v->getType()}, false);
     return b_.CreateCall(llvm::InlineAsm::get(type, assembly, constraints, false), {v});
+  }
+  Value* negated(Value* v) {
+    const unsigned bits = v->getType()->getScalarSizeInBits();
+    llvm::Type* type = v->getType();
+    if (bits == 8)
+      return b_.CreateTrunc(negated(b_.CreateZExt(v, type->getWithNewBitWidth(16))), type);
+    return opaque(v, type->getScalarType(),
+                  fmt::format("{{ .reg .b{0} t; not.b{0} t, $1; add.s{0} $0, t, 1; }}", bits),
+                  bits == 16   ? "=h,h"
+                  : bits == 32 ? "=r,r"
+                               : "=l,l");
   }
 
   // It also takes x < 0 ? x : 0 for min(x, 0), which is -0 of -0.
   Value* below_negative_zero(Value* v) {
     return b_.CreateFCmpOLT(v, llvm::ConstantFP::get(v->getType(), -0.0));
+  }
+
+  // Of the greater of 0 and an integer of 16 bits it asks the wrong half of a register whether that
+  // is 0. Integers so narrow are compared as wider ones, so that nobody sees which one is greater.
+  Value* is_less(Value* a, Value* b, DType dtype) {
+    const bool narrow = target_.groups && item_size(dtype) < 4;
+    auto wide = [&](Value* v) {
+      if (!narrow) return v;
+      llvm::Type* const half = v->getType()->getWithNewBitWidth(16);
+      return opaque(b_.CreateIntCast(v, half, is_signed(dtype)), b_.getInt32Ty(),
+                    is_signed(dtype) ? "cvt.s32.s16 $0, $1;" : "cvt.u32.u16 $0, $1;", "=r,h");
+    };
+    a = wide(a);
+    b = wide(b);
+    return is_signed(dtype) ? b_.CreateICmpSLT(a, b) : b_.CreateICmpULT(a, b);
   }
 
   // The number of a group, or of a thread in one.
