@@ -436,6 +436,25 @@ TEST(builder, a_load_behind_a_store_is_a_row_of_its_own) {
   EXPECT_EQ(run(g, {{40, 0}})[0], (std::vector<int32_t>{1, 39}));
 }
 
+// Each operation of two integers, with its operands in their order.
+TEST(builder, spec_H4_operations_take_their_operands_in_order) {
+  const std::vector<std::pair<BinaryOps, int32_t>> of_seven_and_two{
+      {BinaryOps::ADD, 9}, {BinaryOps::SUB, 5},  {BinaryOps::MUL, 14}, {BinaryOps::DIV, 3},
+      {BinaryOps::MAX, 7}, {BinaryOps::MOD, 1},  {BinaryOps::XOR, 5},  {BinaryOps::AND, 2},
+      {BinaryOps::OR, 7},  {BinaryOps::SHL, 28}, {BinaryOps::SHR, 1}};
+  for (const auto& [op, expected] : of_seven_and_two) {
+    UOpGraph g;
+    const auto data = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+    const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+    const auto one = g.add(UOps::CONST, {.dtype = i32, .arg = 1});
+    const auto x = g.add(UOps::LOAD, {.dtype = i32, .vin = {data, zero}});
+    const auto y = g.add(UOps::LOAD, {.dtype = i32, .vin = {data, one}});
+    const auto both = g.add(UOps::ALU, {.dtype = i32, .vin = {x, y}, .arg = op});
+    g.add(UOps::STORE, {.vin = {data, zero, both}});
+    EXPECT_EQ(run(g, {{7, 2}})[0], (std::vector<int32_t>{expected, 2})) << "of " << expected;
+  }
+}
+
 // --- what is refused
 
 TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {

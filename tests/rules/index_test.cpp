@@ -120,6 +120,31 @@ TEST(rules, movement_chains_become_the_index_a_person_would_write) {
   EXPECT_EQ(simplify(lt(i, index_const(8))), constant_bool(true));
 }
 
+// 8 i + v < 10 for v in 3..5 is i < 1: what v is decides nothing, and that it is above 0 counts.
+TEST(rules, terms_that_decide_no_comparison_are_dropped) {
+  int dropped = 0;
+  const auto mentions = [](const UOp& u, const UOp& variable) {
+    const NodeList all = toposort(u);
+    return std::find(all.begin(), all.end(), variable) != all.end();
+  };
+  for (const int64_t c : {4, 8})
+    for (int64_t low = -4; low <= 5; low += 3)
+      for (int64_t limit = -9; limit <= 26; ++limit) {
+        const UOp i = variable("i", -1, 3), v = variable("v", low, low + 2),
+                  before = lt(add(mul(i, index_const(c)), v), index_const(limit)),
+                  after = simplify(before);
+        dropped += mentions(after, i) && !mentions(after, v) ? 1 : 0;
+        for (int64_t x = -1; x <= 3; ++x)
+          for (int64_t y = low; y <= low + 2; ++y) {
+            const Bindings at{{i, {DType::Index, {}, {static_cast<Bits>(x)}, {}}},
+                              {v, {DType::Index, {}, {static_cast<Bits>(y)}, {}}}};
+            ASSERT_EQ(interpret_index(after, at), x * c + y < limit)
+                << dim_text(before) << " became " << dim_text(after) << " at " << x << ", " << y;
+          }
+      }
+  EXPECT_GT(dropped, 50);
+}
+
 TEST(rules, an_index_is_whole) {
   const UOp r = range(0, index_const(9), AxisType::Loop);
   EXPECT_EQ(simplify(UOp::make(Op::Trunc, {add(r, index_const(2))})), add(r, index_const(2)));

@@ -177,6 +177,21 @@ TEST(texts, what_nvidias_compilers_get_wrong_is_said_otherwise) {
             std::string::npos);
 }
 
+// OpenCL has vectors of 2, 4, 8 and 16 elements, and longer ones are several of these.
+TEST(texts, lanes_are_vectors_of_the_language) {
+  const Target target = text_target("opencl", false);
+  for (const auto& [lanes, vector] : {std::pair<int64_t, const char*>{4, "float4"},
+                                      {8, "float8"},
+                                      {16, "float16"},
+                                      {32, "float16"}}) {
+    const std::vector<Opt> opts{{OptOp::Split, 0, lanes, AxisType::Upcast, false}};
+    const UOp value = add(leaf({256}), leaf({256}, DType::Float32, 1));
+    const std::string text = render(
+        "opencl", "k", lower_kernel(schedule({value})[0].ast, target, {}, &opts).linear, false);
+    EXPECT_NE(text.find(vector), std::string::npos) << lanes << " lanes:\n" << text;
+  }
+}
+
 // docs/dialects.md adds a language: each line of it is compiled, and kernels in it compute.
 TEST(texts, the_language_of_the_page_runs) {
   const auto read = [](const char* file) {
