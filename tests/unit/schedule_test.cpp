@@ -168,6 +168,11 @@ TEST(schedule, spec_C38_a_product_has_one_rounding) {
   EXPECT_EQ(rounded(x * y + z), 0);
   EXPECT_EQ(rounded(x.matmul(y.T())), 0);
   EXPECT_EQ(rounded((x * y).exp() + x * y), 1);
+  // Nor does picking an element by a sum of one make another value of it.
+  const Tensor here = Tensor::arange(0, 16, 1) == filled({8, 1}).cast(DType::Int32);
+  const Tensor picked = Tensor::where(here, x * y, Tensor(0.0)).sum({1});
+  EXPECT_EQ(rounded(picked.exp() + picked), 1);
+  EXPECT_EQ(rounded(picked.exp()), 0);
 }
 
 // Operands that were exchanged make no second value.
