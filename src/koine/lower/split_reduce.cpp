@@ -85,9 +85,9 @@ absl::flat_hash_set<const Node*> read_along(const UOp& program) {
 UOp split_one(const UOp& node, const CompileOptions& how) {
   const UOp& value = node.src(0);
   const Ints& axes = node.as<ReduceArg>().axes;
-  if (elements_of(node) < 1 || !reads_buffer(value)) return node;
+  if (elements_of(node) < 1) return node;
   const int64_t count = parts_of(node, how);
-  if (count < 2) return node;
+  if (count < 2 || !reads_buffer(value)) return node;
   const auto axis = axis_to_cut(value, axes, count);
   if (!axis) return node;
   const Op op = node.as<ReduceArg>().op;
