@@ -173,7 +173,7 @@ Work work_of(const Given& g, const Target& target) {
   const UOp program = host_program_of(g, target);
   if (!program) return {{{g.graph, "given"}}, g.stage, true};
   Work out;
-  out.by_hand = g.stage == "split" || g.stage == "plan";
+  out.by_hand = g.graph.is(Op::Linear);
   add_kernels(program, out);
   return out;
 }

@@ -205,9 +205,19 @@ DeviceRuntime& device_runtime(const std::string& name) {
   return *runtimes.emplace(canonical, make_device(canonical)).first->second;
 }
 
-CompileOptions options_for(const Target& target, CompileOptions how) {
+namespace {
+
+// With all that a machine may have, for targets to restrict.
+CompileOptions unrestricted(CompileOptions how) {
   how.multiprocessors = INT64_MAX;
   how.tensor_cores = true;
+  return how;
+}
+
+}  // namespace
+
+CompileOptions options_for(const Target& target, CompileOptions how) {
+  how = unrestricted(std::move(how));
   target.restrict(how);
   return how;
 }
@@ -216,17 +226,15 @@ CompileOptions options_for(const UOp& program, const std::string& device, Compil
   std::set<std::string> names{device};
   for (const UOp& u : toposort_with_bodies(program))
     if (u.device()) names.insert(u.device().name());
-  if (how.multiprocessors == 0) {  // nobody has said more than what devices say
-    how.multiprocessors = INT64_MAX;
-    how.tensor_cores = true;
-  }
-  CompileOptions all = how;
+  CompileOptions all = unrestricted(how);
   for (const std::string& name : names)
     for (size_t i = 0; i < Device(name).count(); ++i)
       device_runtime(Device(name).part(i).name()).target(how).restrict(all);
-  how.row_bytes = all.row_bytes;
-  if (how.multiprocessors == INT64_MAX) return all;
-  return how;
+  if (how.multiprocessors > 0) {  // those of a target were given
+    how.row_bytes = all.row_bytes;
+    return how;
+  }
+  return all;
 }
 
 std::vector<std::pair<std::string, std::string>> device_list() {
