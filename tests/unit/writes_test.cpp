@@ -191,6 +191,32 @@ TEST(writes, a_view_that_was_looked_at_is_written) {
                   expect_written(base, target, other, false));
 }
 
+// A value that wants the view in memory of its own reads a copy; what is stored goes to the memory.
+TEST(writes, a_view_that_others_read_from_a_copy_is_written) {
+  using Map = std::function<Tensor(const Tensor&)>;
+  const std::vector<Map> views{[](const Tensor& t) { return t.T(); },
+                               [](const Tensor& t) { return t.flip({0, 1}); },
+                               [](const Tensor& t) { return t.T().reshape({2, 6})[Slice{1, 2}]; }};
+  const std::vector<Map> readers{[](const Tensor& t) { return t.bitcast(DType::UInt16); },
+                                 [](const Tensor& t) { return t.contiguous(); },
+                                 [](const Tensor& t) { return t.to("CPU:1"); },
+                                 [](const Tensor& t) { return t.bitcast(DType::UInt8).sum(0); }};
+  for (const Map& view : views)
+    for (const Map& reader : readers) {
+      const Tensor x = ramp({3, 4}, DType::UInt32), before = x.clone().realize();
+      const Tensor old = reader(view(x));
+      Tensor target = view(x);
+      const int64_t rows = target.shape()[0];
+      const Tensor ones = Tensor::ones({rows, target.shape()[1]}, DType::UInt32);
+      target.setitem({Tensor::arange(rows).realize()}, ones);
+      Tensor::realize({x, old});
+      Tensor wanted = before.clone();
+      view(wanted).assign(ones);
+      EXPECT_EQ(values(x), values(wanted));
+      EXPECT_EQ(values(old), values(reader(view(before))));
+    }
+}
+
 // A write of nothing stands between what is read and what is written over it.
 TEST(writes, an_old_state_below_an_empty_write) {
   const Tensor x = ramp({2, 7}).realize();

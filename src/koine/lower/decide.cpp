@@ -42,19 +42,36 @@ class Decider {
     }
     return transform_graph(program_, [&](const UOp& original, const UOp& node) {
       if (original.is(Op::Sink)) return effects(original, node);
-      // Who asked for memory gets that which others read.
-      if (original.is(Op::Contiguous) && !original.is_marked() &&
-          !facts_.reason_of(original.src(0)).empty())
-        return node.src(0);
-      if (const auto row = rows_.find(original.node()); row != rows_.end())
-        return UOp::make(Op::Load, {node},
-                         LoadArg{{}, AddrSpace::Local, row->second.axes, row->second.reason});
-      const std::string_view reason = facts_.reason_of(original);
-      return reason.empty() ? node : in_memory(original, node, std::string(reason));
+      if (original.is(Op::Store)) return at_memory(original, node);
+      if (original.is(Op::After)) return decided(original, at_memory(original, node));
+      if (is_movement(original.op())) views_.emplace(original.node(), node);
+      return decided(original, node);
     });
   }
 
  private:
+  // The value where it was decided to lie.
+  UOp decided(const UOp& original, const UOp& node) const {
+    // Who asked for memory gets that which others read.
+    if (original.is(Op::Contiguous) && !original.is_marked() &&
+        !facts_.reason_of(original.src(0)).empty())
+      return node.src(0);
+    if (const auto row = rows_.find(original.node()); row != rows_.end())
+      return UOp::make(Op::Load, {node},
+                       LoadArg{{}, AddrSpace::Local, row->second.axes, row->second.reason});
+    const std::string_view reason = facts_.reason_of(original);
+    return reason.empty() ? node : in_memory(original, node, std::string(reason));
+  }
+
+  // What is written is the memory itself, also where others read its view from a copy. This is of a
+  // Store, an After or a view.
+  UOp at_memory(const UOp& original, const UOp& node) {
+    const UOp& below = original.src(0);
+    UOp memory = node.src(0);
+    if (is_movement(below.op())) memory = at_memory(below, views_.at(below.node()));
+    return with_source(node, 0, memory);
+  }
+
   // What the program runs stays an effect, also where its value has memory now.
   static UOp effects(const UOp& original, const UOp& node) {
     std::vector<UOp> src(node.src().begin(), node.src().end());
@@ -324,6 +341,7 @@ class Decider {
   Reasons reasons_;
   std::vector<std::vector<Use>> uses_;  // by number
   absl::flat_hash_map<const Node*, Row> rows_;
+  absl::flat_hash_map<const Node*, UOp> views_;       // movements, before they got memory
   absl::flat_hash_map<const Node*, PartRead> parts_;  // of values in memory
 };
 
