@@ -21,10 +21,8 @@
 #include "text_edits.hpp"
 #include "view.hpp"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-extern "C" void __sanitizer_set_death_callback(void (*)());  // GCC has no header for it
-#define KOINE_SANITIZED
-#endif
+// GCC has no header for it. Null where no sanitizer is linked.
+extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*)());
 
 namespace koine::test {
 namespace {
@@ -59,11 +57,10 @@ void on_signal(int signal) {
 class Watch {
  public:
   Watch() {
-#ifdef KOINE_SANITIZED
-    __sanitizer_set_death_callback(last_words);
-#else
-    for (const int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) std::signal(s, on_signal);
-#endif
+    if (is_sanitized())
+      __sanitizer_set_death_callback(last_words);
+    else
+      for (const int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) std::signal(s, on_signal);
     for (const int s : {SIGABRT, SIGALRM}) std::signal(s, on_signal);
   }
   ~Watch() { alarm(0); }

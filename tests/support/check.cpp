@@ -14,10 +14,9 @@
 #include "koine/ir/text.hpp"
 #include "koine/runtime/device.hpp"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define KOINE_SANITIZED
-extern "C" size_t __sanitizer_get_current_allocated_bytes();  // GCC has no header for it
-#endif
+// GCC has no header for it. Null where no sanitizer is linked: tests themselves are compiled
+// without.
+extern "C" __attribute__((weak)) size_t __sanitizer_get_current_allocated_bytes();
 
 namespace koine::test {
 
@@ -215,15 +214,14 @@ UOp leaf(const std::vector<int64_t>& sizes, DType dtype, uint64_t salt) {
   return random_leaf(random, sizes, dtype);
 }
 
+bool is_sanitized() { return &__sanitizer_get_current_allocated_bytes != nullptr; }
+
 int64_t memory_in_use() {
-#ifdef KOINE_SANITIZED
-  return static_cast<int64_t>(__sanitizer_get_current_allocated_bytes());
-#else
+  if (is_sanitized()) return static_cast<int64_t>(__sanitizer_get_current_allocated_bytes());
   std::ifstream in("/proc/self/statm");
   int64_t pages = 0, resident = 0;
   in >> pages >> resident;
   return resident * 4096;
-#endif
 }
 
 std::vector<DType> stored_dtypes() {
@@ -240,21 +238,15 @@ uint64_t test_seed() {
 int64_t test_cases(int64_t usual) {
   const char* text = std::getenv("KOINE_TEST_CASES");
   if (text != nullptr) return std::strtoll(text, nullptr, 10);
-#ifdef KOINE_SANITIZED
-  return std::min(usual, std::max<int64_t>(usual / 20, 20));
-#else
-  return options().verify < 3 ? usual : std::min(usual, std::max<int64_t>(usual / 5, 20));
-#endif
+  const int64_t part = is_sanitized() ? 20 : options().verify < 3 ? 1 : 5;
+  return std::min(usual, std::max<int64_t>(usual / part, 20));
 }
 
 std::vector<int64_t> device_counts() {
   if (const char* text = std::getenv("KOINE_TEST_DEVICES"))
     return {std::strtoll(text, nullptr, 10)};
-#ifdef KOINE_SANITIZED
-  return {3};
-#else
-  return options().verify < 3 ? std::vector<int64_t>{2, 3, 4, 8} : std::vector<int64_t>{3};
-#endif
+  if (is_sanitized() || options().verify >= 3) return {3};
+  return {2, 3, 4, 8};
 }
 
 }  // namespace koine::test

@@ -70,6 +70,8 @@ UOp leaf(const std::vector<int64_t>& sizes, DType dtype = DType::Float32, uint64
 
 std::vector<DType> stored_dtypes();
 
+/// Whether a sanitizer watches this process.
+bool is_sanitized();
 /// Bytes of memory that this process uses now: resident, or allocated where a sanitizer keeps freed
 /// memory back.
 int64_t memory_in_use();
