@@ -127,6 +127,10 @@ void bind_sizes(nb::module_& m) {
     require_positive(b, a);
     return a % b;
   });
+  operation(size, "truediv", [](const Size& a, const Size& b) -> Size {
+    raise(ErrorKind::Type,
+          "{} / {} is no size: // rounds down, and a tensor can be divided by a size", a, b);
+  });
   relation(size, "__lt__", [](const Size& a, const Size& b) { return is_less(a, b); });
   relation(size, "__gt__", [](const Size& a, const Size& b) { return is_less(b, a); });
   relation(size, "__le__", [](const Size& a, const Size& b) { return !is_less(b, a); });

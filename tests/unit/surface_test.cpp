@@ -70,6 +70,18 @@ TEST(surface, scalars_of_every_cpp_type) {
   EXPECT_EQ((Tensor::from<int>({1, 2}) + 3u).dtype(), DType::Int32);
 }
 
+TEST(surface, integers_have_the_operators_of_cpp) {
+  const Tensor a = Tensor::from<int>({-7, 6, 12}), b = Tensor::from<int>({3, -4, 10});
+  EXPECT_EQ((a % b).tolist<int>(), (std::vector<int>{2, -2, 2}));  // of the divisor's sign
+  EXPECT_EQ((a & b).tolist<int>(), (std::vector<int>{-7 & 3, 6 & -4, 12 & 10}));
+  EXPECT_EQ((a | b).tolist<int>(), (std::vector<int>{-7 | 3, 6 | -4, 12 | 10}));
+  EXPECT_EQ((a ^ 5).tolist<int>(), (std::vector<int>{-7 ^ 5, 6 ^ 5, 12 ^ 5}));
+  EXPECT_EQ((~a).tolist<int>(), (std::vector<int>{6, -7, -13}));
+  EXPECT_EQ((((a > 0) & ~(b > 0)) | (a == -7)).tolist<bool>(),
+            (std::vector<bool>{true, true, false}));
+  expect_error([&] { (void)(a.cast(DType::Float32) & b); }, {"bitwise_and", "needs an integer"});
+}
+
 TEST(surface, divides_in_place) {
   Tensor x = Tensor::from<float>({2, 3});
   const Tensor view = x[0];

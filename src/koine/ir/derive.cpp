@@ -123,8 +123,8 @@ Derived movement(Op op, Sources src, const Arg& arg) {
         const UOp& outer = op == Op::Pad ? size : value.dim(i);
         const UOp slack = simplify_index(sub(sub(outer, offset), inner));
         KOINE_REQUIRE(
-            offset.bounds().low >= 0 && inner.bounds().low >= 0 && slack.bounds().low >= 0, Value,
-            "{}: axis {} of shape {} with offset {} and target size {} leaves its bounds",
+            index_span(offset).low >= 0 && inner.bounds().low >= 0 && index_span(slack).low >= 0,
+            Value, "{}: axis {} of shape {} with offset {} and target size {} leaves its bounds",
             op_name(op), i, shape_text(value), dim_text(offset), dim_text(size));
       }
       if (src.size() == 4)

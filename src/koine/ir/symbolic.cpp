@@ -238,20 +238,25 @@ Polynomial scale_up(const Polynomial& p, int64_t factor) {
   for (Term& term : out) term.coefficient = checked_mul(term.coefficient, factor);
   return out;
 }
-bool has_symbolic_bound(const UOp& atom) {
-  return atom.is(Op::Range) && !atom.src(0).is(Op::Const);
+// The n of a Range, or of something mod n, that goes from 0 to n - 1 for a symbolic n; null for
+// others.
+const UOp* symbolic_bound(const UOp& atom) {
+  const bool is_mod = atom.is(Op::Mod);
+  if (!is_mod && !atom.is(Op::Range)) return nullptr;
+  const UOp& bound = atom.src(is_mod ? 1 : 0);
+  return bound.is(Op::Const) || (is_mod && bound.bounds().low < 1) ? nullptr : &bound;
 }
 
-// The innermost Range with a symbolic bound among the factors; null when there is none.
+// The innermost atom with a symbolic bound among the factors; null when there is none.
 UOp symbolic_range(const Polynomial& p) {
   UOp found;
   for (const Term& term : p)
     for (const UOp& factor : term.factors)
-      if (has_symbolic_bound(factor) && (!found || atom_less(found, factor))) found = factor;
+      if (symbolic_bound(factor) != nullptr && (!found || atom_less(found, factor))) found = factor;
   return found;
 }
 
-// Takes the Ranges with symbolic bounds out of a sum, each at the end where the sum is largest (or
+// Takes the atoms with symbolic bounds out of a sum, each at the end where the sum is largest (or
 // smallest), so that i < n is known to be below n whatever n is. What is left has the extreme in
 // its own interval.
 Polynomial at_extreme(Polynomial p, bool largest) {
@@ -270,7 +275,7 @@ Polynomial at_extreme(Polynomial p, bool largest) {
     if (s.low < 0 && s.high > 0) break;
     p = std::move(rest);
     if ((s.high > 0) != largest) continue;  // at 0
-    const UOp last = simplify_index(sub(range.src(0), index_const(1)));
+    const UOp last = simplify_index(sub(*symbolic_bound(range), index_const(1)));
     p = sum(std::move(p), multiply(slope, to_polynomial(last)));
   }
   return p;
@@ -446,6 +451,24 @@ bool recombine(Polynomial& p, size_t i, size_t f) {
                   times(simplify_index_node(mod(atom.src(0), index_const(c))), -(k / c)));
 }
 
+// The same with a - a mod c for each c (a // c): how far a sum is from a multiple of c.
+Polynomial without_quotients(const Polynomial& p) {
+  Polynomial out;
+  for (const Term& term : p) {
+    const UOp quotient = term.factors.size() == 1 ? term.factors[0] : UOp();
+    if (quotient && is_by_constant(quotient, Op::Idiv) &&
+        term.coefficient % const_int(quotient.src(1)) == 0) {
+      const int64_t k = term.coefficient / const_int(quotient.src(1));
+      const UOp rest = simplify_index_node(mod(quotient.src(0), quotient.src(1)));
+      out = sum(std::move(out), scale_up(to_polynomial(quotient.src(0)), k));
+      out = sum(std::move(out), scale_up(to_polynomial(rest), -k));
+    } else {
+      out = sum(std::move(out), {term});
+    }
+  }
+  return out;
+}
+
 void recombine(Polynomial& p) {
   for (bool again = true; again;) {
     again = false;
@@ -567,12 +590,16 @@ UOp simplify_index(const UOp& expression) {
 IndexSpan index_span(const UOp& expression) {
   const Interval& b = expression.bounds();
   const auto& ranges = expression.ranges();
-  const bool symbolic = std::any_of(ranges.begin(), ranges.end(), [](const Node* r) {
-    return has_symbolic_bound(UOp::share(r));
-  });
-  if (!symbolic) return {b.low, b.high};
-  const IndexSpan s = span_of(to_polynomial(expression));
-  return {std::max<__int128>(s.low, b.low), std::min<__int128>(s.high, b.high)};
+  const OpMask ops = expression.node()->ops_below;
+  const bool symbolic =
+      (ops & mask_of(Op::Param)) != 0 && (ops & (mask_of(Op::Idiv) | mask_of(Op::Mod))) != 0;
+  if (!symbolic && std::none_of(ranges.begin(), ranges.end(), [](const Node* r) {
+        return symbolic_bound(UOp::share(r)) != nullptr;
+      }))
+    return {b.low, b.high};
+  const Polynomial p = to_polynomial(expression);
+  const Span s = span_of(p), t = span_of(without_quotients(p));
+  return {std::max<__int128>({s.low, t.low, b.low}), std::min<__int128>({s.high, t.high, b.high})};
 }
 
 UOp product(const UOp& shape) {

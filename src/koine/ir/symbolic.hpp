@@ -14,7 +14,8 @@ UOp simplify_index(const UOp& expression);
 UOp simplify_index_node(const UOp& node);
 
 /// Smallest and largest value of an index expression in normal form, at least as tight as its
-/// bounds: a Range with a symbolic bound n counts as 0 to n - 1, not to the largest n.
+/// bounds: a Range with a symbolic bound n counts as 0 to n - 1, not to the largest n, and so does
+/// what is taken mod n.
 struct IndexSpan {
   __int128 low, high;
 };

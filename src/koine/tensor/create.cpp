@@ -125,8 +125,8 @@ Tensor Tensor::linspace(double start, double stop, int64_t steps) {
   return (i * Tensor((stop - start) / static_cast<double>(steps - 1)) + Tensor(start))
       .cast(DType::Float32);
 }
-Tensor Tensor::eye(int64_t n, DType dtype) {
-  KOINE_REQUIRE(n >= 0, Value, "eye: the size {} is negative", n);
+Tensor Tensor::eye(const Size& n, DType dtype) {
+  KOINE_REQUIRE(n.smallest() >= 0, Value, "eye: the size {} is negative", n);
   return (arange(n).reshape({n, 1}) == arange(n).reshape({1, n})).cast(dtype);
 }
 

@@ -186,11 +186,6 @@ Plan plan_of(std::string_view method, const std::vector<IndexItem>& items, const
 // Pad to whole groups of `step`, keep the first of each.
 Tensor Tensor::every(int64_t step, size_t axis) const {
   const Shape now = shape();
-  KOINE_REQUIRE(
-      now[axis].is_number() || now[axis] % step == 0, Value,
-      "index: a slice with step {} of {} elements, a symbolic size that it does not divide: "
-      "use index_select",
-      step, now[axis]);
   const Size kept = (now[axis] + step - 1) / step;
   Tensor t = *this;
   if (!(now[axis] % step == 0)) {

@@ -223,11 +223,11 @@ Tensor Tensor::repeat(const Shape& times) const {
 Tensor Tensor::roll(int64_t shift) const { return flatten().roll(shift, 0).reshape(shape()); }
 // A slice of two copies side by side, so that the shift is where it begins and no size.
 Tensor Tensor::roll(int64_t shift, int64_t axis) const {
-  const int64_t a = axis_of(axis, "roll"), n = tensor::known_size("roll", *this, a);
+  const int64_t a = axis_of(axis, "roll");
+  const Size n = size(a);
   if (n == 0) return *this;
-  const int64_t s = ((shift % n) + n) % n;
-  return Tensor(slice(cat({*this, *this}, a).uop(), static_cast<size_t>(a), index_const(n - s),
-                      index_const(n)));
+  const Size from = n - Size(shift) % larger(n, 1);
+  return Tensor(slice(cat({*this, *this}, a).uop(), static_cast<size_t>(a), from.uop(), n.uop()));
 }
 
 Tensor Tensor::roll(const IntList& shifts, const IntList& axes) const {

@@ -56,12 +56,16 @@ Size operator*(const Size& a, const Size& b) {
   return Size(mul(a.uop(), b.uop()));
 }
 Size operator/(const Size& a, const Size& b) {
-  if (a.is_number() && b.is_number()) return a.number_ / b.number_;
-  return Size(idiv(a.uop(), b.uop()));
+  KOINE_REQUIRE(!(b == 0), Value, "the size {} is divided by 0", a);
+  if (!a.is_number() || !b.is_number()) return Size(idiv(a.uop(), b.uop()));
+  const int64_t rest = a.number_ % b.number_;
+  return a.number_ / b.number_ - (rest != 0 && (rest < 0) != (b.number_ < 0));
 }
 Size operator%(const Size& a, const Size& b) {
-  if (a.is_number() && b.is_number()) return a.number_ % b.number_;
-  return Size(mod(a.uop(), b.uop()));
+  KOINE_REQUIRE(!(b == 0), Value, "the size {} is divided by 0", a);
+  if (!a.is_number() || !b.is_number()) return Size(mod(a.uop(), b.uop()));
+  const int64_t rest = a.number_ % b.number_;
+  return rest != 0 && (rest < 0) != (b.number_ < 0) ? rest + b.number_ : rest;
 }
 Size smaller(const Size& a, const Size& b) {
   if (a.is_number() && b.is_number()) return std::min(a.present(), b.present());

@@ -39,7 +39,8 @@ class Size {
   friend Size operator+(const Size& a, const Size& b);
   friend Size operator-(const Size& a, const Size& b);
   friend Size operator*(const Size& a, const Size& b);
-  friend Size operator/(const Size& a, const Size& b);  ///< symbolic ones round down
+  /// Rounded down, and what is left of it. Throws Error (Value) where b is 0.
+  friend Size operator/(const Size& a, const Size& b);
   friend Size operator%(const Size& a, const Size& b);
   friend bool operator==(const Size& a, const Size& b) {
     return a.number_ == b.number_ && a.expression_ == b.expression_;

@@ -28,13 +28,18 @@ Tensor keys_of(const Tensor& x) {
   return Tensor::where(x.isnan(), last, key);
 }
 
+// How many rows a value has along its last axis.
+Size rows_of(const Tensor& x) {
+  Size rows = 1;
+  for (int64_t k = 0; k + 1 < x.ndim(); ++k) rows *= x.size(k);
+  return rows;
+}
+
 // Elements of the rows of x at positions (rows, m) of each row, which are in bounds.
 Tensor picked_in_rows(const Tensor& x, const Tensor& at) {
-  const int64_t n = x.size(1);
-  const Size rows = x.size(0);
+  const Size rows = x.size(0), n = x.size(1);
   const DType d = (rows * n).largest() > INT32_MAX ? DType::Int64 : DType::Int32;
-  const Tensor start =
-      Tensor::arange(0, rows, 1, d).reshape({rows, 1}) * Tensor(constant_int(d, n));
+  const Tensor start = Tensor::arange(0, rows, 1, d).reshape({rows, 1}) * Tensor(n).cast(d);
   return Tensor(index(x.reshape({rows * n}).uop(), {(start + at.cast(d)).uop()}));
 }
 
@@ -100,15 +105,21 @@ Tensor order_of(Tensor keys) {
 
 Tensor Tensor::argsort(int64_t axis, bool descending) const {
   if (ndim() == 0) return zeros({}, DType::Int32);
-  const int64_t a = axis_of(axis, "argsort"), n = size(a);
-  KOINE_REQUIRE(n <= INT32_MAX, Value,
+  const int64_t a = axis_of(axis, "argsort");
+  const Size n = size(a);
+  const int64_t most = n.largest();
+  KOINE_REQUIRE(most <= INT32_MAX, Value,
                 "argsort: axis {} of shape {} has more than 2^31 - 1 elements", axis,
                 shape_text(uop()));
   if (numel() == 0) return zeros(shape(), DType::Int32);
   Tensor keys = keys_of(detach().transpose(a, -1));
   if (descending) keys = keys.bitwise_not();
   const Shape moved = keys.shape();
-  const Tensor order = order_of(keys.reshape({keys.numel() / n, n}).contiguous());
+  keys = keys.reshape({rows_of(keys), n});
+  // What a symbolic axis lacks to its largest size stands behind all that it has.
+  if (!n.is_number())
+    keys = keys.pad({{0, 0}, {0, most - n}}, Tensor(constant_int(keys.dtype(), 0)).bitwise_not());
+  const Tensor order = order_of(keys.contiguous()).shrink({{0, keys.size(0)}, {0, n}});
   return order.reshape(moved).transpose(a, -1);
 }
 
@@ -119,9 +130,10 @@ std::pair<Tensor, Tensor> Tensor::sort(int64_t axis, bool descending) const {
 }
 
 std::pair<Tensor, Tensor> Tensor::topk(int64_t k, int64_t axis, bool largest) const {
-  const int64_t n = ndim() == 0 ? int64_t{1} : int64_t{size(axis_of(axis, "topk"))};
-  KOINE_REQUIRE(k >= 0 && k <= n, Value, "topk: {} of the {} elements of axis {} of shape {}", k, n,
-                axis, shape_text(uop()));
+  const Size n = ndim() == 0 ? Size(1) : size(axis_of(axis, "topk"));
+  KOINE_REQUIRE(k >= 0 && never_exceeds(k, n), Value,
+                "topk: {} of the {} elements of axis {} of shape {}", k, n, axis,
+                shape_text(uop()));
   const Tensor order = tensor::as_method("topk", {*this}, [&] { return argsort(axis, largest); });
   if (ndim() == 0) return {*this, order};
   SizePairs bounds;
@@ -134,10 +146,10 @@ std::pair<Tensor, Tensor> Tensor::topk(int64_t k, int64_t axis, bool largest) co
 // Elements at positions along an axis, which are in bounds.
 Tensor Tensor::along(int64_t axis, const Tensor& at) const {
   if (numel() == 0 || ndim() == 0) return *this;
-  const int64_t a = axis_of(axis, "sort"), n = size(a);
+  const int64_t a = axis_of(axis, "sort");
   const Tensor x = transpose(a, -1), wanted = at.transpose(a, -1);
-  const Size rows = numel() / n;
-  return picked_in_rows(x.reshape({rows, n}), wanted.reshape({rows, wanted.size(-1)}))
+  const Size rows = rows_of(x);
+  return picked_in_rows(x.reshape({rows, x.size(-1)}), wanted.reshape({rows, wanted.size(-1)}))
       .reshape(wanted.shape())
       .transpose(a, -1);
 }

@@ -98,7 +98,7 @@ class Tensor {
   }
   /// float32: `steps` numbers from start to stop, evenly spaced, both ends included.
   static Tensor linspace(double start, double stop, int64_t steps);
-  static Tensor eye(int64_t n, DType dtype = DType::Float32);
+  static Tensor eye(const Size& n, DType dtype = DType::Float32);
 
   // --- random: threefry under a global seed (amendment C36); under keys: tensor/random.hpp
   // --------
@@ -328,6 +328,12 @@ class Tensor {
   friend Tensor operator==(const Tensor& a, const Tensor& b);
   friend Tensor operator!=(const Tensor& a, const Tensor& b);
   Tensor operator-() const { return neg(); }
+  Tensor operator~() const { return bitwise_not(); }
+  /// As in NumPy: the sign is that of the divisor.
+  friend Tensor operator%(const Tensor& a, const Tensor& b) { return a.mod(b); }
+  friend Tensor operator&(const Tensor& a, const Tensor& b) { return a.bitwise_and(b); }
+  friend Tensor operator|(const Tensor& a, const Tensor& b) { return a.bitwise_or(b); }
+  friend Tensor operator^(const Tensor& a, const Tensor& b) { return a.bitwise_xor(b); }
 
   // --- reductions: no axes means all ----------------------------------------------------------
   using Axes = IntList;
