@@ -114,6 +114,10 @@ DYNAMIC = {
     "what the range decides": lambda x: x * 2 if x.shape[0] >= 0 and x.shape[0] != 1000 and x.shape[0] <= LARGEST and len(x.shape) == 2 else x,
     "an int": lambda x: x * 3 if isinstance(x.shape[0], int) else x - 1,
     "order": lambda x: (*x.sort(1), x.argsort(1, True), *x.topk(2, 1), x.repeat(1, 30).sort(1)[0], x.cummax(1)),
+    "order along it": lambda x: (x.sort(0, True)[0], x.argsort(0), x.cummax(0), x.cummin(0), *x.topk(2, 0)),
+    "rolls": lambda x: (x.roll(1, 0), x.roll(-7, 0), x.roll(5)),
+    "steps": lambda x: (x[::2] + 1, x[::-3] * 2, x[1::5].sum(0), x[::100] + 0),
+    "eye": lambda x: koine.eye(x.shape[0]) @ x,
     "the other axis": lambda x: (x.roll(1, 1), x.split(2, 1)[0] + 0, x.chunk(3, 1)[2] + 0, x[:, ::2] + 0),
 }
 
@@ -148,13 +152,10 @@ EAGER = {
     "a quotient by none": (lambda x: x * (7 // (x.shape[0] - 2)), "has to be positive"),
     "a position": (lambda x: x[5] + 1, "position 5 is out of range"),
     "a long slice": (lambda x: (x[:5] + 1, x[-3:] * 2, x[3:].sum(0)), "(n, 3)"),
-    "a step": (lambda x: x[::2] + 1, "step 2"),
     "halves": (lambda x: (x * 2).reshape(2, -1), "cannot divide"),
     "squeeze of a part": (lambda x: (x[1:, :1] * 2).squeeze(), "n+-1"),
-    "roll": (lambda x: x.roll(1, 0), "roll"),
     "split": (lambda x: x.split(2)[0] + 0, "split"),
-    "sort": (lambda x: x.sort(0)[0], "sort"),
-    "topk": (lambda x: x.topk(2, 0)[0], "any number"),
+    "topk": (lambda x: x.topk(3, 0)[0], "topk: 3 of the n elements"),
     "another size": (lambda x: x + koine.arange(36).reshape(12, 3), "do not broadcast"),
     "its own Variable": (lambda x: x + koine.arange(Variable("n", 2, LARGEST).bind(5)).sum(), "another name"),
     "nothing of the argument": (lambda x: koine.arange(x.shape[0]), "reads nothing of it"),
@@ -178,7 +179,7 @@ def test_one_program_has_the_answers_of_the_function(what):
     g = jit(f, dynamic={"x": {0: Variable("n", 0, LARGEST)}})
     outcome(lambda: g(inputs(5, "random")))
     assert not any("written" in r for r in g.explain_recompiles()), g.explain_recompiles()
-    small = 5 if what == "slices" else 2  # below, sizes inside are 0 or 1
+    small = {"slices": 5, "steps": 7}.get(what, 2)  # below, sizes inside are 0 or 1
     for size in (small, 7, 19, LARGEST):
         x = inputs(size, "random")
         koine.reset_counters()
