@@ -641,10 +641,23 @@ UOp merge_ranges(const UOp& ast) {
   return renumber(current);
 }
 
+namespace {
+
+// Without the loops of one turn that a kernel by hand may have.
+UOp without_single_turns(const UOp& ast) {
+  Respelling single;
+  for (const UOp& r : kernel_ranges(ast))
+    if (type_of(r) == AxisType::Loop && r.src(0) == index_const(1))
+      single.emplace(r, Respelled{index_const(0), {}});
+  return single.empty() ? ast : rewrite(respell(ast, single), symbolic_rules());
+}
+
+}  // namespace
+
 UOp optimize(const UOp& ast, const Target& target, std::vector<Opt>* applied,
              const CompileOptions& how) {
   if (how.noopt) return renumber(ast);
-  Edited out = choose_opts(merge_ranges(ast), target);
+  Edited out = choose_opts(merge_ranges(without_single_turns(ast)), target);
   if (applied != nullptr) *applied = std::move(out.opts);
   return out.ast;
 }
