@@ -6,6 +6,7 @@
 
 #include "check.hpp"
 #include "koine/engine/engine.hpp"
+#include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 
 namespace koine::test {
@@ -213,6 +214,59 @@ TEST(sort, costs_its_elements) {
       const Counters one = cost_of(c.values(4096)), four = cost_of(c.values(16384));
       EXPECT_GE(one.operations, 4096);
       EXPECT_LE(one.operations, c.operations * 4096);
+      EXPECT_LE(four.operations, 4.4 * one.operations);
+      EXPECT_LE(four.bytes, 4.4 * one.bytes);
+    }
+  });
+}
+
+// Of positions in two axes, each decides a row and a column: no loop looks for either.
+TEST(sort, gradients_along_the_last_axis_cost_their_elements) {
+  constexpr int64_t width = 8;
+  struct Case {
+    const char* what;
+    std::function<Tensor(const Tensor& x, const Tensor& rows, const Tensor& columns)> value;
+    double operations;
+  };
+  const std::vector<Case> cases{
+      {"sort", [](const Tensor& x, const Tensor&, const Tensor&) { return x.sort(1).first; }, 200},
+      {"topk", [](const Tensor& x, const Tensor&, const Tensor&) { return x.topk(3, 1).first; },
+       200},
+      {"cummax", [](const Tensor& x, const Tensor&, const Tensor&) { return x.cummax(1); }, 20},
+      {"scatter",
+       [](const Tensor& x, const Tensor& rows, const Tensor&) {
+         const Tensor places = (rows.unsqueeze(1) + Tensor::arange(width)) % width;
+         return Tensor::zeros(x.shape()).scatter(1, places, x);
+       },
+       40},
+      {"rows that are written",
+       [](const Tensor& x, const Tensor& rows, const Tensor&) {
+         Tensor t = Tensor::zeros(x.shape());
+         t.setitem({rows}, x);
+         return t;
+       },
+       40},
+      {"elements that are picked",
+       [](const Tensor& x, const Tensor& rows, const Tensor& columns) {
+         return x[{rows, columns}];
+       },
+       20},
+  };
+  in_both_modes([&] {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(c.what);
+      auto gradient = [&](int64_t n) {
+        Tensor x = Tensor(leaf({n, width})).contiguous().requires_grad();
+        const Tensor rows = (Tensor::arange(n) * 5 + 3) % n, columns = rows % width;
+        Tensor::realize({x, rows, columns});
+        const Tensor y = c.value(x, rows, columns);
+        return (y * y).sum().gradient({x})[0];
+      };
+      const UOp small = gradient(7).uop();
+      EXPECT_EQ(difference(interpret_bounded(small, bindings_of(small)), run_on(small, "CPU")), "");
+      const Counters one = cost_of({gradient(512)}), four = cost_of({gradient(2048)});
+      EXPECT_GE(one.operations, 512 * width);
+      EXPECT_LE(one.operations, c.operations * 512 * width);
       EXPECT_LE(four.operations, 4.4 * one.operations);
       EXPECT_LE(four.bytes, 4.4 * one.bytes);
     }

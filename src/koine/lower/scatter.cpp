@@ -87,6 +87,35 @@ std::optional<Scatter> match_scatter(const UOp& reduce, const UOp& k, const Choi
   return out.at ? std::optional<Scatter>(out) : std::nullopt;
 }
 
+// A loop, and the one turn of it that a place lies in.
+struct Turn {
+  UOp axis, at;
+};
+
+// The turns of all loops that a place decides, which are taken from `loops`. Of a value with axes
+// r and k that is filled at p = r n + k, k is p - r n, and as 0 <= k < n there is one r for each p:
+// r = p // n and k = p mod n.
+std::vector<Turn> turns_of(const UOp& axis, const UOp& at, std::vector<UOp>& loops) {
+  std::vector<Turn> out{{axis, at}};
+  for (size_t i = 0; i < loops.size();) {
+    Turn& inner = out.back();
+    int64_t stride = 0;
+    UOp place;
+    const bool decides = linear_coefficient(inner.at, loops[i], stride, place) && stride < 0 &&
+                         -stride >= inner.axis.src(0).bounds().high;
+    if (!decides) {
+      ++i;
+      continue;
+    }
+    const UOp n = index_const(-stride), outer = simplify_index(idiv(place, n));
+    inner.at = simplify_index(mod(place, n));
+    out.push_back({loops[i], outer});
+    loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(i));
+    i = 0;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::optional<Scatter> find_scatter(const UOp& value, std::span<const UOp> loops) {
@@ -110,7 +139,11 @@ UOp scatter_kernel(const UOp& ast, bool strict) {
   if (!found || !(found->reduce == stored.src(1))) return ast;
   const Scatter& scatter = *found;
   const UOp filled = end(store(stored.src(0), scatter.miss), loops);
-  // The second nest has ranges of its own: the d of the fold, then the loops other than k.
+  std::vector<UOp> others;  // which no place decides
+  std::copy_if(loops.begin(), loops.end(), std::back_inserter(others),
+               [&](const UOp& r) { return !(r == scatter.axis); });
+  const std::vector<Turn> turns = turns_of(scatter.axis, scatter.at, others);
+  // The second nest has ranges of its own: the d of the fold, then the loops that are left.
   int64_t next = kernel_ranges(ast).back().as<RangeArg>().id + 1;  // it has loops
   Substitution fresh;
   std::vector<UOp> nest;
@@ -119,19 +152,22 @@ UOp scatter_kernel(const UOp& ast, bool strict) {
     fresh.emplace(r, nest.back());
   };
   for (const UOp& d : scatter.reduce.src().subspan(1)) renew(d);
-  for (const UOp& r : loops)
-    if (!(r == scatter.axis)) renew(r);
-  const UOp at = substitute(scatter.at, fresh);
-  UOp gate = bit_and(logical_not(lt(at, index_const(0))), lt(at, scatter.axis.src(0)));
-  if (scatter.gate) gate = bit_and(gate, substitute(scatter.gate, fresh));
+  for (const UOp& r : others) renew(r);
+  UOp gate;
   Substitution place = fresh;
-  place.emplace(scatter.axis, at);
+  for (const auto& [axis, turn] : turns) {
+    const UOp at = substitute(turn, fresh);
+    const UOp inside = bit_and(logical_not(lt(at, index_const(0))), lt(at, axis.src(0)));
+    gate = gate ? bit_and(gate, inside) : inside;
+    place.emplace(axis, at);
+  }
+  if (scatter.gate) gate = bit_and(gate, substitute(scatter.gate, place));
   const UOp index_of_fold = substitute(stored.src(0).src(1), place);
   // Each d folds once more, also where the place and the value are those of the last one.
   std::vector<UOp> earlier{filled};
   earlier.insert(earlier.end(), nest.begin(), nest.end());
   const UOp address = index(after(stored.src(0).src(0), earlier), {index_of_fold});
-  const UOp value = substitute(scatter.value, fresh);
+  const UOp value = substitute(scatter.value, place);
   const UOp before = load(address, scatter.miss, gate);
   const UOp folded =
       scatter.reduce.as<ReduceArg>().op == Op::Add ? add(before, value) : maximum(before, value);
