@@ -1,6 +1,7 @@
 // The bound on work that deciding fusion promises (amendment C38), asserted from KOINE_VERIFY=2 on.
 #include "koine/lower/work_bound.hpp"
 #include "check.hpp"
+#include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/lower/bufferize.hpp"
@@ -91,4 +92,59 @@ TEST(work_bound, a_fold_within_a_fold_of_few_steps_stays_in_place) {
 }
 
 }  // namespace
+// Which elements are there says nothing about the fold of their row: it is folded once, not again
+// for each of them under a condition.
+TEST(work_bound, spec_C38_what_is_shifted_behind_a_fold_folds_once) {
+  auto centred = [](const Tensor& x) { return x - x.mean(1, true); };
+  auto halves = [](const Tensor& x) {
+    const int64_t n = x.size(1);
+    const Tensor c = x * x.square().mean(1, true).rsqrt(), first = c.shrink({{0, 32}, {0, n / 2}}),
+                 second = c.shrink({{0, 32}, {n / 2, n}});
+    return c * 2.0 + Tensor::cat({-second, first}, 1) * 3.0;
+  };
+  struct Case {
+    const char* what;
+    std::function<Tensor(const Tensor&)> value;
+    double operations;  // an element
+  };
+  const std::vector<Case> cases{
+      {"rolled", [=](const Tensor& x) { return centred(x).roll(1, 1) - centred(x); }, 7},
+      {"rotary halves", halves, 11},
+      {"padded",
+       [=](const Tensor& x) {
+         const Tensor c = centred(x);
+         return c + c.shrink({{0, 32}, {1, x.size(1)}}).pad({{0, 0}, {0, 1}});
+       },
+       6},
+      {"rolled behind a layernorm", [](const Tensor& x) { return x.layernorm().roll(3, 1) + x; },
+       20},
+      {"the gradient of a softmax that is rolled",
+       [](const Tensor& x) { return x.softmax(1).roll(1, 1).square().sum().gradient({x})[0]; }, 18},
+      {"the gradient of differences of a softmax",
+       [](const Tensor& x) {
+         const Tensor c = x.softmax(1);
+         const int64_t n = x.size(1);
+         const Tensor steps = c.shrink({{0, 32}, {1, n}}) - c.shrink({{0, 32}, {0, n - 1}});
+         return steps.square().sum().gradient({x})[0];
+       },
+       26},
+  };
+  Options o = options();
+  o.verify = std::max(o.verify, 2);
+  o.strict = false;
+  const OptionScope scope(o);
+  for (const Case& c : cases)
+    for (const int64_t n : {64, 256}) {
+      Tensor x = Tensor(leaf({32, n})).contiguous().requires_grad();
+      (void)x.realize();
+      const UOp value = c.value(x).uop();
+      EXPECT_EQ(difference(interpret_bounded(value, bindings_of(value)), run_on(value, "CPU")), "")
+          << c.what;
+      const Tensor y = c.value(x);
+      reset_counters();
+      (void)y.realize();
+      EXPECT_LE(counters().operations, c.operations * 32 * static_cast<double>(n)) << c.what << n;
+    }
+}
+
 }  // namespace koine::test

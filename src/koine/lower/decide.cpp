@@ -207,6 +207,7 @@ class Decider {
 
   void read(const UOp& node, Use use) {
     if (node.is(Op::Const) || node.is(Op::Param) || node.is(Op::Buffer)) return;
+    if (node.is(Op::Reduce)) use.guard = guard_of(use.at, use.guard);
     std::vector<Use>& known = uses_[facts_.number(node)];
     const auto same = std::find_if(known.begin(), known.end(), [&](const Use& other) {
       return other.kernel == use.kernel && other.at == use.at;

@@ -122,6 +122,9 @@ UOp Indexer::elementwise(const Place& place) {
 
 UOp Indexer::reduction(const Place& place) {
   const UOp& node = place.node;
+  // Folded once for all elements beside it, whichever of these are there.
+  if (const UOp guard = guard_of(place.at, place.guard); !(guard == place.guard))
+    return need({node, place.at, guard});
   const ReduceArg& arg = node.as<ReduceArg>();
   auto size_of = [&](int64_t axis) { return node.src(0).dim(static_cast<size_t>(axis)); };
   for (const int64_t axis : arg.axes)  // nothing to reduce

@@ -89,13 +89,17 @@ bool holds(DType dtype, const UOp& index) {
 bool exact_integer(const UOp& u) { return !is_float(u.dtype()) && u.dtype() != DType::Index; }
 
 // Of where(c, f(x), f(y)), where all but one operand of f agree, the choice between these. Not of a
-// float product, which the sum behind it might take unrounded then.
+// float product, which the sum behind it might take unrounded then, nor of a sum of one, which
+// takes it unrounded now: the same sum elsewhere is to have the same value.
 UOp choice_within(const Match& m) {
   const UOp &root = m.root(), &a = root.src(1), &b = root.src(2);
-  const bool rounds = a.is(Op::Mul) && is_float(a.dtype());
-  if (a == b || a.op() != b.op() || !(a.arg() == b.arg()) || a.tag() != b.tag() || rounds ||
-      !is_elementwise(a.op()) || a.is(Op::Where) || a.is(Op::Mulacc) || !root.is_scalar() ||
-      a.dtype() == DType::Index || a.dtype() == DType::Bool)
+  auto rounds = [](const UOp& u) {
+    return u.is(Op::Mul) && is_float(u.dtype()) && !is_rounded_product(u);
+  };
+  if (a == b || a.op() != b.op() || !(a.arg() == b.arg()) || a.tag() != b.tag() ||
+      (a.is(Op::Mul) && is_float(a.dtype())) || !is_elementwise(a.op()) || a.is(Op::Where) ||
+      a.is(Op::Mulacc) || !root.is_scalar() || a.dtype() == DType::Index ||
+      a.dtype() == DType::Bool)
     return {};
   const bool turned =
       is_commutative(a.op()) && commutes(a) && (a.src(0) == b.src(1) || a.src(1) == b.src(0));
@@ -105,7 +109,7 @@ UOp choice_within(const Match& m) {
     if (!(a.src(i) == other(i))) differing = i, ++count;
   const UOp &left = a.src(differing), &right = other(differing);
   if (count != 1 || left.dtype() != right.dtype() || left.dtype() == DType::Index ||
-      left.is(Op::Const) || right.is(Op::Const))
+      left.is(Op::Const) || right.is(Op::Const) || rounds(left) || rounds(right))
     return {};
   return with_source(a, differing, where(root.src(0), left, right));
 }

@@ -1,7 +1,10 @@
 #include "koine/rules/places.hpp"
 
+#include <algorithm>
+
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
@@ -35,6 +38,33 @@ UOp conjunction(const UOp& a, const UOp& b) {
   if (!a || a == b) return b;
   if (!b) return a;
   return simplify(bit_and(a, b));
+}
+
+UOp guard_of(const Indices& at, const UOp& condition) {
+  if (!condition) return condition;
+  std::vector<const Node*> known;
+  auto reach = [&](const UOp& u) {
+    known.insert(known.end(), u.ranges().begin(), u.ranges().end());
+  };
+  for (const UOp& i : at) reach(i);
+  const std::vector<UOp> parts = conjuncts(condition);
+  std::vector<bool> kept(parts.size(), false);
+  for (bool again = true; again;) {
+    again = false;
+    for (size_t k = 0; k < parts.size(); ++k) {
+      const auto& its = parts[k].ranges();
+      if (kept[k] || (!its.empty() && std::find_first_of(its.begin(), its.end(), known.begin(),
+                                                         known.end()) == its.end()))
+        continue;
+      kept[k] = again = true;
+      reach(parts[k]);
+    }
+  }
+  if (std::find(kept.begin(), kept.end(), false) == kept.end()) return condition;
+  UOp out;
+  for (size_t k = 0; k < parts.size(); ++k)
+    if (kept[k]) out = conjunction(out, parts[k]);
+  return out;
 }
 
 bool is_true(const UOp& u) { return !u || is_const(u, 1); }

@@ -19,6 +19,9 @@ Indices aligned(const UOp& source, const Indices& at);
 
 /// The conjunction of two conditions; null is one that always holds.
 UOp conjunction(const UOp& a, const UOp& b);
+/// What of a condition says whether a place exists: without the parts that share no Range with the
+/// place, nor with a part that does. Null: nothing.
+UOp guard_of(const Indices& at, const UOp& condition);
 /// A condition that is null or a constant.
 bool is_true(const UOp& condition);
 bool is_false(const UOp& condition);
