@@ -600,6 +600,21 @@ Work checked_in_memory(double indices, Work w) {
   return {w.operations + 4 * indices, w.bytes + 8 * indices + 1, w.kernels + 1};
 }
 
+// Positions may name any of the rows that were left, and these are computed.
+TEST(work, spec_L2_positions_into_a_slice_compute_the_slice) {
+  constexpr int64_t n = 256, width = 64, some = 8;
+  const Tensor x = data({n, width}), w = data({width, width}),
+               at = Tensor::from<int64_t>({1, 0, 7, -1}).realize();
+  const Tensor part = x.matmul(w).relu()[Slice{{}, some}], whole = x.matmul(w).relu().realize();
+  constexpr double row = 2 * width * width + width, all = some * row;
+  EXPECT_LE(work_of({part.index_select(0, at)}).operations, all + 50);
+  EXPECT_LE(work_of({x.matmul(w).relu()[Slice{{}, some}].topk(3, 1).first}).operations, 4 * all);
+  const Tensor turned = x.matmul(w).relu().T()[Slice{{}, some}];
+  EXPECT_LE(work_of({turned.index_select(0, at)}).operations, n / width * all + 50);
+  EXPECT_EQ(part.index_select(0, at).tolist<float>(),
+            whole.index_select(0, Tensor::from<int64_t>({1, 0, 7, 7})).tolist<float>());
+}
+
 TEST(work, spec_C38_what_is_read_by_index_is_computed_once_before) {
   constexpr int64_t bins = 512, hits = 96;
   auto positions = [] { return Tensor::randint({hits}, 0, bins).realize(); };
