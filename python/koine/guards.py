@@ -24,6 +24,8 @@ class Unknown(Exception):
     """Why a function cannot be followed."""
 
 
+_OWN_FIELDS = {"f"}  # of what transforms make of functions, beside names that begin with _
+
 # Functions without effects, whose results follow from their arguments.
 _PURE = {getattr(builtins, n) for n in (
     "abs all any bool bytes complex dict divmod enumerate filter float frozenset int isinstance issubclass len list map max min "
@@ -359,9 +361,16 @@ class Reads:
         if not _is_of_package(_module_of(f)):
             return False
         if hasattr(f, "__wrapped__"):  # a transform of the user's
+            self._bare(f, "a function that is transformed")
             self._visit(f.__wrapped__, lambda: f.__wrapped__, "a function that is transformed")
         self._closure_of_own(f)
         return True
+
+    @staticmethod
+    def _bare(value: Any, name: str) -> None:
+        """What this package made of a function; attributes that somebody put there are none of its own."""
+        if any(key not in _OWN_FIELDS and not key.startswith("_") for key in getattr(value, "__dict__", ())):
+            raise Unknown(f"{name} has attributes of the user's")
 
     def _closure_of_own(self, f: types.FunctionType) -> None:
         for cell in f.__closure__ or ():
@@ -542,6 +551,8 @@ class Reads:
                 self.groups.append(lambda: [tensor for _, tensor, _ in value._state()])
             return
         if hasattr(value, "_functions"):  # a jit, or a function with a derivative of its own
+            self._bare(value, name)
+            self.objects.append(name)
             parts = value._functions()
             self.contents.append((value._functions, parts, None))
             for k, part in enumerate(parts):

@@ -253,9 +253,17 @@ Tensor tensor_of(const Array& array, DType dtype, const std::string& device, Bor
                 "Tensor: the array lies on a device of DLPack type {}: copy it to the CPU first",
                 array.device_type());
   Shape shape;
-  for (size_t axis = 0; axis < array.ndim(); ++axis)
-    shape.push_back(static_cast<int64_t>(array.shape(axis)));
   const auto item = static_cast<size_t>(item_size(dtype));
+  size_t held = item;
+  bool fits = true, empty = false;
+  for (size_t axis = 0; axis < array.ndim(); ++axis) {
+    shape.push_back(static_cast<int64_t>(array.shape(axis)));
+    fits = !__builtin_mul_overflow(held, array.shape(axis), &held) && held <= INT64_MAX && fits;
+    empty = empty || array.shape(axis) == 0;
+  }
+  KOINE_REQUIRE(empty || (fits && array.data() != nullptr), Value,
+                "Tensor: an array of {} of shape ({}) without the memory for it", dtype_name(dtype),
+                fmt::join(shape, ", "));
   const auto* const data = static_cast<const std::byte*>(array.data());
   const bool aligned = reinterpret_cast<uintptr_t>(data) % item == 0;
   const std::string place = device.empty() ? default_device() : device;
@@ -293,6 +301,11 @@ std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& devic
     source = given.attr("__array__")();
   KOINE_REQUIRE(!nb::hasattr(source, "filled") || !nb::hasattr(source, "mask"), Type,
                 "Tensor: a masked array has elements without a value: give its filled()");
+  // A memoryview knows strides, also of what gives none with its memory, as the arrays of ctypes
+  // do.
+  const bool view = buffer && !dlpack && !nb::hasattr(source, "__array__");
+  if (view && !PyMemoryView_Check(source.ptr()))
+    source = nb::steal(PyMemoryView_FromObject(source.ptr()));
   const std::optional<DType> narrow = narrow_float(source);
   if (narrow) source = source.attr("view")(*narrow == DType::BFloat16 ? "uint16" : "uint8");
   Array array;
@@ -300,7 +313,7 @@ std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& devic
     raise(ErrorKind::Type,
           "Tensor: an array of {} is none of numbers that Koine has: convert it with astype() to a "
           "native dtype of whole numbers, bool or floats",
-          dtype_text(source));
+          dtype_text(view ? given : source));
   }
   const std::optional<DType> dtype = narrow ? narrow : dtype_of(array.dtype());
   KOINE_REQUIRE(dtype, Type, "Tensor: {} is no dtype that Koine has: convert it with astype()",

@@ -1,6 +1,7 @@
 """Memory that is shared with NumPy and others: what is not copied, who may write, and how long it lives."""
 import array
 import copy
+import ctypes
 import io
 import gc
 import pickle
@@ -315,3 +316,44 @@ def test_numbers_of_one_element():
     assert [t.item() for t in divmod(koine.Tensor(-7), 2)] == [-4, 1] and [t.item() for t in divmod(7, koine.Tensor(2))] == [3, 1]
     assert koine.Tensor([[5]]).item() == 5 and isinstance(koine.Tensor([5]).item(), int)
     assert koine.Tensor([2**64 - 1], dtype="uint64").item() == 2**64 - 1
+
+
+def test_arrays_of_ctypes_and_of_array_are_memory():
+    assert koine.Tensor((ctypes.c_float * 3)(1, 2, 3)).tolist() == [1, 2, 3]
+    assert koine.Tensor(((ctypes.c_int * 2) * 3)((1, 2), (3, 4), (5, 6))).tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert koine.Tensor(array.array("d", [1.5, 2])).tolist() == [1.5, 2]
+    with pytest.raises(TypeError, match="an array of array is none of numbers"):
+        koine.Tensor(array.array("u", "ab"))
+
+
+class Lent:
+    """Gives a DLPack capsule of float32 as it is told to, right or wrong."""
+
+    class Managed(ctypes.Structure):
+        _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                    ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64),
+                    ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+    def __init__(self, shape, memory=True):
+        self.memory = (ctypes.c_float * 8)(*range(8))
+        self.shape = (ctypes.c_int64 * len(shape))(*shape)
+        self.managed = self.Managed(data=ctypes.addressof(self.memory) if memory else None, ndim=len(shape), code=2, bits=32, lanes=1)
+        self.managed.device[0] = 1
+        self.managed.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))
+
+    def __dlpack__(self, **_):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+def test_arrays_without_the_memory_for_their_shape_are_refused():
+    whole = Lent((2, 4))
+    assert koine.from_dlpack(whole).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert koine.from_dlpack(Lent((0, 4), memory=False)).shape == (0, 4)
+    for shape, memory in [((4,), False), ((2 ** 62,), True), ((2 ** 32, 2 ** 32), True), ((2 ** 63 - 1,), True)]:
+        with pytest.raises(ValueError, match="an array of float32 of shape .* without the memory for it"):
+            koine.from_dlpack(Lent(shape, memory))

@@ -642,3 +642,26 @@ def test_tensors_of_numbers_are_constants_of_the_program():
     assert f.explain_recompiles() == []
     scale[0] = 5.0
     assert f(Tensor([1., 2., 3.]))[1].tolist() == [15, 2, 3]
+
+
+def test_attributes_that_a_user_gives_to_a_jit_or_a_transform_are_not_stale():
+    @koine.jit
+    def step(x):
+        step.calls += 1
+        return x * step.calls
+
+    step.calls = 0
+    assert [step(Tensor([1.0, 2.0])).tolist() for _ in range(3)] == [[1, 2], [2, 4], [3, 6]] and step.calls == 3
+
+    @koine.jit
+    def kept(x):
+        kept.last = x * 2
+        return x * 3
+
+    assert kept(Tensor([1.0])).tolist() == [3] and kept.last.tolist() == [2] and kept(Tensor([2.0])).tolist() == [6] and kept.last.tolist() == [4]
+    for made in (koine.vmap(lambda x: x), koine.custom_vjp(lambda x: x).defvjp(lambda x: (x, ()), lambda _, g: (g,)), koine.jit(lambda x: x)):
+        made.factor = 2.0
+        scaled = koine.jit(lambda x: made(x) * made.factor)
+        assert scaled(Tensor([1.0])).tolist() == [2]
+        made.factor = 3.0
+        assert scaled(Tensor([1.0])).tolist() == [3]
