@@ -63,6 +63,10 @@ _SPECIAL = frozenset("__replace__ __reduce__ __reduce_ex__ __getstate__ __setsta
                      "__static_attributes__ __annotate_func__ __annotate__ __annotations_cache__ __orig_bases__ __parameters__ "
                      "__abstractmethods__ _abc_impl __slots__".split())
 
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)
+_OPERATORS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul", "&": "and", "|": "or",
+    "^": "xor", "<<": "lshift", ">>": "rshift", "<": "lt", ">": "gt", "<=": "le", ">=": "ge", "==": "eq", "!=": "ne"}
 _SIZES = frozenset("Size present smallest largest".split())  # what an int has not
 
 _missing = object()
@@ -76,6 +80,14 @@ def _module_of(f: Any) -> str | None:
 def _is_put_into(value: Any, module: types.ModuleType) -> bool:
     """Whether a function of a trusted module is somebody else's."""
     return isinstance(value, types.FunctionType) and (_module_of(value) or "").split(".")[0] != module.__name__.split(".")[0]
+
+
+def _is_of_user(value: Any) -> bool:
+    """Whether an attribute of a class of this package is none that it came with."""
+    f = getattr(value, "fget", None) or getattr(value, "__func__", value)
+    if isinstance(f, types.FunctionType):
+        return not _is_of_package(_module_of(f))
+    return type(f).__module__ != "nanobind" and type(f) not in _SLOTS
 
 
 def _differ(now: list, before: list) -> bool:
@@ -100,12 +112,14 @@ class Reads:
         self._makes_all = False    # whether it may call the class of any object
         self._makes_texts = False
         self._modules: dict = {}   # by id: (a module, what of it was looked at)
+        self._own: dict = {}       # by id: (a class of this package, what of it was looked at)
         self._refused: str | None = None  # why include() refused something
         self._included: dict = {}
         self._stores: str | None = None
         self._own_stores: str | None = None  # into an object that is being made, unless __new__ gives one of before
         self._has_new = False
         self._changes = False
+        self._own_class(Tensor)
         self._visit(f, lambda: f, getattr(f, "__name__", "the function"))
         self._follow()
 
@@ -197,6 +211,10 @@ class Reads:
                 raise Unknown(f"{where} has a try or with block, which a trace would run through in its own way")
             if op == "STORE_DEREF" and arg in free:
                 raise Unknown(f"{where} assigns to '{arg}' of an enclosing function")
+            if op in ("BINARY_OP", "COMPARE_OP"):
+                text = instruction.argrepr.removeprefix("bool(").removesuffix(")")
+                operator = _OPERATORS.get(text) or _OPERATORS.get(text.removesuffix("="))  # += too
+                self._names |= {f"__{prefix}{operator}__" for prefix in ("", "r", "i")}
             if (op in _TEXT_OPS or op == "BINARY_OP" and instruction.argrepr.startswith("%")) and not bytecode.is_raised(instructions, k):
                 self._makes_texts = True
             self._changes = (self._changes or op in _CHANGES or op in _STORES or op.startswith("INPLACE_")
@@ -446,11 +464,24 @@ class Reads:
                     done.add(key)
                     again = True
                     self._of_class(base, key, value)
+        for kind, done in self._own.values():
+            for key in self._names - done:
+                done.add(key)
+                value = vars(kind).get(key, _missing)
+                if value is not _missing and key not in _SPECIAL and _is_of_user(value):
+                    raise Unknown(f"somebody has put '{key}' into {kind.__name__}")
+                if value is not _missing:
+                    self.slots.append((vars(kind), key, value))
         if self._has_new:
             self._stores = self._stores or self._own_stores
         if self._stores and self.objects:
             raise Unknown(f"{self._stores}, and it can reach {self.objects[0]}: that may change what others see. "
                           "Give back what is new instead")
+
+    def _own_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if _is_of_package(base.__module__):
+                self._own.setdefault(id(base), (base, set()))
 
     def _follow_modules(self) -> bool:
         """Whether something was new."""
@@ -542,6 +573,8 @@ class Reads:
             self.groups.append(value._tensors)
             return
         if hasattr(value, "_state"):
+            self._own_class(type(value))
+            self._names.add("__call__")
             if getattr(value, "__dict__", None):
                 raise Unknown(f"{name} is a layer with attributes of the user's")
             layer = self._layer(value)

@@ -432,6 +432,24 @@ class _Custom:
         return call.result(results)
 
 
+def _pair(rule: str, given: Any, what: str) -> Any:
+    if not isinstance(given, (list, tuple)) or len(given) != 2:
+        raise ValueError(f"{rule} gives a pair, {what}, not {given!r}")
+    return given
+
+
+def _like_result(rule: str, given: Any, place: dict, results: list) -> list:
+    """The leaves of what a rule gives beside f's result, or for it: of the same structure and shapes."""
+    leaves, structure = tree.flatten(given)
+    if structure != place["structure"]:
+        raise ValueError(f"{rule} gives {structure!r} for the result {place['structure']!r}")
+    for one, result in zip(leaves, results):
+        shape = getattr(one, "shape", ())
+        if tuple(shape) != tuple(result.shape):
+            raise ValueError(f"{rule} gives shape {tuple(shape)} for a result of shape {tuple(result.shape)}")
+    return leaves
+
+
 class _Misfit(builtins.Exception):
     """A cotangent of another structure than its argument's."""
 
@@ -480,7 +498,8 @@ class custom_vjp(_Custom):
 
         def rule(arguments, results, gradients):
             args, kwargs = call.arguments(arguments)
-            _, saved = fwd(*args, **kwargs)
+            again, saved = _pair("custom_vjp: fwd", fwd(*args, **kwargs), "f's result and what is saved")
+            _like_result("custom_vjp: fwd", again, place, results)
             found = bwd(saved, tree.unflatten(place["structure"], gradients))
             if not isinstance(found, (list, tuple)) or len(found) != len(args):
                 raise ValueError(f"custom_vjp: bwd gives a tuple of {len(args)} cotangents, not {found!r}")
@@ -520,7 +539,8 @@ class custom_jvp(_Custom):
         def rule(arguments, results, tangents):
             primals, _ = call.arguments(arguments)
             moved, _ = call.arguments(tangents)
-            return tree.flatten(given(tuple(primals), tuple(moved))[1])[0]
+            _, tangent = _pair("custom_jvp: the rule", given(tuple(primals), tuple(moved)), "f's result and its tangent")
+            return _like_result("custom_jvp: the rule", tangent, place, results)
 
         return rule
 

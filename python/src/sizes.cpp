@@ -151,10 +151,17 @@ void bind_sizes(nb::module_& m) {
            "The size with its value for this run. ValueError outside of low..high.")
       .def_prop_ro(
           "name", [](const Variable& v) { return v.uop().as<BufferArg>().name; }, "Its name.")
-      .def("__repr__", [](const Variable& v) {
-        const UOp& u = v.uop();
-        return fmt::format("Variable('{}', {}, {})", u.as<BufferArg>().name, const_int(u.src(1)),
-                           const_int(u.src(2)));
+      .def("__repr__",
+           [](const Variable& v) {
+             const UOp& u = v.uop();
+             return fmt::format("Variable('{}', {}, {})", u.as<BufferArg>().name,
+                                const_int(u.src(1)), const_int(u.src(2)));
+           })
+      .def("__reduce__", [](nb::handle self) {  // equal arguments give the same Variable
+        const UOp& u = nb::cast<const Variable&>(self).uop();
+        return nb::make_tuple(
+            self.type(),
+            nb::make_tuple(u.as<BufferArg>().name, const_int(u.src(1)), const_int(u.src(2))));
       });
 }
 

@@ -357,3 +357,11 @@ def test_arrays_without_the_memory_for_their_shape_are_refused():
     for shape, memory in [((4,), False), ((2 ** 62,), True), ((2 ** 32, 2 ** 32), True), ((2 ** 63 - 1,), True)]:
         with pytest.raises(ValueError, match="an array of float32 of shape .* without the memory for it"):
             koine.from_dlpack(Lent(shape, memory))
+
+
+def test_variables_and_what_holds_them_are_copied():
+    n = koine.Variable("copied", 1, 9)
+    for made in (copy.copy(n), copy.deepcopy(n), pickle.loads(pickle.dumps(n))):
+        assert repr(made) == "Variable('copied', 1, 9)"
+    x = koine.Tensor.arange(9)
+    assert (x[:n.bind(4)] + x[:copy.deepcopy(n).bind(4)]).tolist() == [0, 2, 4, 6]

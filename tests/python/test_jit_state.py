@@ -665,3 +665,26 @@ def test_attributes_that_a_user_gives_to_a_jit_or_a_transform_are_not_stale():
         assert scaled(Tensor([1.0])).tolist() == [2]
         made.factor = 3.0
         assert scaled(Tensor([1.0])).tolist() == [3]
+
+
+def test_what_is_put_into_classes_of_the_package_is_not_stale():
+    x, layer, factor = Tensor([1.0, 2.0]), nn.Linear(2, 2), [2.0]
+    Tensor.scaled = lambda self: self * factor[0]
+    nn.Linear.gain = 2.0
+    try:
+        scaled, gained = koine.jit(lambda x: x.scaled()), koine.jit(lambda x: x * layer.gain)
+        assert scaled(x).tolist() == gained(x).tolist() == [2, 4]
+        factor[0] = nn.Linear.gain = 3.0
+        assert scaled(x).tolist() == gained(x).tolist() == [3, 6]
+        assert "put 'scaled' into Tensor" in scaled.explain_recompiles()[0]
+    finally:
+        del Tensor.scaled, nn.Linear.gain
+    for kind, name, f in [(Tensor, "relu", lambda x: x.relu()), (Tensor, "__mul__", lambda x: x * 2), (nn.Linear, "__call__", lambda x: layer(x))]:
+        g, own = koine.jit(f), getattr(kind, name)
+        before = g(x).tolist()
+        try:
+            setattr(kind, name, lambda self, *others: Tensor([7.0]))
+            assert g(x).tolist() == f(x).tolist() == [7]
+        finally:
+            setattr(kind, name, own)
+        assert g(x).tolist() == before

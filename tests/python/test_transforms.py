@@ -422,3 +422,20 @@ def test_shapes_of_what_is_not_computed():
                               (lambda x: x.reshape(3, 2), ValueError, "reshape"), (lambda x: "name", TypeError, "eval_shape: takes tensors")]:
         with pytest.raises(error, match=message):
             koine.eval_shape(f, like((), "float32"))
+
+
+def test_rules_of_another_form_are_refused():
+    x, y = Tensor([1.0, 2.0, 3.0]), Tensor([[1.0, 2.0], [3.0, 4.0]])
+    for rule, message in [(lambda p, t: t[0] * 5, "the rule gives a pair, f's result and its tangent, not Tensor"),
+                          (lambda p, t: (p[0] * 2, t[0] * 2, t[0]), "the rule gives a pair"),
+                          (lambda p, t: (p[0] * 2, (t[0] * 2,)), r"the rule gives \(\*,\) for the result \*"),
+                          (lambda p, t: (p[0] * 2, t[0].sum()), r"the rule gives shape \(\) for a result of shape \(3,\)")]:
+        f = koine.custom_jvp(lambda x: x * 2).defjvp(rule)
+        with pytest.raises(ValueError, match="custom_jvp: " + message):
+            koine.jvp(f, (x,), (x,))
+    for fwd, message in [(lambda x: x * 2, "fwd gives a pair, f's result and what is saved, not Tensor"),
+                         (lambda x: (x.sum(), x), r"fwd gives shape \(\) for a result of shape \(2, 2\)"),
+                         (lambda x: ([x * 2], x), r"fwd gives \[\*\] for the result \*")]:
+        g = koine.custom_vjp(lambda x: x * 2).defvjp(fwd, lambda saved, g: (g * saved,))
+        with pytest.raises(ValueError, match="custom_vjp: " + message):
+            koine.grad(lambda x: g(x).sum())(y)
