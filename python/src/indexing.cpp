@@ -1,5 +1,7 @@
 // x[...] and x[...] = value, with NumPy's meaning.
+#include <koine/base/options.hpp>
 #include <koine/ir/text.hpp>
+#include <koine/transform/function.hpp>
 
 #include "bind.hpp"
 
@@ -143,6 +145,7 @@ class Index {
             out.emplace_back(p.position);
           break;
         case Part::Kind::Positions:
+          if (!p.is_tensor) require_all_inside(p);
           out.emplace_back(p.is_tensor ? p.tensor : beside(p.tensor));
           break;
         case Part::Kind::Mask:
@@ -193,6 +196,22 @@ class Index {
     const int64_t at = p.position, size = n;
     KOINE_REQUIRE(at >= -size && at < size, Index,
                   "index: position {} is out of range for axis {} of size {}", at, p.axis, size);
+  }
+
+  // Of a list or an array, whose positions are known now: those of a tensor are looked at with it.
+  void require_all_inside(const Part& p) const {
+    const Size& n = shape_[static_cast<size_t>(p.axis)];
+    const bool some = std::all_of(parts_.begin(), parts_.end(), [](const Part& other) {
+      return other.kind != Part::Kind::Positions || !(other.tensor.numel() == 0);
+    });
+    if (!n.is_number() || !some || options().index != IndexMode::Raise ||
+        p.tensor.dtype() == DType::UInt64 || !p.tensor.uop().is(Op::Buffer))  // a list of tensors
+      return;
+    const int64_t size = n;
+    const OutsideOfTraces constant;  // of a function that is traced
+    for (const int64_t at : p.tensor.tolist<int64_t>())
+      KOINE_REQUIRE(at >= -size && at < size, Index,
+                    "index: position {} is out of range for axis {} of size {}", at, p.axis, size);
   }
 
   void require_fits(const Part& p) const {

@@ -213,3 +213,21 @@ def test_arrays_in_methods_lie_where_their_tensor_does(device):
     assert calls["cat"].tolist() == [[5, 0], [0, 5], [1, 2], [3, 4]] and calls["einsum"].tolist() == [[5, 10], [15, 20]]
     with pytest.raises(koine.errors.DeviceError, match="copy one of them"):
         x.maximum(koine.Tensor(a))  # which lies somewhere already
+
+
+def test_positions_that_are_known_are_checked_at_once():
+    x = koine.Tensor.arange(12).reshape(3, 4)
+    for key, message in [([3], "position 3 is out of range for axis 0 of size 3"), (np.array([0, -4]), "position -4"),
+                         ((slice(None), [4]), "position 4 is out of range for axis 1 of size 4"), (([0], [7]), "position 7")]:
+        with pytest.raises(IndexError, match=r"index of shape \(3, 4\): " + message):
+            x[key]
+        with pytest.raises(IndexError, match=r"setitem of shape \(3, 4\): " + message):
+            x[key] = 0
+    assert x[[], [9]].shape == (0,)  # as NumPy
+    i = koine.Tensor(2)
+    assert koine.jit(lambda x, i: x[[i, 0]])(x, i).tolist() == x[[i, 0]].tolist() == [[8, 9, 10, 11], [0, 1, 2, 3]]
+    with pytest.raises(IndexError, match="position 5"):
+        koine.jit(lambda x: x[[5]])(x)
+    late = x[koine.Tensor([7])]
+    with pytest.raises(IndexError, match="position 7"):
+        late.tolist()
