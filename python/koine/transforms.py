@@ -215,7 +215,7 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_
     >>> koine.value_and_grad(lambda w: (w * w).sum())(koine.Tensor([1., 2.]))[1].tolist()
     [2.0, 4.0]
     """
-    require_function("grad", f)
+    require_function("value_and_grad", f)
 
     @functools.wraps(f)
     def derived(*args, **kwargs):
@@ -246,6 +246,7 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool 
     >>> koine.grad(lambda x: x ** 3)(2.0).item()
     12.0
     """
+    require_function("grad", f)
     both = value_and_grad(f, argnums, has_aux)
 
     @functools.wraps(f)
@@ -372,6 +373,7 @@ def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable
     >>> koine.hessian(lambda x: (x ** 3).sum())(koine.Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]
     """
+    require_function("hessian", f)
     return jacfwd(grad(f, argnums), argnums)
 
 
@@ -381,6 +383,7 @@ def hvp(f: Callable[..., Any], x: Any, vector: Any) -> Any:
     >>> koine.hvp(lambda x: (x ** 3).sum(), koine.Tensor([1.0, 2.0]), koine.Tensor([1.0, 1.0])).tolist()
     [6.0, 12.0]
     """
+    require_function("hvp", f)
     return jvp(grad(f), (x,), (vector,))[1]
 
 

@@ -439,3 +439,11 @@ def test_rules_of_another_form_are_refused():
         g = koine.custom_vjp(lambda x: x * 2).defvjp(fwd, lambda saved, g: (g * saved,))
         with pytest.raises(ValueError, match="custom_vjp: " + message):
             koine.grad(lambda x: g(x).sum())(y)
+
+
+def test_what_takes_a_function_says_so_itself():
+    for name in ("grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vmap", "checkpoint", "custom_vjp", "custom_jvp", "jit"):
+        with pytest.raises(TypeError, match=f"^{name}: takes a function, not a 'int'"):
+            getattr(koine, name)(3)
+    with pytest.raises(TypeError, match="^hvp: takes a function"):
+        koine.hvp(3, Tensor(1.0), Tensor(1.0))
