@@ -173,14 +173,6 @@ Tensor behind_choices(const Tensor& v, std::mt19937_64& random) {
   const Tensor other = v * (v.flip({0}) + 0.25);
   const int64_t rows = v.size(0).present();
   switch (random() % 13) {
-    case 9:
-      return other + 0.3;
-    case 10:
-      return v * 1.1 + v.flip({v.ndim() - 1});
-    case 11:
-      return v - v.mean();
-    case 12:
-      return v / v.square().mean(-1, true).sqrt();
     case 0:
       return Tensor::cat({other, v}, 0);
     case 1:
@@ -203,6 +195,14 @@ Tensor behind_choices(const Tensor& v, std::mt19937_64& random) {
       return other * Tensor::ones(v.shape());
     case 7:
       return -(-other);
+    case 8:
+      return other + 0.3;
+    case 9:
+      return v * 1.1 + v.flip({v.ndim() - 1});
+    case 10:
+      return v - v.mean();
+    case 11:
+      return v / v.square().mean(-1, true).sqrt();
     default:
       return v;
   }

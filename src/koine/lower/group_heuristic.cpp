@@ -30,14 +30,11 @@ bool is_free_loop(const Plan& plan, const UOp& axis) {
   });
 }
 
-// What is left of loops becomes the grid. One of a single turn, which a text may have, would
-// vanish, and others change their places.
+// What is left of loops becomes the grid.
 void grid_of(Plan& plan) {
-  for (int at = 0; at < static_cast<int>(plan.axes().size()); ++at) {
-    const UOp axis = plan.axes()[static_cast<size_t>(at)];
-    if (is_free_loop(plan, axis) && !is_const(axis.src(0), 1))
+  for (int at = 0; at < static_cast<int>(plan.axes().size()); ++at)
+    if (is_free_loop(plan, plan.axes()[static_cast<size_t>(at)]))
       plan.try_all({{OptOp::Split, at, 0, AxisType::Global, false}});
-  }
 }
 
 // Threads of a group along an axis: as many as divide it, or the last ones overlap.

@@ -61,11 +61,11 @@ struct Stretch {
 // A place under a condition may lie outside where that does not hold, and nothing is read there.
 std::optional<Stretch> stretch_of(const UOp& at, int64_t size) {
   const Interval all = at.bounds();
-  const bool inside = all.low >= 0 && all.high < size;
-  if ((at.node()->ops_below & mask_of(Op::Param)) == 0 || (inside && reads_data(at)))
+  if ((at.node()->ops_below & mask_of(Op::Param)) == 0)
     return Stretch{index_const(0), std::max<__int128>(all.low, 0),
                    std::min<__int128>(all.high, size - 1)};
-  if (!inside || reads_data(at)) return std::nullopt;
+  if (all.low < 0 || all.high >= size) return std::nullopt;
+  if (reads_data(at)) return Stretch{index_const(0), all.low, all.high};
   Substitution at_start;
   for (const Node* loop : at.ranges()) at_start.emplace(UOp::share(loop), index_const(0));
   const UOp base = simplify(substitute(at, at_start)), rest = simplify(sub(at, base));
