@@ -1,7 +1,7 @@
-// Kernels in CUDA C++ on a GPU of NVIDIA's, beside what the machine can do. `--tiles` adds products
-// with other tiles than the chosen ones; `--texts FOLDER` writes the texts instead, with how each
-// is launched, and needs no GPU. The driver (libcuda) and NVRTC are loaded at run time: nothing of
-// CUDA is needed to build this.
+// Kernels in CUDA C++ on a GPU of NVIDIA's, beside what the machine can do. `--only NAME` takes
+// those whose names begin so; `--tiles` adds products with other tiles than the chosen ones;
+// `--texts FOLDER` writes the texts instead, with how each is launched, and needs no GPU. The
+// driver (libcuda) and NVRTC are loaded at run time: nothing of CUDA is needed to build this.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -186,19 +186,23 @@ Tensor input(std::vector<int64_t> sizes, DType dtype = DType::Float32) {
   return Tensor(new_buffer(shape_of(sizes), dtype, Device("CPU")));
 }
 
-// Products with other tiles than the chosen ones.
+// Products with other tiles than the chosen ones, and other steps through LOCAL memory.
 std::vector<Case> tiles_of(const Case& product, bool on_core) {
   struct Tile {
-    int64_t row_threads, rows, column_threads, columns;
+    int64_t row_threads, rows, column_threads, columns, steps;
   };
-  constexpr Tile tiles[] = {{16, 4, 16, 4}, {8, 8, 16, 4}, {16, 8, 16, 4}, {8, 8, 16, 8},
-                            {16, 8, 16, 8}, {8, 8, 32, 4}, {8, 8, 32, 8}},
-                 of_cores[] = {{1, 2, 2, 4}, {2, 2, 2, 4}, {2, 2, 4, 4}, {2, 4, 2, 4},
-                               {2, 2, 2, 8}, {2, 4, 2, 8}, {4, 4, 2, 4}, {4, 2, 2, 8}};
+  constexpr Tile tiles[] = {{16, 8, 16, 8, 16},
+                            {16, 8, 16, 8, 32},
+                            {8, 16, 16, 8, 16},
+                            {16, 8, 8, 16, 16},
+                            {16, 8, 16, 4, 32}},
+                 of_cores[] = {{2, 4, 2, 8, 2}, {2, 4, 2, 8, 4}, {2, 4, 4, 4, 4},
+                               {4, 2, 2, 8, 4}, {2, 2, 2, 8, 4}, {2, 4, 2, 4, 4}};
   std::vector<Case> out;
   for (const Tile& t : on_core ? std::span<const Tile>(of_cores) : std::span<const Tile>(tiles)) {
     Case c = product;
-    c.name += fmt::format(" {}x{} {}x{}", t.row_threads, t.column_threads, t.rows, t.columns);
+    c.name +=
+        fmt::format(" {}x{} {}x{} {}", t.row_threads, t.column_threads, t.rows, t.columns, t.steps);
     if (on_core) c.edits.push_back({OptOp::TC, 2, 0, AxisType::Loop, false, {1, 0, 1}});
     for (const auto& [at, threads, each] :
          {std::tuple{1, t.column_threads, t.columns}, {0, t.row_threads, t.rows}}) {
@@ -207,6 +211,10 @@ std::vector<Case> tiles_of(const Case& product, bool on_core) {
       for (const Opt& part : {parts[on_core ? 0 : 1], parts[on_core ? 1 : 0]})
         if (part.amount > 1) c.edits.push_back(part);
     }
+    // The loop of the sum stands behind all others, those of a core too.
+    const int sum = static_cast<int>(c.edits.size()) + (on_core ? 5 : 2);
+    if (t.steps > 1) c.edits.push_back({OptOp::Split, sum, t.steps, AxisType::Reduce});
+    if (t.steps > 0) c.edits.push_back({OptOp::Stage, sum});
     const int columns = 1 + (t.row_threads > 1 ? 1 : 0) + (t.rows > 1 ? 1 : 0);
     for (const int at : {0, columns}) c.edits.push_back({OptOp::Split, at, 0, AxisType::Global});
     out.push_back(std::move(c));
@@ -416,20 +424,23 @@ void measure(const Gpu& gpu, const Case& shape) try {
 int main(int argc, char** argv) {
   try {
     bool tiles = false;
-    std::string folder;
+    std::string folder, only;
     for (int i = 1; i < argc; ++i) {
       const std::string_view word = argv[i];
       if (word == "--tiles") {
         tiles = true;
       } else if (word == "--texts" && i + 1 < argc) {
         folder = argv[++i];
+      } else if (word == "--only" && i + 1 < argc) {
+        only = argv[++i];
       } else {
-        fmt::print(stderr, "usage: {} [--tiles] [--texts FOLDER]\n", argv[0]);
+        fmt::print(stderr, "usage: {} [--only NAME] [--tiles] [--texts FOLDER]\n", argv[0]);
         return 2;
       }
     }
     std::vector<Case> cases;
     for (Case& c : shapes()) {
+      if (!c.name.starts_with(only)) continue;
       cases.push_back(c);
       if (!tiles || !c.name.starts_with("gemm 4096") || c.name.ends_with("bfloat16")) continue;
       for (Case& t : tiles_of(c, c.name.ends_with("float16"))) cases.push_back(std::move(t));

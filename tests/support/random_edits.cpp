@@ -23,6 +23,7 @@ Edits random_edits(UOp ast, std::mt19937_64& random, const Target& target) {
             static_cast<int>(random() % static_cast<uint64_t>(axes)),
             1 + static_cast<int64_t>(random() % 4), static_cast<AxisType>(random() % 9),
             random() % 2 == 0};
+    if (groups && !edits.list.empty() && random() % 4 == 0) opt.op = OptOp::Stage;
     if (!groups && (opt.target == AxisType::Global || opt.target == AxisType::Local))
       opt.target = AxisType::Upcast;
     if (groups && opt.target == AxisType::Global && random() % 2 == 0) opt.amount = 0;

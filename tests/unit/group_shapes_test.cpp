@@ -3,6 +3,7 @@
 // linear programs, which reports races, and from CUDA's text.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "backends.hpp"
 #include "c_text.hpp"
@@ -84,21 +85,36 @@ int64_t widest_load(const UOp& linear) {
   return out;
 }
 
-// Whether a warp's threads load neighbouring elements, or the same one.
+// Whether what a warp's threads load at once fills all of the 32-byte sectors of memory that it
+// lies in, or is one element.
 bool is_coalesced(const UOp& linear) {
-  UOp lane;
-  for (const UOp& u : linear.src())
-    if (u.is(Op::Special) && u.as<std::string>() == "lidx0") lane = u;
-  return lane && std::ranges::all_of(linear.src(), [&](const UOp& u) {
-           if (!u.is(Op::Load) || !accessed_buffer(u).is(Op::Param)) return true;
-           int64_t step = 0;
-           UOp rest;
-           const UOp& place = strip_after(u.src(0)).src(1);
-           const Contiguous run = lane_count(u) == 1 ? Contiguous{true, place}
-                                                     : contiguous_access(strip_after(u.src(0)));
-           return run.yes && run.base && linear_coefficient(run.base, lane, step, rest) &&
-                  (step == 0 || step == lane_count(u));
-         });
+  constexpr int64_t warp = 32, sector = 32;
+  const Signature s = signature_of(linear);
+  const int64_t beside = const_int(s.group[0]);
+  return std::ranges::all_of(linear.src(), [&](const UOp& u) {
+    if (!u.is(Op::Load) || !accessed_buffer(u).is(Op::Param)) return true;
+    const UOp& address = strip_after(u.src(0));
+    const Contiguous run =
+        lane_count(u) == 1 ? Contiguous{true, address.src(1)} : contiguous_access(address);
+    std::set<int64_t> elements, sectors;
+    for (int64_t t = 0; run.yes && t < warp; ++t) {
+      Substitution numbers;
+      for (const UOp& n : toposort(run.base)) {
+        const std::string name = n.is(Op::Special) ? n.as<std::string>() : "";
+        const int64_t at = name == "lidx0" ? t % beside : name == "lidx1" ? t / beside : 0;
+        if (n.is(Op::Special) || n.is(Op::Range)) numbers.emplace(n, index_const(at));
+      }
+      const UOp begin = simplify_index(substitute(run.base, numbers));
+      if (!begin.is(Op::Const)) return false;
+      for (int64_t k = 0; k < lane_count(u); ++k) {
+        elements.insert(const_int(begin) + k);
+        sectors.insert((const_int(begin) + k) * item_size(u.dtype()) / sector);
+      }
+    }
+    const auto count = [](const auto& set) { return static_cast<int64_t>(set.size()); };
+    return count(elements) == 1 ||
+           count(elements) * item_size(u.dtype()) == count(sectors) * sector;
+  });
 }
 
 }  // namespace
@@ -160,12 +176,13 @@ TEST(group_shapes, columns_are_folded_in_blocks_of_rows) {
 }
 
 TEST(group_shapes, products_have_tiles_in_registers) {
-  // Each element of A is loaded once for 128 columns, and by 16 threads; so is each of B for rows.
+  // Each element of A is loaded once for 128 columns, and each of B for 128 rows: threads take them
+  // from LOCAL memory.
   const Tensor large = input({4096, 4096}).matmul(input({4096, 4096}));
   EXPECT_EQ(launches(large), (std::vector<Launch>{{1024, 256}}));
   const UOp linear = linears_of(large, text_target("cuda", false))[0];
-  EXPECT_EQ(loads_an_element(linear, 4096 * 4096), 2 * 4096 / 8);
-  // Four columns of B at once.
+  EXPECT_EQ(loads_an_element(linear, 4096 * 4096), 2 * 4096 / 128);
+  // Four neighbours of A and of B at once.
   EXPECT_EQ(widest_load(linear), 4);
   EXPECT_TRUE(is_coalesced(linear));
   // Smaller tiles where large ones would leave multiprocessors idle.
@@ -183,7 +200,10 @@ TEST(group_shapes, products_of_narrow_floats_are_on_tensor_cores) {
     };
     EXPECT_GT(cores(linears[0]), 0);
     EXPECT_EQ(product_of(signature_of(linears[0]).group), 128);
-    EXPECT_EQ(widest_load(linears[0]), 4);  // what a thread has of a row of A
+    EXPECT_EQ(widest_load(linears[0]), 8);
+    EXPECT_TRUE(is_coalesced(linears[0]));
+    // Tiles of 64 x 64; the second factor is twice as large.
+    EXPECT_EQ(loads_an_element(linears[0], 512 * 256), 1024 / 64 + 512 / 64 * 2);
     // Strict programs round as the interpreter does, and HIP's text has no tensor cores.
     for (const Target& other : {text_target("cuda", true), text_target("hip", false)})
       for (const UOp& linear : linears_of(product, other)) EXPECT_EQ(cores(linear), 0);

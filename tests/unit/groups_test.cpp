@@ -215,6 +215,86 @@ TEST(groups, spec_O1f_what_cannot_fold_together_is_refused) {
   EXPECT_TRUE(refused);
 }
 
+// Products through tiles of LOCAL memory, which the threads of a group fill together.
+TEST(groups, spec_O1_factors_go_through_local_memory) {
+  Kept expect_kept;
+  const auto local = [](int axis, int64_t n) { return split(axis, n, AxisType::Local); };
+  const auto steps = [](int axis, int64_t n) { return split(axis, n, AxisType::Reduce); };
+  const auto lanes = [](int axis, int64_t n) { return split(axis, n, AxisType::Upcast); };
+  const auto grid = [](int axis) { return split(axis, 0, AxisType::Global); };
+  const auto stage = [](int axis) { return Opt{OptOp::Stage, axis}; };
+  uint64_t salt = 0;
+  const auto some = [&](std::initializer_list<int64_t> sizes, DType d = DType::Float32) {
+    return Tensor(leaf(sizes, d, ++salt));
+  };
+  // Tiles of rows and of columns: two Barriers a step of the loop around them.
+  const std::vector<Opt> tiles{local(1, 8), local(0, 4), steps(4, 8), stage(5), grid(0), grid(2)};
+  const Tensor product = some({16, 32}).matmul(some({32, 24}));
+  const UOp linear = lowered(kernel_of(product), tiles);
+  const auto count = [&](Op op) {
+    return std::ranges::count_if(linear.src(), [&](const UOp& u) { return u.is(op); });
+  };
+  EXPECT_EQ(count(Op::Barrier), 2);
+  expect_kept(product, tiles);
+  // Each thread has elements of the result, and what it reads of a factor lies together.
+  const std::vector<Opt> more{lanes(1, 4), local(1, 3), lanes(0, 2), local(0, 4),
+                              steps(6, 4), stage(7),    grid(0),     grid(3)};
+  expect_kept(product, more);
+  for (const DType d : {DType::Float64, DType::Int8})
+    expect_kept(some({16, 32}, d).matmul(some({32, 24}, d)), more);
+  expect_kept(some({32, 16}).permute({1, 0}).matmul(some({24, 32}).permute({1, 0})), more);
+  const Tensor square = some({24, 24}).realize();
+  expect_kept(square.matmul(square.permute({1, 0})), {local(1, 8), local(0, 8), stage(4)});
+  // Loops that stay around a group's work; one step that takes all; a part of a group without one.
+  expect_kept(product, {local(1, 8), local(0, 4), steps(4, 8), stage(5)});
+  expect_kept(product, {local(1, 8), stage(3)});
+  expect_kept(product, {local(1, 6), local(0, 4), steps(4, 2), stage(5)});
+  // Axes that are no multiples, of columns, of rows and of the sum.
+  const Tensor odd = some({13, 21}).matmul(some({21, 19}));
+  expect_kept(odd, {{OptOp::Padto, 1, 8},
+                    local(1, 8),
+                    {OptOp::Padto, 0, 4},
+                    local(0, 4),
+                    {OptOp::Padto, 4, 4},
+                    steps(4, 4),
+                    stage(5)});
+  // Tiles that are no multiple of the threads: 3 x 5 threads and 7 steps.
+  expect_kept(some({9, 21}).matmul(some({21, 10})),
+              {local(1, 5), local(0, 3), steps(4, 7), stage(5), grid(0), grid(2)});
+  // A batch, windows, and sums of no product.
+  expect_kept(some({2, 8, 12}).matmul(some({2, 12, 8})),
+              {local(2, 4), local(1, 4), steps(5, 4), stage(6), grid(0)});
+  expect_kept(some({1, 4, 8, 8}).conv2d(some({4, 4, 3, 3})), {local(0, 4), stage(3)});
+  expect_kept((some({8, 32}) * Tensor(2.0)).sum({1}), {local(0, 4), steps(2, 8), stage(3)});
+}
+
+TEST(groups, what_cannot_go_through_local_memory_is_refused) {
+  const auto input = [](std::initializer_list<int64_t> sizes) {
+    return Tensor(new_buffer(shape_of(sizes), DType::Float32, Device("CPU")));
+  };
+  const UOp product = kernel_of(input({64, 64}).matmul(input({64, 64})));
+  const Opt stage{OptOp::Stage, 2};
+  const auto refused = [&](const UOp& ast, const Opt& opt, const Target& target,
+                           const std::vector<std::string>& words) {
+    EXPECT_FALSE(can_apply(ast, opt, target));
+    expect_error([&] { (void)apply_opt(ast, opt, target); }, words);
+  };
+  refused(product, stage, generic_target(false), {"Stage(2)", "no groups of threads"});
+  refused(product, {OptOp::Stage, 0}, groups(), {"axis 0 is LOOP", "REDUCE"});
+  refused(product, {OptOp::Stage, 9}, groups(), {"axis 9 is out of range"});
+  refused(kernel_of(input({4, 64}).softmax(1)), {OptOp::Stage, 3}, groups(), {"one reduce"});
+  const UOp staged = apply_opt(product, stage, groups());
+  refused(staged, stage, groups(), {"already"});
+  refused(staged, split(2, 8, AxisType::GroupReduce), groups(), {"threads fold a sum together"});
+  refused(kernel_of(input({64, 8192}).matmul(input({8192, 64}))), stage, groups(),
+          {"65536 bytes of LOCAL memory", "32768"});
+  // A tile grows with the elements of a thread.
+  const UOp nearly = apply_opts(kernel_of(input({64, 2048}).matmul(input({2048, 64}))),
+                                std::vector<Opt>{stage}, groups());
+  refused(nearly, split(1, 16, AxisType::Upcast), groups(), {"bytes of LOCAL memory"});
+  EXPECT_EQ(opt_text(stage), "Stage(2)");
+}
+
 TEST(groups, spec_O5_nolocals_leaves_no_index_in_a_group) {
   Kept expect_kept;
   const UOp ast = kernel_of(counted({96}) * Tensor(2.0));

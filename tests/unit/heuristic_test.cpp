@@ -307,34 +307,35 @@ TEST(heuristic, schedules_of_typical_kernels_in_groups) {
        "r_g8_l8_R32_G32: Split(0, 0, GLOBAL) Padto(1, 32) Split(1, 32, GROUP_REDUCE) Split(0, 8, "
        "LOCAL)"},
       {"gemm 8", f32({8, 8}).matmul(f32({8, 8}, 1)), device,
-       "r_l8_l8_R8: Split(1, 8, LOCAL) Split(0, 8, LOCAL)"},
+       "r_l8_l8_R2_R4: Split(1, 8, LOCAL) Split(0, 8, LOCAL) Split(2, 4, REDUCE) Stage(3)"},
       {"gemm 31", f32({31, 31}).matmul(f32({31, 31}, 1)), device,
        "r_g2_l16_g2_l16_R31: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 16) Split(0, 16, LOCAL) "
        "Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
       {"gemm 32x48x64", f32({32, 48}).matmul(f32({48, 64}, 1)), device,
-       "r_g2_l16_g4_l16_R48: Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(0, 0, GLOBAL) Split(2, "
-       "0, GLOBAL)"},
+       "r_g2_l16_g4_l16_R3_R16: Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(4, 16, REDUCE) "
+       "Stage(5) Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
       {"gemm 31x48x63", f32({31, 48}).matmul(f32({48, 63}, 1)), device,
-       "r_g2_l16_g4_l16_R48: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 16) Split(0, 16, LOCAL) "
-       "Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
+       "r_g2_l16_g4_l16_R3_R16: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 16) Split(0, 16, LOCAL) "
+       "Split(4, 16, REDUCE) Stage(5) Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
       {"gemm 512", f32({512, 512}).matmul(f32({512, 512}, 1)), device,
-       "r_g16_u2_l16_g16_u2_l16_R512: Split(1, 16, LOCAL) Split(1, 2, UPCAST) Split(0, 16, LOCAL) "
-       "Split(0, 2, UPCAST) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+       "r_g16_u2_l16_g16_u2_l16_R32_R16: Split(1, 16, LOCAL) Split(1, 2, UPCAST) Split(0, 16, "
+       "LOCAL) Split(0, 2, UPCAST) Split(6, 16, REDUCE) Stage(7) Split(0, 0, GLOBAL) Split(3, 0, "
+       "GLOBAL)"},
       {"gemm 100x64x132", f32({100, 64}).matmul(f32({64, 132}, 1)), device,
-       "r_g7_l16_g9_l16_R64: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 16) Split(0, 16, LOCAL) "
-       "Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
+       "r_g7_l16_g9_l16_R4_R16: Padto(1, 16) Split(1, 16, LOCAL) Padto(0, 16) Split(0, 16, LOCAL) "
+       "Split(4, 16, REDUCE) Stage(5) Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
       {"gemm a b.T", f32({64, 48}).matmul(f32({80, 48}, 1).permute({1, 0})), device,
-       "r_g4_l16_g5_l16_R48: Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(0, 0, GLOBAL) Split(2, "
-       "0, GLOBAL)"},
+       "r_g4_l16_g5_l16_R3_R16: Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(4, 16, REDUCE) "
+       "Stage(5) Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
       {"gemm a.T b", f32({48, 64}).permute({1, 0}).matmul(f32({48, 80}, 1)), device,
-       "r_g4_l16_g5_l16_R48: Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(0, 0, GLOBAL) Split(2, "
-       "0, GLOBAL)"},
+       "r_g4_l16_g5_l16_R3_R16: Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(4, 16, REDUCE) "
+       "Stage(5) Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
       {"transposed", f32({64, 48}).matmul(f32({48, 80}, 1)).permute({1, 0}).contiguous(), device,
-       "r_g4_l16_g5_l16_R48: Swap(0, 1) Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(0, 0, "
-       "GLOBAL) Split(2, 0, GLOBAL)"},
+       "r_g4_l16_g5_l16_R3_R16: Swap(0, 1) Split(1, 16, LOCAL) Split(0, 16, LOCAL) Split(4, 16, "
+       "REDUCE) Stage(5) Split(0, 0, GLOBAL) Split(2, 0, GLOBAL)"},
       {"batch gemm", f32({4, 64, 64}).matmul(f32({4, 64, 64}, 1)), device,
-       "r_g4_g4_l16_g4_l16_R64: Split(2, 16, LOCAL) Split(1, 16, LOCAL) Split(0, 0, GLOBAL) "
-       "Split(1, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+       "r_g4_g4_l16_g4_l16_R4_R16: Split(2, 16, LOCAL) Split(1, 16, LOCAL) Split(5, 16, REDUCE) "
+       "Stage(6) Split(0, 0, GLOBAL) Split(1, 0, GLOBAL) Split(3, 0, GLOBAL)"},
       {"gemv", f32({512, 512}).matmul(f32({512}, 1)), device,
        "r_g64_l8_R16_G32: Split(0, 0, GLOBAL) Split(1, 32, GROUP_REDUCE) Split(0, 8, LOCAL)"},
       {"conv", f32({2, 3, 16, 16}).conv2d(f32({8, 3, 3, 3}, 1)), device,
@@ -352,8 +353,9 @@ TEST(heuristic, schedules_of_typical_kernels_in_groups) {
       {"sum of 5000 strict", f32({5000}).sum(), strict, "r_R5000:"},
       {"rows 64x1000 strict", f32({64, 1000}).sum(1), strict, "r_l64_R1000: Split(0, 64, LOCAL)"},
       {"gemm 512 strict", f32({512, 512}).matmul(f32({512, 512}, 1)), strict,
-       "r_g16_u2_l16_g16_u2_l16_R512: Split(1, 16, LOCAL) Split(1, 2, UPCAST) Split(0, 16, LOCAL) "
-       "Split(0, 2, UPCAST) Split(0, 0, GLOBAL) Split(3, 0, GLOBAL)"},
+       "r_g16_u2_l16_g16_u2_l16_R32_R16: Split(1, 16, LOCAL) Split(1, 2, UPCAST) Split(0, 16, "
+       "LOCAL) Split(0, 2, UPCAST) Split(6, 16, REDUCE) Stage(7) Split(0, 0, GLOBAL) Split(3, 0, "
+       "GLOBAL)"},
   };
   for (const Typical& row : table)
     EXPECT_EQ(chosen(row.value, row.target), row.schedule) << row.what;

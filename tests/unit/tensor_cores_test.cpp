@@ -216,6 +216,41 @@ TEST(tensor_cores, spec_O6_further_edits_follow) {
   expect_product({32, 32, 64}, {tc(2), {OptOp::Swap, 0, 4}}, {"INTERP", "CPU"});
 }
 
+// Factors through LOCAL memory, along rows of it that a core reads; of every core that threads
+// share.
+TEST(tensor_cores, spec_O6_factors_go_through_local_memory) {
+  const Target gpu = simt_target(false);
+  for (size_t i = 0; i < gpu.tensor_cores.size(); ++i) {
+    const TensorCore& core = *gpu.tensor_cores[i];
+    const auto number = static_cast<int>(i);
+    for (const bool transposed : {false, true}) {
+      const Gemm g{core.m * 4,     core.n * 8,   core.k * 4,
+                   core.a.dtype,   core.b.dtype, core.accumulator.dtype,
+                   Numbers::Whole, transposed};
+      std::vector<Opt> opts{tc(2, number), split(1, 2, AxisType::Upcast),
+                            split(1, 2, AxisType::Local), split(0, 2, AxisType::Local)};
+      const std::vector<UOp> axes = kernel_ranges(apply_opts(g.ast(), opts, gpu));
+      const auto sum = static_cast<int>(
+          std::ranges::find_if(
+              axes, [](const UOp& r) { return r.as<RangeArg>().type == AxisType::Reduce; }) -
+          axes.begin());
+      opts.insert(opts.end(), {split(sum, 2, AxisType::Reduce), {OptOp::Stage, sum + 1}});
+      opts.push_back(split(0, 0, AxisType::Global));
+      expect_product(g, opts, {"SIMT"}, {false});
+    }
+    const Gemm odd{core.m + 3,   core.n * 2 + 1, core.k * 2 + 5,
+                   core.a.dtype, core.b.dtype,   core.accumulator.dtype};
+    const auto sum =
+        static_cast<int>(2 + core.accumulator.threads.size() + core.accumulator.elements.size());
+    expect_product(odd, {tc(2, number, 2), {OptOp::Stage, sum}}, {"SIMT"}, {false});
+  }
+  // Where an axis of a core would no longer be the innermost of its type.
+  const Gemm g{20, 18, 40, DType::BFloat16, DType::BFloat16};
+  const UOp swapped = apply_opts(g.ast(), std::vector<Opt>{tc(2, 2, 2), {OptOp::Swap, 1, 6}}, gpu);
+  expect_error([&] { (void)apply_opt(swapped, split(6, 3, AxisType::Upcast, true), gpu); },
+               {"the axes of the core stay the innermost"});
+}
+
 TEST(tensor_cores, spec_O6_opt_2_pads) {
   for (const Gemm& g : {Gemm{20, 32, 32}, Gemm{32, 9, 32}, Gemm{32, 32, 37}, Gemm{5, 7, 3},
                         Gemm{33, 1 + 16, 50}, Gemm{17, 31, 2}})
@@ -243,6 +278,19 @@ TEST(tensor_cores, spec_O6_rounded_products_are_refused) {
   const Tensor rounded = (a.unsqueeze(1) * b.transpose().unsqueeze(0)).sum({2});
   expect_error([&] { (void)apply_opt(schedule({rounded.uop()})[0].ast, tc(2), any); },
                {"a product of narrow floats is rounded before it is added"});
+}
+
+// What is only moved is not computed with: its bits go where they are wanted.
+TEST(tensor_cores, narrow_floats_that_are_moved_stay_bits) {
+  for (const DType d : {DType::Float16, DType::BFloat16, DType::Float8E4M3, DType::Float8E5M2}) {
+    const Tensor x(new_buffer(shape_of({64, 48}), d, Device("CPU")));
+    const UOp moved = schedule({(x.transpose().contiguous()).uop()})[0].ast;
+    for (const Target& target : {generic_target(false), simt_target(true)}) {
+      const UOp linear = lower_kernel(moved, target).linear;
+      for (const UOp& u : linear.src())
+        EXPECT_FALSE(is_float(u.dtype())) << dtype_name(d) << " " << op_name(u.op());
+    }
+  }
 }
 
 // One number has other bits in each narrow format.
@@ -483,7 +531,7 @@ TEST(tensor_cores, spec_O7_random_sequences_behind_TC_keep_values) {
     auto below = [&](int64_t n) {
       return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
     };
-    const char* device = std::array{"INTERP", "CPU", "SIMT"}[static_cast<size_t>(i % 3)];
+    const char* device = std::array{"INTERP", "CPU", "SIMT"}[seed % 3];
     const DType d = random() % 2 == 0 ? DType::Float16 : DType::BFloat16;
     const Gemm g{2 + below(40), 2 + below(40), 2 + below(50), d, d};
     const OptionScope scope(on(device, false));
@@ -497,6 +545,7 @@ TEST(tensor_cores, spec_O7_random_sequences_behind_TC_keep_values) {
       const auto axes = static_cast<int64_t>(kernel_ranges(ast).size());
       Opt opt{static_cast<OptOp>(random() % 3), static_cast<int>(below(axes)), 1 + below(4),
               static_cast<AxisType>(random() % 9), random() % 2 == 0};
+      if (target.groups && random() % 4 == 0) opt.op = OptOp::Stage;
       if (opt.op == OptOp::Swap) opt.amount = below(axes);
       const bool grid = opt.target == AxisType::Global || opt.target == AxisType::Local;
       if (!target.groups && grid) continue;
@@ -507,8 +556,12 @@ TEST(tensor_cores, spec_O7_random_sequences_behind_TC_keep_values) {
     }
     std::string text;
     for (const Opt& opt : opts) text += " " + opt_text(opt);
-    EXPECT_EQ(problem_of(g, computed(g, opts, device, false), false), "")
-        << device << text << " KOINE_TEST_SEED=" << seed;
+    text = fmt::format("{}:{} KOINE_TEST_SEED={}", device, text, seed);
+    try {
+      EXPECT_EQ(problem_of(g, computed(g, opts, device, false), false), "") << text;
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << text << ": " << e.what();
+    }
   }
 }
 

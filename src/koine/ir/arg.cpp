@@ -116,6 +116,7 @@ struct Hasher {
   uint64_t operator()(const ReduceArg& v) const {
     uint64_t h = hash_mix(static_cast<uint64_t>(v.op), (*this)(v.axes));
     if (v.goes_on) h = hash_mix(h, 1);
+    if (v.staged) h = hash_mix(h, 2);
     return v.core.empty() ? h : hash_mix(h, hash_text(v.core));
   }
   uint64_t operator()(const WmmaArg& v) const {

@@ -92,6 +92,7 @@ struct ReduceArg {
   Ints axes;
   bool goes_on = false;   ///< inside of Expand: it holds the newest element of a running fold
   std::string core = {};  ///< of a kernel: the tensor core that computes it (target/tensor_core)
+  bool staged = false;    ///< of a kernel: its factors go through LOCAL memory (lower/stage)
   bool operator==(const ReduceArg&) const = default;
 };
 /// A Wmma: its tensor core, and which axes of A, B and the accumulator are the elements that one

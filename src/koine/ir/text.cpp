@@ -63,8 +63,9 @@ struct ArgPrinter {
   }
   std::string operator()(const Ints& v) const { return fmt::format("({})", fmt::join(v, " ")); }
   std::string operator()(const ReduceArg& v) const {
-    return fmt::format("{} ({}){}{}", op_name(v.op), fmt::join(v.axes, " "),
-                       v.goes_on ? " goes_on" : "", v.core.empty() ? "" : " " + quote(v.core));
+    return fmt::format("{} ({}){}{}{}", op_name(v.op), fmt::join(v.axes, " "),
+                       v.goes_on ? " goes_on" : "", v.staged ? " staged" : "",
+                       v.core.empty() ? "" : " " + quote(v.core));
   }
   std::string operator()(const WmmaArg& v) const {
     return fmt::format("{} {} {} {}", quote(v.core), (*this)(v.a), (*this)(v.b),
@@ -281,8 +282,11 @@ class LineParser {
         const auto reduce_op = op_from_name(word());
         if (!reduce_op) fail("unknown op");
         ReduceArg r{*reduce_op, ints()};
-        r.goes_on = !peek(']') && !peek('"');
-        if (r.goes_on && word() != "goes_on") fail("expected goes_on");
+        while (!peek(']') && !peek('"')) {
+          const auto mark = word();
+          if (mark != "goes_on" && mark != "staged") fail("expected goes_on or staged");
+          (mark == "staged" ? r.staged : r.goes_on) = true;
+        }
         if (peek('"')) r.core = quoted();
         return r;
       }

@@ -19,6 +19,8 @@ constexpr int64_t least_long_row = 2048;
 // Rows that a group has of those, and rows of a column's part that its threads take beside each
 // other.
 constexpr int64_t rows_of_group = 8;
+// Steps of a product's sum whose factors lie in LOCAL memory at once, and on a tensor core.
+constexpr int64_t steps_of_product = 16, steps_on_core = 64;
 
 // A loop whose turns threads may share. Threads along one that a row is read in, and not made in,
 // would each make that row again.
@@ -62,6 +64,20 @@ int64_t results_of(const Plan& plan, int64_t most) {
 
 // --- products ------------------------------------------------------------------------------------
 
+// The factors of a product go through LOCAL memory, so many steps of its innermost sum at a time,
+// or half or a quarter of them: fewer are not worth the wait.
+void through_local_memory(Plan& plan, int64_t most) {
+  const std::vector<UOp> axes = plan.axes();
+  const auto last = std::find_if(axes.rbegin(), axes.rend(),
+                                 [](const UOp& a) { return type_of(a) == AxisType::Reduce; });
+  if (last == axes.rend() || is_symbolic(*last)) return;
+  const int at = plan.position(*last);
+  for (int64_t steps = most; 4 * steps >= most && steps > 1; steps /= 2)
+    if (size_of(*last) % steps == 0 &&
+        plan.try_all({{OptOp::Split, at, steps, AxisType::Reduce}, {OptOp::Stage, at + 1}}))
+      return;
+}
+
 // A group of 16 by 16 threads has a tile of a product, and each of them some rows and columns of
 // it. Threads beside each other have columns beside each other.
 void tile_of_group(Plan& plan, const Contraction& c) {
@@ -88,6 +104,7 @@ void tile_of_group(Plan& plan, const Contraction& c) {
     locals_along(plan, plan.axes()[static_cast<size_t>(at)], threads);
     if (size_at(at) >= more) side_by_side(plan, at, more, AxisType::Upcast);
   }
+  through_local_memory(plan, steps_of_product);
 }
 
 // --- folds ---------------------------------------------------------------------------------------
@@ -235,7 +252,9 @@ bool on_tensor_core(Plan& plan, const Accesses& accesses) {
         const int rows = plan.position(found->rows), columns = plan.position(found->columns);
         if (!plan.try_all({{OptOp::TC, static_cast<int>(at), 0, AxisType::Loop, false, choice}}))
           continue;
+        const int64_t steps = steps_on_core / found->core->k;
         tile_of_warps(plan, rows, columns);
+        through_local_memory(plan, steps);
         return true;
       }
     }

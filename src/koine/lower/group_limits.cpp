@@ -9,6 +9,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/lower/kernel_plan.hpp"
 #include "koine/lower/ranges.hpp"
+#include "koine/lower/stage.hpp"
 
 namespace koine {
 namespace {
@@ -52,11 +53,36 @@ double local_bytes(const UOp& ast) {
   for (const UOp& u : toposort(ast)) {
     if (u.is(Op::Buffer)) rows += static_cast<double>(u.numel() * item_size(u.dtype()));
     if (u.is(Op::Reduce)) partial += static_cast<double>(item_size(u.dtype()));
+    if (u.is(Op::Reduce) && u.as<ReduceArg>().staged) rows += static_cast<double>(staged_bytes(u));
   }
   const auto folds = std::ranges::count_if(
       kernel_ranges(ast), [](const UOp& r) { return type_of(r) == AxisType::GroupReduce; });
   return rows + static_cast<double>(folds) * partial * threads_of(ast) *
                     size_of_all(ast, {AxisType::Upcast, AxisType::Unroll});
+}
+
+// What factors in LOCAL memory that threads fill together cannot stand in.
+std::string refusal_of_staging(const UOp& after) {
+  UOp staged;
+  std::vector<const Node*> stored;
+  const NodeList nodes = toposort(after);
+  for (const UOp& u : nodes) {
+    if (u.is(Op::Reduce) && u.as<ReduceArg>().staged) staged = u;
+    if (u.is(Op::Store) && is_address(u.src(0))) stored.push_back(accessed_buffer(u).node());
+  }
+  if (!staged) return {};
+  for (const UOp& r : kernel_ranges(after)) {
+    if (!r.src(0).ranges().empty())
+      return "one of its loops ends where another stands, so that threads would wait at different "
+             "barriers";
+    if (type_of(r) == AxisType::GroupReduce) return "threads fold a sum together";
+  }
+  const std::vector<UOp> loads = staged_loads(staged);
+  if (loads.empty()) return "no factor is read along the axis where it lies";
+  for (const UOp& l : loads)
+    if (std::ranges::find(stored, accessed_buffer(l).node()) != stored.end())
+      return "it reads what it stores";
+  return {};
 }
 
 std::string refusal_of_sizes(const UOp& after, const Opt& opt, const Groups& groups) {
@@ -185,6 +211,8 @@ std::string refusal_in_groups(const UOp& ast, const UOp& axis, const Opt& opt, c
       return fmt::format("{}: {}", opt_text(opt), no);
   if (const std::string no = refusal_of_shared_rows(after); !no.empty())
     return fmt::format("{}: {}", opt_text(opt), no);
+  if (const std::string no = refusal_of_staging(after); !no.empty())
+    return fmt::format("{}: factors go through LOCAL memory, and {}", opt_text(opt), no);
   if (std::string no = refusal_of_sizes(after, opt, groups); !no.empty()) return no;
   if (!folds_together(after)) return {};
   const std::string no = refusal_of_folding(after);

@@ -431,6 +431,40 @@ UOp on_core(const UOp& ast, const UOp& folded, const Opt& opt, const Target& tar
                    opt.tc.mode);
 }
 
+bool folds_along(const UOp& u, const UOp& axis) {
+  return u.is(Op::Reduce) && is_among(reduced_ranges(u), axis);
+}
+
+// The sum along an axis takes its factors from LOCAL memory.
+UOp with_staged_factors(const UOp& ast, const UOp& axis) {
+  return transform_graph(ast, [&](const UOp& original, const UOp& node) {
+    if (!folds_along(original, axis)) return node;
+    ReduceArg arg = node.as<ReduceArg>();
+    arg.staged = true;
+    return UOp::make(Op::Reduce, node.src(), arg);
+  });
+}
+
+std::optional<Refusal> refusal_of_stage(const UOp& ast, const UOp& axis, const Opt& opt,
+                                        const Groups& groups) {
+  constexpr ErrorKind value = ErrorKind::Value;
+  if (!groups)
+    return refuse(value, "{}: this device has no groups of threads, which share LOCAL memory",
+                  opt_text(opt));
+  if (type_of(axis) != AxisType::Reduce)
+    return refuse(value, "{}: axis {} is {}: it takes a REDUCE axis", opt_text(opt), opt.axis,
+                  axis_type_name(type_of(axis)));
+  const NodeList nodes = toposort(ast);
+  std::vector<UOp> folds;
+  for (const UOp& u : nodes)
+    if (u.is(Op::Reduce)) folds.push_back(u);
+  if (folds.size() != 1 || !folds_along(folds[0], axis) || !row_fills(ast).empty())
+    return refuse(value, "{}: it takes a kernel with one reduce and no rows", opt_text(opt));
+  if (folds[0].as<ReduceArg>().staged)
+    return refuse(value, "{}: the factors go through LOCAL memory already", opt_text(opt));
+  return std::nullopt;
+}
+
 // What a legal edit makes.
 UOp edited(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt, const Target& target) {
   auto axis = [&](int64_t i) -> const UOp& { return ranges[static_cast<size_t>(i)]; };
@@ -451,6 +485,9 @@ UOp edited(const UOp& ast, const std::vector<UOp>& ranges, const Opt& opt, const
       break;
     case OptOp::TC:
       out = on_core(ast, axis(opt.axis), opt, target);
+      break;
+    case OptOp::Stage:
+      out = with_staged_factors(ast, axis(opt.axis));
       break;
   }
   return rewrite(renumber(out), symbolic_rules());
@@ -509,13 +546,18 @@ std::optional<Refusal> refusal(const UOp& ast, const std::vector<UOp>& ranges, c
   auto out = opt.op == OptOp::TC      ? refusal_of_core(ast, axis, opt, target)
              : opt.op == OptOp::Split ? refusal_of_split(ast, axis, opt, groups)
              : opt.op == OptOp::Padto ? refusal_of_padding(ast, axis, opt)
+             : opt.op == OptOp::Stage ? refusal_of_stage(ast, axis, opt, groups)
                                       : refusal_of_swap(ast, axis, other, opt);
   for (const UOp& a : {axis, other})
     if (!out) out = refusal_of_core_axis(ast, a, opt);
-  if (out || !groups) return out;
-  if (const std::string no =
-          refusal_in_groups(ast, axis, opt, edited(ast, ranges, opt, target), groups);
-      !no.empty())
+  const bool on_core = is_on_core(ast);
+  if (out || (!groups && !on_core)) return out;
+  const UOp after = edited(ast, ranges, opt, target);
+  if (on_core && !has_axes_of_core(after))
+    return refuse(ErrorKind::Value, "{}: on a tensor core the axes of the core stay the innermost",
+                  opt_text(opt));
+  if (!groups) return std::nullopt;
+  if (const std::string no = refusal_in_groups(ast, axis, opt, after, groups); !no.empty())
     return Refusal{ErrorKind::Value, no};
   return std::nullopt;
 }
@@ -540,6 +582,8 @@ std::string opt_text(const Opt& opt) {
       return fmt::format("Swap({}, {})", opt.axis, opt.amount);
     case OptOp::Nolocals:
       return "Nolocals()";
+    case OptOp::Stage:
+      return fmt::format("Stage({})", opt.axis);
     case OptOp::TC:
       return fmt::format("TC({}, ({}, {}, {}))", opt.axis, opt.tc.core, opt.tc.opt, opt.tc.mode);
   }

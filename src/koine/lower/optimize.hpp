@@ -9,7 +9,7 @@
 
 namespace koine {
 
-enum class OptOp : uint8_t { Split, Padto, Swap, Nolocals, TC };
+enum class OptOp : uint8_t { Split, Padto, Swap, Nolocals, TC, Stage };
 
 /// What TC takes besides the reduction axis.
 struct CoreChoice {

@@ -17,6 +17,7 @@
 #include "koine/lower/linearize.hpp"
 #include "koine/lower/scan.hpp"
 #include "koine/lower/select.hpp"
+#include "koine/lower/stage.hpp"
 #include "koine/lower/sum_tree.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/simplify.hpp"
@@ -179,13 +180,14 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
     const UOp blocked = block_reduces(u, target.strict);
     return target.groups ? to_grid(blocked, target.groups) : blocked;
   };
+  auto tiles = [&](const UOp& u) { return target.groups ? stage_operands(u, target) : u; };
   std::vector<StageStep> expansion;
   if (target.strict)
-    expansion = {{"", [&](const UOp& u) { return lanes(blocks(u)); }}};
+    expansion = {{"", [&](const UOp& u) { return lanes(tiles(blocks(u))); }}};
   else
     expansion = {{"sum trees",
                   [&](const UOp& u) { return sum_in_blocks(running_sums_in_levels(blocks(u))); }},
-                 {"lanes", lanes}};
+                 {"lanes", [&](const UOp& u) { return lanes(tiles(u)); }}};
   k = run_stage({"expand", false, sums, std::move(expansion)}, k, observed);
   k = run_stage({"select", true, all, select_steps(target)}, k, observed);
   if (how.verify >= 3 && is_interpreted(k)) out.selected = k;

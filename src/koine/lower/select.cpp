@@ -9,6 +9,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/wide.hpp"
 #include "koine/rewrite/rewrite.hpp"
 #include "koine/rules/decompose.hpp"
 #include "koine/rules/narrow.hpp"
@@ -553,56 +554,6 @@ const RuleSet<>& vector_rules() {
   return rules;
 }
 
-// Loads of neighbouring elements, which a Stack puts together in whatever order, as one of several
-// lanes each, at places that are multiples of as many.
-UOp in_wide_loads(const UOp& stacked, int64_t wide_bytes) {
-  if (!stacked.is(Op::Stack) || stacked.src().size() < 2) return stacked;
-  struct Element {
-    int64_t offset;
-    size_t at;
-  };
-  std::vector<Element> elements;
-  const UOp& first = stacked.src(0);
-  for (size_t i = 0; i < stacked.src().size(); ++i) {
-    const UOp& u = stacked.src(i);
-    if (!u.is(Op::Load) || u.src().size() != 1 || !u.is_scalar() || !is_address(u.src(0)) ||
-        !buffer_at(u.src(0)).is(Op::Param) || !(u.src(0).src(0) == first.src(0).src(0)))
-      return stacked;
-    const UOp offset = simplify_index(sub(u.src(0).src(1), first.src(0).src(1)));
-    if (!offset.is(Op::Const)) return stacked;
-    elements.push_back({const_int(offset), i});
-  }
-  std::ranges::sort(elements, {}, &Element::offset);
-  std::vector<UOp> out(stacked.src().begin(), stacked.src().end());
-  bool wide = false;
-  for (size_t i = 0; i < elements.size();) {
-    const UOp& address = stacked.src(elements[i].at).src(0);
-    size_t lanes = static_cast<size_t>(wide_bytes / item_size(first.dtype()));
-    const auto fits = [&] {
-      if (i + lanes > elements.size()) return false;
-      for (size_t k = 1; k < lanes; ++k)
-        if (elements[i + k].offset != elements[i].offset + static_cast<int64_t>(k)) return false;
-      return is_const(simplify_index(mod(address.src(1), index_const(static_cast<int64_t>(lanes)))),
-                      0);
-    };
-    while (lanes > 1 && !fits()) lanes /= 2;
-    if (lanes < 2) {
-      ++i;
-      continue;
-    }
-    const auto n = static_cast<int64_t>(lanes);
-    std::vector<UOp> numbers;
-    for (int64_t k = 0; k < n; ++k) numbers.push_back(index_const(k));
-    const UOp begin = expand(reshape(address.src(1), shape_of({1})), shape_of({n})),
-              all = load(index(address.src(0), {add(begin, stack(numbers))}));
-    for (int64_t k = 0; k < n; ++k)
-      out[elements[i + static_cast<size_t>(k)].at] = index(all, {index_const(k)});
-    i += lanes;
-    wide = true;
-  }
-  return wide ? stack(out) : stacked;
-}
-
 // What a language lacks a type for is the caller's to avoid; decompositions may ask for it as well.
 UOp require_dtypes(const UOp& ast, const Target& target) {
   for (const UOp& u : toposort(ast))
@@ -635,10 +586,8 @@ std::vector<StageStep> select_steps(const Target& target) {
                       const UOp& u) { return rewrite(Devectorizer(in_order).run(u), vectors); }},
   };
   if (target.wide_bytes > 0)
-    steps.push_back({"wide loads", [bytes = target.wide_bytes](const UOp& u) {
-                       return transform_graph(u, [&](const UOp&, const UOp& node) {
-                         return in_wide_loads(node, bytes);
-                       });
+    steps.push_back({"wide accesses", [bytes = target.wide_bytes](const UOp& u) {
+                       return in_wide_accesses(u, bytes);
                      }});
   if (is_native(target, Op::Mulacc, DType::Float32))
     steps.push_back({"contraction", for_target(contraction_rules())});

@@ -20,7 +20,8 @@ namespace {
 // numbers err alike in all nodes of a level, so the levels above the leaves are narrower.
 constexpr int64_t least_values_of_a_leaf = 16;
 constexpr int64_t values_of_a_node = 8;
-constexpr int64_t values_of_a_tile = 256;
+// Of a product in a register tile, where each level holds as many registers as the tile.
+constexpr int64_t values_of_a_tile = 256, values_of_a_node_of_tiles = 64;
 
 AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
 
@@ -76,7 +77,9 @@ class Builder {
       else
         (type_of(r) == AxisType::Unroll ? unrolled_ : loops_).push_back(r);
     }
-    room_ = is_tile_product(reduction) ? values_of_a_tile : values_of_a_leaf(lanes);
+    const bool tile = is_tile_product(reduction);
+    room_ = tile ? values_of_a_tile : values_of_a_leaf(lanes);
+    if (tile) values_of_a_node_ = values_of_a_node_of_tiles;
     if (const std::string& core = reduction.as<ReduceArg>().core; !core.empty())
       room_ = values_of_a_tile / tensor_core_named(core).k;  // each step adds so many
   }
@@ -127,7 +130,7 @@ class Builder {
         levels.nodes.pop_back();
       }
       ++node_;
-      room_ = values_of_a_node;
+      room_ = values_of_a_node_;
     }
     levels_.push_back(std::move(levels));
   }
@@ -155,6 +158,7 @@ class Builder {
   std::vector<Levels> levels_;  // of the loops, the innermost first
   size_t node_ = 0;             // of the tree, the leaf first
   int64_t room_;                // how many values the current node may still take
+  int64_t values_of_a_node_ = values_of_a_node;
   int64_t next_range_;
 };
 

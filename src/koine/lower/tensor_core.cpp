@@ -191,6 +191,13 @@ UOp with_core(const UOp& ast, const CoreFit& fit, int mode) {
   });
 }
 
+bool has_axes_of_core(const UOp& ast) {
+  const std::vector<UOp> ranges = kernel_ranges(ast);
+  return std::ranges::none_of(toposort(ast), [&](const UOp& u) {
+    return u.is(Op::Reduce) && !u.as<ReduceArg>().core.empty() && !sum_on_core(u, ranges);
+  });
+}
+
 bool is_on_core(const UOp& ast) {
   return std::ranges::any_of(toposort(ast), [](const UOp& u) {
     return u.is(Op::Reduce) && !u.as<ReduceArg>().core.empty();

@@ -24,5 +24,7 @@ UOp with_core(const UOp& ast, const CoreFit& fit, int mode);
 
 /// Whether a kernel has a Reduce on a tensor core.
 bool is_on_core(const UOp& ast);
+/// Whether the axes of such cores are where a core's are.
+bool has_axes_of_core(const UOp& ast);
 
 }  // namespace koine

@@ -301,8 +301,7 @@ class CStyleRenderer {
   // Bytes that an access of lanes that are neighbours takes at once; 0: it goes lane by lane.
   int64_t wide_bytes(const UOp& access, int64_t n) const {
     const UOp& address = strip_after(access.src(0));
-    if (!dialect_.wide || n == 1 || !address.is(Op::Index) ||
-        !accessed_buffer(access).is(Op::Param))
+    if (!dialect_.wide || n == 1 || !address.is(Op::Index) || is_register(accessed_buffer(access)))
       return 0;
     const Contiguous c = contiguous_access(address);
     const int64_t item = item_size(accessed_buffer(access).dtype());
@@ -382,7 +381,8 @@ class CStyleRenderer {
           outside_ += fmt::format("var<workgroup> {}: array<{}, {}>;\n", names_[u], type(u.dtype()),
                                   u.numel());
         else
-          line(fmt::format("{}{} {}[{}];", dialect_.local, type(u.dtype()), names_[u], u.numel()));
+          line(fmt::format("{}{} {}[{}]{};", dialect_.local, type(u.dtype()), names_[u], u.numel(),
+                           dialect_.wide ? " __attribute__((aligned(16)))" : ""));
         return;
       case Op::Special:
         special(u);

@@ -175,7 +175,7 @@ UOp emulate_narrow_floats(const UOp& kernel) {
     }
     if (u.is(Op::Store) && is_small_float(u.src(1).dtype()) &&
         u.src(0).addrspace() != AddrSpace::Reg) {
-      src[1] = encode(u.src(1).dtype(), src[1]);
+      src[1] = known.of(u.src(1).dtype(), src[1]);
       return with_sources(u, src);
     }
     if (u.is(Op::Cast) && is_small_float(dtype)) {

@@ -94,6 +94,7 @@ KOINE_MMA(cuda_m16n8k16_bf16, "bf16")
 )");
   cuda.header = header;
   cuda.bounds = " __launch_bounds__({threads}, {groups})";
+  cuda.groups.local_bytes = int64_t{48} << 10;
   cuda.negated = "negated";
   cuda.below_negative_zero = true;
   cuda.cores = {"cuda_m16n8k16_f16", "cuda_m16n8k16_bf16"};
