@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "check.hpp"
 #include "koine/ir/text.hpp"
 #include "plain.hpp"
 
@@ -329,6 +330,7 @@ TEST(windows, pools) {
   std::mt19937_64 random(test_seed());
   for (const Row& row : rows)
     for (const DType d : {Float32, Float64, Int32, UInt8}) {
+      if (is_sanitized() && (d == Float64 || d == Int32)) continue;
       const Tensor::Window w{row.stride.value_or(row.kernel), row.padding, 1};
       const std::string name =
           fmt::format("pool of {}, stride {} padding {}", row.kernel, w.stride, w.padding);
