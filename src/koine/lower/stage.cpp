@@ -81,9 +81,11 @@ Tile tile_of(const UOp& load, const UOp& reduce) {
   for (const UOp& r : steps_of_tile(reduce))
     if (depends_on(load, r)) out.steps.push_back(r);
   std::vector<UOp> elements, threads;
-  for (const UOp& u : toposort(load))
-    if (counts_in_group(u) && u.src(0).is(Op::Const))
-      (u.is(Op::Range) && type_of(u) == AxisType::Upcast ? elements : threads).push_back(u);
+  for (const UOp& u : toposort(load)) {
+    if (!counts_in_group(u)) continue;
+    KOINE_INVARIANT(u.src(0).is(Op::Const), "a group of a size that is no constant");
+    (u.is(Op::Range) && type_of(u) == AxisType::Upcast ? elements : threads).push_back(u);
+  }
   const auto by_id = [](const UOp& u) { return u.as<RangeArg>().id; };
   std::ranges::sort(elements, {}, by_id);
   // Numbers of threads count fastest along the first.
