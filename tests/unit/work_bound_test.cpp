@@ -6,6 +6,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/lower/bufferize.hpp"
 #include "koine/lower/rangeify.hpp"
+#include "koine/lower/schedule.hpp"
 #include "koine/verify/verify.hpp"
 
 namespace koine::test {
@@ -89,6 +90,27 @@ TEST(work_bound, a_fold_within_a_fold_of_few_steps_stays_in_place) {
   const UOp rows =
       add(wide, expand(reshape(argument(2, {32, 1}), shape_of({32, 1, 1})), shape_of({32, 12, 1})));
   EXPECT_EQ(broken(stored({32, 1, 1}, reduce(Op::Max, rows, {1})), true), "");
+}
+
+// A Stack that names a source twice reads it once, so Stacks of Stacks do not multiply reads.
+TEST(work_bound, stacks_of_one_source_read_it_once) {
+  const UOp x = reshape(argument(1, {1}), shape_of({})),
+            y = reshape(argument(2, {1}), shape_of({}));
+  const auto thrice = [](const UOp& u) { return UOp::make(Op::Stack, {u, u, u}); };
+  const auto mixed = [&](const UOp& u) { return UOp::make(Op::Stack, {u, y, u, u}); };
+  const UOp zero = constant(DType::Float32, 0);
+  UOp same = pad(thrice(thrice(x)), shape_of({0, 1}), shape_of({4, 4}), zero);
+  same = thrice(thrice(same));
+  const auto loads_of = [](const UOp& value, const std::vector<int64_t>& shape) {
+    const UOp indexed = indexed_program(bufferize(decided_program(stored(shape, value))));
+    size_t loads = 0;
+    for (const Kernel& kernel : kernels_of(indexed))
+      for (const UOp& u : toposort(kernel.ast)) loads += u.is(Op::Load) ? 1 : 0;
+    return loads;
+  };
+  EXPECT_EQ(broken(stored({3, 3, 4, 4}, same), false), "");
+  EXPECT_EQ(loads_of(same, {3, 3, 4, 4}), 1U);
+  EXPECT_EQ(loads_of(mixed(x), {4}), 2U);
 }
 
 }  // namespace

@@ -306,15 +306,11 @@ class Decider {
   }
 
   void stacked(const UOp& u, const Use& use) {
-    const UOp& which = use.at[0];
-    const auto count = static_cast<int64_t>(u.src().size());
     Use rest = use.at_place({use.at.begin() + 1, use.at.end()});
     rest.in_window = false;
-    for (int64_t k = 0; k < count; ++k) {
-      if (which.is(Op::Const) && std::clamp<int64_t>(const_int(which), 0, count - 1) != k) continue;
-      const UOp here = which.is(Op::Const) ? UOp() : simplify(eq(which, index_const(k)));
+    for (const auto& [source, here] : choices_of(u, use.at[0])) {
       rest.guard = conjunction(use.guard, here);
-      read(u.src(static_cast<size_t>(k)), rest);
+      read(source, rest);
     }
   }
 

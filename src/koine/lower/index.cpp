@@ -151,18 +151,13 @@ UOp Indexer::reduction(const Place& place) {
 
 UOp Indexer::stacked(const Place& place) {
   const UOp& node = place.node;
-  const UOp& which = place.at[0];
   const Indices rest(place.at.begin() + 1, place.at.end());
-  const auto count = static_cast<int64_t>(node.src().size());
-  if (count == 0) return constant_int(node.dtype(), 0);  // no place is in range
-  if (which.is(Op::Const)) {
-    const int64_t k = std::clamp<int64_t>(const_int(which), 0, count - 1);
-    return need({node.src(static_cast<size_t>(k)), rest, place.guard});
-  }
+  const std::vector<Choice> choices = choices_of(node, place.at[0]);
+  if (choices.empty()) return constant_int(node.dtype(), 0);  // no place is in range
   UOp out;
-  for (int64_t k = count; k-- > 0;) {
-    const UOp here = simplify(eq(which, index_const(k)));
-    const UOp part = need({node.src(static_cast<size_t>(k)), rest, conjunction(place.guard, here)});
+  for (size_t k = choices.size(); k-- > 0;) {
+    const auto& [source, here] = choices[k];
+    const UOp part = need({source, rest, conjunction(place.guard, here)});
     if (missing_.empty()) out = out ? where(here, part, out) : part;
   }
   return out;

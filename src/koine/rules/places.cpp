@@ -1,5 +1,7 @@
 #include "koine/rules/places.hpp"
 
+#include <absl/container/flat_hash_map.h>
+
 #include <algorithm>
 
 #include "koine/base/error.hpp"
@@ -38,6 +40,25 @@ UOp conjunction(const UOp& a, const UOp& b) {
   if (!a || a == b) return b;
   if (!b) return a;
   return simplify(bit_and(a, b));
+}
+
+std::vector<Choice> choices_of(const UOp& stack, const UOp& which) {
+  const auto last = static_cast<int64_t>(stack.src().size()) - 1;
+  if (which.is(Op::Const) && last >= 0)
+    return {{stack.src(static_cast<size_t>(std::clamp<int64_t>(const_int(which), 0, last))), {}}};
+  std::vector<Choice> out;
+  absl::flat_hash_map<const Node*, size_t> known;
+  for (int64_t k = 0; k <= last; ++k) {
+    const UOp& source = stack.src(static_cast<size_t>(k));
+    const UOp here = simplify(eq(which, index_const(k)));
+    const auto [it, fresh] = known.try_emplace(source.node(), out.size());
+    if (fresh)
+      out.push_back({source, here});
+    else
+      out[it->second].here = simplify(bit_or(out[it->second].here, here));
+  }
+  if (out.size() == 1) out[0].here = {};
+  return out;
 }
 
 UOp guard_of(const Indices& at, const UOp& condition) {

@@ -36,6 +36,14 @@ UOp without_promises(const UOp& value);
 /// and the place they stand at.
 Indices open_loops(const UOp& value, int64_t& next_range, std::vector<UOp>& loops);
 
+/// A source of a Stack, and the condition under which it is the one at a place; null: always.
+struct Choice {
+  UOp source, here;
+};
+/// What may lie at a place along the first axis of a Stack: each of its sources once, however often
+/// the Stack names it.
+std::vector<Choice> choices_of(const UOp& stack, const UOp& which);
+
 /// The place in its source that an element of an Index op is read from, and the condition under
 /// which it exists. `fetch` gives the element of one index value at its place; null: not known yet.
 Indices indexed(const UOp& node, const Indices& at, UOp& inside,
