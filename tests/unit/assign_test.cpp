@@ -471,6 +471,14 @@ TEST(assignment, long_loops_do_not_grow_memory) {
             }),
             allowed)
       << "writes through views";
+  Tensor carried = Tensor::zeros({n});
+  EXPECT_LT(grown([&](int) {
+              const Tensor before = carried.sum();
+              carried.assign(carried * weight + Tensor(1.0));
+              (void)before.item();
+            }),
+            allowed)
+      << "a state whose former value is read";
   Tensor w = Tensor::rand({n}).requires_grad();
   nn::Adam adam({w}, 1e-3);
   Tensor total = Tensor(0.0);
@@ -567,6 +575,115 @@ TEST(optimisers, a_detached_state_is_computed_once) {
     EXPECT_LE(counters().operations, 6) << "those of one step";
   }
   EXPECT_EQ(values(state), (std::vector<double>{127, 191}));
+}
+
+// A state that only what is computed of it is looked at goes on from its memory: each step costs
+// one step, and all are one program.
+TEST(assignment, a_state_that_is_read_is_computed_once) {
+  struct Case {
+    const char* what;
+    std::function<Tensor(Tensor& h, Tensor& c, const Tensor& x)> step;
+  };
+  const std::vector<Case> cases{
+      {"read behind the assignment",
+       [](Tensor& h, Tensor&, const Tensor& x) {
+         h.assign((h * x).sin());
+         return h.sum();
+       }},
+      {"read before the assignment",
+       [](Tensor& h, Tensor&, const Tensor& x) {
+         const Tensor out = h.sum();
+         h.assign((h * x).sin());
+         return out;
+       }},
+      {"assigned twice",
+       [](Tensor& h, Tensor&, const Tensor& x) {
+         h.assign(h * x);
+         h.assign(h.sin());
+         return h.sum();
+       }},
+      {"two that read each other, of which one is looked at",
+       [](Tensor& h, Tensor& c, const Tensor& x) {
+         h.assign((h + c).sin());
+         c.assign((c * x + h).cos());
+         return h.sum();
+       }},
+      {"written through a view",
+       [](Tensor& h, Tensor&, const Tensor& x) {
+         h.assign((h * x).sin());
+         h[{Slice{0, 1}}].assign(Tensor(0.5));
+         return h.sum();
+       }},
+  };
+  const std::vector<float> start{0.5F, 0.25F, -1.5F}, factors{1.5F, -0.5F, 2};
+  for (const Case& c : cases) {
+    const Tensor x = Tensor::from(factors, {3});
+    Tensor h = Tensor::from(start, {3}), g = Tensor::from(factors, {3});
+    Tensor looked_at = Tensor::from(start, {3}), beside = Tensor::from(factors, {3});
+    double first = 0;
+    for (int step = 0; step < 12; ++step) {
+      reset_counters();
+      const double out = c.step(h, g, x).item();
+      const Counters made = counters();
+      const Tensor expected = c.step(looked_at, beside, x);
+      Tensor::realize({looked_at, beside});
+      EXPECT_EQ(out, expected.item()) << c.what << " " << step;
+      if (step < 4) {  // until memory lies behind all of it
+        first = std::max(first, made.operations);
+        continue;
+      }
+      EXPECT_LE(made.operations, first) << c.what << " " << step;
+      EXPECT_EQ(made.compiled, 0) << c.what << " " << step;
+    }
+    EXPECT_EQ(values(h), values(looked_at)) << c.what;
+    EXPECT_EQ(values(g), values(beside)) << c.what;
+  }
+}
+
+// What is computed along is no data that somebody asked for: a gradient through it is right, or
+// refused; it stops nothing, and nothing of it is taken back.
+TEST(assignment, a_state_that_is_computed_along_keeps_its_meaning) {
+  const Tensor x = Tensor::from<float>({1, 2, 3}), far = Tensor::from<int32_t>({7});
+  Tensor h = Tensor::from<float>({1, 1, 1});
+  h.assign(h * x);
+  EXPECT_EQ(h.sum().item(), 6);
+  reset_counters();
+  EXPECT_EQ(values(h), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(counters().kernels, 0);
+  EXPECT_EQ(values(h.sum().gradient({x})[0]), std::vector<double>(3, 1));
+  const Tensor early = (h * h).sum();
+  h.assign(h * x);
+  EXPECT_EQ(h.sum().item(), 14);
+  // The way to x through the first step was let go with the state of then.
+  expect_error([&] { (void)h.sum().gradient({x}); }, {"target 0", "(3,)", "let go"});
+  EXPECT_EQ(values(early), std::vector<double>{14});
+  // A leaf keeps all of it.
+  Tensor w = Tensor::from<float>({1, 2, 3}).requires_grad(), s = Tensor::from<float>({1, 1, 1});
+  for (int step = 0; step < 3; ++step) {
+    s.assign(s * w);
+    (void)s.sum().item();
+  }
+  s.sum().backward();
+  EXPECT_EQ(values(w.grad()), (std::vector<double>{3, 12, 27}));
+  // Memory that nobody asked for may lack.
+  Tensor large = Tensor::ones({1 << 20}).clone().realize();
+  large.assign(large * Tensor(2.0));
+  {
+    Options small = options();
+    small.memory_limit = memory_in_use() + (1 << 20);
+    const OptionScope scope(small);
+    const Tensor part = large[{Slice{0, 2}}].sum();
+    EXPECT_EQ(part.item(), 4);
+  }
+  EXPECT_EQ(large.sum().item(), 2 << 20);
+  // Nor is it wrong that what comes behind a state that is memory since cannot be computed.
+  Tensor t = Tensor::from<float>({1, 2, 3});
+  t.assign(t + Tensor(1.0));
+  const Tensor sum = t.sum();
+  t.assign(t.index_select(0, far).expand({3}));
+  EXPECT_EQ(sum.item(), 9);
+  expect_error([&] { (void)values(t); }, {"7", "out of range"});
+  EXPECT_EQ(values(t), (std::vector<double>{2, 3, 4}));
 }
 
 TEST(optimisers, a_loss_from_before_a_step_is_refused_by_name) {

@@ -31,6 +31,7 @@ struct Past {
   std::vector<uint64_t> sources;  ///< ids of the nodes it was computed from, sorted
   std::weak_ptr<void> keeper;     ///< a tensor that still holds the graph
   std::weak_ptr<void> successor;  ///< a tensor that had this value and has another one now
+  bool computed_along = false;    ///< with what was looked at, or from such data
   bool was_leaf = false;          ///< that tensor required a gradient
 };
 

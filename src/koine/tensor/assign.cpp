@@ -202,7 +202,6 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
   History::Storages storages;
   for (const Tensor& t : also) storages.push_back(t.self().storage);
   History::add_along(targets, storages);
-  History::add_detached_below(requests, storages);
   std::vector<UOp> also_values;
   for (const auto& storage : storages) {
     const std::lock_guard lock(storage->mutex);
@@ -211,30 +210,32 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
   requests.insert(requests.end(), also_values.begin(), also_values.end());
   // The targets get other values: nothing leads to them any more.
   std::unordered_set<const Storage*> assigned;
-  for (const Tensor& t : targets) assigned.insert(t.self().storage.get());
+  History::Storages own = storages;
+  for (const Tensor& t : targets) {
+    assigned.insert(t.self().storage.get());
+    own.push_back(t.self().storage);
+  }
   History::Storages leaves = History::leaves();
   std::erase_if(leaves, [&](const auto& leaf) { return assigned.contains(leaf.get()); });
-  History::Leading leading(also_values, leaves);
-  bool reads_results = false;
-  std::vector<UOp> buffers;
+  const auto settled = [&](const std::vector<UOp>& buffers, const History::Leading& leading) {
+    for (size_t k = 0; k < targets.size(); ++k) {
+      const auto& storage = targets[k].self().storage;
+      const std::lock_guard lock(storage->mutex);
+      History::replace(storage, buffers[k]);
+      storage->waiting = {};
+      storage->along.clear();
+    }
+    const auto rest = buffers.begin() + static_cast<std::ptrdiff_t>(targets.size());
+    History::settle(storages, also_values, {rest, buffers.end()}, History::Graphs::Keep, leading);
+  };
   try {
-    buffers = koine::realize(requests, {}, &reads_results);
+    History::compute_with_states(requests, own, leaves, targets.size(), settled);
   } catch (const Interrupted&) {  // nothing is wrong with them
     throw;
   } catch (...) {
     History::drop_failing_along(targets, storages, also_values);
     throw;
   }
-  if (reads_results) leading.look_beside();
-  for (size_t k = 0; k < targets.size(); ++k) {
-    const auto& storage = targets[k].self().storage;
-    const std::lock_guard lock(storage->mutex);
-    History::replace(storage, buffers[k]);
-    storage->waiting = {};
-    storage->along.clear();
-  }
-  const auto rest = buffers.begin() + static_cast<std::ptrdiff_t>(targets.size());
-  History::settle(storages, also_values, {rest, buffers.end()}, History::Graphs::Keep, leading);
 }
 
 // A view is assigned; else the places that the index names are scattered into (the last value for

@@ -271,7 +271,7 @@ Tensor Tensor::contiguous_backward() const {
 }
 Tensor Tensor::detach() const {
   Tensor out(koine::detach(uop()));
-  if (!is_tracing() && !uop().is(Op::Buffer)) History::add_detached(out.self().storage);
+  if (!is_tracing() && !uop().is(Op::Buffer)) History::add_state(out.self().storage);
   return out;
 }
 Tensor Tensor::clone() const { return Tensor(private_copy(uop())); }

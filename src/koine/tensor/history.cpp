@@ -27,13 +27,8 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<void>> storages;
-  size_t most = 64;  // before those that are gone are looked for
 };
 Registry& gradient_registry() {  // those with requires_grad
-  static auto* registry = new Registry;
-  return *registry;
-}
-Registry& detached_registry() {
   static auto* registry = new Registry;
   return *registry;
 }
@@ -69,6 +64,7 @@ void add_sources(storage::Past& past, const UOp& graph) {
     if (is_float(u.dtype())) ids.push_back(u.id());
     depends = depends || u.is(Op::Buffer) || u.is(Op::Param) || (u.is(Mark::Leaf) && u != graph);
     if (const auto below = storage::past(u)) {
+      past.computed_along = past.computed_along || below->computed_along;
       if (below->too_many) {
         past.too_many = true;
         return;
@@ -98,6 +94,7 @@ void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
   storage::change_past(buffer, [&](storage::Past& past) {
     past.clock = added.clock;
     past.too_many = added.too_many;
+    past.computed_along = past.computed_along || added.computed_along;
     past.sources = std::move(added.sources);
   });
 }
@@ -351,6 +348,7 @@ void Tensor::History::replace(const std::shared_ptr<Storage>& storage, UOp value
   set_current(*storage, std::move(value));
   storage->graph = {};
   storage->computed_from = 0;
+  if (!storage->current.is(Op::Buffer)) add_state(storage);
 }
 
 void Tensor::History::settle_computed(const std::shared_ptr<Storage>& storage) {
@@ -460,20 +458,13 @@ void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs)
     values.push_back(storages.back()->current);
   }
   if (values.empty()) return;
-  const size_t asked = storages.size();
-  add_detached_below(values, storages);
-  for (size_t k = asked; k < storages.size(); ++k) {
-    const std::lock_guard lock(storages[k]->mutex);
-    values.push_back(storages[k]->current);
-  }
   if (is_tracing())
     require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
   try {
-    Leading leading(values, leaves());
-    bool reads_results = false;
-    const std::vector<UOp> buffers = koine::realize(values, {}, &reads_results);
-    if (reads_results) leading.look_beside();
-    settle(storages, values, buffers, graphs, leading);
+    compute_with_states(values, storages, leaves(), 0,
+                        [&](const std::vector<UOp>& buffers, const Leading& leading) {
+                          settle(storages, values, buffers, graphs, leading);
+                        });
   } catch (const Interrupted&) {  // nothing is wrong with them
     throw;
   } catch (...) {
@@ -564,7 +555,11 @@ void Tensor::History::add_along(const std::vector<Tensor>& targets, Storages& st
         if (!storage->current.is(Op::Buffer) && !realized_buffer(storage->current))
           add_new(storages, storage);
       }
-  const Storages held = detached();
+  Storages held = states();
+  std::erase_if(held, [](const auto& storage) {
+    const std::lock_guard lock(storage->mutex);
+    return !storage->current.is(Op::Detach) || storage->current.is(Mark::Leaf);
+  });
   if (held.empty()) return;
   std::unordered_set<UOp> now;
   for (const Tensor& target : targets) now.insert(target.uop());
@@ -576,50 +571,14 @@ void Tensor::History::add_along(const std::vector<Tensor>& targets, Storages& st
   }
 }
 
-void Tensor::History::add_detached(const std::shared_ptr<Storage>& storage) {
-  Registry& known = detached_registry();
-  const std::lock_guard lock(known.mutex);
-  if (known.storages.size() >= known.most) {
-    std::erase_if(known.storages, [](const std::weak_ptr<void>& weak) { return weak.expired(); });
-    known.most = std::max(size_t{64}, 2 * known.storages.size());
-  }
-  known.storages.push_back(storage);
-}
-
-Tensor::History::Storages Tensor::History::detached() {
-  Storages out;
-  Registry& known = detached_registry();
-  const std::lock_guard lock(known.mutex);
-  for (const auto& weak : known.storages)
-    if (auto storage = std::static_pointer_cast<Storage>(weak.lock())) {
-      const std::lock_guard inner(storage->mutex);
-      if (storage->current.is(Op::Detach) && !realized_buffer(storage->current))
-        out.push_back(std::move(storage));
-    }
-  known.storages.assign(out.begin(), out.end());
-  return out;
-}
-
-void Tensor::History::add_detached_below(const std::vector<UOp>& values, Storages& storages) {
-  const Storages held = detached();
-  if (held.empty()) return;
-  std::unordered_set<UOp> below;
-  for (const UOp& u : toposort(sink(values)))
-    if (u.is(Op::Detach)) below.insert(u);
-  for (const auto& storage : held) {
-    const std::lock_guard lock(storage->mutex);
-    if (below.contains(storage->current)) add_new(storages, storage);
-  }
-}
-
 void Tensor::History::require_known(const Tensor& target, size_t position,
-                                    std::span<const UOp> order) {
+                                    std::span<const UOp> order, bool found) {
   const auto& storage = target.self().storage;
   const std::lock_guard lock(storage->mutex);
   const uint64_t id = storage->current.id(), former = storage->computed_from;
   for (const UOp& u : order) {
     const auto past = storage::past(u);
-    if (!past) continue;
+    if (!past || (found && !past->computed_along)) continue;
     KOINE_REQUIRE(past->successor.lock() != storage, Value,
                   "gradient: target {} of shape {} has got another value (by an assignment, or "
                   "memory of its own by requires_grad()) since this was computed from it: compute "
@@ -785,7 +744,7 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
     if (UOp& sum = sums[owner[k]]; grads[k]) sum = sum ? add(sum, grads[k]) : grads[k];
   std::vector<Tensor> out;
   for (size_t i = 0; i < targets.size(); ++i) {
-    if (!sums[i]) History::require_known(targets[i], i, order);
+    History::require_known(targets[i], i, order, bool(sums[i]));
     out.push_back(sums[i] ? Tensor(sums[i]) : zeros(targets[i].shape(), targets[i].dtype()));
   }
   return out;

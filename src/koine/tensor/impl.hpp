@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <mutex>
 #include <span>
 #include <string_view>
@@ -43,6 +44,7 @@ struct Tensor::Storage {
   /// is assigned to it becomes the gradient.
   std::weak_ptr<Storage> gradient_of;
   uint64_t gradient_id = 0;
+  bool listed = false;                   ///< among the states (History::add_state)
   std::unordered_set<const Impl*> seen;  ///< views that hold their part of `current`
 };
 
@@ -131,13 +133,26 @@ struct Tensor::History {
   /// After a failure: what cannot be computed by itself does not stop the next step as well.
   static void drop_failing_along(const std::vector<Tensor>& targets, const Storages& storages,
                                  const std::vector<UOp>& values);
-  /// Notes a tensor that detach() gave.
-  static void add_detached(const std::shared_ptr<Storage>& storage);
-  /// Detached tensors that somebody holds and that no memory holds yet. A state that goes from step
-  /// to step is one: it is computed once, and not by each later step again.
-  static Storages detached();
-  /// Adds those that lie below values, which compute them on their way.
-  static void add_detached_below(const std::vector<UOp>& values, Storages& storages);
+  /// Notes a state: a tensor that detach() gave, or that was assigned. The caller holds the mutex.
+  static void add_state(const std::shared_ptr<Storage>& storage);
+  /// States that no memory holds yet. One that goes from step to step is computed once, and not by
+  /// each later step again.
+  static Storages states();
+  /// States below values, which compute them on their way: those of now, or, where only the one
+  /// before the last assignment lies there, that.
+  struct States {
+    Storages storages;
+    std::vector<UOp> values;
+  };
+  static States states_below(const std::vector<UOp>& values, const Storages& but);
+  /// Computes values, of `storages`, and the states below them, and hands the buffers of the values
+  /// to `settled`. The first `targets` values are what leaves get: nothing leads to them. A state
+  /// that cannot be computed stops nothing.
+  static void compute_with_states(
+      const std::vector<UOp>& values, const Storages& storages, const Storages& leaves,
+      size_t targets,
+      const std::function<void(const std::vector<UOp>& buffers, const Leading&)>& settled);
+  static void settle_former(Storage& s, const UOp& former, const UOp& buffer);
   /// The value as a node that no other tensor has, without a gradient to what is below.
   static UOp leaf_of(const UOp& value);
   /// A leaf owns memory of its own, so that equal values stay apart (amendment C34).
@@ -158,8 +173,10 @@ struct Tensor::History {
   /// Throws where `root` depends on a former value of a leaf: a gradient to the leaves that have
   /// kept theirs, `nodes`, would train a part of a model and be silent about the rest.
   static void require_current(const UOp& root, const std::unordered_set<UOp>& nodes);
-  /// Throws where a target that was not found may lie in what was let go below.
-  static void require_known(const Tensor& target, size_t position, std::span<const UOp> order);
+  /// Throws where a target that was not found may lie in what was let go below. One that was may
+  /// still lie in a state that was computed along: nobody has asked that this become data.
+  static void require_known(const Tensor& target, size_t position, std::span<const UOp> order,
+                            bool found);
 };
 
 namespace tensor {
