@@ -254,6 +254,53 @@ TEST(growth, spec_C38_what_is_compiled_is_looked_at_in_proportion) {
 }
 
 // A sine becomes a page of code, for which a kernel counts it as so many operations.
+// What a layer takes does not depend on how many there are.
+TEST(growth, spec_C38_kernels_a_layer_do_not_grow_with_depth) {
+  auto data = [](const Shape& shape) { return Tensor(leaf(shape)).contiguous().realize(); };
+  auto parameter = [=](const Shape& shape) { return data(shape).clone().requires_grad(); };
+  const auto transformer = [=](int64_t n) {
+    Tensor h = data({8, 16});
+    std::vector<Tensor> all;
+    auto weight = [&](const Shape& shape) {
+      all.push_back(parameter(shape));
+      return all.back();
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      const Tensor g = weight({16}), b = weight({16});
+      const Tensor y = h.layernorm() * g + b;
+      const Tensor q = y.matmul(weight({16, 16})), k = y.matmul(weight({16, 16})),
+                   v = y.matmul(weight({16, 16}));
+      h = h + q.matmul(k.transpose(0, 1)).softmax(-1).matmul(v).matmul(weight({16, 16}));
+      h = h + h.layernorm().matmul(weight({16, 16})).gelu().matmul(weight({16, 16}));
+    }
+    return h.square().sum().gradient(all);
+  };
+  const auto lstm = [=](int64_t n) {
+    const Tensor x = data({n, 4, 8}), w = parameter({8, 32}), u = parameter({8, 32});
+    Tensor h = data({4, 8}), c = data({4, 8});
+    auto gate = [](const Tensor& z, int64_t k) { return z[{Slice{}, Slice{8 * k, 8 * k + 8}}]; };
+    for (int64_t i = 0; i < n; ++i) {
+      const Tensor z = x[i].matmul(w) + h.matmul(u);
+      c = gate(z, 0).sigmoid() * c + gate(z, 1).sigmoid() * gate(z, 2).tanh();
+      h = gate(z, 3).sigmoid() * c.tanh();
+    }
+    return h.square().sum().gradient({w, u});
+  };
+  for (const auto& [what, values] :
+       {std::pair<const char*, std::function<std::vector<Tensor>(int64_t)>>{"transformer",
+                                                                            transformer},
+        {"lstm", lstm}}) {
+    auto kernels = [&, made = values](int64_t n) {
+      std::vector<UOp> requested;
+      for (const Tensor& t : made(n)) requested.push_back(t.uop());
+      return static_cast<int64_t>(schedule(requested).size());
+    };
+    const int64_t few = kernels(6), twice = kernels(12);
+    EXPECT_LE(few, 6 * 31) << what;
+    EXPECT_EQ(kernels(48), twice + 6 * (twice - few)) << what;
+  }
+}
+
 TEST(growth, a_chain_of_what_becomes_much_code_is_cut_sooner) {
   auto kernels = [](auto step) {
     Tensor z = Tensor(leaf({64})).contiguous().realize();

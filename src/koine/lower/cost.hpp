@@ -50,9 +50,9 @@ constexpr int most_rows_of_a_kernel = 8;
 constexpr double most_bytes_of_rows = 1 << 20, lanes_of_columns = 64;
 /// Buffers and Stores of a kernel that several were merged into.
 constexpr size_t most_merged_buffers = 32, most_merged_stores = 64;
-/// Kernels that are looked at for each buffer of one, and on a path between two, before they count
-/// as too far apart: so looking costs time that grows with the program alone.
-constexpr size_t most_neighbours = 8, most_kernels_on_a_path = 256;
+/// Kernels that are looked at for each buffer of one, and between two, before they count as too far
+/// apart: so looking costs time that grows with the program alone.
+constexpr size_t most_neighbours = 8, most_kernels_between = 256;
 
 // --- kernels -------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <queue>
+#include <span>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -75,6 +76,7 @@ class Merger {
                           std::move(needs[k])});
       nests_.push_back(nest_in(kernels_[k], places_));
       group_.push_back(k);
+      place_.push_back(k);
       for (const UOp& b : kernels_[k].buffers) readers_[b.node()].push_back(k);
       along_columns_.push_back(false);
       sends_.push_back(false);
@@ -85,6 +87,9 @@ class Merger {
         receives_[k] = receives_[k] || (!launch.stores(slot) && received.contains(b));
       }
     }
+    users_.resize(kernels_.size());
+    for (size_t k = 0; k < kernels_.size(); ++k)
+      for (const size_t n : kernels_[k].needs) users_[n].push_back(k);
   }
 
   UOp run() {
@@ -150,7 +155,8 @@ class Merger {
     const bool equal = x.loops.size() == y.loops.size();
     if (!equal && (x.loops.empty() || y.loops.empty())) return false;
     if (siblings_ && !alike) return false;
-    if (is_between(first, second) || is_between(second, first)) return false;
+    std::optional<Between> others = between(first, second);
+    if (!others) return false;
     const bool columns = moved || along_columns_[first] || along_columns_[second];
     std::optional<Draft> both = joined(first, x, second, y, feeds, columns);
     if (!both) return false;
@@ -168,6 +174,8 @@ class Merger {
     kernels_[second] = std::move(*both);
     nests_[second] = std::move(nest);
     group_[first] = second;
+    users_[second].insert(users_[second].end(), users_[first].begin(), users_[first].end());
+    keep_places(second, std::max(place_[first], place_[second]), std::move(*others));
     along_columns_[second] = columns;
     sends_[second] = sends_[second] || sends_[first];
     receives_[second] = receives_[second] || receives_[first];
@@ -204,26 +212,50 @@ class Merger {
                        [&](size_t n) { return merged_into(n) == source; });
   }
 
-  // Whether a kernel other than the two must run after `source` and before `user`; also where that
-  // is too far to see.
-  bool is_between(size_t source, size_t user) {
-    absl::flat_hash_set<size_t> seen{source, user};
-    std::vector<size_t> pending;
-    auto visit = [&](size_t k) {
-      for (const size_t n : kernels_[k].needs) {
-        const size_t g = merged_into(n);
-        if (g == source && k != user) return true;
-        if (seen.insert(g).second) pending.push_back(g);
+  // Kernels that stand between two: those that the later one waits for, and those that wait for the
+  // earlier one.
+  struct Between {
+    std::vector<size_t> before, after;
+  };
+  // Null where one of them is both, and where there are too many to look at.
+  std::optional<Between> between(size_t first, size_t second) {
+    const size_t early = place_[first] < place_[second] ? first : second,
+                 late = early == first ? second : first;
+    Between out;
+    absl::flat_hash_set<size_t> before, after;
+    auto walk = [&](size_t from, const auto& next, auto& seen, std::vector<size_t>& found) {
+      for (size_t i = 0, k = from;; k = found[i++]) {
+        for (const size_t n : next(k)) {
+          const size_t g = merged_into(n);
+          if (place_[g] <= place_[early] || place_[g] >= place_[late] || !seen.insert(g).second)
+            continue;
+          if (&seen == &after && before.contains(g)) return false;
+          found.push_back(g);
+        }
+        if (found.size() > most_kernels_between) return false;
+        if (i == found.size()) return true;
       }
-      return seen.size() > most_kernels_on_a_path;
     };
-    bool found = visit(user);
-    while (!found && !pending.empty()) {
-      const size_t k = pending.back();
-      pending.pop_back();
-      found = visit(k);
-    }
-    return found;
+    const auto needs = [&](size_t k) { return std::span<const size_t>(kernels_[k].needs); };
+    const auto users = [&](size_t k) { return std::span<const size_t>(users_[k]); };
+    if (!walk(late, needs, before, out.before) || !walk(early, users, after, out.after))
+      return std::nullopt;
+    return out;
+  }
+
+  // Two that are one now: what waited for the earlier one comes behind the place of the later one,
+  // and each kernel still behind all that it waits for.
+  void keep_places(size_t second, size_t place, Between between) {
+    const auto earlier = [&](size_t a, size_t b) { return place_[a] < place_[b]; };
+    std::sort(between.before.begin(), between.before.end(), earlier);
+    std::sort(between.after.begin(), between.after.end(), earlier);
+    std::vector<size_t> order = std::move(between.before), places{place};
+    order.push_back(second);
+    order.insert(order.end(), between.after.begin(), between.after.end());
+    for (const size_t k : order)
+      if (k != second) places.push_back(place_[k]);
+    std::sort(places.begin(), places.end());
+    for (size_t i = 0; i < order.size(); ++i) place_[order[i]] = places[i];
   }
 
   // Both bodies over the same loops; what the first stores, the second takes as a value.
@@ -399,7 +431,9 @@ class Merger {
   Places places_;
   std::vector<Draft> kernels_;
   std::vector<std::optional<Nest>> nests_;
-  std::vector<size_t> group_;        // kernel -> that into which it went
+  std::vector<size_t> group_;  // kernel -> that into which it went
+  std::vector<size_t> place_;  // each behind all that it waits for
+  std::vector<std::vector<size_t>> users_;
   std::vector<bool> along_columns_;  // whether some of its loops stand in the order of another's
   absl::flat_hash_map<const Node*, std::vector<size_t>> readers_;  // of a buffer, ascending
   std::vector<bool> sends_,
