@@ -154,6 +154,68 @@ TEST(literals, a_cache_that_is_written_row_by_row) {
   for (size_t k = 0; k < got.size(); ++k) EXPECT_EQ(got[k], static_cast<float>(k / 4) + 0.5F) << k;
 }
 
+// Of a product only what may be picked is computed, wherever that begins.
+TEST(literals, what_data_picks_from_a_slice_that_moves_is_a_part_of_it) {
+  const int64_t rows = 64, columns = 24, inner = 8;
+  auto numbers = [](const Shape& shape, int64_t by) {
+    const Tensor all = Tensor::arange(shape[0] * shape[1]) * by % 7 - 3;
+    return all.cast(DType::Float32).reshape(shape).realize();
+  };
+  const Tensor a = numbers({rows, inner}, 3), b = numbers({inner, columns}, 5);
+  const std::vector<float> product = a.matmul(b).tolist<float>();
+  const auto two = Tensor::from<int32_t>({0, 1, -1, 0});
+  std::vector<int32_t> far;
+  for (int32_t i = 0; i < 2 * columns; ++i) far.push_back(i * 7 % 50 % 40);
+  const Tensor many = Tensor::from(far, {2 * columns}),
+               columns_of_two = (Tensor::arange(2 * columns).reshape({2, columns}) % 2).realize();
+  struct Case {
+    const char* what;
+    std::function<Tensor(const Tensor&, int64_t)> value;
+    std::function<int64_t(int64_t place, int64_t from)> at;  // in the product, row-major
+    double rows;                                             // that may be picked from
+    int64_t last;
+  };
+  auto two_rows = [](const Tensor& x, int64_t from) { return x[{Slice{from, from + 2}}]; };
+  auto stretch = [=](const Tensor& x, int64_t from) {
+    const int64_t start = from * 19;
+    return x.flatten()[{Slice{start, start + 40}}];
+  };
+  const std::vector<Case> cases{
+      {"rows",
+       [=](const Tensor& x, int64_t from) { return two_rows(x, from).index_select(0, two); },
+       [=](int64_t k, int64_t from) {
+         const int64_t row = k / columns;
+         return (from + (row == 1 || row == 2 ? 1 : 0)) * columns + k % columns;
+       },
+       2, 62},
+      {"gathered",
+       [=](const Tensor& x, int64_t from) { return two_rows(x, from).gather(0, columns_of_two); },
+       [=](int64_t k, int64_t from) { return (from + k % 2) * columns + k % columns; }, 2, 62},
+      {"places in rows",
+       [=](const Tensor& x, int64_t from) {
+         return two_rows(x, from).flatten().index_select(0, many);
+       },
+       [=](int64_t k, int64_t from) { return from * columns + far[static_cast<size_t>(k)]; }, 2,
+       62},
+      {"places in a stretch of all elements",
+       [=](const Tensor& x, int64_t from) { return stretch(x, from).index_select(0, many); },
+       [=](int64_t k, int64_t from) { return from * 19 + far[static_cast<size_t>(k)]; }, 3, 78},
+  };
+  for (const Case& c : cases) {
+    clear_compile_cache();
+    for (const int64_t from : std::vector<int64_t>{0, 7, 31, c.last, c.last - 1, 5}) {
+      reset_counters();
+      const std::vector<float> got = c.value(a.matmul(b), from).tolist<float>();
+      EXPECT_LE(counters().operations,
+                2 * inner * columns * c.rows + 20 * static_cast<double>(got.size()))
+          << c.what << " from " << from;
+      for (size_t k = 0; k < got.size(); ++k)
+        EXPECT_EQ(got[k], product[static_cast<size_t>(c.at(static_cast<int64_t>(k), from))])
+            << c.what << " from " << from << " at " << k;
+    }
+  }
+}
+
 TEST(literals, values_on_several_devices_compile_once_more) {
   in_both_modes([] {
     const auto numbers = Tensor::rand({8, 6}).tolist<float>();

@@ -7,6 +7,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/index.hpp"
 #include "koine/rewrite/rewrite.hpp"
+#include "koine/rules/places.hpp"
 #include "koine/rules/simplify.hpp"
 #include "koine/rules/window.hpp"
 
@@ -23,9 +24,11 @@ UOp run_over(const Window& window, size_t i, Use& body, int64_t& next_range, boo
     body.loops[i] = range(next_range++, index_const(window.count), AxisType::Reduce);
     at = simplify(add(sub(at, index_const(window.count - 1)), body.loops[i]));
   }
-  const Substitution there{{whole, at}};
-  for (UOp& index : body.at) index = simplify(substitute(index, there));
-  return rewrite(substitute(window.rest, there), kernel_rules(strict));
+  const UOp rest = rewrite(substitute(window.rest, {{whole, at}}), kernel_rules(strict));
+  UOp inside;  // where data picks nothing, nothing is read
+  if (reads_data(at)) keep_within(at, whole.src(0), inside);
+  for (UOp& index : body.at) index = simplify(substitute(index, {{whole, at}}));
+  return rest;
 }
 
 // Whether the elements of a sum say at which place along a loop around it they belong.

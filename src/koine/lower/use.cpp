@@ -42,14 +42,27 @@ double times_computed(const Use& use) {
 
 namespace {
 
-bool reads_data(const UOp& index) {
-  constexpr OpMask memory = mask_of(Op::Param) | mask_of(Op::Buffer);
-  if ((index.node()->ops_below & memory) == 0) return false;
+constexpr OpMask memory_or_variable = mask_of(Op::Param) | mask_of(Op::Buffer);
+
+// Whether some memory, or some Variable, lies below a place.
+template <class Condition>
+bool lies_below(const UOp& index, const Condition& condition) {
+  if ((index.node()->ops_below & memory_or_variable) == 0) return false;
   const NodeList below = toposort(index);
-  return std::any_of(below.begin(), below.end(), [](const UOp& u) {
-    return u.is(Op::Buffer) || (u.is(Op::Param) && !is_variable(u));
-  });
+  return std::any_of(below.begin(), below.end(), condition);
 }
+bool reads_variable(const UOp& index) {
+  return lies_below(index, [](const UOp& u) { return is_variable(u); });
+}
+
+}  // namespace
+
+bool reads_data(const UOp& index) {
+  return lies_below(
+      index, [](const UOp& u) { return u.is(Op::Buffer) || (u.is(Op::Param) && !is_variable(u)); });
+}
+
+namespace {
 
 // Places along an axis, from `base` + `first` to `base` + `last`.
 struct Stretch {
@@ -57,7 +70,30 @@ struct Stretch {
   __int128 first, last;
 };
 
-// Without Variables, which may stand anywhere: places beside one that stands in the loops' start.
+// Variables may stand anywhere: what they are part of is the base, and what loops and data add to
+// it lies within bounds.
+std::optional<Stretch> stretch_beside_variables(const UOp& at) {
+  if (!reads_variable(at)) return Stretch{index_const(0), at.bounds().low, at.bounds().high};
+  if (at.ranges().empty() && !reads_data(at)) return Stretch{at, 0, 0};
+  if (at.is(Op::Assume)) return stretch_beside_variables(at.src(0));
+  if (at.is(Op::Add)) {
+    const auto a = stretch_beside_variables(at.src(0)), b = stretch_beside_variables(at.src(1));
+    if (!a || !b) return std::nullopt;
+    return Stretch{add(a->base, b->base), a->first + b->first, a->last + b->last};
+  }
+  const bool scales = at.is(Op::Mul) || at.is(Op::Idiv);
+  if (!scales || !at.src(1).is(Op::Const) || const_int(at.src(1)) <= 0) return std::nullopt;
+  const auto inner = stretch_beside_variables(at.src(0));
+  if (!inner || inner->first != static_cast<int64_t>(inner->first)) return std::nullopt;
+  const UOp& by = at.src(1);
+  if (at.is(Op::Mul))
+    return Stretch{mul(inner->base, by), inner->first * const_int(by), inner->last * const_int(by)};
+  // How far the quotient goes depends on where between two multiples it begins.
+  const UOp start = add(inner->base, index_const(static_cast<int64_t>(inner->first)));
+  return Stretch{idiv(start, by), 0,
+                 (inner->last - inner->first + const_int(by) - 1) / const_int(by)};
+}
+
 // A place under a condition may lie outside where that does not hold, and nothing is read there.
 std::optional<Stretch> stretch_of(const UOp& at, int64_t size) {
   const Interval all = at.bounds();
@@ -65,12 +101,14 @@ std::optional<Stretch> stretch_of(const UOp& at, int64_t size) {
     return Stretch{index_const(0), std::max<__int128>(all.low, 0),
                    std::min<__int128>(all.high, size - 1)};
   if (all.low < 0 || all.high >= size) return std::nullopt;
-  if (reads_data(at)) return Stretch{index_const(0), all.low, all.high};
-  Substitution at_start;
-  for (const Node* loop : at.ranges()) at_start.emplace(UOp::share(loop), index_const(0));
-  const UOp base = simplify(substitute(at, at_start)), rest = simplify(sub(at, base));
-  if ((rest.node()->ops_below & mask_of(Op::Param)) != 0) return std::nullopt;
-  return Stretch{base, rest.bounds().low, rest.bounds().high};
+  auto out = stretch_beside_variables(at);
+  if (!out || out->last - out->first >= size) return std::nullopt;
+  // Where more may follow than there is, the last places are those of the axis.
+  out->base = simplify(out->base);
+  const auto last_base = static_cast<int64_t>(size - 1 - out->last);
+  if (out->base.bounds().high > last_base)
+    out->base = simplify(minimum(out->base, index_const(last_base)));
+  return out->base.bounds().low + out->first < 0 ? std::nullopt : out;
 }
 
 std::optional<Stretch> stretch_read(const std::vector<Use>& uses, size_t axis, int64_t size) {

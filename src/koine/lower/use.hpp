@@ -47,6 +47,8 @@ struct PartRead {
 /// `whole`: an axis that counts as read whole where more than one place of it is.
 PartRead part_read(const UOp& value, const std::vector<Use>& uses,
                    std::optional<size_t> whole = {});
+/// Whether a place follows from memory.
+bool reads_data(const UOp& index);
 /// Whether values of the program are in the place.
 bool data_decides(const Use& use);
 
