@@ -244,6 +244,8 @@ TEST(literals, values_on_several_devices_compile_once_more) {
         const double by = static_cast<double>(i) + 0.5;
         return ((x[Slice{i, i + 2}] * by).to(other) + by).to("CPU") - by;
       };
+      // Sums that differ in their number alone share a kernel, where they are on one kind of
+      // device.
       const int64_t once = compiled_in([&] { (void)value(0).realize(); });
       EXPECT_EQ(compiled_in([&] {
                   for (int64_t i = 0; i < 6; ++i) {
@@ -255,7 +257,7 @@ TEST(literals, values_on_several_devices_compile_once_more) {
                           1e-5);
                   }
                 }),
-                2 * once)
+                once + 3)
           << other;
     }
   });
@@ -495,6 +497,44 @@ TEST(literals, bounds_of_random_numbers_compile_once_more) {
 }
 
 // KOINE_DEBUG=2 says, once, which literal became a Variable.
+// Kernels of one program that differ in numbers alone are one, which takes them as arguments.
+TEST(literals, terms_of_a_series_are_compiled_once) {
+  constexpr int64_t n = 64;
+  for (const DType dtype : {DType::Float32, DType::Float64}) {
+    const Tensor x = (Tensor::arange(n).cast(dtype) * (1.0 / n)).realize();
+    Tensor series = x;
+    constexpr int terms = 100;
+    for (int i = 0; i < terms; ++i) series = series + (x * (i + 0.5)).sin() * (1.0 / (i + 1));
+    clear_compile_cache();
+    reset_counters();
+    const std::vector<double> got = series.cast(DType::Float64).tolist<double>();
+    EXPECT_GE(counters().kernels, 8);
+    EXPECT_LE(counters().compiled, 4);
+    for (int64_t k = 0; k < n; ++k) {
+      const double at = static_cast<double>(k) / n;
+      double expected = at;
+      for (int i = 0; i < terms; ++i) expected += std::sin(at * (i + 0.5)) / (i + 1);
+      EXPECT_NEAR(got[static_cast<size_t>(k)], expected, dtype == DType::Float32 ? 2e-5 : 1e-12);
+    }
+  }
+  // Numbers of any kind, in each dtype; what is equal in all stays a constant.
+  for (const DType dtype : {DType::Float16, DType::BFloat16, DType::Float32, DType::Float64}) {
+    const std::vector<double> numbers{3, -0.5, infinity, -0.0, std::nan(""), 0.25};
+    const Tensor x = Tensor::from<float>({-2, 0, 1}).cast(dtype).realize();
+    std::vector<Tensor> all;
+    for (const double number : numbers) all.push_back((x.sum() * number + 1.0).maximum(-7.0));
+    clear_compile_cache();
+    reset_counters();
+    Tensor::realize(all);
+    EXPECT_LE(counters().compiled, 3) << dtype_name(dtype);
+    for (size_t k = 0; k < numbers.size(); ++k) {
+      const double expected = -numbers[k] + 1, got = all[k].item();
+      EXPECT_TRUE(std::isnan(numbers[k]) ? std::isnan(got) : got == std::max(expected, -7.0))
+          << dtype_name(dtype) << " " << numbers[k] << " " << got;
+    }
+  }
+}
+
 TEST(literals, what_became_a_variable_is_said) {
   clear_compile_cache();
   const Tensor x = Tensor::arange(40).cast(DType::Float32).reshape({10, 4}).realize();

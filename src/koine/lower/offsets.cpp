@@ -1,8 +1,10 @@
 #include "koine/lower/offsets.hpp"
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -19,7 +21,12 @@ namespace koine {
 namespace {
 
 using Offsets = std::map<int64_t, int64_t>;  // by slot
-using StandIns = std::map<int64_t, UOp>;
+using Numbers = std::vector<UOp>;            // Consts, in the order of a walk
+// By slot, and by place among the numbers.
+struct StandIns {
+  std::map<int64_t, UOp> offsets;
+  std::map<size_t, UOp> numbers;
+};
 
 // A place in memory that was given; rows are the kernel's own.
 bool is_place_in_slot(const UOp& u) {
@@ -45,13 +52,38 @@ Offsets offsets_of(const UOp& ast) {
   return out;
 }
 
-// The kernel with others in place of some of its offsets.
-UOp with_offsets(const UOp& ast, const Offsets& own, const StandIns& by) {
+// Whether a node costs the same with any number there: an exponent and a divisor are known to who
+// expands the op.
+bool takes_numbers(const UOp& user) {
+  return is_elementwise(user.op()) && !user.is(Op::Pow) && !user.is(Op::Mod);
+}
+
+// Floats that values are computed with.
+Numbers numbers_of(const UOp& ast) {
+  const NodeList order = toposort(ast);
+  absl::flat_hash_set<const Node*> others;  // that an identity or an alternative is
+  auto is_number = [](const UOp& u) { return u.is(Op::Const) && is_float(u.dtype()); };
+  for (const UOp& u : order)
+    if (!takes_numbers(u))
+      for (const UOp& s : u.src())
+        if (is_number(s)) others.insert(s.node());
+  Numbers out;
+  for (const UOp& u : order)
+    if (is_number(u) && !is_invalid(u) && !others.contains(u.node())) out.push_back(u);
+  return out;
+}
+
+// The kernel with others in place of some of its offsets and numbers.
+UOp with(const UOp& ast, const Offsets& own, const Numbers& numbers, const StandIns& by) {
+  absl::flat_hash_map<const Node*, UOp> known;
+  for (const auto& [k, number] : by.numbers) known.emplace(numbers[k].node(), number);
   return transform_graph(ast, [&](const UOp& original, const UOp& node) {
+    if (const auto number = known.find(original.node()); number != known.end())
+      return number->second;
     if (!is_place_in_slot(original)) return node;
     const int64_t slot = slot_of(original);
-    const auto it = by.find(slot);
-    if (it == by.end()) return node;
+    const auto it = by.offsets.find(slot);
+    if (it == by.offsets.end()) return node;
     const UOp moved = add(add(node.src(1), index_const(-own.at(slot))), it->second);
     return with_source(node, 1, simplify_index(moved));
   });
@@ -60,8 +92,16 @@ UOp with_offsets(const UOp& ast, const Offsets& own, const StandIns& by) {
 UOp variable_for(int64_t slot, int64_t low, int64_t high) {
   return variable(fmt::format("koine_offset_{}", slot), low, high);
 }
+// The bits of a number.
+UOp variable_for(size_t k) {
+  return variable(fmt::format("koine_number_{:06}", k), INT64_MIN, INT64_MAX);
+}
+UOp number_of(const UOp& bits, DType dtype) {
+  return bitcast(cast(bits, storage_uint(dtype)), dtype);
+}
+int64_t bits_of(const UOp& number) { return static_cast<int64_t>(number.as<ConstArg>().bits); }
 
-// Equal for kernels that may differ in offsets alone: what is found without a walk.
+// Equal for kernels that may differ in offsets and numbers alone: what is found without a walk.
 uint64_t look_of(const UOp& ast, size_t buffers) {
   constexpr OpMask of_offsets = mask_of(Op::Add) | mask_of(Op::Const);
   uint64_t out = hash_mix(ast.node()->ops_below & ~of_offsets, buffers);
@@ -74,7 +114,7 @@ uint64_t look_of(const UOp& ast, size_t buffers) {
   return out;
 }
 
-// A kernel that others share, and what their offsets are.
+// A kernel that others share, and what differs in each.
 struct Shared {
   UOp ast;
   std::vector<UOp> values;  // bound Variables
@@ -113,37 +153,52 @@ class Sharing {
   struct Member {
     UOp ast;
     Offsets offsets;
+    Numbers numbers;
   };
 
   void share(const std::vector<UOp>& kernels) {
-    std::map<uint64_t, std::vector<Member>> groups;  // by the kernel without offsets
+    std::map<uint64_t, std::vector<Member>> groups;  // by the kernel without either
     std::vector<UOp> held;
     for (const UOp& ast : kernels) {
-      Offsets own = offsets_of(ast);
+      Member m{ast, offsets_of(ast), numbers_of(ast)};
       StandIns any;
-      for (const auto& [slot, offset] : own) any.emplace(slot, variable_for(slot, 0, 1));
-      held.push_back(with_offsets(ast, own, any));
-      groups[held.back().id()].push_back({ast, std::move(own)});
+      for (const auto& [slot, offset] : m.offsets)
+        any.offsets.emplace(slot, variable_for(slot, 0, 1));
+      for (size_t k = 0; k < m.numbers.size(); ++k)
+        any.numbers.emplace(k, number_of(variable_for(k), m.numbers[k].dtype()));
+      held.push_back(with(ast, m.offsets, m.numbers, any));
+      groups[held.back().id()].push_back(std::move(m));
     }
     for (const auto& [id, members] : groups)
       if (members.size() > 1) share(members);
   }
 
   void share(const std::vector<Member>& members) {
+    const Member& first = members[0];
     StandIns varying;
-    for (const auto& [slot, first] : members[0].offsets) {
-      int64_t low = first, high = first;
+    std::map<int64_t, UOp> offsets;  // the Variables
+    std::map<size_t, UOp> numbers;
+    for (const auto& [slot, offset] : first.offsets) {
+      int64_t low = offset, high = offset;
       for (const Member& m : members) {
         low = std::min(low, m.offsets.at(slot));
         high = std::max(high, m.offsets.at(slot));
       }
-      if (low < high) varying.emplace(slot, variable_for(slot, low, high));
+      if (low < high) offsets.emplace(slot, variable_for(slot, low, high));
     }
-    const UOp ast = with_offsets(members[0].ast, members[0].offsets, varying);
+    for (size_t k = 0; k < first.numbers.size(); ++k)
+      if (std::any_of(members.begin(), members.end(),
+                      [&](const Member& m) { return m.numbers[k] != first.numbers[k]; }))
+        numbers.emplace(k, variable_for(k));
+    varying.offsets = offsets;
+    for (const auto& [k, v] : numbers)
+      varying.numbers.emplace(k, number_of(v, first.numbers[k].dtype()));
+    const UOp ast = with(first.ast, first.offsets, first.numbers, varying);
     for (const Member& m : members) {
       Shared& shared = shared_[m.ast.node()];
       shared.ast = ast;
-      for (const auto& [slot, v] : varying) shared.values.push_back(bind(v, m.offsets.at(slot)));
+      for (const auto& [slot, v] : offsets) shared.values.push_back(bind(v, m.offsets.at(slot)));
+      for (const auto& [k, v] : numbers) shared.values.push_back(bind(v, bits_of(m.numbers[k])));
     }
   }
 
@@ -153,6 +208,6 @@ class Sharing {
 
 }  // namespace
 
-UOp with_offsets_as_arguments(const UOp& schedule) { return Sharing(schedule).run(); }
+UOp with_differences_as_arguments(const UOp& schedule) { return Sharing(schedule).run(); }
 
 }  // namespace koine

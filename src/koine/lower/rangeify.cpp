@@ -53,7 +53,7 @@ UOp split_program(const UOp& indexed, const CompileOptions& how) {
 }
 
 UOp merged_program(const UOp& split, const CompileOptions& how) {
-  return with_offsets_as_arguments(merge_kernels(split, how));
+  return with_differences_as_arguments(merge_kernels(split, how));
 }
 
 UOp rangeify(const UOp& values, const CompileOptions& how, const StageChange& change) {
