@@ -11,6 +11,7 @@
 #include "koine/lower/cost.hpp"
 #include "koine/lower/group_heuristic.hpp"
 #include "koine/lower/kernel_plan.hpp"
+#include "koine/lower/ranges.hpp"
 #include "koine/lower/scan.hpp"
 
 namespace koine {
@@ -314,6 +315,36 @@ void threads(Plan& plan, const KernelEstimate& work) {
   }
 }
 
+// Of a fold along several axes the short ones that gates test stand outside: a gate is computed
+// once for all steps of the others, such as those of a padded window for all channels.
+void gates_outside(Plan& plan) {
+  constexpr int64_t most_steps = 16;
+  if (plan.target().strict) return;
+  std::vector<UOp> tested, folded;
+  for (const UOp& u : toposort(plan.ast())) {
+    if (u.is(Op::Reduce))
+      for (const UOp& r : reduced_ranges(u))
+        if (type_of(r) == AxisType::Reduce) folded.push_back(r);
+    if (!u.is(Op::Load) || u.src().size() != 3) continue;
+    for (const Node* r : u.src(2).ranges()) tested.push_back(UOp::share(r));
+  }
+  std::vector<bool> is_tested;
+  const std::vector<UOp> axes = plan.axes();
+  for (const UOp& axis : axes)
+    is_tested.push_back(is_among(tested, axis) && is_among(folded, axis) &&
+                        size_of(axis) <= most_steps);
+  std::vector<Opt> edits;
+  for (size_t i = 0; i < axes.size(); ++i)
+    for (size_t at = i;
+         is_tested[at] && at > 0 && !is_tested[at - 1] && type_of(axes[at - 1]) == AxisType::Reduce;
+         --at) {
+      edits.push_back({OptOp::Swap, static_cast<int>(at), static_cast<int>(at) - 1});
+      is_tested[at] = false;
+      is_tested[at - 1] = true;
+    }
+  if (!edits.empty()) plan.try_all(edits);
+}
+
 // A register tile, in blocks that the caches keep.
 void tile_product(Plan& plan, const Contraction& c, const UOp& reduction,
                   const KernelEstimate& work) {
@@ -329,13 +360,15 @@ void tile_product(Plan& plan, const Contraction& c, const UOp& reduction,
 }  // namespace
 
 Edited choose_opts(const UOp& ast, const Target& target) {
-  const Accesses accesses = survey(ast);
-  if (keeps_its_order(ast, accesses)) return {ast, {}};
+  const Accesses written = survey(ast);
+  if (keeps_its_order(ast, written)) return {ast, {}};
   Plan plan(ast, target);
   if (target.groups) {
-    choose_group_opts(plan, accesses);
+    choose_group_opts(plan, written);
     return std::move(plan).take();
   }
+  gates_outside(plan);
+  const Accesses accesses = survey(plan.ast());
   const KernelEstimate work = estimate_of(ast);
   if (const auto contraction = find_contraction(plan, accesses)) {
     tile_product(plan, *contraction, accesses.reduces[0], work);

@@ -157,20 +157,28 @@ bool runs_along(const UOp& value, const UOp& axis) {
 }
 
 // The columns that loads of y run along, and stores where there is a choice; without any, the
-// reduction axis that both x and y run along.
-Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a,
-                           const std::vector<UOp>& axes) {
+// reduction axis that both x and y run along. Columns too few for lanes are none where there is
+// one.
+Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a, const Plan& plan) {
   Contraction out;
-  for (const UOp& axis : axes) {
-    if (type_of(axis) == AxisType::Reduce && runs_along(x, axis) && runs_along(y, axis))
+  const std::vector<UOp> axes = plan.axes();
+  for (const UOp& axis : axes)
+    if (type_of(axis) == AxisType::Reduce && runs_along(x, axis) && runs_along(y, axis) &&
+        !plan.target().strict && may_fold_lanes(plan.ast(), axis))
       out.folded = axis;
+  constexpr int64_t some_lanes = 4;
+  const bool folds = out.folded && size_of(out.folded) >= some_lanes;
+  for (const UOp& axis : axes) {
     if (type_of(axis) != AxisType::Loop || size_of(axis) < 2) continue;
     if (depends_on(x, axis) && !depends_on(y, axis)) out.rows = axis;
     if (depends_on(x, axis) || !depends_on(y, axis)) continue;
-    int score = size_of(axis) >= 4 ? 1 : 0;
-    if (runs_along(y, axis)) score += 4;
-    for (const UOp& st : a.stores)
-      if (stride(st, axis) == 1) score += 2;
+    const bool enough = size_of(axis) >= some_lanes;
+    int score = enough ? 1 : 0;
+    if (enough || !folds) {
+      if (runs_along(y, axis)) score += 4;
+      for (const UOp& st : a.stores)
+        if (stride(st, axis) == 1) score += 2;
+    }
     if (score < out.score) continue;
     out.score = score;
     out.columns = axis;
@@ -195,10 +203,9 @@ std::optional<Contraction> find_contraction(const Plan& plan, const Accesses& a)
   if (!body.is(Op::Mul)) return std::nullopt;
   std::optional<Contraction> best;
   for (const size_t side : {0, 1}) {
-    Contraction c = contraction_of(body.src(side), body.src(1 - side), a, plan.axes());
+    Contraction c = contraction_of(body.src(side), body.src(1 - side), a, plan);
     if (!c.rows || !c.columns || (best && best->score >= c.score)) continue;
-    const bool folds = c.folded && !plan.target().strict && may_fold_lanes(plan.ast(), c.folded);
-    if (c.score >= 4 || folds) best = std::move(c);
+    if (c.score >= 4 || c.folded) best = std::move(c);
   }
   return best;
 }
