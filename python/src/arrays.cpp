@@ -9,6 +9,7 @@
 #include <koine/runtime/device.hpp>
 #include <koine/transform/function.hpp>
 
+#include "capsules.hpp"
 #include "convert.hpp"
 #include "dlpack_dtype.hpp"
 
@@ -240,15 +241,21 @@ bool is_row_major(const Array& array) {
   return true;
 }
 
+// What lends memory, let go in this order.
+struct Lender {
+  nb::object source;
+  Array array;
+};
 // Lives as long as somebody reads the memory; it is let go with the interpreter's lock.
-std::shared_ptr<const void> owner_of(const Array& array) {
-  auto* const held = new Array(array);
-  const nb::capsule capsule(held, [](void* p) noexcept { delete static_cast<Array*>(p); });
+std::shared_ptr<const void> owner_of(const Array& array, nb::handle source) {
+  auto* const held = new Lender{nb::borrow(source), array};
+  const nb::capsule capsule(held, [](void* p) noexcept { delete static_cast<Lender*>(p); });
   PyObject* const object = nb::object(capsule).release().ptr();
   return {held, [object](const void*) { let_go_later(object); }};
 }
 
-Tensor tensor_of(const Array& array, DType dtype, const std::string& device, Borrow borrow) {
+Tensor tensor_of(const Array& array, nb::handle source, DType dtype, const std::string& device,
+                 Borrow borrow) {
   KOINE_REQUIRE(array.device_type() == nb::device::cpu::value, Device,
                 "Tensor: the array lies on a device of DLPack type {}: copy it to the CPU first",
                 array.device_type());
@@ -277,7 +284,7 @@ Tensor tensor_of(const Array& array, DType dtype, const std::string& device, Bor
   const OutsideOfTraces constant;  // of a function that is traced
   const bool may_borrow = borrow == Borrow::IfPossible || borrow == Borrow::Always;
   if (may_borrow && rows && aligned && place == "CPU" && array.size() > 0)
-    return Tensor::borrow(data, shape, dtype, owner_of(array));
+    return Tensor::borrow(data, shape, dtype, owner_of(array, source));
   KOINE_REQUIRE(
       borrow != Borrow::Always || array.size() == 0, Value,
       "Tensor: copy=False, and memory can be borrowed only where it is aligned, row-major "
@@ -293,7 +300,8 @@ Tensor tensor_of(const Array& array, DType dtype, const std::string& device, Bor
 
 std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& device, Borrow borrow) {
   const bool buffer = PyObject_CheckBuffer(given.ptr()) != 0;
-  const bool dlpack = nb::hasattr(given, "__dlpack__");
+  const bool capsule = PyCapsule_CheckExact(given.ptr());
+  const bool dlpack = capsule || nb::hasattr(given, "__dlpack__");
   if (!buffer && !dlpack && !nb::hasattr(given, "__array__")) return {};
   nb::object source = nb::borrow(given);
   // NumPy's scalars are arrays without axes; others give arrays when they are asked.
@@ -308,8 +316,11 @@ std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& devic
     source = nb::steal(PyMemoryView_FromObject(source.ptr()));
   const std::optional<DType> narrow = narrow_float(source);
   if (narrow) source = source.attr("view")(*narrow == DType::BFloat16 ? "uint16" : "uint8");
+  nb::object memory = source;
+  if (capsule || nb::hasattr(source, "__dlpack__")) memory = memory_of(source);
   Array array;
-  if (!nb::try_cast<Array>(source, array) || !array.is_valid()) {
+  if (!memory.is_valid() || !nb::try_cast<Array>(memory, array) || !array.is_valid()) {
+    PyErr_Clear();
     raise(ErrorKind::Type,
           "Tensor: an array of {} is none of numbers that Koine has: convert it with astype() to a "
           "native dtype of whole numbers, bool or floats",
@@ -318,7 +329,7 @@ std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& devic
   const std::optional<DType> dtype = narrow ? narrow : dtype_of(array.dtype());
   KOINE_REQUIRE(dtype, Type, "Tensor: {} is no dtype that Koine has: convert it with astype()",
                 dtype_text(source));
-  return tensor_of(array, *dtype, device, borrow);
+  return tensor_of(array, source, *dtype, device, borrow);
 }
 
 namespace {

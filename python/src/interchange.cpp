@@ -264,13 +264,14 @@ void bind_interchange(nb::module_& m, TensorClass& c) {
   m.def(
       "from_dlpack",
       [](nb::handle array, std::optional<bool> copy) {
-        KOINE_REQUIRE(nb::hasattr(array, "__dlpack__"), Type,
+        KOINE_REQUIRE(PyCapsule_CheckExact(array.ptr()) || nb::hasattr(array, "__dlpack__"), Type,
                       "from_dlpack: a '{}' has no __dlpack__", name_of_type(array));
         const Borrow borrow = !copy ? Borrow::IfPossible : *copy ? Borrow::Never : Borrow::Always;
         return *tensor_of_array(array, "", borrow);
       },
       "array"_a, nb::kw_only(), "copy"_a = nb::none(),
-      "A tensor over the memory of an array that speaks DLPack, as Tensor(array) gives.\n\n"
+      "A tensor over the memory of an array that speaks DLPack, as Tensor(array) gives, or of a\n"
+      "capsule of DLPack, which is taken once.\n\n"
       ">>> import numpy\n"
       ">>> koine.from_dlpack(numpy.arange(3)).tolist()\n"
       "[0, 1, 2]");

@@ -327,24 +327,48 @@ def test_arrays_of_ctypes_and_of_array_are_memory():
 
 
 class Lent:
-    """Gives a DLPack capsule of float32 as it is told to, right or wrong."""
+    """Gives DLPack capsules of float32 as it is told to, right or wrong, and counts how often one is let go."""
+
+    class Tensor(ctypes.Structure):
+        _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                    ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                    ("offset", ctypes.c_uint64)]
 
     class Managed(ctypes.Structure):
-        _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
-                    ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64),
-                    ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+        pass
 
-    def __init__(self, shape, memory=True):
+    class Versioned(ctypes.Structure):
+        pass
+
+    Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    Managed._fields_ = [("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", Deleter)]
+    Versioned._fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", Deleter),
+                          ("flags", ctypes.c_uint64), ("tensor", Tensor)]
+
+    def __init__(self, sizes, memory=True, version=None, strides=None, name=None, **fields):
         self.memory = (ctypes.c_float * 8)(*range(8))
-        self.shape = (ctypes.c_int64 * len(shape))(*shape)
-        self.managed = self.Managed(data=ctypes.addressof(self.memory) if memory else None, ndim=len(shape), code=2, bits=32, lanes=1)
-        self.managed.device[0] = 1
-        self.managed.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))
+        self.shape = (ctypes.c_int64 * len(sizes))(*sizes)
+        self.strides = strides and (ctypes.c_int64 * len(strides))(*strides)
+        self.released = 0
+        self.managed = self.Managed() if version is None else self.Versioned(major=version)
+        self.name = name or (b"dltensor" if version is None else b"dltensor_versioned")
+        self.managed.deleter = self.deleter = self.Deleter(self.release)
+        t = self.managed.tensor
+        t.data, t.ndim, t.code, t.bits, t.lanes = ctypes.addressof(self.memory) if memory else None, len(sizes), 2, 32, 1
+        t.device[0] = 1
+        t.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))
+        if strides:
+            t.strides = ctypes.cast(self.strides, ctypes.POINTER(ctypes.c_int64))
+        for field, value in fields.items():
+            setattr(t, field, value)
+
+    def release(self, _):
+        self.released += 1
 
     def __dlpack__(self, **_):
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return new(ctypes.addressof(self.managed), b"dltensor", None)
+        return new(ctypes.addressof(self.managed), self.name, None)
 
     def __dlpack_device__(self):
         return 1, 0
@@ -355,8 +379,77 @@ def test_arrays_without_the_memory_for_their_shape_are_refused():
     assert koine.from_dlpack(whole).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert koine.from_dlpack(Lent((0, 4), memory=False)).shape == (0, 4)
     for shape, memory in [((4,), False), ((2 ** 62,), True), ((2 ** 32, 2 ** 32), True), ((2 ** 63 - 1,), True)]:
-        with pytest.raises(ValueError, match="an array of float32 of shape .* without the memory for it"):
+        with pytest.raises(ValueError, match="an array of .*shape .*without the memory for it"):
             koine.from_dlpack(Lent(shape, memory))
+
+
+def test_capsules_that_cannot_be_read_are_refused():
+    null = ctypes.POINTER(ctypes.c_int64)()
+    for version in (None, 1):
+        for match, lent in [("2 axes, and no shape", Lent((2, 4), version=version, shape=null)),
+                            ("-1 axes", Lent((2, 4), version=version, ndim=-1)),
+                            ("1000000 axes", Lent((2, 4), version=version, ndim=10 ** 6)),
+                            ("axis 0 has the size -2", Lent((-2, 4), version=version)),
+                            ("axis 1 has the size -5", Lent((0, -5), version=version)),
+                            ("without the memory for it", Lent((2, 4), memory=False, version=version)),
+                            ("without the memory for it", Lent((2, 4), memory=False, version=version, offset=64)),
+                            ("strides of the capsule lead out", Lent((2, 4), version=version, strides=(2 ** 62, 1))),
+                            ("strides of the capsule lead out", Lent((3, 4), version=version, strides=(-2 ** 63, 1))),
+                            ("strides of the capsule lead out", Lent((2 ** 31, 2 ** 31), version=version, strides=(2 ** 31, 2 ** 31)))]:
+            for take in (koine.from_dlpack, koine.Tensor, lambda a: koine.from_dlpack(a.__dlpack__()), lambda a: koine.ones(2) + a):
+                with pytest.raises(ValueError, match=match):
+                    take(lent)
+            assert lent.released == 0  # whose it still is
+        assert koine.from_dlpack(Lent((), version=version, shape=null)).tolist() == 0
+        assert koine.from_dlpack(Lent((2, 2), version=version, strides=(-4, -2), offset=28)).tolist() == [[7, 5], [3, 1]]
+        for field, value in (("lanes", 4), ("bits", 128), ("code", 99)):
+            with pytest.raises(TypeError):
+                koine.from_dlpack(Lent((2,), version=version, **{field: value}))
+        with pytest.raises(RuntimeError, match="DLPack type 2"):
+            koine.from_dlpack(Lent((2,), version=version, device=(ctypes.c_int32 * 2)(2, 0)))
+    with pytest.raises(ValueError, match="version 2.0 of DLPack"):
+        koine.from_dlpack(Lent((2,), version=2))
+    with pytest.raises(ValueError, match="named 'other'"):
+        koine.from_dlpack(Lent((2,), name=b"other"))
+
+
+def test_a_capsule_is_taken_once():
+    for version in (None, 1):
+        lent = Lent((3,), version=version)
+        capsule = lent.__dlpack__()
+
+        class Again:
+            def __dlpack__(self, **_):
+                return capsule
+
+        x = koine.from_dlpack(capsule)
+        assert x.tolist() == [0, 1, 2]
+        for again in (capsule, Again()):
+            with pytest.raises(ValueError, match="named 'used_dltensor"):
+                koine.from_dlpack(again)
+        del x
+        koine.Tensor([1.0, 2.0])
+        gc.collect()
+        assert lent.released == 1
+    first = koine.Tensor([1.0, 2.0]).__dlpack__()
+    assert koine.from_dlpack(first).tolist() == [1, 2]
+    with pytest.raises(ValueError, match="used_dltensor"):
+        koine.from_dlpack(first)
+
+
+def test_what_an_array_says_when_it_refuses_is_seen():
+    class Refuses:
+        def __dlpack__(self, **_):
+            raise BufferError("ask me later")
+
+    class GivesNone:
+        def __dlpack__(self, **_):
+            return None
+
+    with pytest.raises(BufferError, match="ask me later"):
+        koine.from_dlpack(Refuses())
+    with pytest.raises(TypeError, match="__dlpack__ gives a 'NoneType'"):
+        koine.Tensor(GivesNone())
 
 
 def test_variables_and_what_holds_them_are_copied():
