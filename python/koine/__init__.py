@@ -18,10 +18,11 @@ from ._koine import (DType, Kernel, Program, SavedProgram, Size, Tensor, UOp, Va
                      devices, from_dlpack, host_program, lower_kernel, memory_in_use, print_linear, program_of, promote, realize,
                      reset_counters, safe_load, safe_save, save_as, save_program, schedule, set_printoptions, stop_gradient)
 from .callbacks import custom_kernel, pure_callback
+from .custom import custom_jvp, custom_vjp
 from .errors import Error
 from .jit import jit
 from .loops import cond, fori_loop, scan, switch, while_loop
-from .transforms import (ShapeDtype, checkpoint, custom_jvp, custom_vjp, eval_shape, grad, hessian, hvp, jacfwd, jacrev, jvp, linearize,
+from .transforms import (ShapeDtype, checkpoint, eval_shape, grad, hessian, hvp, jacfwd, jacrev, jvp, linearize,
                          value_and_grad, vjp, vmap)
 from . import collective, distributed, nn, random
 
@@ -41,6 +42,9 @@ arange, cat, einsum, eye, full, linspace = Tensor.arange, Tensor.cat, Tensor.ein
 manual_seed, ones, stack, zeros = Tensor.manual_seed, Tensor.ones, Tensor.stack, Tensor.zeros
 where = Tensor.where
 
+# As JAX's users write them.
+tree_flatten, tree_leaves, tree_map, tree_structure, tree_unflatten = tree.flatten, tree.leaves, tree.map, tree.structure, tree.unflatten
+
 __all__ = ["DType", "Error", "Kernel", "Program", "SavedProgram", "ShapeDtype", "Size", "Tensor", "UOp", "Variable", "arange", "bfloat16", "cat",
            "checkpoint", "clear_compile_cache", "collective", "cond", "counters", "custom_jvp", "custom_kernel", "custom_vjp",
            "default_device", "devices", "distributed", "einsum", "errors", "eval_shape", "eye", "float16", "float32",
@@ -48,7 +52,8 @@ __all__ = ["DType", "Error", "Kernel", "Program", "SavedProgram", "ShapeDtype", 
            "hvp", "int16", "int32", "int64", "int8", "jacfwd", "jacrev", "jit", "jvp", "linearize",
            "linspace", "lower_kernel", "manual_seed", "memory_in_use", "nn", "ones", "print_linear", "program_of", "promote", "pure_callback", "random",
            "realize", "reset_counters", "safe_load", "safe_save", "save_as", "save_program", "scan", "schedule", "set_printoptions",
-           "stack", "stop_gradient", "switch", "tree", "uint16", "uint32", "uint64", "uint8", "value_and_grad", "vjp", "vmap", "where",
+           "stack", "stop_gradient", "switch", "tree", "tree_flatten", "tree_leaves", "tree_map", "tree_structure", "tree_unflatten",
+           "uint16", "uint32", "uint64", "uint8", "value_and_grad", "vjp", "vmap", "where",
            "while_loop", "zeros"]
 
 

@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 from . import _koine, tree
 from ._koine import Tensor, UOp
-from .errors import TypeError, ValueError
+from .errors import TypeError, ValueError, knows_keywords
 from .transforms import require_function, tensors_of
 
 _known: dict[tuple[Any, ...], "_Called"] = {}  # for the life of the process, as a compiled program may call each
@@ -166,6 +166,7 @@ class _Kernel(_Called):
         return made if made.op == "Sink" else made.sink()
 
 
+@knows_keywords
 def custom_kernel(kernel: Callable[..., Any], result_shape_dtypes: Any, *args: Any, vmap_method: str | None = None) -> Any:
     """What a kernel written by hand gives, as part of a graph.
 

@@ -8,6 +8,10 @@
 The process, and every tensor, stays usable after one.
 """
 import builtins
+import functools
+from typing import Any, Callable, TypeVar
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Error(Exception):
@@ -117,3 +121,37 @@ def _misfit(text: str) -> str:
             if not _fits(kind, kinds[n]):
                 reasons.append(f"'{n}' is None" if kind == "NoneType" else f"'{n}' is a '{kind.rsplit('.', 1)[-1]}'")
     return f"{name}: {'; '.join(reasons) or 'an argument does not fit, or is out of range'}. It takes ({shown})"
+
+
+# --- keywords ------------------------------------------------------------------------------------
+
+
+def _takes(f: Callable[..., Any]) -> str:
+    """The parameters of a function as a call names them."""
+    import inspect
+
+    shown = []
+    for p in inspect.signature(f).parameters.values():
+        if p.name in ("self", "cls"):
+            continue
+        if p.kind is p.KEYWORD_ONLY and "*" not in shown and not any(s.startswith("*") for s in shown):
+            shown.append("*")
+        star = "*" if p.kind is p.VAR_POSITIONAL else ""
+        shown.append(f"{star}{p.name}" + ("" if p.default is p.empty or type(p.default) is object else f"={p.default!r}"))
+    return ", ".join(shown)
+
+
+def knows_keywords(f: _F) -> _F:
+    """f, which says of a keyword that it does not know which it knows."""
+    code = f.__code__
+    known = frozenset(code.co_varnames[:code.co_argcount + code.co_kwonlyargcount])
+
+    @functools.wraps(f)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if not known.issuperset(kwargs):
+            name = {"__init__": type(args[0]).__name__, "__new__": getattr(args[0], "__name__", "")}.get(f.__name__, f.__name__)
+            unknown = " and no ".join([repr(k) for k in kwargs if k not in known])
+            raise TypeError(f"{name}: there is no {unknown}. It takes ({_takes(f)})")
+        return f(*args, **kwargs)
+
+    return called  # type: ignore[return-value]

@@ -8,11 +8,11 @@ import re
 import sys
 import threading
 import types
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Sequence
 
 from . import _koine, tree
 from ._koine import DType, Tensor, Variable
-from .errors import TypeError, ValueError
+from .errors import TypeError, ValueError, knows_keywords
 from .transforms import line_of, require_function, run_for
 
 __all__ = ["jit"]
@@ -32,6 +32,74 @@ def _parameters(f: Callable[..., Any]) -> dict:
     if said is not None:
         return dict.fromkeys(re.findall(r", (\w+):", said[0][0]), inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return {name: p.kind for name, p in inspect.signature(f).parameters.items()}
+
+
+class _Constants:
+    """Which arguments are constants, by the number of a parameter or by its name; what has both is known by both, as in JAX."""
+
+    __slots__ = ("numbers", "names")
+
+    def __init__(self, kind: str, f: Callable[..., Any], numbers: Any, names: Any):
+        def listed(given: Any, is_one: bool, fits: Callable[[Any], bool], what: str) -> list:
+            if given is None:
+                return []
+            out = [given] if is_one or not hasattr(given, "__iter__") else list(given)
+            if not all(fits(n) for n in out):
+                raise TypeError(f"jit: {kind}_arg{what}s is the {what}{'ber' if what == 'num' else ''} of an argument, or several, not {given!r}")
+            return out
+
+        given_numbers = listed(numbers, isinstance(numbers, str), lambda n: hasattr(n, "__index__"), "num")
+        given_names = listed(names, isinstance(names, str), lambda n: isinstance(n, str), "name")
+        try:
+            kinds = _parameters(f)
+        except (builtins.TypeError, builtins.ValueError):
+            raise TypeError(f"jit: {kind}_argnums counts parameters, and {f!r} does not say which it has: wrap it in a function") from None
+        import inspect
+
+        by_place = [n for n, k in kinds.items() if k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+        any_place, any_name = inspect.Parameter.VAR_POSITIONAL in kinds.values(), inspect.Parameter.VAR_KEYWORD in kinds.values()
+        for n in given_numbers:
+            if not any_place and not -len(by_place) <= n < len(by_place):
+                raise ValueError(f"jit: {kind}_argnums names argument {n}, and there are {len(by_place)}: {', '.join(by_place) or 'none'}")
+        for name in given_names:
+            if not any_name and name not in kinds:
+                raise ValueError(f"jit: {kind}_argnames names '{name}', and the parameters are {', '.join(kinds) or 'none'}")
+        own = {n + len(by_place) if n < 0 else int(n) for n in given_numbers}
+        self.numbers = own | {by_place.index(n) for n in given_names if n in by_place and numbers is None}
+        self.names = set(given_names) | {by_place[n] for n in own if n < len(by_place) and names is None}
+
+
+def _constant_key(where: Any, value: Any) -> Any:
+    """What tells a constant from others: types and the signs of zeros too, of a user's object what its == says."""
+    try:
+        if isinstance(value, Tensor):
+            raise builtins.TypeError
+        hash(value)
+    except builtins.TypeError:
+        raise ValueError(f"jit: argument {where!r} is static, and a '{type(value).__name__}' has no hash that tells its value: "
+                         "static arguments are constants, such as numbers, texts, tuples of these and functions") from None
+    try:
+        return where, tree._frozen(value, [])
+    except tree.Unfrozen:
+        return where, type(value), value
+
+
+def _with_constants(f: Callable[..., Any], by_place: tuple, by_name: tuple) -> Callable[..., Any]:
+    """f of the other arguments."""
+
+    @functools.wraps(f, updated=())
+    def bound(*args, **kwargs):
+        given = list(args)
+        for place, value in by_place:
+            given.insert(place, value)
+        return f(*given, **kwargs, **dict(by_name))
+
+    import inspect
+
+    known = list(inspect.signature(f).parameters.values())
+    gone = {place for place, _ in by_place}, {name for name, _ in by_name}
+    bound.__signature__ = inspect.Signature([p for k, p in enumerate(known) if k not in gone[0] and p.name not in gone[1]])  # type: ignore[attr-defined]
+    return bound
 
 
 def _dynamic_arguments(f: Callable[..., Any], dynamic: Any) -> Any:
@@ -178,22 +246,51 @@ class jit:
     >>> rows.explain_recompiles()
     []
 
+    `static_argnums` and `static_argnames` are JAX's: such an argument is a constant, as numbers and texts are without being named. It may be
+    any object with a hash, such as a configuration; objects that are equal are one constant, and each constant has programs of its own.
+
+    >>> scaled = koine.jit(lambda x, axes: x.sum(axes), static_argnums=1)
+    >>> scaled(koine.ones(2, 3), (0, 1)).item()
+    6.0
+
+    `donate_argnums` and `donate_argnames` are accepted and checked, and change nothing: the memory of a tensor is free once nobody holds it, so
+    `state = step(state)` needs no more than both states, and arguments that were donated stay valid.
+
     As a decorator it is `@koine.jit` or `@koine.jit(dynamic=...)`. Of a method of a class there is one jit for each object,
     which the object keeps.
     """
 
-    def __new__(cls, f: Any = _missing, dynamic: Any = None) -> Any:
-        return object.__new__(cls) if f is not _missing else functools.partial(cls, dynamic=dynamic)
+    @knows_keywords
+    def __new__(cls, f: Any = _missing, dynamic: Any = None, *, static_argnums: Any = None, static_argnames: Any = None,
+                donate_argnums: Any = None, donate_argnames: Any = None) -> Any:
+        if f is not _missing:
+            return object.__new__(cls)
+        return functools.partial(cls, dynamic=dynamic, static_argnums=static_argnums, static_argnames=static_argnames,
+                                 donate_argnums=donate_argnums, donate_argnames=donate_argnames)
 
-    def __init__(self, f: Callable[..., Any], dynamic: Mapping[str, Mapping[int, Variable]] | None = None):
+    def __init__(self, f: Callable[..., Any], dynamic: Mapping[str, Mapping[int, Variable]] | None = None, *,
+                 static_argnums: int | Sequence[int] | None = None, static_argnames: str | Sequence[str] | None = None,
+                 donate_argnums: int | Sequence[int] | None = None, donate_argnames: str | Sequence[str] | None = None):
         from . import guards  # reads code, and what it needs for that takes 10 ms to import
 
         require_function("jit", f)
         self._guards = guards
         functools.update_wrapper(self, f, updated=())
         self._jit_function = f
-        self._dynamic_given = dynamic
+        self._given = {"dynamic": dynamic, "static_argnums": static_argnums, "static_argnames": static_argnames,
+                       "donate_argnums": donate_argnums, "donate_argnames": donate_argnames}
+        self._constants: _Constants | None = None
+        if static_argnums is not None or static_argnames is not None:
+            self._constants = _Constants("static", f, static_argnums, static_argnames)
+        if donate_argnums is not None or donate_argnames is not None:
+            donated = _Constants("donate", f, donate_argnums, donate_argnames)
+            both = self._constants and (donated.numbers & self._constants.numbers or donated.names & self._constants.names)
+            if both:
+                raise ValueError(f"jit: argument {min(both)!r} is static, so it cannot be donated")
         self._dynamic = _dynamic_arguments(f, dynamic) if dynamic is not None else None
+        if self._constants and dynamic and self._constants.names & set(dynamic):
+            raise ValueError(f"jit: argument {min(self._constants.names & set(dynamic))!r} is static, so it has no dynamic axes")
+        self._of_constants: dict = {}  # the jits of f with its constants
         self._lock = threading.Lock()
         self._reads: guards.Reads | None = None
         self._programs: dict = {}
@@ -209,7 +306,7 @@ class jit:
         found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
         for part in name.split("."):
             found = getattr(found, part, None)
-        return name if found is self else (jit, (self._jit_function, self._dynamic_given))
+        return name if found is self else (functools.partial(jit, **self._given), (self._jit_function,))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -222,10 +319,45 @@ class jit:
             methods = fields[_Methods.NAME] = _Methods(instance)
         bound = methods.of.get(self)
         if bound is None:
-            bound = methods.of[self] = jit(types.MethodType(self._jit_function, instance), self._dynamic_given)
+            bound = methods.of[self] = jit(types.MethodType(self._jit_function, instance), **self._without_self())
         return bound
 
+    def _without_self(self) -> dict:
+        """What was given to this jit, for the method of an object."""
+        def counted(numbers, first):
+            places = [numbers] if hasattr(numbers, "__index__") else numbers
+            return None if numbers is None else [n - 1 if n > 0 else n for n in places if n != 0 and n != -first]
+
+        def named(names, own):
+            return None if names is None else [n for n in ([names] if isinstance(names, str) else names) if n != own]
+
+        if self._given["static_argnums"] is None and self._given["donate_argnums"] is None and self._constants is None:
+            return self._given
+        parameters = list(_parameters(self._jit_function))
+        return {key: counted(value, len(parameters)) if key.endswith("argnums") else named(value, parameters[0]) if key.endswith("argnames") else value
+                for key, value in self._given.items()}
+
+    def _called_with_constants(self, args: tuple, kwargs: dict) -> Any:
+        constants = self._constants
+        assert constants is not None
+        by_place = tuple([(k, a) for k, a in enumerate(args) if k in constants.numbers])
+        by_name = tuple([(n, a) for n, a in kwargs.items() if n in constants.names])
+        key = tuple([_constant_key(where, value) for where, value in by_place + by_name])
+        of = self._of_constants.get(key)
+        if of is None:
+            if self._of_constants:
+                self._say("static arguments of other values")
+            dynamic = self._given["dynamic"]
+            of = jit(_with_constants(self._jit_function, by_place, by_name), dynamic)
+            with self._lock:
+                if len(self._of_constants) >= _MOST_PROGRAMS:
+                    self._of_constants.pop(next(iter(self._of_constants)))
+                of = self._of_constants.setdefault(key, of)
+        return of(*[a for k, a in enumerate(args) if k not in constants.numbers], **{n: a for n, a in kwargs.items() if n not in constants.names})
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._constants is not None:
+            return self._jit_function(*args, **kwargs) if _koine._is_tracing() else self._called_with_constants(args, kwargs)
         reads = self._reads
         if reads is not None and reads.changed() is None:
             around = reads.around()
@@ -299,7 +431,7 @@ class jit:
 
     def explain_recompiles(self) -> list[str]:
         """Why f was described again, or runs as it is written; oldest first."""
-        return list(self._log)
+        return self._log + [reason for of in self._of_constants.values() for reason in of.explain_recompiles()]
 
     def _say(self, reason: str) -> None:
         if reason not in self._log[-8:]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Sequence
 
 from . import _koine, tree
-from .errors import TypeError, ValueError
+from .errors import TypeError, ValueError, knows_keywords
 from .transforms import FlatCall
 
 __all__ = ["cond", "fori_loop", "scan", "switch", "while_loop"]
@@ -16,14 +16,24 @@ def _carry(method: str, call: FlatCall, structure: tree.Structure) -> None:
         raise ValueError(f"{method}: a step gives the carry {call.structure!r}, and the first is {structure!r}")
 
 
-def scan(f: Callable[..., Any], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False) -> tuple[Any, Any]:
+def _require_unroll(method: str, unroll: Any) -> None:
+    if not hasattr(unroll, "__index__") or not isinstance(unroll, bool) and unroll < 1:
+        raise ValueError(f"{method}: unroll is True, False, or a number from 1 on, not {unroll!r}")
+
+
+@knows_keywords
+def scan(f: Callable[..., Any], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False, unroll: int | bool = 1) -> tuple[Any, Any]:
     """One step for each row of xs, with a carry: `f(carry, row)` gives (next carry, what the step adds to the results).
     Gives the last carry and these, stacked.
+
+    `reverse`: the last row comes first, and results stand where their rows do. `unroll` is JAX's hint for its compiler, which is checked
+    and does nothing here: steps are a loop of one program in any case.
 
     >>> last, all = koine.scan(lambda c, x: (c + x, c + x), koine.Tensor(0.0), koine.Tensor([1., 2., 3.]))
     >>> all.tolist()
     [1.0, 3.0, 6.0]
     """
+    _require_unroll("scan", unroll)
     call = FlatCall("scan", f, (init, xs))
     carried = call.counts[0]
 
@@ -39,12 +49,15 @@ def scan(f: Callable[..., Any], init: Any, xs: Any = None, length: int | None = 
     return call.result(call.run(_koine._scan, step, call.inputs[:carried], call.inputs[carried:], length, reverse))
 
 
-def fori_loop(lower: int, upper: int, body_fun: Callable[..., Any], init_val: Any) -> Any:
-    """The carry behind `body_fun(i, carry)` for each i from lower below upper.
+@knows_keywords
+def fori_loop(lower: int, upper: int, body_fun: Callable[..., Any], init_val: Any, *, unroll: int | bool | None = None) -> Any:
+    """The carry behind `body_fun(i, carry)` for each i from lower below upper. `unroll` does nothing, as in scan.
 
     >>> koine.fori_loop(0, 5, lambda i, c: c * 2, 1).item()
     32
     """
+    if unroll is not None:
+        _require_unroll("fori_loop", unroll)
     first = FlatCall("fori_loop", body_fun, (init_val,))
     call = FlatCall("fori_loop", body_fun, (0, init_val))
 
@@ -56,6 +69,7 @@ def fori_loop(lower: int, upper: int, body_fun: Callable[..., Any], init_val: An
     return first.like(0, call.run(_koine._fori, lower, upper, step, first.inputs))
 
 
+@knows_keywords
 def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_val: Any) -> Any:
     """The first carry of which cond_fun, a bool of shape (), does not hold, body_fun after body_fun.
 
@@ -81,6 +95,7 @@ def _branch(method: str, which: Any, is_condition: bool, branches: Sequence[Call
     return calls[0].result(made)
 
 
+@knows_keywords
 def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
     """true_fun(*operands) where pred, a bool of shape (), holds, else false_fun(*operands): one of both runs.
 
@@ -91,6 +106,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     return _branch("cond", pred, True, [false_fun, true_fun], operands)
 
 
+@knows_keywords
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
     """branches[index](*operands), with an index that is computed and clamped to those that exist.
 

@@ -13,9 +13,9 @@ from typing import Any, Callable, Sequence
 
 from . import _koine, tree
 from ._koine import Tensor
-from .errors import Error, TypeError, ValueError
+from .errors import Error, TypeError, ValueError, knows_keywords
 
-__all__ = ["checkpoint", "custom_jvp", "custom_vjp", "eval_shape", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp", "linearize",
+__all__ = ["checkpoint", "eval_shape", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp", "linearize",
            "value_and_grad", "vjp", "vmap"]
 
 
@@ -139,17 +139,25 @@ def _axes_of_leaves(spec: Any, structure: tree.Structure) -> list:
     return [axis for part, child in zip(parts, structure.children) for axis in _axes_of_leaves(part, child)]
 
 
-def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+@knows_keywords
+def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, axis_size: int | None = None) -> Callable[..., Any]:
     """f for many examples at once: `vmap(f)(xs)` is f of each xs[i], stacked, in one program.
 
     `in_axes`: for each argument the axis along which its tensors hold the examples, None where it is equal in all (then
     it may be anything); one number is for all, and a tree of an argument's structure says it for each tensor. `out_axes`: where the examples go
-    in the result: one number, or a tree of its structure, in which a number (or None) stands for all of a part.
+    in the result: one number, or a tree of its structure, in which a number (or None) stands for all of a part. `axis_size`: how many
+    examples there are, which it has to be told where no argument holds some. There are no collectives over examples, so an
+    `axis_name` is refused: compute what all examples have in common outside, along the axis of the result.
 
     >>> koine.vmap(lambda a, b: (a * b).sum(), in_axes=(0, None))(koine.Tensor([[1., 2.], [3., 4.]]), koine.Tensor([1., 1.])).tolist()
     [3.0, 7.0]
     """
     require_function("vmap", f)
+    if axis_name is not None:
+        raise ValueError(f"vmap: axis_name={axis_name!r}: no function of Koine's computes over all examples by the name of their axis; "
+                         "compute what they have in common outside of vmap, along that axis of the result")
+    if axis_size is not None and (isinstance(axis_size, bool) or not hasattr(axis_size, "__index__") or operator.index(axis_size) < 0):
+        raise ValueError(f"vmap: axis_size is how many examples there are, not {axis_size!r}")
 
     @functools.wraps(f)
     def mapped(*args, **kwargs):
@@ -165,21 +173,35 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
 
         call = FlatCall("vmap", f, args, kwargs, equal_in_all)
         axes = [axes[i] for i in call.traced]
+        inputs, described = call.inputs, call
+        if axis_size is not None:  # as a further argument, which f does not get
+            _require_examples(operator.index(axis_size), inputs, axes)
+            inputs, axes = [*inputs, Tensor.zeros(operator.index(axis_size))], [*axes, 0]
+
+            def described(tensors):
+                return call(tensors[:-1])
+
         if isinstance(out_axes, int) and not isinstance(out_axes, bool):
-            return call.result(call.run(_koine._vmap, call, call.inputs, axes, out_axes))
+            return call.result(call.run(_koine._vmap, described, inputs, axes, out_axes))
         # Whose axes these are is known once f has run: mostly as many as there are tensors, in their order.
         out = _flat_axes(out_axes)
         try:
-            found = call.run(_koine._vmap, call, call.inputs, axes, out)
+            found = call.run(_koine._vmap, described, inputs, axes, out)
         except Error:
             if call.structure is None or _axes_of_leaves(out_axes, call.structure) == out:
                 raise
         else:
             if _axes_of_leaves(out_axes, call.structure) == out:
                 return call.result(found)
-        return call.result(call.run(_koine._vmap, call, call.inputs, axes, _axes_of_leaves(out_axes, call.structure)))
+        return call.result(call.run(_koine._vmap, described, inputs, axes, _axes_of_leaves(out_axes, call.structure)))
 
     return mapped
+
+
+def _require_examples(size: int, inputs: Sequence[Tensor], axes: Sequence[int | None]) -> None:
+    for k, (t, axis) in enumerate(zip(inputs, axes)):
+        if axis is not None and -t.ndim <= axis < t.ndim and t.shape[axis] != size:
+            raise ValueError(f"vmap: axis_size is {size}, and tensor {k} of shape {t.shape} has {t.shape[axis]} examples along axis {axis}")
 
 
 def _flat_axes(spec: Any) -> list:
@@ -206,6 +228,25 @@ def _call_by(method: str, f: Callable[..., Any], args, kwargs, argnums: int | Se
     return call, [call.number(a) for a in numbers], single
 
 
+def _require_floats(method: str, call: FlatCall, by: Sequence[int]) -> None:
+    for a in by:
+        for dtype in [call.inputs[p].dtype for p in call.positions(a)]:
+            if not dtype.is_float:
+                raise TypeError(f"{method}: gradients need floating point inputs, and argument {a} is {dtype.name}: cast it to a float, "
+                                "as in 3.0 for 3, or name other arguments by argnums")
+
+
+def _with_aux(method: str, call: FlatCall, values: Sequence[Any]) -> tuple[Any, Any]:
+    """(result, aux) of the leaves that the function gave, the result's first."""
+    shape = call.structure
+    assert shape is not None
+    if not (shape.kind is tuple and len(shape.children) == 2):
+        raise TypeError(f"{method}: with has_aux the function gives (result, aux), not {shape!r}")
+    of_result, of_aux = shape.children
+    return tree.unflatten(of_result, values[:of_result.count]), tree.unflatten(of_aux, values[of_result.count:])
+
+
+@knows_keywords
 def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """f's value, a scalar, and its gradient by an argument (by several: a tuple), in that argument's structure.
 
@@ -220,6 +261,7 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_
     @functools.wraps(f)
     def derived(*args, **kwargs):
         call, by, single = _call_by("grad", f, args, kwargs, argnums)
+        _require_floats("grad", call, by)
 
         def first(tensors):
             results = call(tensors)
@@ -240,6 +282,7 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_
     return derived
 
 
+@knows_keywords
 def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The gradient of f, a scalar, by an argument (by several: a tuple); with `has_aux` (gradient, aux).
 
@@ -265,8 +308,11 @@ def _directions(method: str, like: Any, given: Any, what: str) -> list[Tensor]:
     return tensors_of(method, leaves)
 
 
-def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+@knows_keywords
+def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> tuple[Any, ...]:
     """f's result, and how it changes where the arguments change by their tangents.
+
+    With `has_aux` f gives (result, aux), and this (result, tangent, aux).
 
     >>> [t.item() for t in koine.jvp(lambda x: x * x, (3.0,), (1.0,))]
     [9.0, 6.0]
@@ -276,9 +322,13 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
     call = FlatCall("jvp", f, primals)
     moved = _directions("jvp", list(primals), list(tangents), "tangents")
     values, out = call.run(_koine._jvp, call, call.inputs, moved)
-    return call.result(values), call.result(out)
+    if not has_aux:
+        return call.result(values), call.result(out)
+    result, aux = _with_aux("jvp", call, values)
+    return result, _with_aux("jvp", call, out)[0], aux
 
 
+@knows_keywords
 def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """f's result, and its pullback: of a cotangent of the result, a tuple of those of the arguments.
 
@@ -290,21 +340,22 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[An
     """
     call = FlatCall("vjp", f, primals)
     values, pull = call.run(_koine._vjp, call, call.inputs)
-    result = call.result(values)
-    if has_aux and not (isinstance(result, tuple) and len(result) == 2):
-        raise TypeError("vjp: with has_aux the function gives (result, aux)")
+    result, aux = _with_aux("vjp", call, values) if has_aux else (call.result(values), None)
     rest = [v.zeros_like() for v in values]
 
     def pullback(cotangent):
-        given = _directions("vjp", result[0] if has_aux else result, cotangent, "cotangents")
+        given = _directions("vjp", result, cotangent, "cotangents")
         found = pull(given + rest[len(given):])
         return tuple(call.like(a, [found[p] for p in call.positions(a)]) for a in builtins.range(len(primals)))
 
-    return (result[0], pullback, result[1]) if has_aux else (result, pullback)
+    return (result, pullback, aux) if has_aux else (result, pullback)
 
 
-def linearize(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+@knows_keywords
+def linearize(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
     """f's result, and its derivative as a linear function: of tangents of the arguments, the tangent of the result.
+
+    With `has_aux` f gives (result, aux), and this (result, derivative, aux).
 
     >>> value, derivative = koine.linearize(lambda x: x * x, 3.0)
     >>> derivative(1.0).item()
@@ -314,69 +365,114 @@ def linearize(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., 
     values, push = call.run(_koine._linearize, call, call.inputs)
 
     def derivative(*tangents):
-        return call.result(push(_directions("linearize", list(primals), list(tangents), "tangents")))
+        moved = push(_directions("linearize", list(primals), list(tangents), "tangents"))
+        return _with_aux("linearize", call, moved)[0] if has_aux else call.result(moved)
 
-    return call.result(values), derivative
+    if not has_aux:
+        return call.result(values), derivative
+    result, aux = _with_aux("linearize", call, values)
+    return result, derivative, aux
 
 
-def _jacobian(method: str, f: Callable[..., Any], argnums: int | Sequence[int], forward: bool) -> Callable[..., Any]:
+def _units(like: Tensor) -> Tensor:
+    """One unit vector for each element."""
+    n = like.numel()
+    return Tensor.eye(n, dtype=like.dtype).reshape(n, *like.shape)
+
+
+def _jacobian(method: str, f: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool, forward: bool) -> Callable[..., Any]:
     require_function(method, f)
 
     @functools.wraps(f)
     def derived(*args, **kwargs):
         call, by, single = _call_by(method, f, args, kwargs, argnums)
+        _require_floats(method, call, by)
+        places = [p for a in by for p in call.positions(a)]
+        if not places:
+            raise TypeError(f"{method}: there is no tensor in what to differentiate by")
+        own = [call.inputs[p] for p in places]
 
-        def derivative(result, at):  # of one tensor by one
-            def first(tensors):  # by the first of its inputs
-                results = call(list(tensors[1:at + 1]) + [tensors[0]] + list(tensors[at + 1:]))
-                if not results:
-                    raise TypeError(f"{method}: the function gives {call.structure!r}, in which there is no tensor")
-                return [results[result]]
+        def by_own(tensors):
+            given = list(call.inputs)
+            for p, t in zip(places, tensors):
+                given[p] = t
+            return call(given)
 
-            return call.run(_koine._jacobian, first, [call.inputs[at]] + call.inputs[:at] + call.inputs[at + 1:], forward)
+        values, linear = call.run(_koine._linearize if forward else _koine._vjp, by_own, own)
+        if has_aux:
+            _with_aux(method, call, values)
+        count = call.structure.children[0].count if has_aux else call.structure.count
+        if count == 0:
+            raise TypeError(f"{method}: the function gives {call.structure!r}, in which there is no tensor")
+        if not all(v.dtype.is_float for v in values[:count]):
+            raise TypeError(f"{method}: the function must give one float tensor, or a tree of such")
 
-        def derivatives(result):
-            parts = [call.like(a, [derivative(result, p) for p in call.positions(a)]) for a in by]
+        def along(zeros, k, axis):
+            """The linear function of each unit vector in the place of one of what it takes."""
+            def of_unit(unit):
+                return linear([*zeros[:k], unit[0], *zeros[k + 1:]])
+
+            return _koine._vmap(of_unit, [_units(zeros[k])], [0], axis)
+
+        def block(made, result, x):
+            return made.reshape(*result.shape, *x.shape)
+
+        if forward:
+            zeros = [x.zeros_like() for x in own]
+            columns = [along(zeros, k, -1) for k in range(len(own))]
+            blocks = [[block(columns[k][r], values[r], x) for k, x in enumerate(own)] for r in range(count)]
+        else:
+            zeros = [v.zeros_like() for v in values]
+            blocks = [[block(made, values[r], x) for made, x in zip(along(zeros, r, 0), own)] for r in range(count)]
+
+        def in_structure(row):
+            parts, at = [], 0
+            for a in by:
+                parts.append(call.like(a, row[at:at + call.counts[a]]))
+                at += call.counts[a]
             return parts[0] if single else tuple(parts)
 
-        if not any(call.counts[a] for a in by):
-            raise TypeError(f"{method}: there is no tensor in what to differentiate by")
-        first = derivatives(0)  # which tells how many results there are
-        return call.result([first] + [derivatives(k) for k in builtins.range(1, call.structure.count)])
+        found = [in_structure(row) for row in blocks]
+        return _with_aux(method, call, [*found, *values[count:]]) if has_aux else call.result(found)
 
     return derived
 
 
-def jacfwd(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+@knows_keywords
+def jacfwd(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The derivative of f's result by an argument: the axes of the result, then those of the argument. Of trees: for each
-    tensor of the result the argument's structure (by several arguments: a tuple). Costs f once for each element of them.
+    tensor of the result the argument's structure (by several arguments: a tuple). Costs f once for each element of them. With
+    `has_aux` f gives (result, aux), and this (derivative, aux).
 
     >>> koine.jacfwd(lambda x: x * x)(koine.Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
-    return _jacobian("jacfwd", f, argnums, True)
+    return _jacobian("jacfwd", f, argnums, has_aux, True)
 
 
-def jacrev(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+@knows_keywords
+def jacrev(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The same as jacfwd. Costs f once for each element of the result.
 
     >>> koine.jacrev(lambda x: x.sum(keepdim=True))(koine.Tensor([1.0, 2.0])).tolist()
     [[1.0, 1.0]]
     """
-    return _jacobian("jacrev", f, argnums, False)
+    return _jacobian("jacrev", f, argnums, has_aux, False)
 
 
-def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+@knows_keywords
+def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The second derivatives of a scalar function by an argument: for each of its tensors its structure (by several
-    arguments: a tuple of tuples).
+    arguments: a tuple of tuples). With `has_aux` f gives (value, aux), and this (second derivatives, aux).
 
     >>> koine.hessian(lambda x: (x ** 3).sum())(koine.Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]
     """
     require_function("hessian", f)
-    return jacfwd(grad(f, argnums), argnums)
+    return _jacobian("hessian", grad(f, argnums, has_aux), argnums, has_aux, True)
 
 
+@knows_keywords
 def hvp(f: Callable[..., Any], x: Any, vector: Any) -> Any:
     """The product of f's Hessian with a vector, without the Hessian.
 
@@ -387,170 +483,10 @@ def hvp(f: Callable[..., Any], x: Any, vector: Any) -> Any:
     return jvp(grad(f), (x,), (vector,))[1]
 
 
-# --- rules of one's own ----------------------------------------------------------------------------
-
-
-class _Custom:
-    def __init__(self, f: Callable[..., Any]):
-        require_function(type(self).__name__, f)
-        functools.update_wrapper(self, f)  # type: ignore[arg-type]
-        self.f = f
-        self._rules: dict = {}
-
-    def _rule(self, call: FlatCall, place: dict) -> Callable[..., Any]:
-        raise NotImplementedError
-
-    def _functions(self) -> list:
-        return [self.f] + [v for k, v in vars(self).items() if k in ("_fwd", "_bwd", "_jvp")]
-
-    def _called(self, method: str, known: Callable[..., Any], args, kwargs) -> Any:
-        if kwargs:  # by position, where they have one: rules count arguments
-            import inspect
-
-            try:
-                bound = inspect.signature(self.f).bind(*args, **kwargs)
-                args, kwargs = bound.args, bound.kwargs
-            except (builtins.TypeError, builtins.ValueError):  # the call says what does not fit
-                pass
-        call = FlatCall(method, self.f, args, kwargs)
-        place: dict = {}
-
-        def described(tensors):
-            out = call(tensors)
-            place["structure"] = call.structure
-            return out
-
-        try:
-            key = tuple([tree.frozen(s, []) for s in call.structures]), tree.frozen(call.names, [])
-        except tree.Unfrozen:
-            key = None
-        rule = self._rules.get(key)
-        if rule is None:
-            call.structures, call.names = [tree.copied(s) for s in call.structures], tree.copied(call.names)
-            rule = (known(getattr(self.f, "__name__", method), self._rule(call, place)), place)
-            if key is not None:
-                self._rules[key] = rule
-        results = call.run(_koine._with_rule, rule[0], described, call.inputs)
-        rule[1].update(place)
-        return call.result(results)
-
-
-def _pair(rule: str, given: Any, what: str) -> Any:
-    if not isinstance(given, (list, tuple)) or len(given) != 2:
-        raise ValueError(f"{rule} gives a pair, {what}, not {given!r}")
-    return given
-
-
-def _like_result(rule: str, given: Any, place: dict, results: list) -> list:
-    """The leaves of what a rule gives beside f's result, or for it: of the same structure and shapes."""
-    leaves, structure = tree.flatten(given)
-    if structure != place["structure"]:
-        raise ValueError(f"{rule} gives {structure!r} for the result {place['structure']!r}")
-    for one, result in zip(leaves, results):
-        shape = getattr(one, "shape", ())
-        if tuple(shape) != tuple(result.shape):
-            raise ValueError(f"{rule} gives shape {tuple(shape)} for a result of shape {tuple(result.shape)}")
-    return leaves
-
-
-class _Misfit(builtins.Exception):
-    """A cotangent of another structure than its argument's."""
-
-
-def _cotangents(given: Any, structure: tree.Structure) -> list:
-    """One for each leaf of an argument; None stands for all of a part."""
-    if given is None:
-        return [None] * structure.count
-    parts = tree._parts(given)
-    if structure.kind is None:
-        if parts is not None:
-            raise _Misfit
-        return [given]
-    if parts is None or type(given) is not structure.kind or len(parts[0]) != len(structure.children) or parts[1] != structure.data:
-        raise _Misfit
-    return [leaf for child, inner in zip(parts[0], structure.children) for leaf in _cotangents(child, inner)]
-
-
-class custom_vjp(_Custom):
-    """f with a gradient of its own, as JAX's.
-
-    >>> @koine.custom_vjp
-    ... def root(x):
-    ...     return x.sqrt()
-    >>> _ = root.defvjp(lambda x: (x.sqrt(), x.sqrt()), lambda saved, g: (g / (2 * saved),))
-    >>> koine.grad(root)(4.0).item()
-    0.25
-
-    `fwd` takes f's arguments and gives (result, what is saved); `bwd` takes what is saved and the cotangent of the result,
-    and gives a tuple of those of the arguments, None for none.
-    """
-
-    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> "custom_vjp":
-        """Gives the function its gradient; gives the function back."""
-        self._fwd, self._bwd = fwd, bwd
-        self._rules = {}
-        return self
-
-    def __call__(self, *args, **kwargs):
-        if not hasattr(self, "_bwd"):
-            raise ValueError("custom_vjp: the function has no gradient yet: give one with defvjp(fwd, bwd)")
-        return self._called("custom_vjp", _koine._known_vjp, args, kwargs)
-
-    def _rule(self, call: FlatCall, place: dict) -> Callable[..., Any]:
-        fwd, bwd = self._fwd, self._bwd
-
-        def rule(arguments, results, gradients):
-            args, kwargs = call.arguments(arguments)
-            again, saved = _pair("custom_vjp: fwd", fwd(*args, **kwargs), "f's result and what is saved")
-            _like_result("custom_vjp: fwd", again, place, results)
-            found = bwd(saved, tree.unflatten(place["structure"], gradients))
-            if not isinstance(found, (list, tuple)) or len(found) != len(args):
-                raise ValueError(f"custom_vjp: bwd gives a tuple of {len(args)} cotangents, not {found!r}")
-            out: list = []
-            for k, (one, structure) in enumerate(zip(found, call.structures)):
-                try:
-                    out += _cotangents(one, structure)
-                except _Misfit:
-                    raise ValueError(f"custom_vjp: bwd gives {tree.structure(one)!r} for argument {k}, which is {structure!r}") from None
-            return out + [None] * (len(arguments) - len(out))  # of keywords, and of what the function has captured
-
-        return rule
-
-
-class custom_jvp(_Custom):
-    """f with a derivative of its own: `f.defjvp(rule)`, where `rule(primals, tangents)` gives (result, its tangent).
-
-    >>> steep = koine.custom_jvp(lambda x: x * 1).defjvp(lambda primals, tangents: (primals[0] * 1, tangents[0] * 10))
-    >>> koine.grad(steep)(2.0).item()
-    10.0
-    """
-
-    def defjvp(self, rule: Callable[..., Any]) -> "custom_jvp":
-        """Gives the function its derivative; gives the function back."""
-        self._jvp = rule
-        self._rules = {}
-        return self
-
-    def __call__(self, *args, **kwargs):
-        if not hasattr(self, "_jvp"):
-            raise ValueError("custom_jvp: the function has no derivative yet: give one with defjvp(rule)")
-        return self._called("custom_jvp", _koine._known_jvp, args, kwargs)
-
-    def _rule(self, call: FlatCall, place: dict) -> Callable[..., Any]:
-        given = self._jvp
-
-        def rule(arguments, results, tangents):
-            primals, _ = call.arguments(arguments)
-            moved, _ = call.arguments(tangents)
-            _, tangent = _pair("custom_jvp: the rule", given(tuple(primals), tuple(moved)), "f's result and its tangent")
-            return _like_result("custom_jvp: the rule", tangent, place, results)
-
-        return rule
-
-
 # --- memory ----------------------------------------------------------------------------------------
 
 
+@knows_keywords
 def checkpoint(f: Callable[..., Any], keep: Sequence[str] | str = ()) -> Callable[..., Any]:
     """f, which its gradient computes again from its arguments instead of keeping what it computed.
 

@@ -14,7 +14,7 @@ import types
 from typing import Any, Callable, Iterable
 
 from . import _koine
-from .errors import TypeError, ValueError
+from .errors import TypeError, ValueError, knows_keywords
 
 __all__ = ["flatten", "unflatten", "leaves", "structure", "map", "register"]
 
@@ -258,14 +258,17 @@ def held(tree: Any, kept: list, inside: bool = False) -> list:
 _leaf = Structure(None, None, (), None)
 
 
-def flatten(tree: Any) -> tuple[list, Structure]:
-    """The leaves of a tree, in order, and its structure.
+@knows_keywords
+def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list, Structure]:
+    """The leaves of a tree, in order, and its structure. What `is_leaf` says is one, is one.
 
     >>> koine.tree.flatten({"b": (2, None), "a": 1})
     ([1, 2], {'a': *, 'b': (*, None)})
+    >>> koine.tree.flatten({"b": (2, None), "a": 1}, is_leaf=lambda part: type(part) is tuple)
+    ([1, (2, None)], {'a': *, 'b': *})
     """
     out: list[Any] = []
-    return out, _flatten(tree, out, 0, False)
+    return out, _flatten(tree, out, 0, False, is_leaf)
 
 
 def flatten_as_given(tree: Any) -> tuple[list, Structure]:
@@ -274,15 +277,15 @@ def flatten_as_given(tree: Any) -> tuple[list, Structure]:
     return out, _flatten(tree, out, 0, True)
 
 
-def _flatten(tree: Any, out: list, depth: int, as_given: bool) -> Structure:
+def _flatten(tree: Any, out: list, depth: int, as_given: bool, is_leaf: Callable[[Any], bool] | None = None) -> Structure:
     if depth > 200:
         raise ValueError("a tree is nested more than 200 deep, or holds itself")
-    parts = _parts(tree, as_given)
+    parts = _parts(tree, as_given) if is_leaf is None or not is_leaf(tree) else None
     if parts is None:
         out.append(tree)
         return _leaf
     children, data, rebuild = parts
-    return Structure(type(tree), data, tuple([_flatten(c, out, depth + 1, as_given) for c in children]), rebuild)
+    return Structure(type(tree), data, tuple([_flatten(c, out, depth + 1, as_given, is_leaf) for c in children]), rebuild)
 
 
 def unflatten(structure: Structure, leaves: Iterable) -> Any:
@@ -303,27 +306,59 @@ def _unflatten(structure: Structure, leaves) -> Any:
     return structure.rebuild(structure.data, [_unflatten(c, leaves) for c in structure.children])
 
 
-def leaves(tree: Any) -> list:
-    """The leaves of a tree, in order."""
-    return flatten(tree)[0]
+@knows_keywords
+def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list:
+    """The leaves of a tree, in order. What `is_leaf` says is one, is one.
+
+    >>> koine.tree.leaves({"b": (2, None), "a": 1})
+    [1, 2]
+    """
+    return flatten(tree, is_leaf)[0]
 
 
-def structure(tree: Any) -> Structure:
-    """The structure of a tree."""
-    return flatten(tree)[1]
+@knows_keywords
+def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Structure:
+    """The structure of a tree. What `is_leaf` says is a leaf, is one.
+
+    >>> koine.tree.structure({"b": (2, None), "a": 1})
+    {'a': *, 'b': (*, None)}
+    """
+    return flatten(tree, is_leaf)[1]
 
 
-def map(f: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """f of each leaf, and of the leaves at the same place of other trees, in the structure of the first.
+class _Differs(builtins.Exception):
+    """A tree that does not begin with the structure of another."""
+
+
+def _parts_at_leaves(structure: Structure, tree: Any, out: list) -> None:
+    """What a tree holds where a structure has its leaves."""
+    if structure.kind is None:
+        out.append(tree)
+        return
+    parts = _parts(tree)
+    if (parts is None or type(tree) is not structure.kind or len(parts[0]) != len(structure.children)
+            or not _are_equal(structure.kind, structure.data, parts[1])):
+        raise _Differs
+    for inner, part in zip(structure.children, parts[0]):
+        _parts_at_leaves(inner, part, out)
+
+
+@knows_keywords
+def map(f: Callable[..., Any], tree: Any, *others: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """f of each leaf, and of what other trees hold at the same place, in the structure of the first. What `is_leaf` says of the first is
+    a leaf, is one.
 
     >>> koine.tree.map(lambda a, b: a + b, {"x": 1, "y": [2]}, {"x": 10, "y": [20]})
     {'x': 11, 'y': [22]}
+    >>> koine.tree.map(len, {"x": [1, 2], "y": []}, is_leaf=lambda part: type(part) is list)
+    {'x': 2, 'y': 0}
     """
-    first, shape = flatten(tree)
-    rest = []
+    first, shape = flatten(tree, is_leaf)
+    rest: list[list] = []
     for k, other in enumerate(others):
-        found, other_shape = flatten(other)
-        if other_shape != shape:
-            raise ValueError(f"tree.map: tree {k + 1} is {other_shape!r}, and the first {shape!r}")
-        rest.append(found)
+        rest.append([])
+        try:
+            _parts_at_leaves(shape, other, rest[-1])
+        except _Differs:
+            raise ValueError(f"tree.map: tree {k + 1} is {structure(other)!r}, and the first {shape!r}") from None
     return unflatten(shape, [f(*each) for each in zip(first, *rest)])

@@ -32,10 +32,11 @@ const nb::dlpack::dltensor& tensor_in(nb::handle capsule) {
   const char* const name = PyCapsule_GetName(capsule.ptr());
   if (name != nullptr && std::strcmp(name, plain) == 0)
     return static_cast<const Managed*>(PyCapsule_GetPointer(capsule.ptr(), name))->tensor;
-  KOINE_REQUIRE(name != nullptr && std::strcmp(name, versioned) == 0, Value,
-                "from_dlpack: the capsule is named '{}', and one that may be taken is '{}' or '{}': "
-                "each is taken once, so ask the array for another one",
-                name == nullptr ? "" : name, plain, versioned);
+  KOINE_REQUIRE(
+      name != nullptr && std::strcmp(name, versioned) == 0, Value,
+      "from_dlpack: the capsule is named '{}', and one that may be taken is '{}' or '{}': "
+      "each is taken once, so ask the array for another one",
+      name == nullptr ? "" : name, plain, versioned);
   const auto* const held =
       static_cast<const VersionedManaged*>(PyCapsule_GetPointer(capsule.ptr(), name));
   KOINE_REQUIRE(held->major == 1, Value,
@@ -48,7 +49,8 @@ const nb::dlpack::dltensor& tensor_in(nb::handle capsule) {
 // size that a number holds.
 void require_readable(const nb::dlpack::dltensor& t) {
   KOINE_REQUIRE(t.ndim >= 0 && t.ndim <= most_axes, Value,
-                "from_dlpack: the capsule has {} axes, and Koine takes up to {}", t.ndim, most_axes);
+                "from_dlpack: the capsule has {} axes, and Koine takes up to {}", t.ndim,
+                most_axes);
   KOINE_REQUIRE(t.ndim == 0 || t.shape != nullptr, Value,
                 "from_dlpack: the capsule has {} axes, and no shape (NULL)", t.ndim);
   bool empty = false, fits = true;
@@ -63,11 +65,13 @@ void require_readable(const nb::dlpack::dltensor& t) {
     fits = !__builtin_mul_overflow(t.shape[axis] - 1, t.strides[axis], &way) && fits;
     fits = !__builtin_add_overflow(end, way, &end) && fits;
   }
-  constexpr int64_t most = INT64_MAX / 32;  // no element of Koine's is larger, and lanes are refused
+  constexpr int64_t most =
+      INT64_MAX / 32;  // no element of Koine's is larger, and lanes are refused
   KOINE_REQUIRE(empty || (fits && -most < first && last < most), Value,
                 "from_dlpack: the strides of the capsule lead out of any memory");
   KOINE_REQUIRE(empty || t.data != nullptr, Value,
-                "from_dlpack: the capsule has elements, and an array of its shape without the memory for it (NULL)");
+                "from_dlpack: the capsule has elements, and an array of its shape without the "
+                "memory for it (NULL)");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ import functools
 import gc
 import math
 import operator
+import pickle
 import threading
 
 import numpy as np
@@ -1046,3 +1047,87 @@ def test_replays_leave_memory_flat():
         f(a, b)
     gc.collect()
     assert koine.memory_in_use() <= before + 4096
+
+
+class Activated:
+    def __init__(self, factor, activation):
+        self.factor, self.activation = factor, activation
+
+
+def test_static_arguments_are_constants():
+    def scaled(x, config, *, mode="plain"):
+        return config.activation(x * config.factor) if mode == "plain" else x * 1
+
+    f = koine.jit(scaled, static_argnames=("config", "mode"))
+    x, config = Tensor([1.0, -2.0]), Activated(3, Tensor.relu)
+    for _ in range(2):
+        assert f(x, config).tolist() == [3, 0] and f(x, config, mode="other").tolist() == [1, -2] and f(x, config=config).tolist() == [3, 0]
+    assert f(x, Activated(3, Tensor.neg)).tolist() == [-3, 6]
+    assert f.explain_recompiles() == ["static arguments of other values"]
+    config.factor = 5
+    assert f(x, config).tolist() == [5, 0]
+    config.activation = Tensor.neg
+    assert f(x, config).tolist() == [-5, 10]
+    assert not any("as it is written" in reason for reason in f.explain_recompiles())
+    power = koine.jit(lambda x, n, axes: (x ** n).sum(axes), static_argnums=(1, -1))
+    assert power(x, 2, (0,)).item() == power(x, n=2, axes=(0,)).item() == 5 and power(x, 3, (0,)).item() == -7
+    kind = koine.jit(lambda x, n: x * n, static_argnums=1)
+    i = Tensor([3])
+    assert [kind(i, n).dtype.name for n in (1, 1.0, True)] == ["int32", "float32", "int32"]
+    assert kind(Tensor([1.0]), -0.0).tolist() == [-0.0] and np.signbit(kind(Tensor([1.0]), -0.0).numpy()[0]) and not np.signbit(kind(Tensor([1.0]), 0.0).numpy()[0])
+    assert kind(Tensor([1.0]), np.float32(2)).tolist() == [2]
+    decorated = koine.jit(static_argnums=0)(lambda name, x: getattr(x, name)())
+    assert decorated("neg", x).tolist() == [-1, 2] and pickle.loads(pickle.dumps(koine.jit(of_name, static_argnums=0)))("neg", x).tolist() == [-1, 2]
+    assert koine.grad(lambda x: decorated("square", x).sum())(x).tolist() == [2, -4]
+    rows = koine.jit(lambda k, x: x * k, static_argnums=0, dynamic={"x": {0: koine.Variable("n", 1, 9)}})
+    assert [rows(2, koine.ones(n)).sum().item() for n in (3, 5, 7)] == [6, 10, 14]
+    for k in range(200):
+        assert kind(Tensor([1.0]), k).item() == k
+    assert len(kind._of_constants) <= 64
+
+
+def of_name(name, x):
+    return getattr(x, name)()
+
+
+def test_static_arguments_that_are_none():
+    x = Tensor([1.0])
+    for value in ([1], {1}, {"a": 1}, x, np.ones(2)):
+        with pytest.raises(ValueError, match="jit: argument 1 is static, and a .* has no hash that tells its value"):
+            koine.jit(lambda x, n: x * 1, static_argnums=1)(x, value)
+    f = lambda x, n: x * n  # noqa: E731
+    for given, message in [({"static_argnums": 2}, "static_argnums names argument 2, and there are 2: x, n"),
+                           ({"static_argnums": -3}, "static_argnums names argument -3"), ({"static_argnames": "q"}, "static_argnames names 'q', and the parameters are x, n"),
+                           ({"donate_argnums": (0, 5)}, "donate_argnums names argument 5"), ({"donate_argnames": ["y"]}, "donate_argnames names 'y'"),
+                           ({"static_argnums": 0, "donate_argnames": "x"}, "argument 0 is static, so it cannot be donated"),
+                           ({"static_argnums": 0, "dynamic": {"x": {0: koine.Variable("n", 1, 9)}}}, "argument 'x' is static, so it has no dynamic axes")]:
+        with pytest.raises(ValueError, match="jit: " + message):
+            koine.jit(f, **given)
+    for given in ({"static_argnums": "x"}, {"static_argnames": [0]}, {"donate_argnums": 1.5}):
+        with pytest.raises(TypeError, match="jit: .*arg(nums|names) is the (number|name) of an argument"):
+            koine.jit(f, **given)
+    donated = koine.jit(lambda state, g: state - g, donate_argnums=0)
+    state = x.realize()
+    after = donated(state, x * 1)
+    assert after.tolist() == [0] and state.tolist() == [1] and donated.explain_recompiles() == []
+
+
+def test_static_arguments_of_methods():
+    class Model:
+        def __init__(self):
+            self.w = Tensor([2.0, 3.0])
+
+        @functools.partial(koine.jit, static_argnums=(0, 2))
+        def run(self, x, n):
+            return x * self.w * n
+
+        @koine.jit(static_argnames=["n"], donate_argnums=1)
+        def named(self, x, n):
+            return x * self.w * n
+
+    model, x = Model(), Tensor([1.0, 2.0])
+    for _ in range(2):
+        assert model.run(x, 2).tolist() == [4, 12] and model.named(x, n=3).tolist() == model.named(x, 3).tolist() == [6, 18]
+    model.w = Tensor([0.0, 1.0])
+    assert model.run(x, 2).tolist() == [0, 4] and model.named(x, n=3).tolist() == [0, 6]
+    assert not any("as it is written" in reason for f in (model.run, model.named) for reason in f.explain_recompiles())

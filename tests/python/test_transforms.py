@@ -1,6 +1,7 @@
 """grad, vmap, jvp, vjp and loops over trees: against differences, loops and each other."""
 import collections
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -447,3 +448,150 @@ def test_what_takes_a_function_says_so_itself():
             getattr(koine, name)(3)
     with pytest.raises(TypeError, match="^hvp: takes a function"):
         koine.hvp(3, Tensor(1.0), Tensor(1.0))
+
+
+AUX = {"jvp": lambda f, x: koine.jvp(f, (x,), (x,), has_aux=True), "linearize": lambda f, x: koine.linearize(f, x, has_aux=True),
+       "jacfwd": lambda f, x: koine.jacfwd(f, has_aux=True)(x), "jacrev": lambda f, x: koine.jacrev(f, has_aux=True)(x),
+       "vjp": lambda f, x: koine.vjp(f, x, has_aux=True)}
+
+
+@pytest.mark.parametrize("name", AUX)
+def test_what_a_function_gives_beside_its_result(name, rng):
+    a = rng.standard_normal(3)
+    calls = []
+
+    def f(x):
+        calls.append(1)
+        return {"y": x * x, "z": x.sum()}, [(x * 3).cast("float32"), x.argmax()]
+
+    found = AUX[name](f, Tensor(a))
+    aux = found[-1]
+    assert type(aux) is list and np.allclose(aux[0].numpy(), np.float32(a * 3)) and aux[1].item() == a.argmax() and len(calls) == 1
+    if name in ("jacfwd", "jacrev"):
+        assert np.allclose(found[0]["y"].numpy(), np.diag(2 * a)) and np.array_equal(found[0]["z"].numpy(), np.ones(3))
+    else:
+        assert np.allclose(found[0]["y"].numpy(), a * a)
+    if name == "vjp":
+        assert np.allclose(found[1]({"y": Tensor(np.ones(3)), "z": Tensor(np.float64(1))})[0].numpy(), 2 * a + 1)
+    if name == "jvp":
+        assert np.allclose(found[1]["y"].numpy(), 2 * a * a) and found[1]["z"].item() == pytest.approx(a.sum())
+    if name == "linearize":
+        assert np.allclose(found[1](Tensor(a))["y"].numpy(), 2 * a * a)
+    with pytest.raises(TypeError, match=rf"{name}: with has_aux the function gives \(result, aux\), not \*"):
+        AUX[name](lambda x: x.sum(), Tensor(a))
+
+
+def test_second_derivatives_with_aux():
+    h, aux = koine.hessian(lambda x, y: ((x ** 3).sum() * y, {"twice": x * 2}), has_aux=True)(Tensor([1.0, 2.0]), 2.0)
+    assert h.tolist() == [[12, 0], [0, 24]] and aux["twice"].tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("name, of", [("grad", lambda f: koine.grad(f)), ("grad", lambda f: koine.value_and_grad(f)), ("jacfwd", lambda f: koine.jacfwd(f)),
+                                      ("jacrev", lambda f: koine.jacrev(f)), ("hessian", lambda f: koine.hessian(f))])
+def test_integers_have_no_gradients(name, of):
+    for x, dtype in [(3, "int32"), (True, "bool"), (Tensor([1, 2]), "int32"), (np.uint8(3), "uint8")]:
+        with pytest.raises(TypeError, match=f"^{name}: gradients need floating point inputs, and argument 0 is {dtype}: cast it to a float, as in 3.0 for 3"):
+            of(lambda x: (x * x * 1.0).sum())(x)
+    with pytest.raises(TypeError, match="gradients need floating point inputs, and argument 0"):
+        koine.grad(lambda x: x * x)(3)
+    with pytest.raises(TypeError, match="argument 1 is int32"):
+        koine.grad(lambda p, q: p["x"].sum() * q[0], argnums=(0, 1))({"x": Tensor([1.0])}, [2])
+
+
+def test_keywords_that_are_not_known_are_refused_with_those_that_are():
+    f = lambda x: x  # noqa: E731
+    for call, message in [(lambda: koine.grad(f, holomorphic=True), r"grad: there is no 'holomorphic'. It takes \(f, argnums=0, has_aux=False\)"),
+                          (lambda: koine.vmap(f, spmd_axis_name="i"), r"vmap: there is no 'spmd_axis_name'. It takes \(f, in_axes=0, out_axes=0, axis_name=None, axis_size=None\)"),
+                          (lambda: koine.vjp(f, 1.0, aux=1), r"vjp: there is no 'aux'. It takes \(f, \*primals, has_aux=False\)"),
+                          (lambda: koine.linearize(f, 1.0, aux=1), "linearize: there is no 'aux'"), (lambda: koine.jvp(f, (1.0,), (1.0,), aux=1), "jvp: there is no 'aux'"),
+                          (lambda: koine.value_and_grad(f, aux=1), "value_and_grad: there is no 'aux'"), (lambda: koine.hessian(f, aux=1), "hessian: "),
+                          (lambda: koine.jacfwd(f, a=1, b=2), "jacfwd: there is no 'a' and no 'b'"), (lambda: koine.jacrev(f, a=1), "jacrev: "),
+                          (lambda: koine.hvp(f, 1.0, vectors=1.0), r"hvp: there is no 'vectors'. It takes \(f, x, vector\)"),
+                          (lambda: koine.checkpoint(f, policy=1), r"checkpoint: there is no 'policy'. It takes \(f, keep=\(\)\)"),
+                          (lambda: koine.scan(f, 1.0, rows=1), r"scan: .*\(f, init, xs=None, length=None, reverse=False, unroll=1\)"),
+                          (lambda: koine.fori_loop(0, 1, f, 1, init=2), r"fori_loop: .*\(lower, upper, body_fun, init_val, \*, unroll=None\)"),
+                          (lambda: koine.while_loop(f, f, init=2), "while_loop: there is no 'init'"), (lambda: koine.cond(True, f, f, operand=2), "cond: "),
+                          (lambda: koine.switch(1, [f], operand=2), "switch: "), (lambda: koine.jit(f, inline=True), "jit: there is no 'inline'. .*static_argnums=None"),
+                          (lambda: koine.jit(inline=True), "jit: there is no 'inline'"), (lambda: koine.custom_vjp(f, rule=1), "custom_vjp: there is no 'rule'"),
+                          (lambda: koine.custom_jvp(f, rule=1), r"custom_jvp: .*\(f, nondiff_argnums=\(\), nondiff_argnames=\(\)\)"),
+                          (lambda: koine.tree.map(f, 1, leaf=1), "map: there is no 'leaf'"), (lambda: koine.tree.flatten(1, leaf=1), "flatten: "),
+                          (lambda: koine.custom_kernel(f, 1, method=1), "custom_kernel: there is no 'method'")]:
+        with pytest.raises(koine.errors.TypeError, match="^" + message):
+            call()
+    assert koine.vmap(f, axis_size=2)(Tensor([1.0, 2.0])).tolist() == [1, 2]
+
+
+def test_arguments_of_rules_that_are_constants():
+    @functools.partial(koine.custom_vjp, nondiff_argnums=(1, 2))
+    def f(x, mode, g):
+        return g(x) if mode == "apply" else x * 1
+
+    seen = []
+
+    def bwd(mode, g, saved, cotangent):
+        seen.append((mode, g))
+        return (cotangent * (10 if mode == "apply" else 20) * saved,)
+
+    f.defvjp(lambda x, mode, g: (f(x, mode, g), x), bwd)
+    x = Tensor([1.0, 2.0])
+    for derivative in (koine.grad, lambda h: koine.jit(koine.grad(h)), lambda h: lambda v: koine.vmap(koine.grad(h))(v.reshape(2, 1)).flatten()):
+        assert derivative(lambda x: f(x, "apply", Tensor.sin).sum())(x).tolist() == [10, 20]
+        assert derivative(lambda x: f(x, g=Tensor.sin, mode="keep").sum())(x).tolist() == [20, 40]
+    assert ("apply", Tensor.sin) in seen and f(x, "apply", Tensor.neg).tolist() == [-1, -2]
+
+    steep = koine.custom_jvp(lambda name, a, scale=2.0: getattr(a, name)() * scale, nondiff_argnums=(0, -1))
+    steep.defjvp(lambda name, scale, primals, tangents: (getattr(primals[0], name)() * scale, tangents[0] * scale * 100))
+    assert koine.grad(lambda a: steep("neg", a).sum())(x).tolist() == [200, 200] and steep("neg", x).tolist() == [-2, -4]
+    assert koine.jvp(lambda a: steep("neg", a, scale=3.0), (x,), (x,))[1].tolist() == [300, 600]
+    named = koine.custom_vjp(lambda x, mode: x * 1, nondiff_argnames="mode")
+    named.defvjp(lambda x, mode: (x * 1, None), lambda mode, _, g: (g * len(mode),))
+    assert koine.grad(lambda x: named(x, "four").sum())(x).tolist() == [4, 4]
+    for call, message in [(lambda: koine.custom_vjp(lambda x, name: x, nondiff_argnames="nam"), "custom_vjp: nondiff_argnames names 'nam', and the parameters are x, name"),
+                          (lambda: named(x), "custom_vjp: argument 1 of 1, which nondiff_argnums names, does not exist")]:
+        with pytest.raises(ValueError, match=message):
+            call()
+    plain = koine.custom_vjp(lambda x, name: x * 1)
+    plain.defvjp(lambda x, name: (x * 1, None), lambda _, g: (g, None))
+    with pytest.raises(TypeError, match="custom_vjp: takes tensors, .* not a 'str': where it is a constant, name its argument by nondiff_argnums"):
+        plain(x, "name")
+    for k in range(100):  # other constants, other rules
+        assert koine.grad(lambda x: named(x, "x" * k).sum())(x).tolist() == [k, k]  # noqa: B023
+
+
+def test_how_many_examples_there_are():
+    assert koine.vmap(lambda: Tensor(1.0) * 2, axis_size=3)().tolist() == [2, 2, 2]
+    assert koine.vmap(lambda x, y: x * y, in_axes=None, axis_size=2, out_axes=-1)(Tensor([1.0, 2.0]), 3).tolist() == [[3, 3], [6, 6]]
+    assert koine.vmap(lambda x, y: {"s": x + y}, in_axes=(0, None), axis_size=np.int64(2), out_axes={"s": 0})(Tensor([1.0, 2.0]), 3)["s"].tolist() == [4, 5]
+    assert koine.vmap(lambda x: x, axis_size=0)(koine.zeros(0, 2)).shape == (0, 2)
+    drawn = koine.vmap(lambda: Tensor.rand(2), axis_size=3)().tolist()
+    assert len({tuple(row) for row in drawn}) == 3
+    for size, message in [(3, r"axis_size is 3, and tensor 0 of shape \(4, 2\) has 2 examples along axis -1"), (-1, "axis_size is how many"), (True, "axis_size is how many")]:
+        with pytest.raises(ValueError, match=message):
+            koine.vmap(lambda x, y: x, in_axes=(None, -1), axis_size=size)(1.0, koine.zeros(4, 2))
+    with pytest.raises(ValueError, match="vmap: axis_name='batch': no function of Koine's computes over all examples"):
+        koine.vmap(lambda x: x, axis_name="batch")
+
+
+def test_hints_of_loops_change_nothing():
+    for unroll in (1, 2, 7, True, False):
+        last, all_of = koine.scan(lambda c, x: (c + x, c), 0.0, Tensor([1.0, 2.0, 3.0]), unroll=unroll, reverse=True)
+        assert last.item() == 6 and all_of.tolist() == [5, 3, 0]
+        assert koine.fori_loop(0, 3, lambda i, c: c * 2, 1.0, unroll=unroll).item() == 8
+    for unroll in (0, -1, "all", 1.5):
+        with pytest.raises(ValueError, match="scan: unroll is True, False, or a number from 1 on"):
+            koine.scan(lambda c, x: (c + x, c), 0.0, Tensor([1.0]), unroll=unroll)
+
+
+def test_what_is_a_leaf():
+    is_pair = lambda part: type(part) is tuple  # noqa: E731
+    tree = {"b": (1, [2]), "a": [None, (3, 4)]}
+    assert koine.tree_leaves(tree, is_leaf=is_pair) == [(3, 4), (1, [2])] and koine.tree_leaves(tree) == [3, 4, 1, 2]
+    assert koine.tree_leaves(tree, is_leaf=lambda part: part is None) == [None, 3, 4, 1, 2]
+    assert koine.tree_map(lambda part: part and part[0], tree, is_leaf=lambda part: part is None or is_pair(part)) == {"b": 1, "a": [None, 3]}
+    leaves, structure = koine.tree_flatten(tree, is_leaf=is_pair)
+    assert koine.tree_unflatten(structure, leaves) == tree and structure == koine.tree_structure({"b": 0, "a": [None, 0]})
+    assert koine.tree_structure(tree, is_leaf=is_pair) == structure
+    assert koine.tree_map(lambda a, b: (a, b), {"x": 1, "y": [2]}, {"x": {"z": 3}, "y": [(4, 5)]}) == {"x": (1, {"z": 3}), "y": [(2, (4, 5))]}
+    for other in ({"x": 1}, {"x": 1, "y": 2}, {"x": 1, "y": (2,)}, {"x": 1, "z": [2]}, {"x": 1, "y": [2, 3]}):
+        with pytest.raises(ValueError, match="tree.map: tree 1 is "):
+            koine.tree_map(lambda a, b: a, {"x": 1, "y": [2]}, other)
