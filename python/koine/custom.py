@@ -142,7 +142,7 @@ def _cotangents(given: Any, structure: tree.Structure) -> list:
         if parts is not None:
             raise _Misfit
         return [given]
-    if parts is None or type(given) is not structure.kind or len(parts[0]) != len(structure.children) or parts[1] != structure.data:
+    if parts is None or type(given) is not structure.kind or len(parts[0]) != len(structure.children) or not tree._are_equal(structure.kind, parts[1], structure.data):
         raise _Misfit
     return [leaf for child, inner in zip(parts[0], structure.children) for leaf in _cotangents(child, inner)]
 

@@ -4,6 +4,7 @@ call. Whatever cannot be followed is refused with a reason, and the function the
 from __future__ import annotations
 
 import builtins
+import collections
 import dis
 import enum
 import functools
@@ -67,6 +68,8 @@ _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperD
 _OPERATORS = {
     "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul", "&": "and", "|": "or",
     "^": "xor", "<<": "lshift", ">>": "rshift", "<": "lt", ">": "gt", "<=": "le", ">=": "ge", "==": "eq", "!=": "ne"}
+_DICT_READS = frozenset("__getitem__ __contains__ __iter__ __len__ get keys values items".split())
+_DICTS = (collections.OrderedDict, collections.defaultdict)
 _SIZES = frozenset("Size present smallest largest".split())  # what an int has not
 
 _missing = object()
@@ -405,6 +408,8 @@ class Reads:
                 return
         if isinstance(bound, type) and bound in _PURE and f.__name__ == "__new__":
             return
+        if getattr(f, "__objclass__", None) is dict and f.__name__ in _DICT_READS:
+            return
         if isinstance(bound, Tensor):
             raise Unknown(f"{name} is a method that is bound to a tensor")
         raise Unknown(f"{name} is {f!r}, of which nobody knows what it reads or changes")
@@ -430,7 +435,7 @@ class Reads:
             return
         self.contents.append((lambda: list(kind.__mro__), list(kind.__mro__), None))
         for base in kind.__mro__:
-            if base is object or base.__module__ in ("builtins", "typing", "abc", "enum"):
+            if base is object or base.__module__ in ("builtins", "typing", "abc", "enum") or base in _DICTS:
                 continue
             if not base.__flags__ & (1 << 9):  # not of Python
                 raise Unknown(f"{name} is the class {base.__name__}, which is not written in Python")

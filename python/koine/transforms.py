@@ -130,8 +130,10 @@ def _axes_of_leaves(spec: Any, structure: tree.Structure) -> list:
         return [spec] * structure.count
     if structure.kind is None:
         raise TypeError(f"vmap: the axis of a tensor is a number or None, not {spec!r}")
-    if isinstance(spec, dict) and structure.kind is dict and tuple(sorted(spec)) == structure.data:
+    if isinstance(spec, dict) and issubclass(structure.kind, dict) and spec.keys() == set(structure.data):
         parts = [spec[k] for k in structure.data]
+    elif type(spec) is structure.kind and hasattr(structure.kind, "__dataclass_fields__"):
+        parts = [getattr(spec, name) for name in structure.data]
     elif isinstance(spec, (list, tuple)) and len(spec) == len(structure.children):
         parts = list(spec)
     else:
@@ -207,11 +209,10 @@ def _require_examples(size: int, inputs: Sequence[Tensor], axes: Sequence[int | 
 def _flat_axes(spec: Any) -> list:
     if spec is None or isinstance(spec, int):
         return [spec]
-    if isinstance(spec, dict):
-        return [a for k in sorted(spec) for a in _flat_axes(spec[k])]
-    if isinstance(spec, (list, tuple)):
-        return [a for part in spec for a in _flat_axes(part)]
-    raise TypeError(f"vmap: out_axes are numbers and None, not {spec!r}")
+    parts = tree._parts(spec)
+    if parts is None:
+        raise TypeError(f"vmap: out_axes are numbers and None, not {spec!r}")
+    return [a for part in parts[0] for a in _flat_axes(part)]
 
 
 # --- derivatives -----------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
-"""Trees of tensors: tuples, lists, dicts, namedtuples, dataclasses, layers, and types that are registered.
+"""Trees of tensors: tuples, lists, dicts and classes of such, namedtuples, dataclasses, layers, and types that are registered.
 
     leaves, shape = koine.tree.flatten({"w": w, "b": (b, None)})
     same = koine.tree.unflatten(shape, leaves)
 
-None holds nothing; keys of a dict count in sorted order. Whatever is no tree is a leaf.
+None holds nothing; keys of a dict count in sorted order, of an OrderedDict in theirs. Fields of a dataclass are data, no leaves, where they hold
+texts, enums, dtypes or functions, and where they say so: `dataclasses.field(metadata={"static": True})`. Whatever is no tree is a leaf.
 """
 from __future__ import annotations
 
 import builtins
+import collections
 import enum
 import functools
 import types
@@ -48,6 +50,27 @@ def _in_order(order: tuple) -> Callable[..., Any]:
     return rebuild
 
 
+def _dict_parts(tree: dict, as_given: bool):
+    """_parts of a class of dicts."""
+    kind, order = type(tree), tuple(tree)
+    ordered = as_given or isinstance(tree, collections.OrderedDict)
+    names = _Names(order if ordered else _by_key(tree)[1])
+    names.rest = dict(getattr(tree, "__dict__", {}))
+    if isinstance(tree, collections.defaultdict):
+        names.static = {"default_factory": tree.default_factory}
+    into = collections.OrderedDict if isinstance(tree, collections.OrderedDict) else dict
+
+    def rebuild(names, children):
+        out, found = kind.__new__(kind), dict(zip(names, children))
+        for key in order:
+            into.__setitem__(out, key, found[key])
+        for name, value in [*names.static.items(), *names.rest.items()]:
+            object.__setattr__(out, name, value)
+        return out
+
+    return [dict.__getitem__(tree, k) for k in names], names, rebuild
+
+
 def _parts(tree: Any, as_given: bool = False):
     """(children, data, rebuild) of a node; None of a leaf. `as_given`: keys of a dict in their order, not sorted."""
     kind = type(tree)
@@ -64,6 +87,8 @@ def _parts(tree: Any, as_given: bool = False):
             return list(tree.values()), tuple(tree), lambda k, c: dict(zip(k, c))
         children, keys = _by_key(tree)
         return children, keys, _in_order(tuple(tree))
+    if isinstance(tree, dict):
+        return _dict_parts(tree, as_given)
     if tree is None:
         return [], None, lambda _, c: None
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -71,19 +96,35 @@ def _parts(tree: Any, as_given: bool = False):
     if hasattr(kind, "__dataclass_fields__"):
         import dataclasses  # some 10 ms, which whoever has a dataclass has paid
 
-        names = _Fields(f.name for f in dataclasses.fields(tree))
-        names.rest = _beside(tree, names)
+        fields = dataclasses.fields(tree)
+        static = {f.name: getattr(tree, f.name) for f in fields if f.metadata.get("static") or _is_static(getattr(tree, f.name))}
+        names = _Names(f.name for f in fields if f.name not in static)
+        names.static, names.rest = static, _beside(tree, [f.name for f in fields])
         return [getattr(tree, n) for n in names], names, lambda n, c: _dataclass(kind, n, c)
     return None
 
 
-class _Fields(tuple):
-    """The names of a dataclass's fields; `rest`: its attributes that are none."""
+def _is_static(value: Any) -> bool:
+    """Whether a field of a dataclass holds what is no leaf unless it says so."""
+    return isinstance(value, (str, bytes, enum.Enum, _koine.DType, functools.partial, *_identical)) or type(value).__module__ == "nanobind"
 
-    rest: dict
+
+class _Names(tuple):
+    """Names of a dataclass's fields, or keys of a class of dicts; `static`: what is compared beside them; `rest`: attributes that are not."""
+
+    static: dict = {}
+    rest: dict = {}
+
+    def __eq__(self, other):
+        return tuple.__eq__(self, other) and self.static == getattr(other, "static", {})
+
+    def __ne__(self, other):
+        return not self == other
+
+    __hash__ = tuple.__hash__
 
 
-def _beside(tree: Any, names: tuple) -> dict:
+def _beside(tree: Any, names: list) -> dict:
     def is_cached(name):  # a property of the fields, which others have
         return isinstance(getattr(type(tree), name, None), functools.cached_property)
 
@@ -93,7 +134,7 @@ def _beside(tree: Any, names: tuple) -> dict:
 
 def _dataclass(kind: type, names: Any, children: Iterable) -> Any:
     out: Any = object.__new__(kind)
-    for name, value in [*zip(names, children), *names.rest.items()]:
+    for name, value in [*zip(names, children), *names.static.items(), *names.rest.items()]:
         object.__setattr__(out, name, value)
     return out
 
@@ -127,8 +168,8 @@ class Structure:
     def __repr__(self):
         if self.kind is None:
             return "*"
-        if self.kind is dict:
-            return "{" + ", ".join(f"{k!r}: {c!r}" for k, c in zip(self.data, self.children)) + "}"
+        if issubclass(self.kind, dict):
+            return ("" if self.kind is dict else self.kind.__name__) + "{" + ", ".join(f"{k!r}: {c!r}" for k, c in zip(self.data, self.children)) + "}"
         if self.kind is tuple or self.kind is list:
             inside = ", ".join(builtins.map(repr, self.children))
             if self.kind is list:
@@ -178,8 +219,8 @@ def _frozen(data: Any, met: list) -> Any:
         return kind, tuple([_frozen(d, met) for d in (data if isinstance(data, tuple) else vars(data).items())])
     if kind is functools.partial:
         return kind, _frozen((data.func, data.args, data.keywords), met)
-    if kind is _Fields:
-        return kind, tuple(data), _frozen(data.rest, met)
+    if kind is _Names:
+        return kind, tuple([_frozen(d, met) for d in data]), _frozen(data.static, met), _frozen(data.rest, met)
     if kind is dict:
         return kind, tuple([(_frozen(k, met), _frozen(v, met)) for k, v in data.items()])
     if isinstance(data, (*_identical, enum.Enum)) or kind.__module__ == "nanobind":
@@ -212,11 +253,11 @@ def copied(structure: Structure) -> Structure:
 
 
 def _copied(data: Any) -> Any:
-    if isinstance(data, _Fields) and not data.rest:
+    if isinstance(data, _Names) and not data.rest and not data.static:
         return data
-    if isinstance(data, _Fields):
-        names = _Fields(data)
-        names.rest = _copied(data.rest)
+    if isinstance(data, _Names):
+        names = _Names(data)
+        names.static, names.rest = _copied(data.static), _copied(data.rest)
         return names
     if isinstance(data, tuple):
         parts = [_copied(d) for d in data]

@@ -1,6 +1,7 @@
 """grad, vmap, jvp, vjp and loops over trees: against differences, loops and each other."""
 import collections
 import dataclasses
+import enum
 import functools
 
 import numpy as np
@@ -595,3 +596,154 @@ def test_what_is_a_leaf():
     for other in ({"x": 1}, {"x": 1, "y": 2}, {"x": 1, "y": (2,)}, {"x": 1, "z": [2]}, {"x": 1, "y": [2, 3]}):
         with pytest.raises(ValueError, match="tree.map: tree 1 is "):
             koine.tree_map(lambda a, b: a, {"x": 1, "y": [2]}, other)
+
+
+class Mapping(dict):
+    __getattr__ = dict.__getitem__
+
+
+def made_of(kind, **items):
+    """A dict of a class, with an attribute of its own where it has a place for one."""
+    out = collections.defaultdict(list, items) if kind is collections.defaultdict else kind(items)
+    if kind is Mapping:
+        out.__dict__["title"] = "a title"
+    return out
+
+
+@pytest.mark.parametrize("kind", [collections.OrderedDict, collections.defaultdict, Mapping])
+def test_classes_of_dicts_are_trees(kind, rng):
+    a, b = rng.standard_normal(3), rng.standard_normal(3)
+    given = made_of(kind, z=Tensor(a), b=(Tensor(b), None))
+    leaves, structure = koine.tree.flatten(given)
+    assert [t.tolist() for t in leaves] == ([list(a), list(b)] if kind is collections.OrderedDict else [list(b), list(a)])
+
+    def like(made):
+        same = made.default_factory is list if kind is collections.defaultdict else kind is not Mapping or vars(made) == {"title": "a title"}
+        return type(made) is kind and list(made) == ["z", "b"] and same
+
+    assert like(koine.tree.unflatten(structure, leaves)) and koine.tree.structure(koine.tree.unflatten(structure, leaves)) == structure
+
+    def loss(p):
+        assert like(p)
+        return (p["z"] * p["b"][0]).sum()
+
+    found = koine.grad(loss)(given)
+    assert like(found) and found["z"].tolist() == list(b) and found["b"][0].tolist() == list(a)
+    assert koine.vmap(lambda p: p["z"] * p["b"][0])(given).tolist() == list(a * b)
+    for axes in ({"z": 0, "b": None}, made_of(kind, z=0, b=None)):
+        assert koine.vmap(lambda p: p["z"] * p["b"][0].sum(), in_axes=(axes,))(given).numpy() == pytest.approx(a * b.sum())
+    out = koine.vmap(lambda p: p, out_axes=made_of(kind, z=0, b=(0, None)))(given)
+    assert like(out) and out["z"].tolist() == list(a)
+    last, rows = koine.scan(lambda c, p: (made_of(kind, z=c["z"] + p["z"], b=c["b"]), p), made_of(kind, z=0.0 * Tensor(a[0]), b=(1.0,)), given)
+    assert like(last) and like(rows) and rows["z"].tolist() == list(a)
+    f = koine.jit(lambda p: (p["z"] * p["b"][0]).sum() * 1)
+    for scale in (1, 2):
+        assert f(made_of(kind, z=Tensor(scale * a), b=(Tensor(b), None))).item() == pytest.approx(scale * (a * b).sum())
+    gives = koine.jit(lambda p: koine.tree.map(lambda t: t * 2, p))
+    assert [like(gives(given)) and gives(given)["z"].tolist() for _ in range(2)] == [list(2 * a)] * 2
+    assert f.explain_recompiles() == gives.explain_recompiles() == []
+
+
+def test_orders_and_kinds_of_dicts_are_told_apart():
+    ordered, counted = collections.OrderedDict, collections.defaultdict
+    trees = [ordered(a=1, b=2), ordered(b=1, a=2), {"a": 1, "b": 2}, counted(list, a=1, b=2), counted(int, a=1, b=2), Mapping(a=1, b=2)]
+    structures = [koine.tree.structure(t) for t in trees]
+    assert all((s == t) is (i == j) for i, s in enumerate(structures) for j, t in enumerate(structures))
+    assert koine.tree.structure(counted(list, b=1, a=2)) == structures[3] and hash(koine.tree.structure(counted(list, b=1, a=2))) == hash(structures[3])
+    f = koine.jit(lambda p: p[0] * 10 if 0 in p else p[True] * 1)
+    assert [f(Mapping({key: Tensor([1.0])})).item() for key in (0, True, 1, 1.0, 0.0)] == [10, 1, 1, 1, 10]
+
+
+class Kind(enum.Enum):
+    LINEAR = 1
+
+
+@dataclasses.dataclass
+class Layer:
+    w: Tensor
+    name: str
+    activation: object = Tensor.relu
+    power: int = dataclasses.field(default=3, metadata={"static": True})
+    kind: Kind = Kind.LINEAR
+    dtype: koine.DType = koine.float32
+
+
+def test_fields_of_dataclasses_that_are_no_tensors(rng):
+    a = rng.standard_normal(4).astype(np.float32)
+
+    def g(layer):
+        return layer.activation(layer.w ** layer.power) * (2 if layer.name == "two" else 1)
+
+    def f(layer):
+        assert type(layer) is Layer and type(layer.power) is int and layer.kind is Kind.LINEAR and layer.dtype is koine.float32
+        return g(layer)
+
+    layer, want = Layer(Tensor(a), "two"), 2 * np.maximum(a ** 3, 0)
+    assert koine.tree.leaves(layer)[0].tolist() == a.tolist() and len(koine.tree.leaves(layer)) == 1
+    found = koine.grad(lambda m: f(m).sum())(layer)
+    assert (found.name, found.activation, found.power) == ("two", Tensor.relu, 3) and np.allclose(found.w.numpy(), 6 * a ** 2 * (a > 0), rtol=1e-5)
+    for axes in (0, (0,), (Layer(0, "any"),), (Layer(0, None),)):
+        assert np.allclose(koine.vmap(f, in_axes=axes)(layer).numpy(), want, rtol=1e-5)
+    assert koine.vmap(lambda m, x: m.w.sum() * x, in_axes=(Layer(None, "two"), 0))(layer, koine.ones(2)).shape == (2,)
+    assert koine.vmap(lambda m: m, out_axes=Layer(0, "two"))(layer).name == "two"
+    assert np.allclose(koine.jvp(f, (layer,), (layer,))[1].numpy(), 3 * want, rtol=1e-5)
+    carried, _ = koine.scan(lambda m, x: (dataclasses.replace(m, w=m.w * x), None), layer, koine.ones(3))
+    assert carried.name == "two" and np.allclose(carried.w.numpy(), a)
+    compiled = koine.jit(g)
+    for given in (layer, Layer(Tensor(a), "one"), Layer(Tensor(a), "two", Tensor.neg), Layer(Tensor(a), "two", Tensor.neg, 2), layer):
+        assert compiled(given).tolist() == f(given).tolist()
+    assert not any("as it is written" in reason for reason in compiled.explain_recompiles())
+    same = Layer(Tensor(a), "two")
+    assert koine.tree.structure(layer) == koine.tree.structure(same) != koine.tree.structure(Layer(Tensor(a), "one"))
+    assert koine.tree.map(lambda s, t: s + t, layer, same).w.tolist() == (2 * a).tolist()
+    with pytest.raises(ValueError, match="tree.map: tree 1"):
+        koine.tree.map(lambda s, t: s + t, layer, Layer(Tensor(a), "one"))
+    rule = koine.custom_vjp(f)
+    rule.defvjp(lambda m: (f(m), m), lambda m, g: (Layer(g * 7, m.name),))
+    assert koine.grad(lambda m: rule(m).sum())(layer).w.tolist() == [7] * 4
+
+
+def test_rules_capture_values_of_the_functions_around_them():
+    def by_vjp(w, x):
+        f = koine.custom_vjp(lambda x: x * 2)
+        f.defvjp(lambda x: (x * 2, (x, w * 1)), lambda saved, g: (g * w * saved[0] * saved[1],))
+        return koine.grad(f)(x)  # w * w * x
+
+    def by_jvp(w, x):
+        f = koine.custom_jvp(lambda x: x * 2)
+        f.defjvp(lambda p, t: (p[0] * 2, t[0] * w * w * p[0]))
+        return koine.grad(f)(x)
+
+    for of_rule in (by_vjp, by_jvp):
+        w, x = Tensor(3.0), Tensor([2.0, 5.0])[0]
+        assert of_rule(w, x).item() == 18
+        assert [t.item() for t in koine.grad(of_rule, (0, 1))(w, x)] == [12, 9]
+        assert koine.grad(koine.grad(of_rule))(w, x).item() == 4
+        assert koine.jvp(of_rule, (w, x), (1.0, 1.0))[1].item() == 21
+        assert koine.jacfwd(of_rule, (0, 1))(w, x)[0].item() == koine.jacrev(of_rule)(w, x).item() == 12
+        assert koine.vmap(of_rule)(Tensor([1.0, 2.0]), Tensor([1.0, 2.0])).tolist() == [1, 8]
+        compiled = koine.jit(of_rule)
+        assert [compiled(Tensor(v), x).item() for v in (3.0, 1.0)] == [18, 2]
+        assert koine.cond(Tensor(True), lambda x: of_rule(w, x), lambda x: x, x).item() == 18
+        held = Tensor(3.0).requires_grad()
+        of_rule(held, x).backward()
+        assert held.grad.item() == 12
+
+
+def test_functions_with_rules_capture_no_tensors_but_detached_ones():
+    w, x = Tensor([3.0]).realize(), Tensor(2.0)
+    held = koine.custom_vjp(lambda x: x * w[0])
+    held.defvjp(lambda x: (x * w[0], None), lambda _, g: (g * w[0],))
+    for call in (lambda: held(x), lambda: koine.grad(held)(x), lambda: koine.jit(koine.grad(held))(x)):
+        with pytest.raises(ValueError, match=r"the function uses a tensor of shape \(\) that is none of its arguments, so .* make it an argument, or detach\(\) it there"):
+            call()
+
+    def product(w, x):
+        f = koine.custom_vjp(lambda x: x * w.detach())
+        f.defvjp(lambda x: (x * w.detach(), w.detach()), lambda saved, g: (g * saved,))
+        return f(x)
+
+    for w in (Tensor(3.0), Tensor([3.0]).realize()[0], Tensor([1.0, 2.0]).sum(), Tensor(3.0).realize()):
+        assert product(w, x).item() == 6 and [t.item() for t in koine.grad(product, (0, 1))(w, x)] == [0, 3]
+        assert koine.grad(product, 1)(w, x).item() == 3 and koine.jacrev(product, 1)(w, x).item() == 3
+        assert koine.jit(koine.grad(product, 1))(w, x).item() == 3

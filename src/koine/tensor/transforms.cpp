@@ -11,6 +11,7 @@
 #include "koine/transform/compose.hpp"
 #include "koine/transform/custom_rule.hpp"
 #include "koine/transform/forward.hpp"
+#include "koine/transform/function.hpp"
 #include "koine/transform/gradient.hpp"
 
 namespace koine::transforms {
@@ -38,6 +39,7 @@ struct Program {
   std::map<int64_t, UOp> params;  // by slot; those that are read
   std::vector<UOp> arguments;     // by slot: the inputs, what was captured, and what is added
   size_t inputs = 0;
+  Substitution stand_ins;  // for the inputs, in what a rule of the user's captured
 
   UOp param_of(size_t input) const {
     const auto it = params.find(static_cast<int64_t>(input));
@@ -49,7 +51,9 @@ struct Program {
     return argument_param(static_cast<int64_t>(arguments.size()) - 1, argument, beside);
   }
   std::vector<UOp> called(const std::vector<UOp>& values) const {
-    const UOp call = function_of_used(values, arguments);
+    std::vector<UOp> all = arguments;
+    const std::vector<UOp> closed = close_over(values, stand_ins, all);
+    const UOp call = function_of_used(closed, all);
     std::vector<UOp> out;
     for (size_t k = 0; k < values.size(); ++k)
       out.push_back(get_tuple(call, static_cast<int64_t>(k)));
@@ -64,7 +68,8 @@ Program program_of(const Function& f, const std::vector<UOp>& inputs,
   Program out{{traced.body.src().begin(), traced.body.src().end()},
               params_of(traced.body),
               inputs,
-              inputs.size()};
+              inputs.size(),
+              traced.stand_ins};
   out.arguments.insert(out.arguments.end(), traced.captured.begin(), traced.captured.end());
   return out;
 }
@@ -369,6 +374,12 @@ auto over_nodes(std::function<Tensors(const Call&)> rule) {
   };
 }
 
+// Whether no gradient is asked for through a value, however it is looked at.
+bool is_detached(UOp value) {
+  while (is_movement(value.op())) value = value.src(0);
+  return value.is(Op::Detach) && !value.is(Mark::Leaf);
+}
+
 }  // namespace
 
 std::string known_vjp(const std::string& name, std::function<Tensors(const CallGradient&)> rule) {
@@ -384,9 +395,10 @@ std::string known_jvp(const std::string& name, std::function<Tensors(const CallT
 Tensors with_rule(const std::string& rule, const Function& f, const Tensors& inputs, Where where) {
   const Program program = program_of(f, uops(inputs), where);
   for (size_t k = program.inputs; k < program.arguments.size(); ++k)
-    KOINE_REQUIRE(!is_float(program.arguments[k].dtype()), Value,
+    KOINE_REQUIRE(!is_float(program.arguments[k].dtype()) || is_detached(program.arguments[k]),
+                  Value,
                   "'{}': the function uses a tensor of shape {} that is none of its arguments, so "
-                  "its rule gives it no gradient: make it an argument, or detach() it",
+                  "its rule gives it no gradient: make it an argument, or detach() it there",
                   rule.substr(0, rule.rfind(' ')), shape_text(program.arguments[k]));
   const UOp call = custom_function(tuple(program.results), program.arguments, rule);
   Tensors out;

@@ -124,6 +124,7 @@ class Forward {
     for (const UOp& value : out)
       if (value) results.push_back(value);
     if (results.empty()) return out;
+    results = close_over(results, {}, arguments);
     const UOp made = function_of_used(results, arguments, call.arg());
     int64_t k = 0;
     for (UOp& value : out)

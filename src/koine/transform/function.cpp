@@ -187,12 +187,33 @@ Traced trace_function(const std::function<std::vector<UOp>(const std::vector<UOp
   };
   for (const UOp& own : inputs) close(own);
   Traced out;
+  out.stand_ins = closed;
   for (const UOp& value : captured_values(body, inputs)) {
     close(value);
     out.captured.push_back(value);
   }
   out.body = substitute(body, closed);
   return out;
+}
+
+std::vector<UOp> close_over(const std::vector<UOp>& values, const Substitution& stand_ins,
+                            std::vector<UOp>& arguments) {
+  auto captured_by = [](const UOp& body) {
+    std::vector<UOp> own;
+    for (const UOp& u : toposort_outside_bodies(body))
+      if (u.is(Op::Param) && u.as<BufferArg>().kind == ParamKind::Argument) own.push_back(u);
+    return captured_values(body, own);
+  };
+  UOp body = tuple(values);
+  if (captured_by(body).empty()) return values;
+  body = substitute(body, stand_ins);
+  Substitution closed;
+  for (const UOp& value : captured_by(body)) {
+    closed.emplace(value, argument_param(static_cast<int64_t>(arguments.size()), value));
+    arguments.push_back(value);
+  }
+  body = substitute(body, closed);
+  return {body.src().begin(), body.src().end()};
 }
 
 std::vector<UOp> with_stand_ins(

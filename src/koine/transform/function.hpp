@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 
 namespace koine {
 
@@ -13,6 +14,7 @@ namespace koine {
 struct Traced {
   UOp body;
   std::vector<UOp> captured;
+  Substitution stand_ins;  ///< what stood for the arguments while it was traced, and their Params
 };
 /// Calls `trace` with a fresh Param for each argument, of which only dtype, shape and place count.
 Traced trace_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
@@ -28,6 +30,12 @@ Traced trace_function(const std::function<std::vector<UOp>(const std::vector<UOp
 UOp make_function(const std::function<std::vector<UOp>(const std::vector<UOp>&)>& trace,
                   const std::vector<UOp>& arguments, Resolve how = Resolve::Substitute,
                   std::source_location where = std::source_location::current());
+
+/// Values of the body of a traced function, with what they hold from outside: what a rule of the
+/// user's captured that was asked after the trace. Its own stand-ins become its Params, the
+/// rest further arguments, which are added.
+std::vector<UOp> close_over(const std::vector<UOp>& values, const Substitution& stand_ins,
+                            std::vector<UOp>& arguments);
 
 /// What a rule of the user's gives for these values (null ones stay). A function that it traces has
 /// Params of slots from 0 on, as the body that the values are in may have, so Params of no such

@@ -86,6 +86,8 @@ Cotangents function_vjp(const UOp& call, const std::vector<UOp>& output_cotangen
     for (UOp& argument : arguments)
       if (std::find(cotangents.begin(), cotangents.end(), argument) == cotangents.end())
         argument = fenced(argument, cotangents);
+  second =
+      tuple(close_over(std::vector<UOp>(second.src().begin(), second.src().end()), {}, arguments));
   const UOp made = kept ? function_of_used(second.src(), arguments, call.arg())
                         : function(second, arguments, resolve_of(call));
   Cotangents out;
