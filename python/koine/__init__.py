@@ -13,7 +13,7 @@ Nothing runs before somebody looks at a value. docs/python.md tells the rest.
 import typing as _typing
 
 from . import errors, tree  # errors first: the module below raises them
-from . import _koine, _pickle
+from . import _koine, _numpy, _pickle
 from ._koine import (DType, Kernel, Program, SavedProgram, Size, Tensor, UOp, Variable, clear_compile_cache, counters, default_device,
                      devices, from_dlpack, host_program, lower_kernel, memory_in_use, print_linear, program_of, promote, realize,
                      reset_counters, safe_load, safe_save, save_as, save_program, schedule, set_printoptions, stop_gradient)

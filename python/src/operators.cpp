@@ -1,4 +1,5 @@
 // Operators, reflected and in place.
+#include <cmath>
 #include <koine/base/error.hpp>
 #include <koine/ir/float_layout.hpp>
 
@@ -85,6 +86,18 @@ void arithmetic(TensorClass& c, const std::string& name, Binary f, Numbers are =
   in_place(c, "__i" + name + "__", f, are);
 }
 
+// To so many digits after the point, as NumPy's: of floats in their dtype, of integers exactly
+// where none is dropped.
+Tensor rounded(const Tensor& x, int64_t digits) {
+  if (!is_float(x.dtype()) && digits >= 0) return x.round();
+  const DType dtype = is_float(x.dtype()) ? x.dtype() : DType::Float64;
+  const Tensor value = x.cast(dtype);
+  const Tensor power = Tensor(std::pow(10.0, static_cast<double>(std::abs(digits)))).cast(dtype);
+  const Tensor out =
+      digits >= 0 ? (value * power).round() / power : (value / power).round() * power;
+  return out.cast(x.dtype());
+}
+
 }  // namespace
 
 void bind_operators(TensorClass& c) {
@@ -134,7 +147,12 @@ void bind_operators(TensorClass& c) {
         return pair(as_tensor_beside(self, other, "__rdivmod__"), self);
       },
       "other"_a.none(), nb::is_operator());
-  c.def("__round__", &Tensor::round);
+  c.def(
+      "__round__",
+      [](const Tensor& self, std::optional<int64_t> ndigits) {
+        return ndigits ? rounded(self, *ndigits) : self.round();
+      },
+      "ndigits"_a = nb::none());
   c.def("__neg__", &Tensor::neg)
       .def("__pos__", [](const Tensor& t) { return t; })
       .def("__abs__", &Tensor::abs)

@@ -149,8 +149,6 @@ void bind_facts(TensorClass& c) {
                       dtype_name(t.dtype()), nb::repr(tuple_of(t.shape())).c_str());
         return nb::int_(item(t));
       });
-  // The numbers of NumPy's arrays leave operators with tensors to the tensor.
-  c.attr("__array_ufunc__") = nb::none();
 }
 
 void bind_running(TensorClass& c) {

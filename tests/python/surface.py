@@ -1770,7 +1770,7 @@ GRADIENT = "gradients by backward(): test_gradients_by_backward"
 ELSEWHERE = {
     **{f"Tensor.{n}": "what a tensor is, not a value: test_what_a_tensor_says_of_itself"
        for n in ("shape", "dtype", "device", "ndim", "uop", "is_leaf", "nbytes", "numel", "size", "__len__", "history_bytes", "shard_axis")},
-    **{f"Tensor.{n}": INTERCHANGE for n in ("numpy", "tolist", "item", "__array__", "__array_ufunc__", "__dlpack__", "__dlpack_device__", "__copy__",
+    **{f"Tensor.{n}": INTERCHANGE for n in ("numpy", "tolist", "item", "__array__", "__array_ufunc__", "__array_function__", "__dlpack__", "__dlpack_device__", "__copy__",
                                            "__deepcopy__", "__float__", "__int__", "__bool__", "__index__")},
     **{f"Tensor.{n}": RANDOM for n in ("manual_seed", "rand", "randn", "randint", "randperm", "uniform", "kaiming_uniform", "glorot_uniform", "dropout")},
     **{f"Tensor.{n}": "several devices: tests in C++" for n in ("shard", "shard_like", "to")},

@@ -70,8 +70,9 @@ class Column {
       smallest = std::min(smallest, size);
       largest = std::max(largest, size);
     }
+    const double ratio = bits_to_double(dtype, double_to_bits(dtype, largest / smallest));
     const bool exponents =
-        largest > 0 && (largest >= 1e8 || smallest < 1e-4 || largest / smallest > 1000.0);
+        largest > 0 && (largest >= most_without_exponent(dtype) || smallest < 1e-4 || ratio > 1000);
     const char style = exponents ? 'e' : 'f';
     size_t decimals = 0;  // of the longest
     for (const Bits b : shown) {
@@ -82,7 +83,13 @@ class Column {
       if (std::isfinite(v)) decimals = std::max(decimals, fraction_of(text));
       texts_.push_back(std::move(text));
     }
-    for (std::string& t : texts_) lengthen(t, decimals, exponents);
+    for (size_t k = 0; k < texts_.size(); ++k)
+      lengthen(texts_[k], bits_to_double(dtype, shown[k]), decimals, exponents);
+  }
+
+  // What a number of the dtype has more digits than, as in NumPy 2.
+  static double most_without_exponent(DType dtype) {
+    return dtype == DType::Float16 ? 1e3 : dtype == DType::Float32 ? 1e6 : 1e8;
   }
 
   static size_t fraction_of(const std::string& text) {
@@ -90,14 +97,15 @@ class Column {
     if (point == std::string::npos) return 0;
     return std::min(text.find('e'), text.size()) - point - 1;
   }
-  // As many digits as the longest: zeros where there are exponents, else blanks, as NumPy's.
-  static void lengthen(std::string& text, size_t decimals, bool exponents) {
-    if (!std::isdigit(static_cast<unsigned char>(text.back()))) return;  // nan and inf
+  // As many digits as the longest: those of the number where there are exponents, else blanks, as
+  // NumPy's.
+  static void lengthen(std::string& text, double value, size_t decimals, bool exponents) {
+    if (!std::isfinite(value)) return;
+    if (fraction_of(text) < decimals && exponents) text = fmt::format("{:.{}e}", value, decimals);
     const size_t at = std::min(text.find('e'), text.size());
     std::string digits = text.substr(0, at);
-    const size_t missing = decimals - fraction_of(text);
     if (digits.find('.') == std::string::npos) digits += '.';
-    text = digits + std::string(missing, exponents ? '0' : ' ') + text.substr(at);
+    text = digits + std::string(decimals - fraction_of(text), ' ') + text.substr(at);
   }
 
   std::vector<std::string> texts_;
