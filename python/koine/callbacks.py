@@ -1,6 +1,7 @@
 """Functions of Python and kernels by hand in a graph: koine.pure_callback, with JAX's signature, and koine.custom_kernel."""
 from __future__ import annotations
 
+import collections
 import itertools
 import types
 from typing import Any, Callable
@@ -10,7 +11,9 @@ from ._koine import Tensor, UOp
 from .errors import TypeError, ValueError, knows_keywords
 from .transforms import require_function, tensors_of
 
-_known: dict[tuple[Any, ...], "_Called"] = {}  # for the life of the process, as a compiled program may call each
+# Those used last. Others are known as long as there are values of them, and programs that call them.
+_known: collections.OrderedDict[tuple[Any, ...], "_Called"] = collections.OrderedDict()
+_MOST_KNOWN = 256
 _numbers = itertools.count()
 
 
@@ -74,7 +77,11 @@ def _call(kind: type[_Called], f: Callable[..., Any], arguments: tree.Structure,
           wanted: list[Any], tensors: list[Tensor]) -> list[Tensor]:
     key = (kind, _same(f), _exactly(arguments), _exactly(results), vmap_method, vmap_method and repr(wanted))
     known = _known.get(key)
-    if known is None:
+    if known is not None:
+        _known.move_to_end(key)
+    else:
+        while len(_known) >= _MOST_KNOWN:
+            _koine._let_go(_known.popitem(last=False)[1].name)
         known = _known[key] = kind(f, tree.copied(arguments), tree.copied(results), vmap_method, wanted)
     return known(tensors, wanted)
 
@@ -130,7 +137,7 @@ def pure_callback(callback: Callable[..., Any], result_shape_dtypes: Any, *args:
 
     `result_shape_dtypes`: a tree of what has a shape and a dtype, such as koine.ShapeDtype or a tensor; the function gives a tree of arrays
     of just these. It has to be pure: equal arguments give equal results, so equal calls run once, and one whose result nobody reads does
-    not run. It may run in any thread. Koine keeps it for the life of the process: make it once, not in a loop. What it raises is a
+    not run. It may run in any thread. Make it once, not in a loop: another function is another program. What it raises is a
     ValueError that names it. It has a derivative once koine.custom_vjp says so. vmap needs a `vmap_method`: "sequential" calls it for each
     example; "expand_dims" and "broadcast_all" once, with an axis in front of each array, which is of size 1, or of as many as there are
     examples, where an argument is the same for all.
@@ -175,8 +182,8 @@ def custom_kernel(kernel: Callable[..., Any], result_shape_dtypes: Any, *args: A
     A kernel whose loops visit each element of its results once gets vectors, tiles and threads as others do; another one runs as
     it is written. It has a derivative once koine.custom_vjp says so. vmap needs a `vmap_method`: "sequential" calls it for each
     example; "broadcast_all" once for all, where the kernel goes by the shapes it is given: with an axis in front, and without.
-    `result_shape_dtypes` is a tree of what has a shape and a dtype, and an argument is a tree of tensors. Koine keeps the function for
-    the life of the process: make it once, not in a loop.
+    `result_shape_dtypes` is a tree of what has a shape and a dtype, and an argument is a tree of tensors. Make the function once, not in a
+    loop: another function is another program.
 
     >>> def axpy(out, x, y):
     ...     i = koine.UOp.range(out.shape[0], 0)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import functools
 import operator
 from typing import Any, Callable, Sequence
@@ -12,7 +13,16 @@ from .transforms import FlatCall, line_of, require_function
 
 __all__ = ["custom_jvp", "custom_vjp"]
 
+# Rules used last, by name. Others are known as long as there are values of them.
+_known: collections.OrderedDict[str, None] = collections.OrderedDict()
+_MOST_KNOWN = 256
 _MOST_RULES = 64  # of one function, for arguments of other structures and other constants
+
+
+def _keep(name: str) -> None:
+    while len(_known) >= _MOST_KNOWN:
+        _koine._let_go_rule(_known.popitem(last=False)[0])
+    _known[name] = None
 
 
 class _Custom:
@@ -99,15 +109,21 @@ class _Custom:
         except tree.Unfrozen:
             key = None
         rule = self._rules.get(key)
-        if rule is None:
+        if rule is not None and rule[0] in _known:
+            del _known[rule[0]]  # while it is used, so that rules inside of f cannot push it out
+        else:
             call.structures, call.names = [tree.copied(s) for s in call.structures], tree.copied(call.names)
             rule = (known(getattr(self.f, "__name__", method), self._rule(call, constants, place)), place)
             if key is not None:
                 while len(self._rules) >= _MOST_RULES:
                     self._rules.pop(next(iter(self._rules)))
                 self._rules[key] = rule
-        results = call.run(_koine._with_rule, rule[0], described, call.inputs)
+        try:
+            results = call.run(_koine._with_rule, rule[0], described, call.inputs)
+        finally:
+            _keep(rule[0])
         rule[1].update(place)
+        call.leaves, call.inputs = [None] * len(call.leaves), []  # which the rule would keep
         return call.result(results)
 
 

@@ -26,18 +26,17 @@ nb::list arrays_over(std::span<const BasicHostArray<Byte>> all) {
 }
 
 void register_python_function(const std::string& name, const nb::callable& f) {
-  auto* const object = nb::object(f).release().ptr();  // known for the life of the process
-  register_function(
-      name, [object](std::span<const HostResult> results, std::span<const HostArgument> arguments) {
-        const nb::gil_scoped_acquire lock;
-        try {
-          const nb::handle known(object);
-          known(arrays_over(arguments), arrays_over(results));
-        } catch (nb::python_error& e) {
-          const nb::object described = nb::module_::import_("koine.callbacks").attr("_described");
-          raise(ErrorKind::Value, "{}", nb::str(described(e.value())).c_str());
-        }
-      });
+  register_function(name, [object = shared(f)](std::span<const HostResult> results,
+                                               std::span<const HostArgument> arguments) {
+    const nb::gil_scoped_acquire lock;
+    try {
+      const nb::handle known(object.get());
+      known(arrays_over(arguments), arrays_over(results));
+    } catch (nb::python_error& e) {
+      const nb::object described = nb::module_::import_("koine.callbacks").attr("_described");
+      raise(ErrorKind::Value, "{}", nb::str(described(e.value())).c_str());
+    }
+  });
 }
 
 using Wanted = std::vector<std::pair<ShapeLike, DTypeLike>>;
@@ -54,14 +53,15 @@ void bind_callbacks(nb::module_& m) {
   m.def("_register_function", &register_python_function);
   m.def("_register_rules", [](const std::string& name, const nb::callable& gradient,
                               const nb::callable& over_examples) {
+    keep_while_used(name);
     register_gradient(name, rule_of<CallGradient, &CallGradient::gradients>(gradient, "gradient"));
-    auto* const object = nb::object(over_examples).release().ptr();
-    register_vmap(name, [object](const CallForExamples& call) {
+    register_vmap(name, [object = shared(over_examples)](const CallForExamples& call) {
       const nb::gil_scoped_acquire lock;
       const nb::object examples = tuple_of({call.examples})[0];
-      return nb::cast<Tensors>(nb::handle(object)(call.arguments, call.mapped, examples));
+      return nb::cast<Tensors>(nb::handle(object.get())(call.arguments, call.mapped, examples));
     });
   });
+  m.def("_let_go", &let_go);
   m.def("_call_function",
         [](const std::string& name, const Wanted& results, const Tensors& arguments) {
           return call_function(name, results_of(results, "pure_callback"), arguments);

@@ -36,6 +36,7 @@ void bind_rules(nb::module_& m) {
     return transforms::known_jvp(name,
                                  rule_of<CallTangent, &CallTangent::tangents>(rule, "custom_jvp"));
   });
+  m.def("_let_go_rule", &transforms::let_go);
   m.def("_with_rule", [](const std::string& rule, const nb::callable& f, const Tensors& inputs) {
     return transforms::with_rule(rule, function_of(f), inputs, std::source_location::current());
   });

@@ -1,6 +1,8 @@
 """Functions of Python in graphs: what NumPy computes, wherever a graph may be run, looked at and transformed."""
+import gc
 import re
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -219,3 +221,77 @@ def test_misuse_is_refused(call, kind, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind, match=message):
         call(Tensor([1.0, 2.0]).realize())
+
+
+def a_rule_by_vjp():
+    f = koine.custom_vjp(lambda x: x * 2)
+    f.defvjp(lambda x: (f(x), x), lambda saved, g: (g * saved,))  # noqa: B023
+    return f, koine.grad(lambda x: f(x).sum())(Tensor([1.0, 2.0]))
+
+
+def a_rule_by_jvp():
+    f = koine.custom_jvp(lambda x: x * 2)
+    f.defjvp(lambda p, t: (f(p[0]), t[0] * p[0]))
+    return f, koine.vmap(koine.grad(lambda x: f(x)))(Tensor([1.0, 2.0]))
+
+
+def a_callback():
+    f = lambda a: a * 1  # noqa: E731
+    return f, koine.pure_callback(f, koine.ShapeDtype((2,), "float32"), Tensor([1.0, 2.0]))
+
+
+def a_kernel():
+    def f(out, x):
+        i = koine.UOp.range(out.shape[0], 0)
+        return out[i].store(x[i]).end(i)
+
+    return f, koine.custom_kernel(f, koine.ShapeDtype((2,), "float32"), Tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("make", [a_rule_by_vjp, a_rule_by_jvp, a_callback, a_kernel])
+def test_functions_that_nobody_has_any_more_are_let_go(make):
+    made = []
+    for _ in range(600 if make is not a_kernel else 300):
+        f, value = make()
+        assert value.tolist() == [1, 2]
+        made.append(weakref.ref(f))
+    del f, value
+    for kind in (a_callback, a_rule_by_vjp):  # so that of these none is among those used last
+        for _ in range(256):
+            kind()
+    koine.clear_compile_cache()
+    gc.collect()
+    (Tensor([1.0]) + 1).realize()  # lets go what was given up without the lock of the interpreter
+    gc.collect()
+    assert sum(f() is not None for f in made) <= 4
+
+
+def test_values_keep_the_functions_they_are_of(rng):
+    a = rng.standard_normal(3)
+    x = Tensor(a)
+    leaf = Tensor(a).requires_grad()
+    slope = koine.custom_vjp(lambda x: x * 2)
+    slope.defvjp(lambda x: (x * 2, None), lambda _, g: (g * 7,))
+    later, lazily = slope(leaf).sum(), koine.pure_callback(lambda v: v * 3, x, x)
+    scaled = Tensor(np.float64(5))
+    compiled = koine.jit(lambda v: koine.pure_callback(triple, koine.ShapeDtype((3,), "float64"), v) * scaled)
+    first = compiled(x).tolist()
+    pullback = koine.vjp(slope, x)[1]
+    mapped = koine.vmap(slope)(leaf).sum()
+    for _ in range(300):
+        a_rule_by_vjp()
+        a_callback()
+    koine.clear_compile_cache()
+    gc.collect()
+    assert np.allclose(lazily.numpy(), 3 * a) and np.allclose(compiled(x).numpy(), 15 * a) and compiled(x).tolist() == first
+    assert compiled.explain_recompiles() == []
+    later.backward()
+    assert leaf.grad.tolist() == [7, 7, 7]
+    mapped.backward()
+    assert leaf.grad.tolist() == [14, 14, 14]
+    assert pullback(Tensor(np.ones(3)))[0].tolist() == [7, 7, 7]
+    assert koine.grad(lambda x: slope(x).sum())(x).tolist() == [7, 7, 7]
+
+
+def triple(v):
+    return v * 3

@@ -59,6 +59,15 @@ void register_function(const std::string& name, HostFunction function) {
   if (!fresh) ++it->second.generation;
 }
 
+void unregister_function(const std::string& name) {
+  Registered last;  // which goes without the lock
+  const std::lock_guard lock(registry().mutex);
+  if (const auto it = registry().functions.find(name); it != registry().functions.end()) {
+    last = std::move(it->second);
+    registry().functions.erase(it);
+  }
+}
+
 UOp host_function(const std::string& name, std::span<const UOp> results) {
   return UOp::make(Op::CustomFunction, results, name, find(name).generation);
 }

@@ -52,6 +52,7 @@ using HostFunction = std::function<void(std::span<const HostResult> results,
 /// later run calls the old one, and no result of it is used for calls that are made from then on.
 /// Throws Error (Value) where the name is empty or one that Koine has, or there is no function.
 void register_function(const std::string& name, HostFunction function);
+void unregister_function(const std::string& name);
 /// The body of a Call of what is registered now, with a Param for each result. Throws Error (Key)
 /// naming the functions that are known where this one is not.
 UOp host_function(const std::string& name, std::span<const UOp> results);

@@ -11,6 +11,7 @@
 #include "koine/base/hash.hpp"
 #include "koine/base/of_thread.hpp"
 #include "koine/base/spin_lock.hpp"
+#include "koine/ir/carried_name.hpp"
 #include "koine/ir/derive.hpp"
 #include "koine/ir/origin.hpp"
 #include "koine/ir/uop.hpp"
@@ -228,6 +229,7 @@ class InternTable {
     node->id = next_id.fetch_add(1, std::memory_order_relaxed);
     node->tag = key.tag;
     if (key.arg.index() != 0) node->arg = key.arg;
+    if (const std::string* name = detail::name_in(node->arg)) detail::add_carrier(*name);
     node->shape = std::move(derived.shape);
     node->placement = placement;
     node->ops_below = mask_of(key.op);
@@ -244,6 +246,7 @@ class InternTable {
     delete node->interval.load(std::memory_order_relaxed);
     const auto* ranges = node->range_set.load(std::memory_order_relaxed);
     if (owns_ranges(node, ranges)) delete ranges;
+    if (const std::string* name = detail::name_in(node->arg)) detail::drop_carrier(*name);
     const uint32_t count = node->source_count;
     for (uint32_t i = 0; i < count; ++i) node->sources()[i].~UOp();
     node->~Node();

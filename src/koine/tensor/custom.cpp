@@ -4,6 +4,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/call.hpp"
+#include "koine/ir/carried_name.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/rules/flat_kernel.hpp"
 #include "koine/tensor/impl.hpp"
@@ -103,6 +104,14 @@ void register_gradient(const std::string& name,
     return out;
   });
 }
+
+void keep_while_used(const std::string& name) {
+  keep_name(name, [name] {
+    unregister_function(name);
+    unregister_call_rules(name);
+  });
+}
+void let_go(const std::string& name) { let_go_name(name); }
 
 void register_vmap(const std::string& name,
                    std::function<std::vector<Tensor>(const CallForExamples&)> rule) {

@@ -86,4 +86,10 @@ struct CallForExamples {
 void register_vmap(const std::string& name,
                    std::function<std::vector<Tensor>(const CallForExamples&)> rule);
 
+/// Of a name that no kernel and no function has had: what `register_function`, `register_gradient`
+/// and `register_vmap` make known by it is known until `let_go` says that no more values are made
+/// of it, and the last of them is gone. Of other names it is known as long as the process lives.
+void keep_while_used(const std::string& name);
+void let_go(const std::string& name);
+
 }  // namespace koine

@@ -78,9 +78,11 @@ std::pair<Tensors, Tensors> value_and_gradients(const Function& f, const Tensors
 /// The Jacobian of the only result by input 0: the result's axes, then the input's.
 Tensor jacobian(const Function& f, const Tensors& inputs, bool is_forward, Where where);
 
-/// Makes a rule known; the name that functions with it carry.
+/// Makes a rule known until `let_go` says that it makes no more functions, and the last of them is
+/// gone; the name that these carry.
 std::string known_vjp(const std::string& name, std::function<Tensors(const CallGradient&)> rule);
 std::string known_jvp(const std::string& name, std::function<Tensors(const CallTangent&)> rule);
+void let_go(const std::string& rule);
 /// f as a Function whose derivative is the rule of that name.
 Tensors with_rule(const std::string& rule, const Function& f, const Tensors& inputs, Where where);
 

@@ -28,6 +28,14 @@ class Registry {
     const std::lock_guard lock(mutex_);
     rules_[name].swap(made);  // the old one goes without the lock
   }
+  void drop(const std::string& name) {
+    std::shared_ptr<const Rule> last;  // which goes without the lock
+    const std::lock_guard lock(mutex_);
+    if (const auto it = rules_.find(name); it != rules_.end()) {
+      last = std::move(it->second);
+      rules_.erase(it);
+    }
+  }
   std::shared_ptr<const Rule> find(const std::string& name) {
     const std::lock_guard lock(mutex_);
     const auto it = rules_.find(name);
@@ -59,6 +67,11 @@ void register_call_examples(const std::string& name, CallExamplesRule rule) {
   KOINE_REQUIRE(!name.empty(), Value, "register_vmap: a rule needs the name of what it is of");
   KOINE_REQUIRE(rule, Value, "register_vmap: '{}' is given no rule", name);
   Registry<CallExamplesRule>::instance().put(name, std::move(rule));
+}
+
+void unregister_call_rules(const std::string& name) {
+  Registry<CallGradientRule>::instance().drop(name);
+  Registry<CallExamplesRule>::instance().drop(name);
 }
 
 std::vector<UOp> call_for_examples(const UOp& call, const std::vector<UOp>& carried,

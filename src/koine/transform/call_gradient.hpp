@@ -32,6 +32,8 @@ struct CallExamples {
 using CallExamplesRule = std::function<std::vector<UOp>(const CallExamples&)>;
 /// How Calls of a name run for many examples, from now on. Throws as the above.
 void register_call_examples(const std::string& name, CallExamplesRule rule);
+/// Forgets both rules of a name.
+void unregister_call_rules(const std::string& name);
 /// The results of a Call for all examples, where `carried` holds the arguments that differ. Throws
 /// Error (Type) naming the Call where its name has no rule, (Value) where what it gives does not
 /// fit the results.

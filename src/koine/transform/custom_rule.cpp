@@ -7,6 +7,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/call.hpp"
+#include "koine/ir/carried_name.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/transform/call_gradient.hpp"
 #include "koine/transform/compose.hpp"
@@ -37,6 +38,16 @@ std::shared_ptr<const CustomRule> rule_named(const std::string& name) {
                 "the function '{}' has a rule for its derivative that this process does not know",
                 name);
   return it->second;
+}
+
+void forget(const std::string& name) {
+  std::shared_ptr<const CustomRule> rule;  // which goes without the lock
+  Registry& known = registry();
+  const std::lock_guard lock(known.mutex);
+  if (const auto it = known.rules.find(name); it != known.rules.end()) {
+    rule = std::move(it->second);
+    known.rules.erase(it);
+  }
 }
 
 std::vector<UOp> arguments_of(const UOp& call) {
@@ -160,8 +171,11 @@ std::string register_custom_rule(const std::string& name, CustomRule rule) {
   const std::lock_guard lock(known.mutex);
   std::string full = fmt::format("{} {}", name, known.made++);
   known.rules.emplace(full, std::make_shared<const CustomRule>(std::move(rule)));
+  keep_name(std::string(prefix) + full, [full] { forget(full); });
   return full;
 }
+
+void let_go_custom_rule(const std::string& name) { let_go_name(std::string(prefix) + name); }
 
 std::string custom_rule_of(const UOp& function) {
   const auto* words = std::get_if<std::string>(&function.arg());
@@ -252,9 +266,11 @@ std::vector<UOp> batched_custom(const UOp& call, const std::vector<UOp>& carried
     all.jvp = [rule, one_of, examples](const CustomRule::Given& given) {
       return batched_rule(rule->jvp, given, one_of(given, true), examples);
     };
-  const std::string name = custom_rule_of(call);
-  const UOp made = custom_function(tuple(outputs), arguments, register_custom_rule(name, all));
-  return results_of_function(made);
+  const std::string name = register_custom_rule(custom_rule_of(call), all);
+  const std::vector<UOp> made =
+      results_of_function(custom_function(tuple(outputs), arguments, name));
+  let_go_custom_rule(name);
+  return made;
 }
 
 }  // namespace koine

@@ -26,9 +26,11 @@ struct CustomRule {
   bool rows = false;
 };
 
-/// Makes a rule known, for as long as the process lives, and gives the name that its Functions
-/// carry: `name` with a number of its own.
+/// Makes a rule known, and gives the name that its Functions carry: `name` with a number of its
+/// own.
 std::string register_custom_rule(const std::string& name, CustomRule rule);
+/// No more Functions are made with a rule: it is known until the last one is gone.
+void let_go_custom_rule(const std::string& name);
 /// The name of a Function's rule; empty: it is differentiated by its body.
 std::string custom_rule_of(const UOp& function);
 UOp custom_function(const UOp& body, std::span<const UOp> arguments, const std::string& name);
