@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 
 from . import _koine, tree
 from .errors import TypeError, ValueError, knows_keywords
-from .transforms import FlatCall, line_of, require_function
+from .transforms import FlatCall, as_number, line_of, require_function, tensors_of
 
 __all__ = ["custom_jvp", "custom_vjp"]
 
@@ -142,7 +142,7 @@ def _like_result(rule: str, given: Any, place: dict, results: list) -> list:
         shape = getattr(one, "shape", ())
         if tuple(shape) != tuple(result.shape):
             raise ValueError(f"{rule} gives shape {tuple(shape)} for a result of shape {tuple(result.shape)}")
-    return leaves
+    return [as_number(one, result.dtype) for one, result in zip(tensors_of(rule, leaves), results)]
 
 
 class _Misfit(builtins.Exception):
@@ -207,6 +207,7 @@ class custom_vjp(_Custom):
                     out += _cotangents(one, structure)
                 except _Misfit:
                     raise ValueError(f"custom_vjp: bwd gives {tree.structure(one)!r} for argument {k}, which is {structure!r}") from None
+            out = [one if one is None or k not in call.numbers else tensors_of("custom_vjp", [one])[0].cast(arguments[k].dtype) for k, one in enumerate(out)]
             return out + [None] * (len(arguments) - len(out))  # of keywords, and of what the function has captured
 
         return rule

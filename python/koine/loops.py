@@ -2,13 +2,45 @@
 once, on placeholders, and compiled once: nothing is unrolled."""
 from __future__ import annotations
 
+import builtins
 from typing import Any, Callable, Sequence
 
 from . import _koine, tree
+from ._koine import Tensor
 from .errors import TypeError, ValueError, knows_keywords
-from .transforms import FlatCall
+from .transforms import FlatCall, as_number, number_in
 
 __all__ = ["cond", "fori_loop", "scan", "switch", "while_loop"]
+
+
+class _Promoted(builtins.Exception):
+    """Numbers of the first carry, by their places, that the step gives in another dtype."""
+
+
+class _Carried:
+    """A carry whose numbers take the dtype of what they meet: a number that the step makes another dtype of has that from the first step
+    on, and what the step gives as a number has the dtype of what it gives it for."""
+
+    def __init__(self, call: FlatCall, first: int = 0):
+        self.call, self.first = call, first
+
+    def like(self, given: list[Tensor], out: list[Tensor]) -> list[Tensor]:
+        """The carry in front of what a step gives, for one of these."""
+        carried = [as_number(made, own.dtype) for own, made in zip(given, out)]
+        places = range(self.first, self.first + len(given))
+        promoted = {k: made.dtype for k, own, made in zip(places, given, carried) if k in self.call.numbers and made.dtype != own.dtype}
+        if promoted:
+            raise _Promoted(promoted)
+        return carried + out[len(given):]
+
+    def run(self, attempt: Callable[[], Any]) -> Any:
+        while True:  # each time one number less is left
+            try:
+                return attempt()
+            except _Promoted as e:
+                for k, dtype in e.args[0].items():
+                    self.call.inputs[k] = number_in(self.call.leaves[self.call.traced[k]], dtype)
+                    self.call.numbers.discard(k)
 
 
 def _carry(method: str, call: FlatCall, structure: tree.Structure) -> None:
@@ -35,7 +67,8 @@ def scan(f: Callable[..., Any], init: Any, xs: Any = None, length: int | None = 
     """
     _require_unroll("scan", unroll)
     call = FlatCall("scan", f, (init, xs))
-    carried = call.counts[0]
+    count = call.counts[0]
+    carried = _Carried(call)
 
     def step(tensors):
         out = call(tensors)
@@ -44,9 +77,9 @@ def scan(f: Callable[..., Any], init: Any, xs: Any = None, length: int | None = 
             raise TypeError(f"scan: a step gives (carry, result), not {shape!r}")
         if shape.children[0] != call.structures[0]:
             raise ValueError(f"scan: a step gives the carry {shape.children[0]!r}, and the first is {call.structures[0]!r}")
-        return out
+        return carried.like(tensors[:count], out)
 
-    return call.result(call.run(_koine._scan, step, call.inputs[:carried], call.inputs[carried:], length, reverse))
+    return call.result(carried.run(lambda: call.run(_koine._scan, step, call.inputs[:count], call.inputs[count:], length, reverse)))
 
 
 @knows_keywords
@@ -58,15 +91,15 @@ def fori_loop(lower: int, upper: int, body_fun: Callable[..., Any], init_val: An
     """
     if unroll is not None:
         _require_unroll("fori_loop", unroll)
-    first = FlatCall("fori_loop", body_fun, (init_val,))
     call = FlatCall("fori_loop", body_fun, (0, init_val))
+    carried = _Carried(call, 1)
 
     def step(tensors):
         out = call(tensors)
-        _carry("fori_loop", call, first.structures[0])
-        return out
+        _carry("fori_loop", call, call.structures[1])
+        return carried.like(tensors[1:], out)
 
-    return first.like(0, call.run(_koine._fori, lower, upper, step, first.inputs))
+    return call.like(1, carried.run(lambda: call.run(_koine._fori, lower, upper, step, call.inputs[1:])))
 
 
 @knows_keywords
@@ -78,17 +111,52 @@ def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_
     """
     test, call = FlatCall("while_loop", cond_fun, (init_val,)), FlatCall("while_loop", body_fun, (init_val,))
 
+    carried = _Carried(call)
+    test.numbers = call.numbers
+
     def step(tensors):
         out = call(tensors)
         _carry("while_loop", call, call.structures[0])
-        return out
+        return carried.like(tensors, out)
 
-    return call.like(0, call.run(_koine._while, test, step, call.inputs))
+    return call.like(0, carried.run(lambda: call.run(_koine._while, test, step, call.inputs)))
+
+
+class _Branches:
+    """The functions of a branch, whose results that are numbers take the dtype of the others' at their place."""
+
+    def __init__(self, calls: Sequence[FlatCall]):
+        self.calls = calls
+        self.given: dict[int, list[tuple[Any, bool]]] = {}  # by branch: of each result its dtype, and whether it is a number
+        self.wanted: list[Any] = []  # of each result the dtype, where it is known
+
+    def function(self, k: int) -> Callable[[list[Tensor]], list[Tensor]]:
+        def branch(tensors):
+            out = self.calls[k](tensors)
+            self.given[k] = [(t.dtype, _koine._is_number(t)) for t in out]
+            return [as_number(t, dtype) if dtype is not None else t for t, dtype in zip(out, self.wanted or [None] * len(out))]
+
+        return branch
+
+    def learns(self) -> bool:
+        """Whether more is known of the dtypes than before."""
+        known = [next((dtype for dtype, number in column if not number), None) or next((dtype for dtype, _ in column if dtype.is_float), None)
+                 for column in zip(*self.given.values())]
+        before, self.wanted = self.wanted, known
+        return known != before and any(dtype is not None for dtype in known)
 
 
 def _branch(method: str, which: Any, is_condition: bool, branches: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> Any:
     calls = [FlatCall(method, f, operands) for f in branches]
-    made = calls[0].run(_koine._branch, method, which, is_condition, calls, calls[0].inputs)
+    all_of = _Branches(calls)
+    functions = [all_of.function(k) for k in range(len(calls))]
+    while True:
+        try:
+            made = calls[0].run(_koine._branch, method, which, is_condition, functions, calls[0].inputs)
+            break
+        except ValueError:
+            if not all_of.learns():
+                raise
     for k, call in enumerate(calls):
         if call.structure != calls[0].structure:
             raise ValueError(f"{method}: branch {k} gives {call.structure!r}, and the first {calls[0].structure!r}")

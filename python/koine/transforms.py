@@ -50,6 +50,20 @@ def tensors_of(method: str, leaves: Sequence[Any]) -> list[Tensor]:
     return [leaf if isinstance(leaf, Tensor) else _koine._operand(leaf, method) for leaf in leaves]
 
 
+def _is_number(leaf: Any) -> bool:
+    """Whether it takes the dtype of what it meets."""
+    return type(leaf) in (bool, int, float) or type(leaf) is Tensor and _koine._is_number(leaf)
+
+
+def number_in(number: Any, dtype: Any) -> Tensor:
+    return number.cast(dtype) if type(number) is Tensor else Tensor(number, dtype=dtype)
+
+
+def as_number(tensor: Tensor, dtype: Any) -> Tensor:
+    """What is a number as it is written, or is computed of such alone, in a dtype; others as they are."""
+    return tensor.cast(dtype) if tensor.dtype != dtype and _koine._is_number(tensor) else tensor
+
+
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) or hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__")
 
@@ -58,7 +72,8 @@ class FlatCall:
     """A call of a function on trees, as one on a list of tensors.
 
     `given` says of each leaf of the arguments whether the function gets it as it is where it is no array: a number that
-    it asks about, a text, a function. Other leaves become tensors.
+    it asks about, a text, a function. Other leaves become tensors; what stands for a number takes the dtype of what it meets, as the
+    number does.
     """
 
     def __init__(self, method: str, f: Callable[..., Any], args: Sequence[Any], kwargs: dict | None = None,
@@ -72,13 +87,14 @@ class FlatCall:
         self.leaves = [leaf for leaves, _ in flat for leaf in leaves] + named
         self.traced = [i for i, as_it_is in enumerate(given(self)) if not as_it_is or _is_array(self.leaves[i])]
         self.inputs = tensors_of(method, [self.leaves[i] for i in self.traced])
+        self.numbers = {k for k, i in enumerate(self.traced) if _is_number(self.leaves[i])}
         self.structure: tree.Structure | None = None  # of the result, once the function has run
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[list, dict]:
         """The trees of the first of these; behind them may be what a function has captured."""
         leaves, args, at = list(self.leaves), [], 0
-        for i, tensor in zip(self.traced, tensors):
-            leaves[i] = tensor
+        for k, (i, tensor) in enumerate(zip(self.traced, tensors)):
+            leaves[i] = _koine._standing_for_number(tensor) if k in self.numbers else tensor
         for structure, count in zip(self.structures, self.counts):
             args.append(tree.unflatten(structure, leaves[at:at + count]))
             at += count
@@ -301,12 +317,14 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool 
     return derived
 
 
-def _directions(method: str, like: Any, given: Any, what: str) -> list[Tensor]:
+def _directions(method: str, like: Any, tensors: Sequence[Tensor], given: Any, what: str) -> list[Tensor]:
+    """Tangents or cotangents in the structure of `like`, whose tensors these are; numbers in their dtypes."""
     leaves, structure = tree.flatten(given)
     wanted = tree.structure(like)
     if structure != wanted:
         raise ValueError(f"{method}: the {what} are {structure!r}, and should be {wanted!r}")
-    return tensors_of(method, leaves)
+    return [number_in(leaf, t.dtype) if _is_number(leaf) and t.dtype.is_float and t.ndim == 0 else tensors_of(method, [leaf])[0]
+            for leaf, t in zip(leaves, tensors)]
 
 
 @knows_keywords
@@ -321,7 +339,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], 
     if not isinstance(primals, (list, tuple)) or not isinstance(tangents, (list, tuple)):
         raise TypeError("jvp: primals and tangents are tuples, with an entry for each argument")
     call = FlatCall("jvp", f, primals)
-    moved = _directions("jvp", list(primals), list(tangents), "tangents")
+    moved = _directions("jvp", list(primals), call.inputs, list(tangents), "tangents")
     values, out = call.run(_koine._jvp, call, call.inputs, moved)
     if not has_aux:
         return call.result(values), call.result(out)
@@ -345,7 +363,7 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[An
     rest = [v.zeros_like() for v in values]
 
     def pullback(cotangent):
-        given = _directions("vjp", result, cotangent, "cotangents")
+        given = _directions("vjp", result, values, cotangent, "cotangents")
         found = pull(given + rest[len(given):])
         return tuple(call.like(a, [found[p] for p in call.positions(a)]) for a in builtins.range(len(primals)))
 
@@ -366,7 +384,7 @@ def linearize(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tu
     values, push = call.run(_koine._linearize, call, call.inputs)
 
     def derivative(*tangents):
-        moved = push(_directions("linearize", list(primals), list(tangents), "tangents"))
+        moved = push(_directions("linearize", list(primals), call.inputs, list(tangents), "tangents"))
         return _with_aux("linearize", call, moved)[0] if has_aux else call.result(moved)
 
     if not has_aux:

@@ -78,6 +78,8 @@ void bind_transforms(nb::module_& m) {
     return transforms::computed_again(keep, function_of(f), inputs,
                                       std::source_location::current());
   });
+  m.def("_standing_for_number", &Tensor::standing_for_number);
+  m.def("_is_number", &Tensor::is_number);
   m.def(
       "_operand",
       [](nb::handle given, const std::string& method) { return as_tensor(given, method.c_str()); },

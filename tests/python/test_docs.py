@@ -126,7 +126,7 @@ def test_every_cpp_method_is_there():
     names = set(re.findall(r"^  (?! )(?:static |const |explicit )*[\w:<>, &]+ [&*]?(\w+)\(", body, re.M)) - {"Tensor"}
     # By other names: operators, numpy() and tolist(), float(); grad and its like are attributes.
     elsewhere = {"from", "from_bytes", "borrow", "defined", "repr", "bytes", "data", "to_float", "set_grad", "has_grad", "assign_all",
-                 "storage_id", "operator", "setitem", "requires", "in_place", "compute_with"}
+                 "storage_id", "standing_for_number", "stands_for_number", "is_number", "operator", "setitem", "requires", "in_place", "compute_with"}
     assert len(names) > 100
     missing = sorted(n for n in names - elsewhere if not hasattr(koine.Tensor, n) and n != "realize")
     assert missing == [], missing

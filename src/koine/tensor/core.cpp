@@ -78,6 +78,17 @@ const Tensor::Impl& Tensor::self() const {
   return *impl_;
 }
 
+Tensor Tensor::standing_for_number() const {
+  Tensor out(uop());
+  out.impl_->number = out.uop();
+  return out;
+}
+bool Tensor::stands_for_number() const {
+  const UOp& number = self().number;
+  return number && uop() == number;  // not once something else was assigned
+}
+bool Tensor::is_number() const { return as_literal() || stands_for_number(); }
+
 UOp Tensor::as_literal() const {
   const UOp& full = self().literal;
   if (!full) return {};

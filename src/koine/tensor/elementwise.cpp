@@ -110,7 +110,8 @@ std::pair<UOp, UOp> meet(std::string_view method, const Tensor& a, const Tensor&
                          const UOp& literal_a, const UOp& literal_b) {
   const UOp x = a.uop(), y = b.uop();
   require_broadcast(method, x, y);
-  const bool weak_a = bool(literal_a), weak_b = bool(literal_b);
+  const bool weak_a = literal_a || a.stands_for_number(),
+             weak_b = literal_b || b.stands_for_number();
   auto fits = [](DType weak, DType strong) {
     return is_float(strong) || (!is_float(weak) && is_integer(strong)) || weak == DType::Bool;
   };
@@ -194,8 +195,11 @@ Tensor float_floor_division(const Tensor& x, const Tensor& y) {
 template <class Build>
 Tensor Tensor::met(std::string_view method, const Tensor& b, Build&& build) const {
   return tensor::as_method(method, {*this, b}, [&] {
-    const auto [x, y] = tensor::meet(method, *this, b, as_literal(), b.as_literal());
-    return Tensor(build(x, y));
+    const UOp literal_a = as_literal(), literal_b = b.as_literal();
+    const auto [x, y] = tensor::meet(method, *this, b, literal_a, literal_b);
+    const Tensor made(build(x, y));
+    const bool stands = is_number() && b.is_number() && !(literal_a && literal_b);
+    return stands ? made.standing_for_number() : made;
   });
 }
 
@@ -257,7 +261,10 @@ Tensor Tensor::compare(Relation relation, const Tensor& a, const Tensor& b) {
   };
   const UOp x = a.uop();
   const DType d = x.dtype();
-  if (!literal || literal_a || d == DType::Bool) {
+  const bool of_bools = d == DType::Bool && literal && literal.dtype() == DType::Bool;
+  if (d == DType::Bool && literal && !literal_a && !of_bools)
+    return compare(relation, a.cast(DType::Int8), b);
+  if (!literal || literal_a || of_bools) {
     const auto [left, right] =
         tensor::meet(names[static_cast<size_t>(relation)], a, b, literal_a, literal);
     return plain(left, right);
@@ -353,7 +360,10 @@ Tensor Tensor::bitcast(DType dtype) const {
                            [&] { return Tensor(koine::bitcast(uop(), dtype)); });
 }
 Tensor Tensor::neg() const {
-  return tensor::as_method("neg", {*this}, [&] { return Tensor(koine::neg(uop())); });
+  return tensor::as_method("neg", {*this}, [&] {
+    const Tensor made(koine::neg(uop()));
+    return stands_for_number() ? made.standing_for_number() : made;
+  });
 }
 Tensor Tensor::logical_not() const { return Tensor(koine::logical_not(cast(DType::Bool).uop())); }
 Tensor Tensor::bitwise_not() const {

@@ -53,6 +53,7 @@ struct Tensor::Impl {
   std::shared_ptr<Storage> storage;
   /// Movement over `view_base(current)`; null: the base itself. Under the storage's mutex.
   mutable UOp view;
+  UOp number;        ///< the value, where that stands for a number as it is written
   UOp literal;       ///< of a C++ literal, which takes the dtype of what it meets: all its digits
   mutable UOp seen;  ///< the view of the current value, where that is memory; null: not asked for
 
@@ -206,7 +207,8 @@ Tensor magnitude(const Tensor& x);
 template <class F>
 Tensor in_floats(const Tensor& x, F&& compute) {
   if (is_small_float(x.dtype())) return compute(x.cast(DType::Float32)).cast(x.dtype());
-  return compute(is_float(x.dtype()) ? x : x.cast(DType::Float32));
+  const Tensor made = compute(is_float(x.dtype()) ? x : x.cast(DType::Float32));
+  return x.stands_for_number() ? made.standing_for_number() : made;
 }
 
 /// The device or devices of that name. An unknown one is an Error here, in the user's line.

@@ -407,6 +407,14 @@ class Tensor {
 
   class Recording;  // what a traced function assigns (tensor/recording)
 
+  /// The value as one that stands for a number as it is written: it takes the dtype of what it
+  /// meets, as a literal does, and so does what is computed of such alone. For the arguments of
+  /// functions that are traced.
+  Tensor standing_for_number() const;
+  bool stands_for_number() const;
+  /// Whether it stands for a number, or is a literal.
+  bool is_number() const;
+
  private:
   struct Storage;
   struct Impl;
