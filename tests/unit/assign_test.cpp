@@ -217,6 +217,37 @@ TEST(assignment, spec_B20_what_is_written_for_an_argument_that_nobody_reads_is_w
   EXPECT_EQ(old.tolist<float>(), (std::vector<float>{1, 2, 3}));
 }
 
+// A step of decoding writes a row of two caches by one launch, and reads both.
+TEST(assignment, rows_of_two_caches_are_written_together) {
+  constexpr int64_t heads = 4, length = 64, width = 32, before = 40;
+  Tensor keys = Tensor::zeros({heads, length, width}).clone().realize(),
+         values_of = Tensor::zeros({heads, length, width}).clone().realize();
+  const auto row = [](int64_t i, int64_t by) {
+    const Tensor all = (Tensor::arange(heads * width) * by + i) % 5 - 2;
+    return all.cast(DType::Float32).reshape({heads, 1, width}).realize();
+  };
+  const Tensor nothing = Tensor::zeros({heads, before, width}).clone().realize();
+  std::vector<Tensor> k{nothing}, v{nothing};
+  for (int64_t i = before; i < before + 4; ++i) {
+    k.push_back(row(i, 3));
+    v.push_back(row(i, 7));
+    const Tensor q = row(i, 2);
+    const Slice at{i, i + 1}, known{0, i + 1};
+    keys[{Slice{}, at}].assign(k.back());
+    values_of[{Slice{}, at}].assign(v.back());
+    const Tensor out =
+        q.scaled_dot_product_attention(keys[{Slice{}, known}], values_of[{Slice{}, known}]);
+    reset_counters();
+    const std::vector<double> got = values(out);
+    EXPECT_LE(counters().kernels, 4) << i;
+    const std::vector<double> expected =
+        values(q.scaled_dot_product_attention(Tensor::cat(k, 1), Tensor::cat(v, 1)));
+    for (size_t j = 0; j < got.size(); ++j) EXPECT_NEAR(got[j], expected[j], 1e-6) << i;
+  }
+  EXPECT_EQ(values(keys[{Slice{}, Slice{0, before + 4}}]), values(Tensor::cat(k, 1)));
+  EXPECT_EQ(values(values_of[{Slice{}, Slice{0, before + 4}}]), values(Tensor::cat(v, 1)));
+}
+
 TEST(assignment, what_cannot_be_computed_changes_nothing) {
   const Tensor far = Tensor::from<int32_t>({7});
   Tensor x = Tensor::from<float>({1, 2, 3});

@@ -43,7 +43,7 @@ struct Pending {
 
 std::string_view reason_of(const UOp& after) {
   const auto* reason = std::get_if<std::string>(&after.arg());
-  return reason != nullptr ? std::string_view(*reason) : "assignment";
+  return reason != nullptr ? std::string_view(*reason) : assignment;
 }
 
 bool stores_nothing(const UOp& store) { return is_const(product(store.src(1).shape()), 0); }

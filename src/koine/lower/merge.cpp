@@ -4,10 +4,12 @@
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <queue>
 #include <span>
+#include <utility>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -87,6 +89,7 @@ class Merger {
         receives_[k] = receives_[k] || (!launch.stores(slot) && received.contains(b));
       }
     }
+    find_writes();
     users_.resize(kernels_.size());
     for (size_t k = 0; k < kernels_.size(); ++k)
       for (const size_t n : kernels_[k].needs) users_[n].push_back(k);
@@ -103,7 +106,24 @@ class Merger {
   }
 
  private:
-  // Earlier kernels that this one reads from, or reads a buffer with; the latest first.
+  // Of a small write into memory that was there before, the last one over the same loops: a launch
+  // would cost as much as the write, as for a row of two caches.
+  void find_writes() {
+    std::map<std::vector<const Node*>, size_t> last;
+    write_before_.resize(kernels_.size());
+    for (size_t k = 0; k < kernels_.size(); ++k) {
+      if (!nests_[k] || kernels_[k].reason != assignment ||
+          estimate_of(kernels_[k].ast).steps > most_operations_of_a_part)
+        continue;
+      std::vector<const Node*> loops;
+      for (const UOp& loop : nests_[k]->loops) loops.push_back(loop.node());
+      const auto [it, fresh] = last.try_emplace(std::move(loops), k);
+      if (!fresh) write_before_[k] = std::exchange(it->second, k);
+    }
+  }
+
+  // Earlier kernels that this one reads from, or reads a buffer with, and small writes; the latest
+  // first.
   std::vector<size_t> neighbours(size_t k) const {
     std::vector<size_t> out;
     for (const UOp& b : kernels_[k].buffers) {
@@ -113,6 +133,7 @@ class Merger {
            it != list.begin() && looked < most_neighbours; ++looked)
         out.push_back(*--it);
     }
+    if (const std::optional<size_t> write = write_before_[k]) out.push_back(*write);
     std::sort(out.begin(), out.end(), std::greater<>());
     out.erase(std::unique(out.begin(), out.end()), out.end());
     return out;
@@ -434,6 +455,7 @@ class Merger {
   std::vector<size_t> group_;  // kernel -> that into which it went
   std::vector<size_t> place_;  // each behind all that it waits for
   std::vector<std::vector<size_t>> users_;
+  std::vector<std::optional<size_t>> write_before_;
   std::vector<bool> along_columns_;  // whether some of its loops stand in the order of another's
   absl::flat_hash_map<const Node*, std::vector<size_t>> readers_;  // of a buffer, ascending
   std::vector<bool> sends_,

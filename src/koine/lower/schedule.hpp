@@ -13,6 +13,8 @@ namespace koine {
 
 /// The reason of a kernel that the user wants apart: it is not merged with others.
 constexpr std::string_view asked_for = "asked for by contiguous()";
+/// The reason of a kernel that stores into memory that was there before.
+constexpr std::string_view assignment = "assignment";
 /// Whether a value is that of another place in memory, on another device.
 bool is_transfer(const UOp& value);
 /// Whether a body is the CustomFunction that moves the bytes of its second buffer to its first.
