@@ -25,7 +25,7 @@ Registry& registry() {
   return *instance;
 }
 
-bool is_number(UOp value) {
+bool is_spread_number(UOp value) {
   while (is_view(value.op())) value = UOp(value.src(0));
   return value.is(Op::Const);
 }
@@ -90,7 +90,7 @@ Tensor::History::States Tensor::History::states_below(const std::vector<UOp>& va
   const NodeList order =
       toposort(sink(values), [](const UOp& u) { return !u.is(Op::Buffer) && !storage::result(u); });
   const auto add = [&](const std::shared_ptr<Storage>& s, const UOp& value) {
-    if (is_number(value) || !value.has_concrete_shape()) return;
+    if (is_spread_number(value) || !value.has_concrete_shape()) return;
     if (std::find(values.begin(), values.end(), value) != values.end()) return;
     out.storages.push_back(s);
     out.values.push_back(value);
