@@ -647,4 +647,20 @@ TEST(movement, spec_B20_spec_amend_28_setitem_by_any_index) {
                {"4 is out of range", "0 to 3"});
 }
 
+// What stands around a value without elements is all there is, however that value is computed.
+TEST(movement, nothing_is_read_of_what_has_no_elements) {
+  const UOp nothing = leaf({5, 0}), sums = reduce(Op::Add, reduce(Op::Add, nothing, {0}), {0}),
+            none = reshape(sums, shape_of({0, 3}));
+  const UOp wide = pad(none, shape_of({1, 2}), shape_of({2, 6}));
+  for (const UOp& value :
+       {wide, UOp::make(Op::Contiguous, {wide}), add(wide, leaf({2, 6}, DType::Float32, 1)),
+        pad(leaf({0, 3}), shape_of({1, 2}), shape_of({2, 6}))})
+    for (const bool noopt : {false, true}) {
+      Options o = options();
+      o.noopt = noopt;
+      const OptionScope scope(o);
+      expect_same_everywhere(value);
+    }
+}
+
 }  // namespace koine::test

@@ -64,6 +64,9 @@ UOp Indexer::need(Place place) {
 UOp Indexer::build(const Place& place) {
   const UOp& node = place.node;
   if (node.is(Op::Const) || is_variable(node)) return node;
+  // What has no elements is looked at under a guard alone that never holds.
+  for (const UOp& size : node.shape().src())
+    if (is_const(size, 0)) return constant_int(node.dtype(), 0);
   if (memory_.is_read(node)) return read(place, node);
   if (is_elementwise(node.op())) return elementwise(place);
   switch (node.op()) {
@@ -210,7 +213,6 @@ Indexer::Local Indexer::open_local(const Place& row) {
 // or a row of it, which is the thread's own. It is filled before anything reads it.
 UOp Indexer::local(const Place& place) {
   const UOp& node = place.node;
-  if (is_const(product(node.shape()), 0)) return constant_int(node.dtype(), 0);
   const bool whole = node.as<LoadArg>().axes.empty();
   Place row{node, place.at, whole ? UOp() : place.guard};
   for (const int64_t axis : row_axes(node)) row.at[static_cast<size_t>(axis)] = index_const(0);
