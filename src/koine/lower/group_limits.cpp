@@ -61,6 +61,15 @@ double local_bytes(const UOp& ast) {
                     size_of_all(ast, {AxisType::Upcast, AxisType::Unroll});
 }
 
+// What a barrier cannot stand in.
+std::string refusal_of_barriers(const std::vector<UOp>& axes) {
+  for (const UOp& r : axes)
+    if (!r.src(0).ranges().empty())
+      return "one of its loops ends where another stands, so that threads would wait at different "
+             "barriers";
+  return {};
+}
+
 // What factors in LOCAL memory that threads fill together cannot stand in.
 std::string refusal_of_staging(const UOp& after) {
   UOp staged;
@@ -71,12 +80,8 @@ std::string refusal_of_staging(const UOp& after) {
     if (u.is(Op::Store) && is_address(u.src(0))) stored.push_back(accessed_buffer(u).node());
   }
   if (!staged) return {};
-  for (const UOp& r : kernel_ranges(after)) {
-    if (!r.src(0).ranges().empty())
-      return "one of its loops ends where another stands, so that threads would wait at different "
-             "barriers";
-    if (type_of(r) == AxisType::GroupReduce) return "threads fold a sum together";
-  }
+  if (std::string no = refusal_of_barriers(kernel_ranges(after)); !no.empty()) return no;
+  if (folds_together(after)) return "threads fold a sum together";
   const std::vector<UOp> loads = staged_loads(staged);
   if (loads.empty()) return "no factor is read along the axis where it lies";
   for (const UOp& l : loads)
@@ -139,10 +144,7 @@ std::string refusal_of_shared_rows(const UOp& after) {
 // What threads that fold together cannot stand in.
 std::string refusal_of_folding(const UOp& after) {
   const std::vector<UOp> axes = kernel_ranges(after);
-  for (const UOp& r : axes)
-    if (!r.src(0).ranges().empty())
-      return "one of its loops ends where another stands, so that threads would wait at different "
-             "barriers";
+  if (std::string no = refusal_of_barriers(axes); !no.empty()) return no;
   int64_t last_parallel = -1;
   for (const UOp& r : axes)
     if (!is_reduction(type_of(r))) last_parallel = std::max(last_parallel, r.as<RangeArg>().id);

@@ -180,7 +180,7 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
     const UOp blocked = block_reduces(u, target.strict);
     return target.groups ? to_grid(blocked, target.groups) : blocked;
   };
-  auto tiles = [&](const UOp& u) { return target.groups ? stage_operands(u, target) : u; };
+  auto tiles = [&](const UOp& u) { return stage_operands(u, target); };
   std::vector<StageStep> expansion;
   if (target.strict)
     expansion = {{"", [&](const UOp& u) { return lanes(tiles(blocks(u))); }}};

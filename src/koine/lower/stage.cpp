@@ -1,7 +1,5 @@
 #include "koine/lower/stage.hpp"
 
-#include <absl/container/flat_hash_set.h>
-
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -120,19 +118,22 @@ class Stage {
   UOp staged(const UOp& reduce) {
     const std::vector<UOp> loads = staged_loads(reduce);
     if (loads.empty() || threads_.empty()) return reduce;
-    std::vector<UOp> tiles, fills;
-    absl::flat_hash_set<const Node*> around;
-    std::vector<UOp> loops;
+    const std::vector<UOp> steps = steps_of_tile(reduce);
+    std::vector<UOp> loops;  // around a tile
     for (const UOp& l : loads)
       for (const Node* r : l.ranges()) {
         const UOp loop = UOp::share(r);
-        if (!counts_in_group(loop) && !is_among(steps_of_tile(reduce), loop) &&
-            around.insert(r).second)
+        if (!counts_in_group(loop) && !is_among(steps, loop) && !is_among(loops, loop))
           loops.push_back(loop);
       }
     std::ranges::sort(loops, {}, [](const UOp& r) { return r.as<RangeArg>().id; });
+    std::vector<UOp> tiles, fills, places;
     for (const UOp& l : loads) {
       const Tile tile = tile_of(l, reduce);
+      Substitution same;
+      for (const auto* axes : {&tile.steps, &tile.others})
+        for (const UOp& a : *axes) same.emplace(a, a);
+      places.push_back(tile.place(same, l.dtype()));
       tiles.push_back(UOp::make(Op::Buffer, {shape_of({tile.size(l.dtype())})},
                                 BufferArg{next_buffer_++, l.dtype(), {}, AddrSpace::Local}));
       // All have read what a tile held before.
@@ -146,14 +147,8 @@ class Stage {
     }
     const UOp filled = UOp::make(Op::Barrier, {fills.size() == 1 ? fills[0] : group(fills)});
     Substitution in_tile;
-    for (size_t i = 0; i < loads.size(); ++i) {
-      const Tile tile = tile_of(loads[i], reduce);
-      Substitution same;
-      for (const auto* axes : {&tile.steps, &tile.others})
-        for (const UOp& a : *axes) same.emplace(a, a);
-      in_tile.emplace(loads[i],
-                      load(index(after(tiles[i], {filled}), {tile.place(same, loads[i].dtype())})));
-    }
+    for (size_t i = 0; i < loads.size(); ++i)
+      in_tile.emplace(loads[i], load(index(after(tiles[i], {filled}), {places[i]})));
     ReduceArg arg = reduce.as<ReduceArg>();
     arg.staged = false;
     std::vector<UOp> src(reduce.src().begin(), reduce.src().end());
