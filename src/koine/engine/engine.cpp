@@ -98,7 +98,7 @@ class Realizer {
  public:
   static std::vector<UOp> compute(const std::vector<UOp>& values, const VariableValues& variables,
                                   bool& reads_results) {
-    CapturedStep step(values, variables);
+    CapturedStep step(values, variables, CapturedStep::Checks::EachRun);
     reads_results = step.skeleton_.reads_results;
     step.run();
     for (size_t i = 0; i < step.values_.size(); ++i)

@@ -405,10 +405,12 @@ void Submission::make_ready() {
   for (const Executable::Entry& entry : e.entries_)
     commands_.push_back({entry.program.get(), launch_of(entry)});
   submitted_.assign(e.segments_.size(), 0);
-  loops_.resize(e.entries_.size());
-  for (size_t k = 0; k < e.entries_.size(); ++k)
-    if (e.entries_[k].loop && !loops_[k])
+  for (size_t k = 0; k < e.entries_.size(); ++k) {
+    if (!e.entries_[k].loop) continue;
+    loops_.resize(e.entries_.size());
+    if (!loops_[k])
       loops_[k] = std::make_unique<LoopRun>(e.entries_[k].loop, *e.entries_[k].device);
+  }
   ready_ = true;
 }
 

@@ -1,5 +1,6 @@
 #include "koine/engine/skeleton.hpp"
 
+#include <absl/container/inlined_vector.h>
 #include <absl/hash/hash.h>
 #include <absl/types/span.h>
 
@@ -28,12 +29,11 @@ class Builder {
  public:
   explicit Builder(const std::string& device) : device_(device) {
     out_.words.reserve(128);  // more than a few small ops have
-    open_.reserve(16);
-    known_.reserve(16);
+    out_.buffers.reserve(4);
   }
 
   Skeleton build(std::span<const UOp> values) {
-    std::vector<uint32_t> roots;
+    absl::InlinedVector<uint32_t, 8> roots;
     for (const UOp& v : values) {
       walk(v.node());
       roots.push_back(known_.back());
@@ -204,8 +204,8 @@ class Builder {
   uint32_t next_ = 0;  // position
   NodeMap<uint32_t> positions_;
   NodeNumbers buffers_;
-  std::vector<Open> open_;
-  std::vector<uint32_t> known_;
+  absl::InlinedVector<Open, 16> open_;
+  absl::InlinedVector<uint32_t, 16> known_;
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "koine/engine/step.hpp"
 
+#include <absl/container/inlined_vector.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -48,7 +50,8 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
   if (is_tracing())
     require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
   NodeNumbers numbers;
-  std::vector<size_t> position;
+  absl::InlinedVector<size_t, 8> position;
+  values_.reserve(values.size());
   for (const UOp& v : values) {
     const auto [number, fresh] = numbers.add(v.node());
     if (fresh) values_.push_back(v);
@@ -60,6 +63,7 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
   if (symbolic) variables_ = values_of_variables(values_, variables);
   skeleton_ = skeleton_of(values_, device_of(values_[0]));
   prepared_ = prepare(values_, skeleton_, checks == Checks::EachRun);
+  made_.reserve(prepared_->outputs.size());
   for (const Prepared::Output& o : prepared_->outputs) {
     const bool made = o.kind == Prepared::Output::Kind::Made;
     made_.push_back(made ? storage::make_buffer(o.shape, o.dtype, o.place)
@@ -68,6 +72,7 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
                   "buffer {} has no memory: it was never computed",
                   made_.back().as<BufferArg>().slot);
   }
+  outputs_.reserve(position.size());
   for (const size_t p : position) outputs_.push_back(made_[p]);
   arguments_ = named_ = arguments_of(prepared_->program);
   // Of an output only what it is like counts: memory of the largest size is not held for that.
@@ -80,6 +85,7 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
 std::vector<UOp> CapturedStep::arguments_of(const Prepared::Program& program) const {
   using Kind = Prepared::Argument::Kind;
   std::vector<UOp> out;
+  out.reserve(program.arguments.size());
   for (const Prepared::Argument& a : program.arguments)
     out.push_back(a.kind == Kind::Given    ? skeleton_.buffers[a.number]
                   : a.kind == Kind::Output ? made_[a.number]

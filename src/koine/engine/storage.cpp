@@ -142,6 +142,12 @@ void change_past(const UOp& node, const std::function<void(Past&)>& change) {
   change(t.pasts[node.id()]);
 }
 
+bool has_past(const UOp& node) {
+  if (!is_watched(node)) return false;
+  const std::lock_guard lock(tables().mutex);
+  return tables().pasts.contains(node.id());
+}
+
 std::optional<Past> past(const UOp& node) {
   if (!is_watched(node)) return {};
   const std::lock_guard lock(tables().mutex);

@@ -42,5 +42,6 @@ uint64_t now();
 void change_past(const UOp& node, const std::function<void(Past&)>& change);
 /// Null when there is nothing to tell.
 std::optional<Past> past(const UOp& node);
+bool has_past(const UOp& node);
 
 }  // namespace koine::storage

@@ -217,7 +217,7 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
   }
   History::Storages leaves = History::leaves();
   std::erase_if(leaves, [&](const auto& leaf) { return assigned.contains(leaf.get()); });
-  const auto settled = [&](const std::vector<UOp>& buffers, const History::Leading& leading) {
+  const auto settled = [&](std::span<const UOp> buffers, const History::Leading& leading) {
     for (size_t k = 0; k < targets.size(); ++k) {
       const auto& storage = targets[k].self().storage;
       const std::lock_guard lock(storage->mutex);
@@ -225,8 +225,8 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
       storage->waiting = {};
       storage->along.clear();
     }
-    const auto rest = buffers.begin() + static_cast<std::ptrdiff_t>(targets.size());
-    History::settle(storages, also_values, {rest, buffers.end()}, History::Graphs::Keep, leading);
+    History::settle(storages, also_values, buffers.subspan(targets.size()), History::Graphs::Keep,
+                    leading);
   };
   try {
     History::compute_with_states(requests, own, leaves, targets.size(), settled);

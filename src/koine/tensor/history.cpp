@@ -1,5 +1,4 @@
 // How values were computed: what a gradient may be asked for, and what is refused.
-#include <absl/container/flat_hash_set.h>
 #include <absl/container/inlined_vector.h>
 
 #include <algorithm>
@@ -49,14 +48,14 @@ constexpr size_t most_sources = 256;
 // below was computed from. A graph of constants alone adds none.
 void add_sources(storage::Past& past, const UOp& graph) {
   absl::InlinedVector<const Node*, 16> stack{graph.node()};
-  absl::flat_hash_set<const Node*> seen;
-  std::vector<uint64_t> ids;
+  NodeNumbers seen;
+  absl::InlinedVector<uint64_t, 32> ids;
   bool depends = false;
   while (!stack.empty()) {
     const Borrowed borrowed(stack.back());
     const UOp& u = borrowed;
     stack.pop_back();
-    if (!seen.insert(u.node()).second) continue;
+    if (!seen.add(u.node()).second) continue;
     if (seen.size() > most_sources) {
       past.too_many = true;
       return;
@@ -80,7 +79,8 @@ void add_sources(storage::Past& past, const UOp& graph) {
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   past.too_many = past.too_many || ids.size() > most_sources;
-  past.sources = past.too_many ? std::vector<uint64_t>() : std::move(ids);
+  past.sources.clear();
+  if (!past.too_many) past.sources.assign(ids.begin(), ids.end());
 }
 
 void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
@@ -105,7 +105,7 @@ void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
 
 // A step of training asks for many values that all lead to its parameters: a path from each to one
 // that is known is short, and all of its graph need not be looked at.
-Tensor::History::Leading::Leading(const std::vector<UOp>& values, const Storages& leaves)
+Tensor::History::Leading::Leading(std::span<const UOp> values, const Storages& leaves)
     : values_(values) {
   for (const auto& s : leaves) {
     const std::lock_guard lock(s->mutex);
@@ -224,7 +224,7 @@ std::vector<UOp> Tensor::History::Leading::without_old_parts(const std::vector<U
     const UOp u = UOp::share(n), buffer = realized_buffer(u);
     if (!buffer) continue;
     known.emplace(u, buffer);
-    if (!storage::past(buffer)) note_graph(buffer, {u});
+    if (!storage::has_past(buffer)) note_graph(buffer, {u});
   }
   if (graphs.empty() || known.empty()) return graphs;
   const UOp out = substitute(sink(graphs), known);
@@ -363,16 +363,15 @@ void Tensor::History::settle_computed(const std::shared_ptr<Storage>& storage) {
   const std::vector<UOp> values{value};
   Leading leading(values, leaves());
   leading.look_beside();
-  settle({storage}, values, {buffer}, Graphs::Drop, leading);
+  settle({storage}, values, {&buffer, 1}, Graphs::Drop, leading);
 }
 
 void Tensor::History::forget(const UOp& buffer, const std::vector<UOp>& graphs) {
   note_graph(buffer, graphs);
 }
 
-void Tensor::History::settle(const Storages& storages, const std::vector<UOp>& values,
-                             const std::vector<UOp>& buffers, Graphs graphs,
-                             const Leading& leading) {
+void Tensor::History::settle(const Storages& storages, std::span<const UOp> values,
+                             std::span<const UOp> buffers, Graphs graphs, const Leading& leading) {
   std::vector<UOp> lead;
   for (const UOp& value : values)
     if (leading.contains(value)) lead.push_back(value);
@@ -398,7 +397,7 @@ void Tensor::History::settle(const Storages& storages, const std::vector<UOp>& v
     s.graph = {};
     if (s.requires_grad) continue;
     forget(buffers[i], {values[i]});
-    if (graphs == Graphs::Keep && storage::past(buffers[i])) {
+    if (graphs == Graphs::Keep && storage::has_past(buffers[i])) {
       s.graph = values[i];
       storage::change_past(buffers[i], [&](storage::Past& past) { past.keeper = storages[i]; });
     }
@@ -462,7 +461,7 @@ void Tensor::History::compute(const std::vector<Tensor>& tensors, Graphs graphs)
     require_no_trace(fmt::format("realizing a tensor of shape {}", shape_text(values[0])));
   try {
     compute_with_states(values, storages, leaves(), 0,
-                        [&](const std::vector<UOp>& buffers, const Leading& leading) {
+                        [&](std::span<const UOp> buffers, const Leading& leading) {
                           settle(storages, values, buffers, graphs, leading);
                         });
   } catch (const Interrupted&) {  // nothing is wrong with them

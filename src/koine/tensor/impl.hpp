@@ -89,7 +89,7 @@ struct Tensor::History {
   /// computed. The values must stay.
   class Leading {
    public:
-    Leading(const std::vector<UOp>& values, const Storages& leaves);
+    Leading(std::span<const UOp> values, const Storages& leaves);
     /// Whether one of the values does.
     bool contains(const UOp& value) const;
     /// Looks at all of the graphs for parts that lead to no leaf. Only where the values read
@@ -105,7 +105,7 @@ struct Tensor::History {
     void follow(const UOp& root, States& states, std::vector<const Node*>* beside) const;
     void find_parts(States& states, std::vector<const Node*> pending);
 
-    const std::vector<UOp>& values_;
+    std::span<const UOp> values_;
     NodeNumbers leaves_;
     States states_;
     bool looked_beside_ = false;
@@ -113,8 +113,8 @@ struct Tensor::History {
   };
 
   /// Puts computed `buffers` in the place of `values`, where these are still current.
-  static void settle(const Storages& storages, const std::vector<UOp>& values,
-                     const std::vector<UOp>& buffers, Graphs graphs, const Leading& leading);
+  static void settle(const Storages& storages, std::span<const UOp> values,
+                     std::span<const UOp> buffers, Graphs graphs, const Leading& leading);
   /// A storage gets another value; the caller holds its mutex.
   static void replace(const std::shared_ptr<Storage>& storage, UOp value);
   /// The same for what is no assignment: nobody can tell it from the old value.
@@ -152,7 +152,7 @@ struct Tensor::History {
   static void compute_with_states(
       const std::vector<UOp>& values, const Storages& storages, const Storages& leaves,
       size_t targets,
-      const std::function<void(const std::vector<UOp>& buffers, const Leading&)>& settled);
+      const std::function<void(std::span<const UOp> buffers, const Leading&)>& settled);
   static void settle_former(Storage& s, const UOp& former, const UOp& buffer);
   /// The value as a node that no other tensor has, without a gradient to what is below.
   static UOp leaf_of(const UOp& value);

@@ -1,5 +1,6 @@
 // Values that go from step to step: they are computed with what reads them, once.
 #include <algorithm>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -79,6 +80,7 @@ Tensor::History::States Tensor::History::states_below(const std::vector<UOp>& va
                                                       const Storages& but) {
   States out;
   const Storages held = states();
+  if (held.empty()) return out;
   std::unordered_map<uint64_t, std::shared_ptr<Storage>> now, before;  // by id of the value
   for (const auto& s : held) {
     if (std::find(but.begin(), but.end(), s) != but.end()) continue;
@@ -125,19 +127,16 @@ void Tensor::History::settle_former(Storage& s, const UOp& former, const UOp& bu
 void Tensor::History::compute_with_states(
     const std::vector<UOp>& values, const Storages& storages, const Storages& leaves,
     size_t targets,
-    const std::function<void(const std::vector<UOp>& buffers, const Leading&)>& settled) {
+    const std::function<void(std::span<const UOp> buffers, const Leading&)>& settled) {
   States states = states_below(values, storages);
-  const auto first = static_cast<std::ptrdiff_t>(targets),
-             count = static_cast<std::ptrdiff_t>(values.size());
   while (true) {
     std::vector<UOp> all = values;
     all.insert(all.end(), states.values.begin(), states.values.end());
-    const std::vector<UOp> kept(all.begin() + first, all.end());
-    Leading leading(kept, leaves);
+    Leading leading{std::span(all).subspan(targets), leaves};
     bool reads_results = false;
-    std::vector<UOp> buffers;
+    std::vector<UOp> made;
     try {
-      buffers = koine::realize(all, {}, &reads_results);
+      made = koine::realize(all, {}, &reads_results);
     } catch (const Interrupted&) {
       throw;
     } catch (...) {
@@ -146,13 +145,13 @@ void Tensor::History::compute_with_states(
       continue;
     }
     if (reads_results) leading.look_beside();
-    settled({buffers.begin(), buffers.begin() + count}, leading);
-    buffers.erase(buffers.begin(), buffers.begin() + count);
+    settled(std::span(made).first(values.size()), leading);
+    const std::span<const UOp> buffers = std::span(made).subspan(values.size());
     settle(states.storages, states.values, buffers, Graphs::Keep, leading);
     for (size_t k = 0; k < buffers.size(); ++k) {
       if (!leading.contains(states.values[k]))
         settle_former(*states.storages[k], states.values[k], buffers[k]);
-      if (storage::past(buffers[k]))
+      if (storage::has_past(buffers[k]))
         storage::change_past(buffers[k], [](storage::Past& past) { past.computed_along = true; });
     }
     return;
