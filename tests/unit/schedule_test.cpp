@@ -293,6 +293,41 @@ TEST(schedule, spec_C38_a_sum_of_many_sines_is_several_kernels) {
   EXPECT_LE(many, 4 * few + 2);
 }
 
+// A term of its own in memory each would be as many buffers as terms.
+TEST(schedule, spec_C38_a_large_sum_goes_on_from_kernel_to_kernel_in_one_buffer) {
+  const Tensor x = filled({500}).realize();
+  for (const int order : {0, 1, 2}) {
+    Tensor sum = x;
+    for (int i = 0; i < 200; ++i) {
+      const Tensor term = (x * (0.37 + i)).sin();
+      sum = order == 0 || (order == 2 && i % 2 == 0) ? sum + term : term + sum;
+    }
+    const std::vector<Kernel> kernels = schedule({sum.uop()});
+    EXPECT_LE(kernels.size(), 25U);
+    for (const Kernel& k : kernels) EXPECT_LE(k.buffers.size(), 3U) << k.reason;
+    reset_counters();
+    sum.realize();
+    EXPECT_LE(counters().temporary_bytes, 2 * 500 * 4 + 256);
+    EXPECT_LE(counters().compiled, 5) << "most differ in numbers alone";
+  }
+}
+
+// What several read is in a kernel once, so doubling it adds one operation.
+TEST(schedule, spec_C38_what_is_shared_counts_once_towards_the_size_of_a_kernel) {
+  Tensor z = filled({30}).realize();
+  for (int i = 0; i < 100; ++i) z = z * 0.5 + z;
+  EXPECT_EQ(kernel_count({z}), 1);
+}
+
+// The parts of a large value that are cut off are no larger than what is read of it.
+TEST(schedule, spec_C38_a_large_value_of_which_a_part_is_read_is_computed_for_that_part) {
+  Tensor large = filled({1000, 8}).realize();
+  for (int i = 0; i < 30; ++i) large = (large * 0.5).sin();
+  reset_counters();
+  (large.shrink({{10, 12}, {0, 8}}) + 1.0).realize();
+  EXPECT_LE(counters().operations, 16 * 30 * 100);
+}
+
 TEST(schedule, spec_C38_what_data_decides_the_place_of_is_computed_before) {
   const Tensor at = Tensor::from<int32_t>({3, 1, 1, 0, 2, 3}).realize(), x = filled({4, 50});
   const Decisions before{{"Reduce", "read at places that data decides"}};

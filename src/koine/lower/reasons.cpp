@@ -116,6 +116,7 @@ bool Reasons::is_its_product(const UOp& u, Held& kernel) {
 // What is large goes on in another kernel: at values with much below them, so that few are cut off.
 // Room is left for what costs no more than a load, below what is there already.
 std::string_view Reasons::grown(const UOp& u, Held& kernel) const {
+  if (cuts_.contains(u.node())) return "its kernel is large enough";
   const size_t own = operations_of(u), now = kernel.operations + own;
   if (now > most_fused_operations) {
     const double cost = cost_between_folds(facts_, u);

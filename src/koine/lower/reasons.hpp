@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "koine/lower/cuts.hpp"
 #include "koine/lower/rows.hpp"
 #include "koine/lower/running.hpp"
 #include "koine/lower/use.hpp"
@@ -26,6 +27,7 @@ class Reasons {
       : facts_(facts),
         most_row_bytes_(static_cast<double>(row_bytes)),
         tensor_cores_(tensor_cores),
+        cuts_(cuts_of(facts)),
         next_range_(next_range) {}
 
   /// Empty: the value is computed where it is read, or a row of its kernel (`row`).
@@ -65,6 +67,7 @@ class Reasons {
   const ValueFacts& facts_;
   double most_row_bytes_;
   bool tensor_cores_;
+  absl::flat_hash_set<const Node*> cuts_;
   int64_t& next_range_;
   absl::flat_hash_map<const Node*, std::string_view> wanted_;  // read as memory, and why
   absl::flat_hash_map<const Node*, Held> held_;                // by kernel

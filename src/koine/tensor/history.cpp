@@ -1,4 +1,5 @@
 // How values were computed: what a gradient may be asked for, and what is refused.
+#include <absl/container/flat_hash_set.h>
 #include <absl/container/inlined_vector.h>
 
 #include <algorithm>
@@ -48,14 +49,15 @@ constexpr size_t most_sources = 256;
 // below was computed from. A graph of constants alone adds none.
 void add_sources(storage::Past& past, const UOp& graph) {
   absl::InlinedVector<const Node*, 16> stack{graph.node()};
-  NodeNumbers seen;
+  absl::flat_hash_set<const Node*> seen;  // at most a bounded part of the graph
+  seen.reserve(16);
   absl::InlinedVector<uint64_t, 32> ids;
   bool depends = false;
   while (!stack.empty()) {
     const Borrowed borrowed(stack.back());
     const UOp& u = borrowed;
     stack.pop_back();
-    if (!seen.add(u.node()).second) continue;
+    if (!seen.insert(u.node()).second) continue;
     if (seen.size() > most_sources) {
       past.too_many = true;
       return;
