@@ -225,30 +225,49 @@ Nearest nearest(const UOp& x) {
   return {sub(shifted, magic), bitcast(shifted, DType::Int64)};
 }
 
-// sin(quadrant pi/2 + r + low), |r| <= pi/4, by the Taylor series of sin or cos; `low`, which may
-// be missing, is below the last place of r.
-UOp sin_in_quadrant(const UOp& r, const UOp& low, const UOp& quadrant) {
-  const UOp r2 = mul(r, r), one = like(r, 1);
-  std::vector<double> sine{-1.0 / 6}, cosine{1.0 / 24};  // from r^3 and from r^4
-  for (int k = 2; k < 9; ++k) sine.push_back(-sine.back() / ((2 * k) * (2 * k + 1)));
-  for (int k = 3; k < 10; ++k) cosine.push_back(-cosine.back() / ((2 * k - 1) * (2 * k)));
-  const UOp half_square = mul(r2, like(r, 0.5)), above = sub(one, half_square);
-  UOp sine_rest = mul(mul(r, r2), horner(r2, sine));
-  UOp cosine_rest = add(sub(sub(one, above), half_square), mul(mul(r2, r2), horner(r2, cosine)));
-  if (low) {
-    sine_rest = add(sine_rest, mul(low, above));
-    cosine_rest = sub(cosine_rest, mul(r, low));
+// (-1)^k / n!, from one k on: coefficients of the Taylor series of sin or cos in the square of r.
+std::vector<double> alternating(int first, int count) {
+  std::vector<double> out;
+  double factorial = 1;
+  for (int n = 1; static_cast<int>(out.size()) < count; ++n) {
+    factorial *= n;
+    if (n >= first && (n - first) % 2 == 0) out.push_back((n / 2 % 2 == 0 ? 1 : -1) / factorial);
   }
+  return out;
+}
+
+// sin(quadrant pi/2 + r), of sin r and cos r, which are nearly r and 1: what is beside those.
+UOp in_quadrant(const UOp& r, const UOp& sine_rest, const UOp& cosine, const UOp& cosine_rest,
+                const UOp& quadrant) {
   auto bit = [&](int64_t mask) {
     return ne(bit_and(quadrant, constant_int(DType::Int64, mask)), constant_int(DType::Int64, 0));
   };
-  const UOp value = where(bit(1), add(above, cosine_rest), add(r, sine_rest));
+  const UOp value = where(bit(1), add(cosine, cosine_rest), add(r, sine_rest));
   return where(bit(2), neg(value), value);
+}
+
+// To the last place of float64: |r| <= pi/4, `low` is what is below the last place of r.
+UOp sin_in_quadrant(const UOp& r, const UOp& low, const UOp& quadrant) {
+  const UOp r2 = mul(r, r), one = like(r, 1);
+  const UOp half_square = mul(r2, like(r, 0.5)), above = sub(one, half_square);
+  const UOp sine_rest = add(mul(mul(r, r2), horner(r2, alternating(3, 8))), mul(low, above));
+  const UOp cosine_rest =
+      sub(add(sub(sub(one, above), half_square), mul(mul(r2, r2), horner(r2, alternating(4, 8)))),
+          mul(r, low));
+  return in_quadrant(r, sine_rest, above, cosine_rest, quadrant);
+}
+
+// To the last place of float32, in float64: the series end at 4e-12.
+UOp sin_in_quadrant(const UOp& r, const UOp& quadrant) {
+  const UOp r2 = mul(r, r);
+  return in_quadrant(r, mul(mul(r, r2), horner(r2, alternating(3, 5))), like(r, 1),
+                     mul(r2, horner(r2, alternating(2, 6))), quadrant);
 }
 
 UOp nan_like(const UOp& x) { return like(x, std::numeric_limits<double>::quiet_NaN()); }
 
-// x = q pi/2 + r + low, |r| <= pi/4, low (or null) below the last place of r; the low bits of q.
+// x = q pi/2 + r + low, |r| <= pi/4, low (or null: of float32) below the last place of r; the low
+// bits of q.
 struct Reduced {
   UOp r, low, quadrant;
 };
@@ -331,9 +350,10 @@ Reduced reduce_large(const UOp& x) {
 
 // sin(x + turns pi/2) from the reduced |x|.
 UOp sine_of(const UOp& x, const UOp& size, const Reduced& reduced, int64_t turns) {
-  UOp value = sin_in_quadrant(
-      reduced.r, reduced.low,
-      turns == 0 ? reduced.quadrant : add(reduced.quadrant, constant_int(DType::Int64, turns)));
+  const UOp quadrant =
+      turns == 0 ? reduced.quadrant : add(reduced.quadrant, constant_int(DType::Int64, turns));
+  UOp value = reduced.low ? sin_in_quadrant(reduced.r, reduced.low, quadrant)
+                          : sin_in_quadrant(reduced.r, quadrant);
   const UOp zero = like(x, 0);
   if (turns % 2 == 0) {  // odd: the sign of x, also that of 0
     value = where(lt(x, zero), neg(value), value);
