@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <span>
 
@@ -23,15 +24,19 @@ Tensor Tensor::leaky_relu(double slope) const {
 namespace {
 
 // exp(z) for z <= 0 as the product of two factors, so that what it is multiplied with comes between
-// them: the exponential alone would already have lost digits where it is subnormal.
+// them: the exponential alone would already have lost digits where it is subnormal. The first is 0
+// where the product with what gates and densities have is, so that nothing underflows there.
 struct Decay {
   Tensor main, rest;  // the second is 1 but where z is far below 0
 };
 Decay decay(const Tensor& z) {
-  const double step = z.dtype() == DType::Float64 ? 455 : 60.625;  // exp(-step) is almost a float
+  const bool wide = z.dtype() == DType::Float64;
+  const double step = wide ? 455 : 60.625;  // exp(-step) is almost a float
+  const double end = wide ? -755 : -110;
   const Tensor deep = z < -step;
-  return {Tensor::where(deep, z + step, z).exp(),
-          Tensor::where(deep, tensor::like(z, std::exp(-step)), 1.0)};
+  const Tensor main = Tensor::where(z < end, -std::numeric_limits<double>::infinity(),
+                                    Tensor::where(deep, z + step, z));
+  return {main.exp(), Tensor::where(deep, tensor::like(z, std::exp(-step)), 1.0)};
 }
 
 // x / (1 + exp(-y)) for y = high + low, low a small correction. y has the sign of x, and x is not
