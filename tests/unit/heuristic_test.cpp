@@ -497,6 +497,55 @@ TEST(heuristic, epilogues_run_after_the_last_block) {
   }
 }
 
+// What is made of the results of a tile stands there once, in a loop over it with lanes along the
+// output, whichever way the lanes of the product run.
+TEST(heuristic, much_that_is_made_of_products_is_computed_in_a_loop_over_the_tile) {
+  const Tensor a = f32({64, 96}), b = f32({96, 80}, 1), c = f32({80, 96}, 2), bias = f32({80}, 3);
+  const auto silu = [](const Tensor& x) { return x / ((-x).exp() + 1.0); };
+  const std::vector<Tensor> values{silu(a.matmul(b)), silu(a.matmul(b) + bias),
+                                   silu(a.matmul(c.transpose())),
+                                   silu(a.matmul(c.transpose()) + bias) * bias,
+                                   silu(a.matmul(c.transpose())).cast(DType::Float16)};
+  for (const int bytes : {16, 32, 64})
+    for (size_t i = 0; i < values.size(); ++i) {
+      SCOPED_TRACE(fmt::format("{} bytes, value {}", bytes, i));
+      int64_t divisions = 0, products = 0;
+      for (const UOp& u : instructions_of(values[i], machine_with(bytes))) {
+        products += u.is(Op::Mulacc) && lane_count(u) * 4 == bytes ? 1 : 0;
+        if (!u.is(Op::Fdiv) && !u.is(Op::Recip)) continue;
+        ++divisions;
+        EXPECT_EQ(lane_count(u) * 4, bytes);
+      }
+      EXPECT_EQ(divisions, 1);
+      EXPECT_GT(products, 8);
+    }
+  const auto little = instructions_of(a.matmul(b).relu(), machine_with(32));
+  EXPECT_TRUE(std::none_of(little.begin(), little.end(), [](const UOp& u) {
+    return u.is(Op::Buffer) && u.as<BufferArg>().space == AddrSpace::Local;
+  })) << "a few operations stay in registers";
+}
+
+// Rows, columns and steps that are no multiples of a tile, and what else such a value may read.
+TEST(heuristic, what_is_made_of_products_is_right_at_all_sizes) {
+  for (const auto& [m, k, n] : {std::tuple{1, 33, 16},
+                                {7, 64, 48},
+                                {70, 40, 64},
+                                {33, 129, 50},
+                                {12, 16, 4},
+                                {5, 300, 33},
+                                {64, 96, 16}}) {
+    SCOPED_TRACE(fmt::format("{} {} {}", m, k, n));
+    const Tensor a = f32({m, k}) * 0.1, b = f32({k, n}, 1) * 0.1, c = f32({n, k}, 2) * 0.1;
+    const Tensor bias = f32({n}, 3), side = f32({m, n}, 4), row = f32({m, 1}, 5);
+    expect_same_everywhere((a.matmul(b) + bias).sigmoid() * side);
+    expect_same_everywhere((a.matmul(c.transpose()) + bias).sigmoid() * side + row);
+    expect_same_everywhere(a.matmul(c.transpose()).exp().cast(DType::Float16));
+    expect_same_everywhere(a.matmul(c.transpose()).tanh() < bias);
+    expect_same_everywhere(a.matmul(c.transpose()).sigmoid().transpose().contiguous());
+    expect_same_everywhere((a.matmul(b).sigmoid() + row).pad({{1, 2}, {3, 0}}));
+  }
+}
+
 // The address of a closed lane may be a fault that the machine has to look into: a vector without
 // an open lane starts at most its length outside of the buffer.
 TEST(heuristic, closed_lanes_stay_at_their_buffer) {

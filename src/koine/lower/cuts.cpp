@@ -25,7 +25,8 @@ class Cutter {
   // Joins have kernels of their own, and what is read at places that data decides may be a small
   // part.
   bool ends_kernel(const UOp& u) const {
-    const bool moves = is_movement(u.op()) && !u.is(Op::Stack) && !u.is(Op::Pad) && !u.is(Op::Index);
+    const bool moves =
+        is_movement(u.op()) && !u.is(Op::Stack) && !u.is(Op::Pad) && !u.is(Op::Index);
     return !(is_elementwise(u.op()) || moves) || facts_.in_memory(u) || asks_for_buffer(u) ||
            cuts_.contains(u.node());
   }

@@ -9,6 +9,7 @@
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/cost.hpp"
+#include "koine/lower/epilogue.hpp"
 #include "koine/lower/group_heuristic.hpp"
 #include "koine/lower/kernel_plan.hpp"
 #include "koine/lower/ranges.hpp"
@@ -57,7 +58,34 @@ struct TileLoops {
   int64_t width = 1;
 };
 
-TileLoops register_tile(Plan& plan, const Contraction& c, DType dtype) {
+// Whether so much is made of each result of a fold that it is worth a loop of its own.
+bool makes_much(const UOp& ast, const UOp& reduce) {
+  for (const UOp& u : toposort(ast))
+    if (u.is(Op::Store) && epilogue_cost(u.src(1), reduce) >= least_epilogue_in_loop) return true;
+  return false;
+}
+
+// A tile whose lanes fold, where much is made of its results: with the tiles beside it, in the
+// innermost loop, it has as many columns as there are lanes, which `epilogue_in_loop` then computes
+// at once.
+TileLoops tile_beside_others(Plan& plan, const Contraction& c, int rows_at, int columns_at,
+                             int64_t lanes) {
+  constexpr int64_t side = 4;
+  const int64_t m = size_of(c.rows), n = size_of(c.columns), rows = std::min(m, side);
+  std::vector<Opt> edits{{OptOp::Split, columns_at, side, AxisType::Upcast, false}};
+  if (n > lanes && lanes > side)
+    edits.push_back({OptOp::Split, columns_at, lanes / side, AxisType::Loop, false});
+  if (!plan.try_all(edits)) return {};
+  side_by_side(plan, rows_at, rows, AxisType::Upcast);
+  return {m > rows ? rows_at : -1,
+          n <= lanes             ? -1
+          : m > rows && rows > 1 ? columns_at + 1
+                                 : columns_at,
+          lanes};
+}
+
+TileLoops register_tile(Plan& plan, const Contraction& c, const UOp& reduction) {
+  const DType dtype = reduction.dtype();
   const int64_t lanes = plan.target().lanes(is_small_float(dtype) ? 4 : item_size(dtype));
   int rows_at = plan.position(c.rows), columns_at = plan.position(c.columns);
   // The lanes are the last axis.
@@ -70,9 +98,13 @@ TileLoops register_tile(Plan& plan, const Contraction& c, DType dtype) {
   const Tile tile = best_tile(is_symbolic(c.rows) ? std::min(m, some_rows) : m,
                               rounded_up(n, vector) / vector, plan.target().vector_registers);
   // The later axis first: splitting it does not move the earlier one.
-  if (c.folded)
-    side_by_side(plan, plan.position(c.folded), lanes_along(size_of(c.folded), lanes),
-                 AxisType::GroupReduce);
+  if (c.folded) {
+    const int64_t folding = lanes_along(size_of(c.folded), lanes);
+    side_by_side(plan, plan.position(c.folded), folding, AxisType::GroupReduce);
+    if (folding >= 4 && n % folding == 0 && !is_symbolic(c.columns) &&
+        makes_much(plan.ast(), reduction))
+      return tile_beside_others(plan, c, rows_at, columns_at, folding);
+  }
   side_by_side(plan, columns_at, vector, AxisType::Upcast);
   if (n > vector) side_by_side(plan, columns_at, tile.columns, AxisType::Upcast);
   side_by_side(plan, rows_at, tile.rows, AxisType::Upcast);
@@ -350,7 +382,7 @@ void tile_product(Plan& plan, const Contraction& c, const UOp& reduction,
                   const KernelEstimate& work) {
   int64_t k = 1;
   for (const UOp& r : reduced_ranges(reduction)) k *= std::max<int64_t>(size_of(r), 1);
-  const TileLoops loops = register_tile(plan, c, reduction.dtype());
+  const TileLoops loops = register_tile(plan, c, reduction);
   const int64_t block = rows_of_block(k, loops, c.pitch);
   block_columns(plan, loops, block);
   threads(plan, work);

@@ -12,6 +12,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/epilogue.hpp"
 #include "koine/lower/expand.hpp"
 #include "koine/lower/grid.hpp"
 #include "koine/lower/linearize.hpp"
@@ -178,7 +179,7 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
   auto lanes = [](const UOp& u) { return warps_to_special(expand(threads_to_special(u))); };
   auto blocks = [&](const UOp& u) {
     const UOp blocked = block_reduces(u, target.strict);
-    return target.groups ? to_grid(blocked, target.groups) : blocked;
+    return target.groups ? to_grid(blocked, target.groups) : epilogue_in_loop(blocked);
   };
   auto tiles = [&](const UOp& u) { return stage_operands(u, target); };
   std::vector<StageStep> expansion;
