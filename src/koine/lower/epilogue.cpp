@@ -124,14 +124,14 @@ double epilogue_cost(const UOp& stored, const UOp& reduce) {
 
 UOp epilogue_in_loop(const UOp& ast) {
   const std::optional<Nest> nest = nest_of(ast);
-  if (!nest || epilogue_cost(nest->stored.src(1), nest->reduce) < least_epilogue_in_loop) return ast;
+  if (!nest || epilogue_cost(nest->stored.src(1), nest->reduce) < least_epilogue_in_loop)
+    return ast;
   const std::optional<Tile> tile = TileMaker(ast).of(ast, *nest);
   if (!tile) return ast;
-  const UOp memory =
-      UOp::make(Op::Buffer, {shape_of({tile->size})},
-                BufferArg{0, nest->reduce.dtype(), {}, AddrSpace::Local});
-  const UOp filled = after(
-      memory, {end(store(index(memory, {tile->place}), nest->reduce), tile->axes)});
+  const UOp memory = UOp::make(Op::Buffer, {shape_of({tile->size})},
+                               BufferArg{0, nest->reduce.dtype(), {}, AddrSpace::Local});
+  const UOp filled =
+      after(memory, {end(store(index(memory, {tile->place}), nest->reduce), tile->axes)});
   const UOp place = simplify_index(substitute(tile->place, tile->again));
   Substitution again = tile->again;
   again.emplace(nest->reduce, load(index(filled, {place})));

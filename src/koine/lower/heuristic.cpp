@@ -271,6 +271,29 @@ void lanes_of_rows(Plan& plan, const Accesses& accesses, int64_t lanes, int64_t 
   lanes_inside(plan, lanes, vectors);
 }
 
+// Where the lanes go along one axis and a load along another, as in a transposition, the loop over
+// that other one is innermost: what is in a line of memory is read in steps that follow each other.
+void lines_inside(Plan& plan) {
+  const std::vector<UOp> axes = plan.axes();
+  const auto first_lane = std::find_if(axes.begin(), axes.end(),
+                                       [](const UOp& a) { return becomes_shape(type_of(a)); });
+  const int innermost = static_cast<int>(first_lane - axes.begin()) - 1;
+  if (first_lane == axes.end() || innermost < 1) return;
+  constexpr int64_t some_lines = 16;
+  const Accesses now = survey(plan.ast());
+  for (int at = 0; at < innermost; ++at) {
+    const UOp& axis = axes[static_cast<size_t>(at)];
+    const bool along = std::any_of(now.loads.begin(), now.loads.end(), [&](const UOp& address) {
+      return stride(address, axis) == 1 && depends_on(address, *first_lane);
+    });
+    if (!along || type_of(axis) != AxisType::Loop || size_of(axis) < some_lines) continue;
+    std::vector<Opt> edits;
+    for (int from = at; from < innermost; ++from) edits.push_back({OptOp::Swap, from, from + 1});
+    plan.try_all(edits);
+    return;
+  }
+}
+
 void lanes_everywhere(Plan& plan, const Accesses& accesses) {
   const int64_t lanes = plan.target().lanes(widest_item(plan.ast()));
   if (lanes < 2) return;
@@ -300,6 +323,7 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
     }
     if (!reduced || along_loop >= along_reduce || plan.target().strict) {
       vector_lanes(plan, loop, lanes, vectors);
+      if (!reduces) lines_inside(plan);
       return;
     }
   }
