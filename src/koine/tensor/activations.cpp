@@ -70,6 +70,18 @@ Tensor gelu_argument_error(const Tensor& x, const Tensor& y) {
   return (sum - y) + (lost + rest);
 }
 
+Tensor gelu_of(const Tensor& value) {
+  constexpr double bound = 64;  // beyond it the result is 0 or x
+  const Tensor x = value.maximum(-bound), bounded = x.minimum(bound), y = gelu_argument(bounded);
+  return gated(x, y, gelu_argument_error(bounded, y));
+}
+
+double silu_bound(DType dtype) { return dtype == DType::Float64 ? 2048.0 : 256.0; }
+Tensor silu_of(const Tensor& value) {
+  const Tensor x = value.maximum(-silu_bound(value.dtype()));
+  return gated(x, x);
+}
+
 // Near 0 erf(x) is x + x P(x^2). Farther out erfc(x) = exp(-x^2) / x times a polynomial in
 // (x - centre) / (x + centre), which takes the half-line into an interval (after M. Shepherd and
 // J. Laframboise, Chebyshev Approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < inf, Math. Comp.
@@ -181,6 +193,23 @@ Tensor exact_gelu_slope(const Tensor& x) {
   return (x * (-1 / std::numbers::sqrt2)).erfc() * 0.5 + b * density;
 }
 
+// The slope of x / (1 + exp(-y)), where that of y is dy: of x, not of what its value was computed
+// by, which is a dozen values for a backward pass to keep.
+Tensor gated_slope(const Tensor& x, const Tensor& y, const Tensor& dy) {
+  const auto [main, rest] = decay(tensor::magnitude(y).neg());
+  const Tensor t = main * rest, whole = t + 1.0;
+  return (Tensor::where(y < 0.0, t, 1.0) + x * dy * (t / whole)) / whole;
+}
+Tensor gelu_slope(const Tensor& x) {
+  const Tensor b = within_bound(x);
+  return gated_slope(b, gelu_argument(b), b * b * (3 * gelu_cubic) + gelu_linear);
+}
+Tensor silu_slope(const Tensor& x) {
+  const double bound = silu_bound(x.dtype());
+  const Tensor b = x.minimum(bound).maximum(-bound);
+  return gated_slope(b, b, tensor::like(b, 1.0));
+}
+
 using OfOne = Tensor (*)(const Tensor&);
 
 // Makes a derivative known that is a product with the slope, for with_slope().
@@ -235,21 +264,15 @@ Tensor Tensor::tanh() const {
 Tensor Tensor::gelu(const std::string& approximate) const {
   KOINE_REQUIRE(approximate == "none" || approximate == "tanh", Value,
                 "gelu: approximate is \"none\" or \"tanh\", got \"{}\"", approximate);
-  static const auto& rule = *new const std::string(known_slope("gelu", exact_gelu_slope));
+  static const auto& exact = *new const std::string(known_slope("gelu", exact_gelu_slope));
+  static const auto& rule = *new const std::string(known_slope("gelu by tanh", gelu_slope));
   if (approximate == "none")
-    return in_floats(*this, [](const Tensor& x) { return with_slope(rule, exact_gelu_of, x); });
-  return in_floats(*this, [](const Tensor& value) {
-    constexpr double bound = 64;  // beyond it the result is 0 or x
-    const Tensor x = value.maximum(-bound), bounded = x.minimum(bound);
-    const Tensor y = gelu_argument(bounded);
-    return gated(x, y, gelu_argument_error(bounded.detach(), y.detach()));
-  });
+    return in_floats(*this, [](const Tensor& x) { return with_slope(exact, exact_gelu_of, x); });
+  return in_floats(*this, [](const Tensor& x) { return with_slope(rule, gelu_of, x); });
 }
 Tensor Tensor::silu() const {
-  return in_floats(*this, [](const Tensor& value) {
-    const Tensor x = value.maximum(value.dtype() == DType::Float64 ? -2048.0 : -256.0);
-    return gated(x, x);
-  });
+  static const auto& rule = *new const std::string(known_slope("silu", silu_slope));
+  return in_floats(*this, [](const Tensor& x) { return with_slope(rule, silu_of, x); });
 }
 // max(x, 0) + log(1 + t), t = exp(-|x|): does not overflow. At 0 both take the side x, on which all
 // derivatives of the sum are right.
