@@ -166,6 +166,50 @@ TEST(gradients, the_slope_of_the_error_function_is_its_closed_form) {
   EXPECT_EQ(slopes(slope, ends), (std::vector<double>{0, 0})) << "limits, as of the first one";
 }
 
+// x s(y) with s(y) = 1 / (1 + exp(-y)) has the slope s(y) (1 + x y' s(-y)): of a gelu by tanh
+// y = 2 sqrt(2/pi) (x + 0.044715 x^3), of silu y = x.
+TEST(gradients, slopes_of_gates_are_their_closed_forms) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> at{0,  -0.0, 0.3, -0.3, 1,  -1,  -2.5, 2.5,
+                               -6, 6,    20,  -20,  80, -80, 300,  -300};
+  for (const DType d : {DType::Float64, DType::Float32}) {
+    const double within = d == DType::Float64 ? 1e-13 : 3e-6;
+    const Tensor x =
+        Tensor::from<double>(at, {static_cast<int64_t>(at.size())}).cast(d).clone().realize();
+    const std::vector<double> of_gelu = slopes(x.gelu(), x), of_silu = slopes(x.silu(), x);
+    const std::vector<double> points = x.tolist<double>();
+    for (size_t i = 0; i < at.size(); ++i) {
+      const long double v = points[i];
+      const auto slope = [&](long double y, long double dy) {
+        const long double s = 1 / (1 + std::exp(-y)), rest = 1 / (1 + std::exp(y));
+        return static_cast<double>(s * (1 + v * dy * rest));
+      };
+      const long double c = 2 * std::sqrt(2 / std::numbers::pi_v<long double>), k = 0.044715L;
+      EXPECT_NEAR(of_gelu[i], slope(c * (v + k * v * v * v), c * (1 + 3 * k * v * v)), within)
+          << at[i];
+      EXPECT_NEAR(of_silu[i], slope(v, 1), within) << at[i];
+    }
+    const Tensor ends = Tensor::from<double>({inf, -inf}).cast(d).clone().realize();
+    EXPECT_EQ(slopes(ends.gelu(), ends), (std::vector<double>{1, 0}));
+    EXPECT_EQ(slopes(ends.silu(), ends), (std::vector<double>{1, 0}));
+  }
+  const Tensor x = doubles({3, 4}, 7);
+  check_second_gradient([](const Tensor& t) { return t.gelu() * t + t.silu(); }, x);
+}
+
+// A backward pass computes the gate again, of its input: what came between is in no memory.
+TEST(gradients, of_gates_keep_their_inputs_alone) {
+  const Tensor x = doubles({16, 24}, 1).cast(DType::Float32).realize();
+  const Tensor a = doubles({24, 32}, 2).cast(DType::Float32).realize();
+  const Tensor b = doubles({32, 8}, 3).cast(DType::Float32).realize();
+  for (const bool gelu : {true, false}) {
+    const Tensor h = x.matmul(a), loss = (gelu ? h.gelu() : h.silu()).matmul(b).square().sum();
+    std::vector<UOp> values;
+    for (const Tensor& g : loss.gradient({x, a, b})) values.push_back(g.uop());
+    for (const Kernel& k : schedule(values)) EXPECT_LE(k.buffers.size(), 4U) << k.reason;
+  }
+}
+
 // What bounds its argument first does not hide NaN from the slope; a maximum hands on what it is
 // given there. Both are PyTorch's.
 TEST(gradients, spec_amend_40_of_nan_are_not_hidden_by_a_bound) {

@@ -328,6 +328,19 @@ TEST(schedule, spec_C38_a_large_value_of_which_a_part_is_read_is_computed_for_th
   EXPECT_LE(counters().operations, 16 * 30 * 100);
 }
 
+// A row of positions that all columns share is made and looked at as that row.
+TEST(schedule, spec_C38_positions_that_are_repeated_are_looked_at_once) {
+  const Tensor at = Tensor::from<int32_t>({3, 1, 1, -1}).realize(), x = filled({4, 64});
+  const Tensor all = at.reshape({4, 1}).expand({4, 64});
+  for (const Tensor& value :
+       {Tensor::zeros({8, 64}).scatter_add(0, all, x), filled({8, 64}).gather(0, all)})
+    for (const Kernel& k : schedule({value.uop()}))
+      for (size_t slot = 0; slot < k.buffers.size(); ++slot)
+        if (k.stores(slot) && k.buffers[slot].dtype() == DType::Int64) {
+          EXPECT_LE(k.buffers[slot].numel(), 4) << k.reason;
+        }
+}
+
 TEST(schedule, spec_C38_what_data_decides_the_place_of_is_computed_before) {
   const Tensor at = Tensor::from<int32_t>({3, 1, 1, 0, 2, 3}).realize(), x = filled({4, 50});
   const Decisions before{{"Reduce", "read at places that data decides"}};

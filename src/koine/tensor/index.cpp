@@ -43,6 +43,10 @@ void require_integers(std::string_view method, std::string_view what, const Tens
 
 Tensor tensor::positions(std::string_view method, const Tensor& index, const Size& n) {
   require_integers(method, "positions", index);
+  const UOp& given = index.uop();
+  if (given.is(Op::Expand))  // what is repeated is looked at once
+    return Tensor(
+        koine::expand(positions(method, Tensor(UOp(given.src(0))), n).uop(), given.shape()));
   const Tensor i = as_int64(index), zero(int64_t{0});
   const Tensor wrapped = is_unsigned(index.dtype()) ? i : Tensor::where(i < zero, i + Tensor(n), i);
   return within_axis(fmt::format("{}: position", method), wrapped, n);
