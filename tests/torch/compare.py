@@ -59,6 +59,7 @@ CHOICES = {
     ("gelu", "at -inf"): ("value", *DERIVATIVES),
     ("gelu_by_erf", "at inf"): DERIVATIVES,
     ("gelu_by_erf", "at -inf"): ("value", *DERIVATIVES),
+    ("silu", "at inf"): DERIVATIVES,
     ("silu", "at -inf"): ("value", *DERIVATIVES),
     ("pow_half", "at -inf"): ("value", *DERIVATIVES),
     ("pow_three_halves", "at -inf"): DERIVATIVES,
