@@ -45,7 +45,7 @@ class _Carried:
 
 def _carry(method: str, call: FlatCall, structure: tree.Structure) -> None:
     if call.structure != structure:
-        raise ValueError(f"{method}: a step gives the carry {call.structure!r}, and the first is {structure!r}")
+        raise ValueError(f"{method}: a step gives the carry {tree.shown(call.structure)}, and the first is {tree.shown(structure)}")
 
 
 def _require_unroll(method: str, unroll: Any) -> None:
@@ -67,6 +67,7 @@ def scan(f: Callable[..., Any], init: Any, xs: Any = None, length: int | None = 
     """
     _require_unroll("scan", unroll)
     call = FlatCall("scan", f, (init, xs))
+    call.parameters = ("init", "xs")
     count = call.counts[0]
     carried = _Carried(call)
 
@@ -74,17 +75,19 @@ def scan(f: Callable[..., Any], init: Any, xs: Any = None, length: int | None = 
         out = call(tensors)
         shape = call.structure
         if shape.kind is not tuple or len(shape.children) != 2:
-            raise TypeError(f"scan: a step gives (carry, result), not {shape!r}")
+            raise TypeError(f"scan: a step gives (carry, result), not {tree.shown(shape)}")
         if shape.children[0] != call.structures[0]:
-            raise ValueError(f"scan: a step gives the carry {shape.children[0]!r}, and the first is {call.structures[0]!r}")
+            raise ValueError(f"scan: a step gives the carry {tree.shown(shape.children[0])}, and the first is {tree.shown(call.structures[0])}")
         return carried.like(tensors[:count], out)
 
-    return call.result(carried.run(lambda: call.run(_koine._scan, step, call.inputs[:count], call.inputs[count:], length, reverse)))
+    return call.result(carried.run(lambda: call.run(_koine._scan, step, call.inputs[:count], call.inputs[count:], length, reverse,
+                                                     call.input_name, lambda k: call.input_name(count + k))))
 
 
 @knows_keywords
-def fori_loop(lower: int, upper: int, body_fun: Callable[..., Any], init_val: Any, *, unroll: int | bool | None = None) -> Any:
-    """The carry behind `body_fun(i, carry)` for each i from lower below upper. `unroll` does nothing, as in scan.
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: Any, *, unroll: int | bool | None = None) -> Any:
+    """The carry behind `body_fun(i, carry)` for each i from lower below upper. `unroll` does nothing, as in scan. A tensor as lower or
+    upper, an integer of shape (), makes a while_loop of it, which has no reverse mode.
 
     >>> koine.fori_loop(0, 5, lambda i, c: c * 2, 1).item()
     32
@@ -92,6 +95,7 @@ def fori_loop(lower: int, upper: int, body_fun: Callable[..., Any], init_val: An
     if unroll is not None:
         _require_unroll("fori_loop", unroll)
     call = FlatCall("fori_loop", body_fun, (0, init_val))
+    call.parameters = ("i", "init_val")
     carried = _Carried(call, 1)
 
     def step(tensors):
@@ -99,7 +103,9 @@ def fori_loop(lower: int, upper: int, body_fun: Callable[..., Any], init_val: An
         _carry("fori_loop", call, call.structures[1])
         return carried.like(tensors[1:], out)
 
-    return call.like(1, carried.run(lambda: call.run(_koine._fori, lower, upper, step, call.inputs[1:])))
+    loop = _koine._fori_computed if isinstance(lower, Tensor) or isinstance(upper, Tensor) else _koine._fori
+    return call.like(1, carried.run(lambda: call.run(loop, lower, upper, step, call.inputs[1:],
+                                                      lambda k: call.input_name(k + 1))))
 
 
 @knows_keywords
@@ -110,7 +116,7 @@ def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_
     128
     """
     test, call = FlatCall("while_loop", cond_fun, (init_val,)), FlatCall("while_loop", body_fun, (init_val,))
-
+    call.parameters = ("init_val",)
     carried = _Carried(call)
     test.numbers = call.numbers
 
@@ -119,24 +125,30 @@ def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_
         _carry("while_loop", call, call.structures[0])
         return carried.like(tensors, out)
 
-    return call.like(0, carried.run(lambda: call.run(_koine._while, test, step, call.inputs)))
+    return call.like(0, carried.run(lambda: call.run(_koine._while, test, step, call.inputs, call.input_name)))
 
 
 class _Branches:
     """The functions of a branch, whose results that are numbers take the dtype of the others' at their place."""
 
-    def __init__(self, calls: Sequence[FlatCall]):
-        self.calls = calls
+    def __init__(self, method: str, calls: Sequence[FlatCall]):
+        self.method, self.calls = method, calls
         self.given: dict[int, list[tuple[Any, bool]]] = {}  # by branch: of each result its dtype, and whether it is a number
         self.wanted: list[Any] = []  # of each result the dtype, where it is known
 
     def function(self, k: int) -> Callable[[list[Tensor]], list[Tensor]]:
         def branch(tensors):
             out = self.calls[k](tensors)
+            first, own = self.calls[0].structure, self.calls[k].structure
+            if own != first:
+                raise ValueError(f"{self.method}: {self.name(k)} gives {tree.shown(own)}, and {self.name(0)} gives {tree.shown(first)}: all give the same structure")
             self.given[k] = [(t.dtype, _koine._is_number(t)) for t in out]
             return [as_number(t, dtype) if dtype is not None else t for t, dtype in zip(out, self.wanted or [None] * len(out))]
 
         return branch
+
+    def name(self, k: int) -> str:
+        return f"branch {k}" if self.method == "switch" else ("false_fun", "true_fun")[k]
 
     def learns(self) -> bool:
         """Whether more is known of the dtypes than before."""
@@ -148,18 +160,15 @@ class _Branches:
 
 def _branch(method: str, which: Any, is_condition: bool, branches: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> Any:
     calls = [FlatCall(method, f, operands) for f in branches]
-    all_of = _Branches(calls)
+    all_of = _Branches(method, calls)
     functions = [all_of.function(k) for k in range(len(calls))]
     while True:
         try:
-            made = calls[0].run(_koine._branch, method, which, is_condition, functions, calls[0].inputs)
+            made = calls[0].run(_koine._branch, method, which, is_condition, functions, calls[0].inputs, calls[0].result_name)
             break
         except ValueError:
             if not all_of.learns():
                 raise
-    for k, call in enumerate(calls):
-        if call.structure != calls[0].structure:
-            raise ValueError(f"{method}: branch {k} gives {call.structure!r}, and the first {calls[0].structure!r}")
     return calls[0].result(made)
 
 

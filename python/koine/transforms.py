@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
 import operator
 import re
 from typing import Any, Callable, Sequence
@@ -68,6 +69,23 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) or hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__")
 
 
+def parameters_of(f: Callable[..., Any]) -> list[str]:
+    """The names of a function's parameters, as far as each stands for one argument."""
+    import inspect
+
+    try:
+        given = list(inspect.signature(f).parameters.values())
+    except (builtins.TypeError, builtins.ValueError):  # what is no function of Python's
+        return []
+    positional = itertools.takewhile(lambda p: p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD), given)
+    return [p.name for p in positional]
+
+
+def keyword_path(path: str) -> str:
+    """The path of a leaf of a dict of keywords: "['x'][0]" is x[0]."""
+    return re.sub(r"^\['(\w+)'\]", r"\1", path)
+
+
 class FlatCall:
     """A call of a function on trees, as one on a list of tensors.
 
@@ -82,6 +100,7 @@ class FlatCall:
         self.method, self.f, self.line = method, f, line_of(f)
         flat = [tree.flatten(a) for a in args]
         named, self.names = tree.flatten(kwargs or {})
+        self.parameters: Sequence[str] = ()  # what messages call the arguments; the others by the function's own parameters
         self.structures = [s for _, s in flat]
         self.counts = [len(leaves) for leaves, _ in flat]
         self.leaves = [leaf for leaves, _ in flat for leaf in leaves] + named
@@ -105,6 +124,28 @@ class FlatCall:
         result = run_for(self.line, lambda: self.f(*args, **kwargs))
         leaves, self.structure = tree.flatten(result)
         return tensors_of(self.method, leaves)
+
+    def argument_name(self, argument: int) -> str:
+        """What a message calls an argument: by its parameter, where the function tells."""
+        if argument < len(self.parameters):
+            return self.parameters[argument]
+        parameters = parameters_of(self.f)
+        return parameters[argument] if argument < len(parameters) else f"argument {argument}"
+
+    def input_name(self, k: int) -> str:
+        """What a message calls an input: "x['w'][0]"."""
+        if k >= len(self.traced):  # of vmap
+            return "axis_size"
+        leaf = self.traced[k]
+        for argument, (structure, count) in enumerate(zip(self.structures, self.counts)):
+            if leaf < count:
+                return self.argument_name(argument) + tree.paths(structure)[leaf]
+            leaf -= count
+        return keyword_path(tree.paths(self.names)[leaf])
+
+    def result_name(self, k: int) -> str:
+        """What a message calls a tensor of the result."""
+        return "the result" + (tree.paths(self.structure)[k] if self.structure is not None else "")
 
     def run(self, primitive: Callable[..., Any], *given: Any) -> Any:
         return run_for(self.line, primitive, *given)
@@ -140,21 +181,24 @@ class FlatCall:
 # --- many examples ---------------------------------------------------------------------------------
 
 
-def _axes_of_leaves(spec: Any, structure: tree.Structure) -> list:
-    """An axis (or None) for each leaf of a tree, from one of all or a tree of them."""
-    if spec is None or isinstance(spec, int):
+def _axes_of_leaves(what: str, name: Callable[[], str], spec: Any, structure: tree.Structure) -> list:
+    """An axis (or None) for each leaf of a tree, from one of all or a tree of them. `what` and `name`: for messages, in_axes or out_axes,
+    and whose."""
+    if spec is None or isinstance(spec, int) and not isinstance(spec, bool):
         return [spec] * structure.count
     if structure.kind is None:
-        raise TypeError(f"vmap: the axis of a tensor is a number or None, not {spec!r}")
+        raise TypeError(f"vmap: {what} of {name()}, which is one tensor, is a number or None, not {spec!r}")
     if isinstance(spec, dict) and issubclass(structure.kind, dict) and spec.keys() == set(structure.data):
         parts = [spec[k] for k in structure.data]
     elif type(spec) is structure.kind and hasattr(structure.kind, "__dataclass_fields__"):
         parts = [getattr(spec, name) for name in structure.data]
-    elif isinstance(spec, (list, tuple)) and len(spec) == len(structure.children):
+    elif isinstance(spec, (list, tuple)) and len(spec) == len(structure.children) and not issubclass(structure.kind, dict):
         parts = list(spec)
     else:
-        raise ValueError(f"vmap: axes {spec!r} for the tree {structure!r}")
-    return [axis for part, child in zip(parts, structure.children) for axis in _axes_of_leaves(part, child)]
+        raise ValueError(f"vmap: {what} of {name()} is {spec!r}, and that is the tree {structure!r}: give one number or None for all of it, or a "
+                         "tree of that structure")
+    return [axis for k, (part, child) in enumerate(zip(parts, structure.children))
+            for axis in _axes_of_leaves(what, lambda k=k: name() + tree.steps(structure)[k], part, child)]
 
 
 @knows_keywords
@@ -185,7 +229,8 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, axis_name: 
             if isinstance(in_axes, (list, tuple)) and len(in_axes) != len(args):
                 raise ValueError(f"vmap: in_axes has {len(in_axes)} entries for {len(args)} arguments")
             specs = in_axes if isinstance(in_axes, (list, tuple)) else [in_axes] * len(args)
-            axes.extend(a for spec, s in zip(specs, call.structures) for a in _axes_of_leaves(spec, s))
+            for k, (spec, structure) in enumerate(zip(specs, call.structures)):
+                axes.extend(_axes_of_leaves("in_axes", lambda k=k: call.argument_name(k), spec, structure))
             axes.extend([0] * call.names.count)
             return [a is None for a in axes]
 
@@ -193,42 +238,24 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, axis_name: 
         axes = [axes[i] for i in call.traced]
         inputs, described = call.inputs, call
         if axis_size is not None:  # as a further argument, which f does not get
-            _require_examples(operator.index(axis_size), inputs, axes)
+            _require_examples(operator.index(axis_size), call, axes)
             inputs, axes = [*inputs, Tensor.zeros(operator.index(axis_size))], [*axes, 0]
 
             def described(tensors):
                 return call(tensors[:-1])
 
-        if isinstance(out_axes, int) and not isinstance(out_axes, bool):
-            return call.result(call.run(_koine._vmap, described, inputs, axes, out_axes))
-        # Whose axes these are is known once f has run: mostly as many as there are tensors, in their order.
-        out = _flat_axes(out_axes)
-        try:
-            found = call.run(_koine._vmap, described, inputs, axes, out)
-        except Error:
-            if call.structure is None or _axes_of_leaves(out_axes, call.structure) == out:
-                raise
-        else:
-            if _axes_of_leaves(out_axes, call.structure) == out:
-                return call.result(found)
-        return call.result(call.run(_koine._vmap, described, inputs, axes, _axes_of_leaves(out_axes, call.structure)))
+        def axes_of_result():  # whose they are is known once f has run
+            return _axes_of_leaves("out_axes", lambda: "the result", out_axes, call.structure)
+
+        return call.result(call.run(_koine._vmap, described, inputs, axes, axes_of_result, call.input_name, call.result_name))
 
     return mapped
 
 
-def _require_examples(size: int, inputs: Sequence[Tensor], axes: Sequence[int | None]) -> None:
-    for k, (t, axis) in enumerate(zip(inputs, axes)):
+def _require_examples(size: int, call: FlatCall, axes: Sequence[int | None]) -> None:
+    for k, (t, axis) in enumerate(zip(call.inputs, axes)):
         if axis is not None and -t.ndim <= axis < t.ndim and t.shape[axis] != size:
-            raise ValueError(f"vmap: axis_size is {size}, and tensor {k} of shape {t.shape} has {t.shape[axis]} examples along axis {axis}")
-
-
-def _flat_axes(spec: Any) -> list:
-    if spec is None or isinstance(spec, int):
-        return [spec]
-    parts = tree._parts(spec)
-    if parts is None:
-        raise TypeError(f"vmap: out_axes are numbers and None, not {spec!r}")
-    return [a for part in parts[0] for a in _flat_axes(part)]
+            raise ValueError(f"vmap: axis_size is {size}, and {call.input_name(k)} of shape {t.shape} has {t.shape[axis]} examples along axis {axis}")
 
 
 # --- derivatives -----------------------------------------------------------------------------------
@@ -258,7 +285,7 @@ def _with_aux(method: str, call: FlatCall, values: Sequence[Any]) -> tuple[Any, 
     shape = call.structure
     assert shape is not None
     if not (shape.kind is tuple and len(shape.children) == 2):
-        raise TypeError(f"{method}: with has_aux the function gives (result, aux), not {shape!r}")
+        raise TypeError(f"{method}: with has_aux the function gives (result, aux), not {tree.shown(shape)}")
     of_result, of_aux = shape.children
     return tree.unflatten(of_result, values[:of_result.count]), tree.unflatten(of_aux, values[of_result.count:])
 
@@ -284,7 +311,7 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_
             results = call(tensors)
             shape = call.structure
             if has_aux and not (shape.kind is tuple and len(shape.children) == 2 and shape.children[0].kind is None):
-                raise TypeError(f"grad: with has_aux the function gives (value, aux), not {shape!r}")
+                raise TypeError(f"grad: with has_aux the function gives (value, aux), not {tree.shown(shape)}")
             if not has_aux and shape.kind is not None:
                 raise TypeError(f"grad: the function gives {shape!r}, and a gradient is that of one scalar: give has_aux=True")
             return results
@@ -431,7 +458,7 @@ def _jacobian(method: str, f: Callable[..., Any], argnums: int | Sequence[int], 
             def of_unit(unit):
                 return linear([*zeros[:k], unit[0], *zeros[k + 1:]])
 
-            return _koine._vmap(of_unit, [_units(zeros[k])], [0], axis)
+            return _koine._vmap(of_unit, [_units(zeros[k])], [0], lambda: axis, str, str)
 
         def block(made, result, x):
             return made.reshape(*result.shape, *x.shape)

@@ -367,6 +367,35 @@ def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Struct
     return flatten(tree, is_leaf)[1]
 
 
+def shown(structure: Structure) -> str:
+    """A structure in a message."""
+    return "one value" if structure.kind is None else repr(structure)
+
+
+def paths(structure: Structure) -> list[str]:
+    """How to get from a tree to each of its leaves, as Python would write it: "['w'][0]"."""
+    if structure.kind is None:
+        return [""]
+    return [step + rest for step, child in zip(steps(structure), structure.children) for rest in paths(child)]
+
+
+def steps(structure: Structure) -> list[str]:
+    """What leads from a node to its children."""
+    kind, children = structure.kind, structure.children
+    if isinstance(structure.data, _Names) and hasattr(kind, "__dataclass_fields__"):
+        return [f".{name}" for name in structure.data]
+    if issubclass(kind, dict):
+        return [f"[{key!r}]" for key in structure.data]
+    if kind not in _registered and hasattr(kind, "_fields"):
+        return [f".{name}" for name in kind._fields]
+    named = getattr(structure.data, "names", None)  # of a layer
+    if isinstance(named, (list, tuple)) and len(named) == len(children):
+        return [f".{name}" for name in named]
+    if kind in _registered and len(children) == 1:  # what is no more than a name for its only part
+        return [""]
+    return [f"[{k}]" for k in builtins.range(len(children))]
+
+
 class _Differs(builtins.Exception):
     """A tree that does not begin with the structure of another."""
 

@@ -63,6 +63,11 @@ void bind_devices(nb::module_& m) {
         o.threshold = threshold.value_or(o.threshold);
         o.edge_items = edgeitems.value_or(o.edge_items);
         o.line_width = linewidth.value_or(o.line_width);
+        KOINE_REQUIRE(
+            o.precision >= 0 && o.threshold >= 0 && o.edge_items >= 1 && o.line_width >= 1, Value,
+            "set_printoptions: precision {} and threshold {} must not be negative, "
+            "edgeitems {} and linewidth {} must be positive",
+            o.precision, o.threshold, o.edge_items, o.line_width);
         set_print_options(o);
       },
       "precision"_a = nb::none(), "threshold"_a = nb::none(), "edgeitems"_a = nb::none(),

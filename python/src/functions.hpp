@@ -10,6 +10,9 @@ using transforms::Tensors;
 /// A function of Python on lists of tensors; to be called from any thread.
 transforms::Function function_of(const nb::callable& f);
 
+/// What gives the name of the k-th tensor of a list, for messages; `name` lives longer.
+transforms::NameOf name_of(const nb::callable& name);
+
 /// A reference that any thread may let go, with the lock of the interpreter or without.
 inline std::shared_ptr<PyObject> shared(const nb::callable& f) {
   return {nb::object(f).release().ptr(), [](PyObject* object) { let_go_later(object); }};

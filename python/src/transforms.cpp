@@ -18,6 +18,13 @@ transforms::Function function_of(const nb::callable& f) {
   };
 }
 
+transforms::NameOf name_of(const nb::callable& name) {
+  return [&name](size_t k) {
+    const nb::gil_scoped_acquire lock;
+    return nb::cast<std::string>(name(k));
+  };
+}
+
 namespace {
 
 using Axes = std::vector<std::optional<int64_t>>;
@@ -49,9 +56,12 @@ void bind_transforms(nb::module_& m) {
   nb::class_<transforms::Function>(m, "_Linear")
       .def("__call__",
            [](const transforms::Function& f, const Tensors& given) { return f(given); });
-  m.def("_vmap", [](const nb::callable& f, const Tensors& inputs,
-                    const std::variant<int64_t, Axes>& in, const std::variant<int64_t, Axes>& out) {
-    return transforms::over_examples(function_of(f), inputs, mapped(in), mapped(out),
+  m.def("_vmap", [](const nb::callable& f, const Tensors& inputs, const Axes& in,
+                    const nb::callable& out, const nb::callable& input_name,
+                    const nb::callable& result_name) {
+    const auto of_results = [&] { return mapped(nb::cast<std::variant<int64_t, Axes>>(out())); };
+    return transforms::over_examples(function_of(f), inputs,
+                                     {in, of_results, name_of(input_name), name_of(result_name)},
                                      std::source_location::current());
   });
   m.def("_jvp", [](const nb::callable& f, const Tensors& inputs, const Tensors& tangents) {

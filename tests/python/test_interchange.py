@@ -306,6 +306,8 @@ def test_texts_are_numpys():
         assert repr(koine.Tensor([1 / 3, 1, 2])).startswith("Tensor([0.33, ..., 2.  ]")
     finally:
         koine.set_printoptions(precision=8, edgeitems=3, threshold=1000)
+    with pytest.raises(ValueError, match="set_printoptions: precision 8 and threshold 1000 must not be negative, edgeitems 0 and linewidth 75 must"):
+        koine.set_printoptions(edgeitems=0)
 
 
 def test_numbers_of_one_element():

@@ -246,7 +246,7 @@ def test_what_is_prepared_for_one_value_names_no_memory_of_another(rng):
 
 
 def test_a_scalar_has_no_examples():
-    with pytest.raises(IndexError, match="vmap: tensor 0 of shape \\(\\) has no axis 0: it is a scalar; give none for what is equal"):
+    with pytest.raises(IndexError, match="vmap: x of shape \\(\\) has no axis 0: it is a scalar; give none for what is equal"):
         koine.vmap(lambda x: x)(Tensor(1.0))
     assert koine.vmap(lambda x, y: x + y, in_axes=(None, 0))(Tensor(1.0), Tensor([1.0, 2.0])).tolist() == [2.0, 3.0]
 
@@ -306,6 +306,16 @@ def test_out_axes_are_a_prefix_of_the_result():
     for f, axes, shapes in [(lambda a: (None, (a, a * 2)), (0, 1), [(4, 5), (4, 5)]), (lambda a: ((a, a + 1), a * 2), (0, 1), [(5, 4), (5, 4), (4, 5)]),
                             (lambda a: (a, None, a * 2), (0, None, 1), [(5, 4), (4, 5)]), (lambda a: {"p": a, "q": (a, a)}, {"p": 1, "q": 0}, [(4, 5), (5, 4), (5, 4)])]:
         assert [t.shape for t in koine.tree.leaves(koine.vmap(f, out_axes=axes)(x))] == shapes
+    calls = []
+
+    def counted(a):
+        calls.append(a)
+        return (a, {"p": a, "q": None}, (a, a * 2))
+
+    for axes in (0, (0, 1, 1), (0, {"p": 1, "q": None}, 0), (0, 0, (1, 0))):
+        calls.clear()
+        koine.vmap(counted, out_axes=axes)(x)
+        assert len(calls) == 1
     for f, axes in [(lambda a: (a, (a, a)), ((0, 1), 1)), (lambda a: {"z": a, "b": a}, {"z": 1, "y": 0})]:
         with pytest.raises((ValueError, TypeError), match="vmap: "):
             koine.vmap(f, out_axes=axes)(x)
@@ -478,7 +488,7 @@ def test_what_a_function_gives_beside_its_result(name, rng):
         assert np.allclose(found[1]["y"].numpy(), 2 * a * a) and found[1]["z"].item() == pytest.approx(a.sum())
     if name == "linearize":
         assert np.allclose(found[1](Tensor(a))["y"].numpy(), 2 * a * a)
-    with pytest.raises(TypeError, match=rf"{name}: with has_aux the function gives \(result, aux\), not \*"):
+    with pytest.raises(TypeError, match=rf"{name}: with has_aux the function gives \(result, aux\), not one value"):
         AUX[name](lambda x: x.sum(), Tensor(a))
 
 
@@ -566,11 +576,60 @@ def test_how_many_examples_there_are():
     assert koine.vmap(lambda x: x, axis_size=0)(koine.zeros(0, 2)).shape == (0, 2)
     drawn = koine.vmap(lambda: Tensor.rand(2), axis_size=3)().tolist()
     assert len({tuple(row) for row in drawn}) == 3
-    for size, message in [(3, r"axis_size is 3, and tensor 0 of shape \(4, 2\) has 2 examples along axis -1"), (-1, "axis_size is how many"), (True, "axis_size is how many")]:
+    for size, message in [(3, r"axis_size is 3, and y of shape \(4, 2\) has 2 examples along axis -1"), (-1, "axis_size is how many"), (True, "axis_size is how many")]:
         with pytest.raises(ValueError, match=message):
             koine.vmap(lambda x, y: x, in_axes=(None, -1), axis_size=size)(1.0, koine.zeros(4, 2))
     with pytest.raises(ValueError, match="vmap: axis_name='batch': no function of Koine's computes over all examples"):
         koine.vmap(lambda x: x, axis_name="batch")
+
+
+def test_fori_loop_from_and_to_numbers_that_are_computed():
+    step = lambda i, c: c * 3 + i
+    for low, high in [(0, 5), (-2, 3), (4, 1), (2, 2)]:
+        wanted = koine.fori_loop(low, high, step, 1).item()
+        for first, last in [(Tensor(low), Tensor(high)), (low, Tensor(high)), (Tensor(low), high), (Tensor(low, dtype="int8"), Tensor(high, dtype="int64"))]:
+            assert koine.fori_loop(first, last, step, 1).item() == wanted
+    assert koine.fori_loop(0, Tensor(3, dtype="uint8"), lambda i, c: {"n": c["n"] + i, "d": i}, {"n": Tensor(0, dtype="uint8"), "d": Tensor(9, dtype="uint8")})["d"].item() == 2
+    # How often is an argument: of each example, of a program that is compiled once, in forward mode.
+    assert koine.vmap(lambda n: koine.fori_loop(0, n, lambda i, c: c * 2, 1))(Tensor([0, 3, 1])).tolist() == [1, 8, 2]
+    power = koine.jit(lambda x, n: koine.fori_loop(0, n, lambda i, c: c * x, 1.0))
+    assert [power(Tensor(2.0), Tensor(n)).item() for n in (0, 1, 5)] == [1, 2, 32]
+    assert koine.jvp(lambda x: koine.fori_loop(0, Tensor(3), lambda i, c: c * x, 1.0), (2.0,), (1.0,))[1].item() == 12
+    with pytest.raises(TypeError, match="a while_loop has no gradient"):
+        koine.grad(lambda x: koine.fori_loop(0, Tensor(3), lambda i, c: c * x, 1.0))(2.0)
+    with pytest.raises(ValueError, match=r"fori_loop: the steps go to an integer of shape \(\), got int32 of shape \(1,\)"):
+        koine.fori_loop(0, Tensor([3]), step, 1)
+    with pytest.raises(ValueError, match=r"fori_loop: the steps go from an integer of shape \(\), got float32 of shape \(\)"):
+        koine.fori_loop(Tensor(0.0), 3, step, 1)
+    with pytest.raises(ValueError, match=r"fori_loop: init_val\['h'\] is float32 of shape \(2,\) before"):
+        koine.fori_loop(0, Tensor(3), lambda i, c: {"h": c["h"].sum()}, {"h": koine.ones(2)})
+
+
+R2, R3 = koine.ones(2), koine.ones(3)
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda: koine.scan(lambda c, x: (c, x), 0.0), ValueError, "scan: there are no rows: say how many steps with length=$"),
+    (lambda: koine.scan(lambda c, x: (c, x), 0.0, {"a": R2, "b": [R3]}), ValueError, r"scan: the numbers of rows differ: xs\['a'\] of shape \(2,\) has 2, xs\['b'\]\[0\] of shape \(3,\) has 3$"),
+    (lambda: koine.scan(lambda c, x: (c, x), 0.0, R2, length=4), ValueError, r"scan: the numbers of rows differ: length= is 4, xs of shape \(2,\) has 2$"),
+    (lambda: koine.scan(lambda c, x: (c, x), 0.0, (R2, Tensor(1.0))), ValueError, r"scan: xs\[1\] has shape \(\): it has no axis 0"),
+    (lambda: koine.scan(lambda c, x: ({"h": c["h"].sum(), "n": 1}, x), {"h": R2, "n": 0}, R3), ValueError, r"scan: init\['h'\] is float32 of shape \(2,\) before the first step and float32 of shape \(\) behind it"),
+    (lambda: koine.scan(lambda c, x: c, 0.0, R2), TypeError, r"scan: a step gives \(carry, result\), not one value"),
+    (lambda: koine.scan(lambda c, x: (c, x), (0.0, 1.0), R2, length=-1), ValueError, "scan: the numbers of rows differ: length= is -1"),
+    (lambda: koine.scan(lambda c, x: ((c[0],), x), (0.0, 1.0), R2), ValueError, r"scan: a step gives the carry \(\*,\), and the first is \(\*, \*\)"),
+    (lambda: koine.fori_loop(0, 3, lambda i, c: (c[0], c[1][None]), (R2, R3)), ValueError, r"fori_loop: init_val\[1\] is float32 of shape \(3,\) before the first step and float32 of shape \(1, 3\)"),
+    (lambda: koine.fori_loop(0, 3, lambda i, c: [c], R2), ValueError, r"fori_loop: a step gives the carry \[\*\], and the first is one value"),
+    (lambda: koine.while_loop(lambda c: c["a"] > 0, lambda c: c, {"a": R2}), ValueError, r"while_loop: cond_fun must give one bool of shape \(\), got bool of shape \(2,\)"),
+    (lambda: koine.while_loop(lambda c: c["a"].sum() > 0, lambda c: {"a": c["a"].cast("int32")}, {"a": R2}), ValueError, r"while_loop: init_val\['a'\] is float32 .* and int32"),
+    (lambda: koine.cond(R2 > 0, lambda: 1, lambda: 1), ValueError, r"cond: pred must be a bool of shape \(\), got bool of shape \(2,\)"),
+    (lambda: koine.cond(True, lambda x: (x, x), lambda x: x, R2), ValueError, r"cond: true_fun gives \(\*, \*\), and false_fun gives one value: all give the same"),
+    (lambda: koine.cond(True, lambda x: {"y": x, "z": x}, lambda x: {"y": x, "z": x.sum()}, R2), ValueError, r"cond: the result\['z'\] is float32 of shape \(\) in false_fun and float32 of shape \(2,\) in true_fun"),
+    (lambda: koine.switch(0, [lambda x: x, lambda x: x, lambda x: [x]], R2), ValueError, r"switch: branch 2 gives \[\*\], and branch 0 gives one value"),
+    (lambda: koine.switch(0, [lambda x: x, lambda x: x.cast("int32")], R2), ValueError, "switch: the result is float32 .* in branch 0 and int32 .* in branch 1"),
+])
+def test_messages_of_loops_name_what_a_call_names(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_hints_of_loops_change_nothing():

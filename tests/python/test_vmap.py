@@ -1,4 +1,7 @@
 """vmap against a loop over the examples, row by row of the specification."""
+import collections
+import dataclasses
+import functools
 import itertools
 
 import numpy as np
@@ -25,6 +28,9 @@ def is_a_loop(f, *arrays, rtol=1e-9):
         same(koine.vmap(f, axes)(*map(Tensor, given)), in_a_loop(f, axes, *given), rtol=rtol)
 
 
+T4, T5 = koine.zeros(4, 5), koine.zeros(5, 5)  # of four examples, and of five
+
+
 def nodes(root):
     """The nodes of a graph, bodies too."""
     seen, todo = set(), [root]
@@ -38,14 +44,59 @@ def nodes(root):
 
 def test_spec_V2_sizes_of_mapped_axes_match_and_one_is_mapped():
     x, y = koine.zeros(4, 3), koine.zeros(3, 5)
-    with pytest.raises(ValueError, match=r"vmap: the numbers of examples differ: tensor 0 of shape \(4, 3\) has 4 along axis 0, tensor 1 of shape \(3, 5\) has 5 along axis 1"):
+    with pytest.raises(ValueError, match=r"vmap: the numbers of examples differ: a of shape \(4, 3\) has 4 along axis 0, b of shape \(3, 5\) has 5 along axis 1"):
         koine.vmap(lambda a, b: a, (0, 1))(x, y)
     with pytest.raises(ValueError, match="vmap: no argument has examples"):
         koine.vmap(lambda a, b: a, (None, None))(x, y)
-    with pytest.raises(IndexError, match=r"vmap: tensor 0 of shape \(4, 3\) has no axis 2: use -2 to 1"):
+    with pytest.raises(IndexError, match=r"vmap: a of shape \(4, 3\) has no axis 2: use -2 to 1"):
         koine.vmap(lambda a: a, 2)(x)
     with pytest.raises(ValueError, match="vmap: in_axes has 3 entries for 2 arguments"):
         koine.vmap(lambda a, b: a, (0, 0, 0))(x, y)
+
+
+Pair = collections.namedtuple("Pair", "x y")
+
+
+@dataclasses.dataclass
+class Point:
+    x: object
+    y: object
+
+
+@pytest.mark.parametrize("f, args, kwargs, names", [
+    (lambda p, q: q, ({"w": [T4, T4], "b": T5}, T4), {}, ["p['b']", "p['w'][0]", "p['w'][1]", "q"]),
+    (lambda p: p, ((T4, (T5, None)),), {}, ["p[0]", "p[1][0]"]),
+    (lambda p: p, (Pair(T4, T5),), {}, ["p.x", "p.y"]),
+    (lambda p: p, (Point(T4, [T5]),), {}, ["p.x", "p.y[0]"]),
+    (lambda *rows, scale: scale, (T4, T4), {"scale": {"s": T5}}, ["argument 0", "argument 1", "scale['s']"]),
+    (lambda p: p, (collections.OrderedDict(z=T4, a=T5),), {}, ["p['z']", "p['a']"]),
+    (lambda layer, x: layer(x), (nn.Linear(4, 5), T4), {}, ["layer.bias", "layer.weight", "x"]),
+    (functools.partial(lambda k, p, q: p, 1), (T4, T5), {}, ["p", "q"]),
+    (max, (T4, T5), {}, ["argument 0", "argument 1"]),
+])
+def test_spec_V2_sizes_that_differ_name_the_arguments(f, args, kwargs, names):
+    with pytest.raises(ValueError) as e:
+        koine.vmap(f)(*args, **kwargs)
+    said = str(e.value).split("differ: ", 1)[1].split(": in_axes")[0]
+    assert sorted(part.split(" of shape")[0] for part in said.split(" along axis 0")[:-1] for part in [part.removeprefix(", ")]) == sorted(names)
+
+
+def test_spec_V2_what_is_wrong_with_one_argument_or_result_names_it():
+    p = {"w": koine.zeros(4, 3), "b": (koine.zeros(3), Tensor(1.0))}
+    for call, error, message in [
+            (lambda: koine.vmap(lambda p: p, ({"w": 1, "b": 0},))(p), IndexError, r"vmap: p\['b'\]\[1\] of shape \(\) has no axis 0: it is a scalar"),
+            (lambda: koine.vmap(lambda p: p, ({"w": 3, "b": None},))(p), IndexError, r"vmap: p\['w'\] of shape \(4, 3\) has no axis 3"),
+            (lambda: koine.vmap(lambda p: p, ({"w": 0},))(p), ValueError, r"vmap: in_axes of p is \{'w': 0\}, and that is the tree \{'b': \(\*, \*\), 'w': \*\}"),
+            (lambda: koine.vmap(lambda p: p, ((0, 0),))(p), ValueError, r"vmap: in_axes of p is \(0, 0\)"),
+            (lambda: koine.vmap(lambda p: p, ({"w": "0", "b": None},))(p), TypeError, r"vmap: in_axes of p\['w'\], which is one tensor, is a number or None, not '0'"),
+            (lambda: koine.vmap(lambda p: p, ({"w": True, "b": None},))(p), TypeError, r"vmap: in_axes of p\['w'\]"),
+            (lambda: koine.vmap(lambda w: {"s": w, "t": (w, 1)}, out_axes={"s": 0, "t": (5, 0)})(p["w"]), IndexError, r"vmap: the result\['t'\]\[0\] of shape \(4, 3\) has no axis 5"),
+            (lambda: koine.vmap(lambda w: (1, w), out_axes=None)(p["w"]), ValueError, r"vmap: the result\[1\] of shape \(3,\) is different in each example"),
+            (lambda: koine.vmap(lambda w: (w, w), out_axes=(0, 0, 0))(p["w"]), ValueError, r"vmap: out_axes of the result is \(0, 0, 0\), and that is the tree \(\*, \*\)"),
+            (lambda: koine.vmap(lambda w: w, out_axes="0")(p["w"]), TypeError, "vmap: out_axes of the result"),
+            (lambda: koine.vmap(lambda p: p, ({"w": 0, "b": None},), axis_size=5)(p), ValueError, r"vmap: axis_size is 5, and p\['w'\] of shape \(4, 3\) has 4")]:
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_spec_V3_a_function_is_traced_once_and_gives_ops_of_the_graph(rng):
@@ -151,7 +202,7 @@ def test_spec_V10_results_that_are_equal_in_all_examples_are_repeated(rng):
     same(last[0], np.broadcast_to(c[:, None], (2, 4)))
     same(last[1], 2 * a.T)
     same(koine.vmap(lambda x: (Tensor(c) * 2, x), out_axes=(None, 0))(Tensor(a))[0], 2 * c)
-    with pytest.raises(ValueError, match="vmap: result 0 .* is different in each example"):
+    with pytest.raises(ValueError, match="vmap: the result .* is different in each example"):
         koine.vmap(lambda x: x, out_axes=None)(Tensor(a))
 
 

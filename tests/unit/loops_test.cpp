@@ -279,6 +279,25 @@ TEST(loops, fori_loop_counts) {
   EXPECT_EQ(far.item<int64_t>(), (int64_t{1} << 41) + 1);
 }
 
+TEST(loops, fori_loop_counts_from_and_to_what_is_computed) {
+  const auto f = [](const Tensor& i, const Tensor& x) { return x * 3 + i; };
+  const Tensor low = Tensor(-2).clone(), high = Tensor(3).clone();
+  const Tensor wanted = fori_loop(-2, 3, f, Tensor(1));
+  expect_equal(fori_loop(low, high, f, Tensor(1)), wanted);
+  expect_equal(fori_loop(-2, high, f, Tensor(1)), wanted);
+  expect_equal(fori_loop(low, 3, f, Tensor(1)), wanted);
+  expect_equal(fori_loop(high, low, f, Tensor(1)), Tensor(1));
+  const auto power = [](const Tensor& n) {
+    return fori_loop(0, n, [](const Tensor&, const Tensor& x) { return x * 2; }, Tensor(1));
+  };
+  EXPECT_EQ(vmap(power)(Tensor::from<int>({0, 3, 1})).tolist<int>(), (std::vector<int>{1, 8, 2}));
+  expect_same_everywhere(power(Tensor(3).clone()));
+  expect_error([&] { power(Tensor(1.5f)); }, {"fori_loop", "to an integer", "float32"});
+  expect_error([&] { power(Tensor::arange(2)); }, {"fori_loop", "to an integer", "(2,)"});
+  expect_error([&] { fori_loop(Tensor(int64_t{0}), Tensor(uint64_t{3}), f, Tensor(1)); },
+               {"fori_loop", "int64", "uint64", "cast()"});
+}
+
 TEST(loops, one_branch_runs) {
   const Tensor a = random64({40, 40}, 1), b = random64({40, 40}, 2);
   for (const bool holds : {false, true}) {
@@ -857,7 +876,7 @@ TEST(loops, positions_out_of_range_in_a_step_are_errors) {
             Tensor(0.f))
             .item();
       },
-      {"inside of scan", "out of range", "step 0"});
+      {"inside of fori_loop", "out of range", "step 0"});
   expect_error(
       [&] {
         while_loop([](const Pair& s) { return s.second < 4; },
@@ -918,14 +937,16 @@ TEST(loops, misuse_is_refused_in_words) {
         scan([](const Tensor& c, const Pair&) { return std::pair(c, c); }, h,
              Pair(xs, Tensor::zeros({2})));
       },
-      {"scan", "numbers of rows differ", "(3, 2)", "has 3", "has 2"});
+      {"scan: the numbers of rows differ: tensor 0 of the rows of shape (3, 2) has 3, tensor 1 of "
+       "the "
+       "rows of shape (2,) has 2"});
   expect_error([&] { scan(keep, h, Tensor(1.f)); }, {"scan", "shape ()", "axis 0"});
   expect_error([&] { scan(keep, h, xs, {.length = 4}); }, {"scan", "length is 4", "has 3"});
   expect_error(
       [&] {
         scan([](const Tensor& c, std::tuple<>) { return std::pair(c, c); }, h, std::tuple<>());
       },
-      {"scan", "options.length"});
+      {"scan: there are no rows: say how many steps with options.length"});
   expect_error(
       [&] {
         scan([](const Tensor& c, std::tuple<>) { return std::pair(c, c); }, h, std::tuple<>(),

@@ -331,10 +331,18 @@ TEST(vmap, spec_V13_functions_stay_functions) {
 TEST(vmap, spec_V2_spec_V4_spec_V14_misuse_is_refused_in_words) {
   const Tensor xs = doubles({4, 3}, 1), ys = doubles({5, 3}, 2);
   const auto sum = [](const Tensor& a, const Tensor& b) { return a + b; };
-  expect_error([&] { vmap(sum)(xs, ys); }, {"vmap", "differ", "(4, 3)", "(5, 3)", "axis 0"});
+  expect_error([&] { vmap(sum)(xs, ys); }, {"vmap", "argument 0 of shape (4, 3) has 4 along axis 0",
+                                            "argument 1 of shape (5, 3) has 5 along axis 0"});
+  using Pair = std::pair<Tensor, Tensor>;
+  const auto of_pairs = [](const Tensor& a, const Pair& b) { return a + b.first + b.second; };
+  expect_error([&] { vmap(of_pairs, {0, 1})(xs, Pair(xs, ys)); },
+               {"argument 0 of shape (4, 3) has 4 along axis 0",
+                "tensor 0 of argument 1 of shape (4, 3) has 3 along axis 1",
+                "tensor 1 of argument 1 of shape (5, 3) has 3 along axis 1"});
   expect_error([&] { vmap(sum, {std::nullopt, std::nullopt})(xs, ys); }, {"vmap", "in_axes"});
   expect_error([&] { vmap(sum, {0, 0, 0})(xs, ys); }, {"in_axes", "3", "2"});
-  expect_error([&] { vmap(sum, {0, 2})(xs, ys); }, {"(5, 3)", "axis 2", "-2 to 1"});
+  expect_error([&] { vmap(sum, {0, 2})(xs, ys); },
+               {"argument 1 of shape (5, 3)", "axis 2", "-2 to 1"});
   expect_error([&] { vmap(sum, 0)(Tensor(1.0), xs); }, {"()", "axis 0"});
   expect_error([&] { vmap(sum, 0, {0, 0})(xs, xs); }, {"out_axes", "2", "1"});
   expect_error([&] { vmap(sum, 0, 2)(xs, xs); }, {"result 0", "axis 2"});

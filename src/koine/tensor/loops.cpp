@@ -121,43 +121,45 @@ std::string place_text(const Placement& place) {
   return on + (place.axis < 0 ? ", whole" : fmt::format(", split along axis {}", place.axis));
 }
 
-void require_like(std::string_view method, const std::vector<UOp>& next, const Tensors& init) {
+void require_like(std::string_view method, const std::vector<UOp>& next, const Tensors& init,
+                  const Words& words) {
   for (size_t k = 0; k < init.size(); ++k) {
     const Placement &first = init[k].uop().node()->placement, &then = next[k].node()->placement;
     const bool moves = first.device && then.device &&
                        (first.device.count() > 1 || then.device.count() > 1) &&
                        !(first.device == then.device && first.axis == then.axis);
     KOINE_REQUIRE(!moves, Device,
-                  "{}: tensor {} of the carry, of shape {}, is {} before the first step and {} "
-                  "behind it: both must be equal; shard() the first one like that, or the other in "
-                  "the step",
-                  method, k, shape_text(next[k]), place_text(first), place_text(then));
+                  "{}: {}, of shape {}, is {} before the first step and {} behind it: both must be "
+                  "equal; shard() the first one like that, or the other in the step",
+                  method, words.carry(k), shape_text(next[k]), place_text(first), place_text(then));
     KOINE_REQUIRE(next[k].dtype() == init[k].dtype() && next[k].shape() == init[k].uop().shape(),
                   Value,
-                  "{}: tensor {} of the carry is {} of shape {} before the first step and {} of "
-                  "shape {} behind it: both must be equal; cast() or reshape() one of them",
-                  method, k, dtype_name(init[k].dtype()), shape_text(init[k].uop()),
+                  "{}: {} is {} of shape {} before the first step and {} of shape {} behind it: "
+                  "both must be equal; cast() or reshape() one of them",
+                  method, words.carry(k), dtype_name(init[k].dtype()), shape_text(init[k].uop()),
                   dtype_name(next[k].dtype()), shape_text(next[k]));
   }
 }
 
 // How many steps there are.
-Size length_of(const Tensors& rows, const ScanOptions& options) {
+Size length_of(const Tensors& rows, const ScanOptions& options, const Words& words) {
   std::optional<Size> length = options.length;
-  std::string all = length ? fmt::format("length is {}", length->text()) : "";
   bool differ = false;
   for (size_t k = 0; k < rows.size(); ++k) {
     KOINE_REQUIRE(rows[k].uop().rank() > 0, Value,
-                  "scan: tensor {} of the rows has shape (): it has no axis 0, of which each step "
-                  "takes an element; capture it, or make it part of the carry",
-                  k);
+                  "scan: {} has shape (): it has no axis 0, of which each step takes an element; "
+                  "capture it, or make it part of the carry",
+                  words.row(k));
     const Size own = rows[k].size(0);
-    all += fmt::format("{}tensor {} of shape {} has {}", all.empty() ? "" : ", ", k,
-                       shape_text(rows[k].uop()), own.text());
     differ = differ || (length && !(*length == own));
     length = own;
   }
-  KOINE_REQUIRE(length, Value, "scan: there are no rows: say how many steps with options.length");
+  KOINE_REQUIRE(length, Value, "scan: there are no rows: say how many steps with {}", words.length);
+  std::string all;
+  if (differ && options.length) all = fmt::format("{} is {}", words.length, options.length->text());
+  for (size_t k = 0; k < rows.size() && differ; ++k)
+    all += fmt::format("{}{} of shape {} has {}", all.empty() ? "" : ", ", words.row(k),
+                       shape_text(rows[k].uop()), rows[k].size(0).text());
   KOINE_REQUIRE(!differ, Value, "scan: the numbers of rows differ: {}", all);
   KOINE_REQUIRE(length->smallest() >= 0, Value, "scan: {} steps are asked for", length->text());
   return *length;
@@ -165,10 +167,14 @@ Size length_of(const Tensors& rows, const ScanOptions& options) {
 
 }  // namespace
 
+transforms::NameOf Words::numbered(const char* name) {
+  return [name](size_t k) { return fmt::format(fmt::runtime(name), k); };
+}
+
 Tensors scan(const Function& step, const Tensors& init, const Tensors& rows,
-             const ScanOptions& options, Where where) {
-  const UOp count = length_of(rows, options).uop();
-  Functions made("scan");
+             const ScanOptions& options, Where where, const Words& words, std::string_view method) {
+  const UOp count = length_of(rows, options, words).uop();
+  Functions made(method);
   for (const UOp& u : uops(init)) made.add(LoopRole::Carry, u);
   for (const UOp& u : uops(rows)) made.add(LoopRole::Row, u);
   made.add(LoopRole::Row, iota(count, DType::UInt64));
@@ -179,8 +185,8 @@ Tensors scan(const Function& step, const Tensors& init, const Tensors& rows,
     return step(Tensors(all.begin(), all.end() - 1));
   };
   std::vector<UOp> values = made.traced(numbered, inputs, where);
-  require_carries("scan", values.size(), init.size(), false);
-  require_like("scan", values, init);
+  require_carries(method, values.size(), init.size(), false);
+  require_like(method, values, init, words);
   const size_t wanted = values.size();
   if (is_const(count, 0)) {
     Tensors out = init;
@@ -194,11 +200,11 @@ Tensors scan(const Function& step, const Tensors& init, const Tensors& rows,
                   first_broken(made.arguments.back().inside, made.broken, number));
   }
   const UOp call = scan_call(made.arguments, values, count, options.reversed);
-  return results(call, wanted, made.broken ? std::optional(init.size()) : std::nullopt, "scan");
+  return results(call, wanted, made.broken ? std::optional(init.size()) : std::nullopt, method);
 }
 
 Tensors fori(const Size& lower, const Size& upper, const Function& step, const Tensors& init,
-             Where where) {
+             Where where, const Words& words) {
   int64_t steps = 0;
   KOINE_REQUIRE(!__builtin_sub_overflow(upper.largest(), lower.smallest(), &steps) &&
                     !__builtin_sub_overflow(upper.smallest(), lower.largest(), &steps),
@@ -219,11 +225,40 @@ Tensors fori(const Size& lower, const Size& upper, const Function& step, const T
     require_carries("fori_loop", next.size(), init.size(), true);
     return next;
   };
-  return scan(numbered, init, {Tensor(numbers)}, {}, where);
+  return scan(numbered, init, {Tensor(numbers)}, {}, where, words, "fori_loop");
 }
 
-Tensors repeat(const Function& condition, const Function& step, const Tensors& init, Where where) {
-  Functions made("while_loop");
+Tensors fori(const Tensor& lower, const Tensor& upper, const Function& step, const Tensors& init,
+             Where where, const Words& words) {
+  for (const Tensor* bound : {&lower, &upper})
+    KOINE_REQUIRE(is_integer(bound->dtype()) && bound->uop().rank() == 0, Value,
+                  "fori_loop: the steps go {} an integer of shape (), got {} of shape {}",
+                  bound == &lower ? "from" : "to", dtype_name(bound->dtype()),
+                  shape_text(bound->uop()));
+  const auto [first, end] = tensor::meet("fori_loop", lower, upper, UOp(), UOp());
+  KOINE_REQUIRE(is_integer(first.dtype()), Value,
+                "fori_loop: from {} to {}, no integer holds both: cast() one of them",
+                dtype_name(lower.dtype()), dtype_name(upper.dtype()));
+  const Tensor stop(end);
+  Tensors carries{Tensor(first)};
+  carries.insert(carries.end(), init.begin(), init.end());
+  const Function below = [&](const Tensors& all) { return Tensors{all[0] < stop}; };
+  const Function counted = [&](const Tensors& all) {
+    Tensors next = step(all);
+    require_carries("fori_loop", next.size(), init.size(), true);
+    next.insert(next.begin(), Tensor(add(all[0].uop(), like(all[0].uop(), 1))));
+    return next;
+  };
+  Words shifted = words;
+  shifted.carry = [&](size_t k) { return words.carry(k - 1); };
+  Tensors out = repeat(below, counted, carries, where, shifted, "fori_loop");
+  out.erase(out.begin());
+  return out;
+}
+
+Tensors repeat(const Function& condition, const Function& step, const Tensors& init, Where where,
+               const Words& words, std::string_view method) {
+  Functions made(method);
   for (const UOp& u : uops(init)) made.add(LoopRole::Carry, u);
   made.add(LoopRole::Carry, constant_int(DType::UInt64, 0));
   const UOp number = made.arguments.back().inside;
@@ -236,15 +271,16 @@ Tensors repeat(const Function& condition, const Function& step, const Tensors& i
   };
   const std::vector<UOp> holds = made.traced(numbered(condition), inputs, where);
   KOINE_REQUIRE(holds.size() == 1 && holds[0].dtype() == DType::Bool && holds[0].is_scalar(), Value,
-                "while_loop: the condition must give one bool of shape (), got {}: compare, and "
-                "reduce with any() or all()",
+                "{}: {} must give one bool of shape (), got {}: compare, and reduce with any() or "
+                "all()",
+                method, words.condition,
                 holds.empty() ? "nothing"
                               : fmt::format("{} of shape {}", dtype_name(holds[0].dtype()),
                                             shape_text(holds[0])));
   UOp broken = made.broken;
   std::vector<UOp> values = made.traced(numbered(step), inputs, where);
-  require_carries("while_loop", values.size(), init.size(), true);
-  require_like("while_loop", values, init);
+  require_carries(method, values.size(), init.size(), true);
+  require_like(method, values, init, words);
   const size_t wanted = values.size();
   values.push_back(add(number, constant_int(DType::UInt64, 1)));
   if (made.broken) broken = broken ? bit_or(broken, made.broken) : made.broken;
@@ -253,11 +289,11 @@ Tensors repeat(const Function& condition, const Function& step, const Tensors& i
     values.push_back(first_broken(made.arguments.back().inside, broken, number));
   }
   const UOp call = while_call(made.arguments, holds[0], values);
-  return results(call, wanted, broken ? std::optional(wanted + 1) : std::nullopt, "while_loop");
+  return results(call, wanted, broken ? std::optional(wanted + 1) : std::nullopt, method);
 }
 
 Tensors branch(std::string_view method, const Tensor& which, const std::vector<Function>& branches,
-               const Tensors& arguments, Where where) {
+               const Tensors& arguments, Where where, const Words& words) {
   KOINE_REQUIRE(!branches.empty(), Value, "{}: there is no branch", method);
   KOINE_REQUIRE(is_integer(which.dtype()) && which.uop().rank() == 0, Value,
                 "{}: the number of the branch must be an integer of shape (), got {} of shape {}",
@@ -275,7 +311,7 @@ Tensors branch(std::string_view method, const Tensor& which, const std::vector<F
   const size_t wanted = values[0].size();
   const bool any = std::any_of(broken.begin(), broken.end(), [](const UOp& b) { return bool(b); });
   const auto name = [&](size_t b) {
-    return method != "cond" ? fmt::format("branch {}", b) : b == 0 ? "on_false" : "on_true";
+    return method != "cond" ? fmt::format("branch {}", b) : b == 0 ? words.if_false : words.if_true;
   };
   for (size_t b = 0; b < values.size(); ++b) {
     KOINE_REQUIRE(values[b].size() == wanted, Value,
@@ -285,10 +321,11 @@ Tensors branch(std::string_view method, const Tensor& which, const std::vector<F
       KOINE_REQUIRE(values[b][k].dtype() == values[0][k].dtype() &&
                         values[b][k].shape() == values[0][k].shape(),
                     Value,
-                    "{}: tensor {} is {} of shape {} in {} and {} of shape {} in {}: both must be "
-                    "equal; cast() or reshape() one of them",
-                    method, k, dtype_name(values[0][k].dtype()), shape_text(values[0][k]), name(0),
-                    dtype_name(values[b][k].dtype()), shape_text(values[b][k]), name(b));
+                    "{}: {} is {} of shape {} in {} and {} of shape {} in {}: both must be equal; "
+                    "cast() or reshape() one of them",
+                    method, words.result(k), dtype_name(values[0][k].dtype()),
+                    shape_text(values[0][k]), name(0), dtype_name(values[b][k].dtype()),
+                    shape_text(values[b][k]), name(b));
     if (any)
       values[b].push_back(broken[b] ? cast(broken[b], DType::Int64)
                                     : constant_int(DType::Int64, 0));
@@ -297,11 +334,11 @@ Tensors branch(std::string_view method, const Tensor& which, const std::vector<F
                  any ? std::optional(wanted) : std::nullopt, method);
 }
 
-Tensor number_of(const Tensor& condition) {
+Tensor number_of(const Tensor& condition, const Words& words) {
   KOINE_REQUIRE(condition.dtype() == DType::Bool && condition.uop().rank() == 0, Value,
-                "cond: the condition must be a bool of shape (), got {} of shape {}: compare, and "
-                "reduce with any() or all()",
-                dtype_name(condition.dtype()), shape_text(condition.uop()));
+                "cond: {} must be a bool of shape (), got {} of shape {}: compare, and reduce with "
+                "any() or all()",
+                words.condition, dtype_name(condition.dtype()), shape_text(condition.uop()));
   return condition.cast(DType::Int32);
 }
 

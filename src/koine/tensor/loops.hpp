@@ -1,4 +1,5 @@
 #pragma once
+#include <concepts>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -26,18 +27,33 @@ using transforms::Function;
 using transforms::Tensors;
 using transforms::Where;
 
+/// What messages call the parts of a call, which have other names in Python.
+struct Words {
+  std::string length = "options.length", condition = "the condition";
+  std::string if_true = "on_true", if_false = "on_false";
+  transforms::NameOf carry = numbered("tensor {} of the carry");
+  transforms::NameOf row = numbered("tensor {} of the rows"), result = numbered("tensor {}");
+
+  static transforms::NameOf numbered(const char* name);
+};
+
 /// The last carries, then what the steps collect, each stacked. `step` gives carries and what it
 /// adds from carries and a row of each of `rows`.
 Tensors scan(const Function& step, const Tensors& init, const Tensors& rows,
-             const ScanOptions& options, Where where);
+             const ScanOptions& options, Where where, const Words& words = {},
+             std::string_view method = "scan");
 /// The last carries of `step`, which is given the number of the step and the carries.
 Tensors fori(const Size& lower, const Size& upper, const Function& step, const Tensors& init,
-             Where where);
-Tensors repeat(const Function& condition, const Function& step, const Tensors& init, Where where);
+             Where where, const Words& words = {});
+/// The same, from and to numbers that are computed: as repeat() does.
+Tensors fori(const Tensor& lower, const Tensor& upper, const Function& step, const Tensors& init,
+             Where where, const Words& words = {});
+Tensors repeat(const Function& condition, const Function& step, const Tensors& init, Where where,
+               const Words& words = {}, std::string_view method = "while_loop");
 Tensors branch(std::string_view method, const Tensor& which, const std::vector<Function>& branches,
-               const Tensors& arguments, Where where);
+               const Tensors& arguments, Where where, const Words& words = {});
 /// The number of a branch: 1 where the condition holds.
-Tensor number_of(const Tensor& condition);
+Tensor number_of(const Tensor& condition, const Words& words = {});
 
 }  // namespace loops
 
@@ -71,6 +87,18 @@ Carry fori_loop(const Size& lower, const Size& upper, F step, const Carry& init,
   transforms::FlatCall call(step, Tensor(0), init);
   Carry first = init;
   return call.result(loops::fori(lower, upper, call.function(), call.listed(first), where));
+}
+
+/// The same, from or to a number that is computed, an integer of shape (): a while_loop(), which
+/// has no reverse mode.
+template <class Lower, class Upper, class F, class Carry>
+  requires(std::same_as<Lower, Tensor> || std::same_as<Upper, Tensor>)
+Carry fori_loop(const Lower& lower, const Upper& upper, F step, const Carry& init,
+                std::source_location where = std::source_location::current()) {
+  transforms::FlatCall call(step, Tensor(0), init);
+  Carry first = init;
+  return call.template argument<1>(
+      loops::fori(Tensor(lower), Tensor(upper), call.function(), call.listed(first), where));
 }
 
 /// The first carry of which `condition(carry)`, a bool of shape (), does not hold, `step(carry)`

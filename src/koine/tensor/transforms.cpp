@@ -129,39 +129,54 @@ MappedAxes each_tensor(const MappedAxes& in, const std::vector<size_t>& tensors)
   return out;
 }
 
+NameOf argument_names(std::vector<size_t> tensors) {
+  return [tensors = std::move(tensors)](size_t k) {
+    size_t argument = 0;
+    while (argument < tensors.size() && k >= tensors[argument]) k -= tensors[argument++];
+    const bool alone = argument < tensors.size() && tensors[argument] == 1;
+    return alone ? fmt::format("argument {}", argument)
+                 : fmt::format("tensor {} of argument {}", k, argument);
+  };
+}
+
 namespace {
 
-int64_t axis_within(std::string_view what, size_t k, int64_t axis, size_t rank, const UOp& shown) {
-  const auto n = static_cast<int64_t>(rank);
-  KOINE_REQUIRE(
-      n > 0, Index,
-      "vmap: {} {} of shape () has no axis {}: it is a scalar; give none for what is equal "
-      "in all examples",
-      what, k, axis);
+int64_t axis_within(const NameOf& name, size_t k, int64_t axis, const UOp& value) {
+  const auto n = static_cast<int64_t>(value.rank());
+  KOINE_REQUIRE(n > 0, Index,
+                "vmap: {} of shape () has no axis {}: it is a scalar; give none for what is equal "
+                "in all examples",
+                name(k), axis);
   KOINE_REQUIRE(
       axis >= -n && axis < n, Index,
-      "vmap: {} {} of shape {} has no axis {}: use {} to {}, or none for what is equal in "
-      "all examples",
-      what, k, shape_text(shown), axis, -n, n - 1);
+      "vmap: {} of shape {} has no axis {}: use {} to {}, or none for what is equal in all "
+      "examples",
+      name(k), shape_text(value), axis, -n, n - 1);
   return axis < 0 ? axis + n : axis;
 }
 
 // How many examples there are.
-UOp number_of(const std::vector<UOp>& values, const std::vector<std::optional<int64_t>>& axes) {
+UOp number_of(const std::vector<UOp>& values, const std::vector<std::optional<int64_t>>& axes,
+              const NameOf& name) {
   UOp size;
   bool differ = false;
-  std::string all;
+  const auto own = [&](size_t k) { return values[k].dim(static_cast<size_t>(*axes[k])); };
   for (size_t k = 0; k < values.size(); ++k) {
     if (!axes[k]) continue;
-    const UOp own = values[k].dim(static_cast<size_t>(*axes[k]));
-    all += fmt::format("{}tensor {} of shape {} has {} along axis {}", all.empty() ? "" : ", ", k,
-                       shape_text(values[k]), dim_text(own), *axes[k]);
-    differ = differ || (size && !(size == own));
-    size = own;
+    differ = differ || (size && !(size == own(k)));
+    size = own(k);
   }
   KOINE_REQUIRE(size, Value, "vmap: no argument has examples: give one of them an axis in in_axes");
-  KOINE_REQUIRE(!differ, Value, "vmap: the numbers of examples differ: {}", all);
-  return size;
+  if (!differ) return size;
+  std::string all;
+  for (size_t k = 0; k < values.size(); ++k)
+    if (axes[k])
+      all += fmt::format("{}{} of shape {} has {} along axis {}", all.empty() ? "" : ", ", name(k),
+                         shape_text(values[k]), dim_text(own(k)), *axes[k]);
+  raise(ErrorKind::Value,
+        "vmap: the numbers of examples differ: {}: in_axes says which axes count the examples, "
+        "and none is for what is equal in all",
+        all);
 }
 
 // What stands for one example: the value without the axis.
@@ -177,13 +192,14 @@ UOp prototype_of(const UOp& value, std::optional<int64_t> axis) {
 
 }  // namespace
 
-Tensors over_examples(const Function& f, const Tensors& given, const MappedAxes& in,
-                      const MappedAxes& out, Where where) {
+Tensors over_examples(const Function& f, const Tensors& given, const Examples& told, Where where) {
+  const NameOf result_name =
+      told.result_name ? told.result_name : [](size_t k) { return fmt::format("result {}", k); };
   std::vector<UOp> inputs = uops(given), prototypes;
-  std::vector<std::optional<int64_t>> axes = in.axes;
+  std::vector<std::optional<int64_t>> axes = told.in.axes;
   for (size_t k = 0; k < inputs.size(); ++k)
-    if (axes[k]) axes[k] = axis_within("tensor", k, *axes[k], inputs[k].rank(), inputs[k]);
-  const UOp examples = number_of(inputs, axes);
+    if (axes[k]) axes[k] = axis_within(told.input_name, k, *axes[k], inputs[k]);
+  const UOp examples = number_of(inputs, axes, told.input_name);
   for (size_t k = 0; k < inputs.size(); ++k) {
     prototypes.push_back(prototype_of(inputs[k], axes[k]));
     if (axes[k]) inputs[k] = moved_axis(inputs[k], static_cast<size_t>(*axes[k]), 0);
@@ -197,6 +213,7 @@ Tensors over_examples(const Function& f, const Tensors& given, const MappedAxes&
     return f(Tensors(all.begin(), all.end() - 1));
   };
   Program program = program_of(numbered, inputs, prototypes, where);
+  const MappedAxes out = told.out();
   std::vector<UOp> single, of_all;
   for (const auto& [slot, param] : program.params) {
     const auto k = static_cast<size_t>(slot);
@@ -216,13 +233,13 @@ Tensors over_examples(const Function& f, const Tensors& given, const MappedAxes&
     const std::optional<int64_t> axis = out.axes[out.one ? 0 : k];
     if (!axis) {
       KOINE_REQUIRE(!made[k], Value,
-                    "vmap: result {} of shape {} is different in each example, and out_axes has no "
-                    "axis for them",
-                    k, shape_text(program.results[k]));
+                    "vmap: {} of shape {} is different in each example, and out_axes has no axis "
+                    "for them",
+                    result_name(k), shape_text(program.results[k]));
       continue;
     }
     if (!made[k]) results[k] = for_each_example(results[k], examples);
-    const int64_t to = axis_within("result", k, *axis, results[k].rank(), results[k]);
+    const int64_t to = axis_within(result_name, k, *axis, results[k]);
     results[k] = moved_axis(results[k], 0, static_cast<size_t>(to));
   }
   return tensors(results);
@@ -343,19 +360,23 @@ Tensor jacobian(const Function& f, const Tensors& inputs, bool is_forward, Where
     shape.insert(shape.begin(), n);
     return Tensor::eye(n, like.dtype()).reshape(shape);
   };
+  const auto of_each_unit = [&](const Function& map, const Tensor& of, int axis) {
+    const Examples units_of{MappedAxes{0}, [&] { return MappedAxes(axis); }, argument_names({1})};
+    return over_examples(map, {units(of)}, units_of, where)[0];
+  };
   Shape shape = x.shape();
   if (is_forward) {
     const Function column = [&](const Tensors& direction) {
       return forward(by_first, first, direction, where).second;
     };
-    const Tensor columns = over_examples(column, {units(x)}, MappedAxes{0}, -1, where)[0];
+    const Tensor columns = of_each_unit(column, x, -1);
     Shape out = columns.shape();
     out.pop_back();
     out.insert(out.end(), shape.begin(), shape.end());
     return columns.reshape(out);
   }
   const auto [values, pullback] = reverse(by_first, first, where);
-  const Tensor rows = over_examples(pullback, {units(values[0])}, MappedAxes{0}, 0, where)[0];
+  const Tensor rows = of_each_unit(pullback, values[0], 0);
   Shape out = values[0].shape();
   out.insert(out.end(), shape.begin(), shape.end());
   return rows.reshape(out);

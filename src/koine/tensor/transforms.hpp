@@ -59,9 +59,20 @@ using Tensors = std::vector<Tensor>;
 using Function = std::function<Tensors(const Tensors&)>;
 using Where = std::source_location;
 
-/// `in` has an entry for each of `inputs`.
-Tensors over_examples(const Function& f, const Tensors& inputs, const MappedAxes& in,
-                      const MappedAxes& out, Where where);
+/// What messages call the k-th tensor of a list.
+using NameOf = std::function<std::string(size_t)>;
+/// "argument 1", or "tensor 2 of argument 1" where it holds several: arguments hold `tensors` each.
+NameOf argument_names(std::vector<size_t> tensors);
+
+/// What vmap is told beside its function and inputs. `in` has an entry for each of the inputs;
+/// `out` is asked once the function has run.
+struct Examples {
+  MappedAxes in;
+  std::function<MappedAxes()> out;
+  NameOf input_name, result_name = {};  // none: "result k"
+};
+Tensors over_examples(const Function& f, const Tensors& inputs, const Examples& examples,
+                      Where where);
 /// One entry a tensor from one an argument, which hold `tensors` each.
 MappedAxes each_tensor(const MappedAxes& in, const std::vector<size_t>& tensors);
 /// The results, and their tangents.
@@ -186,9 +197,11 @@ auto vmap(F f, MappedAxes in_axes = 0, MappedAxes out_axes = 0,
           std::source_location where = std::source_location::current()) {
   return [=](const auto&... arguments) {
     transforms::FlatCall call(f, arguments...);
-    const MappedAxes in = transforms::each_tensor(in_axes, call.counts());
-    return call.result(
-        transforms::over_examples(call.function(), call.inputs(), in, out_axes, where));
+    const std::vector<size_t> counts = call.counts();
+    const transforms::Examples examples{transforms::each_tensor(in_axes, counts),
+                                        [&] { return out_axes; },
+                                        transforms::argument_names(counts)};
+    return call.result(transforms::over_examples(call.function(), call.inputs(), examples, where));
   };
 }
 
