@@ -583,6 +583,27 @@ def test_how_many_examples_there_are():
         koine.vmap(lambda x: x, axis_name="batch")
 
 
+@pytest.mark.parametrize("run", [
+    lambda f, x: koine.vmap(f)(x), lambda f, x: koine.grad(lambda v: f(v).sum())(x), lambda f, x: koine.jvp(f, (x,), (x,)),
+    lambda f, x: koine.jacfwd(f)(x), lambda f, x: koine.scan(lambda c, row: (c, f(row)), 0.0, x), lambda f, x: koine.fori_loop(0, 3, lambda i, c: f(c), x),
+    lambda f, x: koine.while_loop(lambda c: c.sum() < 9, f, x), lambda f, x: koine.cond(x.sum() > 1, f, f, x),
+    lambda f, x: koine.checkpoint(f)(x), lambda f, x: koine.eval_shape(f, x), lambda f, x: koine.jit(koine.grad(lambda v: f(v).sum()))(x)])
+def test_a_tensor_that_is_kept_from_inside_of_a_function_says_so(run):
+    kept = []
+
+    def f(x):
+        kept.append(x * 2)
+        return x + 1
+
+    run(f, koine.ones(3))
+    for look in (lambda t: t.tolist(), lambda t: (t + 1).sum().item(), lambda t: koine.grad(lambda v: (v * t).sum())(1.0).item(),
+                 lambda t: koine.fori_loop(0, 3, lambda i, c: c + t.sum(), 0.0).item(), lambda t: koine.jit(lambda v: v * t)(koine.ones(3)).tolist()):
+        with pytest.raises(ValueError, match=r"what stood for an argument, float32 of shape \(3?,?\), of a function that was traced at "
+                                             r".*test_transforms.py:\d+.*let the function return it; it was made at .*test_transforms.py"):
+            look(kept[0])
+    assert "traced" in repr(kept[0])
+
+
 def test_fori_loop_from_and_to_numbers_that_are_computed():
     step = lambda i, c: c * 3 + i
     for low, high in [(0, 5), (-2, 3), (4, 1), (2, 2)]:

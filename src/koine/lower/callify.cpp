@@ -6,6 +6,7 @@
 #include "koine/ir/call.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/origin.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/contents.hpp"
 #include "koine/rewrite/rewrite.hpp"
@@ -38,6 +39,18 @@ UOp with_arguments_in_memory(const UOp& program) {
   });
 }
 
+// What stood for an argument of a function has a value only while that runs.
+[[noreturn]] void refuse_leaked(const UOp& param, const UOp& program) {
+  const std::string traced = origin_text(param), made = origins_below(program);
+  raise(ErrorKind::Value,
+        "realize: the value follows from what stood for an argument, {} of shape {}, of a function "
+        "that was traced{}, and that function has returned: a tensor that is kept from inside of "
+        "it, in a variable, a list or an attribute, has no value outside: let the function return "
+        "it{}",
+        dtype_name(param.dtype()), shape_text(param), traced.empty() ? "" : " at " + traced,
+        made.empty() ? "" : fmt::format("; it was made at {}", made));
+}
+
 }  // namespace
 
 Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destinations,
@@ -56,11 +69,8 @@ Callified callify(const std::vector<UOp>& values, const std::vector<UOp>& destin
   bool clones = false;
   for (const UOp& node : toposort(program)) {
     clones = clones || is_private_copy(node);
-    KOINE_REQUIRE(
-        !node.is(Op::Param) || is_variable(node) || is_argument_param(node), Key,
-        "realize: a Param of {} {}, which is {} and no argument, has no value: a "
-        "Tensor has left the function that was traced with it: let the function return it",
-        dtype_name(node.dtype()), shape_text(node), param_kind_name(node.as<BufferArg>().kind));
+    if (node.is(Op::Param) && !is_variable(node) && !is_argument_param(node))
+      refuse_leaked(node, program);
     KOINE_REQUIRE(!node.is(Op::Param) || is_variable(node), Key,
                   "realize: the Param of slot {} ({} of shape {}) has no value: it stands for an "
                   "argument of a Function; call that Function with a value for slot {}",
