@@ -1,5 +1,7 @@
 #include "koine/lower/callify.hpp"
 
+#include <algorithm>
+
 #include "koine/base/error.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
@@ -41,14 +43,18 @@ UOp with_arguments_in_memory(const UOp& program) {
 
 // What stood for an argument of a function has a value only while that runs.
 [[noreturn]] void refuse_leaked(const UOp& param, const UOp& program) {
-  const std::string traced = origin_text(param), made = origins_below(program);
+  const std::string traced = origin_text(param);
+  std::string used;  // where it was first
+  for (const UOp& u : toposort(program))
+    if (used.empty() && std::find(u.src().begin(), u.src().end(), param) != u.src().end())
+      used = origin_text(u);
   raise(ErrorKind::Value,
         "realize: the value follows from what stood for an argument, {} of shape {}, of a function "
         "that was traced{}, and that function has returned: a tensor that is kept from inside of "
-        "it, in a variable, a list or an attribute, has no value outside: let the function return "
-        "it{}",
+        "it{}, in a variable, a list or an attribute, has no value outside: let the function "
+        "return it",
         dtype_name(param.dtype()), shape_text(param), traced.empty() ? "" : " at " + traced,
-        made.empty() ? "" : fmt::format("; it was made at {}", made));
+        used.empty() ? "" : fmt::format(" (it begins at {})", used));
 }
 
 }  // namespace
