@@ -626,6 +626,28 @@ def test_fori_loop_from_and_to_numbers_that_are_computed():
         koine.fori_loop(0, Tensor(3), lambda i, c: {"h": c["h"].sum()}, {"h": koine.ones(2)})
 
 
+def test_derivatives_of_random_functions_are_those_of_one_call():
+    x, calls = Tensor([1.0, -2.0, 3.0]), []
+
+    def f(v):
+        calls.append(v)
+        return (v * v).sum() * Tensor.rand(4)
+
+    for jacobian in (koine.jacfwd, koine.jacrev):
+        koine.manual_seed(7)
+        calls.clear()
+        got = jacobian(f)(x).numpy()
+        assert len(calls) == 1
+        koine.manual_seed(7)
+        np.testing.assert_allclose(got, 2 * Tensor.rand(4).numpy()[:, None] * x.numpy(), rtol=1e-5)
+    koine.manual_seed(7)
+    calls.clear()
+    got = koine.hessian(lambda v: f(v).sum())(x).numpy()
+    assert len(calls) == 1
+    koine.manual_seed(7)
+    np.testing.assert_allclose(got, np.eye(3) * 2 * Tensor.rand(4).numpy().sum(), rtol=1e-5)
+
+
 R2, R3 = koine.ones(2), koine.ones(3)
 
 

@@ -562,6 +562,31 @@ TEST(jacobians, spec_V11_forward_equals_reverse_and_differences) {
   }
 }
 
+TEST(jacobians, spec_amend_36_random_draws_are_those_of_one_call) {
+  const Tensor x = doubles({3}, 1);
+  int calls = 0;
+  const auto f = [&](const Tensor& v) {
+    ++calls;
+    return v.square().sum() * Tensor::rand({4}).cast(DType::Float64);
+  };
+  const auto loss = [&](const Tensor& v) { return f(v).sum(); };
+  for (const bool is_forward : {true, false}) {
+    Tensor::manual_seed(7);
+    calls = 0;
+    const Tensor jacobian = (is_forward ? jacfwd(f)(x) : jacrev(f)(x)).contiguous().realize();
+    EXPECT_EQ(calls, 1);
+    Tensor::manual_seed(7);
+    const Tensor drawn = Tensor::rand({4}).cast(DType::Float64);
+    expect_near(jacobian, drawn.unsqueeze(1) * x * 2, is_forward ? "jacfwd" : "jacrev");
+  }
+  Tensor::manual_seed(7);
+  const Tensor second = hessian(loss)(x).contiguous().realize();
+  Tensor::manual_seed(7);
+  expect_near(second,
+              Tensor::eye(3, DType::Float64) * (Tensor::rand({4}).cast(DType::Float64).sum() * 2),
+              "hessian");
+}
+
 TEST(jacobians, second_derivatives_in_all_four_orders) {
   for (const Named& m : unary_methods()) {
     const auto f = [&](const Tensor& x) {

@@ -366,10 +366,8 @@ Tensor jacobian(const Function& f, const Tensors& inputs, bool is_forward, Where
   };
   Shape shape = x.shape();
   if (is_forward) {
-    const Function column = [&](const Tensors& direction) {
-      return forward(by_first, first, direction, where).second;
-    };
-    const Tensor columns = of_each_unit(column, x, -1);
+    // Traced once: random draws are the same for all columns.
+    const Tensor columns = of_each_unit(linear(by_first, first, where).second, x, -1);
     Shape out = columns.shape();
     out.pop_back();
     out.insert(out.end(), shape.begin(), shape.end());
