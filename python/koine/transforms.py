@@ -192,6 +192,10 @@ def _axes_of_leaves(what: str, name: Callable[[], str], spec: Any, structure: tr
         parts = [spec[k] for k in structure.data]
     elif type(spec) is structure.kind and hasattr(structure.kind, "__dataclass_fields__"):
         parts = [getattr(spec, name) for name in structure.data]
+    elif type(spec) is structure.kind and hasattr(structure.data, "names"):  # a layer that holds numbers; what it lacks is None
+        children, data, _ = tree._parts(spec)
+        own = dict(zip(data.names, [c.item() if isinstance(c, Tensor) and c.ndim == 0 else c for c in children]))
+        parts = [own.get(name) for name in structure.data.names]
     elif isinstance(spec, (list, tuple)) and len(spec) == len(structure.children) and not issubclass(structure.kind, dict):
         parts = list(spec)
     else:
@@ -274,10 +278,10 @@ def _call_by(method: str, f: Callable[..., Any], args, kwargs, argnums: int | Se
 
 def _require_floats(method: str, call: FlatCall, by: Sequence[int]) -> None:
     for a in by:
-        for dtype in [call.inputs[p].dtype for p in call.positions(a)]:
-            if not dtype.is_float:
-                raise TypeError(f"{method}: gradients need floating point inputs, and argument {a} is {dtype.name}: cast it to a float, "
-                                "as in 3.0 for 3, or name other arguments by argnums")
+        for p in call.positions(a):
+            if not call.inputs[p].dtype.is_float:
+                raise TypeError(f"{method}: gradients need floating point inputs, and argument {a}, {call.input_name(p)}, is "
+                                f"{call.inputs[p].dtype.name}: cast it to a float, as in 3.0 for 3, or name other arguments by argnums")
 
 
 def _with_aux(method: str, call: FlatCall, values: Sequence[Any]) -> tuple[Any, Any]:
@@ -344,14 +348,21 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool 
     return derived
 
 
-def _directions(method: str, like: Any, tensors: Sequence[Tensor], given: Any, what: str) -> list[Tensor]:
-    """Tangents or cotangents in the structure of `like`, whose tensors these are; numbers in their dtypes."""
+def _directions(method: str, like: Any, tensors: Sequence[Tensor], given: Any, what: str, of: str) -> list[Tensor]:
+    """Tangents or cotangents in the structure of `like`, whose tensors these are; numbers in their dtypes. `what` and `of`: what messages
+    call them and what they belong to."""
     leaves, structure = tree.flatten(given)
     wanted = tree.structure(like)
     if structure != wanted:
-        raise ValueError(f"{method}: the {what} are {structure!r}, and should be {wanted!r}")
-    return [number_in(leaf, t.dtype) if _is_number(leaf) and t.dtype.is_float and t.ndim == 0 else tensors_of(method, [leaf])[0]
-            for leaf, t in zip(leaves, tensors)]
+        raise ValueError(f"{method}: the {what} are {tree.shown(structure)}, and should be {tree.shown(wanted)}")
+    out = [number_in(leaf, t.dtype) if _is_number(leaf) and t.dtype.is_float and t.ndim == 0 else tensors_of(method, [leaf])[0]
+           for leaf, t in zip(leaves, tensors)]
+    for k, (own, t) in enumerate(zip(out, tensors)):
+        if t.dtype.is_float and (own.dtype != t.dtype or own.shape != t.shape):
+            path = tree.paths(wanted)[k]
+            raise ValueError(f"{method}: {what}{path} is {own.dtype.name} of shape {own.shape}, and {of}{path} {t.dtype.name} of shape {t.shape}: "
+                             "both must be equal")
+    return out
 
 
 @knows_keywords
@@ -366,7 +377,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], 
     if not isinstance(primals, (list, tuple)) or not isinstance(tangents, (list, tuple)):
         raise TypeError("jvp: primals and tangents are tuples, with an entry for each argument")
     call = FlatCall("jvp", f, primals)
-    moved = _directions("jvp", list(primals), call.inputs, list(tangents), "tangents")
+    moved = _directions("jvp", list(primals), call.inputs, list(tangents), "tangents", "primals")
     values, out = call.run(_koine._jvp, call, call.inputs, moved)
     if not has_aux:
         return call.result(values), call.result(out)
@@ -390,7 +401,7 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[An
     rest = [v.zeros_like() for v in values]
 
     def pullback(cotangent):
-        given = _directions("vjp", result, values, cotangent, "cotangents")
+        given = _directions("vjp", result, values, cotangent, "cotangents", "the result")
         found = pull(given + rest[len(given):])
         return tuple(call.like(a, [found[p] for p in call.positions(a)]) for a in builtins.range(len(primals)))
 
@@ -411,7 +422,7 @@ def linearize(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tu
     values, push = call.run(_koine._linearize, call, call.inputs)
 
     def derivative(*tangents):
-        moved = push(_directions("linearize", list(primals), call.inputs, list(tangents), "tangents"))
+        moved = push(_directions("linearize", list(primals), call.inputs, list(tangents), "tangents", "primals"))
         return _with_aux("linearize", call, moved)[0] if has_aux else call.result(moved)
 
     if not has_aux:
