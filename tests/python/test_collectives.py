@@ -9,7 +9,7 @@ import pytest
 
 import koine
 from conftest import same
-from koine import Tensor, collective
+from koine import Tensor, collective, nn
 
 TESTS = pathlib.Path(__file__).parents[1]
 DEVICES = {n: ",".join(["CPU", *(f"CPU:{k}" for k in range(1, n))]) for n in (2, 4)}
@@ -166,7 +166,7 @@ assert x.sum().item() == 3.0 * koine.distributed.count()
 
 ALONE = """
 import koine
-from koine import Tensor, collective
+from koine import Tensor, collective, nn
 
 try:
     koine.distributed.init(10**6)
@@ -214,3 +214,27 @@ def batches_of(rank):
     assert done.returncode == 0, done.stderr
     losses = [float(line) for line in done.stdout.split()]
     assert len(losses) == 3 and abs(losses[0] - np.log(10)) < 1e-5
+
+
+def sharded(shape, axis):
+    return koine.ones(*shape).shard(DEVICES[2], axis)
+
+
+@pytest.mark.parametrize("f, message", [
+    (lambda a, b: a[1:], r"index of shape \(4, 4\): the devices CPU,CPU:1 split axis 0 of shape \(4, 4\), which it changes: copy it"),
+    (lambda a, b: a.roll(1, 0), "roll: the devices CPU,CPU:1 split axis 0"), (lambda a, b: a.flip(0), "flip: "), (lambda a, b: a.pad(((1, 1), (0, 0))), "pad: "),
+    (lambda a, b: b.reshape(16), r"reshape: the devices CPU,CPU:1 split axis 1 of shape \(4, 4\), and no axis"), (lambda a, b: a.split(2), "split: "),
+    (lambda a, b: koine.cat([a, b]), r"cat of \(4, 4\) split along axis 0, \(4, 4\) split along axis 1: "), (lambda a, b: koine.stack([a, b]), r"stack of \(4, 4\) split"),
+    (lambda a, b: a + b, r"\+ of \(4, 4\) split along axis 0, \(4, 4\) split along axis 1: its operands are split along axis 0 and axis 1 of what it combines"),
+    (lambda a, b: a < b, r"< of \(4, 4\) split along axis 0, \(4, 4\) split along axis 1: "), (lambda a, b: a @ a, r"matmul of \(4, 4\) split along axis 0, \(4, 4\) split along axis 0: "),
+    (lambda a, b: koine.einsum("ij,jk->ik", a, a), r"einsum of \(4, 4\) split"), (lambda a, b: a.mse_loss(b), r"mse_loss of \(4, 4\) split along axis 0, "),
+    (lambda a, b: a.sort(0), r"sort of \(4, 4\) split along axis 0: "), (lambda a, b: a.gather(0, koine.zeros(4, 4, dtype="int32").shard(DEVICES[2], 1)), "gather of "),
+    (lambda a, b: koine.where(a > 0, a, b), r"where of \(4, 4\) split along axis 0, \(4, 4\) split along axis 0, \(4, 4\) split along axis 1: "),
+    (lambda a, b: a[None].conv2d(koine.ones(1, 1, 3, 3), padding=1), r"conv2d: needs"), (lambda a, b: a[None, None].conv2d(koine.ones(1, 1, 3, 3), padding=1), "conv2d of "),
+    (lambda a, b: a.clone().__setitem__(0, 1.0), "setitem: the devices"), (lambda a, b: a + koine.ones(4, 4).to("CPU:1"), r"\+ of \(4, 4\) split along axis 0, \(4, 4\): operand 1 of shape \(4, 4\) is on CPU:1"),
+    (lambda a, b: koine.vmap(lambda v: v[1:])(b), "index of shape "), (lambda a, b: koine.jvp(lambda v: v * 2, (a,), (b,)), "jvp: its operands are split"),
+    (lambda a, b: nn.Embedding(4, 4)(Tensor([0, 1]).shard(DEVICES[2], 0)), r"Embedding of \(4, 4\), \(2,\) split along axis 0: "),
+])
+def test_what_cuts_across_parts_is_refused_in_the_name_of_what_was_called(f, message):
+    with pytest.raises(koine.Error, match="^" + message):
+        f(sharded((4, 4), 0), sharded((4, 4), 1))

@@ -263,9 +263,10 @@ TEST(shard, spec_amend_22_what_cannot_be_split_says_what_to_write) {
   expect_error([&] { (void)Tensor::zeros({}).to("CPU,CPU:1"); }, {"scalar", "shard()"});
   const Tensor split = x.shard("CPU,CPU:1", 0);
   expect_error([&] { (void)split.flip({0}); },
-               {"Flip", "axis 0", "copy it to one device", "shard()"});
-  expect_error([&] { (void)split.shrink({{0, 3}, {0, 5}}); }, {"Shrink", "shard()"});
-  expect_error([&] { (void)(split + Tensor(leaf({6, 5}))); }, {"Add", "CPU,CPU:1", "to()"});
+               {"flip: the devices", "axis 0", "copy it to one device", "shard()"});
+  expect_error([&] { (void)split.shrink({{0, 3}, {0, 5}}); }, {"shrink: the devices", "shard()"});
+  expect_error([&] { (void)(split + Tensor(leaf({6, 5}))); },
+               {"+ of (6, 5) split along axis 0, (6, 5): operand", "CPU,CPU:1", "to()"});
 }
 
 TEST(shard, empty_and_scalar_values_have_parts_too) {
@@ -538,26 +539,26 @@ const std::vector<Method>& methods() {
       {"gram",
        [](auto& x) { return x.transpose(0, 1).matmul(x); },
        {},
-       {"Mul", "axis 0 and axis 1"}},
-      {"sort", [](auto& x) { return x.sort(1).first; }, {"Index"}, {"sort", "CmpLt"}},
-      {"roll", [](auto& x) { return x.roll(1, 1); }, {}, {"Pad", "axis 1"}},
-      {"cat", [](auto& x) { return Tensor::cat({x, x}, 1); }, {}, {"Pad", "axis 1"}},
+       {"matmul of (6, 24) split along axis 0", "axis 0 and axis 1"}},
+      {"sort", [](auto& x) { return x.sort(1).first; }, {"sort: the devices"}, {"sort of"}},
+      {"roll", [](auto& x) { return x.roll(1, 1); }, {}, {"roll: the devices", "axis 1"}},
+      {"cat", [](auto& x) { return Tensor::cat({x, x}, 1); }, {}, {"cat of", "axis 1"}},
       {"stack", [](auto& x) { return Tensor::stack({x, x}, 1); }, {}, {}},
-      {"flatten", [](auto& x) { return x.flatten(); }, {}, {"Reshape", "no axis"}},
-      {"pad", [](auto& x) { return x.pad({{0, 0}, {1, 2}}); }, {}, {"Pad", "axis 1"}},
+      {"flatten", [](auto& x) { return x.flatten(); }, {}, {"flatten: the devices", "no axis"}},
+      {"pad", [](auto& x) { return x.pad({{0, 0}, {1, 2}}); }, {}, {"pad: the devices", "axis 1"}},
       {"index_select",
        [](auto& x) { return x.index_select(1, Tensor::from<int>({0, 2, 1}).shard(x.device())); },
        {},
-       {"Index", "axis 0"}},
+       {"index_select of", "axis 0"}},
       {"cross_entropy",
        [labels](auto& x) { return x.cross_entropy(labels(x)); },
        {},
-       {"Where", "axis 0 and axis 2"}},
-      {"gather", [classes](auto& x) { return x.gather(1, classes(x)); }, {}, {"Where"}},
+       {"cross_entropy of", "axis 0 and axis 2"}},
+      {"gather", [classes](auto& x) { return x.gather(1, classes(x)); }, {}, {"gather of"}},
       {"conv2d",
        [](auto& x) { return x.reshape({size, 1, 2, 3}).conv2d(Tensor::ones({2, 1, 1, 2})); },
        {},
-       {"Reshape"}},
+       {"reshape: the devices"}},
       {"attention",
        [](auto& x) {
          const Tensor y = x.reshape({size, 3, 2});

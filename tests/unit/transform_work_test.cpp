@@ -1,5 +1,5 @@
-// What compositions of transforms cost, counted as they run: no more than 1.1 times the same written
-// by hand for all examples, for the way back, or with the slopes that a rule gives.
+// What compositions of transforms cost, counted as they run: no more than 1.1 times the same
+// written by hand for all examples, for the way back, or with the slopes that a rule gives.
 #include <cmath>
 #include <functional>
 
@@ -155,8 +155,7 @@ TEST(transform_work, checkpoints_of_scans_and_scans_of_checkpoints_cost_one_more
     return half_square(last_of(in[0], in[1], own));
   };
   const Loss again = [](const Tensor& own, const Tensors& in) {
-    return half_square(
-        checkpoint([&](const Tensor& v) { return last_of(in[0], in[1], v); })(own));
+    return half_square(checkpoint([&](const Tensor& v) { return last_of(in[0], in[1], v); })(own));
   };
   const Loss each = [](const Tensor& own, const Tensors& in) {
     const auto step = checkpoint(next_of);
@@ -219,23 +218,18 @@ TEST(transform_work, derivatives_of_examples_in_any_order_are_those_of_the_batch
   expect_as_by_hand(
       "vmap of jvp", {xs, ts},
       [&](const Tensors& in) {
-        return Tensors{vmap([&](const Tensor& v, const Tensor& d) {
-          return jvp(f, v, d).second;
-        })(in[0], in[1])};
+        return Tensors{vmap([&](const Tensor& v, const Tensor& d) { return jvp(f, v, d).second; })(
+            in[0], in[1])};
       },
       tangent);
   // Of each unit vector the product with it, as it is.
   const Tensor eye = Tensor::eye(n).contiguous().realize();
   expect_as_by_hand(
       "jacfwd", {x}, [&](const Tensors& in) { return Tensors{jacfwd(f)(in[0])}; },
-      [&](const Tensors& in) {
-        return Tensors{(eye.matmul(w) * slope(in[0].matmul(w))).T()};
-      });
+      [&](const Tensors& in) { return Tensors{(eye.matmul(w) * slope(in[0].matmul(w))).T()}; });
   expect_as_by_hand(
       "jacrev", {x}, [&](const Tensors& in) { return Tensors{jacrev(f)(in[0])}; },
-      [&](const Tensors& in) {
-        return Tensors{(eye * slope(in[0].matmul(w))).matmul(w.T())};
-      });
+      [&](const Tensors& in) { return Tensors{(eye * slope(in[0].matmul(w))).matmul(w.T())}; });
 }
 
 // Rules of the user's are what is computed, under each transform.
@@ -330,7 +324,8 @@ TEST(transform_work, rules_of_the_users_cost_what_they_compute) {
 
 // A condition of each example is a choice between both branches, each for all examples once.
 TEST(transform_work, spec_amend_43_vmap_of_branches_and_while_loops) {
-  const Tensor w = memory({n, n}, 1, 0.2), u = memory({n, n}, 2, 0.2), xs = memory({examples, n}, 3);
+  const Tensor w = memory({n, n}, 1, 0.2), u = memory({n, n}, 2, 0.2),
+               xs = memory({examples, n}, 3);
   const auto yes = [&](const Tensor& x) { return x.matmul(w); };
   const auto no = [&](const Tensor& x) { return bent(x.matmul(u)); };
   const Tensor holds = (xs.sum({1}) > 0).contiguous().realize();
@@ -355,7 +350,8 @@ TEST(transform_work, spec_amend_43_vmap_of_branches_and_while_loops) {
   expect_as_by_hand(
       "vmap of while_loop", {xs},
       [&](const Tensors& in) {
-        return Tensors{vmap([&](const Tensor& x) { return while_loop(goes_on, halved, x); })(in[0])};
+        return Tensors{
+            vmap([&](const Tensor& x) { return while_loop(goes_on, halved, x); })(in[0])};
       },
       [&](const Tensors& in) {
         return Tensors{while_loop([&](const Tensor& x) { return goes_on(x).any(); },

@@ -9,6 +9,7 @@
 #include "koine/ir/derive.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/loop.hpp"
+#include "koine/ir/method.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
 
@@ -49,6 +50,16 @@ std::string advice(const Device& device) {
       device.part(0).name());
 }
 
+// Refuses in the name of what the user called, where that is known: `reason` is about its operands.
+// It names the shape that is split, where `with_operands` does not ask for them.
+[[noreturn]] void refuse_as_called(Op op, ErrorKind kind, const std::string& reason,
+                                   bool with_operands = false) {
+  const Method* method = Method::current();
+  if (method != nullptr)
+    throw NamedError(kind, fmt::format("{}: {}", method->text(with_operands), reason));
+  raise(kind, "{}: {}", op_name(op), reason);
+}
+
 // The axis of a value that is new on these devices.
 int32_t split_along(Op op, int32_t axis, Sources src, const Derived& value, const Device& device) {
   if (axis == whole) return whole;
@@ -81,15 +92,16 @@ int32_t reshaped(const UOp& value, const Derived& result, const Device& device) 
     if (before == wanted && splits_evenly(size, device)) return static_cast<int32_t>(i);
     before = simplify_index(mul(before, size));
   }
-  raise(ErrorKind::Value,
-        "Reshape: the devices {} split axis {} of shape {}, and no axis of the new shape keeps "
-        "their parts whole: {}",
-        device.name(), axis_of(value), shape_text(value), advice(device));
+  refuse_as_called(Op::Reshape, ErrorKind::Value,
+                   fmt::format("the devices {} split axis {} of shape {}, and no axis of the new "
+                               "shape keeps their parts whole: {}",
+                               device.name(), axis_of(value), shape_text(value), advice(device)));
 }
 
 [[noreturn]] void refuse(Op op, const UOp& value, const Device& device) {
-  raise(ErrorKind::Value, "{}: the devices {} split axis {} of shape {}, which it changes: {}",
-        op_name(op), device.name(), axis_of(value), shape_text(value), advice(device));
+  refuse_as_called(op, ErrorKind::Value,
+                   fmt::format("the devices {} split axis {} of shape {}, which it changes: {}",
+                               device.name(), axis_of(value), shape_text(value), advice(device)));
 }
 
 // The one axis that the sources are split along, each moved by `shift(k)`; whole ones adapt.
@@ -99,9 +111,13 @@ int32_t joined(Op op, Sources src, Shift&& shift) {
   for (size_t k = 0; k < src.size(); ++k) {
     if (axis_of(src[k]) == whole) continue;
     const auto moved = static_cast<int32_t>(axis_of(src[k]) + shift(k));
-    KOINE_REQUIRE(axis == whole || axis == moved, Value,
-                  "{}: its operands are split along axis {} and axis {} of the result: {}",
-                  op_name(op), axis, moved, advice(src[k].device()));
+    if (axis != whole && axis != moved)
+      refuse_as_called(
+          op, ErrorKind::Value,
+          fmt::format("its operands are split along axis {} and axis {} of {}: {}", axis, moved,
+                      Method::current() == nullptr ? "the result" : "what it combines",
+                      advice(src[k].device())),
+          true);
     axis = moved;
   }
   return axis;
@@ -165,9 +181,11 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
     case Op::Index:
       return indexed(src, device);
     case Op::Store:
-      KOINE_REQUIRE(axis_of(src[1]) == whole || axis_of(src[1]) == axis, Value,
-                    "Store: the value is split along axis {} of {}, and the buffer otherwise: {}",
-                    axis_of(src[1]), shape_text(src[1]), advice(device));
+      if (axis_of(src[1]) != whole && axis_of(src[1]) != axis)
+        refuse_as_called(
+            op, ErrorKind::Value,
+            fmt::format("the value is split along axis {} of {}, and the buffer otherwise: {}",
+                        axis_of(src[1]), shape_text(src[1]), advice(device)));
       return whole;
     case Op::GetTuple:
       return src[0].is(Op::Call) ? result_of_call(src[0], arg).axis
@@ -267,12 +285,15 @@ Placement derive_placement(Op op, Sources src, const Arg& arg, const Derived& va
     const Device device = src[i].device();
     if (!placement.device) placement.device = device;
     if (device && !(device == placement.device) && combines(op, src))
-      raise(ErrorKind::Device,
-            "{}: source {} of shape {} is on {}, but an earlier one is on {}: copy one of them to "
-            "the other's device with to(){}",
-            op_name(op), i, shape_text(src[i]), device.name(), placement.device.name(),
-            device.count() > 1 || placement.device.count() > 1 ? ", or to all of them with shard()"
-                                                               : "");
+      refuse_as_called(
+          op, ErrorKind::Device,
+          fmt::format("{} {} of shape {} is on {}, but an earlier one is on {}: copy one of them "
+                      "to the other's device with to(){}",
+                      Method::current() == nullptr ? "source" : "operand", i, shape_text(src[i]),
+                      device.name(), placement.device.name(),
+                      device.count() > 1 || placement.device.count() > 1
+                          ? ", or to all of them with shard()"
+                          : ""));
   }
   if (placement.device.count() > 1 && op == Op::Function) require_params(src);
   if (placement.device.count() > 1)

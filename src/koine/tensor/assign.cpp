@@ -88,6 +88,7 @@ UOp Tensor::stored_as(std::string_view method, DType dtype) const {
 }
 
 Tensor& Tensor::assign(const Tensor& value) {
+  const tensor::Called called("assign");  // without operands, whose storages are locked below
   const Impl& i = self();
   if (is_tracing())
     Recording::require_allowed(
@@ -242,6 +243,7 @@ void Tensor::assign_all(const std::vector<Tensor>& targets, const std::vector<Te
 // a place stays, as in NumPy).
 void Tensor::setitem(const std::vector<IndexItem>& items, const Tensor& value) {
   const Tensor fitting(value.stored_as("setitem", dtype()));
+  const tensor::Called called("setitem");
   tensor::as_method("setitem", {*this, value}, [&] {
     if (items.size() == 1 && items[0].kind() == IndexItem::Kind::Tensor &&
         items[0].tensor().dtype() == DType::Bool) {

@@ -249,6 +249,7 @@ enum class Tensor::Relation : uint8_t { Less, LessEqual, Greater, GreaterEqual, 
 Tensor Tensor::compare(Relation relation, const Tensor& a, const Tensor& b) {
   using enum Relation;
   constexpr std::string_view names[] = {"<", "<=", ">", ">=", "==", "!="};
+  const tensor::Called called(names[static_cast<size_t>(relation)], &a, &b);
   constexpr Relation mirrored[] = {Greater, GreaterEqual, Less, LessEqual, Equal, NotEqual};
   const UOp literal_a = a.as_literal(), literal = b.as_literal();
   if (literal_a && !literal) return compare(mirrored[static_cast<size_t>(relation)], b, a);
@@ -311,20 +312,24 @@ Tensor operator!=(const Tensor& a, const Tensor& b) {
   return Tensor::compare(Tensor::Relation::NotEqual, a, b);
 }
 Tensor Tensor::maximum(const Tensor& b) const {
+  const tensor::Called called("maximum", this, &b);
   if (tensor::is_beyond(b.as_literal(), dtype(), -1)) return Tensor(uop());
   return met("maximum", b, koine::maximum);
 }
 Tensor Tensor::minimum(const Tensor& b) const {
+  const tensor::Called called("minimum", this, &b);
   if (tensor::is_beyond(b.as_literal(), dtype(), 1)) return Tensor(uop());
   return met("minimum", b, koine::minimum);
 }
 Tensor Tensor::pow(const Tensor& b) const {
+  const tensor::Called called("pow", this, &b);
   return met("pow", b, [](const UOp& x, const UOp& y) {
     if (!is_float(x.dtype())) return tensor::integer_power(Tensor(x), Tensor(y)).uop();
     return is_const(y, 2) ? mul(x, x) : binary(Op::Pow, x, y);
   });
 }
 Tensor Tensor::idiv(const Tensor& b) const {
+  const tensor::Called called("idiv", this, &b);
   return met("idiv", b, [](const UOp& x, const UOp& y) {
     if (is_float(x.dtype())) return tensor::float_floor_division(Tensor(x), Tensor(y)).uop();
     return koine::idiv(x, y);
@@ -341,6 +346,7 @@ Tensor Tensor::rshift(const Tensor& b) const {
   return met("rshift", b, [](const UOp& x, const UOp& y) { return binary(Op::Shr, x, y); });
 }
 Tensor Tensor::where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  const tensor::Called called("where", &condition, &a, &b);
   return a.met("where", b, [&](const UOp& x, const UOp& y) {
     tensor::require_condition("where", condition);
     const Tensor chosen = condition.cast(DType::Bool);
@@ -437,6 +443,7 @@ Tensor Tensor::isinf() const {
 Tensor Tensor::isfinite() const { return isnan().bitwise_or(isinf()).logical_not(); }
 
 Tensor Tensor::clip(const Tensor& low, const Tensor& high) const {
+  const tensor::Called called("clip", this, &low, &high);
   KOINE_REQUIRE(low.defined() || high.defined(), Value, "clip: neither a low bound nor a high one");
   if (!low.defined())
     return tensor::as_method("clip", {*this, high}, [&] { return minimum(high); });

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <functional>
 #include <mutex>
 #include <span>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/method.hpp"
 #include "koine/ir/node_map.hpp"
 #include "koine/tensor/tensor.hpp"
 
@@ -216,12 +218,28 @@ Device known_device(const std::string& name);
 /// The size of an axis as a number, for a `method` that has no use for a symbolic one.
 int64_t known_size(std::string_view method, const Tensor& x, int64_t axis);
 
+/// A method of tensors that is being called: what cuts across the parts of several devices is
+/// refused in its name, with how the operands lie.
+class Called : public Method {
+ public:
+  explicit Called(std::string_view name, const Tensor* a = nullptr, const Tensor* b = nullptr,
+                  const Tensor* c = nullptr)
+      : name_(name), operands_{a, b, c} {}
+  Called(std::string_view name, std::span<const Tensor> operands);
+  std::string text(bool with_operands) const override;
+
+ private:
+  std::string_view name_;
+  std::array<const Tensor*, 3> operands_;
+};
+
 [[noreturn]] void refuse_as(std::string_view method, std::span<const Tensor> operands,
                             const Error& reason);
 /// Runs the body of a method that is made of others. What they refuse is refused in its name, with
 /// the shapes of its own operands.
 template <class Body>
 auto as_method(std::string_view method, std::initializer_list<Tensor> operands, Body&& body) {
+  const Called called(method, std::span(operands.begin(), operands.size()));
   try {
     return body();
   } catch (const Error& e) {

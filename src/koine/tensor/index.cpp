@@ -76,6 +76,7 @@ Tensor picked(const Tensor& x, int64_t a, const Tensor& at) {
 
 Tensor tensor::selected(std::string_view method, const Tensor& x, int64_t axis,
                         const Tensor& index) {
+  const Called called(method, &x, &index);
   return picked(x, axis, positions(method, index, x.size(axis)));
 }
 
@@ -245,6 +246,7 @@ Tensor Tensor::points(std::string_view method,
 
 // Positions, slices and new axes make a view; tensors are applied to it afterwards.
 Tensor Tensor::indexed(std::string_view method, const std::vector<IndexItem>& items) const {
+  const tensor::Called called(method, this);
   const Plan plan = plan_of(method, items, shape());
   Tensor t = shrink(plan.bounds);
   if (!plan.flips.empty()) t = t.flip(plan.flips);
@@ -268,6 +270,7 @@ Tensor Tensor::operator[](const std::vector<IndexItem>& items) const {
 }
 
 Tensor Tensor::index_select(int64_t axis, const Tensor& index) const {
+  const tensor::Called called("index_select", this, &index);
   return tensor::selected("index_select", *this, axis_of(axis, "index_select"), index);
 }
 

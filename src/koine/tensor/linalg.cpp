@@ -11,6 +11,7 @@
 namespace koine {
 
 Tensor Tensor::matmul(const Tensor& b) const {
+  const tensor::Called called("matmul", this, &b);
   const Shape x = shape(), y = b.shape();
   KOINE_REQUIRE(!x.empty() && !y.empty(), Value,
                 "matmul: shapes {} and {}: both need at least one axis", tensor::text_of(x),
@@ -47,6 +48,7 @@ Tensor Tensor::dot(const Tensor& b) const {
 }
 
 Tensor Tensor::linear(const Tensor& weight, const Tensor& bias) const {
+  const tensor::Called called("linear", this, &weight, &bias);
   return tensor::as_method("linear", {*this, weight, bias}, [&] {
     const Tensor out = weight.ndim() == 1 ? *this * weight : matmul(weight.transpose());
     return bias.defined() ? out + bias : out;
@@ -137,6 +139,7 @@ void name_ellipses(const std::string& formula, Formula& f, std::vector<Tensor>& 
 }  // namespace
 
 Tensor Tensor::einsum(const std::string& formula, const std::vector<Tensor>& given) {
+  const tensor::Called called("einsum", given);
   Formula parsed = parse_formula(formula);
   std::vector<std::string>& terms = parsed.terms;
   std::vector<Tensor> operands = given;
@@ -222,6 +225,7 @@ Tensor Tensor::windows(int64_t kh, int64_t kw, Window w) const {
 }
 
 Tensor Tensor::conv2d(const Tensor& weight, const Tensor& bias, Window w, int64_t groups) const {
+  const tensor::Called called("conv2d", this, &weight, &bias);
   const Shape x = shape(), k = weight.shape();
   KOINE_REQUIRE(x.size() == 4 && k.size() == 4, Value,
                 "conv2d: needs (N, C, H, W) and (O, C/groups, kh, kw), got {} and {}",
@@ -287,6 +291,7 @@ void require_pool(std::string_view method, const Tensor& x, int64_t kernel, int6
 }  // namespace
 
 Tensor Tensor::max_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t padding) const {
+  const tensor::Called called("max_pool2d", this);
   require_pool("max_pool2d", *this, kernel, stride.value_or(kernel), padding);
   const Tensor lowest(identity_of(Op::Max, dtype()));
   const Tensor x =
@@ -335,6 +340,7 @@ Tensor sums_of_neighbours(const Tensor& x, int64_t axis, int64_t width) {
 }  // namespace
 
 Tensor Tensor::avg_pool2d(int64_t kernel, std::optional<int64_t> stride, int64_t padding) const {
+  const tensor::Called called("avg_pool2d", this);
   require_pool("avg_pool2d", *this, kernel, stride.value_or(kernel), padding);
   const Tensor x =
       padding == 0 ? *this : pad({{0, 0}, {0, 0}, {padding, padding}, {padding, padding}});
@@ -392,6 +398,7 @@ void require_inside(std::string_view method, const Shape& index, const Shape& sh
 }  // namespace
 
 Tensor Tensor::one_hot(int64_t classes) const {
+  const tensor::Called called("one_hot", this);
   KOINE_REQUIRE(is_integer(dtype()), Type, "one_hot: needs integers, got {}", dtype_name(dtype()));
   KOINE_REQUIRE(classes >= 0, Value, "one_hot: {} classes", classes);
   return hits(tensor::class_numbers("one_hot", *this, classes), classes).cast(DType::Float32);
@@ -399,6 +406,7 @@ Tensor Tensor::one_hot(int64_t classes) const {
 
 // out[i][j] = this[index[i][j]][j] for axis 0: one-hot along the axis, selected and summed.
 Tensor Tensor::gather(int64_t axis, const Tensor& index) const {
+  const tensor::Called called("gather", this, &index);
   const int64_t a = axis_of(axis, "gather");
   const Shape s = shape(), t = index.shape();
   KOINE_REQUIRE(s.size() == t.size(), Value, "gather: shape {} and index {} must have as many axes",
@@ -415,6 +423,7 @@ Tensor Tensor::gather(int64_t axis, const Tensor& index) const {
 }
 
 Tensor Tensor::scatter_add(int64_t axis, const Tensor& index, const Tensor& src) const {
+  const tensor::Called called("scatter_add", this, &index, &src);
   const int64_t a = axis_of(axis, "scatter_add");
   const Shape s = shape(), t = index.shape();
   KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value,
@@ -435,6 +444,7 @@ Tensor Tensor::scatter_add(int64_t axis, const Tensor& index, const Tensor& src)
 // The last write to a place wins: the position of the last one, which is a maximum by index, then
 // its value.
 Tensor Tensor::scatter(int64_t axis, const Tensor& index, const Tensor& src) const {
+  const tensor::Called called("scatter", this, &index, &src);
   const auto a = static_cast<size_t>(axis_of(axis, "scatter"));
   const Shape s = shape(), t = index.shape();
   KOINE_REQUIRE(s.size() == t.size() && src.shape() == t, Value,
@@ -476,10 +486,12 @@ Tensor diagonal_of(std::string_view method, const Tensor& x, int64_t diagonal) {
 }  // namespace
 
 Tensor Tensor::tril(int64_t diagonal) const {
+  const tensor::Called called("tril", this);
   const Tensor cut = diagonal_of("tril", *this, diagonal);
   return where(arange(size(-1)).reshape({1, -1}) <= cut, *this, tensor::like(*this, 0));
 }
 Tensor Tensor::triu(int64_t diagonal) const {
+  const tensor::Called called("triu", this);
   const Tensor cut = diagonal_of("triu", *this, diagonal);
   return where(arange(size(-1)).reshape({1, -1}) >= cut, *this, tensor::like(*this, 0));
 }
@@ -529,15 +541,18 @@ Tensor class_loss(std::string_view method, const Tensor& x, const Tensor& target
 }  // namespace
 
 Tensor Tensor::nll_loss(const Tensor& target, std::optional<int64_t> ignore_index) const {
+  const tensor::Called called("nll_loss", this, &target);
   const Tensor rows = picked_classes("nll_loss", *this, target, ignore_index);
   return mean_of_counted(rows, target, ignore_index);
 }
 Tensor Tensor::sparse_categorical_crossentropy(const Tensor& target, double label_smoothing,
                                                std::optional<int64_t> ignore_index) const {
+  const tensor::Called called("sparse_categorical_crossentropy", this, &target);
   return class_loss("sparse_categorical_crossentropy", *this, target, label_smoothing,
                     ignore_index);
 }
 Tensor Tensor::cross_entropy(const Tensor& target, std::optional<int64_t> ignore_index) const {
+  const tensor::Called called("cross_entropy", this, &target);
   return class_loss("cross_entropy", *this, target, 0, ignore_index);
 }
 namespace {

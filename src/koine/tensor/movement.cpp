@@ -40,6 +40,7 @@ Size missing_size(const Tensor& x, const Shape& requested, const Size& known) {
 }  // namespace
 
 Tensor Tensor::reshape(const Shape& requested) const {
+  const tensor::Called called("reshape", this);
   Shape sizes = requested, others;
   std::optional<size_t> unknown;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -68,6 +69,7 @@ Tensor Tensor::reshape(const Shape& requested) const {
 }
 
 Tensor Tensor::expand(const Shape& requested) const {
+  const tensor::Called called("expand", this);
   Shape own = shape();
   KOINE_REQUIRE(requested.size() >= own.size(), Value, "expand: shape {} has more axes than {}",
                 tensor::text_of(own), tensor::text_of(requested));
@@ -98,6 +100,7 @@ Tensor Tensor::permute(const std::vector<int64_t>& order) const {
 }
 
 Tensor Tensor::transpose(int64_t a, int64_t b) const {
+  const tensor::Called called("transpose", this);
   std::vector<int64_t> order(static_cast<size_t>(ndim()));
   std::iota(order.begin(), order.end(), int64_t{0});
   std::swap(order[static_cast<size_t>(axis_of(a, "transpose"))],
@@ -113,12 +116,14 @@ Tensor Tensor::view(const Shape& shape) const {
 }
 
 Tensor Tensor::flip(const std::vector<int64_t>& axes) const {
+  const tensor::Called called("flip", this);
   std::vector<int64_t> flags(static_cast<size_t>(ndim()), 0);
   for (const int64_t a : axes) flags[static_cast<size_t>(axis_of(a, "flip"))] = 1;
   return moved([&](const UOp& u) { return koine::flip(u, flags); });
 }
 
 Tensor Tensor::shrink(const SizePairs& bounds) const {
+  const tensor::Called called("shrink", this);
   const Shape sizes = shape();
   KOINE_REQUIRE(bounds.size() == sizes.size(), Value, "shrink: {} bounds for shape {}",
                 bounds.size(), tensor::text_of(sizes));
@@ -157,6 +162,7 @@ std::pair<UOp, UOp> offset_and_size(const Shape& sizes, const SizePairs& padding
 }  // namespace
 
 Tensor Tensor::pad(const SizePairs& padding, const Tensor& value) const {
+  const tensor::Called called("pad", this);
   const auto [offset, size] = offset_and_size(shape(), padding);
   return Tensor(koine::pad(uop(), offset, size, value.in_dtype("pad", dtype())));
 }
@@ -176,6 +182,7 @@ bool is_one(const Size& n) {
 }  // namespace
 
 Tensor Tensor::squeeze(std::optional<int64_t> axis) const {
+  const tensor::Called called("squeeze", this);
   Shape out;
   const Shape sizes = shape();
   const int64_t only = axis ? axis_of(*axis, "squeeze") : -1;
@@ -184,11 +191,13 @@ Tensor Tensor::squeeze(std::optional<int64_t> axis) const {
   return reshape(out);
 }
 Tensor Tensor::unsqueeze(int64_t axis) const {
+  const tensor::Called called("unsqueeze", this);
   Shape out = shape();
   out.insert(out.begin() + axis_of(axis, "unsqueeze", 1), 1);
   return reshape(out);
 }
 Tensor Tensor::flatten(int64_t from, int64_t to) const {
+  const tensor::Called called("flatten", this);
   const Shape sizes = shape();
   if (sizes.empty()) return reshape({1});
   const auto a = static_cast<size_t>(axis_of(from, "flatten")),
@@ -204,6 +213,7 @@ Tensor Tensor::flatten(int64_t from, int64_t to) const {
 }
 
 Tensor Tensor::repeat(const Shape& times) const {
+  const tensor::Called called("repeat", this);
   Shape own = shape();
   KOINE_REQUIRE(times.size() >= own.size(), Value, "repeat: {} counts for shape {}", times.size(),
                 tensor::text_of(own));
@@ -220,9 +230,13 @@ Tensor Tensor::repeat(const Shape& times) const {
   return reshape(split).expand(wide).reshape(out);
 }
 
-Tensor Tensor::roll(int64_t shift) const { return flatten().roll(shift, 0).reshape(shape()); }
+Tensor Tensor::roll(int64_t shift) const {
+  const tensor::Called called("roll", this);
+  return flatten().roll(shift, 0).reshape(shape());
+}
 // A slice of two copies side by side, so that the shift is where it begins and no size.
 Tensor Tensor::roll(int64_t shift, int64_t axis) const {
+  const tensor::Called called("roll", this);
   const int64_t a = axis_of(axis, "roll");
   const Size n = size(a);
   if (n == 0) return *this;
@@ -231,6 +245,7 @@ Tensor Tensor::roll(int64_t shift, int64_t axis) const {
 }
 
 Tensor Tensor::roll(const IntList& shifts, const IntList& axes) const {
+  const tensor::Called called("roll", this);
   KOINE_REQUIRE(shifts.size() == axes.size(), Value, "roll: {} shifts for {} axes", shifts.size(),
                 axes.size());
   Tensor out = *this;
@@ -239,6 +254,7 @@ Tensor Tensor::roll(const IntList& shifts, const IntList& axes) const {
 }
 
 Tensor Tensor::stack(const std::vector<Tensor>& tensors, int64_t axis) {
+  const tensor::Called called("stack", tensors);
   KOINE_REQUIRE(!tensors.empty(), Value, "stack: no tensors");
   std::vector<UOp> values;
   DType dtype = tensors[0].dtype();
@@ -261,6 +277,7 @@ Tensor Tensor::stack(const std::vector<Tensor>& tensors, int64_t axis) {
 // zero. (A where-chain by position would cost the same and not be differentiable by the movement
 // rules.)
 Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
+  const tensor::Called called("cat", tensors);
   KOINE_REQUIRE(!tensors.empty(), Value, "cat: no tensors");
   const int64_t a = tensors[0].axis_of(axis, "cat");
   DType dtype = tensors[0].dtype();
@@ -301,6 +318,7 @@ Tensor Tensor::cat(const std::vector<Tensor>& tensors, int64_t axis) {
 
 // Of an axis without elements there is one part, without elements.
 std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
+  const tensor::Called called("split", this);
   KOINE_REQUIRE(size > 0, Value, "split of {}: the size {} must be positive",
                 tensor::text_of(shape()), size);
   const int64_t n = tensor::known_size("split", *this, axis_of(axis, "split"));
@@ -310,6 +328,7 @@ std::vector<Tensor> Tensor::split(int64_t size, int64_t axis) const {
   return split(sizes, axis);
 }
 std::vector<Tensor> Tensor::split(const std::vector<int64_t>& sizes, int64_t axis) const {
+  const tensor::Called called("split", this);
   const int64_t a = axis_of(axis, "split"), n = tensor::known_size("split", *this, a);
   int64_t left = n;
   const bool fit = std::all_of(sizes.begin(), sizes.end(),
@@ -329,6 +348,7 @@ std::vector<Tensor> Tensor::split(const std::vector<int64_t>& sizes, int64_t axi
   return out;
 }
 std::vector<Tensor> Tensor::chunk(int64_t count, int64_t axis) const {
+  const tensor::Called called("chunk", this);
   KOINE_REQUIRE(count > 0, Value, "chunk: the count {} must be positive", count);
   const int64_t n = tensor::known_size("chunk", *this, axis_of(axis, "chunk"));
   if (n == 0) return std::vector<Tensor>(static_cast<size_t>(count), *this);

@@ -99,6 +99,7 @@ Tensor root_of_squares(const Tensor& sum) {
 }  // namespace
 
 Tensor Tensor::var(const Axes& axes, bool keepdim, int64_t correction) const {
+  const tensor::Called called("var", this);
   if (const DType wide = squares_in(dtype()); wide != dtype())
     return cast(wide).var(axes, keepdim, correction).cast(result_of(dtype()));
   Size count = 1;
@@ -135,6 +136,7 @@ Tensor found_in_all(std::string_view method, const Tensor& x, bool keepdim, F&& 
 // The first position of the largest: positions counted down from n, kept where the value is the
 // largest (a NaN counts as the largest), and the largest of them.
 Tensor Tensor::argmax(std::optional<int64_t> axis, bool keepdim) const {
+  const tensor::Called called("argmax", this);
   if (!axis)
     return found_in_all("argmax", *this, keepdim, [](const Tensor& x) { return x.argmax(0); });
   const int64_t a = axis_of(*axis, "argmax");
@@ -152,6 +154,7 @@ Tensor Tensor::argmax(std::optional<int64_t> axis, bool keepdim) const {
          best;
 }
 Tensor Tensor::argmin(std::optional<int64_t> axis, bool keepdim) const {
+  const tensor::Called called("argmin", this);
   if (!axis)
     return found_in_all("argmin", *this, keepdim, [](const Tensor& x) { return x.argmin(0); });
   const int64_t a = axis_of(*axis, "argmin");
@@ -236,14 +239,17 @@ Tensor accumulating(Op op, const Tensor& x, int64_t axis) {
 }  // namespace
 
 Tensor Tensor::cumsum(int64_t axis) const {
+  const tensor::Called called("cumsum", this);
   return accumulating(Op::Add, *this, ndim() == 0 ? 0 : axis_of(axis, "cumsum"));
 }
 Tensor Tensor::cumprod(int64_t axis) const {
+  const tensor::Called called("cumprod", this);
   return accumulating(Op::Mul, *this, ndim() == 0 ? 0 : axis_of(axis, "cumprod"));
 }
 
 // By the position of the largest so far, which a gradient goes to.
 Tensor Tensor::cummax(int64_t axis) const {
+  const tensor::Called called("cummax", this);
   if (ndim() == 0) return *this;
   const int64_t a = axis_of(axis, "cummax");
   if (numel() == 0) return *this;
@@ -257,24 +263,28 @@ Tensor Tensor::cummax(int64_t axis) const {
   return along(a, running(Op::Max, position, a));
 }
 Tensor Tensor::cummin(int64_t axis) const {
+  const tensor::Called called("cummin", this);
   return tensor::as_method("cummin", {*this}, [&] {
     return is_float(dtype()) ? neg().cummax(axis).neg() : bitwise_not().cummax(axis).bitwise_not();
   });
 }
 
 Tensor Tensor::softmax(int64_t axis) const {
+  const tensor::Called called("softmax", this);
   const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
   const int64_t a = axis_of(axis, "softmax");
   const Tensor e = (x - x.largest(a, true, "softmax").detach()).exp();
   return e / e.sum(a, true);
 }
 Tensor Tensor::log_softmax(int64_t axis) const {
+  const tensor::Called called("log_softmax", this);
   const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
   const int64_t a = axis_of(axis, "log_softmax");
   const Tensor shifted = x - x.largest(a, true, "log_softmax").detach();
   return shifted - shifted.exp().sum(a, true).log();
 }
 Tensor Tensor::logsumexp(const Axes& axes, bool keepdim) const {
+  const tensor::Called called("logsumexp", this);
   const Tensor x = is_float(dtype()) ? *this : cast(DType::Float32);
   const Tensor top = x.largest(axes, true, "logsumexp").detach();
   const Tensor shift = where(top.isinf(), tensor::like(top, 0), top);  // inf - inf would be NaN
@@ -282,11 +292,13 @@ Tensor Tensor::logsumexp(const Axes& axes, bool keepdim) const {
   return total + shift.reshape(total.shape());
 }
 Tensor Tensor::norm(const Axes& axes, bool keepdim) const {
+  const tensor::Called called("norm", this);
   if (is_small_float(dtype())) return cast(DType::Float32).norm(axes, keepdim).cast(dtype());
   if (!is_float(dtype())) return cast(DType::Float32).norm(axes, keepdim);  // squares would wrap
   return root_of_squares(square().reduced(Op::Add, axes, keepdim, "norm"));
 }
 Tensor Tensor::layernorm(int64_t last_axes, double eps) const {
+  const tensor::Called called("layernorm", this);
   KOINE_REQUIRE(last_axes >= 1 && last_axes <= ndim(), Value,
                 "layernorm: over the last {} axes of shape {}: use 1 to {}", last_axes,
                 shape_text(uop()), ndim());

@@ -104,6 +104,7 @@ Tensor order_of(Tensor keys) {
 }  // namespace
 
 Tensor Tensor::argsort(int64_t axis, bool descending) const {
+  const tensor::Called called("argsort", this);
   if (ndim() == 0) return zeros({}, DType::Int32);
   const int64_t a = axis_of(axis, "argsort");
   const Size n = size(a);
@@ -124,12 +125,14 @@ Tensor Tensor::argsort(int64_t axis, bool descending) const {
 }
 
 std::pair<Tensor, Tensor> Tensor::sort(int64_t axis, bool descending) const {
+  const tensor::Called called("sort", this);
   const Tensor order =
       tensor::as_method("sort", {*this}, [&] { return argsort(axis, descending); });
   return {along(axis, order), order};
 }
 
 std::pair<Tensor, Tensor> Tensor::topk(int64_t k, int64_t axis, bool largest) const {
+  const tensor::Called called("topk", this);
   const Size n = ndim() == 0 ? Size(1) : size(axis_of(axis, "topk"));
   KOINE_REQUIRE(k >= 0 && never_exceeds(k, n), Value,
                 "topk: {} of the {} elements of axis {} of shape {}", k, n, axis,
@@ -155,6 +158,7 @@ Tensor Tensor::along(int64_t axis, const Tensor& at) const {
 }
 
 Tensor Tensor::unique() const {
+  const tensor::Called called("unique", this);
   const int64_t n = numel();
   if (n == 0) return reshape({0});
   const Tensor sorted = flatten().sort(0).first.contiguous();

@@ -102,6 +102,7 @@ void require_moved(std::string_view method, std::string_view what, const Tensors
 
 // The tangents of a program's results; null: 0.
 std::vector<UOp> moved_results(Program& program, const Tensors& directions) {
+  const tensor::Called called("jvp");
   std::vector<UOp> inputs, of_inputs;
   for (size_t k = 0; k < program.inputs; ++k) {
     const UOp param = program.param_of(k);
@@ -221,6 +222,7 @@ Tensors over_examples(const Function& f, const Tensors& given, const Examples& t
     single.push_back(param);
     of_all.push_back(argument_param(slot, inputs[k], param));
   }
+  const tensor::Called called("vmap");
   const std::vector<UOp> made = batched(program.results, single, of_all, examples);
   std::vector<UOp> values;
   for (size_t k = 0; k < made.size(); ++k)
@@ -279,6 +281,7 @@ std::vector<UOp> gradients_by(const Program& program, const std::vector<UOp>& ou
   for (const size_t k : by)
     if (const UOp param = program.param_of(k); param && is_float(param.dtype()))
       targets.push_back(param);
+  const tensor::Called called("grad");
   const std::vector<UOp> found =
       outputs.empty() ? std::vector<UOp>(targets.size()) : gradient(outputs, seeds, targets);
   std::vector<UOp> out;

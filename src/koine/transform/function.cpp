@@ -11,6 +11,7 @@
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
+#include "koine/ir/method.hpp"
 #include "koine/ir/validity.hpp"
 
 namespace koine {
@@ -176,6 +177,7 @@ Traced trace_function(const std::function<std::vector<UOp>(const std::vector<UOp
   std::vector<UOp> inputs;
   for (const UOp& argument : arguments) inputs.push_back(traced_param(argument));
   const TraceScope scope(where);
+  const OutsideOfMethods apart;
   const UOp body = tuple(trace(inputs));
   // What the body captures becomes arguments after the given ones. A body that copies between
   // devices says where its arguments lie: their gradients go back there.
@@ -228,6 +230,7 @@ std::vector<UOp> with_stand_ins(
     if (fresh) back.emplace(it->second = traced_param(value), value);
     given.back() = it->second;
   }
+  const OutsideOfMethods apart;
   std::vector<UOp> out = rule(given);
   for (UOp& made : out)
     if (made && !back.empty()) made = substitute(made, back);
