@@ -120,12 +120,18 @@ def while_loop(cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init_
     carried = _Carried(call)
     test.numbers = call.numbers
 
+    def holds(tensors):
+        out = test(tensors)
+        if test.structure.kind is not None:
+            raise ValueError(f"while_loop: cond_fun must give one bool of shape (), not {test.structure!r}")
+        return out
+
     def step(tensors):
         out = call(tensors)
         _carry("while_loop", call, call.structures[0])
         return carried.like(tensors, out)
 
-    return call.like(0, carried.run(lambda: call.run(_koine._while, test, step, call.inputs, call.input_name)))
+    return call.like(0, carried.run(lambda: call.run(_koine._while, holds, step, call.inputs, call.input_name)))
 
 
 class _Branches:

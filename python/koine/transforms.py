@@ -60,9 +60,15 @@ def number_in(number: Any, dtype: Any) -> Tensor:
     return number.cast(dtype) if type(number) is Tensor else Tensor(number, dtype=dtype)
 
 
+def _rank(dtype: Any) -> int:
+    """Of bools, whole numbers and floats."""
+    return 2 if dtype.is_float else 0 if dtype.name == "bool" else 1
+
+
 def as_number(tensor: Tensor, dtype: Any) -> Tensor:
-    """What is a number as it is written, or is computed of such alone, in a dtype; others as they are."""
-    return tensor.cast(dtype) if tensor.dtype != dtype and _koine._is_number(tensor) else tensor
+    """What is a number as it is written, or is computed of such alone, in a dtype of its kind or a wider one; others as they are."""
+    fits = tensor.dtype != dtype and _rank(tensor.dtype) <= _rank(dtype)
+    return tensor.cast(dtype) if fits and _koine._is_number(tensor) else tensor
 
 
 def _is_array(leaf: Any) -> bool:

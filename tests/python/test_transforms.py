@@ -669,6 +669,22 @@ def test_in_axes_in_the_structure_of_a_layer():
         np.testing.assert_allclose(got.numpy(), np.arange(1, 5)[:, None] * each(x).numpy(), rtol=1e-5)
 
 
+def test_numbers_that_a_step_makes_floats_are_floats_from_the_first_step_on():
+    last = koine.while_loop(lambda c: c < 10, lambda c: c * 1.5, 1)
+    assert last.dtype == koine.float32 and last.item() == 1.5 ** 6
+    assert koine.scan(lambda c, x: (c * 1.5, c), 1, None, length=3)[1].tolist() == [1, 1.5, 2.25]
+    assert koine.fori_loop(0, 3, lambda i, c: {"x": c["x"] / 2, "n": c["n"] + 1}, {"x": 1, "n": 0})["x"].item() == 0.125
+    assert koine.fori_loop(0, 3, lambda i, c: c + 1, True).item() == 4  # a bool is 1
+    assert koine.grad(lambda w: koine.fori_loop(0, 3, lambda i, c: c * w, 1))(2.0).item() == 12
+    with pytest.raises(ValueError, match="fori_loop: init_val is int32 of shape .* and float32"):
+        koine.fori_loop(0, 3, lambda i, c: i * 0.5, Tensor([1], dtype="int32").sum())
+    with pytest.raises(ValueError, match="cond: the result is .*int32.* in false_fun and float32 .* in true_fun"):
+        koine.cond(True, lambda x: 2.5, lambda x: x, Tensor([1], dtype="int32").sum())
+    assert koine.cond(True, lambda x: 2, lambda x: x, Tensor(0.5)).item() == 2
+    with pytest.raises(ValueError, match=r"while_loop: cond_fun must give one bool of shape \(\), not \(\*, \*\)"):
+        koine.while_loop(lambda c: (c > 0, c), lambda c: c, 1)
+
+
 R2, R3 = koine.ones(2), koine.ones(3)
 
 
