@@ -94,6 +94,8 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], init_val: An
     """
     if unroll is not None:
         _require_unroll("fori_loop", unroll)
+    if lower is None or upper is None:
+        raise TypeError("fori_loop: lower and upper are whole numbers, or tensors of one, not None")
     call = FlatCall("fori_loop", body_fun, (0, init_val))
     call.parameters = ("i", "init_val")
     carried = _Carried(call, 1)

@@ -560,6 +560,8 @@ def checkpoint(f: Callable[..., Any], keep: Sequence[str] | str = ()) -> Callabl
     1.0
     """
     require_function("checkpoint", f)
+    if not isinstance(keep, (str, list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in keep):
+        raise TypeError(f"checkpoint: keep is a name of koine.save_as, or several, not {keep!r}")
     names = [keep] if isinstance(keep, str) else list(keep)
     products = "products" in names
     names = [n for n in names if n != "products"]

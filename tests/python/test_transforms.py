@@ -698,6 +698,8 @@ R2, R3 = koine.ones(2), koine.ones(3)
     (lambda: koine.scan(lambda c, x: (c, x), (0.0, 1.0), R2, length=-1), ValueError, "scan: the numbers of rows differ: length= is -1"),
     (lambda: koine.scan(lambda c, x: ((c[0],), x), (0.0, 1.0), R2), ValueError, r"scan: a step gives the carry \(\*,\), and the first is \(\*, \*\)"),
     (lambda: koine.fori_loop(0, 3, lambda i, c: (c[0], c[1][None]), (R2, R3)), ValueError, r"fori_loop: init_val\[1\] is float32 of shape \(3,\) before the first step and float32 of shape \(1, 3\)"),
+    (lambda: koine.fori_loop(None, 3, lambda i, c: c, R2), TypeError, "fori_loop: lower and upper are whole numbers, or tensors of one, not None"),
+    (lambda: koine.checkpoint(lambda x: x, keep=3), TypeError, "checkpoint: keep is a name of koine.save_as, or several, not 3"),
     (lambda: koine.fori_loop(0, 3, lambda i, c: [c], R2), ValueError, r"fori_loop: a step gives the carry \[\*\], and the first is one value"),
     (lambda: koine.while_loop(lambda c: c["a"] > 0, lambda c: c, {"a": R2}), ValueError, r"while_loop: cond_fun must give one bool of shape \(\), got bool of shape \(2,\)"),
     (lambda: koine.while_loop(lambda c: c["a"].sum() > 0, lambda c: {"a": c["a"].cast("int32")}, {"a": R2}), ValueError, r"while_loop: init_val\['a'\] is float32 .* and int32"),
