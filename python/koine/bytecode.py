@@ -1,11 +1,64 @@
 """What instructions of Python's bytecode say beside each other, of Python 3.9 to 3.13: patterns that guards.py looks for."""
 from __future__ import annotations
 
+import builtins
 import dis
 import types
 from typing import Any
 
 _NAME_LOADS = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF")
+
+_OPERATORS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul", "&": "and", "|": "or",
+    "^": "xor", "<<": "lshift", ">>": "rshift", "<": "lt", ">": "gt", "<=": "le", ">=": "ge", "==": "eq", "!=": "ne"}
+_BINARY = frozenset(f"__{prefix}{name}__" for name in _OPERATORS.values() for prefix in ("", "r", "i")) | {"__divmod__", "__rdivmod__"}
+_UNARY = frozenset("__neg__ __pos__ __invert__ __abs__ __round__ __bool__ __len__ __float__ __int__ __index__ __complex__".split())
+_ITERATION = frozenset("__iter__ __len__ __getitem__ __contains__ __reversed__ __next__".split())
+_PLACES = frozenset("__getitem__ __setitem__ __delitem__".split())
+_COMPARISONS = frozenset("lt gt le ge eq ne".split())
+_REFLECTED = frozenset(f"__{name}__" for name in _COMPARISONS)  # `a < b` may be b's `>`
+_ALL = _BINARY | _UNARY | _ITERATION | _PLACES
+
+# The methods that instructions call by no name, by how their names begin: the first that fits.
+_OF_INSTRUCTIONS = (
+    ("UNARY_NEGATIVE", frozenset(["__neg__"])), ("UNARY_INVERT", frozenset(["__invert__"])), ("UNARY_POSITIVE", frozenset(["__pos__"])),
+    ("CALL_INTRINSIC", _UNARY | _ITERATION), ("UNARY_NOT", frozenset(["__bool__", "__len__"])), ("TO_BOOL", frozenset(["__bool__", "__len__"])),
+    ("POP_JUMP", frozenset(["__bool__", "__len__"])), ("JUMP_IF", frozenset(["__bool__", "__len__"])),
+    ("BINARY_SUBSCR", frozenset(["__getitem__"])), ("BINARY_SLICE", frozenset(["__getitem__"])), ("STORE_SUBSCR", frozenset(["__setitem__"])),
+    ("STORE_SLICE", frozenset(["__setitem__"])), ("DELETE_SUBSCR", frozenset(["__delitem__"])), ("CONTAINS_OP", _ITERATION | {"__eq__"}),
+    ("GET_ITER", _ITERATION), ("FOR_ITER", _ITERATION), ("UNPACK", _ITERATION), ("LIST_EXTEND", _ITERATION), ("SET_UPDATE", _ITERATION),
+    ("CALL_FUNCTION_EX", _ITERATION), ("MATCH", _ITERATION), ("BINARY", _BINARY | _PLACES), ("INPLACE", _BINARY), ("COMPARE", _BINARY))
+
+# What a builtin asks its arguments for; others may ask for anything.
+_OF_BUILTINS = {getattr(builtins, name): frozenset(methods.split()) for name, methods in (
+    ("isinstance", ""), ("issubclass", ""), ("type", ""), ("super", ""), ("callable", ""), ("property", ""), ("staticmethod", ""),
+    ("classmethod", ""), ("object", ""), ("len", "__len__"), ("abs", "__abs__"), ("round", "__round__"), ("bool", "__bool__ __len__"),
+    ("float", "__float__ __index__"), ("int", "__int__ __index__ __trunc__"), ("range", "__index__"), ("slice", "__index__"))}
+
+_OF_MATH = frozenset("__float__ __index__ __floor__ __ceil__ __trunc__ __iter__".split())
+
+
+def methods_of(instruction: dis.Instruction) -> frozenset:
+    """The methods that an instruction may call by no name; of one that is not known exactly more than it calls."""
+    op = instruction.opname
+    if op in ("BINARY_OP", "COMPARE_OP"):
+        text = instruction.argrepr.removeprefix("bool(").removesuffix(")")
+        name = _OPERATORS.get(text) or _OPERATORS.get(text.removesuffix("="))  # += too
+        if name is not None:
+            return frozenset(f"__{prefix}{name}__" for prefix in ("", "r", "i")) | (_REFLECTED if name in _COMPARISONS else frozenset())
+    return next((methods for prefix, methods in _OF_INSTRUCTIONS if op.startswith(prefix)), frozenset())
+
+
+def methods_asked_by(f: Any) -> frozenset:
+    """The methods that a builtin may call of its arguments."""
+    module, name = getattr(f, "__module__", None) or "", getattr(f, "__name__", "").strip("_")
+    if module.split(".")[0] == "koine":
+        return frozenset()
+    if module == "math":
+        return _OF_MATH
+    if module == "_operator" and f"__{name}__" in _ALL:
+        return frozenset(f"__{prefix}{name}__" for prefix in ("", "r", "i")) | (_REFLECTED if name in _COMPARISONS else frozenset())
+    return _OF_BUILTINS.get(f, _ALL)
 
 
 def last_loaded(instruction: dis.Instruction) -> Any:

@@ -3,6 +3,7 @@ call. Whatever cannot be followed is refused with a reason, and the function the
 """
 from __future__ import annotations
 
+import abc
 import builtins
 import collections
 import dis
@@ -32,7 +33,7 @@ _PURE = {getattr(builtins, n) for n in (
     "abs all any bool bytes complex dict divmod enumerate filter float frozenset int isinstance issubclass len list map max min "
     "pow range reversed round set slice sorted str sum tuple zip type callable super property staticmethod classmethod object "
     "ValueError TypeError IndexError KeyError RuntimeError AssertionError NotImplementedError StopIteration Exception").split()}
-_CONSTANT = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), slice, range)
+_CONSTANT = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented), range)
 _TRUSTED_MODULES = ("koine", "math", "operator", "functools", "typing")
 # What of these modules calls or reads by a name that no code shows.
 _BY_NAME = frozenset("attrgetter methodcaller get_type_hints".split())
@@ -42,7 +43,7 @@ _BUILTIN_FUNCTIONS = (types.BuiltinFunctionType, types.WrapperDescriptorType, ty
 # Attributes that change something outside, or that tell a placeholder from a tensor.
 _FORBIDDEN = frozenset("manual_seed requires_grad set_printoptions counters reset_counters memory_in_use "
                        "clear_compile_cache history_bytes uop realize learning_rate f_locals f_globals __dict__ "
-                       "__globals__ __subclasses__ __code__ __closure__ __defaults__ register defvjp defjvp storage_id".split())
+                       "__globals__ __subclasses__ __annotations__ __code__ __closure__ __defaults__ register defvjp defjvp storage_id".split())
 # What may change a list or a dict. Where it is one that others see, that shows when the function is described.
 _MUTATORS = frozenset("append extend insert remove pop popitem clear update setdefault add discard sort reverse "
                       "__setitem__ __delitem__ __iadd__ __imul__ __ior__".split())
@@ -65,9 +66,8 @@ _SPECIAL = frozenset("__replace__ __reduce__ __reduce_ex__ __getstate__ __setsta
                      "__abstractmethods__ _abc_impl __slots__".split())
 
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType)
-_OPERATORS = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul", "&": "and", "|": "or",
-    "^": "xor", "<<": "lshift", ">>": "rshift", "<": "lt", ">": "gt", "<=": "le", ">=": "ge", "==": "eq", "!=": "ne"}
+_UNFOLLOWED = ("__getattribute__", "__subclasshook__")
+_LABELS = ("__name__", "__qualname__", "__doc__", "__module__")  # of functions and classes, which no list of what they hold has
 _DICT_READS = frozenset("__getitem__ __contains__ __iter__ __len__ get keys values items".split())
 _DICTS = (collections.OrderedDict, collections.defaultdict)
 _SIZES = frozenset("Size present smallest largest".split())  # what an int has not
@@ -122,6 +122,9 @@ class Reads:
         self._own_stores: str | None = None  # into an object that is being made, unless __new__ gives one of before
         self._has_new = False
         self._changes = False
+        self._asks_classes = False
+        self._token: Any = None    # counts the calls of register() of abstract classes, where some are asked for
+        self._labelled: set = set()  # of functions and classes whose labels are held against what they were: (id, label)
         self._own_class(Tensor)
         self._visit(f, lambda: f, getattr(f, "__name__", "the function"))
         self._follow()
@@ -190,6 +193,8 @@ class Reads:
         for listed, value, _ in self.contents:
             if _differ(listed(), value):
                 return "a list, dict, object or class that it reads holds others than before"
+        if self._token is not None and self._token != abc.get_cache_token():
+            return "an abstract class has got another subclass by register()"
         return None
 
     def put_back(self) -> None:
@@ -214,10 +219,8 @@ class Reads:
                 raise Unknown(f"{where} has a try or with block, which a trace would run through in its own way")
             if op == "STORE_DEREF" and arg in free:
                 raise Unknown(f"{where} assigns to '{arg}' of an enclosing function")
-            if op in ("BINARY_OP", "COMPARE_OP"):
-                text = instruction.argrepr.removeprefix("bool(").removesuffix(")")
-                operator = _OPERATORS.get(text) or _OPERATORS.get(text.removesuffix("="))  # += too
-                self._names |= {f"__{prefix}{operator}__" for prefix in ("", "r", "i")}
+            self._names |= bytecode.methods_of(instruction)
+            self._asks_classes = self._asks_classes or op.startswith("MATCH_")
             if (op in _TEXT_OPS or op == "BINARY_OP" and instruction.argrepr.startswith("%")) and not bytecode.is_raised(instructions, k):
                 self._makes_texts = True
             self._changes = (self._changes or op in _CHANGES or op in _STORES or op.startswith("INPLACE_")
@@ -285,6 +288,8 @@ class Reads:
         if type(value) is Tensor:
             self.tensors.append(get)
             return
+        if isinstance(getattr(type(value), "__getattribute__", None), types.FunctionType):
+            raise Unknown(f"{name} is a '{type(value).__name__}', which has a __getattribute__ of its own")
         if isinstance(value, Tensor):
             raise Unknown(f"{name} is a '{type(value).__name__}', a tensor with methods of the user's")
         if isinstance(value, types.FunctionType) and value.__name__ in _OWN_SETTERS:  # not called to make an object
@@ -301,17 +306,21 @@ class Reads:
             self._visit(value.__func__, lambda: get().__func__, name)
         elif isinstance(value, functools.partial):
             self.contents.append((lambda: [value.func, value.args, value.keywords], [value.func, value.args, value.keywords], None))
+            self._dict(vars(value), lambda: vars(value), f"what {name} has as attributes")
             self._visit((value.func, value.args, value.keywords), lambda: (get().func, get().args, get().keywords), name)
         elif isinstance(value, types.ModuleType):
             self._module(value, name)
         elif isinstance(value, type):
             self._makes_texts = self._makes_texts or value is str
             self._makes_all = self._makes_all or value is type
+            self._names |= bytecode.methods_asked_by(value)
             self._class(value, name, True)
         elif isinstance(value, _BUILTIN_FUNCTIONS):
             self._builtin(value, name)
         elif type(value) in (tuple, list):
             self._sequence(value, get, name)
+        elif type(value) is slice:
+            self._sequence((value.start, value.stop, value.step), lambda: (value.start, value.stop, value.step), name)
         elif type(value) is dict:
             self._dict(value, get, name)
         elif type(value) in (set, frozenset):
@@ -401,6 +410,8 @@ class Reads:
 
     def _builtin(self, f: Any, name: str) -> None:
         bound = getattr(f, "__self__", None)
+        self._asks_classes = self._asks_classes or f is isinstance or f is issubclass
+        self._names |= bytecode.methods_asked_by(f)
         if isinstance(bound, types.ModuleType) or bound is None:
             module = getattr(f, "__module__", None) or getattr(bound, "__name__", None) or ""
             self._changes = self._changes or module == "_operator"  # setitem and its like
@@ -439,6 +450,9 @@ class Reads:
                 continue
             if not base.__flags__ & (1 << 9):  # not of Python
                 raise Unknown(f"{name} is the class {base.__name__}, which is not written in Python")
+            for key in _UNFOLLOWED:
+                if key in vars(base) and base.__module__ not in ("collections.abc", "typing"):
+                    raise Unknown(f"{name} is the class {base.__name__}, which has a {key} of its own")
             if id(base) not in self._classes:
                 self._attributes(base)
                 self._classes[id(base)] = base, set()
@@ -477,11 +491,25 @@ class Reads:
                     raise Unknown(f"somebody has put '{key}' into {kind.__name__}")
                 if value is not _missing:
                     self.slots.append((vars(kind), key, value))
+        self._follow_labels()
+        if self._asks_classes and self._token is None and any(type(kind) is abc.ABCMeta for kind, _ in self._classes.values()):
+            self._token = abc.get_cache_token()
         if self._has_new:
             self._stores = self._stores or self._own_stores
         if self._stores and self.objects:
             raise Unknown(f"{self._stores}, and it can reach {self.objects[0]}: that may change what others see. "
                           "Give back what is new instead")
+
+    def _follow_labels(self) -> None:
+        """What functions and classes are called, where some code asks for it or makes texts."""
+        labels = [label for label in _LABELS if label in self._names or self._makes_texts]
+        for part in [*self._seen.values(), *(kind for kind, _ in self._classes.values())] if labels else ():
+            if not isinstance(part, types.FunctionType) and not (isinstance(part, type) and part.__flags__ & (1 << 9)) or _is_of_package(_module_of(part)):
+                continue
+            for label in labels:
+                if (id(part), label) not in self._labelled:
+                    self._labelled.add((id(part), label))
+                    self.contents.append((lambda part=part, label=label: [getattr(part, label)], [getattr(part, label)], None))
 
     def _own_class(self, kind: type) -> None:
         for base in kind.__mro__:
@@ -498,6 +526,8 @@ class Reads:
                 if value is None:
                     continue
                 self.slots.append((vars(module), key, value))
+                if isinstance(value, _BUILTIN_FUNCTIONS):
+                    self._names |= bytecode.methods_asked_by(value)
                 if module is not builtins and not isinstance(value, types.ModuleType) and not _is_put_into(value, module):
                     if key in _BY_NAME and not _is_of_package(module.__name__):
                         raise Unknown(f"{module.__name__}.{key} reads by names that are told when it runs")
