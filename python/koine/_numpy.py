@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from . import _koine
-from ._koine import Tensor
+from ._koine import DType, Tensor
 from .errors import TypeError
 
 
@@ -40,24 +40,108 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 }
 
 
+_FLOATS = frozenset("cos exp exp2 log log2 sin sqrt tan tanh divide".split())  # of floats alone
+_TRUTHS = frozenset("equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor logical_not isfinite isinf isnan".split())
+_DEFAULTS = {"casting": "same_kind", "order": "K", "subok": True}
+
+
+def _plain(name: str, kwargs: dict[str, Any]) -> None:
+    """Refuses keywords that say something else than what holds without them."""
+    for key, value in kwargs.items():
+        if key not in _DEFAULTS or value != _DEFAULTS[key]:
+            raise TypeError(f"{name}: of the keywords of NumPy's elementwise functions Koine has out and dtype, not {key}: "
+                            f"{name}(np.asarray(x), {key}=...) computes it with NumPy")
+
+
+def _of_dtype(name: str, operand: Any, dtype: Any) -> Any:
+    """An operand as NumPy's dtype= asks for it: cast before anything is computed."""
+    if not hasattr(operand, "dtype"):  # a number takes the dtype of the others
+        return operand
+    own = _koine._operand(operand, name)
+    if own.dtype.is_float and not dtype.is_float or own.dtype is not DType.bool and dtype is DType.bool:
+        raise TypeError(f"{name}: dtype is {dtype.name}, and an operand is {own.dtype}, which would lose what it says: cast it first, as in x.cast({dtype.name!r})")
+    return own.cast(dtype)
+
+
+def _call(name: str, ufunc: str, inputs: Any, dtype: Any = None, where: Any = True, **kwargs: Any) -> Any:
+    """The elementwise function itself."""
+    if where is not True:
+        raise TypeError(f"{name}: where is given without out, and then NumPy leaves the other elements undefined: "
+                        f"say what they are, as in mask.where({name}(x), 0)")
+    _plain(name, kwargs)
+    f = _UFUNCS.get(ufunc)
+    if f is None:
+        raise TypeError(f"{name}: Koine has no such function of tensors: {name}(np.asarray(x)) computes it with NumPy")
+    dtype = None if dtype is None else _koine.promote(dtype, dtype)
+    if dtype is None or ufunc in _TRUTHS and dtype is DType.bool:
+        return f(*inputs)
+    if ufunc in _TRUTHS:
+        raise TypeError(f"{name}: gives truth values, and dtype is {dtype.name}: cast the result, as in {name}(x).cast({dtype.name!r})")
+    if ufunc in _FLOATS and not dtype.is_float:
+        raise TypeError(f"{name}: is of floating point numbers, and dtype is {dtype.name}: cast the result, as in {name}(x).cast({dtype.name!r})")
+    return f(*[_of_dtype(name, operand, dtype) for operand in inputs])
+
+
+# Of the binary functions that have them: the reduction, what it gives of nothing, and how much it has summed up to each place.
+_REDUCTIONS = {"add": ("sum", 0, "cumsum"), "multiply": ("prod", 1, "cumprod"), "maximum": ("max", None, None), "minimum": ("min", None, None),
+               "logical_and": ("all", True, None), "logical_or": ("any", False, None)}
+
+
+def _reduced(name: str, reduction: str, binary: str, a: Tensor, axis: Any, dtype: Any, keepdims: Any, initial: Any = None, where: Any = True) -> Any:
+    """A reduction of the elements where a mask holds, from a first value on."""
+    x = a if dtype is None else a.cast(dtype)
+    nothing = _REDUCTIONS[binary][1]
+    if where is not True:
+        if nothing is None and initial is None:
+            raise ValueError(f"{name}: where is given without initial, and a {reduction} of no elements is none: give initial")
+        x = (_koine._operand(where, name) != 0).where(x, initial if nothing is None else nothing)
+    made = getattr(x, reduction)(axis, keepdim=bool(keepdims))
+    return made if initial is None else _UFUNCS[binary](made, initial)
+
+
+def _reduce(name: str, ufunc: str, x: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None, where: Any = True) -> Any:
+    if ufunc not in _REDUCTIONS:
+        raise TypeError(f"{name}: Koine has reductions of add, multiply, maximum, minimum, logical_and and logical_or alone: {name}(np.asarray(x)) computes it with NumPy")
+    return _reduced(name, _REDUCTIONS[ufunc][0], ufunc, _koine._operand(x, name), axis, dtype, keepdims, initial, where)
+
+
+def _accumulate(name: str, ufunc: str, x: Any, axis: Any = 0, dtype: Any = None, out: Any = None) -> Any:
+    sums = _REDUCTIONS.get(ufunc, (None, None, None))[2]
+    if sums is None:
+        raise TypeError(f"{name}: Koine has it of add and multiply alone (cumsum and cumprod): {name}(np.asarray(x)) computes it with NumPy")
+    own = _koine._operand(x, name)
+    return getattr(own if dtype is None else own.cast(dtype), sums)(axis)
+
+
+def _outer(name: str, ufunc: str, a: Any, b: Any, **kwargs: Any) -> Any:
+    one, other = _koine._operand(a, name), _koine._operand(b, name)
+    return _call(name, ufunc, (one.reshape(*one.shape, *[1] * other.ndim), other), **kwargs)
+
+
+_METHODS: dict[str, Callable[..., Any]] = {"reduce": _reduce, "accumulate": _accumulate, "outer": _outer}
+
+
 def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
     """An elementwise function of NumPy's, of operands of which one is a tensor."""
-    name = f"np.{ufunc.__name__}"
+    name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
     if out is not None:  # memory of NumPy's, as in `array += tensor`
         import numpy as np
 
         if any(isinstance(o, Tensor) for o in out):
             raise TypeError(f"{name}: out is a tensor, whose memory nobody writes to: assign the result to it, as in x[...] = {name}(x)")
-        return getattr(ufunc, method)(*[np.asarray(a) if isinstance(a, Tensor) else a for a in inputs], out=out, **kwargs)
-    if method != "__call__":
-        raise TypeError(f"{name}.{method}: of NumPy's elementwise functions Koine has the call alone: a tensor has methods such as sum() and "
-                        f"cumsum(), and {name}.{method}(np.asarray(x)) is NumPy's")
-    if kwargs:
-        raise TypeError(f"{name}: of the keywords of NumPy's elementwise functions Koine has out alone, not {', '.join(kwargs)}")
-    f = _UFUNCS.get(ufunc.__name__)
-    if f is None:
-        raise TypeError(f"{name}: Koine has no such function of tensors: {name}(np.asarray(x)) computes it with NumPy")
-    return f(*inputs)
+        return getattr(ufunc, method)(*_as_arrays(inputs), out=out, **_as_arrays(kwargs))
+    if method == "__call__":
+        return _call(name, ufunc.__name__, inputs, **kwargs)
+    if method == "at":
+        raise TypeError(f"{name}: writes to memory of NumPy's: x[i] = v writes to a tensor, and x.scatter_add(0, i, v) adds up what meets at one place")
+    if method not in _METHODS:
+        raise TypeError(f"{name}: of the methods of NumPy's elementwise functions Koine has {', '.join(_METHODS)}: {name}(np.asarray(x), ...) computes it with NumPy")
+    if ufunc.nin != 2:
+        raise TypeError(f"{name}: {ufunc.__name__} is of {ufunc.nin} operands, and only what is of two has {method}")
+    return _METHODS[method](name, ufunc.__name__, *inputs, **kwargs)
+
+
+_BINARY_OF = {own[0]: ufunc for ufunc, own in _REDUCTIONS.items()}
 
 
 def _reduction(name: str, **known: Any) -> Callable[..., Any]:
@@ -65,6 +149,8 @@ def _reduction(name: str, **known: Any) -> Callable[..., Any]:
     def of(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, **rest: Any) -> Any:
         if out is not None:
             raise TypeError(f"np.{name}: out is given, and the result is a tensor")
+        if name in _BINARY_OF and rest and rest.keys() <= {"initial", "where"}:
+            return _reduced(f"np.{name}", name, _BINARY_OF[name], a, axis, dtype, keepdims, **rest)
         for key in rest:
             if key not in known:
                 raise TypeError(f"np.{name}: Koine has no '{key}': np.{name}(np.asarray(x), {key}=...) computes it with NumPy")

@@ -83,13 +83,58 @@ def test_elementwise_functions_that_koine_has_not_are_refused():
     x = Tensor([1.0, 2.0])
     for call, message in [(lambda: np.cbrt(x), r"np.cbrt: Koine has no such function of tensors: np.cbrt\(np.asarray\(x\)\) computes it with NumPy"),
                           (lambda: np.arctan2(x, 1), "np.arctan2: Koine has no such function"),
-                          (lambda: np.add.reduce(x), r"np.add.reduce: of NumPy's elementwise functions Koine has the call alone"),
-                          (lambda: np.multiply.outer(x, x), "np.multiply.outer: "), (lambda: np.add(x, 1, dtype="float64"), "np.add: .*not dtype"),
-                          (lambda: np.sin(x, where=np.array([True, False])), "np.sin: .* not where"),
-                          (lambda: np.sum(x, where=np.array([True, False])), "np.sum: Koine has no 'where'"), (lambda: np.sum(x, out=np.zeros(())), "np.sum: out is given"),
+                          (lambda: np.subtract.reduce(x), "np.subtract.reduce: Koine has reductions of add, multiply, maximum, .* alone"),
+                          (lambda: np.maximum.accumulate(x), "np.maximum.accumulate: Koine has it of add and multiply alone"),
+                          (lambda: np.add.reduceat(x, [0, 1]), "np.add.reduceat: .* Koine has reduce, accumulate, outer"),
+                          (lambda: np.add.at(x, 0, 1), r"np.add.at: writes to memory of NumPy's: x\[i\] = v writes to a tensor"),
+                          (lambda: np.add(x, x, dtype="int32"), r"np.add: dtype is int32, and an operand is float32, .* as in x.cast\('int32'\)"),
+                          (lambda: np.add(Tensor([1]), 1, dtype="bool"), "np.add: dtype is bool, and an operand is int32"),
+                          (lambda: np.sin(x, dtype="int32"), "np.sin: is of floating point numbers, and dtype is int32"),
+                          (lambda: np.less(x, 2, dtype="float32"), r"np.less: gives truth values, and dtype is float32: cast the result"),
+                          (lambda: np.add(x, 1, casting="unsafe"), "np.add: .* Koine has out and dtype, not casting"),
+                          (lambda: np.sin(x, where=np.array([True, False])), r"np.sin: where is given without out, .* as in mask.where\(np.sin\(x\), 0\)"),
+                          (lambda: np.mean(x, where=np.array([True, False])), "np.mean: Koine has no 'where'"), (lambda: np.sum(x, out=np.zeros(())), "np.sum: out is given"),
                           (lambda: np.add(x, object()), "returned NotImplemented")]:
         with pytest.raises(TypeError, match=message):
             call()
+
+
+def test_keywords_and_methods_of_elementwise_functions(rng):
+    """Those with one meaning: dtype=, where= with out=, reduce(), accumulate(), outer()."""
+    x, mask = rng.standard_normal((3, 4)).astype("float32"), rng.random((3, 4)) < 0.5
+    whole = rng.integers(-5, 5, (3, 4)).astype("int16")
+
+    def check(f, *arrays):
+        made, want = f(*[Tensor(a) for a in arrays]), np.asarray(f(*arrays))
+        assert type(made) is Tensor
+        same(made, want)
+
+    for dtype in ("float64", np.float32):
+        check(lambda a, b: np.add(a, b, dtype=dtype), whole, x)
+        check(lambda a: np.sin(a, dtype=dtype), whole)
+        check(lambda a: np.divide(a, 3, dtype=dtype), whole)
+        check(lambda a: np.multiply.outer(a, a, dtype=dtype), whole)
+        check(lambda a: np.add.reduce(a, axis=None, dtype=dtype), whole)
+    check(lambda a: np.multiply(a, 300, dtype="int32"), whole)  # no overflow: it is cast before
+    check(lambda a, b: np.less(a, b, dtype=bool, casting="same_kind", where=True), x, x[::-1])
+    for ufunc in (np.add, np.multiply, np.maximum, np.minimum):
+        for given in ({}, {"axis": 1, "keepdims": True}, {"axis": (0, 1)}, {"axis": None, "initial": 2}, {"axis": -1, "initial": 0.5, "where": mask}, {"initial": 1, "where": mask[:1]}):
+            check(lambda a: ufunc.reduce(a, **given), x)
+    for f in (np.sum, np.prod, np.max, np.min):
+        check(lambda a: f(a, axis=1, initial=0.25, where=mask), x)
+    check(lambda a, m: np.sum(a, where=m), x, mask)
+    for ufunc in (np.logical_and, np.logical_or):
+        check(lambda a: ufunc.reduce(a, axis=1, where=mask), x > 0)
+    for ufunc in (np.add, np.multiply):
+        check(lambda a: ufunc.accumulate(a), x)
+        check(lambda a: ufunc.accumulate(a, axis=1, dtype="float64"), x)
+    for ufunc in (np.subtract, np.greater):
+        check(lambda a, b: ufunc.outer(a, b), x, x[0])
+    out = np.zeros((3, 4), "float32")
+    assert np.sin(Tensor(x), out=out, where=Tensor(mask)) is out and np.array_equal(out != 0, mask)
+    assert koine.grad(lambda x: np.add.reduce(x, where=mask[0]))(Tensor(x[0])).tolist() == mask[0].tolist()
+    with pytest.raises(ValueError, match="np.maximum.reduce: where is given without initial, and a max of no elements is none: give initial"):
+        np.maximum.reduce(Tensor(x), where=mask)
 
 
 def test_reductions_of_numpy_give_tensors(rng):
