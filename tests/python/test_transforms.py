@@ -888,3 +888,29 @@ def test_functions_with_rules_capture_no_tensors_but_detached_ones():
         assert product(w, x).item() == 6 and [t.item() for t in koine.grad(product, (0, 1))(w, x)] == [0, 3]
         assert koine.grad(product, 1)(w, x).item() == 3 and koine.jacrev(product, 1)(w, x).item() == 3
         assert koine.jit(koine.grad(product, 1))(w, x).item() == 3
+
+
+@pytest.mark.parametrize("factor", [2.0, 2, True, np.float32(2)], ids=lambda f: type(f).__name__)
+def test_functions_with_rules_capture_numbers(factor):
+    """As in JAX: a number has no gradient."""
+    def by_vjp(c):
+        f = koine.custom_vjp(lambda x: x * c)
+        return f.defvjp(lambda x: (x * c, c), lambda c, g: (g * c * 3,))
+
+    def by_jvp(c):
+        return koine.custom_jvp(lambda x: x * c).defjvp(lambda p, t: (p[0] * c, t[0] * c * 3))
+
+    x, slope = Tensor([1.0, 2.0]), [3.0 * factor] * 2
+    for rule in (by_vjp, by_jvp):
+        def f(x):
+            return rule(factor)(x).sum()
+
+        def around(g):
+            return koine.grad(lambda x: g(x).sum())(x).tolist()
+
+        assert koine.grad(f)(x).tolist() == koine.jit(koine.grad(f))(x).tolist() == slope
+        assert koine.jit(lambda x, c: koine.grad(lambda x: rule(c)(x).sum())(x))(x, float(factor)).tolist() == slope
+        assert koine.vmap(koine.grad(rule(factor)))(x).tolist() == koine.jacrev(rule(factor))(x).sum(0).tolist() == slope
+        assert around(koine.checkpoint(rule(factor))) == around(lambda x: koine.cond(True, rule(factor), rule(5.0), x)) == slope
+        assert around(lambda x: koine.scan(lambda c, k: (rule(factor)(c), k), x, Tensor([1.0]))[0]) == slope
+        assert around(lambda x: koine.fori_loop(0, 2, lambda i, x: rule(factor)(x), x)) == [slope[0] ** 2] * 2
