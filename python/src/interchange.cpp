@@ -5,6 +5,7 @@
 
 #include "bind.hpp"
 #include "dlpack_dtype.hpp"
+#include "strided.hpp"
 
 namespace koine::python {
 namespace {
@@ -42,13 +43,16 @@ const char* format_of(DType d) {
   }
 }
 
-// The elements of a tensor while somebody reads them.
+// The elements of a tensor while somebody reads them: of a view, where they lie in its base, or one
+// after the other.
 struct Elements {
   std::shared_ptr<const std::byte> data;
   std::vector<Py_ssize_t> shape, strides;  // in bytes
   DType dtype;
 
-  explicit Elements(const Tensor& t) : dtype(t.dtype()) {
+  Elements(const Tensor& t, bool as_they_lie) : dtype(t.dtype()) {
+    const auto view = as_they_lie ? strided_view(t.uop()) : std::nullopt;
+    if (view && borrow(*view)) return;
     data = unlocked([&] { return t.data(); });
     for (const int64_t n : t.shape().present()) shape.push_back(n);
     strides.resize(shape.size());
@@ -57,6 +61,17 @@ struct Elements {
       strides[axis] = step;
       step *= std::max<Py_ssize_t>(shape[axis], 1);
     }
+  }
+  bool borrow(const StridedView& view) {
+    const Tensor base(view.buffer);
+    if (memory_of(view.buffer)->data() == nullptr) return false;  // not of the host
+    data = base.data();
+    data = {data, data.get() + view.offset * item_size(dtype)};
+    for (size_t axis = 0; axis < view.shape.size(); ++axis) {
+      shape.push_back(view.shape[axis]);
+      strides.push_back(view.strides[axis] * item_size(dtype));
+    }
+    return true;
   }
   Py_ssize_t count() const {
     Py_ssize_t n = 1;
@@ -87,7 +102,11 @@ int fill_buffer(PyObject* exporter, const Tensor& tensor, bool as_storage, Py_bu
                    dtype_info(shown).name.data());
       return -1;
     }
-    auto elements = std::make_unique<Elements>(tensor);
+    constexpr int orders =
+        (PyBUF_C_CONTIGUOUS | PyBUF_F_CONTIGUOUS | PyBUF_ANY_CONTIGUOUS) & ~PyBUF_STRIDES;
+    const bool wants_order = (flags & orders) != 0;
+    auto elements = std::make_unique<Elements>(
+        tensor, (flags & PyBUF_STRIDES) == PyBUF_STRIDES && !wants_order);
     view->buf = const_cast<std::byte*>(elements->data.get());
     view->itemsize = item_size(shown);
     view->len = elements->count() * view->itemsize;
@@ -131,8 +150,8 @@ nb::object numpy(nb::handle self, bool copy) {
     const nb::object dtype = nb::cast(t.dtype()).attr("numpy");
     array = numpy.attr("asarray")(nb::cast(Storage{t})).attr("view")(dtype);
   } else {
-    (void)unlocked(
-        [&] { return t.data(); });  // its errors as they are: those of a buffer are BufferErrors
+    if (!strided_view(t.uop()))  // its errors as they are: those of a buffer are BufferErrors
+      (void)unlocked([&] { return t.data(); });
     array = numpy.attr("asarray")(nb::steal(PyMemoryView_FromObject(self.ptr())));
   }
   return copy ? array.attr("copy")() : array;
@@ -172,7 +191,7 @@ nb::object dlpack(const Tensor& t, nb::handle stream, nb::handle max_version, nb
                     "read-only: a copy is needed");
     throw nb::python_error();
   }
-  const auto own = std::make_unique<Elements>(t);
+  const auto own = std::make_unique<Elements>(t, false);
   std::vector<size_t> shape(own->shape.begin(), own->shape.end());
   nb::dict how;
   if (is_versioned(max_version)) how["max_version"] = max_version;
@@ -252,7 +271,7 @@ void bind_interchange(nb::module_& m, TensorClass& c) {
   m.def("_unpickle", &unpickled);
   m.def("_identity", &identity_of);
   m.def("_pickled", [](const Tensor& t) {
-    const Elements e(t);
+    const Elements e(t, false);
     return nb::make_tuple(
         nb::bytes(e.data.get(), static_cast<size_t>(e.count() * item_size(e.dtype))),
         nb::cast(t.shape().present()), t.dtype(), t.device(), t.shard_axis(), t.is_leaf());

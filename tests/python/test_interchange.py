@@ -460,3 +460,45 @@ def test_variables_and_what_holds_them_are_copied():
         assert repr(made) == "Variable('copied', 1, 9)"
     x = koine.Tensor.arange(9)
     assert (x[:n.bind(4)] + x[:copy.deepcopy(n).bind(4)]).tolist() == [0, 2, 4, 6]
+
+
+def test_views_are_seen_where_they_lie(rng):
+    """Slices, steps, reversed and broadcast axes of memory are NumPy's strided views of it: no copy, and elements of then."""
+    seen = 0
+    for _ in range(400):
+        want = rng.standard_normal(rng.integers(1, 6, rng.integers(1, 4))).astype("float32")
+        base = koine.Tensor(want, copy=True).realize()
+        root, view = np.asarray(base), base
+        for kind in rng.integers(0, 4, 3):
+            if kind == 0:
+                steps = ((None, None, 2), (None, None, -1), (1, None, None), (None, -1, None), (None, None, -2), (1, None, 3), (-2, None, 1))
+                at = tuple(slice(*steps[rng.integers(len(steps))]) for _ in range(want.ndim))
+                want, view = want[at], view[at]
+            elif kind == 1:
+                order = [int(k) for k in rng.permutation(want.ndim)]
+                want, view = want.transpose(order), view.permute(order)
+            elif kind == 2:
+                want, view = np.broadcast_to(want[None], (3, *want.shape)), view[None].expand(3, *view.shape)
+            elif want.size:
+                want, view = want.reshape(want.shape[0], -1), view.reshape(want.shape[0], -1)
+        got = np.asarray(view)
+        same(got, want)
+        assert not got.flags.writeable and memoryview(view).tobytes() == bytes(np.ascontiguousarray(want))
+        seen += np.shares_memory(got, root)
+    assert seen > 200  # no view: reshapes of what does not lie in rows, and what has no elements
+
+    x = koine.Tensor([0.0, 1.0, 2.0, 3.0, 4.0]).realize()
+    for view in (x[::2], x[1:], x[::-2], x[None].expand(3, 5), x[:4].reshape(2, 2).T, x.detach()[3:]):
+        assert np.shares_memory(view.numpy(), x.numpy())
+    shown = x[::2].numpy()
+    x[0] = 7
+    x += 1
+    assert shown.tolist() == [0, 2, 4] and x[::2].numpy().tolist() == [8, 3, 5]
+    part = x[1:3]
+    shown = part.numpy()
+    part.assign(koine.Tensor([0.0, 0.0]))
+    assert shown.tolist() == [2, 3] and x.tolist() == [8, 0, 0, 4, 5] and bytes(part) == bytes(8)
+    half = koine.Tensor([[1.0, 2.0], [3.0, 4.0]], dtype="bfloat16").realize()
+    assert np.shares_memory(half.T.numpy(), half.numpy()) and half[:, ::-1].numpy().tolist() == [[2, 1], [4, 3]]
+    assert np.from_dlpack(x[::-1]).tolist() == [5, 4, 0, 0, 8]  # a copy: not everybody who takes DLPack knows steps back
+    assert x[::2].numpy(copy=True).flags.writeable
