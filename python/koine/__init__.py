@@ -63,4 +63,9 @@ if not _typing.TYPE_CHECKING:  # which would take every name for one of ours
         if name in ("compat", "typing"):
             import importlib
             return importlib.import_module("." + name, __name__)
-        raise AttributeError(f"module 'koine' has no attribute {name!r}")
+        raise errors.missing("module 'koine'", name, errors.of_package)
+
+    def _of_tensors(self, name):
+        raise errors.missing("'Tensor' object", name, errors.of_tensors)
+
+    Tensor.__getattr__ = _of_tensors

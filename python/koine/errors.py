@@ -155,3 +155,61 @@ def knows_keywords(f: _F) -> _F:
         return f(*args, **kwargs)
 
     return called  # type: ignore[return-value]
+
+
+# What users of JAX and PyTorch look for in the package, its nn and its tensors, and what is here instead.
+of_package = {
+    "lax": "scan, cond, switch, while_loop, fori_loop and stop_gradient are in koine itself, and collectives in koine.collective",
+    "numpy": "koine.Tensor has the functions of jax.numpy as methods, and np.sum(x), np.sin(x) of a tensor are tensors",
+    "pmap": "x.shard(devices, axis) splits a tensor over several devices, and what is computed of it runs on all of them",
+    "psum": "axes have no names: sum along the axis outside of vmap, or koine.collective.all_reduce(parts) over devices",
+    "device_put": "x.to(device) moves a tensor, and x.shard(devices, axis) splits it",
+    "block_until_ready": "x.realize() computes a tensor",
+    "checkpoint_name": "koine.save_as(name, x) names a value",
+    "remat": "it is koine.checkpoint(f)",
+    "ShapeDtypeStruct": "it is koine.ShapeDtype(shape, dtype)",
+    "make_jaxpr": "print(x.uop) shows the graph of a tensor, and koine.schedule(x) its kernels",
+    "Array": "it is koine.Tensor",
+}
+of_package.update({
+    "no_grad": "gradients are kept of tensors with requires_grad() alone, x.detach() lets none through, and koine.grad is of functions",
+    "tensor": "it is koine.Tensor(...)",
+    "randn": "it is koine.Tensor.randn(...)",
+    "rand": "it is koine.Tensor.rand(...)",
+    "device": "devices are texts, such as 'CPU': Tensor(..., device='CPU') and x.to('CPU')",
+    "compile": "it is koine.jit(f)",
+    "save": "koine.safe_save(state, file) writes tensors by name",
+    "load": "koine.safe_load(file) reads them",
+})
+of_nn = {
+    "Module": "a model is any class that holds layers and tensors, and has a __call__: koine.nn.get_parameters(model) finds them",
+    "Sequential": "a list of layers: for layer in layers: x = layer(x)",
+    "functional": "these functions are methods of koine.Tensor: x.relu(), x.softmax(), x.cross_entropy(y)",
+    "Parameter": "a tensor that requires a gradient: koine.Tensor(...).requires_grad()",
+    "ReLU": "it is the method x.relu() of koine.Tensor",
+    "CrossEntropyLoss": "it is the method x.cross_entropy(y) of koine.Tensor",
+}
+of_tensors = {
+    "cuda": "x.to(device) moves a tensor, and koine.devices() lists what there is",
+    "cpu": "x.to('CPU') moves a tensor",
+    "type": "x.cast(dtype) changes the dtype",
+    "dim": "it is x.ndim",
+    "mm": "it is x @ y",
+    "clamp": "it is x.clip(low, high)",
+    "swapaxes": "it is x.transpose(0, 1)",
+    "new_zeros": "it is koine.zeros(*shape, dtype=x.dtype)",
+    "requires_grad_": "it is x.requires_grad()",
+    "zero_": "it is x.assign(x.zeros_like()), of a gradient x.zero_grad()",
+    "add_": "it is x += y",
+    "mul_": "it is x *= y",
+    "copy_": "it is x.assign(y)",
+    "data": "it is x.detach()",
+    "at": "x[i] = v assigns a part in place: x = x.clone() before keeps the old tensor",
+    "block_until_ready": "it is x.realize()",
+    "nonzero": "the shape would depend on the values: np.nonzero(x) gives NumPy's arrays",
+}
+
+
+def missing(of: str, name: str, hints: dict[str, str]) -> AttributeError:
+    """The error for an attribute that is not there, which says what is instead."""
+    return AttributeError(f"{of} has no attribute {name!r}" + (f": {hints[name]}" if name in hints else ""))

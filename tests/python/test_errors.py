@@ -313,3 +313,19 @@ def test_a_failed_assignment_changes_nothing():
         y[Tensor([5])] = 3
         y.realize()
     assert y.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("of, name", [*(("koine", n) for n in koine.errors.of_package), *(("nn", n) for n in koine.errors.of_nn),
+                                      *(("x", n) for n in koine.errors.of_tensors)])
+def test_names_of_jax_and_pytorch_that_are_elsewhere(of, name):
+    """The message says what is here instead, and the names in it exist."""
+    owner = {"koine": koine, "nn": nn, "x": x}[of]
+    assert not hasattr(owner, name)
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}': ") as e:
+        getattr(owner, name)
+    for start, part in re.findall(r"\b(koine|x)((?:\.[A-Za-z_]\w*)+)", str(e.value)):
+        here = koine if start == "koine" else x
+        for key in part.split(".")[1:]:
+            here = getattr(here, key)
+    with pytest.raises(AttributeError, match="has no attribute 'unheard_of'$"):
+        owner.unheard_of

@@ -138,3 +138,9 @@ def load_state_dict(model: Any, state: Mapping[str, Any], strict: bool = True) -
             raise ValueError(f"load_state_dict: '{name}' has shape {given[name].shape}, and the model's {t.shape}")
     for name, t in own.items():
         t.assign(given[name].detach())
+
+
+def __getattr__(name: str) -> Any:
+    from .. import errors
+
+    raise errors.missing("module 'koine.nn'", name, errors.of_nn)
