@@ -24,7 +24,7 @@ from .jit import jit
 from .loops import cond, fori_loop, scan, switch, while_loop
 from .transforms import (ShapeDtype, checkpoint, eval_shape, grad, hessian, hvp, jacfwd, jacrev, jvp, linearize,
                          value_and_grad, vjp, vmap)
-from . import collective, distributed, nn, random
+from . import checkpoint_policies, collective, distributed, nn, random
 
 __version__ = "0.1.0"
 
@@ -46,7 +46,7 @@ where = Tensor.where
 tree_flatten, tree_leaves, tree_map, tree_structure, tree_unflatten = tree.flatten, tree.leaves, tree.map, tree.structure, tree.unflatten
 
 __all__ = ["DType", "Error", "Kernel", "Program", "SavedProgram", "ShapeDtype", "Size", "Tensor", "UOp", "Variable", "arange", "bfloat16", "cat",
-           "checkpoint", "clear_compile_cache", "collective", "cond", "counters", "custom_jvp", "custom_kernel", "custom_vjp",
+           "checkpoint", "checkpoint_policies", "clear_compile_cache", "collective", "cond", "counters", "custom_jvp", "custom_kernel", "custom_vjp",
            "default_device", "devices", "distributed", "einsum", "errors", "eval_shape", "eye", "float16", "float32",
            "float64", "float8e4m3", "float8e5m2", "fori_loop", "from_dlpack", "full", "grad", "hessian", "host_program",
            "hvp", "int16", "int32", "int64", "int8", "jacfwd", "jacrev", "jit", "jvp", "linearize",

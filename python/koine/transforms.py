@@ -550,10 +550,11 @@ def hvp(f: Callable[..., Any], x: Any, vector: Any) -> Any:
 
 
 @knows_keywords
-def checkpoint(f: Callable[..., Any], keep: Sequence[str] | str = ()) -> Callable[..., Any]:
+def checkpoint(f: Callable[..., Any], keep: Sequence[str] | str = (), policy: Any = None) -> Callable[..., Any]:
     """f, which its gradient computes again from its arguments instead of keeping what it computed.
 
-    `keep`: names of values (koine.save_as) that are kept all the same, "products" for results of matmul and its like.
+    `keep`: names of values (koine.save_as) that are kept all the same, "products" for results of matmul and its like. `policy`: one of
+    koine.checkpoint_policies, with JAX's names, which is kept beside them.
 
     >>> block = koine.checkpoint(lambda x: x.sin().sin())
     >>> koine.grad(block)(0.0).item()
@@ -563,13 +564,18 @@ def checkpoint(f: Callable[..., Any], keep: Sequence[str] | str = ()) -> Callabl
     if not isinstance(keep, (str, list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in keep):
         raise TypeError(f"checkpoint: keep is a name of koine.save_as, or several, not {keep!r}")
     names = [keep] if isinstance(keep, str) else list(keep)
-    products = "products" in names
-    names = [n for n in names if n != "products"]
+    kept = _koine._Keep.names([n for n in names if n != "products"])
+    if "products" in names:
+        kept |= _koine._Keep.products()
+    if policy is not None:
+        if not isinstance(policy, _koine._Keep):
+            raise TypeError(f"checkpoint: policy is one of koine.checkpoint_policies, such as dots_saveable or save_only_these_names('wide'), not {policy!r}")
+        kept |= policy
 
     @functools.wraps(f)
     def again(*args, **kwargs):
         call = FlatCall("checkpoint", f, args, kwargs, lambda call: call.all_but([]))
-        return call.result(call.run(_koine._checkpoint, call, call.inputs, names, products))
+        return call.result(call.run(_koine._checkpoint, call, call.inputs, kept))
 
     return again
 
@@ -607,5 +613,5 @@ def eval_shape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
     args, kwargs = tree.map(lambda leaf: Tensor.zeros(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, ShapeDtype) else leaf, (args, kwargs))
     call = FlatCall("eval_shape", f, args, kwargs, lambda call: call.all_but([]))
-    results = call.run(_koine._checkpoint, call, call.inputs, [], False)
+    results = call.run(_koine._checkpoint, call, call.inputs, _koine._Keep.nothing())
     return tree.map(lambda t: ShapeDtype(t.shape, t.dtype), call.result(results))

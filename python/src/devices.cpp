@@ -34,6 +34,7 @@ void bind_devices(nb::module_& m) {
         out["compiled"] = c.compiled;
         out["operations"] = c.operations;
         out["bytes"] = c.bytes;
+        out["temporary_bytes"] = c.temporary_bytes;
         out["run_seconds"] = c.run_seconds;
         out["schedule_seconds"] = c.schedule_seconds;
         out["compile_seconds"] = c.compile_seconds;
@@ -41,7 +42,8 @@ void bind_devices(nb::module_& m) {
       },
       "What ran since the process began or reset_counters(): kernels launched, programs compiled, "
       "estimated "
-      "operations and bytes moved, and seconds.\n\n"
+      "operations, bytes moved, the most bytes that a program held for its temporaries, and "
+      "seconds.\n\n"
       ">>> koine.reset_counters()\n"
       ">>> x = (koine.Tensor([1, 2]) + 1).realize()\n"
       ">>> koine.counters()['kernels']\n"

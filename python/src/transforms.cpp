@@ -81,10 +81,16 @@ void bind_transforms(nb::module_& m) {
   m.def("_jacobian", [](const nb::callable& f, const Tensors& inputs, bool forward) {
     return transforms::jacobian(function_of(f), inputs, forward, std::source_location::current());
   });
-  m.def("_checkpoint", [](const nb::callable& f, const Tensors& inputs,
-                          const std::vector<std::string>& names, bool products) {
-    Keep keep = products ? Keep::products() : Keep::nothing();
-    if (!names.empty()) keep = keep | Keep::names(names);
+  nb::class_<Keep>(m, "_Keep")
+      .def_static("nothing", &Keep::nothing)
+      .def_static("everything", &Keep::everything)
+      .def_static("products", &Keep::products)
+      .def_static("unbatched_products", &Keep::unbatched_products)
+      .def_static("names", &Keep::names)
+      .def_static("other_names", &Keep::other_names)
+      .def_static("all_but", &Keep::all_but)
+      .def("__or__", [](const Keep& a, const Keep& b) { return a | b; });
+  m.def("_checkpoint", [](const nb::callable& f, const Tensors& inputs, const Keep& keep) {
     return transforms::computed_again(keep, function_of(f), inputs,
                                       std::source_location::current());
   });

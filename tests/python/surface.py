@@ -1776,7 +1776,7 @@ ELSEWHERE = {
     **{f"Tensor.{n}": "several devices: tests in C++" for n in ("shard", "shard_like", "to")},
     **{f"Tensor.{n}": GRADIENT for n in ("requires_grad", "grad", "zero_grad", "backward", "gradient")},
     "pure_callback": "test_callbacks.py", "ShapeDtype": "test_callbacks.py", "custom_kernel": "test_kernels.py",
-    "collective": "test_collectives.py", "distributed": "test_collectives.py",
+    "collective": "test_collectives.py", "checkpoint_policies": "test_transforms.py", "distributed": "test_collectives.py",
     "Tensor.realize": "each row is realized", "realize": "each row is realized",
     "Tensor.__iter__": "test_indexing.py", "Tensor.__contains__": "test_indexing.py",
     **{n: TRANSFORM for n in ("grad", "value_and_grad", "vjp", "jvp", "linearize", "vmap", "jacfwd", "jacrev", "hessian", "hvp", "checkpoint",

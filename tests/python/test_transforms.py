@@ -518,7 +518,7 @@ def test_keywords_that_are_not_known_are_refused_with_those_that_are():
                           (lambda: koine.value_and_grad(f, aux=1), "value_and_grad: there is no 'aux'"), (lambda: koine.hessian(f, aux=1), "hessian: "),
                           (lambda: koine.jacfwd(f, a=1, b=2), "jacfwd: there is no 'a' and no 'b'"), (lambda: koine.jacrev(f, a=1), "jacrev: "),
                           (lambda: koine.hvp(f, 1.0, vectors=1.0), r"hvp: there is no 'vectors'. It takes \(f, x, vector\)"),
-                          (lambda: koine.checkpoint(f, policy=1), r"checkpoint: there is no 'policy'. It takes \(f, keep=\(\)\)"),
+                          (lambda: koine.checkpoint(f, prevent_cse=1), r"checkpoint: there is no 'prevent_cse'. It takes \(f, keep=\(\), policy=None\)"),
                           (lambda: koine.scan(f, 1.0, rows=1), r"scan: .*\(f, init, xs=None, length=None, reverse=False, unroll=1\)"),
                           (lambda: koine.fori_loop(0, 1, f, 1, init=2), r"fori_loop: .*\(lower, upper, body_fun, init_val, \*, unroll=None\)"),
                           (lambda: koine.while_loop(f, f, init=2), "while_loop: there is no 'init'"), (lambda: koine.cond(True, f, f, operand=2), "cond: "),
@@ -914,3 +914,64 @@ def test_functions_with_rules_capture_numbers(factor):
         assert around(koine.checkpoint(rule(factor))) == around(lambda x: koine.cond(True, rule(factor), rule(5.0), x)) == slope
         assert around(lambda x: koine.scan(lambda c, k: (rule(factor)(c), k), x, Tensor([1.0]))[0]) == slope
         assert around(lambda x: koine.fori_loop(0, 2, lambda i, x: rule(factor)(x), x)) == [slope[0] ** 2] * 2
+
+
+def cost_of_gradient(policy, batched=False):
+    """The gradient by twelve blocks with two named values, a product by one matrix for all rows, and one by another for each row where `batched`."""
+    rng, blocks = np.random.default_rng(1), 12
+
+    def weights(*shape):
+        return [Tensor(rng.standard_normal(shape).astype("float32") * 0.1) for _ in range(blocks)]
+
+    ws, vs, x = weights(32, 128), weights(8, 128, 32) if batched else weights(128, 32), Tensor(rng.standard_normal((8, 16, 32)).astype("float32"))
+
+    def block(w, v, x):
+        wide = koine.save_as("wide", x @ w)
+        return koine.save_as("narrow", wide.square() @ v).square() + x
+
+    wrapped = block if policy is None else koine.checkpoint(block, policy=policy)
+
+    def loss(ws, vs):
+        y = x
+        for w, v in zip(ws, vs):
+            y = wrapped(w, v, y)
+        return y.square().mean()
+
+    found = [t for part in koine.grad(loss, (0, 1))(ws, vs) for t in part]
+    koine.reset_counters()
+    koine.realize(*found)
+    counted = koine.counters()
+    return [t.numpy() for t in found], counted["operations"], counted["temporary_bytes"]
+
+
+def test_policies_of_jax_keep_what_they_say():
+    p = koine.checkpoint_policies
+    product = 2 * 8 * 16 * 32 * 128
+    plain, work, memory = cost_of_gradient(None)
+
+    def again(policy, batched=False, base=None):
+        """How many of the products (24) are computed again, and the temporary bytes."""
+        found, operations, held = cost_of_gradient(policy, batched)
+        for got, want in zip(found, plain if base is None else base[0]):
+            np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-7)
+        return round((operations - (work if base is None else base[1])) / product), held
+
+    assert again(p.everything_saveable) == (0, memory)
+    nothing, least = again(p.nothing_saveable)
+    assert nothing == 24 and least < memory
+    for policy in (p.dots_saveable, p.checkpoint_dots, p.dots_with_no_batch_dims_saveable, p.checkpoint_dots_with_no_batch_dims, p.save_any_names_but_these(),
+                   p.save_only_these_names("wide", "narrow"), p.save_anything_except_these_names("other"), p.save_any_names_but_these("other"),
+                   p.save_from_both_policies(p.save_only_these_names("wide"), p.save_any_names_but_these("wide"))):
+        assert again(policy)[0] == 0, policy
+    for policy in (p.save_only_these_names("wide"), p.save_any_names_but_these("narrow"), p.save_anything_except_these_names("narrow")):
+        assert again(policy)[0] == 12, policy
+    assert least < again(p.save_only_these_names("narrow"))[1] < again(p.save_only_these_names("wide"))[1] < memory
+    assert again(p.save_only_these_names("other")) == again(p.save_only_these_names()) == (nothing, least)
+
+    of_batches = cost_of_gradient(None, True)
+    assert again(p.dots_saveable, True, of_batches)[0] == 0
+    assert again(p.dots_with_no_batch_dims_saveable, True, of_batches)[0] == 12  # x @ w is kept, h @ v of a v for each row is not
+    with pytest.raises(TypeError, match=r"checkpoint: policy is one of koine.checkpoint_policies, such as dots_saveable .*, not 'dots'"):
+        koine.checkpoint(lambda x: x, policy="dots")
+    with pytest.raises(TypeError, match="save_only_these_names: names are texts"):
+        p.save_only_these_names(["wide"])

@@ -91,9 +91,16 @@ Counters cost_of(std::vector<Tensor> values) {
 
 const std::vector<std::pair<const char*, Keep>>& policies() {
   static const auto& list = *new const std::vector<std::pair<const char*, Keep>>{
-      {"nothing", Keep::nothing()},       {"names", Keep::names({"other", "wide"})},
-      {"products", Keep::products()},     {"both", Keep::products() | Keep::names({"wide"})},
+      {"nothing", Keep::nothing()},
+      {"names", Keep::names({"other", "wide"})},
+      {"products", Keep::products()},
+      {"both", Keep::products() | Keep::names({"wide"})},
       {"everything", Keep::everything()},
+      {"unbatched", Keep::unbatched_products()},
+      {"other names", Keep::other_names({"other"})},
+      {"no names", Keep::other_names({})},
+      {"all but", Keep::all_but({"wide"})},
+      {"all but or other", Keep::all_but({"wide", "x"}) | Keep::other_names({"wide"})},
   };
   return list;
 }

@@ -450,15 +450,61 @@ Tensors computed_again(const Keep& keep, const Function& f, const Tensors& input
 
 namespace koine {
 
+namespace {
+
+Kept kept_by_name(Kept::Named named, std::vector<std::string> names) {
+  Kept out;
+  out.named = named;
+  out.names = std::move(names);
+  (void)checkpoint_kind(out);  // refuses what is no name
+  return out;
+}
+
+// The names that are in `a`, and in `b` too or not.
+std::vector<std::string> names_of(const Kept& a, const Kept& b, bool in_both) {
+  std::vector<std::string> out;
+  for (const std::string& name : a.names)
+    if ((std::find(b.names.begin(), b.names.end(), name) != b.names.end()) == in_both)
+      out.push_back(name);
+  return out;
+}
+
+// What one of two keeps; `a` keeps more kinds of values by name than `b`.
+Kept either(const Kept& a, const Kept& b) {
+  Kept out = a;
+  out.products = std::max(a.products, b.products);
+  if (a.named == Kept::Named::These)
+    out.names.insert(out.names.end(), b.names.begin(), b.names.end());
+  else
+    out.names = names_of(a, b, b.named != Kept::Named::These);
+  return out;
+}
+
+}  // namespace
+
 Keep Keep::names(std::vector<std::string> names) {
   Keep out;
-  out.kept_.names = std::move(names);
-  (void)checkpoint_kind(out.kept_);  // refuses what is no name
+  out.kept_ = kept_by_name(Kept::Named::These, std::move(names));
+  return out;
+}
+Keep Keep::other_names(std::vector<std::string> names) {
+  Keep out;
+  out.kept_ = kept_by_name(Kept::Named::Others, std::move(names));
+  return out;
+}
+Keep Keep::all_but(std::vector<std::string> names) {
+  Keep out;
+  out.kept_ = kept_by_name(Kept::Named::AllButThese, std::move(names));
   return out;
 }
 Keep Keep::products() {
   Keep out;
-  out.kept_.products = true;
+  out.kept_.products = Kept::Products::All;
+  return out;
+}
+Keep Keep::unbatched_products() {
+  Keep out;
+  out.kept_.products = Kept::Products::Unbatched;
   return out;
 }
 Keep Keep::everything() {
@@ -467,10 +513,10 @@ Keep Keep::everything() {
   return out;
 }
 Keep Keep::operator|(const Keep& other) const {
-  Keep out = *this;
+  Keep out;
   out.all_ = all_ || other.all_;
-  out.kept_.products = kept_.products || other.kept_.products;
-  out.kept_.names.insert(out.kept_.names.end(), other.kept_.names.begin(), other.kept_.names.end());
+  out.kept_ =
+      kept_.named < other.kept_.named ? either(other.kept_, kept_) : either(kept_, other.kept_);
   return out;
 }
 

@@ -40,8 +40,15 @@ class Keep {
   static Keep names(std::vector<std::string> names);
   /// Sums of products: results of matmul, linear, conv2d and einsum.
   static Keep products();
+  /// Those of them without an axis along which both factors differ: x @ w of one w for all rows.
+  static Keep unbatched_products();
+  /// The values of other names than these.
+  static Keep other_names(std::vector<std::string> names);
+  /// All values but those of these names.
+  static Keep all_but(std::vector<std::string> names);
   /// What is kept without a checkpoint.
   static Keep everything();
+  /// What one of them keeps.
   Keep operator|(const Keep& other) const;
 
   bool all() const { return all_; }

@@ -13,8 +13,11 @@ namespace koine {
 
 /// What is kept of the values of such a function, beside its arguments.
 struct Kept {
-  bool products = false;           ///< sums of products, such as those of matrices
-  std::vector<std::string> names;  ///< values of these names
+  enum class Products { None, Unbatched, All };
+  enum class Named { These, Others, AllButThese };
+  Products products = Products::None;  ///< sums of products, such as those of matrices
+  Named named = Named::These;  ///< values of `names`, of other names, or all that has none of them
+  std::vector<std::string> names;
 };
 
 /// The arg of a Function that keeps this much. Throws Error (Value) for a name that is empty or has
