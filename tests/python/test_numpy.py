@@ -199,5 +199,6 @@ def test_numbers_are_printed_as_numpy_prints_them(rng):
             text = np.array2string(array, separator=", ", max_line_width=200)
             shown = repr(Tensor(array)).replace("\n       ", "")
             assert shown == f"Tensor({text}, dtype={dtype}, device=CPU)", (dtype, array.tolist())
+    assert repr(Tensor([-0.015625], dtype="float16")) == "Tensor([-0.01563], dtype=float16, device=CPU)"
     assert repr(Tensor([1000.0], dtype="float16")) == "Tensor([1.e+03], dtype=float16, device=CPU)"
     assert repr(Tensor([1e7, 1.0])) == "Tensor([1.e+07, 1.e+00], dtype=float32, device=CPU)"

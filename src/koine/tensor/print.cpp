@@ -27,11 +27,24 @@ PrintState& print_state() {
 // rounded to `precision` of them, without zeros at their end.
 std::string shortest(DType dtype, double value, int precision, char style) {
   const Bits bits = double_to_bits(dtype, value);
+  const auto written = [&](double v, int digits) {
+    return style == 'e' ? fmt::format("{:.{}e}", v, digits) : fmt::format("{:.{}f}", v, digits);
+  };
+  const auto is_it = [&](const std::string& t) {
+    return double_to_bits(dtype, std::strtod(t.c_str(), nullptr)) == bits;
+  };
+  const double whole = style == 'e' && value != 0 ? std::floor(std::log10(std::abs(value))) : 0;
   std::string text;
   for (int digits = 0; digits <= precision; ++digits) {
-    text = style == 'e' ? fmt::format("{:.{}e}", value, digits)
-                        : fmt::format("{:.{}f}", value, digits);
-    if (double_to_bits(dtype, std::strtod(text.c_str(), nullptr)) == bits) break;
+    text = written(value, digits);
+    if (is_it(text)) break;
+    // Numbers above a power of two lie farther apart than those below: what is rounded up may be it
+    // where the nearest is not.
+    const double half = std::pow(10, whole - digits) / 2;
+    const std::string away = written(value + std::copysign(half, value), digits);
+    if (!is_it(away)) continue;
+    text = away;
+    break;
   }
   const size_t point = text.find('.');
   if (point == std::string::npos) return text;
