@@ -170,8 +170,6 @@ of_package = {
     "ShapeDtypeStruct": "it is koine.ShapeDtype(shape, dtype)",
     "make_jaxpr": "print(x.uop) shows the graph of a tensor, and koine.schedule(x) its kernels",
     "Array": "it is koine.Tensor",
-}
-of_package.update({
     "no_grad": "gradients are kept of tensors with requires_grad() alone, x.detach() lets none through, and koine.grad is of functions",
     "tensor": "it is koine.Tensor(...)",
     "randn": "it is koine.Tensor.randn(...)",
@@ -180,7 +178,7 @@ of_package.update({
     "compile": "it is koine.jit(f)",
     "save": "koine.safe_save(state, file) writes tensors by name",
     "load": "koine.safe_load(file) reads them",
-})
+}
 of_nn = {
     "Module": "a model is any class that holds layers and tensors, and has a __call__: koine.nn.get_parameters(model) finds them",
     "Sequential": "a list of layers: for layer in layers: x = layer(x)",

@@ -519,10 +519,15 @@ TEST(heuristic, much_that_is_made_of_products_is_computed_in_a_loop_over_the_til
       EXPECT_EQ(divisions, 1);
       EXPECT_GT(products, 8);
     }
-  const auto little = instructions_of(a.matmul(b).relu(), machine_with(32));
-  EXPECT_TRUE(std::none_of(little.begin(), little.end(), [](const UOp& u) {
-    return u.is(Op::Buffer) && u.as<BufferArg>().space == AddrSpace::Local;
-  })) << "a few operations stay in registers";
+  const auto uses_memory = [](const Tensor& value) {
+    const auto all = instructions_of(value, machine_with(32));
+    return std::any_of(all.begin(), all.end(), [](const UOp& u) {
+      return u.is(Op::Buffer) && u.as<BufferArg>().space == AddrSpace::Local;
+    });
+  };
+  EXPECT_TRUE(uses_memory(values[0]));
+  EXPECT_FALSE(uses_memory(a.matmul(b).relu())) << "a few operations stay in registers";
+  EXPECT_FALSE(uses_memory(a.exp().matmul(b))) << "what is folded is no epilogue";
 }
 
 // Rows, columns and steps that are no multiples of a tile, and what else such a value may read.

@@ -74,10 +74,11 @@ class Cutter {
            elements_of(value) <= elements_of(u);
   }
   void cut(const UOp& u) {
-    UOp node = u;
-    for (; is_movement(node.op()); node = UOp(node.src(0))) operations_[facts_.number(node)] = 0;
-    operations_[facts_.number(node)] = 0;
-    cuts_.insert(node.node());
+    const UOp value = below_views(u);
+    for (UOp view = u; !(view == value); view = UOp(view.src(0)))
+      operations_[facts_.number(view)] = 0;
+    operations_[facts_.number(value)] = 0;
+    cuts_.insert(value.node());
   }
 
   const ValueFacts& facts_;

@@ -116,16 +116,17 @@ class TileMaker {
 
 }  // namespace
 
-double epilogue_cost(const UOp& stored, const UOp& reduce) {
-  return element_cost(stored, [&](const UOp& n) {
-    return n == reduce || n.is(Op::Load) || n.is(Op::Reduce) || n.dtype() == DType::Index;
-  });
+bool makes_much_of_folds(const UOp& stored) {
+  constexpr double least = 12;
+  if (stored.is(Op::Reduce)) return false;  // what it folds does not count
+  return element_cost(stored, [](const UOp& n) {
+           return n.is(Op::Load) || n.is(Op::Reduce) || n.dtype() == DType::Index;
+         }) >= least;
 }
 
 UOp epilogue_in_loop(const UOp& ast) {
   const std::optional<Nest> nest = nest_of(ast);
-  if (!nest || epilogue_cost(nest->stored.src(1), nest->reduce) < least_epilogue_in_loop)
-    return ast;
+  if (!nest || !makes_much_of_folds(nest->stored.src(1))) return ast;
   const std::optional<Tile> tile = TileMaker(ast).of(ast, *nest);
   if (!tile) return ast;
   const UOp memory = UOp::make(Op::Buffer, {shape_of({tile->size})},

@@ -5,10 +5,8 @@
 
 namespace koine {
 
-/// What is made of a fold: operations between it and what is stored, from so many on in a loop of
-/// its own.
-constexpr double least_epilogue_in_loop = 12;
-double epilogue_cost(const UOp& stored, const UOp& reduce);
+/// Whether so much is made of folds before it is stored that this is worth a loop of its own.
+bool makes_much_of_folds(const UOp& stored);
 
 /// Of a kernel with a register tile, one fold and one Store: the results of a tile go to LOCAL
 /// memory, and what is made of them is computed from there in a loop over it, with the lanes along

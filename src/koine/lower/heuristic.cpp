@@ -58,10 +58,9 @@ struct TileLoops {
   int64_t width = 1;
 };
 
-// Whether so much is made of each result of a fold that it is worth a loop of its own.
-bool makes_much(const UOp& ast, const UOp& reduce) {
+bool makes_much(const UOp& ast) {
   for (const UOp& u : toposort(ast))
-    if (u.is(Op::Store) && epilogue_cost(u.src(1), reduce) >= least_epilogue_in_loop) return true;
+    if (u.is(Op::Store) && makes_much_of_folds(u.src(1))) return true;
   return false;
 }
 
@@ -84,8 +83,7 @@ TileLoops tile_beside_others(Plan& plan, const Contraction& c, int rows_at, int 
           lanes};
 }
 
-TileLoops register_tile(Plan& plan, const Contraction& c, const UOp& reduction) {
-  const DType dtype = reduction.dtype();
+TileLoops register_tile(Plan& plan, const Contraction& c, DType dtype) {
   const int64_t lanes = plan.target().lanes(is_small_float(dtype) ? 4 : item_size(dtype));
   int rows_at = plan.position(c.rows), columns_at = plan.position(c.columns);
   // The lanes are the last axis.
@@ -101,8 +99,7 @@ TileLoops register_tile(Plan& plan, const Contraction& c, const UOp& reduction) 
   if (c.folded) {
     const int64_t folding = lanes_along(size_of(c.folded), lanes);
     side_by_side(plan, plan.position(c.folded), folding, AxisType::GroupReduce);
-    if (folding >= 4 && n % folding == 0 && !is_symbolic(c.columns) &&
-        makes_much(plan.ast(), reduction))
+    if (folding >= 4 && n % folding == 0 && !is_symbolic(c.columns) && makes_much(plan.ast()))
       return tile_beside_others(plan, c, rows_at, columns_at, folding);
   }
   side_by_side(plan, columns_at, vector, AxisType::Upcast);
@@ -406,7 +403,7 @@ void tile_product(Plan& plan, const Contraction& c, const UOp& reduction,
                   const KernelEstimate& work) {
   int64_t k = 1;
   for (const UOp& r : reduced_ranges(reduction)) k *= std::max<int64_t>(size_of(r), 1);
-  const TileLoops loops = register_tile(plan, c, reduction);
+  const TileLoops loops = register_tile(plan, c, reduction.dtype());
   const int64_t block = rows_of_block(k, loops, c.pitch);
   block_columns(plan, loops, block);
   threads(plan, work);

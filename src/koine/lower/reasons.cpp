@@ -116,13 +116,13 @@ bool Reasons::is_its_product(const UOp& u, Held& kernel) {
 // What is large goes on in another kernel: at values with much below them, so that few are cut off.
 // Room is left for what costs no more than a load, below what is there already.
 std::string_view Reasons::grown(const UOp& u, Held& kernel) const {
-  if (cuts_.contains(u.node())) return "its kernel is large enough";
+  constexpr std::string_view large = "its kernel is large enough";
+  if (cuts_.contains(u.node())) return large;
   const size_t own = operations_of(u), now = kernel.operations + own;
   if (now > most_fused_operations) {
     const double cost = cost_between_folds(facts_, u);
     const size_t room = cost > cost_of_load ? most_fused_operations / 8 : 0;
-    if (now + room > 2 * most_fused_operations || cost > most_fused_operations / 4.0)
-      return "its kernel is large enough";
+    if (now + room > 2 * most_fused_operations || cost > most_fused_operations / 4.0) return large;
   }
   kernel.operations += own;
   return {};

@@ -148,7 +148,8 @@ Tensor scaled_tail(const Tensor& x, const Tensor& lost = {}, double unit = 1, do
   const Tensor sum = small + coefficients[0];
   return lost.defined() ? (small - sum * lost) + coefficients[0] : sum;
 }
-Tensor within_bound(const Tensor& x) { return x.minimum(erf_bound).maximum(-erf_bound); }
+Tensor within(const Tensor& x, double bound) { return x.minimum(bound).maximum(-bound); }
+Tensor within_bound(const Tensor& x) { return within(x, erf_bound); }
 
 Tensor erf_of(const Tensor& x) {
   const Tensor size = tensor::magnitude(x).minimum(erf_bound);
@@ -205,8 +206,7 @@ Tensor gelu_slope(const Tensor& x) {
   return gated_slope(b, gelu_argument(b), b * b * (3 * gelu_cubic) + gelu_linear);
 }
 Tensor silu_slope(const Tensor& x) {
-  const double bound = silu_bound(x.dtype());
-  const Tensor b = x.minimum(bound).maximum(-bound);
+  const Tensor b = within(x, silu_bound(x.dtype()));
   return gated_slope(b, b, tensor::like(b, 1.0));
 }
 
