@@ -163,7 +163,9 @@ class WildEdits {
     size_t begin = 0, end = 0;
     auto reference = [](char c) { return c == '%' || is_digit(c); };
     if (!find(reference, begin, end) || text_[begin] != '%' || end - begin < 2) return;
-    const size_t number = std::strtoull(text_.c_str() + begin + 1, nullptr, 10);
+    constexpr size_t most = 1000000000;  // an edit may have made any digits of it
+    const size_t number =
+        std::min<size_t>(std::strtoull(text_.c_str() + begin + 1, nullptr, 10), most);
     const bool near = number > 3 && chance(2);
     put(begin, end, fmt::format("%{}", near ? number - 1 - below(3) : below(number + 2)));
   }

@@ -196,6 +196,48 @@ TEST(compositions, spec_C_scat_random_folds_by_index) {
   }
 }
 
+// Of a fold by index along one axis the others share nothing: their turns are lanes and threads,
+// and each place still takes its values in order. Columns fewer than lanes, no multiple of them,
+// many.
+TEST(compositions, spec_C_scat_rows_and_columns_beside_the_places) {
+  std::mt19937_64 random(test_seed());
+  auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  const OptionScope scope(options_with(IndexMode::Fill));
+  for (const bool strict : {false, true})
+    for (const int64_t rows : {1, 3, 32})
+      for (const int64_t columns : {1, 5, 8, 9, 20, 64, 100}) {
+        Options o = options();
+        o.strict = strict;
+        const OptionScope mode(o);
+        SCOPED_TRACE(
+            fmt::format("KOINE_TEST_SEED={} {} {} {}", test_seed(), rows, columns, strict));
+        const int64_t k = 1 + below(40), d = 1 + below(120);
+        std::vector<int32_t> at;
+        for (int64_t j = 0; j < rows * d; ++j) at.push_back(static_cast<int32_t>(below(k + 2)));
+        const Tensor places =
+                         Tensor::from(at, {rows, d, 1}).expand({rows, d, columns}).contiguous(),
+                     values = small({rows, d, columns}, 1).contiguous();
+        const auto add = values.tolist<float>();
+        std::vector<float> want(static_cast<size_t>(rows * k * columns), 0);
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t j = 0; j < d; ++j)
+            for (int64_t c = 0; c < columns; ++c)
+              if (const int64_t p = at[static_cast<size_t>(r * d + j)]; p < k)
+                want[static_cast<size_t>((r * k + p) * columns + c)] +=
+                    add[static_cast<size_t>((r * d + j) * columns + c)];
+        const Tensor got = Tensor::zeros({rows, k, columns}).scatter_add(1, places, values);
+        EXPECT_EQ(got.tolist<float>(), want);
+        if (columns < 10) expect_same_everywhere(got);
+        // Each row its own positions, along the last axis.
+        const Tensor along = places.transpose(1, 2).contiguous();
+        EXPECT_EQ(Tensor::zeros({rows, columns, k})
+                      .scatter_add(2, along, values.transpose(1, 2))
+                      .transpose(1, 2)
+                      .tolist<float>(),
+                  want);
+      }
+}
+
 TEST(compositions, scatter_add_and_scatter) {
   const OptionScope scope(options_with(IndexMode::Fill));
   const Tensor t = Tensor::zeros({5}), idx = Tensor::from<int32_t>({1, 1, 4, 9, 0}),

@@ -46,6 +46,13 @@ Tensor f32(std::initializer_list<int64_t> sizes, uint64_t salt = 0) {
 }
 Tensor of(DType dtype, std::initializer_list<int64_t> sizes) { return Tensor(leaf(sizes, dtype)); }
 
+// d rows of columns, each added to that of k rows which its number says.
+Tensor by_index(int64_t rows, int64_t d, int64_t k, int64_t columns) {
+  const Tensor at(leaf({rows, d, 1}, DType::Int32, 1));
+  const Tensor hit = at.reshape({rows, 1, d, 1}) == Tensor::arange(k).reshape({1, k, 1, 1});
+  return Tensor::where(hit, f32({rows, d, columns}).reshape({rows, 1, d, columns}), 0.0).sum({2});
+}
+
 struct Typical {
   const char* what;
   Tensor value;
@@ -86,6 +93,11 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"sum all strict", f32({1048576}).sum(), strict, "r_R1048576:"},
       {"rows 64x1000", f32({64, 1000}).sum(1), machine,
        "r_L64_R16_G64: Padto(1, 64) Split(1, 64, GROUP_REDUCE)"},
+      {"fold by index, columns", by_index(1, 5000, 400, 64), machine,
+       "e_t2_u32_L400_L5000: Split(0, 32, UPCAST) Split(0, 2, THREAD, top)"},
+      {"fold by index, rows", by_index(300, 500, 400, 1), machine,
+       "e_t15_g20_L400_L500: Split(0, 15, THREAD, top)"},
+      {"fold by index, few columns", by_index(1, 5000, 400, 3), machine, "e_L1200_L5000_L3:"},
       {"rows 64x1000 strict", f32({64, 1000}).sum(1), strict,
        "r_L2_u32_R1000: Split(0, 32, UPCAST)"},
       {"cols 1000x64", f32({1000, 64}).sum(0), machine, "r_L2_u32_R1000: Split(0, 32, UPCAST)"},
@@ -367,6 +379,10 @@ TEST(heuristic, schedules_of_typical_kernels_in_groups) {
       {"cumsum", f32({64}).cumsum(0), device, "r_L64_Rn:"},
       {"cumsum of columns", f32({100, 64}).cumsum(0), device, "r_l64_L100_Rn: Split(0, 64, LOCAL)"},
       {"sum of 5000 strict", f32({5000}).sum(), strict, "r_R5000:"},
+      {"fold by index, columns", by_index(1, 5000, 400, 64), device,
+       "e_l64_L400_L5000: Split(0, 64, LOCAL)"},
+      {"fold by index, rows", by_index(300, 500, 400, 1), device,
+       "e_g3_l100_L400_L500: Split(0, 100, LOCAL)"},
       {"rows 64x1000 strict", f32({64, 1000}).sum(1), strict, "r_l64_R1000: Split(0, 64, LOCAL)"},
       {"gemm 512 strict", f32({512, 512}).matmul(f32({512, 512}, 1)), strict,
        "r_g16_u2_l16_g16_u2_l16_R32_R16: Split(1, 16, LOCAL) Split(1, 2, UPCAST) Split(0, 16, "

@@ -289,6 +289,16 @@ UOp axis_of_threads(const Plan& plan, const Accesses& accesses) {
 
 }  // namespace
 
+void choose_threads_in_order(Plan& plan) {
+  const std::vector<UOp> axes = plan.axes();
+  for (int at = static_cast<int>(axes.size()); at-- > 0;) {
+    const UOp& axis = axes[static_cast<size_t>(at)];
+    if (type_of(axis) != AxisType::Global || is_symbolic(axis)) continue;
+    const int64_t threads = divisor(size_of(axis), threads_of_group);
+    if (threads > 1 && plan.try_all({{OptOp::Split, at, threads, AxisType::Local, false}})) return;
+  }
+}
+
 void choose_group_opts(Plan& plan, const Accesses& accesses) {
   if (on_tensor_core(plan, accesses)) return grid_of(plan);
   if (const auto contraction = find_contraction(plan, accesses)) {

@@ -339,7 +339,7 @@ int64_t chunks_of(const UOp& axis, int64_t most) {
 
 // The outermost loops are shared out, as many as it takes, in chunks that depend on the shape
 // alone, never on the number of threads (amendment C32).
-void threads(Plan& plan, const KernelEstimate& work) {
+void threads(Plan& plan, const KernelEstimate& work, AxisType along = AxisType::Loop) {
   if (!plan.target().has_threads || work.steps < least_steps_for_threads) return;
   int64_t chunks = 1;
   int outermost = 0;  // where the next THREAD axis goes
@@ -349,7 +349,7 @@ void threads(Plan& plan, const KernelEstimate& work) {
     if (type_of(axis) == AxisType::Reduce || (type_of(axis) == AxisType::Upcast && chunks > 1))
       return;
     // A running fold goes on along one loop: parts of it would each begin anew.
-    if (type_of(axis) != AxisType::Loop || is_running_loop(plan.ast(), axis)) continue;
+    if (type_of(axis) != along || is_running_loop(plan.ast(), axis)) continue;
     // Threads inside of a row would each fill it.
     const std::vector<UOp> fills = row_fills(plan.ast());
     if (!std::all_of(fills.begin(), fills.end(),
@@ -410,12 +410,24 @@ void tile_product(Plan& plan, const Contraction& c, const UOp& reduction,
   if (!c.folded) block_reduction(plan, size_of(c.rows), block);
 }
 
+// Lanes and threads of a kernel that keeps its order, but for the turns of its GLOBAL loops.
+void global_loops(Plan& plan, const Accesses& accesses) {
+  const UOp lane =
+      lane_axis(accesses, plan.axes(), [](const UOp& a) { return type_of(a) == AxisType::Global; });
+  const int64_t lanes = plan.target().lanes(widest_item(plan.ast()));
+  if (lane) vector_lanes(plan, lane, lanes, vectors_at_once(plan.ast()));
+  threads(plan, estimate_of(plan.ast()), AxisType::Global);
+}
+
 }  // namespace
 
 Edited choose_opts(const UOp& ast, const Target& target) {
   const Accesses written = survey(ast);
-  if (keeps_its_order(ast, written)) return {ast, {}};
   Plan plan(ast, target);
+  if (keeps_its_order(ast, written)) {
+    target.groups ? choose_threads_in_order(plan) : global_loops(plan, written);
+    return std::move(plan).take();
+  }
   if (target.groups) {
     choose_group_opts(plan, written);
     return std::move(plan).take();

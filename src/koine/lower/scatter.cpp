@@ -12,6 +12,8 @@
 namespace koine {
 namespace {
 
+constexpr int64_t least_lanes = 8;  // neighbours in memory that are worth a vector
+
 // Whether folding `miss` in changes nothing.
 bool is_neutral(Op op, const UOp& miss, const UOp& value) {
   if (op == Op::Add) return is_const(miss, 0);
@@ -138,21 +140,38 @@ UOp scatter_kernel(const UOp& ast, bool strict) {
   const auto found = find_scatter(stored.src(1), loops);
   if (!found || !(found->reduce == stored.src(1))) return ast;
   const Scatter& scatter = *found;
-  const UOp filled = end(store(stored.src(0), scatter.miss), loops);
   std::vector<UOp> others;  // which no place decides
   std::copy_if(loops.begin(), loops.end(), std::back_inserter(others),
                [&](const UOp& r) { return !(r == scatter.axis); });
   const std::vector<Turn> turns = turns_of(scatter.axis, scatter.at, others);
-  // The second nest has ranges of its own: the d of the fold, then the loops that are left.
-  int64_t next = kernel_ranges(ast).back().as<RangeArg>().id + 1;  // it has loops
+  // Their turns go to places of their own, at once if need be: they stand outside as GLOBAL. Too
+  // few for lanes stay inside, where they are neighbours in memory.
+  std::vector<UOp> outer, inner;
   Substitution fresh;
-  std::vector<UOp> nest;
-  auto renew = [&](const UOp& r) {
-    nest.push_back(range(next++, r.src(0), AxisType::Loop));
-    fresh.emplace(r, nest.back());
+  for (const UOp& r : others) {
+    const bool beside = r == loops.back() && r.src(0).bounds().high < least_lanes;
+    (beside ? inner : outer)
+        .push_back(beside ? r : range(r.as<RangeArg>().id, r.src(0), AxisType::Global));
+    if (!beside) fresh.emplace(r, outer.back());
+  }
+  // Inside of them two nests with ranges of their own: one fills, then each d folds in.
+  int64_t next = kernel_ranges(ast).back().as<RangeArg>().id + 1;  // it has loops
+  auto renewed = [&](std::span<const UOp> ranges, Substitution& names) {
+    std::vector<UOp> nest;
+    for (const UOp& r : ranges) {
+      nest.push_back(range(next++, r.src(0), AxisType::Loop));
+      names.emplace(r, nest.back());
+    }
+    return nest;
   };
-  for (const UOp& d : scatter.reduce.src().subspan(1)) renew(d);
-  for (const UOp& r : others) renew(r);
+  Substitution filling = fresh;
+  std::vector<UOp> of_fill;
+  std::copy_if(loops.begin(), loops.end(), std::back_inserter(of_fill),
+               [&](const UOp& r) { return !fresh.contains(r); });
+  of_fill = renewed(of_fill, filling);
+  const UOp filled = end(store(substitute(stored.src(0), filling), scatter.miss), of_fill);
+  std::vector<UOp> nest = renewed(scatter.reduce.src().subspan(1), fresh);
+  for (const UOp& r : renewed(inner, fresh)) nest.push_back(r);
   UOp gate;
   Substitution place = fresh;
   for (const auto& [axis, turn] : turns) {
@@ -171,8 +190,9 @@ UOp scatter_kernel(const UOp& ast, bool strict) {
   const UOp before = load(address, scatter.miss, gate);
   const UOp folded =
       scatter.reduce.as<ReduceArg>().op == Op::Add ? add(before, value) : maximum(before, value);
-  return rewrite(sink(std::vector<UOp>{filled, end(store(address, folded, gate), nest)}),
-                 kernel_rules(strict));
+  std::vector<UOp> nests{filled, end(store(address, folded, gate), nest)};
+  if (!outer.empty()) nests = {end(group(nests), outer)};
+  return rewrite(sink(nests), kernel_rules(strict));
 }
 
 }  // namespace koine

@@ -22,7 +22,8 @@ struct Scatter {
 std::optional<Scatter> find_scatter(const UOp& value, std::span<const UOp> loops);
 
 /// A kernel that stores such a fold and nothing else, with work k + d: its output is filled with
-/// the miss, then each d folds its value in where it belongs, in ascending order (row C-scat).
+/// the miss, then each d folds its value in where it belongs, in ascending order (row C-scat). The
+/// loops that no place decides stand around both, as GLOBAL: their turns share nothing.
 /// Other kernels come back as they are.
 UOp scatter_kernel(const UOp& ast, bool strict);
 

@@ -1,6 +1,11 @@
-// Order: sort, argsort, topk, unique and random permutations, by digits of keys. The work is linear
-// in the number of elements: a pass of some kernels for each byte of a key.
+// Order: sort, argsort, topk, unique and random permutations. Elements of short rows are compared
+// with each other, which vectors do well; long rows are ordered by the digits of keys, in a pass of
+// some kernels for each byte. The first few of a long row are looked for where the first elements
+// of its parts are.
+#include <algorithm>
 #include <bit>
+#include <cmath>
+#include <optional>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -11,7 +16,9 @@ namespace koine {
 namespace {
 
 constexpr int64_t digits = 256;
-constexpr int64_t few = 64;  // elements of a row up to which each is compared with each
+// Elements of a row up to which each is compared with each: about where that costs as much as the
+// passes over the bytes of the keys (measured: rows of float32 and int64, float16 and int8).
+int64_t few(DType keys) { return 128 * item_size(keys); }
 
 // Unsigned integers in the order of the elements: -0 is 0, and NaN comes last.
 Tensor keys_of(const Tensor& x) {
@@ -88,7 +95,7 @@ Tensor place_by_digit(const Tensor& keys) {
 
 // The positions (rows, n) of each row's elements by ascending key; equal keys keep their order.
 Tensor order_of(Tensor keys) {
-  if (keys.size(1) <= few) return inverse(place_by_comparing(keys));
+  if (keys.size(1) <= few(keys.dtype())) return inverse(place_by_comparing(keys));
   Tensor order;
   const int64_t bytes = item_size(keys.dtype());
   for (int64_t byte = 0; byte < bytes; ++byte) {
@@ -101,27 +108,59 @@ Tensor order_of(Tensor keys) {
   return order;
 }
 
+// The first k of these positions (rows, k). They lie in the k parts of the row whose smallest keys
+// come first (of equal ones in the parts that do): a part that is none of these has k parts before
+// it, each with an element that precedes all of its own. So a row costs its elements once, and the
+// order of about sqrt(n k) of them, twice.
+Tensor first_of(const Tensor& keys, int64_t k) {
+  const Size rows = keys.size(0);
+  const int64_t n = keys.size(1);
+  const auto part = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(
+      std::sqrt(static_cast<double>(n) / static_cast<double>(std::max<int64_t>(k, 1))))));
+  if (part < 4) return order_of(keys).shrink({{0, rows}, {0, k}});
+  const int64_t parts = (n + part - 1) / part;
+  // What the last part lacks stands behind all that the row has.
+  const Tensor last = Tensor(constant_int(keys.dtype(), 0)).bitwise_not();
+  const Tensor whole = keys.pad({{0, 0}, {0, parts * part - n}}, last).contiguous();
+  const Tensor smallest = whole.reshape({rows, parts, part}).min({-1}).contiguous();
+  const Tensor chosen = first_of(smallest, k).cast(DType::UInt32).contiguous();
+  const Tensor in_order = picked_in_rows(chosen, order_of(chosen)).cast(DType::Int32);
+  const Tensor at = (in_order.reshape({rows, k, 1}) * Tensor(static_cast<int32_t>(part)) +
+                     Tensor::arange(part).reshape({1, 1, part}))
+                        .reshape({rows, k * part})
+                        .contiguous();
+  const Tensor found = first_of(picked_in_rows(whole, at).contiguous(), k);
+  return picked_in_rows(at, found).contiguous();
+}
+
 }  // namespace
 
-Tensor Tensor::argsort(int64_t axis, bool descending) const {
-  const tensor::Called called("argsort", this);
-  if (ndim() == 0) return zeros({}, DType::Int32);
+// Positions along an axis in the order of its elements, of each row the first `count`.
+Tensor Tensor::order_along(int64_t axis, bool descending, std::optional<int64_t> count) const {
   const int64_t a = axis_of(axis, "argsort");
   const Size n = size(a);
   const int64_t most = n.largest();
   KOINE_REQUIRE(most <= INT32_MAX, Value,
                 "argsort: axis {} of shape {} has more than 2^31 - 1 elements", axis,
                 shape_text(uop()));
-  if (numel() == 0) return zeros(shape(), DType::Int32);
   Tensor keys = keys_of(detach().transpose(a, -1));
   if (descending) keys = keys.bitwise_not();
-  const Shape moved = keys.shape();
-  keys = keys.reshape({rows_of(keys), n});
+  Shape moved = keys.shape();
+  moved.back() = count ? Size(*count) : n;
+  if (numel() == 0 || count == 0) return zeros(moved, DType::Int32).transpose(a, -1);
+  const Size rows = rows_of(keys);
+  keys = keys.reshape({rows, n});
   // What a symbolic axis lacks to its largest size stands behind all that it has.
   if (!n.is_number())
     keys = keys.pad({{0, 0}, {0, most - n}}, Tensor(constant_int(keys.dtype(), 0)).bitwise_not());
-  const Tensor order = order_of(keys.contiguous()).shrink({{0, keys.size(0)}, {0, n}});
+  keys = keys.contiguous();
+  const Tensor order = count ? first_of(keys, *count) : order_of(keys).shrink({{0, rows}, {0, n}});
   return order.reshape(moved).transpose(a, -1);
+}
+
+Tensor Tensor::argsort(int64_t axis, bool descending) const {
+  const tensor::Called called("argsort", this);
+  return ndim() == 0 ? zeros({}, DType::Int32) : order_along(axis, descending);
 }
 
 std::pair<Tensor, Tensor> Tensor::sort(int64_t axis, bool descending) const {
@@ -137,13 +176,13 @@ std::pair<Tensor, Tensor> Tensor::topk(int64_t k, int64_t axis, bool largest) co
   KOINE_REQUIRE(k >= 0 && never_exceeds(k, n), Value,
                 "topk: {} of the {} elements of axis {} of shape {}", k, n, axis,
                 shape_text(uop()));
-  const Tensor order = tensor::as_method("topk", {*this}, [&] { return argsort(axis, largest); });
-  if (ndim() == 0) return {*this, order};
-  SizePairs bounds;
-  for (const Size& s : shape()) bounds.emplace_back(0, s);
-  bounds[static_cast<size_t>(axis_of(axis, "topk"))].second = k;
-  const Tensor first = order.shrink(bounds);
-  return {along(axis, first), first};
+  if (ndim() == 0) {
+    const Tensor only = zeros({}, DType::Int32);
+    return {*this, only};
+  }
+  const Tensor order =
+      tensor::as_method("topk", {*this}, [&] { return order_along(axis, largest, k); });
+  return {along(axis, order), order};
 }
 
 // Elements at positions along an axis, which are in bounds.

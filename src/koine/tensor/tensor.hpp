@@ -426,6 +426,7 @@ class Tensor {
   Tensor points(std::string_view method, const std::vector<std::pair<int64_t, Tensor>>& tensors,
                 bool apart) const;
   Tensor along(int64_t axis, const Tensor& at) const;
+  Tensor order_along(int64_t axis, bool descending, std::optional<int64_t> count = {}) const;
   static Tensor evenly_spaced(double start, double stop, double step, DType dtype);
   /// Throws unless a shape has `count` elements.
   static void require_count(int64_t count, const Shape& shape);
