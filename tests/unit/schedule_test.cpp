@@ -8,6 +8,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/ir/validity.hpp"
 #include "koine/lower/bufferize.hpp"
@@ -565,6 +566,51 @@ TEST(schedule, a_chain_of_folds_over_constants_grows_with_its_length) {
 }
 
 // --- validity ------------------------------------------------------------------------------------
+
+// B in A.B^T lies along the sum: it is copied where A has rows enough to pay for that, and only for
+// CPUs.
+TEST(schedule, a_factor_that_lies_along_the_sum_is_copied_for_many_rows) {
+  CompileOptions how = compile_options();
+  auto copies = [&](const Tensor& value) {
+    Decisions out;
+    for (const UOp& u : toposort(decided_program(program_of({value}), how)))
+      if (u.is(Op::Contiguous) && std::holds_alternative<std::string>(u.arg()))
+        out.emplace(u.as<std::string>(), op_name(u.src(0).op()));
+    return out.count("a factor along which lanes go");
+  };
+  auto product = [](const Shape& a, const Shape& b) {
+    return filled(a).matmul(filled(b).transpose(-1, -2));
+  };
+  EXPECT_EQ(copies(product({256, 32}, {40, 32})), 1);
+  EXPECT_EQ(copies(product({256, 16}, {16, 16})), 1);
+  EXPECT_EQ(copies(product({255, 32}, {40, 32})), 0) << "few rows";
+  EXPECT_EQ(copies(product({256, 32}, {15, 32})), 0) << "few columns";
+  EXPECT_EQ(copies(product({256, 15}, {40, 15})), 0) << "few steps";
+  EXPECT_EQ(copies(product({3, 256, 32}, {3, 40, 32})), 1);
+  EXPECT_EQ(copies(product({300, 16, 32}, {300, 40, 32})), 0) << "a batch is no rows";
+  EXPECT_EQ(copies(product({16, 16, 32}, {40, 32})), 1) << "the factor has no batch";
+  EXPECT_EQ(copies(filled({256, 32}).matmul(filled({32, 40}))), 0) << "it lies along columns";
+  EXPECT_EQ(copies(filled({32, 256}).transpose().matmul(filled({32, 40}))), 0);
+  EXPECT_EQ(copies(filled({32, 256}).transpose().matmul(filled({40, 32}).transpose())), 1);
+  EXPECT_EQ(copies(product({256, 32}, {40, 32}).cast(DType::Int32)), 1);
+  EXPECT_EQ(copies(filled({256, 32})
+                       .cast(DType::Int32)
+                       .matmul(filled({40, 32}).cast(DType::Int32).transpose())),
+            0)
+      << "no floats";
+  // What another product makes is made as it is, and then copied.
+  const Tensor made = filled({40, 48}).matmul(filled({48, 32}));
+  EXPECT_EQ(
+      kernels_of(rangeify(program_of({filled({256, 32}).matmul(made.transpose())}), how)).size(),
+      3);
+  how.multiprocessors = 80;
+  EXPECT_EQ(copies(product({256, 32}, {40, 32})), 0) << "groups share the factors of a product";
+  in_both_modes([] {
+    const Tensor a(leaf({256, 16}, DType::Float32)), b(leaf({17, 16}, DType::Float32, 1));
+    expect_same_everywhere(a.matmul(b.transpose()));
+    expect_same_everywhere(a.matmul(b.matmul(Tensor(leaf({16, 16}))).transpose()).exp());
+  });
+}
 
 TEST(schedule, spec_amend_27_validity_becomes_part_of_the_values) {
   const UOp x = Tensor::from<int>({3, 1, 2}).realize().uop();
