@@ -767,6 +767,46 @@ TEST(custom_rules, are_followed_by_every_transform) {
       {"'crooked", "not linear"});
 }
 
+// What a function captures has no gradient, and a rule is not told of it: it knows the arguments.
+TEST(custom_rules, count_arguments_alone_and_not_what_is_captured) {
+  const Tensor mask = doubles({3}, 1).clone().realize(), first = Tensor(int64_t{2}).clone();
+  const Tensor x = doubles({3}, 2), xs = doubles({4, 3}, 3), t = doubles({3}, 4);
+  const auto f = [&](const Tensor& v) { return v * mask.detach() * first; };
+  const auto by_vjp = custom_vjp("masked", f, [&](const CallGradient& c) -> std::vector<Tensor> {
+    EXPECT_EQ(c.arguments.size(), 1);
+    return {c.gradients[0] * mask * 5};
+  });
+  const auto by_jvp = custom_jvp("masked", f, [&](const CallTangent& c) -> std::vector<Tensor> {
+    EXPECT_EQ(c.arguments.size(), 1);
+    EXPECT_EQ(c.tangents.size(), 1);
+    return {c.tangents[0] * mask * 5};
+  });
+  const Tensor slope = mask * 5;
+  const auto check = [&](const char* name, const auto& rule) {
+    const auto sum = [&](const Tensor& v) { return rule(v).sum(); };
+    expect_near(rule(x), f(x), name);
+    expect_near(grad(sum)(x), slope, name);
+    expect_near(jvp(rule, x, t).second, t * slope, name);
+    expect_near(vmap(grad(sum))(xs), slope.expand({4, 3}), name);
+    expect_near(grad([&](const Tensor& v) { return vmap(sum)(v).sum(); })(xs), slope.expand({4, 3}),
+                name);
+    expect_near(grad([&](const Tensor& v) { return checkpoint(rule)(v).sum(); })(x), slope, name);
+  };
+  check("by its gradient", by_vjp);
+  check("by its tangent", by_jvp);
+  expect_error(
+      [&] {
+        (void)grad([&](const Tensor& v) {
+          return custom_vjp("long", f,
+                            [](const CallGradient& c) {
+                              return std::vector<Tensor>{c.gradients[0], Tensor()};
+                            })(v)
+              .sum();
+        })(x);
+      },
+      {"'long", "2", "1"});
+}
+
 // The gradient of a kernel made by hand gives its tangent.
 TEST(custom_rules, forward_mode_of_an_opaque_call_follows_from_its_gradient) {
   register_gradient("transforms.twice", [](const CallGradient& c) -> std::vector<Tensor> {

@@ -424,7 +424,11 @@ Tensors with_rule(const std::string& rule, const Function& f, const Tensors& inp
                   "'{}': the function uses a tensor of shape {} that is none of its arguments, so "
                   "its rule gives it no gradient: make it an argument, or detach() it there",
                   rule.substr(0, rule.rfind(' ')), shape_text(program.arguments[k]));
-  const UOp call = custom_function(tuple(program.results), program.arguments, rule);
+  const UOp body = tuple(program.results);
+  const bool captures = program.arguments.size() > program.inputs;
+  const std::string own = captures ? register_rule_of_first(rule, program.inputs) : rule;
+  const UOp call = custom_function(body, program.arguments, own);
+  if (captures) let_go(own);
   Tensors out;
   for (size_t k = 0; k < program.results.size(); ++k)
     out.emplace_back(get_tuple(call, static_cast<int64_t>(k)));

@@ -177,6 +177,28 @@ std::string register_custom_rule(const std::string& name, CustomRule rule) {
 
 void let_go_custom_rule(const std::string& name) { let_go_name(std::string(prefix) + name); }
 
+std::string register_rule_of_first(const std::string& name, size_t own) {
+  const auto rule = rule_named(name);
+  const auto first = [own](std::vector<UOp> all) {
+    all.resize(own);
+    return all;
+  };
+  CustomRule made;
+  if (rule->vjp)
+    made.vjp = [rule, first, name](const CustomRule::Given& given) {
+      const std::vector<UOp> seen = first(given.arguments);
+      std::vector<UOp> out = rule->vjp({seen, given.results, given.moved});
+      require_fit(name, "cotangents of arguments", out, seen);
+      out.resize(given.arguments.size());
+      return out;
+    };
+  if (rule->jvp)
+    made.jvp = [rule, first](const CustomRule::Given& given) {
+      return rule->jvp({first(given.arguments), given.results, first(given.moved)});
+    };
+  return register_custom_rule(name.substr(0, name.rfind(' ')), std::move(made));
+}
+
 std::string custom_rule_of(const UOp& function) {
   const auto* words = std::get_if<std::string>(&function.arg());
   if (words == nullptr || !words->starts_with(prefix)) return {};

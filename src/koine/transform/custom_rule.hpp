@@ -31,6 +31,9 @@ struct CustomRule {
 std::string register_custom_rule(const std::string& name, CustomRule rule);
 /// No more Functions are made with a rule: it is known until the last one is gone.
 void let_go_custom_rule(const std::string& name);
+/// The rule for Functions whose arguments behind the first `own` are what they have captured: it
+/// neither sees these nor gives cotangents of them.
+std::string register_rule_of_first(const std::string& name, size_t own);
 /// The name of a Function's rule; empty: it is differentiated by its body.
 std::string custom_rule_of(const UOp& function);
 UOp custom_function(const UOp& body, std::span<const UOp> arguments, const std::string& name);
