@@ -7,6 +7,7 @@
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/tensor/transforms.hpp"
 #include "koine/transform/function.hpp"
 #include "koine/transform/gradient.hpp"
 #include "koine/transform/table.hpp"
@@ -195,6 +196,52 @@ TEST(gradients, slopes_of_gates_are_their_closed_forms) {
   }
   const Tensor x = doubles({3, 4}, 7);
   check_second_gradient([](const Tensor& t) { return t.gelu() * t + t.silu(); }, x);
+}
+
+// 1 - y y and y (1 - y): exactly what the value y says, 0 where it is an end.
+TEST(gradients, slopes_of_tanh_and_sigmoid_are_formulas_of_their_values) {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  std::vector<double> at{inf, -inf, 1e30, -1e30, 1e-30, 0, -0.0, 0.625, -0.625};
+  for (int i = -160; i <= 160; ++i) at.push_back(i / 8.0);
+  const auto tanh = [](const Tensor& t) { return t.tanh(); };
+  const auto sigmoid = [](const Tensor& t) { return t.sigmoid(); };
+  for (const DType d : {DType::Float64, DType::Float32, DType::Float16, DType::BFloat16}) {
+    SCOPED_TRACE(dtype_name(d));
+    const double unit = d == DType::Float64    ? 0x1p-52
+                        : d == DType::Float32  ? 0x1p-23
+                        : d == DType::BFloat16 ? 0x1p-7
+                                               : 0x1p-10;
+    const Tensor x =
+        Tensor::from<double>(at, {static_cast<int64_t>(at.size())}).cast(d).clone().realize();
+    const Tensor ones = x.ones_like();
+    const std::vector<double> points = x.tolist<double>();
+    const auto check = [&](const auto& f, const auto& slope) {
+      const std::vector<double> back = slopes(f(x), x);
+      EXPECT_EQ(jvp(f, x, ones).second.template tolist<double>(), back);
+      const auto by_slope = [&](const Tensor& t) {
+        return grad([&](const Tensor& v) { return f(v).sum(); })(t);
+      };
+      const std::vector<double> again = slopes(by_slope(x), x),
+                                forward = values(jvp(by_slope, x, ones).second);
+      for (size_t i = 0; i < points.size(); ++i) {
+        const auto [first, second] = slope(static_cast<long double>(points[i]));
+        EXPECT_NEAR(back[i], static_cast<double>(first), 2 * unit) << points[i];
+        EXPECT_NEAR(again[i], static_cast<double>(second), 4 * unit) << points[i];
+        EXPECT_NEAR(forward[i], static_cast<double>(second), 4 * unit) << points[i];
+      }
+      for (size_t i = 0; i < 4; ++i) EXPECT_EQ(back[i] + again[i] + forward[i], 0) << points[i];
+    };
+    check(tanh, [](long double v) {
+      const long double y = std::tanh(v), first = 1 / (std::cosh(v) * std::cosh(v));
+      return std::pair(first, -2 * y * first);
+    });
+    check(sigmoid, [](long double v) {
+      const long double y = 1 / (1 + std::exp(-v)), rest = 1 / (1 + std::exp(v));
+      return std::pair(y * rest, y * rest * (rest - y));
+    });
+  }
+  const Tensor x = doubles({3, 4}, 7);
+  check_second_gradient([](const Tensor& t) { return t.tanh() * t + t.sigmoid(); }, x);
 }
 
 // A backward pass computes the gate again, of its input: what came between is in no memory.

@@ -232,6 +232,135 @@ TEST(transform_work, derivatives_of_examples_in_any_order_are_those_of_the_batch
       [&](const Tensors& in) { return Tensors{(eye * slope(in[0].matmul(w))).matmul(w.T())}; });
 }
 
+// What bends by a formula of dozens of operations has a slope of two, a formula of its value.
+TEST(transform_work, tanh_and_sigmoid_have_slopes_of_their_values) {
+  const Tensor w = memory({n, n}, 1, 0.2), xs = memory({examples * 4, n}, 2),
+               ts = memory({examples * 4, n}, 3), x = memory({n}, 4), hs = memory({examples, n}, 5),
+               rows = memory({t, examples, n}, 6);
+  const auto check = [&](const char* bend, const auto& f, const auto& slope_of) {
+    SCOPED_TRACE(bend);
+    const auto layer = [&](const Tensor& v) { return f(v.matmul(w)); };
+    const auto loss = [&](const Tensor& v) { return half_square(layer(v)); };
+    const Make by_x = [&](const Tensors& in) {
+      const Tensor y = layer(in[0]);
+      return Tensors{(y * slope_of(y)).matmul(w.T())};
+    };
+    const Make tangent = [&](const Tensors& in) {
+      return Tensors{slope_of(layer(in[0])) * in[1].matmul(w)};
+    };
+    const auto sum_of_all = [&](const Tensor& v) { return vmap(loss)(v).sum(); };
+    const auto of_all = [&](const Tensor& v) { return vmap(layer)(v); };
+    const auto of_one = [&](const Tensor& v, const Tensor& d) { return jvp(layer, v, d).second; };
+    expect_as_by_hand(
+        "grad", {x}, [&](const Tensors& in) { return Tensors{grad(loss)(in[0])}; }, by_x);
+    expect_as_by_hand(
+        "vmap of grad", {xs}, [&](const Tensors& in) { return Tensors{vmap(grad(loss))(in[0])}; },
+        by_x);
+    expect_as_by_hand(
+        "grad of vmap", {xs}, [&](const Tensors& in) { return Tensors{grad(sum_of_all)(in[0])}; },
+        by_x);
+    expect_as_by_hand(
+        "jvp of vmap", {xs, ts},
+        [&](const Tensors& in) { return Tensors{jvp(of_all, in[0], in[1]).second}; }, tangent);
+    expect_as_by_hand(
+        "vmap of jvp", {xs, ts},
+        [&](const Tensors& in) { return Tensors{vmap(of_one)(in[0], in[1])}; }, tangent);
+    const Tensor eye = Tensor::eye(n).contiguous().realize();
+    expect_as_by_hand(
+        "jacfwd", {x}, [&](const Tensors& in) { return Tensors{jacfwd(layer)(in[0])}; },
+        [&](const Tensors& in) { return Tensors{(eye.matmul(w) * slope_of(layer(in[0]))).T()}; });
+    expect_as_by_hand(
+        "jacrev", {x}, [&](const Tensors& in) { return Tensors{jacrev(layer)(in[0])}; },
+        [&](const Tensors& in) { return Tensors{(eye * slope_of(layer(in[0]))).matmul(w.T())}; });
+
+    const auto next = [&](const Tensor& h, const Tensor& r, const Tensor& own) {
+      return f(h.matmul(own) + r);
+    };
+    const auto last = [&](const Tensor& h, const Tensor& given, const Tensor& own) {
+      return scan([&](const Tensor& c,
+                      const Tensor& r) { return std::pair(next(c, r, own), std::tuple<>()); },
+                  h, given)
+          .first;
+    };
+    const Make there = [&](const Tensors& in) { return Tensors{last(in[0], in[1], in[2])}; };
+    // By h and w: of each step what it began with, which the value of the one before it is.
+    const auto back = [&](const Tensor& first, const Tensor& end, const Tensor& values,
+                          const Tensor& own) {
+      const Tensor begins = Tensor::cat({first.unsqueeze(0), values[Slice{{}, t - 1}]}, 0);
+      const auto [moved, none] = scan(
+          [&](const Pair& carried, const Pair& of_step) {
+            const Tensor by_z = carried.first * slope_of(of_step.second);
+            const Tensor by_w = of_step.first.T().matmul(by_z);
+            return std::pair(Pair(by_z.matmul(own.T()), carried.second + by_w), std::tuple<>());
+          },
+          Pair(end, Tensor::zeros({n, n})), Pair(begins, values), {.reversed = true});
+      return Tensors{moved.first, moved.second};
+    };
+    const Make way_back = [&](const Tensors& in) {
+      const auto [end, values] = scan(
+          [&](const Tensor& c, const Tensor& r) {
+            const Tensor y = next(c, r, in[2]);
+            return Pair(y, y);
+          },
+          in[0], in[1]);
+      return back(in[0], end, values, in[2]);
+    };
+    const auto of_scan = [&](const Tensor& h, const Tensor& own, const Tensor& given) {
+      return half_square(last(h, given, own));
+    };
+    const auto of_examples = [&](const Tensor& h, const Tensor& own, const Tensor& given) {
+      const auto one = [&](const Tensor& a, const Tensor& b) { return of_scan(a, own, b); };
+      return vmap(one, {0, 1})(h, given).sum();
+    };
+    const auto again = [&](const Tensor& h, const Tensor& own, const Tensor& given) {
+      return half_square(checkpoint(last)(h, given, own));
+    };
+    const auto by_both = [](const auto& of, const Tensors& in) {
+      const auto [h, own] = grad<0, 1>(of)(in[0], in[2], in[1]);
+      return Tensors{h, own};
+    };
+    const Tensors inputs{hs, rows, w};
+    expect_as_by_hand(
+        "scan of vmap", inputs,
+        [&](const Tensors& in) {
+          const auto one = [&](const Tensor& h, const Tensor& r) { return next(h, r, in[2]); };
+          return Tensors{
+              scan([&](const Tensor& c,
+                       const Tensor& r) { return std::pair(vmap(one)(c, r), std::tuple<>()); },
+                   in[0], in[1])
+                  .first};
+        },
+        there);
+    expect_as_by_hand(
+        "grad of scan", inputs, [&](const Tensors& in) { return by_both(of_scan, in); }, way_back);
+    expect_as_by_hand(
+        "grad of vmap of scan", inputs, [&](const Tensors& in) { return by_both(of_examples, in); },
+        way_back);
+    Tensors of_copies_too = inputs;  // what is computed again reads memory of its own
+    of_copies_too.insert(of_copies_too.end(), inputs.begin(), inputs.end());
+    expect_as_by_hand(
+        "grad of a checkpoint of scan", of_copies_too,
+        [&](const Tensors& in) { return by_both(again, in); },
+        [&](const Tensors& in) {
+          const Tensor end = last(in[0], in[1], in[2]);
+          const Tensor values = scan(
+                                    [&](const Tensor& c, const Tensor& r) {
+                                      const Tensor y = next(c, r, in[5]);
+                                      return Pair(y, y);
+                                    },
+                                    in[3], in[4])
+                                    .second;
+          return back(in[3], end, values, in[5]);
+        });
+  };
+  check(
+      "tanh", [](const Tensor& z) { return z.tanh(); },
+      [](const Tensor& y) { return 1.0f - y * y; });
+  check(
+      "sigmoid", [](const Tensor& z) { return z.sigmoid(); },
+      [](const Tensor& y) { return y * (1.0f - y); });
+}
+
 // Rules of the user's are what is computed, under each transform.
 TEST(transform_work, rules_of_the_users_cost_what_they_compute) {
   const Tensor w = memory({n, n}, 1, 0.1), xs = memory({examples, n}, 2),

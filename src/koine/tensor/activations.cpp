@@ -82,6 +82,27 @@ Tensor silu_of(const Tensor& value) {
   return gated(x, x);
 }
 
+// With t = exp(-|x|), which does not overflow: 1 / (1 + t), or t / (1 + t) on the left of 0.
+Tensor sigmoid_of(const Tensor& x) {
+  const Tensor t = tensor::magnitude(x).neg().exp();
+  return Tensor::where(x < 0.0, t, 1.0) / (t + 1.0);
+}
+// Near 0 the rational approximation of Cephes (S. L. Moshier, tanh.c), whose error is relative;
+// farther out (1 - t) / (1 + t) with t = exp(-2|x|).
+Tensor tanh_of(const Tensor& x) {
+  const Tensor zero = tensor::like(x, 0), one(1.0), negative = x < zero;
+  const Tensor size = tensor::magnitude(x), is_near = size < Tensor(0.625);
+  const Tensor near = Tensor::where(is_near, x, zero), z = near * near;
+  const Tensor p = (z * Tensor(-9.64399179425052238628e-1) - Tensor(9.92877231001918586564e1)) * z -
+                   Tensor(1.61468768441708447952e3);
+  const Tensor q =
+      ((z + Tensor(1.12811678491632931402e2)) * z + Tensor(2.23548839060100448583e3)) * z +
+      Tensor(4.84406305325125486048e3);
+  const Tensor t = (size * Tensor(-2.0)).exp();
+  const Tensor far = Tensor::where(negative, t - one, one - t);
+  return Tensor::where(is_near, near * (q + z * p), far) / Tensor::where(is_near, q, one + t);
+}
+
 // Near 0 erf(x) is x + x P(x^2). Farther out erfc(x) = exp(-x^2) / x times a polynomial in
 // (x - centre) / (x + centre), which takes the half-line into an interval (after M. Shepherd and
 // J. Laframboise, Chebyshev Approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < inf, Math. Comp.
@@ -212,10 +233,13 @@ Tensor silu_slope(const Tensor& x) {
 
 using OfOne = Tensor (*)(const Tensor&);
 
-// Makes a derivative known that is a product with the slope, for with_slope().
-std::string known_slope(const std::string& name, OfOne slope) {
-  const auto moved = [slope](const CustomRule::Given& of) {
-    return std::vector<UOp>{(Tensor(of.moved[0]) * slope(Tensor(of.arguments[0]))).uop()};
+// Makes a derivative known that is a product with the slope, for with_slope(): with that at what a
+// value is made of, or as a formula of the value itself.
+enum class At { Argument, Value };
+std::string known_slope(const std::string& name, OfOne slope, At at = At::Argument) {
+  const auto moved = [slope, at](const CustomRule::Given& of) {
+    const UOp& read = at == At::Argument ? of.arguments[0] : of.results[0];
+    return std::vector<UOp>{(Tensor(of.moved[0]) * slope(Tensor(read))).uop()};
   };
   return register_custom_rule(name, {.vjp = moved, .jvp = moved, .rows = true});
 }
@@ -237,29 +261,17 @@ Tensor Tensor::erfc() const {
   return in_floats(*this, [](const Tensor& x) { return with_slope(rule, erfc_of, x); });
 }
 
-// With t = exp(-|x|), which does not overflow: 1 / (1 + t), or t / (1 + t) on the left of 0.
+// By the value: a backward pass keeps that alone, and a product reads it as well. Where the value
+// is an end that it never gets beyond, the slope is 0.
 Tensor Tensor::sigmoid() const {
-  return in_floats(*this, [](const Tensor& x) {
-    const Tensor t = tensor::magnitude(x).neg().exp();
-    return where(x < 0.0, t, 1.0) / (t + 1.0);
-  });
+  static const auto& rule = *new const std::string(
+      known_slope("sigmoid", [](const Tensor& y) { return y * (1.0 - y); }, At::Value));
+  return in_floats(*this, [](const Tensor& x) { return with_slope(rule, sigmoid_of, x); });
 }
-// Near 0 the rational approximation of Cephes (S. L. Moshier, tanh.c), whose error is relative;
-// farther out (1 - t) / (1 + t) with t = exp(-2|x|).
 Tensor Tensor::tanh() const {
-  if (!is_float(dtype()) || is_small_float(dtype()))
-    return in_floats(*this, [](const Tensor& x) { return x.tanh(); });
-  const Tensor zero = tensor::like(*this, 0), one(1.0), negative = *this < zero;
-  const Tensor size = tensor::magnitude(*this), is_near = size < Tensor(0.625);
-  const Tensor near = where(is_near, *this, zero), z = near * near;
-  const Tensor p = (z * Tensor(-9.64399179425052238628e-1) - Tensor(9.92877231001918586564e1)) * z -
-                   Tensor(1.61468768441708447952e3);
-  const Tensor q =
-      ((z + Tensor(1.12811678491632931402e2)) * z + Tensor(2.23548839060100448583e3)) * z +
-      Tensor(4.84406305325125486048e3);
-  const Tensor t = (size * Tensor(-2.0)).exp();
-  const Tensor far = where(negative, t - one, one - t);
-  return where(is_near, near * (q + z * p), far) / where(is_near, q, one + t);
+  static const auto& rule = *new const std::string(
+      known_slope("tanh", [](const Tensor& y) { return 1.0 - y * y; }, At::Value));
+  return in_floats(*this, [](const Tensor& x) { return with_slope(rule, tanh_of, x); });
 }
 Tensor Tensor::gelu(const std::string& approximate) const {
   KOINE_REQUIRE(approximate == "none" || approximate == "tanh", Value,
