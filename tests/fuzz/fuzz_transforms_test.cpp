@@ -228,7 +228,7 @@ std::string scan_problem(std::mt19937_64& random) {
 }  // namespace
 
 TEST(fuzz, transforms_of_many_examples_equal_each_alone) {
-  check_cases(test_cases(4000), [](std::mt19937_64& random) {
+  check_cases(test_cases(20000), [](std::mt19937_64& random) {
     return examples_problem(random_graph(random, of_values()), random);
   });
 }

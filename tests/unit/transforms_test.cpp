@@ -14,6 +14,7 @@
 #include "kernels.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/transform/function.hpp"
 #include "koine/transform/table.hpp"
 #include "koine/verify/verify.hpp"
 
@@ -207,6 +208,42 @@ TEST(vmap, spec_V11_spec_V14_nested_equals_two_loops) {
     std::vector<Tensor> want;
     for (int64_t i = 0; i < 2; ++i) want.push_back(in_a_loop(m.f, xs[i].permute({2, 0, 1})));
     expect_near(got, Tensor::stack(want), m.name);
+  }
+}
+
+// The same with the examples of both loops along any two axes of the argument, and of the result.
+TEST(vmap, spec_V1_spec_V11_nested_along_every_pair_of_axes) {
+  const auto computed = [](const Tensor& t) {
+    return interpret(inline_functions(t.uop()), bindings_of(t.uop()));
+  };
+  const auto moved = [](const Tensor& t, int64_t from, int64_t to) {
+    std::vector<int64_t> order;
+    for (int64_t k = 0; k < t.ndim(); ++k)
+      if (k != from) order.push_back(k);
+    order.insert(order.begin() + to, from);
+    return t.permute(order);
+  };
+  int64_t turn = 0;  // which of the axes of the result; and axes are counted from the end as well
+  const auto counted = [&turn](int64_t axis, int64_t rank) {
+    return static_cast<int>(++turn % 2 == 0 ? axis : axis - rank);
+  };
+  for (const Named& m : unary_methods()) {
+    const Tensor xs = doubles({2, 3, 3, 4}, 9, 0.2, 1.7);
+    std::vector<Tensor> rows;
+    for (int64_t i = 0; i < 2; ++i) rows.push_back(in_a_loop(m.f, xs[i]));
+    const Tensor all = Tensor::stack(rows);
+    const Array want = computed(all);
+    const int64_t rank = all.ndim();
+    for (int64_t outer = 0; outer < 4; ++outer)
+      for (int64_t inner = 0; inner < 3; ++inner) {
+        const int64_t inner_out = turn++ % (rank - 1), outer_out = turn++ / 3 % rank;
+        const Tensor given = moved(moved(xs, 1, inner + 1), 0, outer);
+        const auto one = vmap(m.f, counted(inner, 3), counted(inner_out, rank - 1));
+        const Tensor got = vmap(one, counted(outer, 4), counted(outer_out, rank))(given);
+        const Array made = computed(moved(moved(got, outer_out, 0), inner_out + 1, 1));
+        ASSERT_EQ(difference(want, made), "") << m.name << " by axes " << outer << ", " << inner
+                                              << " to " << outer_out << ", " << inner_out;
+      }
   }
 }
 
