@@ -253,7 +253,6 @@ TEST(growth, spec_C38_what_is_compiled_is_looked_at_in_proportion) {
   });
 }
 
-// A sine becomes a page of code, for which a kernel counts it as so many operations.
 // What a layer takes does not depend on how many there are.
 TEST(growth, spec_C38_kernels_a_layer_do_not_grow_with_depth) {
   auto data = [](const Shape& shape) { return Tensor(leaf(shape)).contiguous().realize(); };
@@ -301,6 +300,7 @@ TEST(growth, spec_C38_kernels_a_layer_do_not_grow_with_depth) {
   }
 }
 
+// A sine becomes a page of code, for which a kernel counts it as so many operations.
 TEST(growth, a_chain_of_what_becomes_much_code_is_cut_sooner) {
   auto kernels = [](auto step) {
     Tensor z = Tensor(leaf({64})).contiguous().realize();
