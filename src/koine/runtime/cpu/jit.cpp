@@ -16,6 +16,8 @@
 #include <llvm/TargetParser/Host.h>
 
 #include <atomic>
+#include <bit>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 
@@ -40,16 +42,23 @@ void require(llvm::Error error, const char* what) {
   if (error) internal_error("LLVM: {}: {}", what, llvm::toString(std::move(error)));
 }
 
+// What LLVM makes once while it compiles goes when the process exits, before static objects that
+// are older than it: a compiler that works on what is left may crash or hang.
+std::atomic<bool> llvm_is_gone{false};
 #ifndef KOINE_LLVM_SHARED
-// LLVM in the program itself goes with the program's other static objects; a compiler that works
-// on what they have left behind may hang.
-bool llvm_is_gone = false;
 const struct Farewell {
-  ~Farewell() { llvm_is_gone = true; }
+  ~Farewell() { llvm_is_gone = true; }  // and so does what LLVM has from the start
 } farewell;
-#else
-constexpr bool llvm_is_gone = false;  // it outlives the program's static objects
 #endif
+
+// Handlers run in the order of destructors: one behind each of the first compilations is called
+// before what these have made is gone. Later ones make little that is new.
+void note_compilation() {
+  static std::atomic<uint64_t> compiled{0};
+  constexpr uint64_t first_ones = 256;
+  const uint64_t number = ++compiled;
+  if (number <= first_ones || std::has_single_bit(number)) std::atexit([] { llvm_is_gone = true; });
+}
 
 void require_llvm() {
   KOINE_REQUIRE(!llvm_is_gone, Device,
@@ -126,9 +135,11 @@ class Compiler {
     try {
       passes_->run(module);
     } catch (...) {
+      note_compilation();
       abandon();
       throw;
     }
+    note_compilation();
     if (!complaints_.empty()) {  // of the user's assembly: our own code gives none
       code_.clear();
       raise(ErrorKind::Value, "Ins: the assembler says: {}", std::exchange(complaints_, {}));
