@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 import typing
 from typing import Any, Callable
@@ -227,8 +228,20 @@ class Row:
     apart: Callable | None = None  # of the arrays, where PyTorch is known to have another value: docs/transforms.md, "Corners"
     covers: tuple = ()  # names of the package
 
+    @property
+    def of_terms(self) -> bool:
+        """Whether its results, and all their derivatives, are sums of products of numbers that it is given: of absolute numbers the sums
+        of the terms' magnitudes, of ones how many terms there are."""
+        return getattr(self.numpy, "of_terms", False)
+
     def __repr__(self) -> str:
         return self.name
+
+
+def of_terms(f: Callable) -> Callable:
+    """Marks what is so: see Row."""
+    f.of_terms = True  # type: ignore[attr-defined]
+    return f
 
 
 ROWS: list[Row] = []
@@ -821,12 +834,14 @@ def dims(axis: Any, x: Any) -> Any:
 
 def fold(name: str, numpy: Callable, dtypes: tuple, torch: Callable | None, special: str = "all", smooth: bool = False, least: int = 0,
          slack: float = 1, **more: Any) -> None:
+    @functools.wraps(numpy)
     def theirs(a: np.ndarray, axis: Any, keepdim: bool) -> Want:
         with np.errstate(all="ignore"):
             return numpy(a, axis=axis, keepdims=keepdim)
     row(name, draw_fold(dtypes, special, least, **more), theirs, None, torch, smooth=smooth, slack=slack)
 
 
+@of_terms
 def np_sum(a: np.ndarray, **over: Any) -> Want:
     dtype = folded(a.dtype)
     if not is_float(dtype):
@@ -923,6 +938,7 @@ def draw_along(dtypes: tuple, special: str, least_rank: int = 1, least: int = 1,
 
 
 def along(name: str, numpy: Callable, dtypes: tuple, torch: Callable | None, special: str = "all", smooth: bool = False, **more: Any) -> None:
+    @functools.wraps(numpy)
     def theirs(a: np.ndarray, axis: int, **rest: Any) -> Want:
         with np.errstate(all="ignore"):
             return numpy(a, axis, **rest)
@@ -955,7 +971,7 @@ def running(f: Callable) -> Callable:
 
 along("softmax", soft_max, WITHOUT_EIGHTHS, lambda x, axis: x.softmax(axis), smooth=True)
 along("log_softmax", log_soft_max, WITHOUT_EIGHTHS, lambda x, axis: x.log_softmax(axis), smooth=True)
-along("cumsum", running(np.cumsum), REALS, lambda x, axis: x.cumsum(axis), smooth=True, least=0)
+along("cumsum", of_terms(running(np.cumsum)), REALS, lambda x, axis: x.cumsum(axis), smooth=True, least=0)
 along("cumprod", running(np.cumprod), REALS, lambda x, axis: x.cumprod(axis), "plain", smooth=True, least=0, low=0.5, high=2)
 along("cummax", lambda a, axis: Want(np.maximum.accumulate(wide(a), axis), a.dtype), REALS, lambda x, axis: x.cummax(axis).values, "all", True, least=0)
 along("cummin", lambda a, axis: Want(np.minimum.accumulate(wide(a), axis), a.dtype), REALS, lambda x, axis: x.cummin(axis).values, "all", True, least=0)
@@ -1348,6 +1364,7 @@ row("assign", draw_assign, lambda a, b: Want(np.broadcast_to(numpy_cast(b, name_
 
 def product(f: Callable) -> Callable:
     """Sums of products: of positive terms each rounding is one of the sum."""
+    @of_terms
     def numpy(*arrays: np.ndarray, **rest: Any) -> Want:
         with np.errstate(all="ignore"):
             dtype = common(*arrays)
@@ -1607,7 +1624,7 @@ def draw_layer(draw: Callable, make: Callable) -> Callable:
 
 
 def no_layer(f: Callable) -> Callable:
-    return lambda *xs, layer, **rest: f(*xs, **rest)
+    return functools.wraps(f)(lambda *xs, layer, **rest: f(*xs, **rest))
 
 
 def draw_linear_layer(d: Draw) -> dict:

@@ -197,12 +197,12 @@ class Slopes:
         out = self.case.f(*bases)
         return tuple(out[k] for k in self.out)
 
-    def tensors(self, arrays, dtype=None):
-        return tuple(Tensor(a if dtype is None else a.astype(dtype), device=self.case.device) for a in arrays)
+    def tensors(self, arrays, dtype=None, of=np.asarray):
+        return tuple(Tensor(of(a if dtype is None else a.astype(dtype)), device=self.case.device) for a in arrays)
 
-    def ours(self, dtype=None):
-        """jvp; vjp; the second derivative along the tangents, reverse over reverse and forward over forward."""
-        x, t, c = (self.tensors(a, dtype) for a in (self.inputs, self.tangents, self.cotangents))
+    def ours(self, dtype=None, of=np.asarray):
+        """jvp; vjp; the second derivative along the tangents, reverse over reverse and forward over forward. `of`: of these arrays."""
+        x, t, c = (self.tensors(a, dtype, of) for a in (self.inputs, self.tangents, self.cotangents))
         f = koine.checkpoint(self.f) if self.case.number % 4 == 2 else self.f
         pushed = koine.jvp(f, x, t)[1]
         pulled = koine.vjp(f, *x)[1](c)
@@ -222,9 +222,26 @@ class Slopes:
         return [wide(np.asarray(self.case.want(bases)[k].value)) for k in self.out]
 
 
-def near(got, want, scale, tolerance):
+def of_roundings(case, dtype, want, size, terms):
+    """How far a derivative in a narrow dtype may be from that of the same numbers in float64.
+
+    A sum of n terms, in any order, is off by gamma(n) of the sum of their magnitudes at most, however much of it cancels: gamma(k) = k u / (1 - k u)
+    is what k roundings of u cost. They are added in float32 at least. Before and behind a sum a term is rounded in its dtype: by a product,
+    what its result is stored as, and an addition, of each of at most two sums, and by casts.
+    Of functions whose terms nobody counts, it is 16 roundings of the largest result."""
+    if not case.row.of_terms:
+        return 16 * case.row.slack * unit(dtype) * np.max(np.abs(want), initial=1)
+
+    def gamma(k, u):
+        return k * u / (1 - k * u)
+
+    outside, added = 8, min(unit(dtype), unit(np.dtype(np.float32)))
+    return (gamma(outside, unit(dtype)) + gamma(terms, added)) * size + (outside + terms) * surface.smallest(dtype)
+
+
+def near(got, want, error):
     got = np.asarray(got, np.longdouble)
-    return np.all((got == want) | (np.abs(got - want) <= tolerance * np.maximum(scale, 1)) | (np.isnan(got) & np.isnan(want)))
+    return np.all((got == want) | (np.abs(got - want) <= error) | (np.isnan(got) & np.isnan(want)))
 
 
 @pytest.mark.parametrize("row", [r for r in ROWS if r.smooth], ids=repr)
@@ -237,19 +254,23 @@ def test_derivatives(row):
             slopes = described(case, lambda: Slopes(case))
             assert slopes.inputs and slopes.out, case
             mine = described(case, slopes.ours)
-            exact = None if number % 2 == 0 else described(case, lambda: slopes.ours("float64"))
+            exact = ()
+            if number % 2:
+                measures = (np.asarray, np.abs, np.ones_like) if row.of_terms else (np.asarray,)
+                exact = [described(case, lambda: slopes.ours("float64", of)) for of in measures]
             found.append((case, slopes, mine, exact))
-        realized([(case, [t for part in (*mine, *(exact or ())) for t in part]) for case, _, mine, exact in found])
+        realized([(case, [t for parts in (mine, *exact) for part in parts for t in part]) for case, _, mine, exact in found])
         for case, slopes, mine, exact in found:
             pushed, pulled, second, twice = [[np.asarray(t.numpy()) for t in part] for part in mine]
             if exact:
-                for name, got, want in zip(("jvp", "vjp", "second", "twice"), (pushed, pulled, second, twice), exact):
-                    for a, b in zip(got, want):
-                        b = b.numpy()
-                        size = np.max(np.abs(b), initial=1)
+                # Of each kind of derivative the value, and where terms are counted, the sum of their magnitudes and their number.
+                for name, got, *wants in zip(("jvp", "vjp", "second", "twice"), (pushed, pulled, second, twice), *exact):
+                    for a, *found_of in zip(got, *wants):
+                        b, size, terms = [t.numpy() for t in found_of] if row.of_terms else (found_of[0].numpy(), None, None)
+                        error = of_roundings(case, a.dtype, b, size, terms)
                         most = float(surface.ml_dtypes.finfo(a.dtype).max)
                         b = np.where(np.isinf(a) & (np.abs(b) >= most) & (np.sign(b) == np.sign(a)), a.astype(np.float64), b)  # it overflows
-                        assert near(a.astype(np.float64), b, size, 16 * row.slack * unit(a.dtype)), f"{name} is {a} instead of {b}; {case}"
+                        assert near(a.astype(np.float64), b, error), f"{name} is {a} instead of {b}; {case}"
                 continue
             step = np.longdouble(1e-6)
             up, here, down = slopes.theirs(step), slopes.theirs(0), slopes.theirs(-step)
@@ -259,11 +280,11 @@ def test_derivatives(row):
             bend = [(a - 2 * b + c) / wider ** 2 for a, b, c in zip(up, here, down)]
             for name, got, want, tolerance in (("jvp", pushed, slope, 1e-8), ("jvp of jvp", twice, bend, 1e-5)):
                 for a, b in zip(got, want):
-                    assert near(a, b, np.max(np.abs(b), initial=1), tolerance), f"{name} is {a} instead of {b}; {case}"
+                    assert near(a, b, tolerance * np.max(np.abs(b), initial=1)), f"{name} is {a} instead of {b}; {case}"
             left, right = dot(pulled, slopes.tangents), dot(slopes.cotangents, pushed)
-            assert near(left, right, abs(right), 1e-10), f"vjp gives {left}, jvp {right}; {case}"
+            assert near(left, right, 1e-10 * max(abs(right), 1)), f"vjp gives {left}, jvp {right}; {case}"
             left, right = dot(second, slopes.tangents), dot(slopes.cotangents, twice)
-            assert near(left, right, abs(right), 1e-9), f"the gradient of vjp gives {left}, jvp of jvp {right}; {case}"
+            assert near(left, right, 1e-9 * max(abs(right), 1)), f"the gradient of vjp gives {left}, jvp of jvp {right}; {case}"
             if TORCH and row.torch:
                 derivatives_of_torch(case, slopes, pushed, pulled, second)
 
@@ -351,7 +372,7 @@ def derivatives_of_torch(case, slopes, pushed, pulled, second):
     for name, got, want in (("vjp", pulled, g), ("second", second, gg)):
         for a, b in zip(got, want):
             b = b.numpy(force=True)
-            if not near(a, b, np.max(np.abs(b), initial=1), 1e-9):
+            if not near(a, b, 1e-9 * np.max(np.abs(b), initial=1)):
                 raise AssertionError(f"{name} is {a.tolist()} instead of {b.tolist()}, PyTorch's; {case}")
 
 
