@@ -495,6 +495,9 @@ class jit:
         self._changing = self._changing + 1 if changed is not None or "changing" in place else 0
         if changed is not None:
             program = _Eager(f"it changes what it reads: {changed}. Give back what is new instead")
+        for t in tensors + around if type(program) is not _Eager else ():
+            if _koine._reads_borrowed(t):
+                self._say(f"a tensor of shape {t.shape} is computed in each call, since it borrows memory that may change: realize() it once")
         return self._keep(reads, key, program, tensors + around)
 
     def _results(self, out: Any, axes: list) -> tuple:

@@ -1,6 +1,7 @@
 // Functions that are compiled once: what koine/jit.py is made of.
 #include <cstring>
 #include <koine/base/error.hpp>
+#include <koine/engine/engine.hpp>
 #include <koine/ir/build.hpp>
 #include <koine/ir/text.hpp>
 #include <koine/transform/function.hpp>
@@ -293,6 +294,7 @@ void bind_captured(nb::module_& m) {
     const std::string state = CapturedFunction::state_of(arguments);
     return nb::bytes(state.data(), state.size());
   });
+  m.def("_reads_borrowed", [](const Tensor& t) { return reads_borrowed(t.uop()); });
   m.def("_is_tracing", &is_tracing);
 }
 

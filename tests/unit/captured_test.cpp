@@ -388,6 +388,22 @@ TEST(borrowed, no_assignment_writes_there) {
       {"borrow", "aligned"});
 }
 
+TEST(borrowed, a_captured_function_reads_what_there_is_now) {
+  std::vector<float> values{1, 2, 3, 4};
+  const Tensor x = Tensor::borrow(values.data(), {4}, DType::Float32, nullptr);
+  const Tensor lazy = x + 1;
+  Tensor state = numbers({0, 0, 0, 0});
+  state.assign(x * 3);
+  const Tensor of_state = state + x;
+  CapturedFunction f([](const Tensors& a) { return Tensors{a[0] + a[1] + a[2]}; },
+                     {lazy, x, of_state});
+  EXPECT_EQ(listed(f({lazy, x, of_state})[0]), (std::vector<float>{7, 13, 19, 25}));
+  std::fill(values.begin(), values.end(), 10.0F);
+  // What was assigned has been computed with what read it.
+  EXPECT_EQ(listed(f({lazy, x, of_state})[0]), (std::vector<float>{34, 37, 40, 43}));
+  EXPECT_EQ(listed(state), (std::vector<float>{3, 6, 9, 12}));
+}
+
 TEST(borrowed, what_data_shows_stays_while_somebody_looks) {
   Tensor x = numbers({1, 2, 3});
   x.realize();

@@ -68,6 +68,17 @@ UOp realized_buffer(const UOp& value) {
   return buffer && buffer.device().name() == device_of(value) ? buffer : UOp();
 }
 
+bool reads_borrowed(const UOp& value) {
+  if (realized_buffer(value)) return false;
+  bool found = false;
+  toposort(value, [&](const UOp& u) {
+    const UOp buffer = realized_buffer(u);
+    found = found || (buffer && storage::memory(buffer)->is_borrowed());
+    return !found && !buffer;
+  });
+  return found;
+}
+
 // Whoever holds a result asks for its size later: the Variables in it bring their values along.
 void require_known_size(const UOp& value) {
   if (has_present_value(value.shape())) return;

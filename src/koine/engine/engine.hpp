@@ -34,6 +34,9 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
                          bool* reads_results = nullptr);
 /// The Buffer that holds a value computed earlier; null when it was not.
 UOp realized_buffer(const UOp& value);
+/// Whether a value would be computed from memory of others, who may write it: it is not in memory
+/// itself.
+bool reads_borrowed(const UOp& value);
 
 /// What would run for these values, without running it: the host program (`lower/schedule`).
 UOp host_program(const std::vector<UOp>& values, const CompileOptions& how = compile_options());

@@ -7,7 +7,7 @@ namespace {
 class BorrowedMemory : public Memory {
  public:
   BorrowedMemory(std::byte* data, int64_t bytes, std::shared_ptr<const void> owner)
-      : Memory(data, bytes), owner_(std::move(owner)) {
+      : Memory(data, bytes, true), owner_(std::move(owner)) {
     add_reader();  // for life: programs only read it
   }
 

@@ -35,13 +35,17 @@ class Memory {
   bool is_shared() const { return readers_.load(std::memory_order_acquire) > 0; }
   void add_reader() { readers_.fetch_add(1, std::memory_order_acq_rel); }
   void remove_reader() { readers_.fetch_sub(1, std::memory_order_acq_rel); }
+  /// Whether somebody else owns the bytes, who may write them at any time.
+  bool is_borrowed() const { return borrowed_; }
 
  protected:
-  Memory(std::byte* address, int64_t bytes) : address_(address), bytes_(bytes) {}
+  Memory(std::byte* address, int64_t bytes, bool borrowed = false)
+      : address_(address), bytes_(bytes), borrowed_(borrowed) {}
 
  private:
   std::byte* address_;
   int64_t bytes_;
+  bool borrowed_;
   std::atomic<int64_t> readers_{0};
 };
 

@@ -26,10 +26,20 @@ namespace {
 
 using transforms::Tensors;
 
-// The memory that holds a value; computes it where there is none yet.
+// The memory that holds a value; computes it where there is none yet. Where it reads memory of
+// others, it is computed for this call alone, as in a function that runs as it is written: the next
+// call sees what they have written since.
 UOp in_memory(const UOp& value) {
   if (const UOp known = realized_buffer(value)) return known;
-  return realize({value})[0];
+  if (!reads_borrowed(value)) return realize({value})[0];
+  std::vector<UOp> written;  // what stores gave a memory has it for good
+  for (const UOp& u : toposort(value, [](const UOp& u) { return !realized_buffer(u); }))
+    if (u.is(Op::After)) written.push_back(u);
+  if (!written.empty()) (void)realize(written);
+  if (const UOp known = realized_buffer(value)) return known;
+  CapturedStep step({value});
+  step.run();
+  return step.outputs()[0];
 }
 
 // Distinct values, and the number of each argument among them.
@@ -584,6 +594,11 @@ Tensors CapturedFunction::operator()(const Tensors& arguments) {
   s.require_alike(given, sizes);
   if (s.description.has_state) s.require_state(arguments);
   const std::vector<UOp> values = s.inputs_of(given, arguments);
+  // What was assigned is computed once, also where it reads memory of others.
+  std::vector<UOp> anew;
+  for (const UOp& value : values)
+    if (!value.is(Op::Buffer) && reads_borrowed(value)) anew.push_back(value);
+  if (!anew.empty()) Tensor::Recording::compute_states(anew);
   for (const auto& [name, size] : values_of(sizes)) s.step.bind(name, size);
   s.step.renew_outputs();
   for (size_t k = 0; k < values.size(); ++k)

@@ -155,7 +155,11 @@ struct Tensor::History {
       const std::vector<UOp>& values, const Storages& storages, const Storages& leaves,
       size_t targets,
       const std::function<void(std::span<const UOp> buffers, const Leading&)>& settled);
+  static void settle_states(const States& states, std::span<const UOp> buffers,
+                            const Leading& leading);
   static void settle_former(Storage& s, const UOp& former, const UOp& buffer);
+  /// Computes the states among values and below them, as a look at the values does.
+  static void compute_states(const std::vector<UOp>& values);
   /// The value as a node that no other tensor has, without a gradient to what is below.
   static UOp leaf_of(const UOp& value);
   /// A leaf owns memory of its own, so that equal values stay apart (amendment C34).

@@ -71,6 +71,8 @@ class Tensor::Recording {
   /// What of tensors decides what such a function does, beside values: which are one storage, which
   /// require a gradient, which have one and which are computed from some that do.
   static std::string state_of(const std::vector<Tensor>& tensors);
+  /// Computes what was assigned and nobody has looked at, among values and below them: once.
+  static void compute_states(const std::vector<UOp>& values) { History::compute_states(values); }
   /// A tensor gets a value that was computed into `memory`. Where `value` is not null, a gradient
   /// that would lead on to what that was made of is an Error from now on.
   static void give(const Tensor& tensor, const UOp& memory, const UOp& value);

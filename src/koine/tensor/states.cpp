@@ -146,16 +146,29 @@ void Tensor::History::compute_with_states(
     }
     if (reads_results) leading.look_beside();
     settled(std::span(made).first(values.size()), leading);
-    const std::span<const UOp> buffers = std::span(made).subspan(values.size());
-    settle(states.storages, states.values, buffers, Graphs::Keep, leading);
-    for (size_t k = 0; k < buffers.size(); ++k) {
-      if (!leading.contains(states.values[k]))
-        settle_former(*states.storages[k], states.values[k], buffers[k]);
-      if (storage::has_past(buffers[k]))
-        storage::change_past(buffers[k], [](storage::Past& past) { past.computed_along = true; });
-    }
+    settle_states(states, std::span(made).subspan(values.size()), leading);
     return;
   }
+}
+
+void Tensor::History::settle_states(const States& states, std::span<const UOp> buffers,
+                                    const Leading& leading) {
+  settle(states.storages, states.values, buffers, Graphs::Keep, leading);
+  for (size_t k = 0; k < buffers.size(); ++k) {
+    if (!leading.contains(states.values[k]))
+      settle_former(*states.storages[k], states.values[k], buffers[k]);
+    if (storage::has_past(buffers[k]))
+      storage::change_past(buffers[k], [](storage::Past& past) { past.computed_along = true; });
+  }
+}
+
+void Tensor::History::compute_states(const std::vector<UOp>& values) {
+  const States states = states_below({sink(values)}, {});
+  if (states.values.empty()) return;
+  compute_with_states(states.values, states.storages, leaves(), 0,
+                      [&](std::span<const UOp> buffers, const Leading& leading) {
+                        settle_states(states, buffers, leading);
+                      });
 }
 
 }  // namespace koine
