@@ -9,10 +9,13 @@
 #include "kernels.hpp"
 #include "koine/base/options.hpp"
 #include "koine/engine/engine.hpp"
+#include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/callify.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/pipeline.hpp"
+#include "koine/lower/rangeify.hpp"
 #include "koine/lower/split_reduce.hpp"
 #include "koine/render/llvm.hpp"
 #include "koine/tensor/tensor.hpp"
@@ -29,13 +32,22 @@ Target machine_with(int vector_bytes) {
   return t;
 }
 
+// The last kernel of a value, as programs for such a machine have it.
+UOp last_kernel(const Tensor& value, const Target& target) {
+  if (!target.groups) return schedule({value.uop()}).back().ast;
+  CompileOptions how = compile_options();
+  how.multiprocessors = std::max<int64_t>(target.groups.multiprocessors, 1);
+  const UOp out = new_buffer(value.uop().shape(), value.dtype(), Device("CPU"));
+  return kernels_of(rangeify(callify({value.uop()}, {out}).body, how)).back().ast;
+}
+
 // The chosen edits of the last kernel of a value.
 std::string chosen(const Tensor& value, const Target& target) {
   Options o = options();
   o.noopt = false;
   o.strict = target.strict;
   const OptionScope scope(o);
-  const LoweredKernel k = lower_kernel(schedule({value.uop()}).back().ast, target);
+  const LoweredKernel k = lower_kernel(last_kernel(value, target), target);
   std::string out = k.name + ":";
   for (const Opt& opt : k.opts) out += " " + opt_text(opt);
   return out;
@@ -115,19 +127,14 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_t11_u6_L4_u2_u8_R64: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
        "UPCAST) Split(0, 11, THREAD, top)"},
       {"gemm 512", f32({512, 512}).matmul(f32({512, 512}, 1)), machine,
-       "r_t2_t2_R2_L43_u6_L16_u2_u8_R256: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
-       "Split(0, 6, UPCAST) Split(2, 16, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
-       "Split(1, 2, THREAD, top) Split(7, 256, REDUCE) Swap(7, 6) Swap(6, 5) Swap(5, 4) Swap(4, 3) "
-       "Swap(3, 2)"},
+       "r_t8_L86_u6_L4_u2_u8_R512: Split(1, 64, LOOP) Swap(1, 0) Split(2, 8, UPCAST) Split(2, 2, "
+       "UPCAST) Padto(1, 6) Split(1, 6, UPCAST) Split(0, 8, THREAD, top)"},
       {"gemm 512 strict", f32({512, 512}).matmul(f32({512, 512}, 1)), strict,
-       "r_t2_t2_R2_L43_u6_L16_u2_u8_R256: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
-       "Split(0, 6, UPCAST) Split(2, 16, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top) "
-       "Split(1, 2, THREAD, top) Split(7, 256, REDUCE) Swap(7, 6) Swap(6, 5) Swap(5, 4) Swap(4, 3) "
-       "Swap(3, 2)"},
+       "r_t8_L86_u6_L4_u2_u8_R512: Split(1, 64, LOOP) Swap(1, 0) Split(2, 8, UPCAST) Split(2, 2, "
+       "UPCAST) Padto(1, 6) Split(1, 6, UPCAST) Split(0, 8, THREAD, top)"},
       {"gemm 512 narrow", f32({512, 512}).matmul(f32({512, 512}, 1)), narrow,
-       "r_t16_R2_L43_L8_u4_u3_u4_R256: Split(1, 4, UPCAST) Padto(1, 3) Split(1, 3, UPCAST) "
-       "Split(0, 4, UPCAST) Swap(2, 1) Swap(1, 0) Split(1, 16, THREAD, top) Swap(1, 0) Split(6, "
-       "256, REDUCE) Swap(6, 5) Swap(5, 4) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
+       "r_t8_L86_u6_L8_u2_u4_R512: Split(1, 64, LOOP) Swap(1, 0) Split(2, 4, UPCAST) Split(2, 2, "
+       "UPCAST) Padto(1, 6) Split(1, 6, UPCAST) Split(0, 8, THREAD, top)"},
       {"gemm 37x50x100", f32({37, 50}).matmul(f32({50, 100}, 1)), machine,
        "r_t7_u6_L7_u2_u8_R50: Padto(1, 8) Split(1, 8, UPCAST) Padto(1, 2) Split(1, 2, UPCAST) "
        "Padto(0, 6) Split(0, 6, UPCAST) Split(0, 7, THREAD, top)"},
@@ -205,8 +212,9 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_t11_R25_u6_u2_u8_R4000: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, 6, "
        "UPCAST) Split(0, 11, THREAD, top) Split(4, 4000, REDUCE) Swap(4, 3) Swap(3, 2) Swap(2, 1)"},
       {"gemm k prime", f32({256, 4099}).matmul(f32({4099, 256}, 1)), machine,
-       "r_t2_L43_u6_L8_u2_u8_R4099: Split(1, 8, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) Split(0, "
-       "6, UPCAST) Split(2, 8, LOOP) Swap(2, 1) Swap(1, 0) Split(0, 2, THREAD, top)"},
+       "r_t4_t2_L43_u6_L2_u2_u8_R4099: Split(1, 64, LOOP) Swap(1, 0) Split(2, 8, UPCAST) Split(2, "
+       "2, UPCAST) Padto(1, 6) Split(1, 6, UPCAST) Split(3, 2, LOOP) Swap(3, 2) Swap(2, 1) "
+       "Split(0, 4, THREAD, top) Split(1, 2, THREAD, top)"},
       {"gemm 5 columns", f32({64, 64}).matmul(f32({64, 5}, 1)), machine,
        "r_L11_u6_u2_u4_R64: Padto(1, 4) Split(1, 4, UPCAST) Split(1, 2, UPCAST) Padto(0, 6) "
        "Split(0, 6, UPCAST)"},

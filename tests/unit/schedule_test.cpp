@@ -2,6 +2,7 @@
 // become one (rows W11, C38 and amendment C27).
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "check.hpp"
 #include "kernels.hpp"
@@ -567,36 +568,42 @@ TEST(schedule, a_chain_of_folds_over_constants_grows_with_its_length) {
 
 // --- validity ------------------------------------------------------------------------------------
 
-// B in A.B^T lies along the sum: it is copied where A has rows enough to pay for that, and only for
-// CPUs.
-TEST(schedule, a_factor_that_lies_along_the_sum_is_copied_for_many_rows) {
+// The factor with the columns is copied where the product has rows enough to pay for that: into
+// panels where it is large, and where it lies along the sum, as B in A.B^T. Only for CPUs.
+TEST(schedule, factors_of_products_with_many_rows_are_copied_into_panels) {
   CompileOptions how = compile_options();
-  auto copies = [&](const Tensor& value) {
-    Decisions out;
+  auto panels = [&](const Tensor& value) {  // shapes of the copies
+    std::vector<std::string> out;
     for (const UOp& u : toposort(decided_program(program_of({value}), how)))
-      if (u.is(Op::Contiguous) && std::holds_alternative<std::string>(u.arg()))
-        out.emplace(u.as<std::string>(), op_name(u.src(0).op()));
-    return out.count("a factor along which lanes go");
+      if (u.is(Op::Contiguous) && u.arg() == Arg(std::string("panels of a factor")))
+        out.push_back(shape_text(u));
+    return fmt::format("{}", fmt::join(out, " "));
   };
-  auto product = [](const Shape& a, const Shape& b) {
+  auto lying = [](const Shape& a, const Shape& b) {
     return filled(a).matmul(filled(b).transpose(-1, -2));
   };
-  EXPECT_EQ(copies(product({256, 32}, {40, 32})), 1);
-  EXPECT_EQ(copies(product({256, 16}, {16, 16})), 1);
-  EXPECT_EQ(copies(product({255, 32}, {40, 32})), 0) << "few rows";
-  EXPECT_EQ(copies(product({256, 32}, {15, 32})), 0) << "few columns";
-  EXPECT_EQ(copies(product({256, 15}, {40, 15})), 0) << "few steps";
-  EXPECT_EQ(copies(product({3, 256, 32}, {3, 40, 32})), 1);
-  EXPECT_EQ(copies(product({300, 16, 32}, {300, 40, 32})), 0) << "a batch is no rows";
-  EXPECT_EQ(copies(product({16, 16, 32}, {40, 32})), 1) << "the factor has no batch";
-  EXPECT_EQ(copies(filled({256, 32}).matmul(filled({32, 40}))), 0) << "it lies along columns";
-  EXPECT_EQ(copies(filled({32, 256}).transpose().matmul(filled({32, 40}))), 0);
-  EXPECT_EQ(copies(filled({32, 256}).transpose().matmul(filled({40, 32}).transpose())), 1);
-  EXPECT_EQ(copies(product({256, 32}, {40, 32}).cast(DType::Int32)), 1);
-  EXPECT_EQ(copies(filled({256, 32})
+  EXPECT_EQ(panels(filled({256, 512}).matmul(filled({512, 128}))), "(1, 2, 512, 64)");
+  EXPECT_EQ(panels(filled({4, 64, 512}).matmul(filled({512, 240}))), "(1, 3, 512, 80)");
+  EXPECT_EQ(panels(filled({2, 256, 1000}).matmul(filled({2, 1000, 144}))), "(2, 1, 3, 1000, 48)");
+  EXPECT_EQ(panels(filled({255, 512}).matmul(filled({512, 128}))), "") << "few rows";
+  EXPECT_EQ(panels(filled({256, 511}).matmul(filled({511, 128}))), "") << "it fits a cache";
+  EXPECT_EQ(panels(filled({256, 2000}).matmul(filled({2000, 100}))), "") << "odd columns";
+  EXPECT_EQ(panels(filled({256, 2000}).matmul(filled({2000, 96}))), "") << "one panel already";
+  EXPECT_EQ(panels(lying({256, 32}, {40, 32})), "(1, 1, 32, 40)");
+  EXPECT_EQ(panels(lying({256, 32}, {128, 32})), "(1, 2, 32, 64)");
+  EXPECT_EQ(panels(lying({256, 16}, {16, 16})), "(1, 1, 16, 16)");
+  EXPECT_EQ(panels(lying({255, 32}, {40, 32})), "") << "few rows";
+  EXPECT_EQ(panels(lying({256, 32}, {15, 32})), "") << "few columns";
+  EXPECT_EQ(panels(lying({256, 15}, {40, 15})), "") << "few steps";
+  EXPECT_EQ(panels(lying({3, 256, 32}, {3, 40, 32})), "(3, 1, 1, 32, 40)");
+  EXPECT_EQ(panels(lying({300, 16, 32}, {300, 40, 32})), "") << "a batch is no rows";
+  EXPECT_EQ(panels(lying({16, 16, 32}, {40, 32})), "(1, 1, 32, 40)") << "the factor has no batch";
+  EXPECT_EQ(panels(filled({256, 32}).matmul(filled({32, 40}))), "") << "it lies along columns";
+  EXPECT_EQ(panels(filled({32, 256}).transpose().matmul(filled({32, 40}))), "");
+  EXPECT_EQ(panels(filled({256, 32})
                        .cast(DType::Int32)
                        .matmul(filled({40, 32}).cast(DType::Int32).transpose())),
-            0)
+            "")
       << "no floats";
   // What another product makes is made as it is, and then copied.
   const Tensor made = filled({40, 48}).matmul(filled({48, 32}));
@@ -604,11 +611,42 @@ TEST(schedule, a_factor_that_lies_along_the_sum_is_copied_for_many_rows) {
       kernels_of(rangeify(program_of({filled({256, 32}).matmul(made.transpose())}), how)).size(),
       3);
   how.multiprocessors = 80;
-  EXPECT_EQ(copies(product({256, 32}, {40, 32})), 0) << "groups share the factors of a product";
+  EXPECT_EQ(panels(lying({256, 32}, {40, 32})), "") << "groups share the factors of a product";
+}
+
+// Products whose factor is copied into panels are what they are without: whole numbers, of which
+// float32 has all sums, in every place of the factor and of what is made of the product.
+TEST(schedule, products_over_panels_are_those_without) {
   in_both_modes([] {
-    const Tensor a(leaf({256, 16}, DType::Float32)), b(leaf({17, 16}, DType::Float32, 1));
-    expect_same_everywhere(a.matmul(b.transpose()));
-    expect_same_everywhere(a.matmul(b.matmul(Tensor(leaf({16, 16}))).transpose()).exp());
+    const auto numbers = [](const Shape& shape, int64_t mod) {
+      const Tensor n =
+          Tensor::arange(shape[0] * shape[1] * (shape.size() > 2 ? int64_t{shape[2]} : 1));
+      return (n % Tensor(mod) - Tensor(mod / 2)).cast(DType::Float32).reshape(shape).contiguous();
+    };
+    struct Case {
+      int64_t batch, rows, columns, steps;
+    };
+    for (const auto& [batch, rows, columns, steps] :
+         {Case{1, 256, 128, 512}, {1, 300, 240, 300}, {2, 257, 144, 470}, {1, 258, 17, 16}}) {
+      const Tensor a = numbers({batch, rows, steps}, 13), b = numbers({batch, steps, columns}, 11);
+      const auto x = a.tolist<float>(), y = b.tolist<float>();
+      std::vector<float> want(static_cast<size_t>(batch * rows * columns));
+      for (int64_t n = 0; n < batch * rows; ++n)
+        for (int64_t k = 0; k < steps; ++k)
+          for (int64_t c = 0; c < columns; ++c)
+            want[static_cast<size_t>(n * columns + c)] +=
+                x[static_cast<size_t>(n * steps + k)] *
+                y[static_cast<size_t>((n / rows * steps + k) * columns + c)];
+      SCOPED_TRACE(fmt::format("{} {} {} {}", batch, rows, columns, steps));
+      const Tensor turned = b.transpose(1, 2).contiguous();
+      EXPECT_EQ(a.matmul(b).tolist<float>(), want);
+      EXPECT_EQ(a.matmul(turned.transpose(1, 2)).tolist<float>(), want);
+      EXPECT_EQ(
+          (a.matmul(turned.transpose(1, 2)) * Tensor(2.0) + Tensor(1.0)).sum().item(),
+          2 * std::accumulate(want.begin(), want.end(), 0.0) + static_cast<double>(want.size()));
+    }
+    expect_same_everywhere(
+        Tensor(leaf({256, 16})).matmul(Tensor(leaf({17, 16}, DType::Float32, 1)).transpose()));
   });
 }
 

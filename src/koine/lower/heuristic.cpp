@@ -398,6 +398,30 @@ void gates_outside(Plan& plan) {
   if (!edits.empty()) plan.try_all(edits);
 }
 
+// Columns of a factor in panels are two axes: the panel, outside of the rows, which all pass over
+// it before the next one, and the columns in it.
+void loops_over_panels(Plan& plan) {
+  for (int at = 0; at < static_cast<int>(plan.axes().size()); ++at) {
+    const UOp axis = plan.axes()[static_cast<size_t>(at)];
+    if (type_of(axis) != AxisType::Loop || is_symbolic(axis)) continue;
+    const Accesses now = survey(plan.ast());
+    for (const UOp& address : now.loads) {
+      int64_t width = 0;
+      for (const UOp& u : toposort(address))
+        if (u.is(Op::Mod) && u.src(0) == axis && u.src(1).is(Op::Const))
+          width = const_int(u.src(1));
+      if (width < 2 || size_of(axis) % width != 0) continue;
+      std::vector<Opt> edits{{OptOp::Split, at, width, AxisType::Loop, false}};
+      const std::vector<UOp> axes = plan.axes();
+      for (int from = at; from > 0 && !depends_on(address, axes[static_cast<size_t>(from) - 1]);
+           --from)
+        edits.push_back({OptOp::Swap, from, from - 1});
+      plan.try_all(edits);
+      return;
+    }
+  }
+}
+
 // A register tile, in blocks that the caches keep.
 void tile_product(Plan& plan, const Contraction& c, const UOp& reduction,
                   const KernelEstimate& work) {
@@ -428,8 +452,9 @@ Edited choose_opts(const UOp& ast, const Target& target) {
     target.groups ? choose_threads_in_order(plan) : global_loops(plan, written);
     return std::move(plan).take();
   }
+  if (written.reduces.size() == 1) loops_over_panels(plan);
   if (target.groups) {
-    choose_group_opts(plan, written);
+    choose_group_opts(plan, survey(plan.ast()));
     return std::move(plan).take();
   }
   gates_outside(plan);

@@ -5,9 +5,9 @@
 #include "koine/lower/bufferize.hpp"
 #include "koine/lower/contents.hpp"
 #include "koine/lower/decide.hpp"
+#include "koine/lower/factor_panels.hpp"
 #include "koine/lower/index_kernels.hpp"
 #include "koine/lower/loops.hpp"
-#include "koine/lower/lying_factors.hpp"
 #include "koine/lower/merge.hpp"
 #include "koine/lower/offsets.hpp"
 #include "koine/lower/schedule.hpp"
@@ -32,7 +32,7 @@ UOp shown(UOp program, std::string_view part, const CompileOptions& how) {
 UOp decided_program(const UOp& values, const CompileOptions& how) {
   (void)Versions(values);  // refuses Stores into what is no memory
   UOp valid = share_commuted(make_validity_explicit(values));
-  if (how.multiprocessors == 0) valid = copy_lying_factors(valid);
+  if (how.multiprocessors == 0) valid = copy_factors_into_panels(valid);
   return shown(decide(how.strict ? valid : round_shared_products(valid), how.row_bytes, how),
                "decide", how);
 }

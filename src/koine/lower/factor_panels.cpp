@@ -1,6 +1,5 @@
-#include "koine/lower/lying_factors.hpp"
+#include "koine/lower/factor_panels.hpp"
 
-#include <numeric>
 #include <optional>
 
 #include "koine/ir/build.hpp"
@@ -13,7 +12,17 @@ namespace koine {
 namespace {
 
 // Measured on products of float32: with fewer rows the copy costs as much as it saves.
-constexpr int64_t least_rows = 256, least_columns = 16, least_steps = 16;
+constexpr int64_t least_rows = 256, least_rows_of_panels = 512, least_columns = 16,
+                  least_steps = 16;
+constexpr int64_t least_elements = 1 << 16;  // 256 KiB of float32: less stays in a cache as it lies
+
+// Columns of a panel, some vectors that a register tile takes; 0: all there are, few or odd ones.
+int64_t panel_width(int64_t columns) {
+  constexpr int64_t most = 96;
+  for (const int64_t width : {int64_t{64}, most, int64_t{80}, int64_t{48}, int64_t{32}})
+    if (columns > most && columns % width == 0) return width;
+  return 0;
+}
 
 // Of a sum over products with one axis to sum over: the axes of the factor, and all rows.
 struct Axes {
@@ -29,8 +38,8 @@ int64_t size_along(const UOp& u, size_t axis, const UOp& product) {
   return size.is(Op::Const) ? const_int(size) : 0;
 }
 
-// The axes where `lying` has the columns and `other` the rows.
-std::optional<Axes> axes_of(const UOp& sum, const UOp& lying, const UOp& other) {
+// The axes where `factor` has the columns and `other` the rows.
+std::optional<Axes> axes_of(const UOp& sum, const UOp& factor, const UOp& other) {
   const UOp& product = sum.src(0);
   const size_t none = product.rank();
   Axes out{none, none, 1};
@@ -40,17 +49,18 @@ std::optional<Axes> axes_of(const UOp& sum, const UOp& lying, const UOp& other) 
     if (out.steps != none) return std::nullopt;
     out.steps = i;
   }
-  if (out.steps == none || size_along(lying, out.steps, product) < least_steps) return std::nullopt;
+  if (out.steps == none || size_along(factor, out.steps, product) < least_steps)
+    return std::nullopt;
   for (size_t i = 0; i < none; ++i) {
     if (i == out.steps || is_const(product.dim(i), 1)) continue;
     out.columns = i;  // the last one
-    if (size_along(lying, i, product) == 1) out.rows *= size_along(other, i, product);
+    if (size_along(factor, i, product) == 1) out.rows *= size_along(other, i, product);
   }
   const bool many = out.rows >= least_rows && out.columns != none &&
-                    size_along(lying, out.columns, product) >= least_columns &&
+                    size_along(factor, out.columns, product) >= least_columns &&
                     size_along(other, out.columns, product) == 1;
   if (!many) return std::nullopt;
-  const size_t lacks = none - lying.rank();
+  const size_t lacks = none - factor.rank();
   return Axes{out.steps - lacks, out.columns - lacks, out.rows};
 }
 
@@ -84,23 +94,37 @@ bool lies_along(const UOp& value, size_t axis) {
 
 // A fold that a value shows is computed as it is, before the copy.
 UOp over_folds_in_memory(const UOp& value) {
-  if (value.is(Op::Reduce)) return UOp::make(Op::Contiguous, {value}, std::string("a factor that is copied"));
+  if (value.is(Op::Reduce))
+    return UOp::make(Op::Contiguous, {value}, std::string("a factor that is copied"));
   if (!is_view(value.op()) && !value.is(Op::Cast)) return value;
   return with_source(value, 0, over_folds_in_memory(value.src(0)));
 }
 
-// The same value from memory in which two of its axes have changed places.
-UOp copied(const UOp& factor, size_t a, size_t b) {
-  Ints order(factor.rank());
-  std::iota(order.begin(), order.end(), 0);
-  std::swap(order[a], order[b]);
-  const UOp turned = permute(over_folds_in_memory(factor), order);
-  return permute(UOp::make(Op::Contiguous, {turned}, std::string("a factor along which lanes go")), order);
+// The same value from memory where the rows of a panel follow each other: what else there is, the
+// panels, the steps of the sum, the columns of a panel.
+UOp in_panels(const UOp& factor, const Axes& axes, int64_t width) {
+  std::vector<UOp> sizes;  // with the columns as panels and columns of one
+  Ints order, back(factor.rank() + 1);
+  const size_t panel = axes.columns, column = panel + 1,
+               step = axes.steps < panel ? axes.steps : axes.steps + 1;
+  for (size_t i = 0; i < factor.rank(); ++i) {
+    const bool split = i == axes.columns;
+    sizes.push_back(split ? index_const(const_int(factor.dim(i)) / width) : UOp(factor.dim(i)));
+    if (split) sizes.push_back(index_const(width));
+  }
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (i != panel && i != step && i != column) order.push_back(static_cast<int64_t>(i));
+  for (const size_t last : {panel, step, column}) order.push_back(static_cast<int64_t>(last));
+  for (size_t i = 0; i < order.size(); ++i)
+    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  const UOp turned = permute(reshape(over_folds_in_memory(factor), stack(sizes)), order);
+  const UOp copy = UOp::make(Op::Contiguous, {turned}, std::string("panels of a factor"));
+  return reshape(permute(copy, back), factor.shape());
 }
 
 }  // namespace
 
-UOp copy_lying_factors(const UOp& program) {
+UOp copy_factors_into_panels(const UOp& program) {
   return transform_graph(program, [](const UOp& original, const UOp& node) {
     if (!original.is(Op::Reduce) || original.as<ReduceArg>().op != Op::Add) return node;
     const UOp& product = node.src(0);
@@ -108,8 +132,13 @@ UOp copy_lying_factors(const UOp& program) {
     for (const size_t side : {size_t{0}, size_t{1}}) {
       const UOp& factor = product.src(side);
       const auto axes = axes_of(node, factor, product.src(1 - side));
-      if (axes && lies_along(factor, axes->steps))
-        return with_source(node, 0, with_source(product, side, copied(factor, axes->steps, axes->columns)));
+      if (!axes) continue;
+      const int64_t columns = const_int(factor.dim(axes->columns)), width = panel_width(columns);
+      const int64_t elements = columns * const_int(factor.dim(axes->steps));
+      if ((width == 0 || elements < least_elements) && !lies_along(factor, axes->steps)) continue;
+      return with_source(
+          node, 0,
+          with_source(product, side, in_panels(factor, *axes, width == 0 ? columns : width)));
     }
     return node;
   });
