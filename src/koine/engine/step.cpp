@@ -57,9 +57,8 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
     if (fresh) values_.push_back(v);
     position.push_back(number);
   }
-  const bool symbolic = std::any_of(values_.begin(), values_.end(), [](const UOp& v) {
-    return (v.node()->ops_below & (mask_of(Op::Param) | mask_of(Op::Call))) != 0;
-  });
+  const bool symbolic =
+      std::any_of(values_.begin(), values_.end(), [](const UOp& v) { return v.node()->varies; });
   if (symbolic) variables_ = values_of_variables(values_, variables);
   skeleton_ = skeleton_of(values_, device_of(values_[0]));
   prepared_ = prepare(values_, skeleton_, checks == Checks::EachRun);

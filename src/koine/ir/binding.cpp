@@ -11,11 +11,6 @@
 namespace koine {
 namespace {
 
-// Whether a graph may hold Variables, in bodies too.
-bool may_vary(const UOp& graph) {
-  return (graph.node()->ops_below & (mask_of(Op::Param) | mask_of(Op::Call))) != 0;
-}
-
 // The graph and the bodies of its Calls, with Variables replaced.
 UOp with_each(const UOp& graph, const std::function<UOp(const UOp&)>& replacement) {
   return transform_graph(graph, [&](const UOp&, const UOp& node) {
@@ -53,14 +48,14 @@ void require_name_of_user(const UOp& variable) {
 
 std::vector<UOp> variables_below(const UOp& graph) {
   std::vector<UOp> out;
-  if (!may_vary(graph)) return out;
+  if (!graph.node()->varies) return out;
   for (const UOp& u : toposort_with_bodies(graph))
     if (is_variable(u)) out.push_back(u);
   return out;
 }
 
 UOp without_values(const UOp& graph) {
-  if (!may_vary(graph)) return graph;
+  if (!graph.node()->varies) return graph;
   return with_each(graph, [](const UOp& v) { return is_bound(v) ? unbound(v) : v; });
 }
 UOp with_values(const UOp& graph, const Substitution& values) {

@@ -233,11 +233,13 @@ class InternTable {
     node->shape = std::move(derived.shape);
     node->placement = placement;
     node->ops_below = mask_of(key.op);
+    node->varies = key.op == Op::Param && !std::get<BufferArg>(key.arg).name.empty();
     UOp* sources = node->sources();
     for (size_t i = 0; i < key.src.size(); ++i) {
       new (sources + i) UOp(key.src[i]);
       const bool body = key.op == Op::Call && i == 0;  // which is opaque
       node->ops_below |= body ? mask_of(key.src[i].op()) : key.src[i].node()->ops_below;
+      if (key.src[i].node()->varies) node->varies = true;
     }
     return node;
   }

@@ -129,8 +129,9 @@ struct Node {
   std::atomic<uint32_t> references{1};
   Op op;
   DType dtype;
-  bool scalar_stack;  ///< a Stack of scalars: its shape (n,) is made on demand, which ends the
-                      ///< regress
+  bool scalar_stack : 1;  ///< a Stack of scalars: its shape (n,) is made on demand, which ends the
+                          ///< regress
+  bool varies : 1;        ///< whether a Variable is this or below it, in any body
   mutable std::atomic<bool> watched{false};  ///< a side table holds something for this id
   uint32_t source_count;
   uint32_t place;  ///< its bucket in the table is this, modulo the table's size
