@@ -1,5 +1,6 @@
 #include "koine/lower/factor_panels.hpp"
 
+#include <algorithm>
 #include <optional>
 
 #include "koine/ir/build.hpp"
@@ -100,26 +101,43 @@ UOp over_folds_in_memory(const UOp& value) {
   return with_source(value, 0, over_folds_in_memory(value.src(0)));
 }
 
-// The same value from memory where the rows of a panel follow each other: what else there is, the
-// panels, the steps of the sum, the columns of a panel.
-UOp in_panels(const UOp& factor, const Axes& axes, int64_t width) {
-  std::vector<UOp> sizes;  // with the columns as panels and columns of one
-  Ints order, back(factor.rank() + 1);
-  const size_t panel = axes.columns, column = panel + 1,
-               step = axes.steps < panel ? axes.steps : axes.steps + 1;
-  for (size_t i = 0; i < factor.rank(); ++i) {
-    const bool split = i == axes.columns;
-    sizes.push_back(split ? index_const(const_int(factor.dim(i)) / width) : UOp(factor.dim(i)));
-    if (split) sizes.push_back(index_const(width));
-  }
-  for (size_t i = 0; i < sizes.size(); ++i)
-    if (i != panel && i != step && i != column) order.push_back(static_cast<int64_t>(i));
-  for (const size_t last : {panel, step, column}) order.push_back(static_cast<int64_t>(last));
+// The same value from memory in which its axes stand in another order.
+UOp copied(const UOp& value, const Ints& order, const char* reason) {
+  Ints back(order.size());
   for (size_t i = 0; i < order.size(); ++i)
     back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  const UOp turned = permute(reshape(over_folds_in_memory(factor), stack(sizes)), order);
-  const UOp copy = UOp::make(Op::Contiguous, {turned}, std::string("panels of a factor"));
-  return reshape(permute(copy, back), factor.shape());
+  return permute(UOp::make(Op::Contiguous, {permute(value, order)}, std::string(reason)), back);
+}
+
+// All axes, these at last.
+Ints ordered(size_t rank, std::initializer_list<size_t> last) {
+  Ints out;
+  for (size_t i = 0; i < rank; ++i)
+    if (std::find(last.begin(), last.end(), i) == last.end())
+      out.push_back(static_cast<int64_t>(i));
+  out.insert(out.end(), last.begin(), last.end());
+  return out;
+}
+
+// The rows of a panel follow each other: what else there is, the panels, the steps of the sum, the
+// columns of a panel.
+UOp in_panels(const UOp& factor, const Axes& axes, int64_t width) {
+  const size_t panel = axes.columns, column = panel + 1,
+               step = axes.steps < panel ? axes.steps : axes.steps + 1;
+  std::vector<UOp> sizes;
+  for (size_t i = 0; i < factor.rank(); ++i) sizes.emplace_back(factor.dim(i));
+  sizes[panel] = index_const(const_int(factor.dim(panel)) / width);
+  sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(column), index_const(width));
+  const UOp split = reshape(over_folds_in_memory(factor), stack(sizes));
+  return reshape(copied(split, ordered(sizes.size(), {panel, step, column}), "panels of a factor"),
+                 factor.shape());
+}
+
+// The other factor, whose rows all panels meet again: each lies along the sum, so that a step of it
+// is no step to another page.
+UOp along_steps(const UOp& factor, size_t step) {
+  if (lies_along(factor, step)) return factor;
+  return copied(over_folds_in_memory(factor), ordered(factor.rank(), {step}), "rows of a factor");
 }
 
 }  // namespace
@@ -136,9 +154,13 @@ UOp copy_factors_into_panels(const UOp& program) {
       const int64_t columns = const_int(factor.dim(axes->columns)), width = panel_width(columns);
       const int64_t elements = columns * const_int(factor.dim(axes->steps));
       if ((width == 0 || elements < least_elements) && !lies_along(factor, axes->steps)) continue;
-      return with_source(
-          node, 0,
-          with_source(product, side, in_panels(factor, *axes, width == 0 ? columns : width)));
+      std::vector<UOp> factors(product.src().begin(), product.src().end());
+      factors[side] = in_panels(factor, *axes, width == 0 ? columns : width);
+      UOp& other = factors[1 - side];
+      const size_t step = axes->steps + other.rank() - factor.rank();
+      if (width > 0 && elements > most_elements_beside_rows && columns >= least_rows)
+        other = along_steps(other, step);
+      return with_source(node, 0, with_sources(product, factors));
     }
     return node;
   });

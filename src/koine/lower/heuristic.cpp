@@ -10,6 +10,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/epilogue.hpp"
+#include "koine/lower/factor_panels.hpp"
 #include "koine/lower/group_heuristic.hpp"
 #include "koine/lower/kernel_plan.hpp"
 #include "koine/lower/ranges.hpp"
@@ -413,8 +414,10 @@ void loops_over_panels(Plan& plan) {
       if (width < 2 || size_of(axis) % width != 0) continue;
       std::vector<Opt> edits{{OptOp::Split, at, width, AxisType::Loop, false}};
       const std::vector<UOp> axes = plan.axes();
-      for (int from = at; from > 0 && !depends_on(address, axes[static_cast<size_t>(from) - 1]);
-           --from)
+      const int64_t steps = size_of(reduced_ranges(now.reduces[0])[0]);
+      const bool outside = steps * size_of(axis) > most_elements_beside_rows;
+      for (int from = at;
+           outside && from > 0 && !depends_on(address, axes[static_cast<size_t>(from) - 1]); --from)
         edits.push_back({OptOp::Swap, from, from - 1});
       plan.try_all(edits);
       return;
