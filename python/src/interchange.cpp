@@ -1,7 +1,9 @@
 // Tensors as arrays of others: NumPy, the buffer protocol, DLPack, copies and pickles.
 #include <nanobind/ndarray.h>
 
+#include <koine/ir/text.hpp>
 #include <koine/runtime/device.hpp>
+#include <koine/tensor/lent.hpp>
 
 #include "bind.hpp"
 #include "dlpack_dtype.hpp"
@@ -142,7 +144,49 @@ PyType_Slot storage_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_sto
 
 // --- NumPy ---------------------------------------------------------------------------------------
 
-nb::object numpy(nb::handle self, bool copy) {
+// What of a tensor is memory in NumPy's sense: a view that has no two elements in one place.
+StridedView writable_view(const Tensor& t) {
+  const UOp value = t.uop();
+  std::optional<StridedView> view = strided_view(value);
+  if (!view && value.is(Op::Buffer)) {
+    view = StridedView{value, 0, value.sizes(), std::vector<int64_t>(value.rank())};
+    int64_t step = 1;
+    for (size_t axis = value.rank(); axis-- > 0; step *= view->shape[axis])
+      view->strides[axis] = step;
+  }
+  KOINE_REQUIRE(view, Value,
+                "numpy: writable=True of a view of shape {} whose elements lie in no strides: "
+                "clone() it",
+                shape_text(value));
+  for (size_t axis = 0; axis < view->shape.size(); ++axis)
+    KOINE_REQUIRE(view->strides[axis] != 0 || view->shape[axis] == 1, Value,
+                  "numpy: writable=True of a view of shape {} that repeats elements along axis {}: "
+                  "clone() it",
+                  shape_text(value), axis);
+  return *view;
+}
+
+nb::object writable(const Tensor& t) {
+  if (t.numel() == 0) return nb::cast(t).attr("numpy")(true);
+  std::shared_ptr<std::byte> memory = unlocked([&] { return lent_memory(t); });
+  const StridedView view = writable_view(t);
+  const DType shown = format_of(t.dtype()) == nullptr ? storage_uint(t.dtype()) : t.dtype();
+  std::vector<size_t> shape(view.shape.begin(), view.shape.end());
+  std::byte* const first = memory.get() + view.offset * item_size(t.dtype());
+  const nb::capsule owner(new std::shared_ptr<std::byte>(std::move(memory)), [](void* p) noexcept {
+    delete static_cast<std::shared_ptr<std::byte>*>(p);
+  });
+  const nb::ndarray<nb::numpy> array(first, shape.size(), shape.data(), owner, view.strides.data(),
+                                     dlpack_dtype(shown));
+  const nb::object out = nb::cast(array);
+  return shown == t.dtype() ? out : out.attr("view")(nb::cast(t.dtype()).attr("numpy"));
+}
+
+nb::object numpy(nb::handle self, bool copy, bool writes) {
+  KOINE_REQUIRE(!copy || !writes, Value,
+                "numpy: copy=True is an array of its own, writable=True the tensor's memory: one "
+                "of both");
+  if (writes) return writable(nb::cast<const Tensor&>(self));
   const Tensor& t = nb::cast<const Tensor&>(self);
   const nb::module_ numpy = nb::module_::import_("numpy");
   nb::object array;
@@ -158,7 +202,7 @@ nb::object numpy(nb::handle self, bool copy) {
 }
 
 nb::object array_for(nb::handle self, nb::handle dtype, std::optional<bool> copy) {
-  nb::object array = numpy(self, false);
+  nb::object array = numpy(self, false, false);
   const bool converts = !dtype.is_none() && !array.attr("dtype").equal(
                                                 nb::module_::import_("numpy").attr("dtype")(dtype));
   KOINE_REQUIRE(!converts || copy != std::optional(false), Value,
@@ -255,10 +299,21 @@ PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_tens
 
 void bind_interchange(nb::module_& m, TensorClass& c) {
   nb::class_<Storage>(m, "_Storage", nb::type_slots(storage_slots));
-  c.def("numpy", &numpy, "copy"_a = false,
+  c.def("numpy", &numpy, "copy"_a = false, "writable"_a = false,
         "The elements as a NumPy array. It is read-only and keeps what it shows, without a copy: "
         "what is\n"
         "assigned to the tensor later goes elsewhere. `copy=True` gives one to write to.\n\n"
+        "`writable=True` gives the memory of the tensor itself, of a view where it lies in its "
+        "base: the tensor sees\n"
+        "what is written there, until something is assigned to it, and who had its value before "
+        "keeps that. It is\n"
+        "memory that others may write then, as that of Tensor(array): what is lazily computed of "
+        "it reads what there\n"
+        "is. ValueError where a gradient goes through the tensor, or a view repeats elements.\n\n"
+        ">>> x = koine.Tensor([1, 2])\n"
+        ">>> x.numpy(writable=True)[0] = 7\n"
+        ">>> x.tolist()\n"
+        "[7, 2]\n"
         ">>> koine.Tensor([1, 2]).numpy()\n"
         "array([1, 2], dtype=int32)");
   c.def("__array__", &array_for, "dtype"_a = nb::none(), "copy"_a = nb::none());

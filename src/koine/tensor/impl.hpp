@@ -46,7 +46,8 @@ struct Tensor::Storage {
   /// is assigned to it becomes the gradient.
   std::weak_ptr<Storage> gradient_of;
   uint64_t gradient_id = 0;
-  bool listed = false;                   ///< among the states (History::add_state)
+  std::weak_ptr<Memory> lent;  ///< memory of a value that others write to (Recording::lend)
+  bool listed = false;         ///< among the states (History::add_state)
   std::unordered_set<const Impl*> seen;  ///< views that hold their part of `current`
 };
 

@@ -60,6 +60,8 @@ class Tensor::Recording {
     const UOp value = tensor.uop();
     return !value.is(Op::Buffer) && is_float(value.dtype()) && reaches_leaf(value);
   }
+  /// See `lent_memory`.
+  static std::shared_ptr<std::byte> lend(const Tensor& tensor);
   /// The same numbers in memory of their own.
   static UOp copied(const UOp& memory);
   /// From now on a gradient through `memory` to what `value` was made of is an Error.
