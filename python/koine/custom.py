@@ -182,6 +182,8 @@ class custom_vjp(_Custom):
 
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> "custom_vjp":
         """Gives the function its gradient; gives the function back."""
+        require_function("defvjp", fwd)
+        require_function("defvjp", bwd)
         self._fwd, self._bwd = fwd, bwd
         self._rules = {}
         return self
@@ -226,6 +228,7 @@ class custom_jvp(_Custom):
 
     def defjvp(self, rule: Callable[..., Any]) -> "custom_jvp":
         """Gives the function its derivative; gives the function back."""
+        require_function("defjvp", rule)
         self._jvp = rule
         self._rules = {}
         return self

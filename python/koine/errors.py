@@ -115,9 +115,10 @@ def _misfit(text: str) -> str:
         missing = [n for n in needed if n not in named and names.index(n) >= len(given)]
         if missing and not reasons:
             reasons.append(" and ".join(f"'{n}'" for n in missing) + (" is missing" if len(missing) == 1 else " are missing"))
-        if len(given) > len(by_place):
+        if len(given) > len(by_place) and not any(p.startswith("*") for p in by_place):
             reasons.append(f"{len(given)} arguments, and it takes {len(by_place)}")
-        for n, kind in [*zip(names, given), *((n, named[n]) for n in named if n in kinds)]:
+        starred = next((k for k, n in enumerate(names) if n.startswith("*")), len(names))  # takes all that is given from there on
+        for n, kind in [*zip(names[:starred], given), *((n, named[n]) for n in named if n in kinds)]:
             if not _fits(kind, kinds[n]):
                 reasons.append(f"'{n}' is None" if kind == "NoneType" else f"'{n}' is a '{kind.rsplit('.', 1)[-1]}'")
     return f"{name}: {'; '.join(reasons) or 'an argument does not fit, or is out of range'}. It takes ({shown})"

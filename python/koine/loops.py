@@ -198,6 +198,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     >>> koine.switch(1, [lambda x: x + 1, lambda x: x * 10], 2).item()
     20
     """
+    if not isinstance(branches, Sequence):
+        raise TypeError(f"switch: branches is a list of functions, not a '{type(branches).__name__}'")
     if not branches:
         raise ValueError("switch: there are no branches")
     return _branch("switch", index, False, list(branches), operands)

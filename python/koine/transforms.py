@@ -311,22 +311,27 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_
     [2.0, 4.0]
     """
     require_function("value_and_grad", f)
+    return _value_and_grad("value_and_grad", f, argnums, has_aux)
+
+
+def _value_and_grad(method: str, f: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool) -> Callable[..., Any]:
+    """value_and_grad as a part of what the user called."""
 
     @functools.wraps(f)
     def derived(*args, **kwargs):
-        call, by, single = _call_by("grad", f, args, kwargs, argnums)
-        _require_floats("grad", call, by)
+        call, by, single = _call_by(method, f, args, kwargs, argnums)
+        _require_floats(method, call, by)
 
         def first(tensors):
             results = call(tensors)
             shape = call.structure
             if has_aux and not (shape.kind is tuple and len(shape.children) == 2 and shape.children[0].kind is None):
-                raise TypeError(f"grad: with has_aux the function gives (value, aux), not {tree.shown(shape)}")
+                raise TypeError(f"{method}: with has_aux the function gives (value, aux), not {tree.shown(shape)}")
             if not has_aux and shape.kind is not None:
-                raise TypeError(f"grad: the function gives {shape!r}, and a gradient is that of one scalar: give has_aux=True")
+                raise TypeError(f"{method}: the function gives {shape!r}, and a gradient is that of one scalar: give has_aux=True")
             return results
 
-        values, found = call.run(_koine._value_and_grad, first, call.inputs, [p for a in by for p in call.positions(a)])
+        values, found = call.run(_koine._value_and_grad, first, call.inputs, [p for a in by for p in call.positions(a)], method)
         gradients, at = [], 0
         for a in by:
             gradients.append(call.like(a, found[at:at + call.counts[a]]))
@@ -344,7 +349,12 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool 
     12.0
     """
     require_function("grad", f)
-    both = value_and_grad(f, argnums, has_aux)
+    return _grad("grad", f, argnums, has_aux)
+
+
+def _grad(method: str, f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """grad as a part of what the user called."""
+    both = _value_and_grad(method, f, argnums, has_aux)
 
     @functools.wraps(f)
     def derived(*args, **kwargs):
@@ -382,13 +392,18 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], 
     """
     if not isinstance(primals, (list, tuple)) or not isinstance(tangents, (list, tuple)):
         raise TypeError("jvp: primals and tangents are tuples, with an entry for each argument")
-    call = FlatCall("jvp", f, primals)
-    moved = _directions("jvp", list(primals), call.inputs, list(tangents), "tangents", "primals")
+    return _jvp("jvp", f, primals, tangents, has_aux)
+
+
+def _jvp(method: str, f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool) -> tuple[Any, ...]:
+    """jvp as a part of what the user called."""
+    call = FlatCall(method, f, primals)
+    moved = _directions(method, list(primals), call.inputs, list(tangents), "tangents", "primals")
     values, out = call.run(_koine._jvp, call, call.inputs, moved)
     if not has_aux:
         return call.result(values), call.result(out)
-    result, aux = _with_aux("jvp", call, values)
-    return result, _with_aux("jvp", call, out)[0], aux
+    result, aux = _with_aux(method, call, values)
+    return result, _with_aux(method, call, out)[0], aux
 
 
 @knows_keywords
@@ -532,7 +547,7 @@ def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bo
     [[6.0, 0.0], [0.0, 12.0]]
     """
     require_function("hessian", f)
-    return _jacobian("hessian", grad(f, argnums, has_aux), argnums, has_aux, True)
+    return _jacobian("hessian", _grad("hessian", f, argnums, has_aux), argnums, has_aux, True)
 
 
 @knows_keywords
@@ -543,7 +558,7 @@ def hvp(f: Callable[..., Any], x: Any, vector: Any) -> Any:
     [6.0, 12.0]
     """
     require_function("hvp", f)
-    return jvp(grad(f), (x,), (vector,))[1]
+    return _jvp("hvp", _grad("hvp", f), (x,), (vector,), False)[1]
 
 
 # --- memory ----------------------------------------------------------------------------------------
@@ -590,6 +605,12 @@ class ShapeDtype:
     __slots__ = ("shape", "dtype")
 
     def __init__(self, shape, dtype):
+        sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
+        if not all(hasattr(n, "__index__") for n in sizes):
+            raise TypeError(f"ShapeDtype: a shape is a whole number, or several, not {shape!r}")
+        if any(type(n) is int and n < 0 for n in sizes):
+            raise ValueError(f"ShapeDtype: the shape {shape!r} has a negative size")
+        _koine._require_dtype(dtype, "ShapeDtype")
         self.shape, self.dtype = shape, dtype
 
     def __repr__(self):

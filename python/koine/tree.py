@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import collections.abc
 import enum
 import functools
 import types
@@ -20,6 +21,8 @@ from .errors import TypeError, ValueError, knows_keywords
 
 __all__ = ["flatten", "unflatten", "leaves", "structure", "map", "register"]
 
+# What is a tree, or a leaf, of itself.
+_OWN_KINDS = (_koine.Tensor, bool, int, float, complex, str, bytes, type(None), tuple, list, dict, collections.OrderedDict, collections.defaultdict)
 _registered: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
@@ -29,6 +32,13 @@ def register(kind: type, flatten: Callable[..., Any], unflatten: Callable[..., A
     `data` is what is no tree, and compares with ==. Of constants, lists, dicts, sets, arrays, functions and classes koine.jit
     knows when they are others than before; a function that is given other data runs as it is written.
     """
+    if not isinstance(kind, type):
+        raise TypeError(f"tree.register: takes a class, not a '{builtins.type(kind).__name__}'")
+    for given in (flatten, unflatten):
+        if not callable(given):
+            raise TypeError(f"tree.register: of {kind.__name__}, flatten and unflatten are functions, not a '{builtins.type(given).__name__}'")
+    if kind in _OWN_KINDS:
+        raise ValueError(f"tree.register: what {kind.__name__} is in a tree is known, and is not changed")
     _registered[kind] = (flatten, unflatten)
 
 
@@ -335,9 +345,13 @@ def unflatten(structure: Structure, leaves: Iterable) -> Any:
     >>> koine.tree.unflatten(koine.tree.structure((0, [0])), [1, 2])
     (1, [2])
     """
+    if not isinstance(structure, Structure):
+        raise TypeError(f"tree.unflatten: takes what structure() gives, and leaves, not a '{type(structure).__name__}'")
+    if not isinstance(leaves, collections.abc.Iterable):
+        raise TypeError(f"tree.unflatten: takes a list of leaves, not a '{type(leaves).__name__}'")
     given = list(leaves)
     if len(given) != structure.count:
-        raise ValueError(f"a tree of {structure.count} leaves, {structure!r}, is given {len(given)}")
+        raise ValueError(f"tree.unflatten: a tree of {structure.count} leaves, {structure!r}, is given {len(given)}")
     return _unflatten(structure, iter(given))
 
 
@@ -423,6 +437,8 @@ def map(f: Callable[..., Any], tree: Any, *others: Any, is_leaf: Callable[[Any],
     >>> koine.tree.map(len, {"x": [1, 2], "y": []}, is_leaf=lambda part: type(part) is list)
     {'x': 2, 'y': 0}
     """
+    if not callable(f):
+        raise TypeError(f"tree.map: takes a function, not a '{type(f).__name__}'")
     first, shape = flatten(tree, is_leaf)
     rest: list[list] = []
     for k, other in enumerate(others):

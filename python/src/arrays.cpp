@@ -6,6 +6,7 @@
 #include <cstring>
 #include <koine/base/error.hpp>
 #include <koine/ir/build.hpp>
+#include <koine/ir/text.hpp>
 #include <koine/runtime/device.hpp>
 #include <koine/transform/function.hpp>
 
@@ -192,6 +193,9 @@ Tensor tensor_of_list(nb::handle given, const char* method, std::optional<DType>
     const Tensor t =
         is_list(part) ? tensor_of_list(part, method, dtype, device) : as_tensor(part, method);
     parts.push_back(dtype && t.dtype() != *dtype ? t.cast(*dtype) : t);
+    KOINE_REQUIRE(parts.back().shape() == parts[0].shape(), Value,
+                  "{}: element 0 of a list has shape {}, and element {} shape {}", method,
+                  shape_text(parts[0].uop()), parts.size() - 1, shape_text(parts.back().uop()));
   }
   return Tensor::stack(parts);
 }
@@ -299,6 +303,7 @@ Tensor tensor_of(const Array& array, nb::handle source, DType dtype, const std::
 }  // namespace
 
 std::optional<Tensor> tensor_of_array(nb::handle given, const std::string& device, Borrow borrow) {
+  if (PyType_Check(given.ptr()) != 0) return {};  // it has what its objects have
   const bool buffer = PyObject_CheckBuffer(given.ptr()) != 0;
   const bool capsule = PyCapsule_CheckExact(given.ptr());
   const bool dlpack = capsule || nb::hasattr(given, "__dlpack__");
@@ -348,14 +353,25 @@ Tensor tensor_of_size(const Size& size, const char* method) {
 
 Tensor make_tensor(nb::handle given, std::optional<DType> dtype, const std::string& device,
                    Borrow borrow) {
+  const auto require_copy = [&](const std::string& why) {
+    KOINE_REQUIRE(borrow != Borrow::Always, Value, "Tensor: copy=False, and {}: give copy=None",
+                  why);
+  };
   auto placed = [&](Tensor t) {
-    if (dtype && t.dtype() != *dtype) t = t.cast(*dtype);
-    return device.empty() ? t : t.to(device);
+    if (dtype && t.dtype() != *dtype) {
+      require_copy(fmt::format("{} from {} is a copy", dtype_name(*dtype), dtype_name(t.dtype())));
+      t = t.cast(*dtype);
+    }
+    if (device.empty() || t.device() == device) return t;
+    require_copy(fmt::format("to {} from {} is a copy", device, t.device()));
+    return t.to(device);
   };
   if (nb::isinstance<Tensor>(given)) {
     const Tensor& t = nb::cast<const Tensor&>(given);
     return placed(borrow == Borrow::Never ? t.clone() : t);
   }
+  if (is_list(given) || PyRange_Check(given.ptr()) || is_exact_number(given))
+    require_copy(fmt::format("a '{}' has no memory to borrow", name_of_type(given)));
   if (is_list(given)) return tensor_of_list(given, "Tensor", dtype, device);
   if (PyRange_Check(given.ptr())) return tensor_of_list(nb::list(given), "Tensor", dtype, device);
   // A tensor as others are: only a number beside one takes its dtype.
@@ -367,8 +383,7 @@ Tensor make_tensor(nb::handle given, std::optional<DType> dtype, const std::stri
     return tensor_of_list(one, "Tensor", dtype, device).reshape(Shape{});
   }
   if (nb::isinstance<Size>(given)) return placed(tensor_of_size(nb::cast<Size>(given), "Tensor"));
-  if (std::optional<Tensor> t = tensor_of_array(given, device, borrow))
-    return dtype && t->dtype() != *dtype ? t->cast(*dtype) : *t;
+  if (const std::optional<Tensor> t = tensor_of_array(given, device, borrow)) return placed(*t);
   if (PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr()))
     return placed(tensor_of_number(given));
   raise(ErrorKind::Type, "Tensor: a '{}' is neither a number nor a list or an array of numbers",

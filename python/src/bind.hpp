@@ -104,8 +104,15 @@ struct Port<Size> {
 template <>
 struct Port<DType> {
   using type = DTypeLike;
-  static DType from(const DTypeLike& given, const char*) { return as_dtype(given); }
+  static DType from(const DTypeLike& given, const char* method) { return as_dtype(given, method); }
 };
+/// The __init__ of a class whose objects come from elsewhere.
+inline auto refuse_making(const char* name, const char* from) {
+  return [name, from](nb::handle, const nb::args&, const nb::kwargs&) {
+    raise(ErrorKind::Type, "{}: it is not made by calling the class: {}", name, from);
+  };
+}
+
 template <class A>
 using PortOf = Port<std::remove_cvref_t<A>>;
 

@@ -43,7 +43,7 @@ using Wanted = std::vector<std::pair<ShapeLike, DTypeLike>>;
 std::vector<CallResult> results_of(const Wanted& wanted, const char* method) {
   std::vector<CallResult> out;
   for (const auto& [shape, dtype] : wanted)
-    out.push_back({as_shape(shape, method), as_dtype(dtype)});
+    out.push_back({as_shape(shape, method), as_dtype(dtype, method)});
   return out;
 }
 

@@ -4,9 +4,9 @@
 namespace koine::python {
 namespace {
 
-collective::Fold fold_of(const std::string& name) {
-  KOINE_REQUIRE(name == "add" || name == "max", Value, "fold='{}' is none of 'add' and 'max'",
-                name);
+collective::Fold fold_of(const std::string& name, const char* method) {
+  KOINE_REQUIRE(name == "add" || name == "max", Value, "{}: fold='{}' is none of 'add' and 'max'",
+                method, name);
   return name == "add" ? collective::Fold::Add : collective::Fold::Max;
 }
 
@@ -48,7 +48,7 @@ void bind_collective(nb::module_& m) {
   c.def(
       "reduce",
       [](const TensorLike& x, const std::string& fold, const std::string& device) {
-        return collective::reduce(as_tensor(x, "reduce"), fold_of(fold), device);
+        return collective::reduce(as_tensor(x, "reduce"), fold_of(fold, "reduce"), device);
       },
       "x"_a, "fold"_a = "add", "device"_a = "",
       "The parts of x, which are of one shape, added on one device, in the dtype of sum(); 'max': "
@@ -66,8 +66,8 @@ void bind_collective(nb::module_& m) {
   c.def(
       "reduce_scatter",
       [](const TensorLike& x, const std::string& fold, bool pad) {
-        return collective::reduce_scatter(as_tensor(x, "reduce_scatter"), fold_of(fold),
-                                          uneven_of(pad));
+        return collective::reduce_scatter(as_tensor(x, "reduce_scatter"),
+                                          fold_of(fold, "reduce_scatter"), uneven_of(pad));
       },
       "x"_a, "fold"_a = "add", nb::kw_only(), "pad"_a = false,
       "As reduce, in parts: each device has its share of the rows. `pad` as of scatter.\n\n"
@@ -78,7 +78,8 @@ void bind_collective(nb::module_& m) {
   c.def(
       "all_reduce",
       [](const TensorLike& x, const std::string& fold, bool pad) {
-        return collective::all_reduce(as_tensor(x, "all_reduce"), fold_of(fold), uneven_of(pad));
+        return collective::all_reduce(as_tensor(x, "all_reduce"), fold_of(fold, "all_reduce"),
+                                      uneven_of(pad));
       },
       "x"_a, "fold"_a = "add", nb::kw_only(), "pad"_a = false,
       "As reduce, whole on each device. `pad`: rows that the devices do not divide are padded on "

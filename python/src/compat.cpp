@@ -119,7 +119,7 @@ void bind_rows(nb::module_& m) {
           [](UOpGraph& g, UOps uop, nb::handle dtype, nb::handle vin, nb::handle arg, bool cachable,
              std::optional<size_t> insert_before, bool simplify) {
             Fields fields;
-            if (!dtype.is_none()) fields.dtype = as_dtype(dtype);
+            if (!dtype.is_none()) fields.dtype = as_dtype(dtype, "UOp");
             fields.vin = rows_given(vin);
             fields.arg = arg_given(arg, fields.dtype);
             fields.cachable = cachable;

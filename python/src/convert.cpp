@@ -9,6 +9,8 @@
 namespace koine::python {
 
 std::string name_of_type(nb::handle given) {
+  if (PyType_Check(given.ptr()) != 0)
+    return "class " + nb::cast<std::string>(nb::borrow(given.attr("__name__")));
   return nb::cast<std::string>(nb::borrow(nb::handle(given.type()).attr("__name__")));
 }
 

@@ -76,7 +76,7 @@ IntList as_axes(nb::handle given, const char* method);
 IntList axes_of_all(const nb::args& given, const char* method);
 SizePairs as_pairs(nb::handle given, const char* method);
 /// A koine dtype, its name, bool, int or float, or what NumPy has for one.
-DType as_dtype(nb::handle given);
+DType as_dtype(nb::handle given, const std::string& method);
 int64_t as_int(nb::handle given, const char* method, const char* what);
 
 /// Sizes as Python has them: numbers, and Sizes that are symbolic.

@@ -12,8 +12,8 @@ void filled(TensorClass& c, const char* name, Made f, const char* doc) {
       name,
       [f, name](const nb::args& shape, const std::optional<DTypeLike>& dtype) {
         const bool behind = shape.size() == 2 && !dtype && is_list(shape[0]);
-        if (behind) return f(as_shape(shape[0], name), as_dtype(shape[1]));
-        return f(shape_of_all(shape, name), dtype ? as_dtype(*dtype) : DType::Float32);
+        if (behind) return f(as_shape(shape[0], name), as_dtype(shape[1], name));
+        return f(shape_of_all(shape, name), dtype ? as_dtype(*dtype, name) : DType::Float32);
       },
       "shape"_a, "dtype"_a = nb::none(), doc);
 }
@@ -48,10 +48,11 @@ Tensor arange(const NumberLike& start, const std::optional<NumberLike>& stop,
                    to = stop ? nb::handle(*stop) : first;
   if ((from && has_fraction(from)) || has_fraction(to) || has_fraction(step))
     return Tensor::arange(from ? as_real(from, "the start") : 0.0, as_real(to, "the stop"),
-                          as_real(step, "the step"), dtype ? as_dtype(*dtype) : DType::Float32);
+                          as_real(step, "the step"),
+                          dtype ? as_dtype(*dtype, "arange") : DType::Float32);
   return Tensor::arange(from ? as_size(from, "arange") : Size(0), as_size(to, "arange"),
                         as_int(step, "arange", "the step"),
-                        dtype ? as_dtype(*dtype) : DType::Int32);
+                        dtype ? as_dtype(*dtype, "arange") : DType::Int32);
 }
 
 }  // namespace
@@ -70,7 +71,7 @@ void bind_creation(TensorClass& c) {
       "full",
       [](const ShapeLike& shape, const TensorLike& value, const std::optional<DTypeLike>& dtype) {
         return Tensor::full(as_shape(shape, "full"), as_tensor(value, "full"),
-                            dtype ? std::optional(as_dtype(*dtype)) : std::nullopt);
+                            dtype ? std::optional(as_dtype(*dtype, "full")) : std::nullopt);
       },
       "shape"_a, "value"_a, "dtype"_a = nb::none(),
       "A number in every place, in its dtype or another, which has to hold it.\n\n"

@@ -42,7 +42,7 @@ nb::object numpy_dtype(DType d) {
 
 }  // namespace
 
-DType as_dtype(nb::handle given) {
+DType as_dtype(nb::handle given, const std::string& method) {
   if (nb::isinstance<DType>(given)) return nb::cast<DType>(given);
   std::optional<DType> found;
   if (nb::isinstance<nb::str>(given))
@@ -55,11 +55,13 @@ DType as_dtype(nb::handle given) {
   std::string names;
   for (const DType d : tensor_dtypes)
     names += (names.empty() ? "" : ", ") + std::string(dtype_name(d));
-  raise(ErrorKind::Type, "{} is no dtype of tensors: use koine.float32 or another of {}",
-        nb::repr(given).c_str(), names);
+  raise(ErrorKind::Type, "{}: {} is no dtype of tensors: use koine.float32 or another of {}",
+        method, nb::repr(given).c_str(), names);
 }
 
 void bind_dtypes(nb::module_& m) {
+  m.def("_require_dtype",
+        [](nb::handle given, const std::string& method) { (void)as_dtype(given, method); });
   nb::enum_<DType> e(
       m, "DType",
       "An element type: `koine.float32` and its like. Where a dtype is asked for, its name, "
@@ -77,7 +79,9 @@ void bind_dtypes(nb::module_& m) {
   e.def("__repr__", [](DType d) { return "koine." + std::string(dtype_name(d)); });
   m.def(
       "promote",
-      [](const DTypeLike& a, const DTypeLike& b) { return promote(as_dtype(a), as_dtype(b)); },
+      [](const DTypeLike& a, const DTypeLike& b) {
+        return promote(as_dtype(a, "promote"), as_dtype(b, "promote"));
+      },
       "a"_a, "b"_a,
       "The dtype in which two operands meet.\n\n>>> koine.promote('int64', "
       "'float32')\nkoine.float64");

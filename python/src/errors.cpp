@@ -40,6 +40,11 @@ void translate(const std::exception_ptr& thrown, void*) {
     PyErr_SetString(exception_of(e.kind()), e.what());
   } catch (const InternalError& e) {
     PyErr_SetString(exceptions.internal, e.what());
+  } catch (const std::bad_cast&) {
+    PyErr_SetString(exceptions.type,
+                    "an argument is of another kind than this needs, or was made by __new__ alone");
+  } catch (const std::bad_alloc&) {
+    PyErr_SetString(exceptions.memory, "there is not enough memory for this");
   } catch (const Interrupted&) {  // in what Python computes as a function is described
     if (PyErr_CheckSignals() == 0) PyErr_SetNone(PyExc_KeyboardInterrupt);
   }

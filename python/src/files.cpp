@@ -1,6 +1,7 @@
 // Tensors and programs in files.
 #include <nanobind/stl/map.h>
 
+#include <filesystem>
 #include <koine/ir/call.hpp>
 #include <koine/ir/graph.hpp>
 
@@ -16,7 +17,14 @@ Named named(const nb::dict& given, const char* method) {
   for (const auto& [name, value] : given) {
     KOINE_REQUIRE(nb::isinstance<nb::str>(name), Type, "{}: names are texts, not a '{}'", method,
                   name_of_type(name));
-    out.emplace(nb::cast<std::string>(name), as_tensor(value, method));
+    Py_ssize_t size = 0;
+    const char* const text = PyUnicode_AsUTF8AndSize(name.ptr(), &size);
+    if (text == nullptr) {
+      PyErr_Clear();
+      raise(ErrorKind::Value, "{}: the name {} is no text of UTF-8: a half of a pair stands alone",
+            method, nb::repr(name).c_str());
+    }
+    out.emplace(std::string(text, static_cast<size_t>(size)), as_tensor(value, method));
   }
   return out;
 }
@@ -35,8 +43,16 @@ void require_no_callback(const Named& outputs) {
     }
 }
 
-std::string path_of(nb::handle path) {
-  return nb::cast<std::string>(nb::module_::import_("os").attr("fsdecode")(path));
+std::string path_of(nb::handle path, const char* method) {
+  KOINE_REQUIRE(nb::isinstance<nb::str>(path) || nb::isinstance<nb::bytes>(path) ||
+                    nb::hasattr(path, "__fspath__"),
+                Type, "{}: a path is a text or a pathlib.Path, not a '{}'", method,
+                name_of_type(path));
+  const nb::bytes bytes = nb::cast<nb::bytes>(nb::module_::import_("os").attr("fsencode")(path));
+  std::string out(bytes.c_str(), bytes.size());
+  KOINE_REQUIRE(out.find('\0') == out.npos, Value, "{}: the path {} has a NUL in it", method,
+                nb::repr(path).c_str());
+  return out;
 }
 
 }  // namespace
@@ -45,7 +61,7 @@ void bind_files(nb::module_& m) {
   m.def(
       "safe_load",
       [](nb::handle path, const std::string& device) {
-        const std::string file = path_of(path);
+        const std::string file = path_of(path, "safe_load");
         return unlocked([&] { return safe_load(file, device); });
       },
       "path"_a, "device"_a = "",
@@ -57,7 +73,7 @@ void bind_files(nb::module_& m) {
       "safe_save",
       [](const nb::dict& tensors, nb::handle path) {
         const Named all = named(tensors, "safe_save");
-        const std::string file = path_of(path);
+        const std::string file = path_of(path, "safe_save");
         unlocked([&] { safe_save(all, file); });
       },
       "tensors"_a, "path"_a,
@@ -69,7 +85,7 @@ void bind_files(nb::module_& m) {
       "save_program",
       [](const nb::dict& outputs, const nb::dict& inputs, nb::handle path) {
         const Named out = named(outputs, "save_program"), in = named(inputs, "save_program");
-        const std::string file = path_of(path);
+        const std::string file = path_of(path, "save_program");
         require_no_callback(out);
         unlocked([&] { save_program(out, in, file); });
       },
@@ -91,7 +107,12 @@ void bind_files(nb::module_& m) {
       "11.0")
       .def(
           "__init__",
-          [](SavedProgram* self, nb::handle path) { new (self) SavedProgram(path_of(path)); },
+          [](SavedProgram* self, nb::handle path) {
+            const std::string file = path_of(path, "SavedProgram");
+            KOINE_REQUIRE(!std::filesystem::is_directory(file), File,
+                          "{}: cannot be opened: it is a folder", file);
+            new (self) SavedProgram(file);
+          },
           "path"_a)
       .def(
           "__call__",

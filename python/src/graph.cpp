@@ -147,6 +147,7 @@ void bind_kernel(nb::module_& m) {
                      "One launch of a schedule. Nothing has run.\n\n"
                      ">>> k = koine.schedule(koine.Tensor([1, 2]).sum())[0]\n"
                      ">>> k.reason, len(k.buffers), k.stores(0)\n('output', 2, True)")
+      .def("__init__", refuse_making("Kernel", "koine.schedule(x) lists those of a tensor"))
       .def_prop_ro(
           "ast", [](const Kernel& k) { return k.ast; }, "What it does, as a node.")
       .def_prop_ro(
@@ -182,6 +183,7 @@ void bind_program(nb::module_& m) {
       "is in these\nbuffers then.\n\n"
       ">>> p = koine.program_of(koine.schedule(koine.Tensor([3, 4]).sum())[0])\n"
       ">>> out = bytearray(4); p(out, koine.Tensor([3, 4])); out[0]\n7")
+      .def("__init__", refuse_making("Program", "koine.program_of(kernel) compiles one"))
       .def_prop_ro(
           "name", [](const LoadedProgram& p) { return p.program->name(); },
           "Letters and sizes of its axes.")

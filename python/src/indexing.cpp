@@ -71,7 +71,16 @@ Part part_of(nb::handle given) {
                 "index: a '{}' is no index: use whole numbers, slices, None, ..., masks and arrays "
                 "of whole numbers",
                 name_of_type(given));
-  Tensor t = as_tensor(given, "index");
+  Tensor t = [&] {
+    try {
+      return as_tensor(given, "index");
+    } catch (const Error& e) {  // as for all that is no index
+      if (e.kind() != ErrorKind::Type) throw;
+      raise(ErrorKind::Index,
+            "index: what is in a '{}' is no index: use arrays of whole numbers, and masks",
+            name_of_type(given));
+    }
+  }();
   if (t.numel() == 0 && !is_integer(t.dtype()) && t.dtype() != DType::Bool &&
       !nb::isinstance<Tensor>(given))
     t = t.cast(DType::Int64);  // []

@@ -213,9 +213,14 @@ nb::object array_for(nb::handle self, nb::handle dtype, std::optional<bool> copy
 
 // --- DLPack --------------------------------------------------------------------------------------
 
-bool is_versioned(nb::handle max_version) {
-  return !max_version.is_none() && nb::len(max_version) == 2 &&
-         nb::cast<int64_t>(max_version[0]) >= 1;
+using Pair = std::pair<int64_t, int64_t>;
+std::optional<Pair> pair_of(nb::handle given, const char* name) {
+  Pair out;
+  if (given.is_none()) return {};
+  KOINE_REQUIRE(nb::try_cast(given, out), Type,
+                "__dlpack__: {} is a pair of whole numbers, such as (1, 0), not {}", name,
+                nb::repr(given).c_str());
+  return out;
 }
 
 // Read-only memory as it lies to those who know the flag for it (version 1); others get a copy that
@@ -223,12 +228,14 @@ bool is_versioned(nb::handle max_version) {
 nb::object dlpack(const Tensor& t, nb::handle stream, nb::handle max_version, nb::handle dl_device,
                   std::optional<bool> copy) {
   KOINE_REQUIRE(stream.is_none(), Value, "__dlpack__: the CPU has no streams");
-  if (!dl_device.is_none() &&
-      !(nb::len(dl_device) == 2 && nb::cast<int64_t>(dl_device[0]) == nb::device::cpu::value)) {
+  const std::optional<Pair> version = pair_of(max_version, "max_version"),
+                            device = pair_of(dl_device, "dl_device");
+  if (device && device->first != nb::device::cpu::value) {
     PyErr_SetString(PyExc_BufferError, "__dlpack__: a tensor is exported to the CPU alone");
     throw nb::python_error();
   }
-  const bool as_it_lies = is_versioned(max_version) && !copy.value_or(false);
+  const bool versioned = version && version->first >= 1;
+  const bool as_it_lies = versioned && !copy.value_or(false);
   if (!as_it_lies && copy == std::optional(false)) {
     PyErr_SetString(PyExc_BufferError,
                     "__dlpack__: without max_version=(1, 0) nobody would know that the memory is "
@@ -238,7 +245,7 @@ nb::object dlpack(const Tensor& t, nb::handle stream, nb::handle max_version, nb
   const auto own = std::make_unique<Elements>(t, false);
   std::vector<size_t> shape(own->shape.begin(), own->shape.end());
   nb::dict how;
-  if (is_versioned(max_version)) how["max_version"] = max_version;
+  if (versioned) how["max_version"] = nb::make_tuple(version->first, version->second);
   if (as_it_lies) {
     auto* const held = new std::shared_ptr<const std::byte>(own->data);
     const nb::capsule owner(

@@ -21,10 +21,15 @@ std::optional<Tensor> if_defined(const Tensor& t) {
 // A tensor of a layer as an attribute. Another one may be put in its place.
 template <class Layer>
 void part(nb::class_<Layer>& c, const char* name, Tensor Layer::* member, const char* doc) {
+  const std::string layer_name = nb::cast<std::string>(nb::borrow(c.attr("__name__")));
+  const bool may_miss = std::string_view(doc).ends_with("or None.");
   c.def_prop_rw(
       name, [member](const Layer& layer) { return if_defined(layer.*member); },
-      [member, name](Layer& layer, const std::optional<TensorLike>& t) {
-        layer.*member = t ? as_tensor(*t, name) : Tensor();
+      [=](Layer& layer, const std::optional<TensorLike>& t) {
+        KOINE_REQUIRE(t || may_miss, Type, "{}: there is always a {}, so it cannot be None",
+                      layer_name, name);
+        layer.*member =
+            t ? as_tensor(*t, fmt::format("{}.{}", layer_name, name).c_str()) : Tensor();
       },
       nb::for_setter(nb::arg("value").none()), doc);
 }
@@ -136,6 +141,11 @@ nb::class_<Layer> layer(nb::module_& m, const char* name, const char* doc) {
   return c;
 }
 
+double probability_of(double p) {
+  KOINE_REQUIRE(p >= 0 && p <= 1, Value, "Dropout: p = {} is not a probability", p);
+  return p;
+}
+
 void bind_layers(nb::module_& m) {
   auto linear = layer<nn::Linear>(
       m, "Linear",
@@ -237,14 +247,20 @@ void bind_layers(nb::module_& m) {
       "Zeros with probability p while training, the rest divided by 1 - p.\n\n"
       ">>> koine.nn.Dropout(0.5)(koine.Tensor([1.0, 2.0]), training=False).tolist()\n"
       "[1.0, 2.0]")
-      .def(nb::init<double>(), "p"_a = 0.5)
+      .def(
+          "__init__",
+          [](nn::Dropout* self, double p) { new (self) nn::Dropout(probability_of(p)); },
+          "p"_a = 0.5)
       .def(
           "__call__",
           [](const nn::Dropout& l, const TensorLike& x, bool training) {
             return l(as_tensor(x, "Dropout"), training);
           },
           "x"_a, "training"_a = true)
-      .def_rw("p", &nn::Dropout::p, "How likely an element is to become 0.")
+      .def_prop_rw(
+          "p", [](const nn::Dropout& l) { return l.p; },
+          [](nn::Dropout& l, double p) { l.p = probability_of(p); }, nb::for_setter(nb::arg("arg")),
+          "How likely an element is to become 0.")
       .def("__repr__", [](const nn::Dropout& l) { return fmt::format("Dropout(p={})", l.p); })
       .def("__getstate__",
            [](nb::handle self) {
@@ -292,7 +308,15 @@ void pickle_by_settings(nb::class_<Kind, Bases...>& c) {
 }
 
 std::vector<Tensor> parameters_of(const TensorsLike& given) {
-  return as_tensors(given, "an optimizer");
+  std::vector<Tensor> out = as_tensors(given, "optimizer");
+  size_t k = 0;
+  for (const nb::handle part : nb::borrow<nb::sequence>(given)) {
+    KOINE_REQUIRE(nb::isinstance<Tensor>(part), Type,
+                  "optimizer: parameter {} is a '{}', and only a Tensor can be trained", k,
+                  name_of_type(part));
+    ++k;
+  }
+  return out;
 }
 
 template <class Kind, class Base>
@@ -312,6 +336,7 @@ void bind_optimizers(nb::module_& m) {
                             "Updates parameters from their gradients.\n\n"
                             ">>> issubclass(koine.nn.AdamW, koine.nn.Optimizer)\n"
                             "True")
+      .def("__init__", refuse_making("Optimizer", "SGD, Adam and AdamW are some"))
       .def("zero_grad", &nn::Optimizer::zero_grad, "Forgets all gradients.")
       .def("__repr__",
            [](nb::handle self) {

@@ -19,6 +19,12 @@ bool is_operand(nb::handle other) {
 }
 nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
 
+// A text would be repeated by it.
+void require_no_text(nb::handle other, const std::string& name) {
+  KOINE_REQUIRE(!nb::isinstance<nb::str>(other) || (name != "__mul__" && name != "__rmul__"), Type,
+                "*: takes tensors, arrays, lists and numbers, not a 'str'");
+}
+
 // A float holds all whole numbers up to this.
 int64_t exact_up_to(DType dtype) {
   const int bits = dtype == DType::Float64   ? 53
@@ -52,6 +58,7 @@ void operation(TensorClass& c, const std::string& name, Binary f, Numbers are = 
   c.def(
       name.c_str(),
       [f, name, are](const Tensor& self, nb::handle other) -> nb::object {
+        require_no_text(other, name);
         if (!is_operand(other)) return not_implemented();
         return nb::cast(f(self, beside(self, other, name, are)));
       },
@@ -61,6 +68,7 @@ void reflected(TensorClass& c, const std::string& name, Binary f, Numbers are = 
   c.def(
       name.c_str(),
       [f, name, are](const Tensor& self, nb::handle other) -> nb::object {
+        require_no_text(other, name);
         if (!is_operand(other)) return not_implemented();
         return nb::cast(f(beside(self, other, name, are), self));
       },

@@ -108,6 +108,7 @@ void bind_sizes(nb::module_& m) {
       ">>> size = koine.Tensor.arange(128)[:n.bind(4)].size(0) * 2\n"
       ">>> size.present, size.largest, size < 300\n"
       "(8, 256, True)");
+  size.def("__init__", refuse_making("Size", "Variable.bind() gives one"));
   size.def("__repr__", &text_of)
       .def("__index__", [](const Size& s) { return int64_t{s}; })
       .def("__bool__", &truth)

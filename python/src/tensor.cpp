@@ -49,7 +49,7 @@ void bind_making(TensorClass& c) {
       [](Tensor* self, nb::handle data, const std::optional<DTypeLike>& dtype,
          const std::string& device, bool requires_grad, std::optional<bool> copy) {
         const Borrow borrow = !copy ? Borrow::IfPossible : *copy ? Borrow::Never : Borrow::Always;
-        const auto d = dtype ? std::optional(as_dtype(*dtype)) : std::nullopt;
+        const auto d = dtype ? std::optional(as_dtype(*dtype, "Tensor")) : std::nullopt;
         Tensor made = make_tensor(data, d, device, borrow);
         // A handle of its own: requires_grad() would change the tensor that was given.
         if (requires_grad)

@@ -73,11 +73,11 @@ void bind_transforms(nb::module_& m) {
   m.def("_linearize", [](const nb::callable& f, const Tensors& inputs) {
     return transforms::linear(function_of(f), inputs, std::source_location::current());
   });
-  m.def("_value_and_grad",
-        [](const nb::callable& f, const Tensors& inputs, const std::vector<size_t>& by) {
-          return transforms::value_and_gradients(function_of(f), inputs, by, "grad",
-                                                 std::source_location::current());
-        });
+  m.def("_value_and_grad", [](const nb::callable& f, const Tensors& inputs,
+                              const std::vector<size_t>& by, const std::string& method) {
+    return transforms::value_and_gradients(function_of(f), inputs, by, method,
+                                           std::source_location::current());
+  });
   m.def("_jacobian", [](const nb::callable& f, const Tensors& inputs, bool forward) {
     return transforms::jacobian(function_of(f), inputs, forward, std::source_location::current());
   });

@@ -163,10 +163,11 @@ void bind_operations(NodeClass& c) {
   of_one("sqrt", [](const UOp& a) { return unary(Op::Sqrt, a); }, "The square root.");
   of_one("reciprocal", [](const UOp& a) { return unary(Op::Recip, a); }, "1/x");
   c.def(
-      "cast", [](const UOp& a, const DTypeLike& dtype) { return cast(a, as_dtype(dtype)); },
+      "cast", [](const UOp& a, const DTypeLike& dtype) { return cast(a, as_dtype(dtype, "cast")); },
       "dtype"_a, "The value in another dtype. The number of a loop is a place before that.");
   c.def(
-      "bitcast", [](const UOp& a, const DTypeLike& dtype) { return bitcast(a, as_dtype(dtype)); },
+      "bitcast",
+      [](const UOp& a, const DTypeLike& dtype) { return bitcast(a, as_dtype(dtype, "bitcast")); },
       "dtype"_a, "The same bits in another dtype.");
   c.def(
       "where",
@@ -228,7 +229,7 @@ void bind_kernels_by_hand(NodeClass& c) {
   c.def_static(
       "const",
       [](nb::handle value, const DTypeLike& dtype) {
-        return node_of(value, as_dtype(dtype), "const");
+        return node_of(value, as_dtype(dtype, "const"), "const");
       },
       "value"_a, "dtype"_a, "A number. Beside another node a number of Python's does.");
   c.def_prop_ro(
@@ -306,6 +307,7 @@ void bind_uop(nb::module_& m) {
                  ">>> x = koine.Tensor([1, 2])\n"
                  ">>> (x + 1).uop == (x + 1).uop, (x + 1).uop.op\n"
                  "(True, 'Add')");
+  node.def("__init__", refuse_making("UOp", "x.uop is that of a tensor"));
   bind_operations(node);
   bind_kernels_by_hand(node);
   for (const char* name : {"__iter__", "__contains__"})  // else [] would be asked without end

@@ -296,7 +296,8 @@ TEST(refusals, name_the_method_that_was_called) {
   expect_error([&] { (void)a.permute({0, 0}); }, {"permute of (2, 3)", "(0, 0)"});
   expect_error([&] { (void)Tensor::ones({2, 2, 3}).matmul(Tensor::ones({3, 3, 3})); },
                {"matmul: shapes (2, 2, 3) and (3, 3, 3)", "axis -3", "2 and 3"});
-  expect_error([&] { (void)a[{i, Tensor::arange(2)}]; }, {"index of (3,), (2,)"});
+  expect_error([&] { (void)a[{i, Tensor::arange(2)}]; },
+               {"index: positions of shapes (3,), (2,) do not broadcast"});
   for (const bool add : {false, true})
     expect_error(
         [&] {

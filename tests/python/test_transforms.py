@@ -497,7 +497,7 @@ def test_second_derivatives_with_aux():
     assert h.tolist() == [[12, 0], [0, 24]] and aux["twice"].tolist() == [2, 4]
 
 
-@pytest.mark.parametrize("name, of", [("grad", lambda f: koine.grad(f)), ("grad", lambda f: koine.value_and_grad(f)), ("jacfwd", lambda f: koine.jacfwd(f)),
+@pytest.mark.parametrize("name, of", [("grad", lambda f: koine.grad(f)), ("value_and_grad", lambda f: koine.value_and_grad(f)), ("jacfwd", lambda f: koine.jacfwd(f)),
                                       ("jacrev", lambda f: koine.jacrev(f)), ("hessian", lambda f: koine.hessian(f))])
 def test_integers_have_no_gradients(name, of):
     for x, dtype in [(3, "int32"), (True, "bool"), (Tensor([1, 2]), "int32"), (np.uint8(3), "uint8")]:

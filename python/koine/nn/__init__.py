@@ -93,6 +93,11 @@ def _state(model: Any) -> list:
     return out
 
 
+def _require_model(method: str, model: Any) -> None:
+    if isinstance(model, (type(None), bool, int, float, str, bytes)):
+        raise TypeError(f"{method}: takes a layer, a model or what holds tensors, not a '{type(model).__name__}'")
+
+
 def get_state_dict(model: Any) -> dict[str, Tensor]:
     """All tensors of a model by name: "hidden.weight". Names are those of its attributes. Of an optimizer what it remembers from
     step to step.
@@ -100,6 +105,7 @@ def get_state_dict(model: Any) -> dict[str, Tensor]:
     >>> list(koine.nn.get_state_dict([koine.nn.Linear(2, 3), koine.nn.BatchNorm(3)]))
     ['0.weight', '0.bias', '1.weight', '1.bias', '1.running_mean', '1.running_var']
     """
+    _require_model("get_state_dict", model)
     return {name: t for name, t, _ in _state(model)}
 
 
@@ -109,6 +115,7 @@ def get_parameters(model: Any) -> list[Tensor]:
     >>> [w.shape for w in koine.nn.get_parameters(koine.nn.Linear(2, 3))]
     [(3, 2), (3,)]
     """
+    _require_model("get_parameters", model)
     found: dict[int, Tensor] = {}
     for _, t, trainable in _state(model):
         if trainable is not False and t.is_leaf:
@@ -127,6 +134,7 @@ def load_state_dict(model: Any, state: Mapping[str, Any], strict: bool = True) -
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state_dict: takes tensors by their names, as get_state_dict() gives them, not a '{type(state).__name__}'")
+    _require_model("load_state_dict", model)
     own = get_state_dict(model)
     missing = [n for n in own if n not in state]
     unknown = [n for n in state if n not in own] if strict else []

@@ -22,12 +22,21 @@ Tensor unbiased(double rate, const Size& count) {
 }
 
 // Of the member initialisers: runs before anything divides by it.
-int64_t checked_groups(int64_t in, int64_t out, int64_t kernel, int64_t groups) {
+int64_t checked_groups(int64_t in, int64_t out, int64_t kernel, const Tensor::Window& w,
+                       int64_t groups) {
   KOINE_REQUIRE(in >= 1 && out >= 1 && kernel >= 1, Value,
                 "Conv2d: {} channels in, {} out and kernel {} must be positive", in, out, kernel);
+  KOINE_REQUIRE(w.stride >= 1 && w.dilation >= 1 && w.padding >= 0, Value,
+                "Conv2d: stride {} and dilation {} must be positive, padding {} not negative",
+                w.stride, w.dilation, w.padding);
   KOINE_REQUIRE(groups >= 1 && in % groups == 0 && out % groups == 0, Value,
                 "Conv2d: {} groups do not divide {} channels in and {} out", groups, in, out);
   return groups;
+}
+
+int64_t checked_size(const char* layer, const char* what, int64_t size) {
+  KOINE_REQUIRE(size >= 1, Value, "{}: {} is {}, and must be positive", layer, what, size);
+  return size;
 }
 
 }  // namespace
@@ -45,7 +54,7 @@ void Linear::state(const std::string& prefix, const StateVisitor& visit) {
 
 Conv2d::Conv2d(int64_t in, int64_t out, int64_t kernel, Tensor::Window w, int64_t group_count,
                bool with_bias)
-    : window(w), groups(checked_groups(in, out, kernel, group_count)) {
+    : window(w), groups(checked_groups(in, out, kernel, w, group_count)) {
   const int64_t fan_in = in / groups * kernel * kernel;
   const double bound = 1 / std::sqrt(static_cast<double>(fan_in));
   weight = parameter(Tensor::uniform({out, in / groups, kernel, kernel}, -bound, bound));
@@ -57,7 +66,7 @@ void Conv2d::state(const std::string& prefix, const StateVisitor& visit) {
 }
 
 BatchNorm::BatchNorm(int64_t features, double epsilon, double rate)
-    : weight(parameter(Tensor::ones({features}))),
+    : weight(parameter(Tensor::ones({checked_size("BatchNorm", "features", features)}))),
       bias(parameter(Tensor::zeros({features}))),
       running_mean(Tensor::zeros({features}).clone().realize()),
       running_var(Tensor::ones({features}).clone().realize()),
@@ -100,7 +109,7 @@ void BatchNorm::state(const std::string& prefix, const StateVisitor& visit) {
 }
 
 LayerNorm::LayerNorm(int64_t features, double epsilon)
-    : weight(parameter(Tensor::ones({features}))),
+    : weight(parameter(Tensor::ones({checked_size("LayerNorm", "features", features)}))),
       bias(parameter(Tensor::zeros({features}))),
       eps(epsilon) {}
 Tensor LayerNorm::operator()(const Tensor& x) const {
@@ -116,7 +125,8 @@ void LayerNorm::state(const std::string& prefix, const StateVisitor& visit) {
 }
 
 Embedding::Embedding(int64_t vocabulary, int64_t width)
-    : weight(parameter(Tensor::randn({vocabulary, width}))) {}
+    : weight(parameter(Tensor::randn({checked_size("Embedding", "vocabulary", vocabulary),
+                                      checked_size("Embedding", "width", width)}))) {}
 Tensor Embedding::operator()(const Tensor& index) const {
   KOINE_REQUIRE(is_integer(index.dtype()), Type,
                 "Embedding: the numbers of rows are integers, got {} of shape {}: cast() them",

@@ -808,6 +808,9 @@ void Tensor::zero_grad() {
 void Tensor::set_grad(const Tensor& gradient) {
   Recording::ask_for_gradients();
   if (is_tracing()) Recording::require_allowed(*self().storage, "set_grad: of a tensor");
+  KOINE_REQUIRE(is_float(dtype()), Type,
+                "set_grad: {} tensors have no gradient: cast to a float dtype",
+                dtype_name(dtype()));
   KOINE_REQUIRE(gradient.shape() == shape(), Value,
                 "set_grad: the gradient has shape {}, the tensor {}", shape_text(gradient.uop()),
                 shape_text(uop()));

@@ -226,7 +226,16 @@ Tensor Tensor::points(std::string_view method,
   for (const auto& [axis, index] : tensors) {
     const Size n = size(axis);
     const Tensor at = tensor::positions(method, index, n);
-    flat = tensor::as_method(method, {flat, at}, [&] { return flat * Tensor(n) + at; });
+    try {
+      flat = flat * Tensor(n) + at;
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::Value) throw;
+      std::string shapes;
+      for (const auto& [_, given] : tensors)
+        shapes += (shapes.empty() ? "" : ", ") + shape_text(given.uop());
+      raise(ErrorKind::Index, "{}: positions of shapes {} do not broadcast against each other",
+            method, shapes);
+    }
     if (fill) valid = valid.bitwise_and((at >= Tensor(int64_t{0})).bitwise_and(at < Tensor(n)));
     count *= n;
   }

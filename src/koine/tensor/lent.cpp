@@ -31,10 +31,11 @@ std::shared_ptr<std::byte> Tensor::Recording::lend(const Tensor& tensor) {
   const std::lock_guard lock(s.mutex);
   refuse_gradient(!s.current.is(Op::Buffer));
   const auto memory = memory_of(s.current);
-  KOINE_REQUIRE(s.current.device().count() == 1 && memory->data() != nullptr, Device,
-                "numpy: writable=True of a tensor on {}, whose memory NumPy does not see: to('CPU') "
-                "is a copy there",
-                s.current.device().name());
+  KOINE_REQUIRE(
+      s.current.device().count() == 1 && memory->data() != nullptr, Device,
+      "numpy: writable=True of a tensor on {}, whose memory NumPy does not see: to('CPU') "
+      "is a copy there",
+      s.current.device().name());
   if (const auto lent = s.lent.lock(); lent && lent == memory) return {lent, lent->data()};
   History::set_current(s, s.current);  // its views hold it no more
   std::shared_ptr<Memory> own = memory;

@@ -77,6 +77,9 @@ Tensor Tensor::expand(const Shape& requested) const {
   own.insert(own.begin(), requested.size() - own.size(), 1);
   Shape target = requested;
   for (size_t i = 0; i < target.size(); ++i) {
+    KOINE_REQUIRE(target[i] != -1 || i >= target.size() - before.size(), Value,
+                  "expand: axis {} of {} is a new one of shape {}, which has no size to keep", i,
+                  tensor::text_of(requested), tensor::text_of(before));
     if (target[i] == -1) target[i] = own[i];
     KOINE_REQUIRE(target[i].smallest() >= 0, Value,
                   "expand: {} has a negative size: only -1 keeps a size",
@@ -118,7 +121,12 @@ Tensor Tensor::view(const Shape& shape) const {
 Tensor Tensor::flip(const std::vector<int64_t>& axes) const {
   const tensor::Called called("flip", this);
   std::vector<int64_t> flags(static_cast<size_t>(ndim()), 0);
-  for (const int64_t a : axes) flags[static_cast<size_t>(axis_of(a, "flip"))] = 1;
+  for (const int64_t a : axes) {
+    int64_t& flag = flags[static_cast<size_t>(axis_of(a, "flip"))];
+    KOINE_REQUIRE(flag == 0, Value, "flip: axis {} of shape {} is named twice", a,
+                  shape_text(uop()));
+    flag = 1;
+  }
   return moved([&](const UOp& u) { return koine::flip(u, flags); });
 }
 
