@@ -149,6 +149,27 @@ def test_spec_F1_what_numpy_writes_is_seen_as_without_jit(name):
     assert answers(PROGRAMS[name], jit) == answers(PROGRAMS[name], lambda f: f)
 
 
+@pytest.mark.parametrize("make", [Tensor, lambda a: Tensor(a) + 0.5], ids=["itself", "lazy"])
+def test_each_result_of_a_jit_stays_what_it_was_computed_to(make):
+    """A loader that fills one array again and again: the results of before are kept, and nobody has looked at them."""
+    a = np.zeros(3, np.float32)
+    t = make(a)
+    f, kept, wanted = jit(lambda x: (x * 2, (x + 1).sum())), [], []
+    for k in range(4):
+        a[:] = k
+        kept.append(f(t))
+        wanted.append([(t * 2).tolist(), (t + 1).sum().item()])
+    assert [[first.tolist(), second.item()] for first, second in kept] == wanted
+
+
+def test_gradients_go_through_results_over_borrowed_memory():
+    w, t = Tensor([3.0, 4.0], requires_grad=True), Tensor(np.array([1.0, 2.0], np.float32))
+    y = jit(lambda x: (x * x * w).sum())(t)
+    assert y.gradient(t)[0].tolist() == [6, 16]
+    y.backward()
+    assert w.grad.tolist() == [1, 4]
+
+
 def test_gradients_know_what_was_computed_of_borrowed_memory():
     """What leads to a leaf stays as it was looked at, and its gradient with it."""
     a = np.array([1.0, 2.0], np.float32)

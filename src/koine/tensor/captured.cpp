@@ -14,6 +14,7 @@
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/call.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/text.hpp"
@@ -40,6 +41,11 @@ UOp in_memory(const UOp& value) {
   CapturedStep step({value});
   step.run();
   return step.outputs()[0];
+}
+
+bool reads_memory_of_others(const UOp& value) {
+  const UOp memory = realized_buffer(value);
+  return memory ? koine::memory_of(memory)->is_borrowed() : reads_borrowed(value);
 }
 
 // Distinct values, and the number of each argument among them.
@@ -610,8 +616,10 @@ Tensors CapturedFunction::operator()(const Tensors& arguments) {
   if (!done) s.say_what_is_wrong(values);
   Tensors out;
   const UOp call = s.results.call(values);
+  const bool others = std::any_of(values.begin(), values.end(), reads_memory_of_others);
   for (size_t k = 0; k < s.description.results; ++k) {
-    const UOp value = get_tuple(call, static_cast<int64_t>(k));
+    UOp value = get_tuple(call, static_cast<int64_t>(k));
+    if (others) value = private_copy(value);  // the next call of these gives another one
     storage::set_result(value, s.memory_of(k, values));
     out.emplace_back(value);
   }
