@@ -13,8 +13,7 @@ namespace koine {
 namespace {
 
 // Measured on products of float32: with fewer rows the copy costs as much as it saves.
-constexpr int64_t least_rows = 256, least_rows_of_panels = 512, least_columns = 16,
-                  least_steps = 16;
+constexpr int64_t least_rows = 256, least_columns = 16, least_steps = 16;
 constexpr int64_t least_elements = 1 << 16;  // 256 KiB of float32: less stays in a cache as it lies
 
 // Columns of a panel, some vectors that a register tile takes; 0: all there are, few or odd ones.
