@@ -132,6 +132,7 @@ TEST(fuzz, default_mode_stays_within_the_stated_bound) {
   const uint64_t seed = test_seed();
   const int64_t cases = test_cases(1500);
   double worst = 0;
+  int64_t elements = 0, unbounded = 0;
   for (int64_t i = 0; i < cases; ++i) {
     std::mt19937_64 random(seed + static_cast<uint64_t>(i));
     const Bounded x = Generator(random).run();
@@ -147,6 +148,11 @@ TEST(fuzz, default_mode_stays_within_the_stated_bound) {
       const double real = bits_to_double(DType::Float64, value.data[k]),
                    bound = bits_to_double(DType::Float64, error.data[k]),
                    computed = bits_to_double(DType::Float32, got.data[k]);
+      ++elements;
+      if (std::isnan(bound)) {  // of an exponential whose operand may be off by any amount
+        ++unbounded;
+        continue;
+      }
       if (bound > 0) worst = std::max(worst, std::abs(computed - real) / bound);
       ASSERT_LE(std::abs(computed - real), bound * (1 + 1e-9))
           << "KOINE_TEST_SEED=" << seed + static_cast<uint64_t>(i)
@@ -157,6 +163,7 @@ TEST(fuzz, default_mode_stays_within_the_stated_bound) {
   }
   RecordProperty("largest_error_in_bounds", std::to_string(worst));
   EXPECT_GT(worst, 1e-3) << "the bound says nothing";
+  EXPECT_LE(unbounded, elements / 1000) << "the bound says nothing";
 }
 
 namespace {
