@@ -610,6 +610,14 @@ TEST(schedule, factors_of_products_with_many_rows_are_copied_into_panels) {
   EXPECT_EQ(
       kernels_of(rangeify(program_of({filled({256, 32}).matmul(made.transpose())}), how)).size(),
       3);
+  // So is what is made of one, in the kernel of that.
+  EXPECT_EQ(
+      kernels_of(rangeify(program_of({filled({256, 32}).matmul(made.exp().transpose())}), how))
+          .size(),
+      3);
+  // The other factor has no axis to sum over, or fewer axes.
+  const Tensor outer = filled({512, 1}) * filled({300, 1, 512});
+  EXPECT_EQ(panels(outer.sum(0)), "(1, 8, 300, 64)");
   how.multiprocessors = 80;
   EXPECT_EQ(panels(lying({256, 32}, {40, 32})), "") << "groups share the factors of a product";
 }

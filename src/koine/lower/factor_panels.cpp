@@ -92,12 +92,13 @@ bool lies_along(const UOp& value, size_t axis) {
   return linear_coefficient(place, along, step, rest) && step == 1;
 }
 
-// A fold that a value shows is computed as it is, before the copy.
+// What is made of folds is computed as it is, in a kernel with their loops, before the copy.
 UOp over_folds_in_memory(const UOp& value) {
-  if (value.is(Op::Reduce))
-    return UOp::make(Op::Contiguous, {value}, std::string("a factor that is copied"));
-  if (!is_view(value.op()) && !value.is(Op::Cast)) return value;
-  return with_source(value, 0, over_folds_in_memory(value.src(0)));
+  if (is_view(value.op()) || value.is(Op::Cast))
+    return with_source(value, 0, over_folds_in_memory(value.src(0)));
+  const bool folds = value.is(Op::Reduce) || (value.node()->ops_below & mask_of(Op::Reduce)) != 0;
+  if (!folds || value.is(Op::Contiguous)) return value;
+  return UOp::make(Op::Contiguous, {value}, std::string("a factor that is copied"));
 }
 
 // The same value from memory in which its axes stand in another order.
@@ -156,9 +157,10 @@ UOp copy_factors_into_panels(const UOp& program) {
       std::vector<UOp> factors(product.src().begin(), product.src().end());
       factors[side] = in_panels(factor, *axes, width == 0 ? columns : width);
       UOp& other = factors[1 - side];
-      const size_t step = axes->steps + other.rank() - factor.rank();
-      if (width > 0 && elements > most_elements_beside_rows && columns >= least_rows)
-        other = along_steps(other, step);
+      const size_t step = axes->steps + product.rank() - factor.rank();
+      if (width > 0 && elements > most_elements_beside_rows && columns >= least_rows &&
+          size_along(other, step, product) >= least_steps)
+        other = along_steps(other, step + other.rank() - product.rank());
       return with_source(node, 0, with_sources(product, factors));
     }
     return node;
