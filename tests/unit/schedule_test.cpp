@@ -585,6 +585,7 @@ TEST(schedule, factors_of_products_with_many_rows_are_copied_into_panels) {
   EXPECT_EQ(panels(filled({256, 512}).matmul(filled({512, 128}))), "(1, 2, 512, 64)");
   EXPECT_EQ(panels(filled({4, 64, 512}).matmul(filled({512, 240}))), "(1, 3, 512, 80)");
   EXPECT_EQ(panels(filled({2, 256, 1000}).matmul(filled({2, 1000, 144}))), "(2, 1, 3, 1000, 48)");
+  EXPECT_EQ(panels(filled({256, 512}).matmul(filled({512, 352}))), "(1, 11, 512, 32)");
   EXPECT_EQ(panels(filled({255, 512}).matmul(filled({512, 128}))), "") << "few rows";
   EXPECT_EQ(panels(filled({256, 511}).matmul(filled({511, 128}))), "") << "it fits a cache";
   EXPECT_EQ(panels(filled({256, 2000}).matmul(filled({2000, 100}))), "") << "odd columns";
@@ -605,6 +606,13 @@ TEST(schedule, factors_of_products_with_many_rows_are_copied_into_panels) {
                        .matmul(filled({40, 32}).cast(DType::Int32).transpose())),
             "")
       << "no floats";
+  // Where panels stand outside of the rows these lie along the sum, or are copied to.
+  auto kernels = [&](const Tensor& value) {
+    return kernels_of(rangeify(program_of({value}), how)).size();
+  };
+  EXPECT_EQ(kernels(filled({1024, 256}).transpose().matmul(filled({1024, 256}))), 3);
+  EXPECT_EQ(kernels(filled({256, 1024}).matmul(filled({1024, 256}))), 2) << "they do";
+  EXPECT_EQ(kernels(filled({512, 256}).transpose().matmul(filled({512, 256}))), 2) << "inside";
   // What another product makes is made as it is, and then copied.
   const Tensor made = filled({40, 48}).matmul(filled({48, 32}));
   EXPECT_EQ(
