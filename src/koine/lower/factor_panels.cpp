@@ -24,10 +24,9 @@ int64_t panel_width(int64_t columns) {
   return 0;
 }
 
-// Of a sum over products with one axis to sum over: the axes of the factor, and all rows.
+// Of a sum over products with one axis to sum over: axes of the factor.
 struct Axes {
   size_t steps, columns;
-  int64_t rows;
 };
 
 // The size of a factor along an axis of its product; of what broadcasts 1, of no constant 0.
@@ -42,7 +41,8 @@ int64_t size_along(const UOp& u, size_t axis, const UOp& product) {
 std::optional<Axes> axes_of(const UOp& sum, const UOp& factor, const UOp& other) {
   const UOp& product = sum.src(0);
   const size_t none = product.rank();
-  Axes out{none, none, 1};
+  Axes out{none, none};
+  int64_t rows = 1;
   for (const int64_t axis : sum.as<ReduceArg>().axes) {
     const auto i = static_cast<size_t>(axis);
     if (is_const(product.dim(i), 1)) continue;
@@ -54,14 +54,14 @@ std::optional<Axes> axes_of(const UOp& sum, const UOp& factor, const UOp& other)
   for (size_t i = 0; i < none; ++i) {
     if (i == out.steps || is_const(product.dim(i), 1)) continue;
     out.columns = i;  // the last one
-    if (size_along(factor, i, product) == 1) out.rows *= size_along(other, i, product);
+    if (size_along(factor, i, product) == 1) rows *= size_along(other, i, product);
   }
-  const bool many = out.rows >= least_rows && out.columns != none &&
+  const bool many = rows >= least_rows && out.columns != none &&
                     size_along(factor, out.columns, product) >= least_columns &&
                     size_along(other, out.columns, product) == 1;
   if (!many) return std::nullopt;
   const size_t lacks = none - factor.rank();
-  return Axes{out.steps - lacks, out.columns - lacks, out.rows};
+  return Axes{out.steps - lacks, out.columns - lacks};
 }
 
 // What a value shows, below views and casts, at a place of it.

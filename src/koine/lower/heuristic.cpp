@@ -401,11 +401,10 @@ void gates_outside(Plan& plan) {
 
 // Columns of a factor in panels are two axes: the panel, outside of the rows, which all pass over
 // it before the next one, and the columns in it.
-void loops_over_panels(Plan& plan) {
+void loops_over_panels(Plan& plan, const Accesses& now) {
   for (int at = 0; at < static_cast<int>(plan.axes().size()); ++at) {
     const UOp axis = plan.axes()[static_cast<size_t>(at)];
     if (type_of(axis) != AxisType::Loop || is_symbolic(axis)) continue;
-    const Accesses now = survey(plan.ast());
     for (const UOp& address : now.loads) {
       int64_t width = 0;
       for (const UOp& u : toposort(address))
@@ -455,7 +454,7 @@ Edited choose_opts(const UOp& ast, const Target& target) {
     target.groups ? choose_threads_in_order(plan) : global_loops(plan, written);
     return std::move(plan).take();
   }
-  if (written.reduces.size() == 1) loops_over_panels(plan);
+  if (written.reduces.size() == 1) loops_over_panels(plan, written);
   if (target.groups) {
     choose_group_opts(plan, survey(plan.ast()));
     return std::move(plan).take();

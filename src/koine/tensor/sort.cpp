@@ -2,7 +2,6 @@
 // with each other, which vectors do well; long rows are ordered by the digits of keys, in a pass of
 // some kernels for each byte. The first few of a long row are looked for where the first elements
 // of its parts are.
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <optional>
@@ -115,8 +114,8 @@ Tensor order_of(Tensor keys) {
 Tensor first_of(const Tensor& keys, int64_t k) {
   const Size rows = keys.size(0);
   const int64_t n = keys.size(1);
-  const auto part = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(
-      std::sqrt(static_cast<double>(n) / static_cast<double>(std::max<int64_t>(k, 1))))));
+  const auto part = static_cast<int64_t>(std::bit_floor(
+      static_cast<uint64_t>(std::sqrt(static_cast<double>(n) / static_cast<double>(k)))));
   if (part < 4) return order_of(keys).shrink({{0, rows}, {0, k}});
   const int64_t parts = (n + part - 1) / part;
   // What the last part lacks stands behind all that the row has.
