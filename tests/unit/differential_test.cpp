@@ -17,6 +17,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/expand.hpp"
 #include "koine/lower/rangeify.hpp"
 #include "koine/lower/schedule.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
@@ -539,6 +540,28 @@ TEST(differential, stages_that_are_right_raise_no_alarm) {
     EXPECT_GT(counters().checked_stages, 100);
     EXPECT_EQ(counters().unchecked_stages, 0);
   }
+}
+
+// A hand-made kernel adds up what none of its lanes, or only some of its axes, counts.
+TEST(differential, a_value_without_the_lanes_it_is_folded_over_is_folded_over_all_of_them) {
+  const UOp rows = range(0, index_const(3), AxisType::Loop),
+            lanes = range(1, index_const(4), AxisType::Unroll),
+            threads = range(2, index_const(2), AxisType::GroupReduce);
+  const auto memory = [](int64_t slot) { return param(slot, shape_of({12}), DType::Float32); };
+  const UOp alone = load(index(memory(1), {rows})),
+            beside = load(index(memory(1), {add(mul(rows, index_const(4)), lanes)}));
+  for (const UOp& value : {alone, beside})
+    for (const std::vector<UOp>& folded :
+         {std::vector<UOp>{lanes}, {lanes, threads}, {threads, lanes}}) {
+      std::vector<UOp> src = folded;
+      src.insert(src.begin(), value);
+      const UOp sum = UOp::make(Op::Reduce, src, ReduceArg{Op::Add, {}});
+      const UOp kernel = sink({end(store(index(memory(0), {rows}), sum), {rows})});
+      const auto stage = [](const UOp& k) { return expand(k); };
+      EXPECT_TRUE(check_stage(
+          {"expand", kernel, expand(kernel), Level::Kernel, Level::Kernel, stage}))
+          << to_text(kernel);
+    }
 }
 
 // A program with memory in it is run as well: what was never stored is no value.

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 
 #include "koine/base/interrupt.hpp"
@@ -30,6 +31,12 @@ constexpr int spins_before_sleep = 2000;  // about 20 microseconds
 
 }  // namespace
 
+// The C library reads a file for each answer.
+int core_count() {
+  static const int count = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return count;
+}
+
 Team::Team(int workers) {
   for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { worker(); });
 }
@@ -53,8 +60,10 @@ void Team::run(void (*chunk)(void*, int64_t), void* context, int64_t count) {
   count_.store(count, std::memory_order_relaxed);
   finished_.store(0, std::memory_order_relaxed);
   claim_.store(static_cast<uint64_t>(generation) << 32, std::memory_order_release);
-  generation_.store(generation, std::memory_order_release);
-  futex_wake_all(generation_);
+  // Whoever is about to sleep says so before the kernel looks at the word, and the word changes
+  // before it is asked who sleeps: one of the two is seen.
+  generation_.store(generation);
+  if (asleep_.load() > 0) futex_wake_all(generation_);
   work(generation);
   // On a busy machine a worker may be waiting for this very core.
   for (int spins = 0; finished_.load(std::memory_order_acquire) != count; ++spins) {
@@ -87,10 +96,13 @@ void Team::worker() {
     int spins = 0;
     uint32_t now;
     while ((now = generation_.load(std::memory_order_acquire)) == seen && !stop_) {
-      if (++spins < spins_before_sleep)
+      if (++spins < spins_before_sleep) {
         pause_cpu();
-      else
-        futex_wait(generation_, seen);
+        continue;
+      }
+      asleep_.fetch_add(1);
+      futex_wait(generation_, seen);
+      asleep_.fetch_sub(1);
     }
     seen = now;
     work(now);

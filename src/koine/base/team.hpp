@@ -8,6 +8,9 @@
 
 namespace koine {
 
+/// Processor cores, the caller's among them, as they were at the first call.
+int core_count();
+
 /// A team of worker threads that shares out numbered chunks of one job at a time. The caller works
 /// too and waits only for chunks that a worker has claimed, so a busy machine never makes it slower
 /// than a serial loop.
@@ -33,6 +36,7 @@ class Team {
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> count_{0};
   std::atomic<int64_t> finished_{0};
+  std::atomic<int> asleep_{0};  // workers that only a call of the kernel's wakes
   std::atomic<bool> stop_{false};
   std::vector<std::thread> threads_;
 };

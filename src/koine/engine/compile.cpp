@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <exception>
 #include <map>
-#include <thread>
 #include <unordered_map>
 
 #include "koine/base/interrupt.hpp"
@@ -29,8 +28,7 @@ GraphCache<Program>& program_cache() {
 }
 
 Team& compile_team() {
-  static auto* team =
-      new Team(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) - 1);
+  static auto* team = new Team(core_count() - 1);
   return *team;
 }
 

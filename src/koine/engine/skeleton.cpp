@@ -97,6 +97,11 @@ class Builder {
       memory(buffer, n->op == Op::Binary ? Raw : Memory);
     } else {
       open_.push_back({n, 0});
+      // The graph was made before the last kernels ran, and these have pushed it out of the caches.
+      for (const UOp& source : n->src()) {
+        __builtin_prefetch(source.node());
+        __builtin_prefetch(source.node()->sources());
+      }
     }
   }
 

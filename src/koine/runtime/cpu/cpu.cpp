@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <thread>
 
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
@@ -23,8 +22,7 @@ bool has_feature(const std::string& features, std::string_view name) {
 
 int worker_count() {
   const int wanted = options().threads;
-  if (wanted > 0) return wanted - 1;
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) - 1;
+  return (wanted > 0 ? wanted : core_count()) - 1;
 }
 
 // The team is made for the current number of threads; tests change it.
