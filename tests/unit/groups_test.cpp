@@ -266,6 +266,12 @@ TEST(groups, spec_O1_factors_go_through_local_memory) {
               {local(2, 4), local(1, 4), steps(5, 4), stage(6), grid(0)});
   expect_kept(some({1, 4, 8, 8}).conv2d(some({4, 4, 3, 3})), {local(0, 4), stage(3)});
   expect_kept((some({8, 32}) * Tensor(2.0)).sum({1}), {local(0, 4), steps(2, 8), stage(3)});
+  // Two axes of the sum, of which memory has the elements of one beside each other.
+  const auto windows = [&](int64_t rows) {
+    return some({rows, 4, 16}).shrink({{0, rows}, {0, 4}, {0, 8}});
+  };
+  expect_kept((windows(16).reshape({16, 1, 4, 8}) * windows(12).reshape({1, 12, 4, 8})).sum({2, 3}),
+              {local(1, 4), local(0, 4), split(4, 2, AxisType::Unroll), stage(6)});
 }
 
 TEST(groups, what_cannot_go_through_local_memory_is_refused) {
