@@ -50,6 +50,19 @@ TEST(bounded, a_product_in_a_sum_may_stay_unrounded_and_nothing_else) {
   EXPECT_TRUE(within(far, {std::fma(a, b, c)}));
 }
 
+// Each element by itself: those that are exact keep their bits, whatever the others are.
+TEST(bounded, bits_are_unknown_where_the_number_is) {
+  const UOp x = floats({3, 5, 7, 2}),
+            some = where(lt(x, constant(DType::Float32, 4)), x, unary(Op::Log2, x));
+  for (const DType d : {DType::UInt32, DType::Int16}) {
+    const BoundedArray bits = bounded(UOp::make(Op::Bitcast, {some}, d));
+    const size_t parts = d == DType::Int16 ? 2 : 1;
+    ASSERT_EQ(bits.error.size(), 4 * parts);
+    for (size_t i = 0; i < bits.error.size(); ++i)
+      EXPECT_EQ(bits.error[i], i / parts == 1 || i / parts == 2 ? INFINITY : 0) << i;
+  }
+}
+
 // Bounds move as values do: to positions that lie in memory, and within sizes that are Variables.
 TEST(bounded, errors_follow_positions_in_memory_and_variables) {
   const UOp x = floats({3, 5, 7}), inexact = unary(Op::Log2, x);

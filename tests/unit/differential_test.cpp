@@ -558,8 +558,8 @@ TEST(differential, a_value_without_the_lanes_it_is_folded_over_is_folded_over_al
       const UOp sum = UOp::make(Op::Reduce, src, ReduceArg{Op::Add, {}});
       const UOp kernel = sink({end(store(index(memory(0), {rows}), sum), {rows})});
       const auto stage = [](const UOp& k) { return expand(k); };
-      EXPECT_TRUE(check_stage(
-          {"expand", kernel, expand(kernel), Level::Kernel, Level::Kernel, stage}))
+      EXPECT_TRUE(
+          check_stage({"expand", kernel, expand(kernel), Level::Kernel, Level::Kernel, stage}))
           << to_text(kernel);
     }
 }
