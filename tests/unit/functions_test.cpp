@@ -1,6 +1,7 @@
 // Functions: tracing, captured values, equal bodies, calls that are inlined or compiled once (rows
 // F1 to F4, amendment C33).
 #include <map>
+#include <unordered_set>
 
 #include "check.hpp"
 #include "koine/ir/build.hpp"
@@ -96,15 +97,17 @@ TEST(functions, spec_F3_bodies_are_closed_and_equal) {
 TEST(functions, spec_F3_effects_and_indices_of_captured_memory_stay_in_the_body) {
   const Tensor memory = Tensor::zeros({2}).clone().realize(), x = Tensor::from<float>({3, 4}),
                other = Tensor::zeros({3}).clone().realize(), seven = Tensor(7.0).clone().realize();
+  const UOp view = shrink(other.uop(), shape_of({1}), shape_of({2})),
+            sevens = expand(reshape(seven.uop(), shape_of({1})), shape_of({2}));
   const UOp call = make_function(
       [&](const std::vector<UOp>& in) {
-        const UOp view = shrink(other.uop(), shape_of({1}), shape_of({2}));
         return std::vector<UOp>{
-            after(memory.uop(),
-                  {store(memory.uop(), in[0]),
-                   store(view, expand(reshape(seven.uop(), shape_of({1})), shape_of({2})))})};
+            after(memory.uop(), {store(memory.uop(), in[0]), store(view, sevens)})};
       },
       {x.uop()});
+  // What is stored to stays a view of its memory; what is stored is one value.
+  const std::unordered_set<UOp> arguments(call.src().begin() + 1, call.src().end());
+  EXPECT_EQ(arguments, (std::unordered_set<UOp>{x.uop(), memory.uop(), other.uop(), sevens}));
   EXPECT_EQ(Tensor(get_tuple(call, 0)).tolist<float>(), (std::vector<float>{3, 4}));
   EXPECT_EQ(other.tolist<float>(), (std::vector<float>{0, 7, 7}));
 
