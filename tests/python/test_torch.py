@@ -45,3 +45,23 @@ def test_in_either_order(order):
     program = f"import {order}; a = torch.rand(64, 64); d = (koine.Tensor(a) @ koine.Tensor(a)).numpy() - (a @ a).numpy(); print(abs(d).max() < 1e-3)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "True", done.stderr
+
+
+def test_what_pytorch_writes_is_seen_and_what_was_computed_stays():
+    theirs = torch.ones(4)
+    for ours in (koine.Tensor(theirs), koine.from_dlpack(theirs)):
+        view, kept = ours[1:], []
+        for k in range(3):
+            theirs.fill_(k)
+            kept.append(((ours + 1) * 2, ours.sum()))
+            assert [y.tolist() for y in kept[-1]] == [[2 * k + 2] * 4, 4 * k] and view.tolist() == [k] * 3
+        assert [y.tolist() for pair in kept for y in pair] == [v for k in range(3) for v in ([2 * k + 2] * 4, 4 * k)]
+
+
+def test_pytorch_writes_to_memory_that_is_lent():
+    x = koine.Tensor([1.0, 2.0, 3.0])
+    there = torch.from_numpy(x.numpy(writable=True))
+    y = x + 1
+    y.tolist()
+    there[:] = 7
+    assert (x + 1).tolist() == [8] * 3 and y.tolist() == [2, 3, 4] and x.tolist() == [7] * 3

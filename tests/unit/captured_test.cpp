@@ -371,6 +371,53 @@ TEST(borrowed, memory_is_read_where_it_lies_and_let_go_with_its_last_reader) {
   EXPECT_TRUE(alive.expired());
 }
 
+// Each is held while the next is made, which is an equal expression.
+TEST(borrowed, what_was_computed_stays_and_an_equal_expression_reads_what_there_is) {
+  std::vector<float> values{1, 2, 3, 4};
+  const Tensor x = Tensor::borrow(values.data(), {4}, DType::Float32, nullptr);
+  Tensor w = numbers({1, 2, 3, 4});
+  w.requires_grad();
+  const std::vector<std::function<Tensor()>> makes{[&] { return x + 1; },
+                                                   [&] { return (x + 1) * 2; },
+                                                   [&] { return x.sum(); },
+                                                   [&] { return x.clone(); },
+                                                   [&] { return w * x; },
+                                                   [&] { return (w * x).sum(); },
+                                                   [&] { return x.to("CPU:1").to("CPU"); }};
+  for (const auto& make : makes) {
+    std::fill(values.begin(), values.end(), 1.0F);
+    const Tensor first = make(), realized = make().realize();
+    const std::vector<float> was = listed(first);
+    EXPECT_EQ(listed(make()), was);
+    std::fill(values.begin(), values.end(), 5.0F);
+    const Tensor second = make();
+    const std::vector<float> is = listed(second);
+    EXPECT_NE(is, was);
+    EXPECT_EQ(is, listed(make()));
+    values = {7, 7, 7, 7};
+    EXPECT_EQ(listed(first), was);
+    EXPECT_EQ(listed(realized), was);
+    EXPECT_EQ(listed(second), is);
+    EXPECT_NE(listed(make()), is);
+  }
+  EXPECT_EQ(listed(w * x), (std::vector<float>{7, 14, 21, 28}));
+}
+
+TEST(borrowed, a_view_shows_what_there_is_whoever_has_looked) {
+  std::vector<float> values{1, 2, 3, 4};
+  const Tensor x = Tensor::borrow(values.data(), {4}, DType::Float32, nullptr);
+  const Tensor view = x.flip({0}), part = x.shrink({{1, 3}});
+  EXPECT_EQ(listed(view), (std::vector<float>{4, 3, 2, 1}));
+  EXPECT_EQ(listed(part), (std::vector<float>{2, 3}));
+  const Tensor twice = view * 2;
+  EXPECT_EQ(listed(twice), (std::vector<float>{8, 6, 4, 2}));
+  values = {5, 6, 7, 8};
+  EXPECT_EQ(listed(view), (std::vector<float>{8, 7, 6, 5}));
+  EXPECT_EQ(listed(part), (std::vector<float>{6, 7}));
+  EXPECT_EQ(listed(twice), (std::vector<float>{8, 6, 4, 2}));
+  EXPECT_EQ(listed(view * 2), (std::vector<float>{16, 14, 12, 10}));
+}
+
 TEST(borrowed, no_assignment_writes_there) {
   std::vector<float> values{1, 2, 3, 4};
   Tensor x = Tensor::borrow(values.data(), {4}, DType::Float32, nullptr);

@@ -45,6 +45,39 @@ TEST(ir, spec_A1_deep_chains_need_no_recursion) {
   EXPECT_LT(live_node_count(), before + 1000);
 }
 
+// What is withdrawn stays itself; an equal one is found instead of it, also while others come and
+// go.
+TEST(ir, a_node_that_was_withdrawn_is_found_no_more) {
+  const int64_t before = live_node_count();
+  {
+    const UOp x = param(0, shape_of({4}), DType::Float32);
+    UOp first = neg(x);
+    const UOp above = neg(first);
+    withdraw(first);
+    withdraw(first);
+    UOp second = neg(x);
+    EXPECT_FALSE(first == second);
+    EXPECT_EQ(neg(x), second);
+    EXPECT_EQ(above.src(0), first);
+    EXPECT_EQ(neg(first), above);
+    EXPECT_FALSE(neg(second) == above);
+    EXPECT_EQ(to_text(first), to_text(second));
+    std::vector<UOp> many{second};
+    for (int i = 0; i < 10000; ++i) {
+      withdraw(many.back());
+      many.push_back(neg(x));
+      EXPECT_FALSE(many.back() == many[many.size() - 2]);
+    }
+    first = {};
+    second = {};
+    many.resize(5000);
+    for (int i = 0; i < 10000; ++i) many.push_back(add(x, constant(DType::Float32, i)));  // grows
+    many.erase(many.begin(), many.begin() + 4000);
+    EXPECT_EQ(neg(x), neg(x));
+  }
+  EXPECT_LT(live_node_count(), before + 100);
+}
+
 // The benchmark has the figure (node construction); here no node costs more because many live, and
 // a node that exists already is found for less than another is made.
 TEST(ir, spec_A1_the_build_rate_does_not_fall_with_the_number_of_nodes) {

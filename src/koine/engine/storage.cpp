@@ -105,6 +105,7 @@ std::shared_ptr<Memory> memory_on(const UOp& buffer, Device device) {
 
 void set_memory(const UOp& buffer, std::shared_ptr<Memory> memory) {
   Tables& t = tables();
+  if (memory && memory->is_borrowed()) mark_foreign(buffer);
   watch(buffer);
   const std::lock_guard lock(t.mutex);
   t.memory[buffer.id()] = std::move(memory);
@@ -119,6 +120,7 @@ std::shared_ptr<Memory> memory(const UOp& buffer) {
 
 void set_result(const UOp& value, const UOp& buffer) {
   Tables& t = tables();
+  if (value.node()->foreign) withdraw(value);
   watch(value);
   UOp previous;
   const std::lock_guard lock(t.mutex);

@@ -19,7 +19,9 @@ std::shared_ptr<Memory> memory(const UOp& buffer);
 /// What of it lies on one of the buffer's devices.
 std::shared_ptr<Memory> memory_on(const UOp& buffer, Device device);
 
-/// Remembers that `value` has been computed into `buffer`, for as long as the node lives.
+/// Remembers that `value` has been computed into `buffer`, for as long as the node lives. Of what
+/// was computed from memory of others an equal expression is a node of its own from now on: it
+/// reads what they have written since.
 void set_result(const UOp& value, const UOp& buffer);
 UOp result(const UOp& value);
 

@@ -158,6 +158,14 @@ class InternTable {
     pending = nullptr;
   }
 
+  // Its bucket is searched no more for it, however many of its equals are held.
+  void withdraw(Node* node) {
+    Shard& shard = shard_of(node->place);
+    const std::lock_guard hold(shard.lock);
+    take_out(shard, node);
+    node->chain = node;
+  }
+
   int64_t live() const {
     int64_t total = 0;
     for (const Shard& shard : shards_) {
@@ -211,10 +219,15 @@ class InternTable {
   void unlink(Node* node) {
     Shard& shard = shard_of(node->place);
     const std::lock_guard hold(shard.lock);
+    take_out(shard, node);
+    --shard.count;
+  }
+
+  static void take_out(Shard& shard, Node* node) {
+    if (node->chain == node) return;  // it is out already
     Node** link = &bucket(shard.buckets, node->place);
     while (*link != node) link = &(*link)->chain;
     *link = node->chain;
-    --shard.count;
   }
 
   static Node* create(const Key& key, Derived derived, const Placement& placement) {
@@ -234,12 +247,14 @@ class InternTable {
     node->placement = placement;
     node->ops_below = mask_of(key.op);
     node->varies = key.op == Op::Param && !std::get<BufferArg>(key.arg).name.empty();
+    node->foreign = false;
     UOp* sources = node->sources();
     for (size_t i = 0; i < key.src.size(); ++i) {
       new (sources + i) UOp(key.src[i]);
       const bool body = key.op == Op::Call && i == 0;  // which is opaque
       node->ops_below |= body ? mask_of(key.src[i].op()) : key.src[i].node()->ops_below;
       if (key.src[i].node()->varies) node->varies = true;
+      if (key.src[i].node()->foreign) node->foreign = true;
     }
     return node;
   }
@@ -290,6 +305,8 @@ uint32_t fresh_normal_bit() {
 }
 int64_t live_node_count() { return InternTable::instance().live(); }
 void set_death_hook(DeathHook hook) { death_hook.store(hook); }
+void mark_foreign(const UOp& buffer) { buffer.node()->foreign = true; }
+void withdraw(const UOp& node) { InternTable::instance().withdraw(const_cast<Node*>(node.node())); }
 void watch(const UOp& node) { node.node()->watched.store(true, std::memory_order_relaxed); }
 
 }  // namespace koine

@@ -132,6 +132,7 @@ struct Node {
   bool scalar_stack : 1;  ///< a Stack of scalars: its shape (n,) is made on demand, which ends the
                           ///< regress
   bool varies : 1;        ///< whether a Variable is this or below it, in any body
+  mutable bool foreign : 1;  ///< whether memory that others write is this or below it
   mutable std::atomic<bool> watched{false};  ///< a side table holds something for this id
   uint32_t source_count;
   uint32_t place;  ///< its bucket in the table is this, modulo the table's size
@@ -142,7 +143,7 @@ struct Node {
   Arg arg;
   UOp shape;  ///< null: ()
   Placement placement;
-  Node* chain = nullptr;                    ///< the next of its bucket
+  Node* chain = nullptr;                    ///< the next of its bucket; itself: withdrawn
   mutable std::atomic<uint32_t> normal{0};  ///< the rule sets of which none applies below
   mutable std::atomic<uint32_t> origin{0};  ///< the line that made it (`ir/origin`)
   static constexpr uint32_t several_origins = uint32_t{1} << 31;  ///< so did others, later
@@ -189,6 +190,12 @@ void watch(const UOp& node);
 inline bool is_watched(const UOp& node) {
   return node.node()->watched.load(std::memory_order_relaxed);
 }
+
+/// Says that others write the memory of a Buffer which nothing has been made of yet.
+void mark_foreign(const UOp& buffer);
+/// Takes a node out of the table: it stays what it is to those who have it, and whoever makes an
+/// equal one gets another.
+void withdraw(const UOp& node);
 
 /// A node is immutable, so "the rules of set k change nothing here or below" holds for its life:
 /// whoever finds it out marks the node, and the next walk stops there. One bit a set.

@@ -3,6 +3,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/engine/engine.hpp"
+#include "koine/engine/step.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
@@ -225,10 +226,14 @@ const Tensor& Tensor::realize() const {
 
 std::shared_ptr<Memory> Tensor::look() const {
   History::compute({*this}, History::Graphs::Keep);
-  // A view is gathered into a buffer of its own.
   const UOp value = uop();
-  const UOp buffer = realized_buffer(value);
-  return memory_of(buffer ? buffer : koine::realize({value})[0]);
+  if (const UOp buffer = realized_buffer(value)) return memory_of(buffer);
+  // A view is gathered into a buffer of its own; of memory of others for each look, since it shows
+  // what there is.
+  if (!value.node()->foreign) return memory_of(koine::realize({value})[0]);
+  CapturedStep step({value});
+  step.run();
+  return memory_of(step.outputs()[0]);
 }
 std::vector<std::byte> Tensor::bytes() const {
   const auto memory = look();

@@ -71,8 +71,9 @@ class Tensor {
   static Tensor from_bytes(const void* data, const Shape& shape, DType dtype,
                            const std::string& device = "");
   /// A tensor over row-major elements in memory of somebody else, on CPU: nothing is copied, and no
-  /// assignment writes there. They must stay as they are until `owner` is let go, which is once
-  /// nothing that is lazy reads them any more. Throws Error (Value) where they are not aligned.
+  /// assignment writes there; what was computed of them stays where others do. `owner` is let go
+  /// once nothing that is lazy reads them any more. Throws Error (Value) where they are not
+  /// aligned.
   static Tensor borrow(const void* data, const Shape& shape, DType dtype,
                        std::shared_ptr<const void> owner);
   /// Each call of full, zeros and ones gives a tensor of its own, with gradients of its own.
