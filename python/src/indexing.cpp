@@ -27,8 +27,18 @@ struct Part {
   }
 };
 
+// A whole number that is no more than that: None where it does not fit. What all else may be is
+// asked of Python, which takes a microsecond.
+std::optional<int64_t> plain_number(nb::handle given) {
+  if (!PyLong_CheckExact(given.ptr())) return {};
+  int overflow = 0;
+  const int64_t value = PyLong_AsLongLongAndOverflow(given.ptr(), &overflow);
+  return overflow == 0 ? std::optional(value) : std::nullopt;
+}
+
 std::optional<Size> bound_of(nb::handle given) {
   if (given.is_none()) return {};
+  if (const auto number = plain_number(given)) return Size(*number);
   if (nb::isinstance<Size>(given)) return nb::cast<Size>(given);
   KOINE_REQUIRE(PyIndex_Check(given.ptr()), Type,
                 "index: the bounds of a slice are whole numbers, not a '{}'", name_of_type(given));
@@ -38,8 +48,9 @@ std::optional<Size> bound_of(nb::handle given) {
 }
 
 Slice slice_of(nb::handle given) {
-  Slice out{bound_of(given.attr("start")), bound_of(given.attr("stop"))};
-  if (const auto step = bound_of(given.attr("step"))) out.step = int64_t{*step};
+  const auto& slice = *reinterpret_cast<const PySliceObject*>(given.ptr());
+  Slice out{bound_of(slice.start), bound_of(slice.stop)};
+  if (const auto step = bound_of(slice.step)) out.step = int64_t{*step};
   return out;
 }
 
@@ -48,6 +59,7 @@ Part part_of(nb::handle given) {
   if (given.is_none()) return {Kind::NewAxis};
   if (given.is(Py_Ellipsis)) return {Kind::Ellipsis};
   if (PySlice_Check(given.ptr())) return {Kind::Slice, 0, slice_of(given)};
+  if (const auto number = plain_number(given)) return {Kind::Position, *number};
   if (nb::isinstance<Size>(given)) return {Kind::Position, nb::cast<Size>(given)};
   KOINE_REQUIRE(
       !PyBool_Check(given.ptr()), Index,

@@ -248,6 +248,33 @@ TEST(ir, spec_P1_ill_typed_nodes_are_refused) {
   EXPECT_EQ(where(lt(f, f), f, f).dtype(), DType::Float32);
 }
 
+// Sizes that are numbers are compared as they are: a slice is made without a rewrite.
+TEST(ir, parts_lie_inside_of_what_they_are_taken_from) {
+  constexpr int64_t most = INT64_MAX;
+  const auto whole = [](int64_t n) { return param(0, shape_of({n}), DType::Bool); };
+  const int64_t before = rewrite_counters().visits;
+  for (const auto& [from, count, all] : std::vector<std::array<int64_t, 3>>{
+           {0, 0, 0}, {0, 3, 3}, {1, 2, 3}, {3, 0, 3}, {0, 0, 3}, {most - 1, 1, most}}) {
+    EXPECT_EQ(shrink(whole(all), shape_of({from}), shape_of({count})).dim(0), index_const(count));
+    EXPECT_EQ(pad(whole(count), shape_of({from}), shape_of({all}), {}).dim(0), index_const(all));
+  }
+  EXPECT_EQ(rewrite_counters().visits, before);
+  for (const auto& [from, count, all] : std::vector<std::array<int64_t, 3>>{{0, 4, 3},
+                                                                            {2, 2, 3},
+                                                                            {4, 0, 3},
+                                                                            {-1, 2, 3},
+                                                                            {most, 1, most},
+                                                                            {1, most, most},
+                                                                            {most, most, 3},
+                                                                            {INT64_MIN, 1, 3}})
+    expect_error([&] { (void)shrink(whole(all), shape_of({from}), shape_of({count})); },
+                 {"leaves its bounds"});
+  const UOp n = variable("n", 1, 3);
+  EXPECT_EQ(shrink(whole(3), shape_of({0}), stack(std::vector<UOp>{n})).dim(0), n);
+  expect_error([&] { (void)shrink(whole(3), shape_of({1}), stack(std::vector<UOp>{n})); },
+               {"leaves its bounds"});
+}
+
 TEST(ir, spec_P2_shapes_broadcast_from_the_right) {
   const UOp a = param(0, shape_of({2, 1, 4}), DType::Float32),
             b = param(1, shape_of({3, 1}), DType::Float32);

@@ -56,6 +56,16 @@ void require_shape_operand(Op op, const UOp& shape, size_t index) {
                 shape_text(shape));
 }
 
+// Whether `inner` elements from `offset` on are among `outer`.
+bool lies_inside(const UOp& offset, const UOp& inner, const UOp& outer) {
+  if (offset.is(Op::Const) && inner.is(Op::Const) && outer.is(Op::Const)) {
+    const int64_t from = const_int(offset), count = const_int(inner), all = const_int(outer);
+    return from >= 0 && count >= 0 && all >= count && from <= all - count;
+  }
+  const UOp slack = simplify_index(sub(sub(outer, offset), inner));
+  return index_span(offset).low >= 0 && inner.bounds().low >= 0 && index_span(slack).low >= 0;
+}
+
 UOp shape_from_stack(const UOp& stack) { return stack.src().empty() ? UOp() : stack; }
 
 Derived movement(Op op, Sources src, const Arg& arg) {
@@ -121,11 +131,9 @@ Derived movement(Op op, Sources src, const Arg& arg) {
         const UOp &offset = src[1].src(i), &size = src[2].src(i);
         const UOp& inner = op == Op::Pad ? value.dim(i) : size;
         const UOp& outer = op == Op::Pad ? size : value.dim(i);
-        const UOp slack = simplify_index(sub(sub(outer, offset), inner));
-        KOINE_REQUIRE(
-            index_span(offset).low >= 0 && inner.bounds().low >= 0 && index_span(slack).low >= 0,
-            Value, "{}: axis {} of shape {} with offset {} and target size {} leaves its bounds",
-            op_name(op), i, shape_text(value), dim_text(offset), dim_text(size));
+        KOINE_REQUIRE(lies_inside(offset, inner, outer), Value,
+                      "{}: axis {} of shape {} with offset {} and target size {} leaves its bounds",
+                      op_name(op), i, shape_text(value), dim_text(offset), dim_text(size));
       }
       if (src.size() == 4)
         KOINE_REQUIRE(src[3].dtype() == value.dtype() && src[3].is_scalar(), Type,
