@@ -261,6 +261,38 @@ def test_assigned_and_written():
     assert second.tolist() == [18] * 4
 
 
+KEPT = {  # of a tensor: a value that is kept of it, which is no view
+    "assigned": lambda t: Tensor.zeros(4).assign(t),
+    "assigned to a leaf": lambda t: leaf().assign(t),
+    "assigned by setitem": lambda t: (lambda x: x.__setitem__(slice(None), t) or x)(Tensor.zeros(4)),
+    "a gradient, by backward()": lambda t: (lambda w: (w * t).sum().backward() or w.grad)(leaf()),
+    "a gradient, by gradient()": lambda t: (lambda w: (w * t).sum().gradient(w)[0])(leaf()),
+    "a gradient, by grad()": lambda t: koine.grad(lambda w: (w * t).sum())(leaf()),
+    "a gradient that was set": lambda t: (lambda w: setattr(w, "grad", t) or w.grad)(leaf()),
+    "a tangent": lambda t: koine.jvp(lambda w: w * t, (leaf(),), (Tensor.ones(4),))[1],
+    "a cotangent": lambda t: koine.vjp(lambda w: w * 1, leaf())[1](t)[0],
+    "mapped": lambda t: koine.vmap(lambda x: x)(t),
+    "scanned": lambda t: koine.scan(lambda c, x: (c, x), Tensor(0.0), t)[1],
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_kept_of_it_is_no_view(name):
+    t, a = borrows(beginning())
+    kept = []
+    for k in range(3):
+        a[:] = k
+        kept.append(KEPT[name](t))
+        assert kept[-1].tolist() == [k] * 4
+    assert [x.tolist() for x in kept] == [[k] * 4 for k in range(3)]
+
+
+def test_second_derivatives_through_a_gradient_that_is_borrowed_memory():
+    w, (t, a) = leaf(), borrows(beginning())
+    (g,) = (w * t).sum().gradient(w)
+    assert (g * g).sum().gradient(t)[0].tolist() == [2, 4, 6, 8]
+
+
 def test_what_a_function_is_compiled_to_reads_what_there_is():
     """Beside values of the same expressions that are held."""
     t, a = borrows(beginning())

@@ -403,6 +403,23 @@ TEST(borrowed, what_was_computed_stays_and_an_equal_expression_reads_what_there_
   EXPECT_EQ(listed(w * x), (std::vector<float>{7, 14, 21, 28}));
 }
 
+TEST(borrowed, what_is_assigned_and_a_gradient_are_values_of_their_own) {
+  std::vector<float> values{1, 2, 3, 4};
+  const Tensor x = Tensor::borrow(values.data(), {4}, DType::Float32, nullptr);
+  Tensor w = numbers({1, 2, 3, 4}), state = numbers({0, 0, 0, 0}), other = numbers({0, 0, 0, 0});
+  w.requires_grad();
+  other.requires_grad();
+  state.assign(x);
+  other.set_grad(x);
+  const Tensor loss = (w * x).sum(), slope = loss.gradient({w})[0];
+  loss.backward();
+  const std::vector<Tensor> kept{state, other.grad(), slope, w.grad()};
+  for (const Tensor& t : kept) EXPECT_EQ(listed(t), (std::vector<float>{1, 2, 3, 4}));
+  values = {5, 6, 7, 8};
+  for (const Tensor& t : kept) EXPECT_EQ(listed(t), (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(listed(x), values);
+}
+
 TEST(borrowed, a_view_shows_what_there_is_whoever_has_looked) {
   std::vector<float> values{1, 2, 3, 4};
   const Tensor x = Tensor::borrow(values.data(), {4}, DType::Float32, nullptr);

@@ -57,6 +57,9 @@ bool is_private_copy(const UOp& u) { return u.is(Mark::Private); }
 UOp private_copy(const UOp& value) {
   return UOp::make(Op::Contiguous, {value}, MarkArg{Mark::Private, fresh_slot()});
 }
+UOp kept_value(const UOp& value) {
+  return value.is(Op::Buffer) && value.node()->foreign ? private_copy(value) : value;
+}
 
 bool has_effects(const UOp& root) { return (root.node()->ops_below & mask_of(Op::After)) != 0; }
 

@@ -28,6 +28,8 @@ UOp stored_value(const UOp& store);
 bool is_private_copy(const UOp& u);
 /// A new one of `value`.
 UOp private_copy(const UOp& value);
+/// What somebody keeps of a value: of memory that others write a private copy.
+UOp kept_value(const UOp& value);
 
 /// False where nothing below can store.
 bool has_effects(const UOp& root);

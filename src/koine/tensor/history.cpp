@@ -705,7 +705,7 @@ void Tensor::backward() const {
   for (size_t k = 0; k < targets.size(); ++k)
     for (const auto& s : leaves[targets[k]])
       if (grads[k]) {
-        s->grad = s->grad ? add(s->grad, grads[k]) : grads[k];
+        s->grad = s->grad ? add(s->grad, grads[k]) : kept_value(grads[k]);
         if (!is_tracing() && !self().view) History::compute_along(*s, self().storage);
       }
 }
@@ -746,7 +746,8 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
   std::vector<Tensor> out;
   for (size_t i = 0; i < targets.size(); ++i) {
     History::require_known(targets[i], i, order, bool(sums[i]));
-    out.push_back(sums[i] ? Tensor(sums[i]) : zeros(targets[i].shape(), targets[i].dtype()));
+    out.push_back(sums[i] ? Tensor(kept_value(sums[i]))
+                          : zeros(targets[i].shape(), targets[i].dtype()));
   }
   return out;
 }
@@ -821,7 +822,7 @@ void Tensor::set_grad(const Tensor& gradient) {
   KOINE_REQUIRE(!value.device() || !uop().device() || value.device() == uop().device(), Device,
                 "set_grad: the gradient is on {}, the tensor on {}: copy it there with to()",
                 gradient.device(), device());
-  self().storage->grad = value;
+  self().storage->grad = kept_value(value);
 }
 
 }  // namespace koine
