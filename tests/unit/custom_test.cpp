@@ -695,6 +695,28 @@ TEST(custom, spec_X4_a_function_that_is_registered_again_is_never_stale) {
   EXPECT_EQ(list(Tensor(step.outputs()[0])), (Floats{10, 10})) << "a later run runs the new one";
 }
 
+// A name of its own, as Python gives each callback one.
+TEST(custom, spec_X4_what_is_known_while_it_is_used_is_forgotten_with_its_last_value) {
+  const std::string name = "test.used";
+  const auto held = std::make_shared<int>(0);
+  keep_while_used(name);
+  register_function(name, [held](std::span<const HostResult> out, auto) {
+    for (float& v : out[0].as<float>()) v = 3;
+  });
+  register_gradient(
+      name, [held](const CallGradient& c) { return std::vector<Tensor>{c.gradients[0] * 7}; });
+  register_vmap(name, [held](const CallForExamples& c) { return c.arguments; });
+  EXPECT_EQ(held.use_count(), 4);
+  const Tensor x = Tensor::from<float>({1, 2}).requires_grad();
+  Tensor value = call_function(name, CallResult{{2}}, {x});
+  let_go(name);
+  EXPECT_EQ(list(value.sum().gradient({x})[0]), (Floats{7, 7})) << "a value that is held uses it";
+  value = Tensor();
+  clear_compile_cache();
+  EXPECT_EQ(held.use_count(), 1);
+  expect_error([&] { (void)list(call_function(name, CallResult{{2}}, {x})); }, {name});
+}
+
 TEST(custom, spec_X4_its_gradient) {
   register_gradient("test.square", [](const CallGradient& c) {
     return std::vector<Tensor>{c.gradients[0] * c.arguments[0] * 2};

@@ -124,8 +124,23 @@ class Borrowed {
   alignas(UOp) std::byte handle_[sizeof(UOp)];  // made in place, never destroyed
 };
 
-/// Storage of a node. Only the table creates these; everything but the counters is immutable.
+/// Storage of a node. Only the table creates these; everything but the counters is immutable. The
+/// sources follow the last member; what walks and the table look at lies beside them, for a node is
+/// seldom in the caches.
 struct Node {
+  UOp shape;  ///< null: ()
+  Placement placement;
+  mutable std::atomic<const Interval*> interval{nullptr};
+  mutable std::atomic<const std::vector<const Node*>*> range_set{nullptr};
+  mutable std::atomic<uint32_t> normal{0};  ///< the rule sets of which none applies below
+  mutable std::atomic<uint32_t> origin{0};  ///< the line that made it (`ir/origin`)
+  static constexpr uint32_t several_origins = uint32_t{1} << 31;  ///< so did others, later
+  Arg arg;
+  uint64_t id;
+  uint64_t hash;
+  int64_t tag;
+  Node* chain = nullptr;  ///< the next of its bucket; itself: withdrawn
+  OpMask ops_below;       ///< of this node and all that it depends on
   std::atomic<uint32_t> references{1};
   Op op;
   DType dtype;
@@ -136,19 +151,6 @@ struct Node {
   mutable std::atomic<bool> watched{false};  ///< a side table holds something for this id
   uint32_t source_count;
   uint32_t place;  ///< its bucket in the table is this, modulo the table's size
-  uint64_t hash;
-  uint64_t id;
-  OpMask ops_below;  ///< of this node and all that it depends on
-  int64_t tag;
-  Arg arg;
-  UOp shape;  ///< null: ()
-  Placement placement;
-  Node* chain = nullptr;                    ///< the next of its bucket; itself: withdrawn
-  mutable std::atomic<uint32_t> normal{0};  ///< the rule sets of which none applies below
-  mutable std::atomic<uint32_t> origin{0};  ///< the line that made it (`ir/origin`)
-  static constexpr uint32_t several_origins = uint32_t{1} << 31;  ///< so did others, later
-  mutable std::atomic<const Interval*> interval{nullptr};
-  mutable std::atomic<const std::vector<const Node*>*> range_set{nullptr};
   UOp* sources() { return reinterpret_cast<UOp*>(this + 1); }
   const UOp* sources() const { return reinterpret_cast<const UOp*>(this + 1); }
   std::span<const UOp> src() const { return {sources(), source_count}; }
