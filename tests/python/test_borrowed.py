@@ -287,6 +287,17 @@ def test_what_is_kept_of_it_is_no_view(name):
     assert [x.tolist() for x in kept] == [[k] * 4 for k in range(3)]
 
 
+def test_weights_that_were_loaded_of_it_stay_what_they_were():
+    """A leaf is given nothing to compute, so a look may show the memory itself."""
+    a, w = np.ones(4, np.float32), Tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+    w.assign(Tensor(a))
+    assert w.numpy().tolist() == [1] * 4
+    a[:] = 2
+    assert w.numpy().tolist() == [1] * 4
+    (w * w).sum().backward()
+    assert w.grad.tolist() == [2] * 4
+
+
 def test_second_derivatives_through_a_gradient_that_is_borrowed_memory():
     w, (t, a) = leaf(), borrows(beginning())
     (g,) = (w * t).sum().gradient(w)

@@ -102,7 +102,8 @@ Tensor& Tensor::assign(const Tensor& value) {
   Storage& s = *i.storage;
   std::unique_lock lock(s.mutex);
   const int writes = s.simple_writes >= 0 && is_simple(v, s.current) ? s.simple_writes + 1 : -1;
-  History::replace(i.storage, s.requires_grad ? History::leaf_of(v) : kept_value(v));
+  const UOp kept = kept_value(v);
+  History::replace(i.storage, s.requires_grad ? History::leaf_of(kept) : kept);
   s.simple_writes = writes;
   const bool many = writes >= most_simple_writes || s.waiting.unread.size() >= most_unread;
   lock.unlock();
