@@ -542,6 +542,28 @@ TEST(differential, stages_that_are_right_raise_no_alarm) {
   }
 }
 
+// A size that is bound is that number on both sides of every stage, and two sizes are two.
+TEST(differential, a_program_of_bound_sizes_is_checked_with_their_values) {
+  const Variable n("n", 1, 8), m("m", 1, 8);
+  const Tensor x = Tensor::arange(64).cast(DType::Float32).reshape({8, 8}).realize();
+  for (const bool strict : {true, false}) {
+    const OptionScope scope(verified(strict));
+    for (const int64_t rows : {3, 8}) {
+      const int64_t columns = 9 - rows;
+      clear_compile_cache();
+      reset_counters();
+      const Tensor part = x.shrink({{0, n.bind(rows)}, {0, m.bind(columns)}});
+      const std::vector<float> sums = (part * 2).sum({1}).tolist<float>();
+      ASSERT_EQ(sums.size(), static_cast<size_t>(rows));
+      for (int64_t i = 0; i < rows; ++i)
+        EXPECT_EQ(sums[static_cast<size_t>(i)],
+                  static_cast<float>(16 * i * columns + columns * (columns - 1)));
+      EXPECT_GE(counters().checked_stages, 10);
+      EXPECT_EQ(counters().unchecked_stages, 0);
+    }
+  }
+}
+
 // A hand-made kernel adds up what none of its lanes, or only some of its axes, counts.
 TEST(differential, a_value_without_the_lanes_it_is_folded_over_is_folded_over_all_of_them) {
   const UOp rows = range(0, index_const(3), AxisType::Loop),
