@@ -10,6 +10,7 @@ import dis
 import enum
 import functools
 import math
+import operator
 import types
 from typing import Any, Callable
 
@@ -94,7 +95,7 @@ def _is_of_user(value: Any) -> bool:
 
 
 def _differ(now: list, before: list) -> bool:
-    return len(now) != len(before) or any(a is not b for a, b in zip(now, before))
+    return len(now) != len(before) or not all(map(operator.is_, now, before))
 
 
 class Reads:
