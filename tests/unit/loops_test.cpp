@@ -437,6 +437,19 @@ TEST(loops, spec_amend_43_branches_and_while_have_derivatives) {
     expect_near(jvp(g, x, v).second, ((holds ? x.cos() : 3 * x * x) * v).sum());
     expect_near(hvp(g, x, v), (holds ? -x.sin() : 6 * x) * v);
   }
+  // Each branch reads one of two arguments, and captures another value: the others have slopes of
+  // 0.
+  const Tensor w = random64({3}, 3), none = Tensor::zeros({3}, DType::Float64);
+  for (const bool holds : {false, true}) {
+    const Tensor which = Tensor(holds) != Tensor::zeros({}, DType::Bool);
+    const Tensor sum = cond(
+        which, [](const Tensor& a, const Tensor&) { return a.sin().sum(); },
+        [&](const Tensor&, const Tensor& b) { return (b * b * v).sum(); }, x, w);
+    const std::vector<Tensor> slopes = sum.gradient({x, w, v});
+    expect_near(slopes[0], holds ? x.cos() : none);
+    expect_near(slopes[1], holds ? none : 2 * w * v);
+    expect_near(slopes[2], holds ? none : w * w);
+  }
   // The branch that is not taken has no part in the gradient, whatever it would be.
   const Tensor zero = Tensor::zeros({3}, DType::Float64);
   const auto safe = [](const Tensor& y) {
