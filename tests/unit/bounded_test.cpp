@@ -50,6 +50,14 @@ TEST(bounded, a_product_in_a_sum_may_stay_unrounded_and_nothing_else) {
   EXPECT_TRUE(within(far, {std::fma(a, b, c)}));
 }
 
+// n u / (1 - n u), as long as that is a bound (Higham, Accuracy and Stability, section 3.1).
+TEST(bounded, a_product_of_many_factors_in_another_order) {
+  EXPECT_EQ(reorder_bound(Op::Mul, DType::Float32, 1, false), 0);
+  EXPECT_EQ(reorder_bound(Op::Mul, DType::Float32, 4, false), 4 * 0x1p-24 / (1 - 4 * 0x1p-24));
+  EXPECT_EQ(reorder_bound(Op::Mul, DType::BFloat16, 64, false), 64 * 0x1p-8 / (1 - 64 * 0x1p-8));
+  EXPECT_EQ(reorder_bound(Op::Mul, DType::BFloat16, 256, false), INFINITY);
+}
+
 // Each element by itself: those that are exact keep their bits, whatever the others are.
 TEST(bounded, bits_are_unknown_where_the_number_is) {
   const UOp x = floats({3, 5, 7, 2}),
