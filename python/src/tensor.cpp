@@ -64,8 +64,8 @@ void bind_making(TensorClass& c) {
       "An array's memory is borrowed where it is row-major and aligned: nothing is copied, Koine "
       "never\n"
       "writes to it. The tensor and its views show what it holds now; what was computed of it "
-      "stays "
-      "what it\nwas.\n"
+      "stays\n"
+      "what it was.\n"
       "`copy=True` takes a copy; `copy=False` is a ValueError where there would be one.\n\n"
       ">>> koine.Tensor([[1, 2], [3, 4]]).sum(0).tolist()\n[4, 6]");
 }

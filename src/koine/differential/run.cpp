@@ -49,13 +49,11 @@ Bindings bindings_of(const UOp& graph, const Setting& setting) {
     out.emplace(s.leaf, std::move(a));
   }
   for (const UOp& u : toposort(graph)) {
-    if (u.is(Op::Param) && !u.as<BufferArg>().name.empty())
-      out.emplace(
-          u, Array{u.dtype(),
-                   {},
-                   {static_cast<Bits>(is_bound(u) ? bound_value(u)
-                                                  : setting.variables.at(u.as<BufferArg>().name))},
-                   {}});
+    if (is_variable(u)) {
+      const int64_t number =
+          is_bound(u) ? bound_value(u) : setting.variables.at(u.as<BufferArg>().name);
+      out.emplace(u, Array{u.dtype(), {}, {static_cast<Bits>(number)}, {}});
+    }
     if (u.is(Op::Buffer) && !out.contains(u)) out.emplace(u, temporary(u, setting));
   }
   return out;
