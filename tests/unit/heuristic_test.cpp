@@ -498,6 +498,27 @@ TEST(heuristic, gates_of_a_window_are_tested_once_for_all_channels) {
   }
 }
 
+// Which row is read follows from the row alone, not from where a window stands on it, and says
+// nothing of how the rows lie.
+TEST(heuristic, rows_that_data_picks_have_the_schedule_of_rows_in_memory) {
+  const Tensor rows(leaf({32}, DType::UInt8, 1)),
+      images = f32({100, 1, 8, 8}), weights = f32({16, 1, 3, 3}, 2), seen = f32({32, 16, 8, 8}, 3),
+      table = f32({100, 64}, 4);
+  const auto windows = [&](const Tensor& x) { return x.conv2d(weights, Tensor(), {1, 1, 1}); };
+  const auto slopes = [&](const Tensor& x) {
+    const Tensor w = weights.detach().requires_grad();
+    return (x.conv2d(w, Tensor(), {1, 1, 1}) * seen).sum().gradient({w})[0];
+  };
+  const auto products = [](const Tensor& x) { return x.matmul(x.transpose()); };
+  const auto schedule_of = [](const Tensor& value) {
+    const std::string all = chosen(value, machine_with(32));
+    return all.substr(all.find(':'));
+  };
+  EXPECT_EQ(schedule_of(windows(images[rows])), schedule_of(windows(f32({32, 1, 8, 8}, 5))));
+  EXPECT_EQ(schedule_of(slopes(images[rows])), schedule_of(slopes(f32({32, 1, 8, 8}, 5))));
+  EXPECT_EQ(schedule_of(products(table[rows])), schedule_of(products(f32({32, 64}, 5))));
+}
+
 // An epilogue that would run in every block of a reduction runs in a loop that turns once, after
 // the last.
 TEST(heuristic, epilogues_run_after_the_last_block) {

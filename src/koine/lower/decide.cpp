@@ -320,7 +320,9 @@ class Decider {
     out.in_window = false;
     UOp inside;
     out.at = koine::indexed(u, use.at, inside, [&](const UOp& which, const Indices& its) {
-      read(which, out.at_place(its));
+      Use there = out.at_place(its);
+      there.guard = guard_of(its, use.guard);
+      read(which, std::move(there));
       return element(which, its);
     });
     out.guard = conjunction(use.guard, inside);

@@ -242,12 +242,14 @@ UOp Indexer::local(const Place& place) {
   return load_under(place.guard, address(locals_.at(row).filled, place.at), node.dtype());
 }
 
-// Index by values: each index is bounds-checked; out of range reads 0 (amendment C28).
+// Index by values: each index is bounds-checked; out of range reads 0 (amendment C28). It is read
+// once for all elements beside it, whichever of these are there.
 UOp Indexer::indexed(const Place& place) {
   UOp inside;
-  const Indices at = koine::indexed(
-      place.node, place.at, inside,
-      [&](const UOp& which, const Indices& its) { return need({which, its, place.guard}); });
+  const Indices at =
+      koine::indexed(place.node, place.at, inside, [&](const UOp& which, const Indices& its) {
+        return need({which, its, guard_of(its, place.guard)});
+      });
   if (!missing_.empty()) return {};
   const UOp value = need({place.node.src(0), at, conjunction(place.guard, inside)});
   if (!missing_.empty() || is_true(inside)) return value;

@@ -149,9 +149,15 @@ UOp skip_casts(UOp u) {
   return u;
 }
 
-// Whether a load below `value` runs along `axis`.
+// A value down to its loads: what their addresses are read from, such as which row, says nothing of
+// how the rows lie.
+NodeList down_to_loads(const UOp& value) {
+  return toposort(value, [](const UOp& u) { return !is_address(u); });
+}
+
+// Whether a load of `value` runs along `axis`.
 bool runs_along(const UOp& value, const UOp& axis) {
-  for (const UOp& u : toposort(value))
+  for (const UOp& u : down_to_loads(value))
     if (u.is(Op::Load) && stride(u.src(0), axis) == 1) return true;
   return false;
 }
@@ -185,7 +191,7 @@ Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a, const 
   }
   if (out.score < 4) return out;
   out.folded = {};
-  for (const UOp& u : toposort(y))
+  for (const UOp& u : down_to_loads(y))
     for (const UOp& axis : axes)
       if (u.is(Op::Load) && type_of(axis) == AxisType::Reduce)
         out.pitch = std::max(out.pitch, stride(u.src(0), axis).value_or(1));
