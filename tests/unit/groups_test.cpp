@@ -335,7 +335,8 @@ TEST(groups, values_on_simt_are_the_interpreters) {
        {counted({5000}).sum(), counted({37, 29}).matmul(counted({29, 53})),
         counted({9, 300}).softmax(-1), counted({9, 300}).layernorm(), counted({700}).cumsum(0),
         counted({3, 700}).argmax(1), counted({2, 3, 12, 12}).conv2d(counted({4, 3, 3, 3})),
-        counted({5, 1000}).var({1})}) {
+        counted({5, 1000}).var({1}), counted({20, 26, 6}).max({1, 2}).sum(),
+        counted({20, 26, 6}).cast(DType::Float64).max({1, 2}).sum()}) {
     const UOp graph = value.uop();
     EXPECT_EQ(difference(interpret_bounded(graph, bindings_of(graph)), run_on(graph, "SIMT")), "");
   }

@@ -94,7 +94,7 @@ class Builder {
       places.emplace(loops_[i], rebuild(loops_[i], levels_[loops_.size() - 1 - i], tree));
     tree.front().insert(tree.front().end(), unrolled_.begin(), unrolled_.end());
     tree.back().insert(tree.back().end(), lanes_.begin(), lanes_.end());
-    UOp value = substitute(reduction.src(0), places);
+    UOp value = in_parts(substitute(reduction.src(0), places));
     // Below a start, which says what becomes of the sign of a zero, nothing changes it.
     const UOp start = start_of(reduction), nothing = neutral_of(Op::Add, value.dtype());
     for (size_t k = 0; k < tree.size(); ++k) {
@@ -108,6 +108,18 @@ class Builder {
   int64_t next_range() const { return next_range_; }
 
  private:
+  // What waits in a loop waits in those that it has become.
+  static UOp in_parts(const UOp& value) {
+    if ((value.node()->ops_below & mask_of(Op::Barrier)) == 0) return value;
+    return transform_graph(value, [](const UOp&, const UOp& node) {
+      if (!node.is(Op::Barrier)) return node;
+      std::vector<UOp> src{node.src(0)};
+      for (const UOp& loop : node.src().subspan(1))
+        for (const Node* part : loop.ranges()) src.push_back(UOp::share(part));
+      return with_sources(node, src);
+    });
+  }
+
   // Fills the current node of the tree, then the next.
   void take_apart(const UOp& range) {
     Levels levels{{range.src(0)}, {}, {}};
