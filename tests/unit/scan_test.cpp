@@ -201,6 +201,29 @@ TEST(scan, spec_C_psum_sums_over_windows_cost_their_elements) {
   });
 }
 
+// How many of an element's kind stand up to it: one table of the kinds, whichever side of the
+// comparison the element is on.
+TEST(scan, folds_by_key_cost_their_elements_whichever_side_is_compared) {
+  in_both_modes([] {
+    for (const bool element_first : {true, false}) {
+      const auto ranks = [&](const Tensor& keys, int64_t n) {
+        const Tensor place = Tensor::arange(n), element = keys.reshape({1, n}),
+                     result = keys.reshape({n, 1});
+        const Tensor same = element_first ? element == result : result == element;
+        const Tensor upto = place.reshape({1, n}) <= place.reshape({n, 1});
+        return upto.bitwise_and(same).cast(DType::Int32).sum({1});
+      };
+      const auto keys_of = [](int64_t n) {
+        return (Tensor(leaf({n}, DType::Int32)).bitwise_and(Tensor(7)))
+            .cast(DType::UInt8)
+            .realize();
+      };
+      expect_linear([&](int64_t n) { return ranks(keys_of(n), n); }, 2048, 12);
+      expect_same_everywhere(ranks(keys_of(300), 300));
+    }
+  });
+}
+
 TEST(scan, infinities_and_nan_stay_where_they_come) {
   in_both_modes([] {
     const float nan = std::nanf(""), large = static_cast<float>(inf);
