@@ -71,6 +71,15 @@ TEST(work_bound, what_is_computed_again_and_again_is_refused) {
     EXPECT_NE(problem.find(part), std::string::npos) << part << " in " << problem;
 }
 
+// What depends on the inner loop alone is computed in each turn of the one around it.
+TEST(work_bound, what_the_loop_around_repeats_is_refused) {
+  UOp value = argument(1, {1, 24});
+  for (int i = 0; i < 40; ++i) value = UOp::make(Op::Sin, {add(value, value)});
+  const UOp program = stored({1000, 24}, expand(value, shape_of({1000, 24})));
+  EXPECT_EQ(broken(program, false), "");
+  EXPECT_NE(broken(program, true).find("work is repeated"), std::string::npos);
+}
+
 // A table that is chosen from sources is chosen from at every place that reads it, here 300.
 TEST(work_bound, places_that_are_values_may_choose_from_a_table) {
   const auto table = [](int64_t rows, int64_t columns) {
