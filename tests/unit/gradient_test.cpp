@@ -830,4 +830,29 @@ TEST(gradients, of_what_has_none_are_refused) {
                {"gradient", "After", "plain Stores"});
 }
 
+// A step of training has thousands of nodes, each of which costs time in every walk.
+TEST(gradient, no_value_is_given_the_shape_that_it_has) {
+  const Tensor x = Tensor::randn({8, 16}).realize();
+  std::vector<Tensor> weights;
+  for (const Shape& shape : {Shape{16}, {16, 16}, {16, 16}, {16, 16}, {16}}) {
+    Tensor w = Tensor::randn(shape).realize();
+    weights.push_back(w.requires_grad());
+  }
+  const Tensor y = x.layernorm() * weights[0], q = y.matmul(weights[1]), k = y.matmul(weights[2]);
+  const Tensor loss = (q.scaled_dot_product_attention(k, y).matmul(weights[3]) + weights[4])
+                          .gelu()
+                          .log_softmax(-1)
+                          .square()
+                          .mean();
+  std::vector<UOp> values{loss.uop()};
+  for (const Tensor& slope : loss.gradient(weights)) values.push_back(slope.uop());
+  size_t reshaped = 0;
+  for (const UOp& u : toposort(sink(values))) {
+    if (!u.is(Op::Reshape)) continue;
+    ++reshaped;
+    EXPECT_FALSE(u.shape() == u.src(0).shape()) << op_name(u.src(0).op());
+  }
+  EXPECT_GT(reshaped, 20U);
+}
+
 }  // namespace koine::test

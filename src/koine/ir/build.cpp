@@ -184,6 +184,7 @@ bool is_rounded_product(const UOp& u) { return u.is(Op::Mul) && u.arg().index() 
 UOp mulacc(const UOp& a, const UOp& b, const UOp& c) { return UOp::make(Op::Mulacc, {a, b, c}); }
 
 UOp reshape(const UOp& a, const UOp& shape) { return UOp::make(Op::Reshape, {a, shape}); }
+UOp in_shape(const UOp& a, const UOp& shape) { return a.shape() == shape ? a : reshape(a, shape); }
 UOp expand(const UOp& a, const UOp& shape) { return UOp::make(Op::Expand, {a, shape}); }
 UOp permute(const UOp& a, std::vector<int64_t> order) {
   return UOp::make(Op::Permute, {a}, Ints(std::move(order)));

@@ -97,6 +97,8 @@ UOp rounded_product(const UOp& product);
 bool is_rounded_product(const UOp& u);
 
 UOp reshape(const UOp& a, const UOp& shape);
+/// A value reshaped, or itself where it has the shape.
+UOp in_shape(const UOp& a, const UOp& shape);
 UOp expand(const UOp& a, const UOp& shape);
 UOp permute(const UOp& a, std::vector<int64_t> order);
 UOp flip(const UOp& a, std::vector<int64_t> flags);

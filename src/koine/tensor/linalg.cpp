@@ -32,11 +32,8 @@ Tensor Tensor::matmul(const Tensor& b) const {
   if (const DType d = promote(dtype(), b.dtype()); is_small_float(d))  // rounded once
     return cast(DType::Float32).matmul(b.cast(DType::Float32)).cast(d);
   // (..., m, 1, k) * (..., 1, n, k) summed over k
-  Shape xs = x, ys = y;
-  if (x.size() == 1) xs = {1, x[0]};
-  if (y.size() == 1) ys = {y[0], 1};
-  const Tensor left = reshape(xs).unsqueeze(-2);
-  const Tensor right = b.reshape(ys).transpose(-1, -2).unsqueeze(-3);
+  const Tensor left = x.size() == 1 ? reshape({1, 1, x[0]}) : unsqueeze(-2);
+  const Tensor right = y.size() == 1 ? b.reshape({1, 1, y[0]}) : b.transpose(-1, -2).unsqueeze(-3);
   Tensor out = (left * right).sum({-1});
   if (x.size() == 1) out = out.squeeze(-2);
   if (y.size() == 1) out = out.squeeze(-1);

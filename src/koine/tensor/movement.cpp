@@ -89,9 +89,8 @@ Tensor Tensor::expand(const Shape& requested) const {
         "expand: shape {} does not expand to {}: axis {} has size {}, only size 1 expands",
         tensor::text_of(before), tensor::text_of(requested), i, own[i]);
   }
-  return moved([&](const UOp& u) {
-    return koine::expand(koine::reshape(u, shape_of(own)), shape_of(target));
-  });
+  return moved(
+      [&](const UOp& u) { return koine::expand(in_shape(u, shape_of(own)), shape_of(target)); });
 }
 
 Tensor Tensor::permute(const std::vector<int64_t>& order) const {

@@ -15,7 +15,7 @@ UOp sum_to(const UOp& value, const UOp& shape) {
   for (size_t i = 0; i < value.rank(); ++i)
     if (i < extra || !(value.dim(i) == shape.src(i - extra)))
       axes.push_back(static_cast<int64_t>(i));
-  return reshape(reduce(Op::Add, value, axes), shape);
+  return in_shape(reduce(Op::Add, value, axes), shape);
 }
 
 UOp iota(int64_t n, DType dtype) {
@@ -62,7 +62,7 @@ UOp broadcast_to(const UOp& x, const UOp& shape) {
   if (x.shape() == shape) return x;
   std::vector<UOp> wide(shape.src().size() - x.rank(), index_const(1));
   for (size_t k = 0; k < x.rank(); ++k) wide.push_back(x.dim(k));
-  return expand(reshape(x, stack(wide)), shape);
+  return expand(in_shape(x, stack(wide)), shape);
 }
 
 UOp filled_like(const UOp& value, double number) {

@@ -177,7 +177,7 @@ Cotangents where_vjp(const UOp& n, const UOp& g) {
   return {UOp(), mask_of(condition, g), where(condition, zeros_like(g), g)};
 }
 Cotangents reshape_vjp(const UOp& n, const UOp& g) {
-  return first(n, reshape(g, n.src(0).shape()));
+  return first(n, in_shape(g, n.src(0).shape()));
 }
 Cotangents expand_vjp(const UOp& n, const UOp& g) { return first(n, sum_to(g, n.src(0).shape())); }
 Cotangents flip_vjp(const UOp& n, const UOp& g) { return {flip(g, n.as<Ints>())}; }
