@@ -319,7 +319,8 @@ std::vector<Broken> broken_graphs() {
        [](const UOp& u) {
          if (!u.is(Op::Const) || u.dtype() != DType::Float32) return UOp();
          const double v = const_double(u);
-         return std::isfinite(v) && v != std::trunc(v) ? constant(DType::Float32, v * 1.001) : UOp();
+         return std::isfinite(v) && v != std::trunc(v) ? constant(DType::Float32, v * 1.001)
+                                                       : UOp();
        }},
       {"narrow floats: rounding cuts", "select",
        [](const UOp& u) {

@@ -165,6 +165,29 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_t2_t2_u4_L16_u2_u8_R3_R3_R3: Swap(5, 4) Swap(6, 5) Split(3, 8, UPCAST) Split(3, 2, "
        "UPCAST) "
        "Split(1, 4, UPCAST) Split(0, 2, THREAD, top) Split(1, 2, THREAD, top)"},
+      {"conv, its columns two apart",
+       f32({4, 16, 32, 32}).conv2d(f32({32, 16, 3, 3}, 1), {}, {2, 1, 1}), machine,
+       "r_t4_t3_u6_L16_L2_u2_u8_R3_R3_R16: Swap(5, 4) Swap(6, 5) Swap(1, 3) Split(3, 8, UPCAST) "
+       "Split(3, 2, UPCAST) Padto(1, 6) Split(1, 6, UPCAST) Split(0, 4, THREAD, top) Split(1, 3, "
+       "THREAD, top)"},
+      {"conv, few columns", f32({6, 32, 7, 7}).conv2d(f32({64, 32, 3, 3}, 1), {}, {1, 1, 1}),
+       machine,
+       "r_t6_t2_u4_L7_L3_u3_u8_R3_R3_R32: Swap(5, 4) Swap(6, 5) Swap(1, 3) Split(3, 8, UPCAST) "
+       "Padto(3, 3) Split(3, 3, UPCAST) Padto(1, 4) Split(1, 4, UPCAST) Split(0, 6, THREAD, top) "
+       "Split(1, 2, THREAD, top)"},
+      {"conv, many columns", f32({2, 16, 34, 34}).conv2d(f32({32, 16, 3, 3}, 1)), machine,
+       "r_t2_t3_u11_L32_L4_u8_R16_R3_R3: Split(3, 8, UPCAST) Padto(1, 11) Split(1, 11, UPCAST) "
+       "Split(0, 2, THREAD, top) Split(1, 3, THREAD, top)"},
+      {"conv of many channels, its weight's gradient",
+       [] {
+         const Tensor w = f32({32, 16, 3, 3}, 1);
+         return (f32({4, 16, 33, 33}).conv2d(w, {}, {2, 0, 1}) * f32({4, 32, 16, 16}, 2))
+             .sum()
+             .gradient({w})[0];
+       }(),
+       machine,
+       "r_t3_u6_L2_u2_u8_L3_L3_R4_R16_R16: Swap(0, 1) Split(1, 8, UPCAST) Split(1, 2, UPCAST) "
+       "Padto(0, 6) Split(0, 6, UPCAST) Split(0, 3, THREAD, top)"},
       {"conv, its weight's gradient",
        [] {
          const Tensor w = f32({8, 16, 3, 3}, 1);

@@ -230,6 +230,20 @@ Plain sent_back(const Plain& d, const Plain& k, const Shape& shape, const Tensor
   });
 }
 
+// What each weight meets: the pixels that it is multiplied by, times what their windows send back.
+Plain met(const Plain& x, const Plain& d, const Shape& shape, const Tensor::Window& w) {
+  return plain(d.dtype, shape, [&](const Place& at) {
+    Real sum = 0;
+    for (int64_t n = 0; n < d.size(0); ++n)
+      for (int64_t i = 0; i < d.size(2); ++i)
+        for (int64_t j = 0; j < d.size(3); ++j)
+          sum += d({n, at[0], i, j}) * padded(x, n, at[1],
+                                              i * w.stride - w.padding + at[2] * w.dilation,
+                                              j * w.stride - w.padding + at[3] * w.dilation, 0);
+    return sum;
+  });
+}
+
 // The elements that each window shows, folded.
 Plain pooled(const Plain& x, int64_t kernel, const Tensor::Window& w, Real fill,
              const std::function<Real(const std::vector<Real>&)>& fold, DType dtype) {
@@ -302,6 +316,49 @@ TEST(windows, gradients_of_conv2d) {
         return (image.conv2d(tensor_of(k), {}, w) * tensor_of(d)).sum().gradient({image})[0];
       });
     }
+  for (const Tensor::Window& w : windows) {
+    const Plain x = exact_numbers(random, Float32, {2, 3, 9, 10}),
+                k = exact_numbers(random, Float32, {5, 3, 3, 3}),
+                d = exact_numbers(random, Float32, {2, 5, outputs(9, 3, w), outputs(10, 3, w)});
+    const std::string name =
+        fmt::format("gradient of conv2d's weights, stride {} padding {} dilation {}", w.stride,
+                    w.padding, w.dilation);
+    expect_value(name, met(x, d, k.shape, w), [&] {
+      const Tensor weights = tensor_of(k);
+      return (tensor_of(x).conv2d(weights, {}, w) * tensor_of(d)).sum().gradient({weights})[0];
+    });
+  }
+}
+
+// Where a product beside windows is large, the other factor is copied to lie along the channels,
+// which have the lanes unless more of memory lies along the windows.
+TEST(windows, of_many_channels) {
+  struct Row {
+    Shape x, k;
+    Tensor::Window window;
+    int64_t groups;
+  };
+  const std::vector<Row> rows = {
+      {{4, 16, 32, 33}, {32, 16, 3, 3}, {2, 1, 1}, 1},
+      {{6, 32, 7, 7}, {64, 32, 3, 3}, {1, 1, 1}, 1},
+      {{2, 8, 40, 41}, {34, 4, 5, 5}, {1, 2, 2}, 2},
+  };
+  std::mt19937_64 random(test_seed());
+  for (const Row& row : rows) {
+    const Plain x = exact_numbers(random, Float32, row.x),
+                k = exact_numbers(random, Float32, row.k);
+    const Tensor image = tensor_of(x), weights = tensor_of(k),
+                 value = image.conv2d(weights, {}, row.window, row.groups);
+    EXPECT_EQ(kernel_count({value}), 2) << fmt::format("{}", fmt::join(row.k, " "));
+    EXPECT_EQ(difference(convolved(x, k, nullptr, row.window, row.groups), value), "")
+        << "seed " << test_seed();
+    if (row.window.stride == 1) continue;
+    Shape seen;
+    for (const Size& size : value.shape()) seen.push_back(size);
+    const Plain d = exact_numbers(random, Float32, seen);
+    const Tensor slopes = (value * tensor_of(d)).sum().gradient({weights})[0];
+    EXPECT_EQ(difference(met(x, d, row.k, row.window), slopes), "") << "seed " << test_seed();
+  }
 }
 
 TEST(windows, pools) {

@@ -13,8 +13,9 @@ constexpr int64_t most_elements_beside_rows = 1 << 17;  // 512 KiB of float32
 /// used whole. Where the factor lies along the sum, as B in A.B^T and the weights of a Linear
 /// layer, fewer rows are enough: lanes that go along a sum have to be summed themselves, and each
 /// step of it loads both factors. Where panels stand outside of the rows, those of the other factor
-/// are copied to lie along the sum. (Goto and van de Geijn, Anatomy of High-Performance Matrix
-/// Multiplication.)
+/// are copied to lie along the sum. Beside windows the weights of many channels are copied to lie
+/// along these, and for the gradient of the weights what the windows have sent back. (Goto and van
+/// de Geijn, Anatomy of High-Performance Matrix Multiplication.)
 UOp copy_factors_into_panels(const UOp& program);
 
 }  // namespace koine

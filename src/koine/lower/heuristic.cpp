@@ -31,13 +31,13 @@ int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mu
 // A fit into the registers. The best tile loads least for each FMA and computes little twice.
 struct Tile {
   int64_t rows = 1, columns = 1;
+  double cost = std::numeric_limits<double>::infinity();  // of all rows and columns, in FMAs
 };
 Tile best_tile(int64_t rows, int64_t columns, int64_t registers) {
   constexpr int64_t most_rows = 12, most_columns = 6;
   constexpr double in_flight = 11;   // FMAs at once that hide their latency, with some room
   constexpr double of_a_load = .25;  // what a load costs beside an FMA
   Tile out;
-  double best = std::numeric_limits<double>::infinity();
   for (int64_t c = 1; c <= std::min(columns, most_columns); ++c)
     for (int64_t r = 1; r <= std::min(rows, most_rows); ++r) {
       if (r * c + c + 1 > registers) continue;
@@ -45,9 +45,7 @@ Tile best_tile(int64_t rows, int64_t columns, int64_t registers) {
       const auto work = static_cast<double>(rounded_up(rows, r) * rounded_up(columns, c));
       const double loads = static_cast<double>(r + c) / fmas;
       const double cost = work * (std::max(1.0, in_flight / fmas) + of_a_load * loads);
-      if (cost >= best) continue;
-      best = cost;
-      out = {r, c};
+      if (cost < out.cost) out = {r, c, cost};
     }
   return out;
 }
@@ -84,18 +82,48 @@ TileLoops tile_beside_others(Plan& plan, const Contraction& c, int rows_at, int 
           lanes};
 }
 
+int64_t lanes_of(const Target& target, DType dtype) {
+  return target.lanes(is_small_float(dtype) ? 4 : item_size(dtype));
+}
+
+Tile tile_of(const Contraction& c, int64_t vector, const Target& target) {
+  // Of a symbolic number of rows there may be few.
+  constexpr int64_t some_rows = 4;
+  const int64_t m = size_of(c.rows);
+  return best_tile(is_symbolic(c.rows) ? std::min(m, some_rows) : m,
+                   rounded_up(size_of(c.columns), vector) / vector, target.vector_registers);
+}
+
+// The contraction with the cheaper tile, where either factor may have the lanes. Results that do
+// not lie along the columns are taken out of their vectors and stored one by one.
+std::optional<Contraction> cheapest_contraction(const Plan& plan, const Accesses& a) {
+  constexpr double of_a_store = 2;  // for each lane, beside an FMA of all
+  std::vector<Contraction> all = contractions_of(plan, a);
+  if (all.size() < 2 || !all[0].has_lanes() || !all[1].has_lanes())
+    return find_contraction(plan, a);
+  const int64_t lanes = lanes_of(plan.target(), a.reduces[0].dtype());
+  double steps = 1;
+  for (const UOp& r : reduced_ranges(a.reduces[0])) steps *= static_cast<double>(size_of(r));
+  const auto cost_of = [&](const Contraction& c) {
+    const int64_t m = size_of(c.rows), n = size_of(c.columns);
+    const double each = tile_of(c, lanes_along(n, lanes), plan.target()).cost /
+                        static_cast<double>(std::max<int64_t>(m * n, 1));
+    const bool stored_along = std::ranges::any_of(
+        a.stores, [&](const UOp& address) { return stride(address, c.columns) == 1; });
+    return each + (stored_along ? 0 : of_a_store / std::max(steps, 1.0));
+  };
+  return cost_of(all[1]) < cost_of(all[0]) ? all[1] : all[0];
+}
+
 TileLoops register_tile(Plan& plan, const Contraction& c, DType dtype) {
-  const int64_t lanes = plan.target().lanes(is_small_float(dtype) ? 4 : item_size(dtype));
+  const int64_t lanes = lanes_of(plan.target(), dtype);
   int rows_at = plan.position(c.rows), columns_at = plan.position(c.columns);
   // The lanes are the last axis.
   if (columns_at < rows_at && plan.try_all({{OptOp::Swap, columns_at, rows_at}}))
     std::swap(columns_at, rows_at);
   const int64_t m = size_of(c.rows), n = size_of(c.columns);
   const int64_t vector = c.folded ? 1 : lanes_along(n, lanes);
-  // Of a symbolic number of rows there may be few.
-  constexpr int64_t some_rows = 4;
-  const Tile tile = best_tile(is_symbolic(c.rows) ? std::min(m, some_rows) : m,
-                              rounded_up(n, vector) / vector, plan.target().vector_registers);
+  const Tile tile = tile_of(c, vector, plan.target());
   // The later axis first: splitting it does not move the earlier one.
   if (c.folded) {
     const int64_t folding = lanes_along(size_of(c.folded), lanes);
@@ -462,7 +490,7 @@ Edited choose_opts(const UOp& ast, const Target& target) {
   gates_outside(plan);
   const Accesses accesses = survey(plan.ast());
   const KernelEstimate work = estimate_of(ast);
-  if (const auto contraction = find_contraction(plan, accesses)) {
+  if (const auto contraction = cheapest_contraction(plan, accesses)) {
     tile_product(plan, *contraction, accesses.reduces[0], work);
     return std::move(plan).take();
   }

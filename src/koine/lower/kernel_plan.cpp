@@ -172,11 +172,13 @@ Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a, const 
     if (type_of(axis) == AxisType::Reduce && runs_along(x, axis) && runs_along(y, axis) &&
         !plan.target().strict && may_fold_lanes(plan.ast(), axis))
       out.folded = axis;
-  constexpr int64_t some_lanes = 4;
+  constexpr int64_t some_lanes = 4, some_rows = 8;
   const bool folds = out.folded && size_of(out.folded) >= some_lanes;
   for (const UOp& axis : axes) {
     if (type_of(axis) != AxisType::Loop || size_of(axis) < 2) continue;
-    if (depends_on(x, axis) && !depends_on(y, axis)) out.rows = axis;
+    if (depends_on(x, axis) && !depends_on(y, axis) &&
+        (!out.rows || size_of(axis) >= std::min(some_rows, size_of(out.rows))))
+      out.rows = axis;
     if (depends_on(x, axis) || !depends_on(y, axis)) continue;
     const bool enough = size_of(axis) >= some_lanes;
     int score = enough ? 1 : 0;
@@ -189,7 +191,7 @@ Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a, const 
     out.score = score;
     out.columns = axis;
   }
-  if (out.score < 4) return out;
+  if (!out.has_lanes()) return out;
   out.folded = {};
   for (const UOp& u : down_to_loads(y))
     for (const UOp& axis : axes)
@@ -200,19 +202,25 @@ Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a, const 
 
 }  // namespace
 
-std::optional<Contraction> find_contraction(const Plan& plan, const Accesses& a) {
-  if (a.reduces.size() != 1 || !a.fills.empty()) return std::nullopt;
+std::vector<Contraction> contractions_of(const Plan& plan, const Accesses& a) {
+  if (a.reduces.size() != 1 || !a.fills.empty()) return {};
   const UOp& r = a.reduces[0];
-  if (r.as<ReduceArg>().op != Op::Add || !is_float(r.dtype())) return std::nullopt;
+  if (r.as<ReduceArg>().op != Op::Add || !is_float(r.dtype())) return {};
   UOp body = skip_casts(r.src(0));
   if (body.is(Op::Where) && body.src(2).is(Op::Const)) body = skip_casts(body.src(1));
-  if (!body.is(Op::Mul)) return std::nullopt;
-  std::optional<Contraction> best;
+  if (!body.is(Op::Mul)) return {};
+  std::vector<Contraction> out;
   for (const size_t side : {0, 1}) {
     Contraction c = contraction_of(body.src(side), body.src(1 - side), a, plan);
-    if (!c.rows || !c.columns || (best && best->score >= c.score)) continue;
-    if (c.score >= 4 || c.folded) best = std::move(c);
+    if (c.rows && c.columns && (c.has_lanes() || c.folded)) out.push_back(std::move(c));
   }
+  return out;
+}
+
+std::optional<Contraction> find_contraction(const Plan& plan, const Accesses& a) {
+  std::optional<Contraction> best;
+  for (Contraction& c : contractions_of(plan, a))
+    if (!best || c.score > best->score) best = std::move(c);
   return best;
 }
 

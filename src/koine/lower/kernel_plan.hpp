@@ -79,8 +79,12 @@ struct Contraction {
   UOp rows, columns;  ///< output axes: A's own, and B's own
   UOp folded;         ///< the reduction axis that both run along, where nothing runs along columns
   int64_t pitch = 1;  ///< elements from a row of B to the next
-  int score = -1;
+  int score = -1;     ///< how much runs along the columns
+  bool has_lanes() const { return score >= 4; }  ///< B does
 };
+/// With either factor as B: those that have lanes, or fold them.
+std::vector<Contraction> contractions_of(const Plan& plan, const Accesses& a);
+/// The one that most runs along.
 std::optional<Contraction> find_contraction(const Plan& plan, const Accesses& a);
 
 /// Largest divisor of n that is at most `most`.
