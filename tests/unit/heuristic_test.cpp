@@ -175,6 +175,10 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_t6_t2_u4_L7_L3_u3_u8_R3_R3_R32: Swap(5, 4) Swap(6, 5) Swap(1, 3) Split(3, 8, UPCAST) "
        "Padto(3, 3) Split(3, 3, UPCAST) Padto(1, 4) Split(1, 4, UPCAST) Split(0, 6, THREAD, top) "
        "Split(1, 2, THREAD, top)"},
+      {"conv, one image of one channel", f32({1, 1, 80, 81}).conv2d(f32({40, 1, 5, 5}, 1)), machine,
+       "r_t7_u6_L76_L5_u2_u8_R5_R5: Padto(2, 8) Split(2, 8, UPCAST) Split(2, 2, UPCAST) Padto(0, "
+       "6) "
+       "Split(0, 6, UPCAST) Split(0, 7, THREAD, top)"},
       {"conv, many columns", f32({2, 16, 34, 34}).conv2d(f32({32, 16, 3, 3}, 1)), machine,
        "r_t2_t3_u11_L32_L4_u8_R16_R3_R3: Split(3, 8, UPCAST) Padto(1, 11) Split(1, 11, UPCAST) "
        "Split(0, 2, THREAD, top) Split(1, 3, THREAD, top)"},

@@ -110,7 +110,7 @@ bool lies_along(const UOp& value, size_t axis) {
     at.push_back(range(static_cast<int64_t>(i), value.dim(i), AxisType::Loop));
   const UOp along = at[axis];
   const Shown shown = shown_by(value, at);
-  if (shown.base.is(Op::Const)) return false;
+  if (shown.base.is(Op::Const) || shown.base.is(Op::Index)) return false;
   int64_t step = 0;
   UOp rest;
   const UOp place = simplify_index(flat_index(shown.base.shape(), shown.at));
