@@ -6,7 +6,9 @@
 #include "gradient_check.hpp"
 #include "kernels.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/call.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/text.hpp"
 #include "koine/tensor/loops.hpp"
 #include "koine/tensor/transforms.hpp"
 
@@ -176,6 +178,23 @@ TEST(checkpoint, a_part_of_memory_is_no_value_to_keep) {
 }
 
 // What is kept is not computed again: the work says so, and the memory.
+// The gradient computes again with what it reads, and holds nothing else.
+TEST(checkpoint, takes_no_argument_that_its_gradient_does_not_read) {
+  const Tensor x = small({4, 8}, 1).realize(), w = small({8, 8}, 2).realize(),
+               b = small({8}, 3).realize();
+  const auto f = [](const Tensor& in, const Tensor& weights, const Tensor& bias) {
+    return (in.matmul(weights).tanh() + bias).sum();
+  };
+  const auto [dx, dw] = grad<0, 1>(checkpoint(f, Keep::nothing()))(x, w, b);
+  size_t functions = 0;
+  for (const UOp& u : toposort(sink(std::vector<UOp>{dx.uop(), dw.uop()}))) {
+    if (!u.is(Op::Function)) continue;
+    ++functions;
+    EXPECT_EQ(params_of(u.src(0)).size(), u.src().size() - 1) << to_text(u);
+  }
+  EXPECT_GT(functions, 0U);
+}
+
 TEST(checkpoint, policies_keep_names_or_products) {
   const Blocks blocks = random_blocks(6, 16, 64);
   const Tensor x = small({32, 16}, 3).realize();
