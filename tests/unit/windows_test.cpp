@@ -331,7 +331,7 @@ TEST(windows, gradients_of_conv2d) {
 }
 
 // Where a product beside windows is large, the other factor is copied to lie along the channels,
-// which have the lanes unless more of memory lies along the windows.
+// which have the lanes unless more of memory lies along the windows. Of few channels it is not.
 TEST(windows, of_many_channels) {
   struct Row {
     Shape x, k;
@@ -345,19 +345,31 @@ TEST(windows, of_many_channels) {
   };
   std::mt19937_64 random(test_seed());
   for (const Row& row : rows) {
-    const Plain x = exact_numbers(random, Float32, row.x),
-                k = exact_numbers(random, Float32, row.k);
-    const Tensor image = tensor_of(x), weights = tensor_of(k),
+    const Tensor image = tensor_of(exact_numbers(random, Float32, row.x)),
+                 weights = tensor_of(exact_numbers(random, Float32, row.k)),
                  value = image.conv2d(weights, {}, row.window, row.groups);
+    const Tensor sent = tensor_of(exact_numbers(random, Float32, value.shape()));
+    const auto slopes = [&](const Tensor& convolved, const Tensor& back, const Tensor& to) {
+      return (convolved * back).sum().gradient({to})[0];
+    };
+    std::vector<Tensor> few, few_slopes;
+    const int64_t each = row.k[0] / row.groups, inner = row.k[1];
+    for (int64_t first = 0; first < row.k[0];) {
+      const int64_t last = std::min(first + 8, (first / each + 1) * each),
+                    group = first / each * inner;
+      const Tensor part = weights[{Slice{first, last}}].contiguous(),
+                   seen = image[{Slice{}, Slice{group, group + inner}}].contiguous();
+      few.push_back(seen.conv2d(part, {}, row.window));
+      few_slopes.push_back(
+          slopes(few.back(), sent[{Slice{}, Slice{first, last}}].contiguous(), part));
+      first = last;
+    }
+    const auto largest = [](const Tensor& a, const Tensor& b) {
+      return (a - b).abs().max().item();
+    };
     EXPECT_EQ(kernel_count({value}), 2) << fmt::format("{}", fmt::join(row.k, " "));
-    EXPECT_EQ(difference(convolved(x, k, nullptr, row.window, row.groups), value), "")
-        << "seed " << test_seed();
-    if (row.window.stride == 1) continue;
-    Shape seen;
-    for (const Size& size : value.shape()) seen.push_back(size);
-    const Plain d = exact_numbers(random, Float32, seen);
-    const Tensor slopes = (value * tensor_of(d)).sum().gradient({weights})[0];
-    EXPECT_EQ(difference(met(x, d, row.k, row.window), slopes), "") << "seed " << test_seed();
+    EXPECT_EQ(largest(value, Tensor::cat(few, 1)), 0) << "seed " << test_seed();
+    EXPECT_EQ(largest(slopes(value, sent, weights), Tensor::cat(few_slopes, 0)), 0);
   }
 }
 
