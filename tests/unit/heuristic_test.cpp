@@ -464,7 +464,7 @@ std::vector<int64_t> sizes_to_try() {
   std::vector<int64_t> out;
   size_t k = 0;
   for (const int64_t n : odd_sizes)
-    if (k++ % 3 == 0 || options().verify < 3) out.push_back(n);
+    if (k++ % 3 == 0 || (options().verify < 3 && !is_sanitized())) out.push_back(n);
   return out;
 }
 
@@ -611,6 +611,7 @@ TEST(heuristic, what_is_made_of_products_is_right_at_all_sizes) {
                                 {12, 16, 4},
                                 {5, 300, 33},
                                 {64, 96, 16}}) {
+    if (is_sanitized() && m > 7) continue;  // the same code is watched
     SCOPED_TRACE(fmt::format("{} {} {}", m, k, n));
     const Tensor a = f32({m, k}) * 0.1, b = f32({k, n}, 1) * 0.1, c = f32({n, k}, 2) * 0.1;
     const Tensor bias = f32({n}, 3), side = f32({m, n}, 4), row = f32({m, 1}, 5);
