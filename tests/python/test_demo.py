@@ -19,7 +19,7 @@ def test_the_demo_learns_digits(tmp_path):
     assert [line.split()[:2] for line in lines[:4]] == [["epoch", f"{k}/4"] for k in (1, 2, 3, 4)]
     assert lines[-2] == "model saved to net.safetensors" and lines[-1].startswith("test accuracy: ")
     assert float(lines[-1].split()[2]) > 92
-    assert "28 kernels a step" in lines[-3]  # as `koine demo` says of C++: a batch is put together outside of the program
+    assert "30 kernels a step" in lines[-3]  # as `koine demo` says of C++: a batch is put together outside of the program
     net = demo.Net()
     koine.nn.load_state_dict(net, koine.safe_load(tmp_path / "net.safetensors"))
     images, labels = demo.read_digits()
