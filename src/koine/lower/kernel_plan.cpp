@@ -176,6 +176,7 @@ Contraction contraction_of(const UOp& x, const UOp& y, const Accesses& a, const 
   const bool folds = out.folded && size_of(out.folded) >= some_lanes;
   for (const UOp& axis : axes) {
     if (type_of(axis) != AxisType::Loop || size_of(axis) < 2) continue;
+    // The last axis with rows enough for a tile, or with the most.
     if (depends_on(x, axis) && !depends_on(y, axis) &&
         (!out.rows || size_of(axis) >= std::min(some_rows, size_of(out.rows))))
       out.rows = axis;
