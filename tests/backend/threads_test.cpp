@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <iterator>
 #include <thread>
 
 #include "check.hpp"
@@ -73,6 +75,25 @@ TEST(threads, a_team_runs_every_chunk_once) {
 }
 
 // After fork() the child has neither workers nor a running compiler thread; it makes its own.
+// As many threads compute as were asked for; one is that which asks.
+TEST(threads, kernels_have_the_threads_that_are_asked_for) {
+#ifndef __linux__
+  GTEST_SKIP() << "threads are counted in /proc";
+#endif
+  const auto threads_with = [](int wanted) {
+    Options o = options();
+    o.threads = wanted;
+    const OptionScope scope(o);
+    (void)(Tensor::arange(1 << 20) * Tensor(3)).contiguous().realize();
+    using std::filesystem::directory_iterator;
+    return std::distance(directory_iterator("/proc/self/task"), directory_iterator());
+  };
+  const auto alone = threads_with(1);
+  EXPECT_EQ(threads_with(3), alone + 2);
+  EXPECT_EQ(threads_with(2), alone + 1);
+  EXPECT_EQ(threads_with(1), alone);
+}
+
 TEST(threads, a_forked_child_computes) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer does not follow a fork of a process with threads";

@@ -78,6 +78,11 @@ TEST(heuristic, schedules_of_typical_kernels) {
   Target strict = machine, alone = machine;
   strict.strict = true;
   alone.has_threads = false;
+  const auto weight_gradient = [](int64_t stride) {
+    const Tensor w = f32({64, 16, 3, 3}, 1), seen = f32({8, 64, 64, 64}, 2),
+                 images = f32({8, 16, stride == 1 ? 66 : 129, stride == 1 ? 66 : 129});
+    return (images.conv2d(w, {}, {stride, 0, 1}) * seen).sum().gradient({w})[0];
+  };
   const std::vector<Typical> table{
       {"x+1 1024", f32({1024}) + 1.0, machine, "e_L32_u32: Split(0, 32, UPCAST)"},
       {"x+1 100000", f32({100000}) + 1.0, machine,
@@ -192,6 +197,12 @@ TEST(heuristic, schedules_of_typical_kernels) {
        machine,
        "r_t3_u6_L2_u2_u8_L3_L3_R4_R16_R16: Swap(0, 1) Split(1, 8, UPCAST) Split(1, 2, UPCAST) "
        "Padto(0, 6) Split(0, 6, UPCAST) Split(0, 3, THREAD, top)"},
+      {"conv of large images, its weight's gradient", weight_gradient(1), machine,
+       "r_t8_L11_u6_u2_L3_L3_R8_R64_R8_G8: Split(6, 8, GROUP_REDUCE) Split(1, 2, UPCAST) Padto(0, "
+       "6) Split(0, 6, UPCAST) Swap(2, 1) Swap(1, 0) Split(0, 8, THREAD, top)"},
+      {"conv of large images, two apart, its weight's gradient", weight_gradient(2), machine,
+       "r_t4_u4_L3_u3_u8_L3_L3_R8_R64_R64: Swap(0, 1) Split(1, 8, UPCAST) Padto(1, 3) Split(1, 3, "
+       "UPCAST) Split(0, 4, UPCAST) Split(0, 4, THREAD, top)"},
       {"conv, its weight's gradient",
        [] {
          const Tensor w = f32({8, 16, 3, 3}, 1);
