@@ -77,9 +77,6 @@ TEST(threads, a_team_runs_every_chunk_once) {
 // After fork() the child has neither workers nor a running compiler thread; it makes its own.
 // As many threads compute as were asked for; one is that which asks.
 TEST(threads, kernels_have_the_threads_that_are_asked_for) {
-#ifndef __linux__
-  GTEST_SKIP() << "threads are counted in /proc";
-#endif
   const auto threads_with = [](int wanted) {
     Options o = options();
     o.threads = wanted;

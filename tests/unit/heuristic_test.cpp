@@ -78,10 +78,11 @@ TEST(heuristic, schedules_of_typical_kernels) {
   Target strict = machine, alone = machine;
   strict.strict = true;
   alone.has_threads = false;
-  const auto weight_gradient = [](int64_t stride) {
-    const Tensor w = f32({64, 16, 3, 3}, 1), seen = f32({8, 64, 64, 64}, 2),
-                 images = f32({8, 16, stride == 1 ? 66 : 129, stride == 1 ? 66 : 129});
-    return (images.conv2d(w, {}, {stride, 0, 1}) * seen).sum().gradient({w})[0];
+  const auto gradient_of = [](const Tensor& weights, const Tensor& images, int64_t stride) {
+    const Tensor seen = images.conv2d(weights, {}, {stride, 0, 1});
+    return (seen * Tensor(leaf(seen.uop().sizes(), DType::Float32, 2)))
+        .sum()
+        .gradient({weights})[0];
   };
   const std::vector<Typical> table{
       {"x+1 1024", f32({1024}) + 1.0, machine, "e_L32_u32: Split(0, 32, UPCAST)"},
@@ -181,33 +182,24 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "Padto(3, 3) Split(3, 3, UPCAST) Padto(1, 4) Split(1, 4, UPCAST) Split(0, 6, THREAD, top) "
        "Split(1, 2, THREAD, top)"},
       {"conv, one image of one channel", f32({1, 1, 80, 81}).conv2d(f32({40, 1, 5, 5}, 1)), machine,
-       "r_t7_u6_L76_L5_u2_u8_R5_R5: Padto(2, 8) Split(2, 8, UPCAST) Split(2, 2, UPCAST) Padto(0, "
-       "6) "
-       "Split(0, 6, UPCAST) Split(0, 7, THREAD, top)"},
+       "r_t7_u6_L76_L5_u2_u8_R5_R5: Padto(2, 8) Split(2, 8, UPCAST) Split(2, 2, UPCAST) "
+       "Padto(0, 6) Split(0, 6, UPCAST) Split(0, 7, THREAD, top)"},
       {"conv, many columns", f32({2, 16, 34, 34}).conv2d(f32({32, 16, 3, 3}, 1)), machine,
        "r_t2_t3_u11_L32_L4_u8_R16_R3_R3: Split(3, 8, UPCAST) Padto(1, 11) Split(1, 11, UPCAST) "
        "Split(0, 2, THREAD, top) Split(1, 3, THREAD, top)"},
       {"conv of many channels, its weight's gradient",
-       [] {
-         const Tensor w = f32({32, 16, 3, 3}, 1);
-         return (f32({4, 16, 33, 33}).conv2d(w, {}, {2, 0, 1}) * f32({4, 32, 16, 16}, 2))
-             .sum()
-             .gradient({w})[0];
-       }(),
-       machine,
+       gradient_of(f32({32, 16, 3, 3}, 1), f32({4, 16, 33, 33}), 2), machine,
        "r_t3_u6_L2_u2_u8_L3_L3_R4_R16_R16: Swap(0, 1) Split(1, 8, UPCAST) Split(1, 2, UPCAST) "
        "Padto(0, 6) Split(0, 6, UPCAST) Split(0, 3, THREAD, top)"},
-      {"conv of large images, its weight's gradient", weight_gradient(1), machine,
+      {"conv of large images, its weight's gradient",
+       gradient_of(f32({64, 16, 3, 3}, 1), f32({8, 16, 66, 66}), 1), machine,
        "r_t8_L11_u6_u2_L3_L3_R8_R64_R8_G8: Split(6, 8, GROUP_REDUCE) Split(1, 2, UPCAST) Padto(0, "
        "6) Split(0, 6, UPCAST) Swap(2, 1) Swap(1, 0) Split(0, 8, THREAD, top)"},
-      {"conv of large images, two apart, its weight's gradient", weight_gradient(2), machine,
+      {"conv of large images, two apart, its weight's gradient",
+       gradient_of(f32({64, 16, 3, 3}, 1), f32({8, 16, 129, 129}), 2), machine,
        "r_t4_u4_L3_u3_u8_L3_L3_R8_R64_R64: Swap(0, 1) Split(1, 8, UPCAST) Padto(1, 3) Split(1, 3, "
        "UPCAST) Split(0, 4, UPCAST) Split(0, 4, THREAD, top)"},
-      {"conv, its weight's gradient",
-       [] {
-         const Tensor w = f32({8, 16, 3, 3}, 1);
-         return (f32({2, 16, 18, 18}).conv2d(w) * f32({2, 8, 16, 16}, 2)).sum().gradient({w})[0];
-       }(),
+      {"conv, its weight's gradient", gradient_of(f32({8, 16, 3, 3}, 1), f32({2, 16, 18, 18}), 1),
        machine,
        "r_t2_u4_L6_u3_L3_L3_R2_R16_R2_G8: Split(6, 8, GROUP_REDUCE) Padto(1, 3) Split(1, 3, "
        "UPCAST) "

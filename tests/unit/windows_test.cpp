@@ -230,6 +230,12 @@ Plain sent_back(const Plain& d, const Plain& k, const Shape& shape, const Tensor
   });
 }
 
+struct Convolution {
+  Shape x, k;
+  Tensor::Window window;
+  int64_t groups;
+};
+
 // What each weight meets: the pixels that it is multiplied by, times what their windows send back.
 Plain met(const Plain& x, const Plain& d, const Shape& shape, const Tensor::Window& w) {
   return plain(d.dtype, shape, [&](const Place& at) {
@@ -262,12 +268,7 @@ Plain pooled(const Plain& x, int64_t kernel, const Tensor::Window& w, Real fill,
 }  // namespace
 
 TEST(windows, conv2d) {
-  struct Row {
-    Shape x, k;
-    Tensor::Window window;
-    int64_t groups;
-  };
-  const std::vector<Row> rows = {
+  const std::vector<Convolution> rows = {
       {{2, 3, 5, 6}, {4, 3, 3, 2}, {1, 0, 1}, 1}, {{1, 2, 7, 5}, {3, 2, 3, 3}, {2, 1, 1}, 1},
       {{1, 2, 7, 8}, {2, 2, 2, 3}, {1, 2, 2}, 1}, {{2, 4, 5, 5}, {6, 2, 3, 3}, {1, 1, 1}, 2},
       {{1, 3, 6, 4}, {3, 1, 2, 2}, {3, 1, 2}, 3}, {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 0, 1}, 1},
@@ -275,7 +276,7 @@ TEST(windows, conv2d) {
       {{0, 2, 3, 3}, {2, 2, 2, 2}, {1, 0, 1}, 1}, {{1, 1, 2, 2}, {1, 1, 2, 2}, {1, 3, 1}, 1},
   };
   std::mt19937_64 random(test_seed());
-  for (const Row& row : rows)
+  for (const Convolution& row : rows)
     for (const DType d : product_dtypes) {
       const Plain x = exact_numbers(random, d, row.x), k = exact_numbers(random, d, row.k),
                   bias = exact_numbers(random, d, {row.k[0]});
@@ -333,18 +334,13 @@ TEST(windows, gradients_of_conv2d) {
 // Where a product beside windows is large, the other factor is copied to lie along the channels,
 // which have the lanes unless more of memory lies along the windows. Of few channels it is not.
 TEST(windows, of_many_channels) {
-  struct Row {
-    Shape x, k;
-    Tensor::Window window;
-    int64_t groups;
-  };
-  const std::vector<Row> rows = {
+  const std::vector<Convolution> rows = {
       {{4, 16, 32, 33}, {32, 16, 3, 3}, {2, 1, 1}, 1},
       {{6, 32, 7, 7}, {64, 32, 3, 3}, {1, 1, 1}, 1},
       {{2, 8, 40, 41}, {34, 4, 5, 5}, {1, 2, 2}, 2},
   };
   std::mt19937_64 random(test_seed());
-  for (const Row& row : rows) {
+  for (const Convolution& row : rows) {
     const Tensor image = tensor_of(exact_numbers(random, Float32, row.x)),
                  weights = tensor_of(exact_numbers(random, Float32, row.k)),
                  value = image.conv2d(weights, {}, row.window, row.groups);

@@ -39,6 +39,8 @@ int64_t panel_width(int64_t columns) {
 struct Axes {
   std::vector<size_t> steps;
   size_t columns;
+  int64_t length = 1;  // of the sum
+  bool beside_windows() const { return steps.size() > 1; }
 };
 
 // The size of a factor along an axis of its product; of what broadcasts 1, of no constant 0.
@@ -61,27 +63,27 @@ std::optional<Axes> axes_of(const UOp& sum, const UOp& factor, const UOp& other)
   const UOp& product = sum.src(0);
   const size_t none = product.rank();
   Axes out{{}, none};
-  int64_t rows = 1, steps = 1;
+  int64_t rows = 1;
   for (const int64_t axis : sum.as<ReduceArg>().axes) {
     const auto i = static_cast<size_t>(axis);
     if (is_const(product.dim(i), 1)) continue;
     if (size_along(factor, i, product) < 2) return std::nullopt;
     out.steps.push_back(i);
-    steps *= size_along(factor, i, product);
+    out.length *= size_along(factor, i, product);
   }
-  if (steps < least_steps) return std::nullopt;
+  if (out.length < least_steps) return std::nullopt;
   for (size_t i = 0; i < none; ++i) {
     if (std::ranges::find(out.steps, i) != out.steps.end() || is_const(product.dim(i), 1)) continue;
     const int64_t own = size_along(factor, i, product), others = size_along(other, i, product);
-    if (out.steps.size() < 2 || (own > 1 && others == 1)) out.columns = i;
+    if (!out.beside_windows() || (own > 1 && others == 1)) out.columns = i;
     if (own == 1) rows *= others;
   }
-  const bool windows = out.steps.size() > 1;
-  const double products = static_cast<double>(steps) * elements_of(sum);
-  const bool many =
-      (windows ? rows >= least_window_rows && products >= least_products : rows >= least_rows) &&
-      out.columns != none && size_along(factor, out.columns, product) >= least_columns &&
-      size_along(other, out.columns, product) == 1;
+  const double products = static_cast<double>(out.length) * elements_of(sum);
+  const bool many = (out.beside_windows() ? rows >= least_window_rows && products >= least_products
+                                          : rows >= least_rows) &&
+                    out.columns != none &&
+                    size_along(factor, out.columns, product) >= least_columns &&
+                    size_along(other, out.columns, product) == 1;
   if (!many) return std::nullopt;
   const size_t lacks = none - factor.rank();
   for (size_t& step : out.steps) step -= lacks;
@@ -128,9 +130,7 @@ bool windows_run_along(const UOp& windows, size_t axis) {
   std::vector<UOp> loops;
   const Indices at = open_loops(windows, next_range, loops);
   const UOp element = Indexer(leaves, false, next_range).element(windows, at);
-  for (const UOp& u : toposort(rewrite(element, kernel_rules(false))))
-    if (u.is(Op::Load) && stride(u.src(0), at[axis]) == 1) return true;
-  return false;
+  return runs_along(rewrite(element, kernel_rules(false)), at[axis]);
 }
 
 // What is made of folds is computed as it is, in a kernel with their loops, before the copy.
@@ -187,19 +187,17 @@ std::vector<UOp> with_copies(const UOp& sum, const UOp& factor, const UOp& other
   const UOp& product = sum.src(0);
   const auto axes = axes_of(sum, factor, other);
   if (!axes) return {};
-  const bool windows = axes->steps.size() > 1;
   const int64_t columns = const_int(factor.dim(axes->columns)), width = panel_width(columns),
                 panel = width == 0 ? columns : width;
-  int64_t steps = 1;
-  for (const size_t step : axes->steps) steps *= const_int(factor.dim(step));
   const size_t step = axes->steps.back(), along = step + product.rank() - factor.rank(),
                step_of_other = along + other.rank() - product.rank();
-  const bool in_blocks = !windows && width > 0 && columns * steps >= least_elements;
+  const int64_t elements = columns * axes->length;
+  const bool in_blocks = !axes->beside_windows() && width > 0 && elements >= least_elements;
   if (!in_blocks && !lies_along(factor, step)) return {};
-  if (windows && steps * panel > most_elements_of_a_panel &&
+  if (axes->beside_windows() && axes->length * panel > most_elements_of_a_panel &&
       windows_run_along(other, step_of_other))
     return {};
-  const bool rows_as_well = in_blocks && columns * steps > most_elements_beside_rows &&
+  const bool rows_as_well = in_blocks && elements > most_elements_beside_rows &&
                             columns >= least_rows &&
                             size_along(other, along, product) >= least_steps;
   return {in_panels(factor, *axes, panel),

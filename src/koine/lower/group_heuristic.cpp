@@ -301,7 +301,7 @@ void choose_threads_in_order(Plan& plan) {
 
 void choose_group_opts(Plan& plan, const Accesses& accesses) {
   if (on_tensor_core(plan, accesses)) return grid_of(plan);
-  if (const auto contraction = find_contraction(plan, accesses)) {
+  if (const auto contraction = most_run_along(contractions_of(plan, accesses))) {
     tile_of_group(plan, *contraction);
     return grid_of(plan);
   }

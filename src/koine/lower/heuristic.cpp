@@ -98,9 +98,8 @@ Tile tile_of(const Contraction& c, int64_t vector, const Target& target) {
 // not lie along the columns are taken out of their vectors and stored one by one.
 std::optional<Contraction> cheapest_contraction(const Plan& plan, const Accesses& a) {
   constexpr double of_a_store = 2;  // for each lane, beside an FMA of all
-  std::vector<Contraction> all = contractions_of(plan, a);
-  if (all.size() < 2 || !all[0].has_lanes() || !all[1].has_lanes())
-    return find_contraction(plan, a);
+  const std::vector<Contraction> all = contractions_of(plan, a);
+  if (all.size() < 2 || !all[0].has_lanes() || !all[1].has_lanes()) return most_run_along(all);
   const int64_t lanes = lanes_of(plan.target(), a.reduces[0].dtype());
   double steps = 1;
   for (const UOp& r : reduced_ranges(a.reduces[0])) steps *= static_cast<double>(size_of(r));

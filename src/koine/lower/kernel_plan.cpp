@@ -155,12 +155,15 @@ NodeList down_to_loads(const UOp& value) {
   return toposort(value, [](const UOp& u) { return !is_address(u); });
 }
 
-// Whether a load of `value` runs along `axis`.
+}  // namespace
+
 bool runs_along(const UOp& value, const UOp& axis) {
   for (const UOp& u : down_to_loads(value))
     if (u.is(Op::Load) && stride(u.src(0), axis) == 1) return true;
   return false;
 }
+
+namespace {
 
 // The columns that loads of y run along, and stores where there is a choice; without any, the
 // reduction axis that both x and y run along. Columns too few for lanes are none where there is
@@ -218,11 +221,9 @@ std::vector<Contraction> contractions_of(const Plan& plan, const Accesses& a) {
   return out;
 }
 
-std::optional<Contraction> find_contraction(const Plan& plan, const Accesses& a) {
-  std::optional<Contraction> best;
-  for (Contraction& c : contractions_of(plan, a))
-    if (!best || c.score > best->score) best = std::move(c);
-  return best;
+std::optional<Contraction> most_run_along(const std::vector<Contraction>& contractions) {
+  const auto most = std::ranges::max_element(contractions, {}, &Contraction::score);
+  return most == contractions.end() ? std::nullopt : std::optional(*most);
 }
 
 int64_t divisor(int64_t n, int64_t most) {

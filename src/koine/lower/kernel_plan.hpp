@@ -74,6 +74,9 @@ class Plan {
 /// axis is no multiple of them. Nothing happens where that is not legal.
 void side_by_side(Plan& plan, int position, int64_t factor, AxisType type);
 
+/// Whether a load of a value runs along `axis`.
+bool runs_along(const UOp& value, const UOp& axis);
+
 /// A matmul-like reduce: sum of a product of two values, each with an output axis the other lacks.
 struct Contraction {
   UOp rows, columns;  ///< output axes: A's own, and B's own
@@ -84,8 +87,8 @@ struct Contraction {
 };
 /// With either factor as B: those that have lanes, or fold them.
 std::vector<Contraction> contractions_of(const Plan& plan, const Accesses& a);
-/// The one that most runs along.
-std::optional<Contraction> find_contraction(const Plan& plan, const Accesses& a);
+/// The one whose columns most runs along.
+std::optional<Contraction> most_run_along(const std::vector<Contraction>& contractions);
 
 /// Largest divisor of n that is at most `most`.
 int64_t divisor(int64_t n, int64_t most);
