@@ -717,6 +717,24 @@ TEST(assignment, a_state_that_is_computed_along_keeps_its_meaning) {
   EXPECT_EQ(values(t), (std::vector<double>{2, 3, 4}));
 }
 
+// A value that was stored, and is then assigned what reads that memory, stands on the memory once
+// it has been computed, and not on the way there.
+TEST(assignment, what_was_stored_may_be_assigned_what_reads_it) {
+  for (const bool row : {false, true}) {
+    Tensor x = Tensor::from<float>({1, 2, 4});
+    Tensor y = row ? x[{Slice{0, 1}}].log2() : x.log2();
+    if (row)
+      x.setitem({Tensor::from<int32_t>({1})}, y);
+    else
+      x.assign(y + x);
+    y.assign(x.sum().expand({row ? 1 : 3}) + y);
+    Tensor::realize({x});
+    const double sum = row ? 5 : 10;
+    EXPECT_EQ(values(x), row ? (std::vector<double>{1, 0, 4}) : (std::vector<double>{1, 3, 6}));
+    EXPECT_EQ(values(y), row ? std::vector<double>{sum} : (std::vector<double>{10, 11, 12}));
+  }
+}
+
 TEST(optimisers, a_loss_from_before_a_step_is_refused_by_name) {
   Tensor w = Tensor::from<float>({2}).requires_grad();
   nn::SGD sgd({w}, 0.1);

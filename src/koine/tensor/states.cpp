@@ -118,7 +118,14 @@ void Tensor::History::settle_former(Storage& s, const UOp& former, const UOp& bu
       s.waiting.ids.back() != former.id())
     return;
   const int writes = s.simple_writes;
-  set_current(s, substitute(s.current, {{former, buffer}}));
+  // What has a result stays the node that has it, whatever it was computed from.
+  Substitution known{{former, buffer}};
+  toposort(s.current, [&](const UOp& u) {
+    const bool has = bool(storage::result(u));
+    if (has) known.emplace(u, u);
+    return !has;
+  });
+  set_current(s, substitute(s.current, known));
   s.simple_writes = writes;
   s.waiting = {buffer, {buffer.id()}, {}};
   forget(buffer, {former});
