@@ -37,6 +37,7 @@ Settings draw_settings(std::mt19937_64& random, const std::string& device, bool 
   s.threads = threads[random() % 3];
   s.warm = random() % 4 == 0;
   s.verify = random() % 4 == 0 ? 2 : 1;
+  s.atomic = random() % 4 == 0;
   return s;
 }
 
@@ -55,6 +56,7 @@ Options options_of(const Settings& settings) {
   o.cpu = settings.cpu;
   o.noopt = settings.noopt;
   o.threads = settings.threads;
+  o.atomic_scatter = settings.atomic;
   o.verify = std::max(settings.verify, options().verify);
   return o;
 }
@@ -62,9 +64,9 @@ Options options_of(const Settings& settings) {
 std::string text_of(const Settings& s) {
   return fmt::format(
       "KOINE_DEVICE={} KOINE_FP={} KOINE_CPU={} KOINE_NOOPT={} KOINE_THREADS={} "
-      "KOINE_VERIFY={}, {} caches",
+      "KOINE_VERIFY={} KOINE_SCATTER={}, {} caches",
       s.device, s.strict ? "strict" : "default", s.cpu.empty() ? "''" : s.cpu, s.noopt ? 1 : 0,
-      s.threads, s.verify, s.warm ? "warm" : "cold");
+      s.threads, s.verify, s.atomic ? "atomic" : "ordered", s.warm ? "warm" : "cold");
 }
 
 }  // namespace koine::test

@@ -16,6 +16,7 @@ struct Settings {
   int threads = 1;
   bool warm = false;  ///< once more from the caches, after the first time filled them
   int verify = 1;
+  bool atomic = false;  ///< sums by index in any order
 };
 
 /// Level, optimiser, threads and caches at random. A KOINE_CPU of the environment stays.

@@ -8,6 +8,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/schedule.hpp"
 #include "koine/transform/gradient.hpp"
 
 namespace koine::test {
@@ -194,6 +195,55 @@ TEST(compositions, spec_C_scat_random_folds_by_index) {
     expect_same_everywhere(folded);
     if (HasFailure()) break;
   }
+}
+
+// Where the order changes no bit, threads of groups add at once, and anywhere where it was asked
+// for; strict mode keeps the order of floats.
+TEST(compositions, spec_C_scat_threads_add_at_once_when_asked_for) {
+  std::mt19937_64 random(test_seed());
+  const int64_t k = 37, d = 900, columns = 3;
+  std::vector<int32_t> at;
+  for (int64_t i = 0; i < d; ++i) at.push_back(static_cast<int32_t>(random() % (k + 2)));
+  std::vector<int32_t> add;
+  for (int64_t i = 0; i < d * columns; ++i) add.push_back(static_cast<int32_t>(random() % 9));
+  const OptionScope fills(options_with(IndexMode::Fill));
+  for (const std::string device : {"CPU", "INTERP", "SIMT"})
+    for (const bool asked : {false, true})
+      for (const bool strict : {false, true})
+        for (const DType dtype : {DType::Float32, DType::Float64, DType::Int32, DType::UInt64,
+                                  DType::Float16, DType::Int8}) {
+          Options o = options();
+          o.device = device;
+          o.atomic_scatter = asked;
+          o.strict = strict;
+          const OptionScope scope(o);
+          SCOPED_TRACE(fmt::format("KOINE_TEST_SEED={} {} {} {} {}", test_seed(), device,
+                                   asked ? "asked" : "ordered", strict ? "strict" : "default",
+                                   dtype_name(dtype)));
+          const Tensor places = Tensor::from(at, {d, 1}).expand({d, columns}).contiguous(),
+                       values = Tensor::from(add, {d, columns}).cast(dtype).contiguous(),
+                       sum = Tensor::zeros({k, columns}, dtype).scatter_add(0, places, values);
+          bool at_once = false;
+          const std::vector<Kernel> kernels = schedule({sum.uop()});
+          for (const Kernel& kernel : kernels)
+            for (const UOp& u : toposort(kernel.ast)) at_once = at_once || u.is(Op::AtomicAdd);
+          const bool wide = item_size(dtype) >= 4;
+          EXPECT_EQ(at_once,
+                    wide && (is_float(dtype) ? asked && !strict : asked || device == "SIMT"));
+          reset_counters();
+          (void)sum.realize();
+          EXPECT_EQ(static_cast<size_t>(counters().kernels), kernels.size());  // and no others
+          const auto from = values.to("CPU").cast(DType::Float64).tolist<double>(),
+                     got = sum.to("CPU").cast(DType::Float64).tolist<double>();
+          if (!wide) continue;
+          std::vector<double> want(static_cast<size_t>(k * columns));
+          for (int64_t i = 0; i < d; ++i)
+            for (int64_t c = 0; c < columns; ++c)
+              if (const int64_t p = at[static_cast<size_t>(i)]; p < k)
+                want[static_cast<size_t>(p * columns + c)] +=
+                    from[static_cast<size_t>(i * columns + c)];
+          EXPECT_EQ(got, want);  // small numbers: no sum rounds
+        }
 }
 
 // Of a fold by index along one axis the others share nothing: their turns are lanes and threads,

@@ -307,15 +307,16 @@ TEST(nn, a_loss_that_was_read_can_still_be_differentiated) {
 // In a process of its own, since the environment is read once.
 TEST(options, each_comes_from_its_variable) {
   const std::vector<std::pair<const char*, const char*>> environment{
-      {"KOINE_DEBUG", "3"},     {"KOINE_VERIFY", "2"},          {"KOINE_NOOPT", "1"},
-      {"KOINE_FP", "strict"},   {"KOINE_INDEX", "fill"},        {"KOINE_THREADS", "5"},
-      {"KOINE_CPU", "generic"}, {"KOINE_DEVICE", "INTERP"},     {"KOINE_DUMP", "select"},
-      {"KOINE_POISON", "1"},    {"KOINE_MEMORY_LIMIT", "4096"}, {"KOINE_NAN", "1"}};
+      {"KOINE_DEBUG", "3"},       {"KOINE_VERIFY", "2"},          {"KOINE_NOOPT", "1"},
+      {"KOINE_FP", "strict"},     {"KOINE_INDEX", "fill"},        {"KOINE_THREADS", "5"},
+      {"KOINE_CPU", "generic"},   {"KOINE_DEVICE", "INTERP"},     {"KOINE_DUMP", "select"},
+      {"KOINE_POISON", "1"},      {"KOINE_MEMORY_LIMIT", "4096"}, {"KOINE_NAN", "1"},
+      {"KOINE_SCATTER", "atomic"}};
   ASSERT_EQ(environment.size(), option_table().size());
   auto all_are_set = [] {
     const Options& o = options();
     const bool numbers = o.debug == 3 && o.verify == 2 && o.noopt && o.threads == 5 && o.poison &&
-                         o.memory_limit == 4096 && o.nan;
+                         o.memory_limit == 4096 && o.nan && o.atomic_scatter;
     const bool words = o.strict && o.index == IndexMode::Fill && o.cpu == "generic" &&
                        o.device == "INTERP" && o.dump == "select";
     std::_Exit(numbers && words ? 0 : 1);

@@ -12,9 +12,11 @@ struct CompileOptions {
   bool noopt = false;
   int verify = 1;
   std::string cpu;
+  bool atomic_scatter = false;             ///< sums by index in any order
   int64_t row_bytes = int64_t{256} << 10;  ///< for the rows of a kernel, if all its devices have it
   /// Of the device with the fewest, if all have groups of threads; 0: parts are for CPUs.
   int64_t multiprocessors = 0;
+  int64_t atomic_bytes = 8;   ///< of the widest number that threads of all devices add at once
   bool tensor_cores = false;  ///< all have some that take narrow floats as they lie in memory
 };
 

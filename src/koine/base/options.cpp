@@ -68,6 +68,11 @@ Options from_environment() {
                   "KOINE_FP={}: expected 'strict' or 'default'", text);
     o.strict = text == "strict";
   });
+  read("KOINE_SCATTER", [&](std::string_view text) {
+    KOINE_REQUIRE(text == "ordered" || text == "atomic", Value,
+                  "KOINE_SCATTER={}: expected 'ordered' or 'atomic'", text);
+    o.atomic_scatter = text == "atomic";
+  });
   read("KOINE_INDEX", [&](std::string_view text) {
     KOINE_REQUIRE(text == "raise" || text == "clamp" || text == "fill", Value,
                   "KOINE_INDEX={}: expected 'raise', 'clamp' or 'fill'", text);
@@ -104,7 +109,7 @@ const Options& options() { return mutable_options(); }
 
 CompileOptions compile_options() {
   const Options& o = options();
-  return {o.strict, o.noopt, o.verify, o.cpu};
+  return {o.strict, o.noopt, o.verify, o.cpu, o.atomic_scatter};
 }
 
 const std::vector<OptionRow>& option_table() {
@@ -117,6 +122,8 @@ const std::vector<OptionRow>& option_table() {
       {"KOINE_NOOPT", "0|1", "1 keeps every kernel as plain loops"},
       {"KOINE_FP", "default|strict", "strict: equal bits on every backend"},
       {"KOINE_INDEX", "raise|clamp|fill", "what a tensor index out of range does"},
+      {"KOINE_SCATTER", "ordered|atomic",
+       "atomic: threads add by index at once, in any order; sums of floats differ from run to run"},
       {"KOINE_THREADS", "0..1024", "worker threads; 0 means all cores"},
       {"KOINE_CPU", "x86-64-v2|x86-64-v3|x86-64-v4", "instruction set; unset means this host's"},
       {"KOINE_DEVICE", "a device name", "default device; unset means CPU"},

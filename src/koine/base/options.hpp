@@ -27,6 +27,7 @@ struct Options {
   bool poison = false;  ///< KOINE_POISON: freed and fresh buffers are filled with a pattern
   bool nan = false;     ///< KOINE_NAN: what a program computes first that is not finite is an Error
   IndexMode index = IndexMode::Raise;  ///< KOINE_INDEX: raise, clamp or fill
+  bool atomic_scatter = false;         ///< KOINE_SCATTER=atomic: sums by index in any order
   int64_t memory_limit = 0;  ///< KOINE_MEMORY_LIMIT: bytes a device may hold; 0 means the machine's
 };
 

@@ -55,9 +55,10 @@ constexpr size_t words_of_an_entry = 2048;
 
 // The options that change what is compiled, or how it is checked, behind the words of the graph.
 void add_options(RequestKey& key, bool checks, const CompileOptions& how) {
-  for (const uint64_t w : {uint64_t{how.strict} | uint64_t{how.noopt} << 1 | uint64_t{checks} << 2 |
-                               static_cast<uint64_t>(how.verify) << 3,
-                           hash_text(how.cpu), hash_text(options().device)}) {
+  for (const uint64_t w :
+       {uint64_t{how.strict} | uint64_t{how.noopt} << 1 | uint64_t{checks} << 2 |
+            uint64_t{how.atomic_scatter} << 3 | static_cast<uint64_t>(how.verify) << 4,
+        hash_text(how.cpu), hash_text(options().device)}) {
     key.words.push_back(w);
     key.hash = hash_mix(key.hash, w);
   }
@@ -165,8 +166,9 @@ class Preparation {
     Callified program = callify(values, destinations, how_);
     const std::string device = device_of(values_[0]);
     const std::string first = Device(device).part(0).name();
-    const std::string key = fmt::format("{}/{}/{}{}", device_runtime(first).target(how_).name,
-                                        how_.cpu, how_.verify, how_.noopt ? "/noopt" : "");
+    const std::string key =
+        fmt::format("{}/{}/{}{}{}", device_runtime(first).target(how_).name, how_.cpu, how_.verify,
+                    how_.noopt ? "/noopt" : "", how_.atomic_scatter ? "/atomic" : "");
     dump_stage("callify", [&] { return to_text(program.body); });
     Prepared::Program out;
     out.executable = executables().find({program.body, key});

@@ -405,7 +405,7 @@ UOp block_reduces(const UOp& ast, bool in_order) {
     if (u.is(Op::Store)) stored = u;
     if (u.is(Op::End)) closing = u;
   }
-  if (!reduction || !closing) return ast;
+  if (!reduction || !closing || !stored) return ast;  // an AtomicAdd has nothing to go on from
   int64_t innermost_loop = -1;
   for (const UOp& r : closing.src().subspan(1))
     innermost_loop = std::max(innermost_loop, r.as<RangeArg>().id);

@@ -49,7 +49,7 @@ UOp indexed_program(const UOp& bufferized, const CompileOptions& how) {
 }
 
 UOp split_program(const UOp& indexed, const CompileOptions& how) {
-  const UOp out = split(indexed, how.strict);
+  const UOp out = split(indexed, how);
   dump_stage("split", [&] { return to_text(out); });
   return out;
 }

@@ -118,6 +118,116 @@ std::vector<Turn> turns_of(const UOp& axis, const UOp& at, std::vector<UOp>& loo
   return out;
 }
 
+// Whether the order of the sums may be left to the threads: it changes no bit, or was asked for.
+bool adds_at_once(const Scatter& scatter, const CompileOptions& how) {
+  const DType d = scatter.reduce.dtype();
+  const bool is_sum = scatter.reduce.as<ReduceArg>().op == Op::Add && d != DType::Index;
+  if (!is_sum || item_size(d) < 4 || item_size(d) > how.atomic_bytes) return false;
+  const bool exact = repeats_exactly(scatter.value, scatter.reduce);
+  return exact ? how.multiprocessors > 0 || how.atomic_scatter : how.atomic_scatter && !how.strict;
+}
+
+// The kernels that a fold into places becomes. `loops` are those that store its results.
+class ScatterKernels {
+ public:
+  ScatterKernels(const UOp& ast, const Scatter& scatter, std::vector<UOp> loops, bool strict)
+      : scatter_(scatter),
+        store_(ast.src(0).src(0)),
+        loops_(std::move(loops)),
+        strict_(strict),
+        next_(kernel_ranges(ast).back().as<RangeArg>().id + 1) {  // it has loops
+    std::copy_if(loops_.begin(), loops_.end(), std::back_inserter(others_),
+                 [&](const UOp& r) { return !(r == scatter.axis); });
+    turns_ = turns_of(scatter.axis, scatter.at, others_);
+  }
+
+  // One kernel: the loops that no place decides go to places of their own, at once if need be, and
+  // stand outside as GLOBAL. Too few for lanes stay inside, where they are neighbours in memory.
+  // Inside of them two nests with ranges of their own: one fills, then each d folds in.
+  UOp in_order() {
+    std::vector<UOp> outer, inner;
+    Substitution fresh;
+    for (const UOp& r : others_) {
+      const bool beside = r == loops_.back() && r.src(0).bounds().high < least_lanes;
+      (beside ? inner : outer)
+          .push_back(beside ? r : range(r.as<RangeArg>().id, r.src(0), AxisType::Global));
+      if (!beside) fresh.emplace(r, outer.back());
+    }
+    Substitution filling = fresh;
+    std::vector<UOp> of_fill;
+    std::copy_if(loops_.begin(), loops_.end(), std::back_inserter(of_fill),
+                 [&](const UOp& r) { return !fresh.contains(r); });
+    of_fill = renewed(of_fill, filling);
+    const UOp filled = end(store(substitute(store_.src(0), filling), scatter_.miss), of_fill);
+    std::vector<UOp> nest = renewed(scatter_.reduce.src().subspan(1), fresh);
+    for (const UOp& r : renewed(inner, fresh)) nest.push_back(r);
+    const Step step = step_in(fresh);
+    // Each d folds once more, also where the place and the value are those of the last one.
+    std::vector<UOp> earlier{filled};
+    earlier.insert(earlier.end(), nest.begin(), nest.end());
+    const UOp address = index(after(memory(), earlier), {step.index});
+    const UOp before = load(address, scatter_.miss, step.gate);
+    const UOp folded = scatter_.reduce.as<ReduceArg>().op == Op::Add ? add(before, step.value)
+                                                                     : maximum(before, step.value);
+    std::vector<UOp> nests{filled, end(store(address, folded, step.gate), nest)};
+    if (!outer.empty()) nests = {end(group(nests), outer)};
+    return kernel(nests);
+  }
+
+  // Two kernels: one fills, then the threads of the other add where each d belongs. What belongs
+  // nowhere adds 0 to the first place, which changes no value.
+  std::vector<UOp> at_once() {
+    Substitution fresh;
+    std::vector<UOp> nest = renewed(scatter_.reduce.src().subspan(1), fresh);
+    for (const UOp& r : renewed(others_, fresh)) nest.push_back(r);
+    const Step step = step_in(fresh);
+    const UOp zero = constant_int(scatter_.value.dtype(), 0);
+    const UOp address = index(memory(), {where(step.gate, step.index, index_const(0))});
+    return {kernel({end(store(store_.src(0), scatter_.miss), loops_)}),
+            kernel({end(UOp::make(Op::AtomicAdd, {address, where(step.gate, step.value, zero)}),
+                        nest)})};
+  }
+
+ private:
+  // Of one d: the element that it is folded into, where it belongs to one, and what is folded in.
+  struct Step {
+    UOp index, gate, value;
+  };
+  Step step_in(const Substitution& fresh) const {
+    UOp gate;
+    Substitution place = fresh;
+    for (const auto& [axis, turn] : turns_) {
+      const UOp at = substitute(turn, fresh);
+      const UOp inside = bit_and(logical_not(lt(at, index_const(0))), lt(at, axis.src(0)));
+      gate = gate ? bit_and(gate, inside) : inside;
+      place.emplace(axis, at);
+    }
+    if (scatter_.gate) gate = bit_and(gate, substitute(scatter_.gate, place));
+    return {substitute(store_.src(0).src(1), place), gate, substitute(scatter_.value, place)};
+  }
+
+  std::vector<UOp> renewed(std::span<const UOp> ranges, Substitution& names) {
+    std::vector<UOp> nest;
+    for (const UOp& r : ranges) {
+      nest.push_back(range(next_++, r.src(0), AxisType::Loop));
+      names.emplace(r, nest.back());
+    }
+    return nest;
+  }
+
+  const UOp& memory() const { return store_.src(0).src(0); }
+  UOp kernel(const std::vector<UOp>& nests) const {
+    return rewrite(sink(nests), kernel_rules(strict_));
+  }
+
+  const Scatter& scatter_;
+  UOp store_;
+  std::vector<UOp> loops_, others_;  // others: which no place decides
+  std::vector<Turn> turns_;
+  bool strict_;
+  int64_t next_;
+};
+
 }  // namespace
 
 std::optional<Scatter> find_scatter(const UOp& value, std::span<const UOp> loops) {
@@ -131,68 +241,16 @@ std::optional<Scatter> find_scatter(const UOp& value, std::span<const UOp> loops
   return std::nullopt;
 }
 
-UOp scatter_kernel(const UOp& ast, bool strict) {
-  if (ast.src().size() != 1 || !ast.src(0).is(Op::End)) return ast;
+std::vector<UOp> scatter_kernels(const UOp& ast, const CompileOptions& how) {
+  if (ast.src().size() != 1 || !ast.src(0).is(Op::End)) return {ast};
   const UOp &closing = ast.src(0), &stored = closing.src(0);
   if (!stored.is(Op::Store) || stored.src().size() != 2 || !stored.src(1).is(Op::Reduce))
-    return ast;
+    return {ast};
   const std::vector<UOp> loops(closing.src().begin() + 1, closing.src().end());
   const auto found = find_scatter(stored.src(1), loops);
-  if (!found || !(found->reduce == stored.src(1))) return ast;
-  const Scatter& scatter = *found;
-  std::vector<UOp> others;  // which no place decides
-  std::copy_if(loops.begin(), loops.end(), std::back_inserter(others),
-               [&](const UOp& r) { return !(r == scatter.axis); });
-  const std::vector<Turn> turns = turns_of(scatter.axis, scatter.at, others);
-  // Their turns go to places of their own, at once if need be: they stand outside as GLOBAL. Too
-  // few for lanes stay inside, where they are neighbours in memory.
-  std::vector<UOp> outer, inner;
-  Substitution fresh;
-  for (const UOp& r : others) {
-    const bool beside = r == loops.back() && r.src(0).bounds().high < least_lanes;
-    (beside ? inner : outer)
-        .push_back(beside ? r : range(r.as<RangeArg>().id, r.src(0), AxisType::Global));
-    if (!beside) fresh.emplace(r, outer.back());
-  }
-  // Inside of them two nests with ranges of their own: one fills, then each d folds in.
-  int64_t next = kernel_ranges(ast).back().as<RangeArg>().id + 1;  // it has loops
-  auto renewed = [&](std::span<const UOp> ranges, Substitution& names) {
-    std::vector<UOp> nest;
-    for (const UOp& r : ranges) {
-      nest.push_back(range(next++, r.src(0), AxisType::Loop));
-      names.emplace(r, nest.back());
-    }
-    return nest;
-  };
-  Substitution filling = fresh;
-  std::vector<UOp> of_fill;
-  std::copy_if(loops.begin(), loops.end(), std::back_inserter(of_fill),
-               [&](const UOp& r) { return !fresh.contains(r); });
-  of_fill = renewed(of_fill, filling);
-  const UOp filled = end(store(substitute(stored.src(0), filling), scatter.miss), of_fill);
-  std::vector<UOp> nest = renewed(scatter.reduce.src().subspan(1), fresh);
-  for (const UOp& r : renewed(inner, fresh)) nest.push_back(r);
-  UOp gate;
-  Substitution place = fresh;
-  for (const auto& [axis, turn] : turns) {
-    const UOp at = substitute(turn, fresh);
-    const UOp inside = bit_and(logical_not(lt(at, index_const(0))), lt(at, axis.src(0)));
-    gate = gate ? bit_and(gate, inside) : inside;
-    place.emplace(axis, at);
-  }
-  if (scatter.gate) gate = bit_and(gate, substitute(scatter.gate, place));
-  const UOp index_of_fold = substitute(stored.src(0).src(1), place);
-  // Each d folds once more, also where the place and the value are those of the last one.
-  std::vector<UOp> earlier{filled};
-  earlier.insert(earlier.end(), nest.begin(), nest.end());
-  const UOp address = index(after(stored.src(0).src(0), earlier), {index_of_fold});
-  const UOp value = substitute(scatter.value, place);
-  const UOp before = load(address, scatter.miss, gate);
-  const UOp folded =
-      scatter.reduce.as<ReduceArg>().op == Op::Add ? add(before, value) : maximum(before, value);
-  std::vector<UOp> nests{filled, end(store(address, folded, gate), nest)};
-  if (!outer.empty()) nests = {end(group(nests), outer)};
-  return rewrite(sink(nests), kernel_rules(strict));
+  if (!found || !(found->reduce == stored.src(1))) return {ast};
+  ScatterKernels kernels(ast, *found, loops, how.strict);
+  return adds_at_once(*found, how) ? kernels.at_once() : std::vector<UOp>{kernels.in_order()};
 }
 
 }  // namespace koine

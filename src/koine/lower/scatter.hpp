@@ -1,7 +1,9 @@
 #pragma once
 #include <optional>
 #include <span>
+#include <vector>
 
+#include "koine/base/compile_options.hpp"
 #include "koine/ir/uop.hpp"
 
 namespace koine {
@@ -21,10 +23,13 @@ struct Scatter {
 /// The first such fold in a value inside of loops; it costs (size of k) * (size of d) as it stands.
 std::optional<Scatter> find_scatter(const UOp& value, std::span<const UOp> loops);
 
-/// A kernel that stores such a fold and nothing else, with work k + d: its output is filled with
-/// the miss, then each d folds its value in where it belongs, in ascending order (row C-scat). The
-/// loops that no place decides stand around both, as GLOBAL: their turns share nothing.
-/// Other kernels come back as they are.
-UOp scatter_kernel(const UOp& ast, bool strict);
+/// The kernels in place of one that stores such a fold and nothing else, with work k + d (row
+/// C-scat). By default one: its output is filled with the miss, then each d folds its value in
+/// where it belongs, in ascending order. The loops that no place decides stand around both, as
+/// GLOBAL: their turns share nothing. Two where the order of a sum may be left to the threads,
+/// which add by AtomicAdd: on devices with groups of threads where it changes no bit, and where it
+/// was asked for
+/// (`KOINE_SCATTER=atomic`), but for floats in strict mode. Other kernels come back as they are.
+std::vector<UOp> scatter_kernels(const UOp& ast, const CompileOptions& how);
 
 }  // namespace koine

@@ -62,7 +62,7 @@ std::vector<bool> stored_slots(const UOp& ast, size_t buffers) {
   for (const UOp& u : toposort(ast)) {
     if (u.is(Op::Param) && !is_variable(u))
       slots = std::max(slots, static_cast<size_t>(u.as<BufferArg>().slot) + 1);
-    if (!u.is(Op::Store)) continue;
+    if (!u.is(Op::Store) && !u.is(Op::AtomicAdd)) continue;
     const UOp& buffer = accessed_buffer(u);
     if (buffer.is(Op::Param)) out[static_cast<size_t>(buffer.as<BufferArg>().slot)] = true;
   }

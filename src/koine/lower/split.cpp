@@ -11,20 +11,26 @@
 namespace koine {
 namespace {
 
-UOp with_folds_in_steps(const UOp& ast, bool strict) {
-  if (!ast.is(Op::Sink)) return ast;  // a copy, a function of the host, a loop
-  const UOp out = scan_kernel(scatter_kernel(ast, strict), strict);
-  return strict ? out : fold_in_float32(out);
+std::vector<UOp> with_folds_in_steps(const UOp& ast, const CompileOptions& how) {
+  if (!ast.is(Op::Sink)) return {ast};  // a copy, a function of the host, a loop
+  std::vector<UOp> out = scatter_kernels(ast, how);
+  for (UOp& kernel : out) {
+    kernel = scan_kernel(kernel, how.strict);
+    if (!how.strict) kernel = fold_in_float32(kernel);
+  }
+  return out;
 }
 
 }  // namespace
 
-UOp split(const UOp& kernels, bool strict) {
+UOp split(const UOp& kernels, const CompileOptions& how) {
   std::vector<UOp> calls;
-  for (const UOp& call : kernels.src()) {
-    std::vector<UOp> src(call.src().begin(), call.src().end());
-    src[0] = with_folds_in_steps(src[0], strict);
-    calls.push_back(with_sources(call, src));
+  for (const Kernel& kernel : kernels_of(kernels)) {
+    const std::vector<UOp> parts = with_folds_in_steps(kernel.ast, how);
+    for (const UOp& part : parts)
+      calls.push_back(parts.size() == 1 ? with_source(kernel.call, 0, part)
+                                        : kernel_call(part, kernel.buffers, kernel.reason,
+                                                      kernel.variables, kernel.waits));
   }
   return on_devices(without_unread(UOp::make(Op::Linear, calls)));
 }

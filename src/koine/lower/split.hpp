@@ -1,4 +1,5 @@
 #pragma once
+#include "koine/base/compile_options.hpp"
 #include "koine/ir/uop.hpp"
 
 namespace koine {
@@ -7,6 +8,6 @@ namespace koine {
 /// Running folds and folds into places take one step an element (`lower/scan`, `lower/scatter`),
 /// narrow floats fold in float32 (default mode), kernels whose loads rules have folded away are
 /// left out, and each Call is on its device.
-UOp split(const UOp& kernels, bool strict);
+UOp split(const UOp& kernels, const CompileOptions& how);
 
 }  // namespace koine

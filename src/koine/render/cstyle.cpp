@@ -402,8 +402,9 @@ class CStyleRenderer {
         tensor_core(u);
         return;
       case Op::AtomicAdd:
-        KOINE_REQUIRE(dialect_.has_atomics, Value,
-                      "{} has no AtomicAdd on memory that is also read", dialect_.name);
+        KOINE_REQUIRE(item_size(u.src(1).dtype()) <= dialect_.atomic_bytes, Value,
+                      "{} has no AtomicAdd of {} on memory that is also read", dialect_.name,
+                      dtype_name(u.src(1).dtype()));
         line(fmt::format("atomic_add_{}(&{}, {});", short_name(dialect_, u.src(1).dtype()),
                          place(u), operand(u.src(1))));
         return;
@@ -706,6 +707,7 @@ Target text_target(const Dialect& dialect, bool strict) {
   });
   out.has_fma = out.has_fma && !dialect.fma[0].empty();
   out.wide_bytes = dialect.wide ? 16 : 0;
+  out.atomic_bytes = dialect.atomic_bytes;
   out.name = fmt::format("{}{}", dialect.name, strict ? "-strict" : "");
   return out;
 }

@@ -56,7 +56,7 @@ struct Dialect {
   bool has_int64 = true;       ///< else places are counted in 32 bits
   bool integers_wrap = false;  ///< also signed ones, and none is promoted
   bool has_macros = true;      ///< else the header has all helper functions
-  bool has_atomics = true;
+  int64_t atomic_bytes = 8;    ///< of the widest number that an AtomicAdd adds; 0: there is none
   bool has_assembly = true;
   std::string_view long_suffix;            ///< of a 64-bit literal
   std::string_view double_macro;           ///< defined where there are doubles; empty: always

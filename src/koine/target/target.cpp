@@ -10,6 +10,7 @@ void Target::restrict(CompileOptions& how) const {
   });
   how.row_bytes = std::min(how.row_bytes, row_bytes);
   how.multiprocessors = std::min(how.multiprocessors, groups ? groups.multiprocessors : 0);
+  how.atomic_bytes = std::min(how.atomic_bytes, atomic_bytes);
   how.tensor_cores = how.tensor_cores && has_cores && !strict;
 }
 

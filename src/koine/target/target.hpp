@@ -41,6 +41,7 @@ struct Target {
   /// Of neighbouring elements that one load or store takes, at multiples of so many; 0: each alone.
   int64_t wide_bytes = 0;
   int64_t row_bytes = int64_t{256} << 10;       ///< of LOCAL memory for the rows of a kernel
+  int64_t atomic_bytes = 8;                     ///< of the widest number that threads add at once
   Groups groups;                                ///< GLOBAL, LOCAL and GROUP_REDUCE axes run on them
   std::vector<const TensorCore*> tensor_cores;  ///< that it has (`give_cores`)
 

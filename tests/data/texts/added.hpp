@@ -18,7 +18,7 @@ inline uint64_t to_f64(double v) { return std::bit_cast<uint64_t>(v); }
                .cast = "static_cast<{type}>({value})"},
     .types = {"int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t",
               "uint64_t", "float", "double"},
-    .has_atomics = false,
+    .atomic_bytes = 0,
     .has_assembly = false,
     .long_suffix = "ll",
     .trunc = {"std::trunc", "std::trunc"},

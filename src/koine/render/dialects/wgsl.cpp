@@ -65,7 +65,7 @@ fn saturate_u32_f32(v: f32) -> u32 {
     .has_int64 = false,
     .integers_wrap = true,
     .has_macros = false,
-    .has_atomics = false,
+    .atomic_bytes = 0,
     .has_assembly = false,
     .thread = "i32(gid.x)",
     .barrier = "workgroupBarrier(); storageBarrier();",

@@ -148,6 +148,7 @@ Target Hardware::target(bool strict) const {
   t.name = fmt::format("opencl{}-{}-{}{}", number, name, driver, strict ? "-strict" : "");
   t.has_fma = has_fma;
   t.strict = strict;
+  t.atomic_bytes = adds_64_bits ? 8 : 4;
   t.row_bytes = std::min(is_cpu ? t.row_bytes : int64_t{32} << 10, groups.local_bytes);
   if (is_cpu) {
     t.vector_bytes = vector_bytes;
