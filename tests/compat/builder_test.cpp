@@ -6,6 +6,7 @@
 #include "backends.hpp"
 #include "c_text.hpp"
 #include "check.hpp"
+#include "gradient_check.hpp"
 #include "koine/compat/alu.hpp"
 #include "koine/compat/uops.hpp"
 #include "koine/interp/interp.hpp"
@@ -339,6 +340,17 @@ TEST(builder, spec_H5_sigmoid_of_primitives) {
   for (size_t i = 0; i < 6; ++i)
     EXPECT_NEAR(result[i], 1 / (1 + std::exp(-static_cast<double>(values[i]))), 1e-6) << values[i];
   EXPECT_TRUE(std::isnan(result[6]));
+}
+
+// The same as nodes: op by op its gradient is that of differences, and so is that one's.
+TEST(builder, spec_H5_sigmoid_of_primitives_has_the_gradient_of_differences) {
+  const auto sigmoid = [](const Tensor& x) {
+    const UOp power = unary(Op::Exp2, mul(x.uop(), constant(DType::Float64, -1.4426950408889634)));
+    return Tensor(unary(Op::Recip, add(power, constant(DType::Float64, 1))));
+  };
+  const Tensor x = test::doubles({40}, 5, -6, 6);
+  test::check_gradient(sigmoid, x);
+  test::check_second_gradient(sigmoid, x);
 }
 
 // --- folding and common rows
