@@ -15,15 +15,16 @@ import itertools
 from typing import Any, Iterable, Sequence
 
 from . import _koine
-from ._koine import Kernel, Program, Tensor, Variable
+from ._koine import Kernel, Program, Size, Tensor, Variable
 from ._koine import UOp as _Node
 from ._koine.compat import BinaryOps, TernaryOps, UnaryOps, UOp, UOpGraph, UOps, compile
 from .errors import TypeError, ValueError
 
 __all__ = ["BinaryOps", "BufferOps", "CStyleLanguage", "CUDALanguage", "CompiledASTRunner", "Device", "HIPLanguage", "ImageDType", "LazyOp",
-           "Linearizer", "MemBuffer", "MetalLanguage", "MultiLazyBuffer", "OpenCLLanguage", "PtrDType", "ReduceOps", "ScheduleItem",
-           "Tensor", "TernaryOps", "UOp", "UOpGraph", "UOps", "UnaryOps", "Variable", "WGSLLanguage", "compile", "create_schedule",
-           "dedup", "dtypes", "flatten", "lower_schedule_item", "print_tree", "run_schedule", "to_function_name", "uops_to_cstyle"]
+           "Linearizer", "MemBuffer", "MetalLanguage", "MultiLazyBuffer", "Node", "NumNode", "OpenCLLanguage", "PtrDType", "ReduceOps",
+           "ScheduleItem", "Tensor", "TernaryOps", "UOp", "UOpGraph", "UOps", "UnaryOps", "Variable", "WGSLLanguage", "compile",
+           "create_schedule", "dedup", "dtypes", "flatten", "lower_schedule_item", "print_tree", "run_schedule", "to_function_name",
+           "uops_to_cstyle"]
 
 
 class dtypes:
@@ -53,6 +54,19 @@ class ImageDType:
 
 class MultiLazyBuffer:
     """Of nothing: a value on several devices is one node."""
+
+
+#: What arithmetic on Variables gives.
+Node = Size
+
+
+class _Number(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return type(value) is Size and value.min == value.max
+
+
+class NumNode(metaclass=_Number):
+    """A Node that is a number, such as `x * 0`."""
 
 
 class CStyleLanguage:
@@ -216,13 +230,24 @@ class Linearizer:
         parameters = [MemBuffer(p) for p in _parameters(self.kernel.ast)]
         self.bufs = sorted(parameters, key=lambda b: b.idx)
         self.outbufs = [b for b in self.bufs if self.kernel.stores(b.idx)]
-        self.global_size, self.local_size = [1, 1, 1], [1, 1, 1]  # of a grid of threads: the rows are loops
+        self.global_size, self.local_size = [1, 1, 1], [1, 1, 1]
         self.name, self.uops, self.operations, self.bytes = "", UOpGraph(), 0.0, 0.0
 
     def linearize(self) -> Linearizer:
-        """Fills `name` and `uops`."""
+        """Fills `name` and `uops`, and the sizes of the grid where the device has groups of threads."""
         self.name, self.uops, self.operations, self.bytes = _koine.compat.plain_rows(self.kernel)
+        self.global_size, self.local_size = _sizes(self.uops)
         return self
+
+
+def _sizes(rows: UOpGraph) -> tuple[list[int], list[int]]:
+    """Groups, and threads in one, along each axis: what SPECIAL rows say."""
+    sizes = {"g": [1, 1, 1], "l": [1, 1, 1]}
+    for row in rows.uops:
+        if row.uop is UOps.SPECIAL:
+            number, name, limit = row.arg
+            sizes[name[0]][number] = limit
+    return sizes["g"], sizes["l"]
 
 
 def _parameters(ast: _Node) -> list[_Node]:
@@ -256,15 +281,20 @@ class _Compiler:
 
 
 class CompiledASTRunner:
-    """A program: its name, its text, the sizes and estimates that it was made with; `exec` runs it on buffers, `clprg` is Koine's own."""
+    """A program: its name, its text, the sizes of its grid, and the estimates that it was made with; `exec` runs it on buffers, `clprg` is
+    Koine's own, whose grid it has: what its rows say."""
 
     def __init__(self, name: str, prg: str, dname: str = "CPU", global_size: Any = None, local_size: Any = None, variables: Any = (),
                  op_estimate: Any = 0, mem_estimate: Any = 0, outcount: int = 1):
         if not isinstance(prg, _Text):
             raise TypeError("CompiledASTRunner: takes what compiler.render() gives: a text alone does not say what it computes")
-        self.name, self.prg, self.dname, self.global_size, self.local_size = name, prg, dname, global_size, local_size
+        self.name, self.prg, self.dname = name, prg, dname
         self.vars, self.op_estimate, self.mem_estimate, self.outcount = variables, op_estimate, mem_estimate, outcount
         self.clprg: Program = compile(prg.uops, name, dname)
+        self.global_size, self.local_size = list(self.clprg.grid), list(self.clprg.group)
+        for what, given, has in (("global_size", global_size, self.global_size), ("local_size", local_size, self.local_size)):
+            if given is not None and list(given) != has:
+                raise ValueError(f"CompiledASTRunner: {what} is {list(given)}, and the rows of {name} have {has}")
 
     def exec(self, rawbufs: Sequence[Any], var_vals: dict[str, int] | None = None) -> None:
         """Runs it on a buffer for each parameter, such as NumPy arrays: data0, data1 and so on."""

@@ -3,21 +3,21 @@ from __future__ import annotations
 
 from typing import Any, Sequence, Union
 
-from ._koine import DType, Size, Tensor
+from ._koine import DType, Size, Tensor, Variable
 
 #: A tensor, a number, nested lists, or an array of others.
 TensorLike = Union[Tensor, bool, int, float, Sequence[Any], Any]
 #: Several of them.
 TensorsLike = Sequence[Any]
 #: A size: a whole number or a symbolic one.
-SizeLike = Union[int, Size]
+SizeLike = Union[int, Size, Variable]
 #: A size, or a number with a fraction.
 NumberLike = Union[int, float, Size]
 #: A size or several.
-ShapeLike = Union[int, Size, Sequence[Union[int, Size]]]
+ShapeLike = Union[int, Size, Variable, Sequence[Union[int, Size, Variable]]]
 #: An axis, several, or None for all.
 AxesLike = Union[int, Sequence[int], None]
 #: Two sizes for each axis.
-PairsLike = Sequence[Sequence[Union[int, Size]]]
+PairsLike = Sequence[Sequence[Union[int, Size, Variable]]]
 #: A dtype, its name, or what Python and NumPy have for one.
 DTypeLike = Union[DType, str, type, Any]

@@ -181,17 +181,17 @@ void bind_compat(nb::module_& m) {
   own.def(
       "plain_rows",
       [](const Kernel& kernel) {
-        CompileOptions how = compile_options();
-        how.noopt = true;
         const Device device = kernel.device();
         DeviceRuntime& runtime = device_runtime(device ? device.name() : default_device());
-        LoweredKernel plain = unlocked([&] {
-          return lower_kernel(kernel.ast, runtime.target(how), {}, nullptr, {}, "rangeify", how);
-        });
+        CompileOptions how = compile_options();
+        how.noopt = true;
+        LoweredKernel plain =
+            unlocked([&] { return lower_plainly(kernel.ast, runtime.target(how), how); });
         return nb::make_tuple(plain.name, listing(plain.linear), plain.estimate.operations,
                               plain.estimate.bytes);
       },
-      "kernel"_a, "The name of a launch's kernel as plain loops, its rows, and estimates.");
+      "kernel"_a,
+      "The name of a launch's kernel as plain loops or a plain grid, its rows, and estimates.");
   own.def(
       "operation_of",
       [](const UOp& node) -> nb::object {

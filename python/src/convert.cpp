@@ -35,6 +35,7 @@ int64_t as_int(nb::handle given, const char* method, const char* what) {
 
 Size as_size(nb::handle given, const char* method) {
   if (nb::isinstance<Size>(given)) return nb::cast<Size>(given);
+  if (nb::isinstance<Variable>(given)) return nb::cast<const Variable&>(given);
   return as_int(given, method, "a size");
 }
 

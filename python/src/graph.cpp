@@ -175,6 +175,12 @@ void bind_kernel(nb::module_& m) {
       });
 }
 
+nb::tuple sizes_of(const std::array<UOp, 3>& axes) {
+  Shape out;
+  for (const UOp& size : axes) out.emplace_back(size);
+  return tuple_of(out);
+}
+
 void bind_program(nb::module_& m) {
   nb::class_<LoadedProgram>(
       m, "Program",
@@ -194,7 +200,13 @@ void bind_program(nb::module_& m) {
           "device", [](const LoadedProgram& p) { return p.device->name(); }, "What it runs on.")
       .def_prop_ro(
           "threads", [](const LoadedProgram& p) { return p.program->threads(); },
-          "Threads that a launch starts.")
+          "Threads that share a launch; 1 of a kernel that is shaped for groups of them.")
+      .def_prop_ro(
+          "grid", [](const LoadedProgram& p) { return sizes_of(p.program->grid()); },
+          "Groups of a launch along each axis; (1, 1, 1) where the device has none.")
+      .def_prop_ro(
+          "group", [](const LoadedProgram& p) { return sizes_of(p.program->group()); },
+          "Threads of a group along each axis; (1, 1, 1) where the device has no groups.")
       .def_prop_ro(
           "variables", [](const LoadedProgram& p) { return p.program->variables(); },
           "The Variables that a launch gives values of, by name.")

@@ -2,6 +2,7 @@
 #include <koine/base/error.hpp>
 #include <koine/ir/binding.hpp>
 #include <koine/ir/build.hpp>
+#include <koine/transform/function.hpp>
 
 #include "bind.hpp"
 
@@ -12,7 +13,7 @@ bool is_open(const Size& size) { return !size.is_number() && !has_present_value(
 namespace {
 
 bool is_whole(nb::handle given) {
-  return nb::isinstance<Size>(given) ||
+  return nb::isinstance<Size>(given) || nb::isinstance<Variable>(given) ||
          (PyIndex_Check(given.ptr()) != 0 && PyBool_Check(given.ptr()) == 0 &&
           !nb::isinstance<Tensor>(given));
 }
@@ -24,6 +25,13 @@ bool is_whole(nb::handle given) {
         "program serves",
         asked, size, size.smallest(), size.largest());
 }
+
+// In a function that is traced an open size may be one that the user takes for a number; elsewhere
+// it is what he made of his Variables.
+void require_own(const Size& size, std::string_view asked) {
+  if (is_open(size) && is_tracing()) refuse(size, asked);
+}
+void require_own(const Variable&, std::string_view) {}
 
 bool is_less(const Size& a, const Size& b) {
   const Size more = b - a;
@@ -62,17 +70,43 @@ Size operand(const SizeLike& given) {
 }
 
 using Operation = Size (*)(const Size&, const Size&);
-void operation(nb::class_<Size>& c, const std::string& name, Operation f) {
+template <class C>
+void operation(nb::class_<C>& c, const std::string& name, Operation f) {
   c.def(("__" + name + "__").c_str(),
-        [f](const Size& a, const SizeLike& b) { return f(a, operand(b)); }, nb::is_operator());
+        [f](const C& a, const SizeLike& b) { return f(a, operand(b)); }, nb::is_operator());
   c.def(("__r" + name + "__").c_str(),
-        [f](const Size& b, const SizeLike& a) { return f(operand(a), b); }, nb::is_operator());
+        [f](const C& b, const SizeLike& a) { return f(operand(a), b); }, nb::is_operator());
 }
 
 using Relation = bool (*)(const Size&, const Size&);
-void relation(nb::class_<Size>& c, const char* name, Relation f) {
-  c.def(
-      name, [f](const Size& a, const SizeLike& b) { return f(a, operand(b)); }, nb::is_operator());
+template <class C>
+void relation(nb::class_<C>& c, const char* name, Relation f) {
+  c.def(name, [f](const C& a, const SizeLike& b) { return f(a, operand(b)); }, nb::is_operator());
+}
+
+// Of sizes and of Variables, which are sizes without a value.
+template <class C>
+void arithmetic(nb::class_<C>& c) {
+  operation(c, "add", [](const Size& a, const Size& b) { return a + b; });
+  operation(c, "sub", [](const Size& a, const Size& b) { return a - b; });
+  operation(c, "mul", [](const Size& a, const Size& b) { return a * b; });
+  operation(c, "floordiv", [](const Size& a, const Size& b) {
+    require_positive(b, a);
+    return a / b;
+  });
+  operation(c, "mod", [](const Size& a, const Size& b) {
+    require_positive(b, a);
+    return a % b;
+  });
+  operation(c, "truediv", [](const Size& a, const Size& b) -> Size {
+    raise(ErrorKind::Type,
+          "{} / {} is no size: // rounds down, and a tensor can be divided by a size", a, b);
+  });
+  c.def("__neg__", [](const C& a) { return Size(0) - Size(a); });
+  relation(c, "__lt__", [](const Size& a, const Size& b) { return is_less(a, b); });
+  relation(c, "__gt__", [](const Size& a, const Size& b) { return is_less(b, a); });
+  relation(c, "__le__", [](const Size& a, const Size& b) { return !is_less(b, a); });
+  relation(c, "__ge__", [](const Size& a, const Size& b) { return !is_less(a, b); });
 }
 
 bool truth(const Size& size) {
@@ -81,9 +115,39 @@ bool truth(const Size& size) {
 }
 
 // Like a number, whose text names what is chosen by it.
-std::string text_of(const Size& size) {
-  if (is_open(size)) refuse(size, "the text");
-  return size.text();
+template <class C>
+std::string text_of(const C& given) {
+  require_own(given, "the text");
+  return Size(given).text();
+}
+
+// `x.render(ops, ctx)` of old: a table of functions by class, of which it calls its own.
+template <class C>
+nb::object rendered(nb::handle self, nb::handle ops, nb::handle ctx) {
+  if (!ops.is_none()) return ops[self.type()](self, ops, ctx);
+  return nb::cast(text_of(nb::cast<const C&>(self)));
+}
+
+// What an integer of old has: its bounds and its text.
+template <class C>
+void bounds_and_text(nb::class_<C>& c) {
+  c.def_prop_ro(
+       "min",
+       [](const C& given) {
+         require_own(given, "the least");
+         return given.smallest();
+       },
+       "The least that it may be.")
+      .def_prop_ro(
+          "max",
+          [](const C& given) {
+            require_own(given, "the most");
+            return given.largest();
+          },
+          "The most that it may be.")
+      .def("render", &rendered<C>, "ops"_a = nb::none(), "ctx"_a = nb::none(),
+           "Its text. With a table of functions, what that of its class makes of (self, ops, ctx).")
+      .def("__hash__", [](const C& given) { return std::hash<std::string>()(text_of(given)); });
 }
 
 // isinstance() asks for it: each of the sizes that an open one stands for is an int.
@@ -109,39 +173,25 @@ void bind_sizes(nb::module_& m) {
       ">>> size.present, size.largest, size < 300\n"
       "(8, 256, True)");
   size.def("__init__", refuse_making("Size", "Variable.bind() gives one"));
-  size.def("__repr__", &text_of)
+  size.def("__repr__", &text_of<Size>)
       .def("__index__", [](const Size& s) { return int64_t{s}; })
       .def("__bool__", &truth)
       .def_prop_ro("present", &Size::present, "The number for this run.")
       .def_prop_ro("smallest", &Size::smallest, "The least it may be.")
       .def_prop_ro("largest", &Size::largest, "The most it may be.")
-      .def("__eq__", &is_equal, "other"_a.none(), nb::is_operator())
-      .def("__hash__", [](const Size& s) { return std::hash<std::string>()(text_of(s)); });
-  operation(size, "add", [](const Size& a, const Size& b) { return a + b; });
-  operation(size, "sub", [](const Size& a, const Size& b) { return a - b; });
-  operation(size, "mul", [](const Size& a, const Size& b) { return a * b; });
-  operation(size, "floordiv", [](const Size& a, const Size& b) {
-    require_positive(b, a);
-    return a / b;
-  });
-  operation(size, "mod", [](const Size& a, const Size& b) {
-    require_positive(b, a);
-    return a % b;
-  });
-  operation(size, "truediv", [](const Size& a, const Size& b) -> Size {
-    raise(ErrorKind::Type,
-          "{} / {} is no size: // rounds down, and a tensor can be divided by a size", a, b);
-  });
-  relation(size, "__lt__", [](const Size& a, const Size& b) { return is_less(a, b); });
-  relation(size, "__gt__", [](const Size& a, const Size& b) { return is_less(b, a); });
-  relation(size, "__le__", [](const Size& a, const Size& b) { return !is_less(b, a); });
-  relation(size, "__ge__", [](const Size& a, const Size& b) { return !is_less(a, b); });
+      .def("__eq__", &is_equal, "other"_a.none(), nb::is_operator());
+  arithmetic(size);
+  bounds_and_text(size);
 
-  nb::class_<Variable>(
+  nb::class_<Variable> variable(
       m, "Variable",
-      "A whole number that has another value in each run, such as the length of a sequence.\n\n"
+      "A whole number that has another value in each run, such as the length of a sequence. "
+      "Without a\nvalue it is a Size, of which bounds are known.\n\n"
       ">>> n = koine.Variable('n', 1, 128)\n"
-      ">>> int(koine.Tensor.arange(100)[:n.bind(4)].sum().item())\n6")
+      ">>> int(koine.Tensor.arange(100)[:n.bind(4)].sum().item())\n6\n"
+      ">>> (n * 4 + 3) // 4 == n, (n * 2).max, (n * 2 + 1).render()\n"
+      "(True, 256, 'n*2+1')");
+  variable
       .def(
           "__init__",
           [](Variable* self, const std::string& name, int64_t low, int64_t high) {
@@ -150,13 +200,20 @@ void bind_sizes(nb::module_& m) {
           "name"_a, "low"_a, "high"_a)
       .def("bind", &Variable::bind, "value"_a,
            "The size with its value for this run. ValueError outside of low..high.")
-      .def_prop_ro(
-          "name", [](const Variable& v) { return v.uop().as<BufferArg>().name; }, "Its name.")
+      .def_prop_ro("name", &Variable::name, "Its name.")
+      .def_prop_ro("expr", &Variable::name, "Its name, as an expression.")
+      .def(
+          "__eq__",
+          [](const Variable& a, nb::handle b) {
+            if (nb::isinstance<Variable>(b)) return a.uop() == nb::cast<const Variable&>(b).uop();
+            return is_equal(a, b);
+          },
+          "other"_a.none(), nb::is_operator())
       .def("__repr__",
            [](const Variable& v) {
              const UOp& u = v.uop();
-             return fmt::format("Variable('{}', {}, {})", u.as<BufferArg>().name,
-                                const_int(u.src(1)), const_int(u.src(2)));
+             return fmt::format("Variable('{}', {}, {})", v.name(), const_int(u.src(1)),
+                                const_int(u.src(2)));
            })
       .def("__reduce__", [](nb::handle self) {  // equal arguments give the same Variable
         const UOp& u = nb::cast<const Variable&>(self).uop();
@@ -164,6 +221,8 @@ void bind_sizes(nb::module_& m) {
             self.type(),
             nb::make_tuple(u.as<BufferArg>().name, const_int(u.src(1)), const_int(u.src(2))));
       });
+  arithmetic(variable);
+  bounds_and_text(variable);
 }
 
 }  // namespace koine::python

@@ -180,6 +180,62 @@ TEST(walk, spec_W8_a_program_names_its_variables) {
   EXPECT_EQ(program_of(items[0])->variables(), std::vector<std::string>{"n"});
 }
 
+TEST(walk, spec_W8_a_program_for_groups_of_threads_has_a_grid) {
+  using Sizes = std::array<int64_t, 3>;
+  const auto numbers = [](const std::array<UOp, 3>& axes) {
+    return Sizes{const_int(axes[0]), const_int(axes[1]), const_int(axes[2])};
+  };
+  const auto program_on = [](const std::string& device) {
+    Options o = options();
+    o.device = device;
+    const OptionScope scope(o);
+    const Tensor x(new_buffer(shape_of({4096}), DType::Float32, Device(device)));
+    return program_of(schedule({(x * Tensor(2.0)).uop()}).at(0));
+  };
+  const auto simt = program_on("SIMT"), cpu = program_on("CPU");
+  EXPECT_EQ(numbers(simt->grid()), (Sizes{32, 1, 1}));
+  EXPECT_EQ(numbers(simt->group()), (Sizes{128, 1, 1}));
+  EXPECT_EQ(numbers(cpu->grid()), (Sizes{1, 1, 1}));
+  EXPECT_EQ(numbers(cpu->group()), (Sizes{1, 1, 1}));
+}
+
+// As the note's Linearizer with NOOPT: what is no sum is a SPECIAL.
+TEST(walk, spec_W8_the_plain_rows_of_a_device_with_groups_are_a_grid) {
+  const Tensor x(new_buffer(shape_of({4, 6}), DType::Int32, Device("SIMT")));
+  const UOp scaled = schedule({(x * 3).uop()}).at(0).ast, sum = schedule({x.sum({1}).uop()})[0].ast;
+  const auto rows = [](const UOp& ast, const std::string& device) {
+    return compat::print_linear(compat::lower_plainly(ast, device_runtime(device).target()).linear,
+                                compat::Style::Legacy);
+  };
+  for (const char* special : {"(0, 'gidx0', 6)", "(1, 'gidx1', 4)"})
+    EXPECT_NE(rows(scaled, "SIMT").find(special), std::string::npos) << rows(scaled, "SIMT");
+  EXPECT_EQ(rows(scaled, "SIMT").find("LOOP"), std::string::npos);
+  EXPECT_NE(rows(sum, "SIMT").find("(0, 'gidx0', 4)"), std::string::npos) << rows(sum, "SIMT");
+  EXPECT_NE(rows(sum, "SIMT").find("LOOP"), std::string::npos);
+  EXPECT_EQ(rows(scaled, "CPU").find("SPECIAL"), std::string::npos);
+}
+
+TEST(walk, spec_W9_arithmetic_on_a_variable_is_that_of_integers) {
+  const Variable i("i", 0, 9), n("n", 1, 128);
+  EXPECT_EQ(i.name(), "i");
+  EXPECT_EQ((std::pair{i.smallest(), i.largest()}), (std::pair<int64_t, int64_t>{0, 9}));
+  EXPECT_TRUE((i * 4 + 3) / 4 == i);
+  EXPECT_TRUE((i * 4 + 3) % 4 == 3);
+  EXPECT_TRUE(i * 0 == 0 && (i * 0).is_number());  // the note's fake_reduce_idxs
+  EXPECT_TRUE(i + n == n + i && 2 * i == i + i);
+  const Size made = i * 2 + 1;
+  EXPECT_EQ(made.text(), "i*2+1");
+  EXPECT_EQ((std::pair{made.smallest(), made.largest()}), (std::pair<int64_t, int64_t>{1, 19}));
+  // A shape, of which one program serves each value.
+  EXPECT_EQ(Shape::of(Tensor::zeros({n * 2, 3}).uop()), (Shape{n * 2, 3}));
+  const Tensor x = test::small({20}).realize();
+  const Variable k("k", 1, 20);
+  for (const int64_t value : {3, 17})
+    EXPECT_EQ(
+        (Tensor::ones({k.bind(value) * 2}).sum() + x[Slice{{}, k.bind(value)}].sum() * 0).item(),
+        2 * value);
+}
+
 TEST(walk, spec_W11_a_kernel_with_two_outputs_stores_both) {
   const Tensor x = test::small({64}).realize();
   const std::vector<Kernel> items = schedule({(x + 1).uop(), (x * 2).uop()});

@@ -9,8 +9,8 @@ import pytest
 import koine
 
 IMPORTS = """
-from koine.compat import (UOpGraph, UOps, UnaryOps, BinaryOps, TernaryOps, ReduceOps, BufferOps, MetalLanguage, uops_to_cstyle, Tensor,
-                          dtypes, Variable, PtrDType, ImageDType, MultiLazyBuffer, Device, Linearizer, CompiledASTRunner, create_schedule,
+from koine.compat import (UOp, UOpGraph, UOps, UnaryOps, BinaryOps, TernaryOps, ReduceOps, BufferOps, MetalLanguage, uops_to_cstyle, Tensor,
+                          dtypes, Variable, Node, NumNode, PtrDType, ImageDType, MultiLazyBuffer, Device, Linearizer, CompiledASTRunner, create_schedule,
                           run_schedule, lower_schedule_item, print_tree, to_function_name, flatten, dedup, compile)
 g = UOpGraph()
 """
@@ -207,6 +207,40 @@ k.uops.uoptimize()
         assert runner.op_estimate == 2 * 2 and runner.mem_estimate == 4 * 5 and runner.vars == []
 
 
+def test_spec_W3_spec_W8_the_program_of_an_item_has_its_grid():
+    a, b = koine.arange(24).reshape(4, 6).cast("int32").realize(), koine.ones(4, 6, dtype=koine.int32).realize()
+    names = {}
+    for device in ("CPU", "SIMT"):
+        names[device] = typed("""
+si = create_schedule([x])[0]
+prg = lower_schedule_item(si)
+k = Device[si.outputs[0].device].get_linearizer(*si.ast).linearize()
+""", x=a.to(device).realize() * 2 + b.to(device).realize())
+        out = np.zeros(24, np.int32)
+        names[device]["prg"].exec([out, *[a.numpy().ravel() if m.idx == 1 else b.numpy().ravel() for m in names[device]["k"].bufs[1:]]])
+        assert out.tolist() == [2 * v + 1 for v in range(24)]
+    k, prg = names["CPU"]["k"], names["CPU"]["prg"]
+    assert (k.global_size, k.local_size, prg.global_size, prg.local_size) == ([1, 1, 1],) * 4
+    # A thread an element, and as rows SPECIAL.
+    k, prg = names["SIMT"]["k"], names["SIMT"]["prg"]
+    assert k.global_size == prg.global_size == [6, 4, 1] and k.local_size == prg.local_size == [1, 1, 1]
+    assert prg.clprg.grid == (6, 4, 1) and {"SPECIAL : dtypes.int [] (0, 'gidx0', 6)", "SPECIAL : dtypes.int [] (1, 'gidx1', 4)"} <= set(rows_of(k.uops))
+    with pytest.raises(ValueError, match=r"global_size is \[7, 1, 1\], and the rows of f have \[6, 4, 1\]"):
+        koine.compat.CompiledASTRunner("f", prg.prg, "SIMT", [7, 1, 1])
+
+
+def test_spec_W8_a_program_for_groups_of_threads_says_its_grid():
+    x = koine.Tensor(np.arange(4096, dtype=np.float32)).to("SIMT").realize()
+    program = koine.program_of(koine.schedule(x * 2)[0])
+    assert program.device == "SIMT" and program.grid == (32, 1, 1) and program.group == (128, 1, 1) and program.threads == 1
+    on_cpu = koine.program_of(koine.schedule(koine.Tensor(np.arange(4096, dtype=np.float32)).realize() * 2)[0])
+    assert on_cpu.grid == on_cpu.group == (1, 1, 1)
+    # Of a size that is a Variable the grid is an expression.
+    n = koine.Variable("n", 1, 4096)
+    program = koine.program_of(koine.schedule(x[:n.bind(700)] * 2)[0])
+    assert program.variables == ["n"] and "n" in program.grid[0].render() and 1 <= program.grid[0].min <= program.grid[0].max <= 4096
+
+
 def test_spec_W3_the_rows_are_added_as_linearize_does():
     names = typed("""
 class Walk:
@@ -263,6 +297,83 @@ def test_spec_W3_the_stages_of_today_are_called_by_hand():
     program(out, np.array([3, 4], np.int32), np.array([5, 6], np.int32))
     assert out[0] == 39 and program.device == "CPU" and program.threads == 1 and program.variables == []
     assert x.item() == 39
+
+
+def test_spec_W9_loops_are_rendered_from_variables():
+    names = typed("""
+from typing import List, Tuple, cast
+
+class Walk:
+    def __init__(self, full_shape):
+        self.full_shape, self.uops, self.loop_uops = full_shape, UOpGraph(), {}
+        self.first_reduce, self.group_for_reduces, self.shape_len, self.upcasted, self.render_ops = 0, 0, len(full_shape), 0, None
+
+    def const(self, value): return self.uops.add(UOps.CONST, dtypes.int32, arg=value)
+
+    def linearize(self):
+        def render_loop(xx:List[Variable]) -> Tuple[UOp, ...]:
+          new_loops = {x.expr:self.uops.add(UOps.LOOP, dtypes.int32, (
+            self.const(x.min) if isinstance(x.min, int) else cast(Node, x.min).render(self.render_ops, self),
+            self.const(x.max+1) if isinstance(x.max, int) else cast(Node, x.max+1).render(self.render_ops, self)), cachable=False) for x in xx if not isinstance(x, NumNode) and x.expr is not None}
+          self.loop_uops.update(new_loops)
+          return tuple(new_loops.values())
+
+        # define indexes
+        reduce_idxs = [Variable(f"ridx{i}", 0, self.full_shape[i]-1) for i in range(self.first_reduce+self.group_for_reduces, self.shape_len-self.upcasted)]
+        fake_reduce_idxs = [x*0 for x in reduce_idxs]
+
+        # reduce loop
+        loop_ctx = render_loop(reduce_idxs)
+        return reduce_idxs, fake_reduce_idxs, loop_ctx
+
+k = Walk((2,))
+reduce_idxs, fake_reduce_idxs, loop_ctx = k.linearize()
+""")
+    k, (x, ), (fake, ), (loop, ) = (names[n] for n in ("k", "reduce_idxs", "fake_reduce_idxs", "loop_ctx"))
+    assert (x.name, x.expr, x.min, x.max) == ("ridx0", "ridx0", 0, 1)
+    assert isinstance(fake, names["NumNode"]) and (fake.min, fake.max, int(fake), fake.render()) == (0, 0, 0, "0")
+    assert not isinstance(x, names["NumNode"]) and not isinstance(x + 1, names["NumNode"])
+    assert k.loop_uops == {"ridx0": loop} and [v.arg for v in loop.vin] == [0, 2]  # rows 4 to 6 of the document
+    assert rows_of(k.uops) == ["CONST : dtypes.int [] 0", "CONST : dtypes.int [] 2", "LOOP : dtypes.int [0, 1] None"]
+
+
+def test_spec_W9_a_variable_is_an_integer_with_special_methods():
+    Variable, NumNode = koine.Variable, koine.compat.NumNode
+    i, n = Variable("i", 0, 9), Variable("n", 1, 128)
+    assert (i * 4 + 3) // 4 == i and (i * 4 + 3) % 4 == 3 and i - i == 0 and -(-i) == i and 2 * i == i + i and n * i == i * n
+    for made, low, high, text in [(i * 2 + 1, 1, 19, "i*2+1"), (10 - i, 1, 10, "i*-1+10"), (i // 4, 0, 2, "i//4"), (i % 4, 0, 3, "i%4"),
+                                  (i * 0 + 7, 7, 7, "7"), (i + n, 1, 137, "i+n"), (-i, -9, 0, "i*-1")]:
+        assert (made.min, made.max, made.render(), repr(made)) == (low, high, text, text)
+        values = [eval(text, {"i": a, "n": b}) for a in range(10) for b in (1, 128)]
+        assert (min(values), max(values)) == (low, high), text  # sound, and here exact
+    # A table of functions by class, as renderers of then had one: each is given (self, ops, ctx).
+    ops = {Variable: lambda self, ops, ctx: f"{ctx}_{self.expr}", koine.Size: lambda self, ops, ctx: f"({self.render()})"}
+    assert i.render(ops, "loop") == "loop_i" and (i + 1).render(ops) == "(i+1)"
+    with pytest.raises(KeyError):
+        i.render({NumNode: None})
+    # Numbers for functions that are described.
+    assert koine.grad(lambda x: (x * i.max).sum())(koine.Tensor([1.0])).tolist() == [9]
+    # Equal arguments give equal ones; what ranges leave open nobody may ask.
+    assert i == Variable("i", 0, 9) and i != Variable("i", 0, 8) and i != n and i != "i" and len({i, Variable("i", 0, 9), n}) == 2
+    assert i < 10 and i >= 0 and n > 0 and not n > 128 and hash(i) == hash(i * 1)
+    for ask in (lambda: i < 5, lambda: i == 5, lambda: bool(i * 2), lambda: int(i + 1), lambda: range(i + 1), lambda: 5 // i, lambda: i // 0):
+        with pytest.raises(ValueError) as e:
+            ask()
+        assert isinstance(e.value, koine.Error)
+    for ask in (lambda: i / 2, lambda: i + "1", lambda: i + 1.5):
+        with pytest.raises(TypeError):
+            ask()
+
+
+def test_spec_W9_a_variable_is_usable_as_a_shape():
+    n = koine.Variable("n", 1, 128)
+    x = koine.zeros(n * 2, 3)
+    assert x.shape[0].render() == "n*2" and x.shape[0] == 2 * n and x.shape[1] == 3
+    with pytest.raises(KeyError, match="n"):
+        x.sum().item()  # no value yet
+    for k in (4, 100):
+        y = koine.ones(n.bind(k) * 2, 3) + koine.ones(2 * n.bind(k), 1)
+        assert y.sum().item() == 2 * k * 3 * 2 and y.shape[0].present == 2 * k and (y.shape[0].min, y.shape[0].max) == (2, 256)
 
 
 def test_variables_are_given_by_name():

@@ -144,6 +144,8 @@ EAGER = {
     "a type": (lambda x: x * 3 if type(x.shape[0]) is int else x - 1, "types"),
     "a class": (lambda x: x * 3 if isinstance(x.shape[0], koine.Size) else x - 1, "types"),
     "its range": (lambda x: x * x.shape[0].largest, "types"),
+    "its most": (lambda x: x * x.shape[0].max, "the most of the size n"),
+    "its expression": (lambda x: x * len(x.shape[0].render()), "the text of the size n"),
     "a float of it": (lambda x: x * (1 / x.shape[0]), "a tensor can be divided by a size"),
     "a power": (lambda x: x.abs() ** x.shape[0], "a number of another dtype"),
     "a tensor of it": (lambda x: x.maximum(x.shape[0]), "a number of another dtype"),

@@ -12,6 +12,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/grid.hpp"
+#include "koine/lower/optimize.hpp"
 #include "koine/render/cstyle.hpp"
 
 namespace koine::compat {
@@ -431,6 +432,23 @@ LoweredKernel lower(const UOpGraph& graph, const std::string& name, const Target
   LoweredKernel out = lower_kernel(ast, target, {}, nullptr, {}, "expand");
   out.name = name;
   return out;
+}
+
+LoweredKernel lower_plainly(const UOp& ast, const Target& target, CompileOptions how) {
+  how.noopt = true;
+  std::vector<Opt> opts;
+  UOp edited = ast;
+  for (int axis = 0; target.groups && axis < static_cast<int>(kernel_ranges(edited).size());
+       ++axis) {
+    const UOp range = kernel_ranges(edited)[static_cast<size_t>(axis)];
+    if (range.as<RangeArg>().type != AxisType::Loop || !range.src(0).is(Op::Const)) continue;
+    const Opt opt{OptOp::Split, axis, 0, AxisType::Global};
+    if (const UOp next = apply_if_legal(edited, opt, target)) {
+      edited = next;
+      opts.push_back(opt);
+    }
+  }
+  return lower_kernel(ast, target, {}, &opts, {}, "rangeify", how);
 }
 
 std::string uops_to_cstyle(std::string_view language, const std::string& name,

@@ -114,6 +114,13 @@ class Lister {
         loops_.push_back(rows_[u]);
         return;
       }
+      case Op::Special: {
+        const auto& name = u.as<std::string>();
+        if (!u.src(0).is(Op::Const) || name == "thread") refuse(u);
+        rows_[u] = add(UOps::SPECIAL, {.dtype = DType::Int32,
+                                       .arg = {name.back() - '0', name, const_int(u.src(0))}});
+        return;
+      }
       case Op::End:
         add(UOps::ENDLOOP, {.vin = {loops_.back()}});
         loops_.pop_back();

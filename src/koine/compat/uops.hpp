@@ -189,6 +189,10 @@ std::string uops_to_cstyle(std::string_view language, const std::string& name,
 std::shared_ptr<Program> compile(const UOpGraph& graph, const std::string& name,
                                  const std::string& device = "CPU");
 
+/// A kernel of a schedule as it is before all optimisation: its loops; on a machine with groups of
+/// threads those of known sizes that are none of a sum are its grid.
+LoweredKernel lower_plainly(const UOp& ast, const Target& target,
+                            CompileOptions how = compile_options());
 /// The rows of a linear program of scalars, such as KOINE_NOOPT=1 gives one. Throws Error for what
 /// has no old name.
 UOpGraph listing(const UOp& linear);

@@ -11,6 +11,7 @@
 #include "koine/base/interrupt.hpp"
 #include "koine/base/options.hpp"
 #include "koine/interp/interp.hpp"
+#include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/render/cstyle.hpp"
@@ -20,7 +21,19 @@
 #include "koine/runtime/ranks/ranks.hpp"
 
 namespace koine {
+namespace {
+
+std::array<UOp, 3> with_ones(std::array<UOp, 3> sizes) {
+  for (UOp& size : sizes)
+    if (!size) size = index_const(1);
+  return sizes;
+}
+
+}  // namespace
+
 int64_t Program::threads() const { return signature_of(kernel_.linear).threads; }
+std::array<UOp, 3> Program::grid() const { return with_ones(signature_of(kernel_.linear).grid); }
+std::array<UOp, 3> Program::group() const { return with_ones(signature_of(kernel_.linear).group); }
 
 std::vector<std::string> Program::variables() const {
   return signature_of(kernel_.linear).variables;

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -85,8 +86,12 @@ class Program {
   const LoweredKernel& kernel() const { return kernel_; }
   /// The kind of device that it is for, such as "CPU".
   virtual std::string_view device() const = 0;
-  /// Threads that a launch starts.
+  /// Threads that share a launch; 1 of a kernel that is shaped for groups of them.
   int64_t threads() const;
+  /// Groups of a launch, and threads of a group, along each axis: index scalars over the Variables;
+  /// 1 where the device has no groups.
+  virtual std::array<UOp, 3> grid() const;
+  std::array<UOp, 3> group() const;
   /// The Variables that a launch gives values of, in their order.
   std::vector<std::string> variables() const;
   /// Operations on values, and bytes moved to and from memory: estimates, for the largest sizes.

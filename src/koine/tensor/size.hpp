@@ -54,6 +54,13 @@ class Size {
   UOp expression_;  // in normal form; null: a number
 };
 
+// Of what is a Size by conversion as well, on both sides.
+Size operator+(const Size& a, const Size& b);
+Size operator-(const Size& a, const Size& b);
+Size operator*(const Size& a, const Size& b);
+Size operator/(const Size& a, const Size& b);
+Size operator%(const Size& a, const Size& b);
+
 // With numbers of any type: without these, `size * 2` would be a product of int64_t as well.
 template <Whole T>
 Size operator+(const Size& a, T b) {
@@ -110,6 +117,8 @@ std::ostream& operator<<(std::ostream& out, const Size& size);
 ///
 ///     Variable n("n", 1, 128);
 ///     Tensor y = model(tokens[Slice{{}, n.bind(length)}]);  // compiled once for all lengths
+///
+/// Without a value it is a Size of which bounds are known: `(n * 4 + 3) / 4 == n`.
 class Variable {
  public:
   /// Equal arguments give the same Variable. Throws Error (Value) where the name is none or
@@ -117,6 +126,10 @@ class Variable {
   Variable(std::string_view name, int64_t low, int64_t high);
   /// The Variable with its value for this run. Throws Error (Value) outside of low..high.
   Size bind(int64_t value) const;
+  operator Size() const { return Size(variable_); }  // NOLINT(google-explicit-constructor)
+  const std::string& name() const { return variable_.as<BufferArg>().name; }
+  int64_t smallest() const { return Size(*this).smallest(); }
+  int64_t largest() const { return Size(*this).largest(); }
   const UOp& uop() const { return variable_; }
 
  private:

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/runtime/cl/events.hpp"
@@ -100,6 +101,12 @@ ClProgram::ClProgram(LoweredKernel kernel, const Hardware& on, BuiltProgram prog
   cl_int status = CL_SUCCESS;
   function_ = api().clCreateKernel(program_.get(), function.c_str(), &status);
   check(status, fmt::format("finding kernel '{}' in its program", function));
+}
+
+std::array<UOp, 3> ClProgram::grid() const {
+  std::array<UOp, 3> out = Program::grid();
+  if (signature_.threads > 1) out[0] = index_const(signature_.threads);  // each a group of its own
+  return out;
 }
 
 ClProgram::~ClProgram() { api().clReleaseKernel(function_); }

@@ -31,6 +31,7 @@ class ClProgram : public Program {
   void run(const Launch& launch) override;
   /// The event of its end, which the caller releases; null where there are no work items.
   cl_event enqueue(cl_command_queue queue, const Launch& launch);
+  std::array<UOp, 3> grid() const override;
   std::string source() const override;
 
  private:
