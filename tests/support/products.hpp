@@ -36,8 +36,10 @@ struct Gemm {
 std::vector<std::byte> in_memory(const std::vector<double>& values, DType dtype);
 
 /// Empty, or what is wrong with a result, beside loops that know nothing of kernels: strict sums
-/// and whole numbers have these bits, others a few roundings.
-std::string problem_of(const Gemm& g, const std::vector<std::byte>& out, bool strict);
+/// and whole numbers have these bits, others a few roundings. Of large products each `every`-th
+/// element is looked at.
+std::string problem_of(const Gemm& g, const std::vector<std::byte>& out, bool strict,
+                       int64_t every = 1);
 
 /// The edit TC(axis, (core, opt, mode)).
 inline Opt tc(int axis, int core = -1, int opt = 0, int mode = 1) {

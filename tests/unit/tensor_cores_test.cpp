@@ -205,6 +205,26 @@ TEST(tensor_cores, spec_O6_any_numbers_are_within_the_bound_and_strict_ones_exac
                  {tc(2)});
 }
 
+// A product as large as those of real programs, on each core that this CPU executes: sums of 1024
+// products, at sampled elements beside sums of doubles. Whole numbers are exact.
+TEST(tensor_cores, spec_O6_spec_X2_a_product_of_1024_is_within_the_bound) {
+  const Target host = cpu_target(options().cpu, false);
+  std::vector<std::string_view> ran;
+  for (int number = 0; number < static_cast<int>(host.tensor_cores.size()); ++number) {
+    const TensorCore& core = *host.tensor_cores[static_cast<size_t>(number)];
+    // Rows for the threads, and tiles of which a register holds a row.
+    const std::vector<Opt> opts{tc(2, number), split(0, 4, AxisType::Upcast),
+                                split(0, 2, AxisType::Thread, true)};
+    for (const Numbers kind : {Numbers::Any, Numbers::Whole}) {
+      if (kind == Numbers::Any && is_integer(core.accumulator.dtype)) continue;
+      const Gemm g{1024, 1024, 1024, core.a.dtype, core.b.dtype, core.accumulator.dtype, kind};
+      EXPECT_EQ(problem_of(g, computed(g, opts, "CPU", false), false, 4099), "") << core.name;
+    }
+    ran.push_back(core.name);
+  }
+  EXPECT_NE(std::ranges::find(ran, "software_16x16x16_f16"), ran.end());
+}
+
 TEST(tensor_cores, spec_O6_further_edits_follow) {
   const std::vector<Opt> loops{tc(2), split(0, 2, AxisType::Upcast), split(5, 2, AxisType::Unroll)};
   expect_product({64, 32, 64}, loops, {"INTERP", "CPU"});
