@@ -1,5 +1,6 @@
 // The words of CUDA C++ that Koine's texts use, for a compiler of C++.
 #pragma once
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -8,7 +9,7 @@
 #define __device__
 #define __global__
 #define __launch_bounds__(...)
-#define __shared__ static thread_local
+#define __shared__ KOINE_SHIM_SHARED
 #define blockIdx shim::group
 #define threadIdx shim::item
 
@@ -45,7 +46,7 @@ inline float shim_bfloat(unsigned short bits) {
 template <class Of>
 void shim_mma(float* sum, const unsigned short* a, const unsigned short* b, const float* c, Of of) {
   // A warp, which lies along x, has its own.
-  static thread_local float all_rows[32][32][16][16], all_columns[32][32][16][8];
+  KOINE_SHIM_SHARED float all_rows[32][32][16][16], all_columns[32][32][16][8];
   auto& rows = all_rows[threadIdx.z % 32][threadIdx.y % 32];
   auto& columns = all_columns[threadIdx.z % 32][threadIdx.y % 32];
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, in_group = lane % 4;
@@ -69,8 +70,6 @@ void shim_mma(float* sum, const unsigned short* a, const unsigned short* b, cons
   }
 
 template <class T>
-T atomicAdd(T* place, T value) {  // one thread of the host runs all
-  const T before = *place;
-  *place = before + value;
-  return before;
+T atomicAdd(T* place, T value) {
+  return std::atomic_ref<T>(*place).fetch_add(value, std::memory_order_relaxed);
 }

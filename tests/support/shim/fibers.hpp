@@ -1,0 +1,72 @@
+// A group on one thread of the host: its threads are fibers, and a barrier lets the others run.
+#pragma once
+#include <ucontext.h>
+
+#include <memory>
+#include <vector>
+
+// Memory of a group: one group at a time runs on a thread of the host.
+#define KOINE_SHIM_SHARED static thread_local
+
+namespace shim {
+
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  uint3 item;
+  bool done = false;
+};
+inline thread_local ucontext_t scheduler;
+inline thread_local Fiber* current = nullptr;
+inline thread_local const std::function<void()>* body = nullptr;
+
+inline void barrier() {
+  if (current != nullptr) swapcontext(&current->context, &scheduler);
+}
+
+inline void start() {
+  (*body)();
+  current->done = true;
+  swapcontext(&current->context, &scheduler);
+}
+
+// All threads of a group, each up to a barrier before any goes on.
+inline void run_group(const uint32_t* size, const std::function<void()>& kernel) {
+  const size_t count = size_t{size[0]} * size[1] * size[2];
+  item = {0, 0, 0};
+  if (count == 1) return kernel();
+  constexpr size_t stack_bytes = 256 << 10;
+  std::vector<Fiber> fibers(count);
+  body = &kernel;
+  for (size_t i = 0; i < count; ++i) {
+    Fiber& f = fibers[i];
+    f.item = item_of(i, size);
+    f.stack.reset(new char[stack_bytes]);
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = f.stack.get();
+    f.context.uc_stack.ss_size = stack_bytes;
+    f.context.uc_link = nullptr;
+    makecontext(&f.context, start, 0);
+  }
+  for (bool more = true; more;) {
+    size_t done = 0;
+    for (Fiber& f : fibers) {
+      current = &f;
+      item = f.item;
+      swapcontext(&scheduler, &f.context);
+      done += f.done ? 1 : 0;
+    }
+    current = nullptr;
+    more = done == 0;
+    require_all(done, count);
+  }
+}
+
+inline void run_groups(const uint32_t* grid, const uint32_t* size,
+                       const std::function<void()>& kernel) {
+  for (group.z = 0; group.z < grid[2]; ++group.z)
+    for (group.y = 0; group.y < grid[1]; ++group.y)
+      for (group.x = 0; group.x < grid[0]; ++group.x) run_group(size, kernel);
+}
+
+}  // namespace shim
