@@ -145,8 +145,9 @@ void bounds_and_text(nb::class_<C>& c) {
             return given.largest();
           },
           "The most that it may be.")
-      .def("render", &rendered<C>, "ops"_a = nb::none(), "ctx"_a = nb::none(),
-           "Its text. With a table of functions, what that of its class makes of (self, ops, ctx).")
+      .def("render", &text_of<C>, "Its text.")
+      .def("render", &rendered<C>, "ops"_a, "ctx"_a = nb::none(),
+           "What the function of its class in a table makes of (self, ops, ctx).")
       .def("__hash__", [](const C& given) { return std::hash<std::string>()(text_of(given)); });
 }
 

@@ -4,6 +4,7 @@
 
 #include "check.hpp"
 #include "koine/compat/uops.hpp"
+#include "koine/differential/run.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
@@ -213,6 +214,27 @@ TEST(walk, spec_W8_the_plain_rows_of_a_device_with_groups_are_a_grid) {
   EXPECT_NE(rows(sum, "SIMT").find("(0, 'gidx0', 4)"), std::string::npos) << rows(sum, "SIMT");
   EXPECT_NE(rows(sum, "SIMT").find("LOOP"), std::string::npos);
   EXPECT_EQ(rows(scaled, "CPU").find("SPECIAL"), std::string::npos);
+  // The limit of a SPECIAL is a number: an axis of another size stays a loop.
+  const Variable n("n", 1, 4);
+  const UOp part = schedule({(x[Slice{{}, n.bind(2)}] * 3).uop()}).at(0).ast;
+  const std::string open = rows(part, "SIMT");
+  for (const char* row : {"(0, 'gidx0', 6)", "DEFINE_VAR", "LOOP"})
+    EXPECT_NE(open.find(row), std::string::npos) << row << " in\n" << open;
+  EXPECT_EQ(open.find("gidx1"), std::string::npos) << open;
+}
+
+TEST(walk, what_is_no_special_of_the_note_is_refused) {
+  const UOp i = range(0, variable("n", 1, 100), AxisType::Global),
+            out = param(0, shape_of({100}), DType::Int32);
+  const UOp grid =
+      lower_kernel(sink({end(store(index(out, {i}), constant_int(DType::Int32, 1)), {i})}),
+                   device_runtime("SIMT").target())
+          .linear;
+  const UOp team =
+      UOp::make(Op::Linear, {UOp::make(Op::Special, {index_const(4)}, std::string("thread"))});
+  for (const UOp& linear : {grid, team})
+    test::expect_error([&] { (void)compat::print_linear(linear, compat::Style::Legacy); },
+                       {"Special has no name among the old UOps"});
 }
 
 TEST(walk, spec_W9_arithmetic_on_a_variable_is_that_of_integers) {
@@ -234,6 +256,58 @@ TEST(walk, spec_W9_arithmetic_on_a_variable_is_that_of_integers) {
     EXPECT_EQ(
         (Tensor::ones({k.bind(value) * 2}).sum() + x[Slice{{}, k.bind(value)}].sum() * 0).item(),
         2 * value);
+}
+
+// Random expressions, at all values of their Variables, beside the same on plain integers.
+TEST(walk, spec_W9_bounds_of_expressions_are_sound_and_their_values_those_of_integers) {
+  std::mt19937_64 random(test::test_seed());
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  const Variable i("i", -3, 4), j("j", 0, 6);
+  const auto floored = [](int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); };
+  for (int64_t round = 0; round < test::test_cases(200); ++round) {
+    Size made = i;
+    std::vector<int64_t> values;  // at each (i, j)
+    for (int64_t at = 0; at < 56; ++at) values.push_back(at / 7 - 3);
+    const auto step = [&](const Size& next, auto&& of) {
+      made = next;
+      for (int64_t at = 0; at < 56; ++at) {
+        int64_t& v = values[static_cast<size_t>(at)];
+        v = of(v, at % 7);
+      }
+    };
+    for (int64_t left = 1 + below(5); left > 0; --left) {
+      const int64_t c = 1 + below(6);
+      switch (below(6)) {
+        case 0:
+          step(made * j + c, [&](int64_t v, int64_t y) { return v * y + c; });
+          break;
+        case 1:
+          step(c - made, [&](int64_t v, int64_t) { return c - v; });
+          break;
+        case 2:
+          step(made / c, [&](int64_t v, int64_t) { return floored(v, c); });
+          break;
+        case 3:
+          step(made % c, [&](int64_t v, int64_t) { return v - floored(v, c) * c; });
+          break;
+        case 4:
+          step(made + j, [&](int64_t v, int64_t y) { return v + y; });
+          break;
+        default:
+          step(made * c, [&](int64_t v, int64_t) { return v * c; });
+          break;
+      }
+    }
+    for (int64_t at = 0; at < 56; ++at) {
+      const int64_t v = values[static_cast<size_t>(at)];
+      ASSERT_EQ(evaluate_index(made.uop(), {{"i", at / 7 - 3}, {"j", at % 7}}), v)
+          << made << " at i=" << at / 7 - 3 << ", j=" << at % 7;
+      ASSERT_LE(made.smallest(), v) << made;
+      ASSERT_GE(made.largest(), v) << made;
+    }
+  }
 }
 
 TEST(walk, spec_W11_a_kernel_with_two_outputs_stores_both) {

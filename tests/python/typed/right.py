@@ -44,6 +44,11 @@ def main() -> None:
     kernels: List[koine.Kernel] = koine.schedule([gradient])
     reason: str = kernels[0].reason if kernels else ""
     zeros: Tensor = koine.where(mask, koine.zeros(2, 2), koine.cat([part.reshape(1, 1), part.reshape(1, 1)]))
+    n = koine.Variable("n", 1, 8)
+    size: koine.Size = 2 * n + 1
+    text, most = size.render() + n.expr, size.max + n.min
+    rows: Tensor = koine.zeros(n, 3).reshape(n * 3)
+    print(text, most, rows.ndim, koine.ones(n.bind(2), 3).sum().item())
     print(shape, dtype, fast(x, same), len(state), reason, zeros.tolist(), train(Net(), 2), len(x), x.T.ndim)
 
 
