@@ -214,6 +214,7 @@ TEST(walk, spec_W8_the_plain_rows_of_a_device_with_groups_are_a_grid) {
   EXPECT_NE(rows(sum, "SIMT").find("(0, 'gidx0', 4)"), std::string::npos) << rows(sum, "SIMT");
   EXPECT_NE(rows(sum, "SIMT").find("LOOP"), std::string::npos);
   EXPECT_EQ(rows(scaled, "CPU").find("SPECIAL"), std::string::npos);
+  EXPECT_TRUE(compat::lower_plainly(scaled, device_runtime("CPU").target()).opts.empty());
   // The limit of a SPECIAL is a number: an axis of another size stays a loop.
   const Variable n("n", 1, 4);
   const UOp part = schedule({(x[Slice{{}, n.bind(2)}] * 3).uop()}).at(0).ast;
