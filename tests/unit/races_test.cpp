@@ -6,7 +6,9 @@
 #include <span>
 
 #include "by_hand.hpp"
+#include "c_text.hpp"
 #include "check.hpp"
+#include "graphs.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/ir/build.hpp"
@@ -160,6 +162,32 @@ std::string changed(std::string text, const std::string& word, int64_t number,
   return text.replace(at, word.size(), to);
 }
 
+// A text whose kernels, k0 and so on, have no race in any run.
+class WatchedLibrary : public TextLibrary {
+ public:
+  WatchedLibrary(const std::string& language, const std::string& source)
+      : program_(language, with_launches(source)) {}
+  void run(const std::string& name, const std::vector<Given>& parameters,
+           const Signature& signature) const override {
+    std::vector<Bytes> memory;
+    for (const Given& p : parameters) {
+      const auto* first = static_cast<const std::byte*>(p.data);
+      memory.emplace_back(first, first + p.bytes);
+    }
+    EXPECT_EQ(program_.run(name, memory, signature), "") << name;
+    for (size_t i = 0; i < memory.size(); ++i)
+      std::ranges::copy(memory[i], static_cast<std::byte*>(parameters[i].data));
+  }
+
+ private:
+  static std::string with_launches(std::string source) {
+    for (int k = 0; source.find(fmt::format(" k{}(", k)) != source.npos; ++k)
+      source += fmt::format("KOINE_RUN(k{})\n", k);
+    return source;
+  }
+  WatchedText program_;
+};
+
 void expect_races_without_barriers_alone(const std::string& language) {
   if (!WatchedText::missing().empty()) GTEST_SKIP() << WatchedText::missing();
   const std::string barrier(dialect_named(language).barrier), atomic = "atomic_add_i32(";
@@ -217,6 +245,21 @@ TEST(races, spec_X1_hip_has_them_without_a_barrier_alone) {
 }
 TEST(races, spec_X1_metal_has_them_without_a_barrier_alone) {
   expect_races_without_barriers_alone("metal");
+}
+
+TEST(races, spec_O7_random_edits_bring_none) {
+  if (!WatchedText::missing().empty()) GTEST_SKIP() << WatchedText::missing();
+  CText text("cuda", [](const std::string& source) {
+    return std::make_unique<WatchedLibrary>("cuda", source);
+  });
+  const int64_t cases = test_cases(24);
+  int64_t edited = 0;
+  for (int64_t i = 0; i < cases; ++i) {
+    std::mt19937_64 random(test_seed() + 877 + static_cast<uint64_t>(i));
+    edited += text.add_edited(random_graph(random), random) ? 1 : 0;
+  }
+  EXPECT_GE(edited, cases / 4) << "of " << cases;
+  text.check();
 }
 
 TEST(races, a_barrier_that_some_threads_reach_ends_the_program) {
