@@ -40,6 +40,7 @@ BoundedArray expected_of(const UOp& value) {
 }  // namespace
 
 Target CText::target() const {
+  if (target_) return target_();
   if (language_ == "ptx") return ptx_target(options().strict);
   Target out = text_target(language_, options().strict);
   if (language_ == "c") out.has_fma = true;
@@ -101,6 +102,7 @@ void CText::add(const UOp& value, BoundedArray expected, const std::optional<Ker
     ++functions_;
   }
   cases_.push_back(std::move(c));
+  if (functions_ >= most_functions) check();
 }
 
 void CText::run(const Case& c, const TextLibrary& library) const {
@@ -134,10 +136,10 @@ void CText::run(const Case& c, const TextLibrary& library) const {
       << to_text(c.value);
 }
 
-void CText::check(int optimise) {
+void CText::check() {
   if (functions_ == 0) return;
   const std::unique_ptr<TextLibrary> library =
-      load_ ? load_(source_) : text_library(language_, source_, optimise);
+      load_ ? load_(source_) : text_library(language_, source_, optimise_);
   for (const Case& c : cases_) run(c, *library);
   cases_.clear();
   source_.clear();

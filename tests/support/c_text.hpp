@@ -61,15 +61,22 @@ std::unique_ptr<TextLibrary> text_library(std::string_view language, const std::
 /// The numbers of groups, or of threads in one, along each axis; they are constants.
 std::array<uint32_t, 3> counts_of(const std::array<UOp, 3>& axes);
 
-/// Values whose kernels, as text of a language, go through the system's compiler: all of them at
-/// once, when `check` is called, as starting a compiler is what costs. Sizes must be known. Kernels
-/// in C are shaped for threads, all others for groups of them.
+/// Values whose kernels, as text of a language, go through the system's compiler: many of them at
+/// once, as starting a compiler is what costs, the last when `check` is called. Sizes must be
+/// known. Kernels in C are shaped for threads, all others for groups of them.
 class CText {
  public:
+  /// So many kernels are one source: what a long run holds is bounded.
+  static constexpr size_t most_functions = 1000;
   /// What makes a library of a text; the default is text_library.
   using Load = std::function<std::unique_ptr<TextLibrary>(const std::string& source)>;
-  explicit CText(std::string language = "c", Load load = nullptr)
-      : language_(std::move(language)), load_(std::move(load)) {}
+  /// What kernels are lowered for, in the mode of the options; the default is the language's.
+  using For = std::function<Target()>;
+  /// `optimise` is the compiler's level.
+  explicit CText(std::string language = "c", int optimise = 0)
+      : language_(std::move(language)), optimise_(optimise) {}
+  CText(std::string language, Load load, For target = nullptr)
+      : language_(std::move(language)), load_(std::move(load)), target_(std::move(target)) {}
   /// Takes a value in strict mode, and in default mode where that may differ; the interpreter says
   /// what it must be.
   void add(const UOp& value);
@@ -78,8 +85,8 @@ class CText {
   /// In the mode of the options, with random edits of one of its kernels; false where none are
   /// legal, or where they change the bits of a sum that strict mode promises.
   bool add_edited(const UOp& value, std::mt19937_64& random);
-  /// Compiles, runs and compares; `optimise` is the compiler's level.
-  void check(int optimise = 0);
+  /// Compiles, runs and compares what was added since.
+  void check();
 
  private:
   struct Case {
@@ -95,7 +102,9 @@ class CText {
   Case case_of(const UOp& value) const;
   void run(const Case& c, const TextLibrary& library) const;
   std::string language_;
+  int optimise_ = 0;
   Load load_;
+  For target_;
   std::vector<Case> cases_;
   std::string source_;
   size_t functions_ = 0;
