@@ -3,6 +3,7 @@
 #include "backends.hpp"
 #include "by_hand.hpp"
 #include "check.hpp"
+#include "cl_text.hpp"
 #include "graphs.hpp"
 #include "koine/compat/alu.hpp"
 #include "koine/compat/uops.hpp"
@@ -15,28 +16,12 @@
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/rangeify.hpp"
-#include "koine/runtime/cl/device.hpp"
 #include "koine/runtime/cl/hardware.hpp"
 #include "koine/runtime/device.hpp"
 #include "products.hpp"
 
 namespace koine::test {
 namespace {
-
-// "GROUPS" is the same hardware taken for one that is no CPU: kernels are shaped for groups of work
-// items, which share LOCAL memory and wait for each other.
-std::string groups_device() {
-  register_device("GROUPS", "", [](const std::string& name) {
-    static const cl::Hardware& taken = *[] {
-      auto* out = new cl::Hardware(cl::hardware(0));
-      out->is_cpu = false;
-      out->number = most_devices;
-      return out;
-    }();
-    return make_cl_device(name, taken);
-  });
-  return "GROUPS";
-}
 
 Options on_cl(bool strict, const std::string& device = "CL") {
   Options o = options();
