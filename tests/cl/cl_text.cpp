@@ -46,17 +46,16 @@ void ClLibrary::run(const std::string& name, const std::vector<Given>& parameter
   for (const Given& p : parameters) {
     memory.push_back(device.allocate(p.bytes));
     memory.back()->copy_in(p.data, 0, p.bytes);
-    cl::check(cl::api().clSetKernelArgSVMPointer(kernel.get(),
-                                                 static_cast<cl_uint>(memory.size() - 1),
-                                                 memory.back()->address()),
+    cl::check(cl::api().clSetKernelArgSVMPointer(
+                  kernel.get(), static_cast<cl_uint>(memory.size() - 1), memory.back()->address()),
               "an argument of " + name);
   }
   const cl::WorkSize size = cl::work_size(signature, {});
   cl_event end = nullptr;
-  cl::check(cl::api().clEnqueueNDRangeKernel(cl::hardware(0).service, kernel.get(), 3, nullptr,
-                                             size.global.data(), size.local.data(), 0, nullptr,
-                                             &end),
-            "launching " + name);
+  cl::check(
+      cl::api().clEnqueueNDRangeKernel(cl::hardware(0).service, kernel.get(), 3, nullptr,
+                                       size.global.data(), size.local.data(), 0, nullptr, &end),
+      "launching " + name);
   cl::Events events;
   events.add(end);
   events.wait();

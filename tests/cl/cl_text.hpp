@@ -4,8 +4,8 @@
 
 namespace koine::test {
 
-/// Text in OpenCL C on a device of OpenCL, the first that is offered. Throws std::runtime_error with
-/// the compiler's log, and the text, where it is refused.
+/// Text in OpenCL C on a device of OpenCL, the first that is offered. Throws std::runtime_error
+/// with the compiler's log, and the text, where it is refused.
 class ClLibrary : public TextLibrary {
  public:
   explicit ClLibrary(const std::string& source);
@@ -16,8 +16,8 @@ class ClLibrary : public TextLibrary {
   cl::BuiltProgram program_;
 };
 
-/// "GROUPS" is the same hardware taken for one that is no CPU: kernels are shaped for groups of work
-/// items, which share LOCAL memory and wait for each other.
+/// "GROUPS" is the same hardware taken for one that is no CPU: kernels are shaped for groups of
+/// work items, which share LOCAL memory and wait for each other.
 std::string groups_device();
 
 }  // namespace koine::test

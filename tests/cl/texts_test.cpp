@@ -1,5 +1,9 @@
-// Texts in OpenCL C, beside the interpreter: as the device CL lowers kernels for a CPU ("CL") and for
-// groups of work items ("GROUPS"), and as `koine render --target=opencl` does for any hardware ("").
+// Texts in OpenCL C, beside the interpreter: as the device CL lowers kernels for a CPU ("CL") and
+// for groups of work items ("GROUPS"), and as `koine render --target=opencl` does for any hardware
+// ("").
+#include <bit>
+
+#include "by_hand.hpp"
 #include "cl_text.hpp"
 #include "graphs.hpp"
 #include "koine/runtime/device.hpp"
@@ -7,12 +11,14 @@
 namespace koine::test {
 namespace {
 
+std::unique_ptr<TextLibrary> load(const std::string& source) {
+  return std::make_unique<ClLibrary>(source);
+}
+
 CText on_cl(const std::string& device) {
   CText::For target;
   if (!device.empty()) target = [device] { return device_runtime(device).target(); };
-  return CText(
-      "opencl", [](const std::string& source) { return std::make_unique<ClLibrary>(source); },
-      target);
+  return CText("opencl", load, target);
 }
 
 std::vector<CText> on_each() { return {on_cl("CL"), on_cl(groups_device()), on_cl("")}; }
@@ -44,6 +50,32 @@ TEST(cl, spec_O7_random_edits_keep_values) {
   }
   EXPECT_GE(edited, cases / 4) << "of " << cases;
   for (CText& text : texts) text.check();
+}
+
+// The programs by hand of interp_test.
+TEST(cl, spec_X1_work_items_wait_for_each_other) {
+  expect_threads_wait(Texts("opencl", programs_by_hand(), load));
+}
+
+TEST(cl, spec_X3_an_instruction_and_code_stand_inside_of_a_kernel) {
+  std::vector<int64_t> words(40), bits(40);
+  std::mt19937_64 random(test_seed());
+  for (size_t i = 0; i < 40; ++i)
+    bits[i] = std::popcount(static_cast<uint64_t>(words[i] = static_cast<int64_t>(random())));
+  const auto counted_by = [&](Op op, const char* text, const std::string& device) {
+    const UOp ast =
+        kernel_of_40(DType::Int64, [&](const UOp& v) { return code(op, text, DType::Int64, {v}); });
+    return run_by_hand(ast, device, std::vector<int64_t>(40), words);
+  };
+  for (const std::string& device : {std::string("CL"), groups_device()}) {
+    EXPECT_EQ(counted_by(Op::Custom, "popcount({0})", device), bits);
+#if defined(__x86_64__)
+    EXPECT_EQ(counted_by(Op::Ins, "popcntq $1, $0|=r,r", device), bits);
+#endif
+  }
+  // What the compiler does not know is an error with its words.
+  expect_error([&] { (void)counted_by(Op::Custom, "no_such({0})", "CL"); },
+               {"device CL: the compiler of", "no_such"});
 }
 
 }  // namespace koine::test

@@ -1,9 +1,12 @@
 #pragma once
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "c_text.hpp"
 #include "koine/ir/uop.hpp"
 #include "koine/lower/optimize.hpp"
 
@@ -25,7 +28,34 @@ std::vector<T> run_by_hand(const UOp& ast, const std::string& device, std::vecto
   return out;
 }
 
+/// Linear programs of (out, in) as one text of a language with groups, which is loaded while this
+/// lives.
+class Texts {
+ public:
+  Texts(std::string_view language, std::vector<UOp> linears, const CText::Load& load = nullptr);
+  /// What one of them makes of `out`.
+  template <class T, class In>
+  std::vector<T> run(size_t number, std::vector<T> out, std::vector<In> in) const {
+    run(number, std::as_writable_bytes(std::span(out)), std::as_writable_bytes(std::span(in)));
+    return out;
+  }
+
+ private:
+  void run(size_t number, std::span<std::byte> out, std::span<std::byte> in) const;
+  std::vector<UOp> linears_;
+  std::unique_ptr<TextLibrary> library_;
+};
+
+/// Programs of writer.hpp whose threads wait for each other, and what they compute.
+std::vector<UOp> programs_by_hand();
+void expect_threads_wait(const Texts& programs);
+
 /// out[in[i]] += 1 for each i: Param 0 has `bins` numbers of `dtype`, Param 1 `count` int32.
 UOp histogram(int64_t count, int64_t bins, DType dtype, AxisType type = AxisType::Loop);
+
+/// out[i] = of(in[i]) for each of 40 elements.
+UOp kernel_of_40(DType dtype, const std::function<UOp(const UOp&)>& of);
+/// An Ins or a Custom.
+UOp code(Op op, const char* text, DType dtype, std::vector<UOp> src);
 
 }  // namespace koine::test

@@ -448,15 +448,50 @@ TEST(groups, spec_X3_a_histogram_by_atomic_adds_is_bincount) {
       {"each thread along it would do the same AtomicAdd"});
 }
 
+// All threads of a grid add at once; each dtype that the language adds.
+TEST(groups, spec_X3_a_histogram_in_texts_is_bincount) {
+  const size_t count = 1'000'000, bins = 97, few = 1000;
+  std::mt19937_64 random(test_seed());
+  std::vector<int32_t> in(count);
+  for (int32_t& v : in) v = static_cast<int32_t>(random() % bins);
+  const std::vector<int32_t> first(in.begin(), in.begin() + few);
+  for (const char* language : {"cuda", "hip", "metal"}) {
+    SCOPED_TRACE(language);
+    std::vector<UOp> linears;
+    const auto add = [&](size_t n, DType d) {
+      const UOp ast = histogram(static_cast<int64_t>(n), bins, d);
+      linears.push_back(lower_kernel(ast, text_target(language, false)).linear);
+    };
+    add(count, DType::Int32);
+    for (const DType d : {DType::UInt32, DType::Float32}) add(few, d);
+    const bool has_64_bits = std::string_view(language) != "metal";
+    if (has_64_bits)
+      for (const DType d : {DType::Int64, DType::UInt64, DType::Float64}) add(few, d);
+    const Texts texts(language, linears);
+    const auto expect_bincount = [&](size_t number, auto zero, const std::vector<int32_t>& of) {
+      std::vector<decltype(zero)> expected(bins);
+      for (const int32_t v : of) ++expected[static_cast<size_t>(v)];
+      EXPECT_EQ(texts.run(number, std::vector<decltype(zero)>(bins), of), expected) << number;
+    };
+    expect_bincount(0, int32_t{}, in);
+    expect_bincount(1, uint32_t{}, first);
+    expect_bincount(2, float{}, first);
+    if (!has_64_bits) continue;
+    expect_bincount(3, int64_t{}, first);
+    expect_bincount(4, uint64_t{}, first);
+    expect_bincount(5, double{}, first);
+  }
+}
+
+// The programs by hand of interp_test, with the words of each language.
+TEST(groups, spec_X1_threads_of_texts_wait_for_each_other) {
+  for (const char* language : {"cuda", "hip", "metal"}) {
+    SCOPED_TRACE(language);
+    expect_threads_wait(Texts(language, programs_by_hand()));
+  }
+}
+
 TEST(groups, spec_X3_an_instruction_and_code_stand_inside_of_a_kernel) {
-  auto kernel = [](DType d, const std::function<UOp(const UOp&)>& of) {
-    const UOp i = range(0, index_const(40), AxisType::Loop), out = param(0, shape_of({40}), d),
-              in = param(1, shape_of({40}), d);
-    return sink({end(store(index(out, {i}), of(load(index(in, {i})))), {i})});
-  };
-  auto code = [](Op op, const char* text, DType d, std::vector<UOp> src) {
-    return UOp::make(op, src, CodeArg{text, d});
-  };
   std::mt19937_64 random(test_seed());
   std::vector<int64_t> words(40), bits(40);
   std::vector<float> numbers(40), fused(40);
@@ -465,14 +500,14 @@ TEST(groups, spec_X3_an_instruction_and_code_stand_inside_of_a_kernel) {
     numbers[i] = static_cast<float>(i) * 0.37f;
     fused[i] = std::fma(numbers[i], 3.0f, numbers[i]);
   }
-  const UOp count = kernel(DType::Int64, [&](const UOp& v) {
+  const UOp count = kernel_of_40(DType::Int64, [&](const UOp& v) {
     return code(Op::Ins, "popcntq $1, $0|=r,r", DType::Int64, {v});
   });
-  const UOp fma = kernel(DType::Float32, [&](const UOp& v) {
+  const UOp fma = kernel_of_40(DType::Float32, [&](const UOp& v) {
     return code(Op::Ins, "vfmadd231ss $2, $1, $0|=x,x,x,0", DType::Float32,
                 {v, constant(DType::Float32, 3), v});
   });
-  const UOp builtin = kernel(DType::Int64, [&](const UOp& v) {
+  const UOp builtin = kernel_of_40(DType::Int64, [&](const UOp& v) {
     return code(Op::Custom, "__builtin_popcountll({0})", DType::Int64, {v});
   });
   EXPECT_EQ(parse(to_text(fma)), fma);
@@ -489,16 +524,6 @@ TEST(groups, spec_X3_an_instruction_and_code_stand_inside_of_a_kernel) {
     EXPECT_EQ(out, bits);
   }
 #endif
-  EXPECT_NE(render("cuda", "k",
-                   lower_kernel(kernel(DType::Int32,
-                                       [&](const UOp& v) {
-                                         return code(Op::Custom, "__popc({0})", DType::Int32, {v});
-                                       }),
-                                simt_target(false))
-                       .linear,
-                   false)
-                .find("__popc(v"),
-            std::string::npos);
   expect_error([&] { (void)run_by_hand<int64_t>(builtin, "CPU", bits, words); },
                {"Custom \"__builtin_popcountll({0})\"", "use Ins"});
   expect_error([&] { (void)run_by_hand<int64_t>(count, "INTERP", bits, words); },
@@ -510,11 +535,27 @@ TEST(groups, spec_X3_an_instruction_and_code_stand_inside_of_a_kernel) {
     expect_error(
         [&] {
           (void)run_by_hand<int64_t>(
-              kernel(DType::Int64,
-                     [&](const UOp& v) { return code(Op::Ins, wrong, DType::Int64, {v}); }),
+              kernel_of_40(DType::Int64,
+                           [&](const UOp& v) { return code(Op::Ins, wrong, DType::Int64, {v}); }),
               "CPU", bits, words);
         },
         {"Ins", wrong[0] == 'n' ? "nosuch" : wrong});
+}
+
+// What every language has under its own name; the shims know these too.
+TEST(groups, spec_X3_code_of_a_language_runs_in_its_texts) {
+  std::vector<int32_t> words(40), bits(40);
+  std::mt19937_64 random(test_seed());
+  for (size_t i = 0; i < 40; ++i)
+    bits[i] = std::popcount(static_cast<uint32_t>(words[i] = static_cast<int32_t>(random())));
+  for (const auto& [language, text] :
+       {std::pair("cuda", "__popc({0})"), {"hip", "__popc({0})"}, {"metal", "popcount({0})"}}) {
+    const UOp ast = kernel_of_40(DType::Int32, [text = text](const UOp& v) {
+      return code(Op::Custom, text, DType::Int32, {v});
+    });
+    const Texts texts(language, {lower_kernel(ast, text_target(language, false)).linear});
+    EXPECT_EQ(texts.run(0, std::vector<int32_t>(40), words), bits) << language;
+  }
 }
 
 TEST(groups, spec_L8_texts_of_languages_with_groups_compute_the_same) {
@@ -570,9 +611,9 @@ TEST(groups, wgsl_refuses_what_it_lacks) {
           {"wgsl counts places in 32 bits"});
   const UOp j = range(0, index_const(8), AxisType::Loop),
             ints = param(0, shape_of({8}), DType::Int32);
-  const UOp code =
+  const UOp negative =
       UOp::make(Op::Ins, {load(index(ints, {j}))}, CodeArg{"neg $0|=r,0", DType::Int32});
-  refused(sink({end(store(index(ints, {j}), code), {j})}),
+  refused(sink({end(store(index(ints, {j}), negative), {j})}),
           {"wgsl has no instructions of a machine"});
 }
 

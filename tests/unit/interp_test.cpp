@@ -6,41 +6,10 @@
 #include "koine/lower/pipeline.hpp"
 #include "koine/runtime/device.hpp"
 #include "koine/verify/verify.hpp"
+#include "writer.hpp"
 
 namespace koine::test {
 namespace {
-
-UOp special(const char* name, int64_t bound) {
-  return UOp::make(Op::Special, {index_const(bound)}, std::string(name));
-}
-UOp local(int64_t elements) {
-  return UOp::make(Op::Buffer, {shape_of({elements})},
-                   BufferArg{0, DType::Float32, {}, AddrSpace::Local});
-}
-UOp number(int64_t i) { return index_const(i); }
-
-// A Linear written instruction by instruction; a source that was not added yet stands before it.
-class Writer {
- public:
-  UOp operator()(const UOp& u) {
-    if (std::find(list_.begin(), list_.end(), u) == list_.end()) list_.push_back(u);
-    return u;
-  }
-  /// The same with all that it is computed from in front of it.
-  UOp all(const UOp& u) {
-    for (const UOp& s : u.src())
-      if (!u.is(Op::Param) && !u.is(Op::Buffer)) all(s);
-    return u.is(Op::After) ? u : (*this)(u);
-  }
-  void barrier(int64_t tag = 0) {
-    list_.push_back(UOp::make(Op::Barrier, std::span<const UOp>(), {}, tag));
-  }
-  void endif(const UOp& opened) { list_.push_back(UOp::make(Op::Endif, {opened})); }
-  UOp linear() const { return UOp::make(Op::Linear, list_); }
-
- private:
-  std::vector<UOp> list_;
-};
 
 std::vector<float> run(const UOp& linear, std::vector<std::vector<float>> buffers) {
   KernelArguments arguments;
@@ -53,12 +22,6 @@ std::vector<float> run(const UOp& linear, std::vector<std::vector<float>> buffer
   return buffers[0];
 }
 
-std::vector<float> counted(int64_t n) {
-  std::vector<float> out;
-  for (int64_t i = 0; i < n; ++i) out.push_back(static_cast<float>(i));
-  return out;
-}
-
 void expect_internal_error(const std::function<void()>& action, const std::string& part) {
   try {
     action();
@@ -68,29 +31,15 @@ void expect_internal_error(const std::function<void()>& action, const std::strin
   }
 }
 
-// out[i] = shared[n - 1 - i] after every thread of the group has written shared[i] = in[i].
-UOp reversal(int64_t threads, int64_t groups, bool with_barrier) {
-  Writer w;
-  const UOp out = param(0, shape_of({threads * groups}), DType::Float32),
-            in = param(1, shape_of({threads * groups}), DType::Float32);
-  const UOp g = special("gidx0", groups), l = special("lidx0", threads), shared = local(threads);
-  const UOp at = add(mul(g, number(threads)), l);
-  w.all(store(index(shared, {l}), load(index(in, {at}))));
-  if (with_barrier) w.barrier();
-  w.all(
-      store(index(out, {at}), load(index(shared, {add(number(threads - 1), mul(l, number(-1)))}))));
-  return w.linear();
-}
-
 }  // namespace
 
 TEST(interp, spec_X1_barrier_reverses_256_elements_in_shared_memory) {
-  std::vector<float> expected = counted(256);
+  std::vector<float> expected = counting_up(256);
   std::reverse(expected.begin(), expected.end());
-  EXPECT_EQ(run(reversal(256, 1, true), {std::vector<float>(256), counted(256)}), expected);
+  EXPECT_EQ(run(reversal(256, 1, true), {std::vector<float>(256), counting_up(256)}), expected);
   // Without the Barrier, thread 0 reads what thread 255 has not written yet.
   expect_internal_error(
-      [] { (void)run(reversal(256, 1, false), {std::vector<float>(256), counted(256)}); },
+      [] { (void)run(reversal(256, 1, false), {std::vector<float>(256), counting_up(256)}); },
       "a race for element");
 }
 
@@ -98,47 +47,16 @@ TEST(interp, spec_X1_groups_have_local_memory_of_their_own) {
   std::vector<float> expected;
   for (int g = 0; g < 3; ++g)
     for (int i = 7; i >= 0; --i) expected.push_back(static_cast<float>(g * 8 + i));
-  EXPECT_EQ(run(reversal(8, 3, true), {std::vector<float>(24), counted(24)}), expected);
+  EXPECT_EQ(run(reversal(8, 3, true), {std::vector<float>(24), counting_up(24)}), expected);
 }
 
+// 64 threads in groups of 8 and 8: partial sums of 8 lanes, then one thread adds 8 partials.
 TEST(interp, spec_X1_tree_reduction_in_two_stages) {
-  // 64 threads in groups of 8 and 8: partial sums of 8 lanes, then one thread adds 8 partials.
-  Writer w;
-  const UOp out = param(0, shape_of({1}), DType::Float32),
-            in = param(1, shape_of({64}), DType::Float32);
-  const UOp i = special("lidx0", 8), j = special("lidx1", 8), shared = local(64);
-  const UOp at = add(mul(i, number(8)), j);
-  w.all(store(index(shared, {at}), load(index(in, {at}))));
-  int64_t tag = 0;
-  for (const int64_t half : {4, 2, 1}) {
-    w.barrier(tag++);
-    const UOp open = w.all(UOp::make(Op::If, {lt(j, number(half))}, {}, half));
-    const UOp mine = load(index(after(shared, {open}), {at})),
-              other = load(index(after(shared, {open}), {add(at, number(half))}));
-    w.all(store(index(shared, {at}), add(mine, other)));
-    w.endif(open);
-  }
-  w.barrier(tag);
-  const UOp first = w.all(UOp::make(Op::If, {lt(at, number(1))}, {}, 9));
-  UOp sum = constant(DType::Float32, 0);
-  for (int64_t k = 0; k < 8; ++k)
-    sum = add(sum, load(index(after(shared, {first}), {number(8 * k)})));
-  w.all(store(index(out, {number(0)}), sum));
-  w.endif(first);
-  EXPECT_EQ(run(w.linear(), {{0}, counted(64)}), std::vector<float>{2016});
+  EXPECT_EQ(run(tree_of_64(), {{0}, counting_up(64)}), std::vector<float>{2016});
 }
 
 TEST(interp, spec_X1_if_around_a_store_of_7_in_10_threads) {
-  Writer w;
-  const UOp out = param(0, shape_of({10}), DType::Float32), l = special("lidx0", 10);
-  const UOp open = w.all(UOp::make(Op::If, {lt(l, number(7))}));
-  w.all(store(index(out, {l}), constant(DType::Float32, 5)));
-  w.endif(open);
-  w.all(store(index(out, {add(l, number(10))}), constant(DType::Float32, 1)));
-  std::vector<float> expected(20, 1);
-  std::fill(expected.begin(), expected.begin() + 7, 5.0f);
-  std::fill(expected.begin() + 7, expected.begin() + 10, -1.0f);
-  EXPECT_EQ(run(w.linear(), {std::vector<float>(20, -1)}), expected);
+  EXPECT_EQ(run(seven_of_ten(), {std::vector<float>(20, -1)}), what_seven_of_ten_leave());
 }
 
 TEST(interp, spec_X1_divergent_barriers_are_reported) {
@@ -166,7 +84,7 @@ TEST(interp, accesses_out_of_bounds_are_internal_errors) {
   auto stores_at = [&](int64_t at) {
     Writer w;
     w.all(store(index(p, {number(at)}), seven));
-    return run(w.linear(), {std::vector<float>(4), counted(4)})[3];
+    return run(w.linear(), {std::vector<float>(4), counting_up(4)})[3];
   };
   EXPECT_EQ(stores_at(3), 7);
   expect_internal_error([&] { stores_at(4); }, "Store at element 4 of a buffer with 4");
@@ -174,7 +92,7 @@ TEST(interp, accesses_out_of_bounds_are_internal_errors) {
   auto loads_from = [&](const UOp& buffer, int64_t at) {
     Writer w;
     w.all(store(index(p, {number(0)}), load(index(buffer, {number(at)}))));
-    return run(w.linear(), {std::vector<float>(4, 9), counted(4)})[0];
+    return run(w.linear(), {std::vector<float>(4, 9), counting_up(4)})[0];
   };
   EXPECT_EQ(loads_from(in, 3), 3);
   EXPECT_EQ(loads_from(local(4), 3), 0);
@@ -217,7 +135,7 @@ TEST(interp, gates_and_alternatives_broadcast_to_the_access) {
   verify(kernel, VerifyLevel::Shaped, "test");
   const std::vector<float> expected{0, 1, 2, -1, 0, 1, 2, -1, 8, 9, 10, -1};
   auto run_kernel = [&](const auto& interpreted) {
-    std::vector<float> from = counted(12), to(12, -1);
+    std::vector<float> from = counting_up(12), to(12, -1);
     KernelArguments arguments;
     for (std::vector<float>* b : {&to, &from}) {
       arguments.buffers.push_back(reinterpret_cast<std::byte*>(b->data()));

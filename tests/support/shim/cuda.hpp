@@ -31,6 +31,8 @@ inline unsigned __float_as_uint(float v) { return shim_bits<unsigned>(v); }
 inline double __longlong_as_double(long long v) { return shim_bits<double>(v); }
 inline long long __double_as_longlong(double v) { return shim_bits<long long>(v); }
 
+inline int __popc(unsigned v) { return __builtin_popcount(v); }
+
 // mma.sync.m16n8k16 by the formulas of the PTX manual: the threads of a warp show each other what
 // they hold.
 inline float shim_half(unsigned short bits) {

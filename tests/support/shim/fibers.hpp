@@ -30,18 +30,25 @@ inline void start() {
   swapcontext(&current->context, &scheduler);
 }
 
+constexpr size_t stack_bytes = 256 << 10;
+
+// The threads of a group; their stacks serve all groups of a launch.
+inline std::vector<Fiber> threads_of(const uint32_t* size) {
+  std::vector<Fiber> fibers(size_t{size[0]} * size[1] * size[2]);
+  for (size_t i = 0; i < fibers.size(); ++i) {
+    fibers[i].item = item_of(i, size);
+    if (fibers.size() > 1) fibers[i].stack.reset(new char[stack_bytes]);
+  }
+  return fibers;
+}
+
 // All threads of a group, each up to a barrier before any goes on.
-inline void run_group(const uint32_t* size, const std::function<void()>& kernel) {
-  const size_t count = size_t{size[0]} * size[1] * size[2];
+inline void run_group(std::vector<Fiber>& fibers, const std::function<void()>& kernel) {
   item = {0, 0, 0};
-  if (count == 1) return kernel();
-  constexpr size_t stack_bytes = 256 << 10;
-  std::vector<Fiber> fibers(count);
+  if (fibers.size() == 1) return kernel();
   body = &kernel;
-  for (size_t i = 0; i < count; ++i) {
-    Fiber& f = fibers[i];
-    f.item = item_of(i, size);
-    f.stack.reset(new char[stack_bytes]);
+  for (Fiber& f : fibers) {
+    f.done = false;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.get();
     f.context.uc_stack.ss_size = stack_bytes;
@@ -58,15 +65,16 @@ inline void run_group(const uint32_t* size, const std::function<void()>& kernel)
     }
     current = nullptr;
     more = done == 0;
-    require_all(done, count);
+    require_all(done, fibers.size());
   }
 }
 
 inline void run_groups(const uint32_t* grid, const uint32_t* size,
                        const std::function<void()>& kernel) {
+  std::vector<Fiber> fibers = threads_of(size);
   for (group.z = 0; group.z < grid[2]; ++group.z)
     for (group.y = 0; group.y < grid[1]; ++group.y)
-      for (group.x = 0; group.x < grid[0]; ++group.x) run_group(size, kernel);
+      for (group.x = 0; group.x < grid[0]; ++group.x) run_group(fibers, kernel);
 }
 
 }  // namespace shim
