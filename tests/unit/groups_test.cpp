@@ -609,12 +609,21 @@ TEST(groups, wgsl_refuses_what_it_lacks) {
             out = param(0, stack(std::vector<UOp>{n}), DType::Float32);
   refused(sink({end(store(index(out, {i}), constant(DType::Float32, 1)), {i})}),
           {"wgsl counts places in 32 bits"});
-  const UOp j = range(0, index_const(8), AxisType::Loop),
-            ints = param(0, shape_of({8}), DType::Int32);
-  const UOp negative =
-      UOp::make(Op::Ins, {load(index(ints, {j}))}, CodeArg{"neg $0|=r,0", DType::Int32});
-  refused(sink({end(store(index(ints, {j}), negative), {j})}),
-          {"wgsl has no instructions of a machine"});
+}
+
+// CUDA's and HIP's take GCC's form of a statement, and so do compilers of OpenCL that are built on
+// Clang.
+TEST(groups, spec_X3_languages_without_assembly_refuse_an_instruction) {
+  const UOp ast = kernel_of_40(
+      DType::Int32, [](const UOp& v) { return code(Op::Ins, "neg $0|=r,0", DType::Int32, {v}); });
+  const auto text = [&](const char* language) {
+    return render(language, "k", lower_kernel(ast, text_target(language, false)).linear, false);
+  };
+  for (const std::string language : {"metal", "wgsl"})
+    expect_error([&] { (void)text(language.c_str()); },
+                 {language + " has no instructions of a machine: Ins \"neg $0|=r,0\""});
+  for (const char* language : {"c", "opencl", "cuda", "hip"})
+    EXPECT_NE(text(language).find("__asm__(\"neg %0\" : \"=r\"("), std::string::npos) << language;
 }
 
 }  // namespace koine::test

@@ -25,6 +25,7 @@ static inline void atomic_add_f32(device float* place, float value) {
     .arguments = Arguments::Attributed,
     .types = {"char", "short", "int", "long", "uchar", "ushort", "uint", "ulong", "float", ""},
     .atomic_bytes = 4,
+    .has_assembly = false,
     .long_suffix = "l",
     .thread = "gid.x",
     .barrier = "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);",
