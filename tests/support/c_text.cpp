@@ -70,13 +70,22 @@ void CText::add(const UOp& value) {
 bool CText::add_edited(const UOp& value, std::mt19937_64& random) {
   if (value.numel() == 0) return false;
   const std::vector<Kernel> kernels = case_of(value).kernels;
-  const auto chosen = static_cast<size_t>(random() % kernels.size());
-  if (kernels[chosen].ast.is(Op::CustomFunction)) return false;
-  const Edits edits = random_edits(kernels[chosen].ast, random, target());
-  if (edits.list.empty() || (options().strict && edits.reorders && folds_floats(value)))
-    return false;
-  add(value, expected_of(value), KernelEdits{chosen, edits.list});
-  return true;
+  std::vector<size_t> of_code, folds;  // those that fold are few, and have edits of their own
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    if (kernels[k].ast.is(Op::CustomFunction)) continue;
+    of_code.push_back(k);
+    if (count_ops(kernels[k].ast, Op::Reduce) > 0) folds.push_back(k);
+  }
+  if (of_code.empty()) return false;
+  const std::vector<size_t>& choices = folds.empty() || random() % 4 == 0 ? of_code : folds;
+  const size_t chosen = choices[random() % choices.size()];
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    const Edits edits = random_edits(kernels[chosen].ast, random, target());
+    if (edits.list.empty() || (options().strict && edits.reorders && folds_floats(value))) continue;
+    add(value, expected_of(value), KernelEdits{chosen, edits.list});
+    return true;
+  }
+  return false;
 }
 
 void CText::add(const UOp& value, BoundedArray expected, const std::optional<KernelEdits>& edits) {

@@ -1,6 +1,7 @@
 // Row O7: any legal sequence of edits on a random kernel leaves its value, in strict mode bit for
 // bit while no lanes fold, in default mode within the stated bound, interpreted and compiled.
 #include <algorithm>
+#include <map>
 
 #include "check.hpp"
 #include "graphs.hpp"
@@ -70,6 +71,36 @@ TEST(opts, spec_O7_random_sequences_keep_values) {
   }
   RecordProperty("sequences", std::to_string(compared));
   EXPECT_TRUE(compared >= 1000 || cases < 600) << compared << " sequences of edits were compared";
+}
+
+// Sequences that hold none of an edit say nothing of it. TC, which few graphs allow, has its own in
+// tensor_cores.spec_O7_*.
+TEST(opts, random_sequences_hold_every_edit) {
+  std::map<std::string, int> drawn;
+  int longest = 0;
+  for (int64_t i = 0; i < 1000; ++i) {
+    std::mt19937_64 random(test_seed() + static_cast<uint64_t>(i));
+    const UOp graph = random_graph(random);
+    if (!graph.has_concrete_shape() || graph.numel() == 0) continue;
+    const std::vector<Kernel> kernels = schedule({contiguous(graph)});
+    if (kernels.size() != 1 || !kernels[0].ast.is(Op::Sink)) continue;
+    const Target target = i % 4 == 0 ? generic_target(false) : simt_target(false);
+    const Edits edits = random_edits(kernels[0].ast, random, target);
+    if (edits.list.size() == 6) ++longest;
+    for (const Opt& o : edits.list) {
+      std::string what = opt_text(o).substr(0, opt_text(o).find('('));
+      if (o.op == OptOp::Split) what += fmt::format(" {}", axis_type_name(o.target));
+      ++drawn[what];
+    }
+  }
+  std::string all;
+  for (const auto& [what, n] : drawn) all += fmt::format("{} {}, ", n, what);
+  fmt::print("{}{} of six\n", all, longest);
+  for (const char* what :
+       {"Split THREAD", "Split GLOBAL", "Split LOCAL", "Split UPCAST", "Split LOOP", "Split UNROLL",
+        "Split GROUP_REDUCE", "Split REDUCE", "Padto", "Swap", "Nolocals", "Stage"})
+    EXPECT_GE(drawn[what], 5) << what;
+  EXPECT_GE(longest, 50);
 }
 
 }  // namespace koine::test
