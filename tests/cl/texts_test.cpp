@@ -6,6 +6,7 @@
 #include "by_hand.hpp"
 #include "cl_text.hpp"
 #include "graphs.hpp"
+#include "guide.hpp"
 #include "koine/runtime/device.hpp"
 
 namespace koine::test {
@@ -55,6 +56,10 @@ TEST(cl, spec_O7_random_edits_keep_values) {
 // The programs by hand of interp_test.
 TEST(cl, spec_X1_work_items_wait_for_each_other) {
   expect_threads_wait(Texts("opencl", programs_by_hand(), load));
+}
+
+TEST(cl, spec_H2_spec_H3_spec_H4_spec_H8_the_kernels_of_the_guide_run) {
+  expect_guide_computes("opencl", load);
 }
 
 TEST(cl, spec_X3_an_instruction_and_code_stand_inside_of_a_kernel) {

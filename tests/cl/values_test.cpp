@@ -5,8 +5,7 @@
 #include "check.hpp"
 #include "cl_text.hpp"
 #include "graphs.hpp"
-#include "koine/compat/alu.hpp"
-#include "koine/compat/uops.hpp"
+#include "guide.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
@@ -346,21 +345,8 @@ TEST(cl, spec_O2_splits_keep_the_values) {
 
 // The guide's kernel of ten threads, by hand.
 TEST(cl, spec_H2_spec_H8_a_kernel_by_hand_has_threads) {
-  using namespace compat;
-  UOpGraph g;
-  const auto global = [&](int64_t n, bool is_mutable) {
-    return g.add(UOps::DEFINE_GLOBAL,
-                 {.dtype = DType::Int32, .arg = {n, fmt::format("data{}", n), is_mutable}});
-  };
-  const auto out = global(0, true), left = global(1, false), right = global(2, false);
-  const auto at = g.add(UOps::SPECIAL, {.dtype = DType::Int32, .arg = {0, "gidx0", 10}});
-  const auto x = g.add(UOps::LOAD, {.dtype = DType::Int32, .vin = {left, at}});
-  const auto y = g.add(UOps::LOAD, {.dtype = DType::Int32, .vin = {right, at}});
-  g.add(UOps::STORE,
-        {.vin = {out, at,
-                 g.add(UOps::ALU, {.dtype = DType::Int32, .vin = {x, y}, .arg = BinaryOps::ADD})}});
   for (const std::string& device : {std::string("CL"), groups_device()}) {
-    const auto program = compile(g, "tester", device);
+    const auto program = compat::compile(addition_graph(true), "tester", device);
     EXPECT_EQ(program->source().find("get_group_id(0)") != std::string::npos, device != "CL");
     std::vector<std::shared_ptr<Memory>> memory;
     std::vector<std::byte*> addresses;
