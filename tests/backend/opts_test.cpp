@@ -14,6 +14,7 @@
 #include "koine/render/llvm.hpp"
 #include "koine/rules/simplify.hpp"
 #include "koine/runtime/device.hpp"
+#include "random_edits.hpp"
 
 namespace koine::test {
 namespace {
@@ -36,25 +37,6 @@ std::vector<std::pair<std::string, UOp>> subjects(int64_t rows, int64_t inner, i
   const Tensor x = numbers({rows, inner}, 1), y = numbers({inner, columns}, 2);
   return {
       {"gemm", x.matmul(y).uop()}, {"reduce", x.sum({1}).uop()}, {"softmax", x.softmax().uop()}};
-}
-
-// Whether a sum takes its elements in another order than before.
-bool reorders(const Opt& opt) {
-  return opt.op == OptOp::Split &&
-         (opt.target == AxisType::GroupReduce || (opt.target == AxisType::Unroll && opt.top));
-}
-
-std::vector<Opt> legal_splits(const UOp& ast) {
-  std::vector<Opt> out;
-  const auto axes = static_cast<int>(kernel_ranges(ast).size());
-  for (int axis = 0; axis < axes; ++axis)
-    for (const int64_t amount : {2, 8})
-      for (const AxisType target : all_types)
-        for (const bool top : {false, true}) {
-          const Opt opt{OptOp::Split, axis, amount, target, top};
-          if (can_apply(ast, opt)) out.push_back(opt);
-        }
-  return out;
 }
 
 // Runs a kernel with each list of edits in interpreted and compiled kernels and as C text. Strict
@@ -138,7 +120,7 @@ TEST(opts, spec_O2_every_split_of_gemm_reduce_and_softmax) {
     std::vector<KernelEdits> all;
     const std::vector<Kernel> kernels = schedule({graph});
     for (size_t k = 0; k < kernels.size(); ++k)
-      for (const Opt& opt : legal_splits(kernels[k].ast)) all.push_back({k, {opt}});
+      for (const Opt& opt : legal_splits(kernels[k].ast, {2, 8})) all.push_back({k, {opt}});
     EXPECT_GT(all.size(), 25u) << name;
     check_edits(name, graph, all);
   }

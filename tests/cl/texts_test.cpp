@@ -8,6 +8,7 @@
 #include "graphs.hpp"
 #include "guide.hpp"
 #include "koine/runtime/device.hpp"
+#include "random_edits.hpp"
 
 namespace koine::test {
 namespace {
@@ -35,6 +36,37 @@ TEST(cl, spec_amend_32_random_graphs_as_text_agree_with_the_interpreter) {
     text.add(random_graph(random, features));
   }
   text.check();
+}
+
+// Each split, and some of the pairs of them, in strict mode where no sum is reordered.
+TEST(cl, spec_O2_splits_of_gemm_reduce_and_softmax_keep_the_values) {
+  const Tensor a = small({8, 24}, 1), b = small({24, 8}, 2);
+  std::mt19937_64 random(test_seed());
+  for (const std::string& device : {std::string("CL"), groups_device()}) {
+    CText text = on_cl(device);
+    for (const UOp& value : {a.matmul(b).uop(), a.sum(1).uop(), a.softmax(1).uop()}) {
+      const Bindings bindings = bindings_of(value);
+      const BoundedArray exact{interpret(value, bindings), {}},
+          bounded = interpret_bounded(value, bindings);
+      const auto add = [&](const std::vector<Opt>& opts) {
+        const bool same = std::none_of(opts.begin(), opts.end(), reorders);
+        const OptionScope mode(same ? strict_options() : options());
+        text.add(value, same ? exact : bounded, KernelEdits{0, opts});
+      };
+      const std::vector<Kernel> kernels = text.kernels(value);
+      ASSERT_EQ(kernels.size(), 1u);
+      const std::vector<Opt> splits = legal_splits(kernels[0].ast, {4}, text.target());
+      EXPECT_GE(splits.size(), 12u) << to_text(value);
+      for (const Opt& first : splits) {
+        add({first});
+        if (random() % 3 > 0) continue;
+        const UOp ast = apply_opt(kernels[0].ast, first, text.target());
+        const std::vector<Opt> others = legal_splits(ast, {2}, text.target());
+        add({first, others[random() % others.size()]});
+      }
+    }
+    text.check();
+  }
 }
 
 // KOINE_TEST_CASES=20000 by hand.

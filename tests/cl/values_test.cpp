@@ -317,32 +317,6 @@ TEST(cl, spec_O1f_a_group_of_256_sums_2_to_the_20) {
   EXPECT_EQ(difference(interpret(sum, bindings_of(sum)), with_opts(sum, {opts}, device)[0]), "");
 }
 
-// Each target of a split on a product, a sum and a maximum, by threads and by groups.
-TEST(cl, spec_O2_splits_keep_the_values) {
-  const OptionScope scope(strict_options());
-  const UOp a = leaf({8, 24}, DType::Int32, 1), b = leaf({24, 8}, DType::Int32, 2);
-  const std::vector<UOp> subjects{Tensor(a).matmul(Tensor(b)).uop(), reduce(Op::Add, a, {1}),
-                                  reduce(Op::Max, leaf({8, 24}, DType::Float32, 3), {1})};
-  for (const std::string& device : {std::string("CL"), groups_device()})
-    for (const UOp& value : subjects) {
-      const UOp ast = one_kernel(as_one_program(value)).ast;
-      const int fold = value.rank() == 2 && value.sizes()[1] == 8 ? 2 : 1;
-      std::vector<std::vector<Opt>> lists{{}};
-      for (const AxisType to :
-           {AxisType::Upcast, AxisType::Thread, AxisType::Global, AxisType::Local, AxisType::Loop})
-        lists.push_back({{OptOp::Split, 0, 4, to, false}});
-      for (const AxisType to : {AxisType::Unroll, AxisType::GroupReduce, AxisType::Reduce})
-        lists.push_back({{OptOp::Split, fold, 4, to, false}});
-      std::erase_if(lists, [&](const std::vector<Opt>& opts) {
-        return !opts.empty() && !can_apply(ast, opts[0], device_runtime(device).target());
-      });
-      EXPECT_GE(lists.size(), 6u);
-      const Array expected = interpret(value, bindings_of(value));
-      for (const Array& got : with_opts(value, lists, device))
-        EXPECT_EQ(difference(expected, got), "") << device << "\n" << to_text(value);
-    }
-}
-
 // The guide's kernel of ten threads, by hand.
 TEST(cl, spec_H2_spec_H8_a_kernel_by_hand_has_threads) {
   for (const std::string& device : {std::string("CL"), groups_device()}) {

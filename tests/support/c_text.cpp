@@ -69,7 +69,7 @@ void CText::add(const UOp& value) {
 
 bool CText::add_edited(const UOp& value, std::mt19937_64& random) {
   if (value.numel() == 0) return false;
-  const std::vector<Kernel> kernels = case_of(value).kernels;
+  const std::vector<Kernel> kernels = this->kernels(value);
   std::vector<size_t> of_code, folds;  // those that fold are few, and have edits of their own
   for (size_t k = 0; k < kernels.size(); ++k) {
     if (kernels[k].ast.is(Op::CustomFunction)) continue;

@@ -77,6 +77,9 @@ class CText {
       : language_(std::move(language)), optimise_(optimise) {}
   CText(std::string language, Load load, For target = nullptr)
       : language_(std::move(language)), load_(std::move(load)), target_(std::move(target)) {}
+  /// What kernels are lowered for, in the mode of the options, and those of a value.
+  Target target() const;
+  std::vector<Kernel> kernels(const UOp& value) const { return case_of(value).kernels; }
   /// Takes a value in strict mode, and in default mode where that may differ; the interpreter says
   /// what it must be.
   void add(const UOp& value);
@@ -98,7 +101,6 @@ class CText {
     std::vector<Signature> signatures;  ///< of each
     std::string edits;
   };
-  Target target() const;
   Case case_of(const UOp& value) const;
   void run(const Case& c, const TextLibrary& library) const;
   std::string language_;

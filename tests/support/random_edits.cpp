@@ -70,8 +70,7 @@ Edits random_edits(UOp ast, std::mt19937_64& random, const Target& target) {
     const Opt opt = draw_edit(axes, edits.list.empty(), bool{target.groups}, random);
     const UOp edited = apply_if_legal(ast, opt, target);
     if (!edited) continue;
-    // Ranges of reductions in another order, or lanes that fold, change the order of a sum.
-    // So does unrolling the outer part of one.
+    // Lanes that fold, the outer part of an unrolled sum, or its ranges in another order.
     const auto is_loop = [&](int64_t axis) {
       return axes[static_cast<size_t>(axis)].as<RangeArg>().type == AxisType::Loop;
     };
@@ -83,6 +82,25 @@ Edits random_edits(UOp ast, std::mt19937_64& random, const Target& target) {
     edits.list.push_back(opt);
   }
   return edits;
+}
+
+std::vector<Opt> legal_splits(const UOp& ast, std::initializer_list<int64_t> amounts,
+                              const Target& target) {
+  std::vector<Opt> out;
+  const auto axes = static_cast<int>(kernel_ranges(ast).size());
+  for (int axis = 0; axis < axes; ++axis)
+    for (const int64_t amount : amounts)
+      for (int type = 0; type < axis_type_count; ++type)
+        for (const bool top : {false, true}) {
+          const Opt opt{OptOp::Split, axis, amount, static_cast<AxisType>(type), top};
+          if (can_apply(ast, opt, target)) out.push_back(opt);
+        }
+  return out;
+}
+
+bool reorders(const Opt& opt) {
+  return opt.op == OptOp::Split &&
+         (opt.target == AxisType::GroupReduce || (opt.target == AxisType::Unroll && opt.top));
 }
 
 bool folds_floats(const UOp& graph) {
