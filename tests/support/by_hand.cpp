@@ -33,7 +33,7 @@ Texts::Texts(std::string_view language, std::vector<UOp> linears, const CText::L
   std::string source;
   for (size_t k = 0; k < linears_.size(); ++k) {
     source += render(language, fmt::format("k{}", k), linears_[k], k == 0);
-    if (!load) source += fmt::format("KOINE_RUN(k{})\n", k);
+    if (!load && language != "c") source += fmt::format("KOINE_RUN(k{})\n", k);
   }
   library_ = load ? load(source) : text_library(language, source);
 }

@@ -28,8 +28,7 @@ std::vector<T> run_by_hand(const UOp& ast, const std::string& device, std::vecto
   return out;
 }
 
-/// Linear programs of (out, in) as one text of a language with groups, which is loaded while this
-/// lives.
+/// Linear programs of (out, in) as one text, which is loaded while this lives.
 class Texts {
  public:
   Texts(std::string_view language, std::vector<UOp> linears, const CText::Load& load = nullptr);
