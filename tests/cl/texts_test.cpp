@@ -32,7 +32,9 @@ TEST(cl, spec_amend_32_random_graphs_as_text_agree_with_the_interpreter) {
   features.raw_bytes = false;  // bytes of the program's own are no buffer of a kernel
   CText text = on_cl("");
   for (int64_t i = 0; i < test_cases(60); ++i) {
-    std::mt19937_64 random(test_seed() + 777 + static_cast<uint64_t>(i));
+    std::mt19937_64 random(test_seed() + static_cast<uint64_t>(i));
+    text.seed = fmt::format("KOINE_TEST_SEED={} KOINE_TEST_CASES=1",
+                            test_seed() + static_cast<uint64_t>(i));
     text.add(random_graph(random, features));
   }
   text.check();
@@ -75,13 +77,15 @@ TEST(cl, spec_O7_random_edits_keep_values) {
   std::vector<CText> texts = on_each();
   int64_t edited = 0;
   for (int64_t i = 0; i < cases; ++i) {
-    const auto which = static_cast<size_t>(i);
-    std::mt19937_64 random(test_seed() + 877 + which);
+    const uint64_t seed = test_seed() + static_cast<uint64_t>(i);
+    std::mt19937_64 random(seed);
     const UOp graph = random_graph(random);
-    const OptionScope mode(i / 3 % 2 == 0 ? strict_options() : options());
-    edited += texts[which % texts.size()].add_edited(graph, random) ? 1 : 0;
+    CText& text = texts[random() % texts.size()];
+    text.seed = fmt::format("KOINE_TEST_SEED={} KOINE_TEST_CASES=1", seed);
+    const OptionScope mode(random() % 2 == 0 ? strict_options() : options());
+    edited += text.add_edited(graph, random) ? 1 : 0;
   }
-  EXPECT_GE(edited, cases / 4) << "of " << cases;
+  EXPECT_TRUE(edited >= cases / 4 || cases < 100) << edited << " of " << cases;
   for (CText& text : texts) text.check();
 }
 

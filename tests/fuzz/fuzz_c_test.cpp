@@ -4,15 +4,26 @@
 
 namespace koine::test {
 
+// What makes a graph, and what it is compiled as: told where values differ.
+std::mt19937_64 random_of_case(int64_t i, std::string& told) {
+  const uint64_t seed = test_seed() + static_cast<uint64_t>(i);
+  told = fmt::format("KOINE_TEST_SEED={} KOINE_TEST_CASES=1", seed);
+  return std::mt19937_64(seed);
+}
+
 TEST(fuzz, c_text_spec_amend_32_agrees_with_the_interpreter) {
   const int64_t cases = test_cases(2000);
   // A compiler that optimises takes three times as long: one case in four sees it.
   CText optimised("c", 1), plain;
+  std::string told;
   for (int64_t i = 0; i < cases; ++i) {
-    std::mt19937_64 random(test_seed() + 77 + static_cast<uint64_t>(i));
+    std::mt19937_64 random = random_of_case(i, told);
     Features features = Features::all();
     features.raw_bytes = false;  // bytes of the program's own are no buffer of a kernel
-    (i % 4 == 0 ? optimised : plain).add(random_graph(random, features));
+    const UOp graph = random_graph(random, features);
+    CText& text = random() % 4 == 0 ? optimised : plain;
+    text.seed = told;
+    text.add(graph);
   }
   optimised.check();
   plain.check();
@@ -40,20 +51,23 @@ TEST(fuzz, c_text_spec_amend_32_of_languages_with_groups_agrees_with_the_interpr
   const int64_t cases = test_cases(600);
   CText texts[] = {CText("cuda"), CText("hip"), CText("metal")};
   int64_t without_double = 0;
+  std::string told;
   for (int64_t i = 0; i < cases; ++i) {
-    std::mt19937_64 random(test_seed() + 177 + static_cast<uint64_t>(i));
+    std::mt19937_64 random = random_of_case(i, told);
     Features features = Features::all();
     features.raw_bytes = false;
     const UOp graph = random_graph(random, features);
+    CText& text = texts[random() % 3];
+    text.seed = told;
     try {
-      texts[i % 3].add(graph);
+      text.add(graph);
     } catch (const Error& e) {  // Metal has no double, which sines and powers ask for as well
       ASSERT_NE(std::string(e.what()).find("has no type for float64"), std::string::npos)
           << e.what();
       ++without_double;
     }
   }
-  EXPECT_LE(without_double, cases / 6);
+  EXPECT_TRUE(without_double <= cases / 6 || cases < 100) << without_double << " of " << cases;
   for (CText& text : texts) text.check();
 }
 
@@ -62,19 +76,21 @@ TEST(fuzz, c_text_spec_O7_of_edited_kernels_agrees_with_the_interpreter) {
   const int64_t cases = test_cases(400);
   CText texts[] = {CText("cuda"), CText("hip"), CText("metal")};
   int64_t edited = 0;
+  std::string told;
   for (int64_t i = 0; i < cases; ++i) {
-    const uint64_t seed = test_seed() + 277 + static_cast<uint64_t>(i);
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random = random_of_case(i, told);
     const UOp graph = random_graph(random);
-    const OptionScope mode(i % 2 == 0 ? strict_options() : options());
+    const OptionScope mode(random() % 2 == 0 ? strict_options() : options());
+    CText& text = texts[random() % 3];
+    text.seed = told;
     try {
-      if (texts[i % 3].add_edited(graph, random)) ++edited;
+      if (text.add_edited(graph, random)) ++edited;
     } catch (const Error& e) {
       ASSERT_NE(std::string(e.what()).find("has no type for float64"), std::string::npos)
-          << e.what() << " KOINE_TEST_SEED=" << seed;
+          << e.what() << " " << told;
     }
   }
-  EXPECT_GE(edited, cases / 4) << "of " << cases;
+  EXPECT_TRUE(edited >= cases / 4 || cases < 100) << edited << " of " << cases;
   for (CText& text : texts) text.check();
 }
 

@@ -93,7 +93,8 @@ void CText::add(const UOp& value, BoundedArray expected, const std::optional<Ker
   const Target target = this->target();
   Case c = case_of(value);
   c.expected = std::move(expected);
-  if (edits) c.edits = Edits{edits->opts}.text();
+  c.what = fmt::format("{}, edits: {}, {}", options().strict ? "strict" : "default",
+                       edits ? Edits{edits->opts}.text() : "", seed);
   for (const Kernel& k : c.kernels) {
     if (k.ast.is(Op::CustomFunction)) {  // a copy of whole memory: no kernel
       c.signatures.emplace_back();
@@ -141,7 +142,7 @@ void CText::run(const Case& c, const TextLibrary& library) const {
     library.run(fmt::format("k{}", c.first + k), named, signature);
   }
   EXPECT_EQ(difference(c.expected, array_of(c.program.arguments[0])), "")
-      << "as text of " << language_ << ", edits: " << c.edits << ", of\n"
+      << "as text of " << language_ << ", " << c.what << ", of\n"
       << to_text(c.value);
 }
 

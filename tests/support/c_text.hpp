@@ -91,6 +91,8 @@ class CText {
   /// Compiles, runs and compares what was added since.
   void check();
 
+  std::string seed;  ///< what makes the values that are added now, said where they differ
+
  private:
   struct Case {
     UOp value;
@@ -99,7 +101,7 @@ class CText {
     std::vector<Kernel> kernels;
     size_t first;                       ///< number of its first function
     std::vector<Signature> signatures;  ///< of each
-    std::string edits;
+    std::string what;                   ///< mode, edits and seed
   };
   Case case_of(const UOp& value) const;
   void run(const Case& c, const TextLibrary& library) const;
