@@ -27,6 +27,7 @@ double best_seconds(const std::function<void()>& action, double budget = 0.5);
 
 struct Limits {
   double fma_one_thread;  ///< float32 operations a second
+  double fma_all_threads;
   double read_bandwidth;  ///< bytes a second, all threads
   double copy_bandwidth;  ///< bytes read plus written a second, all threads
 };
@@ -34,6 +35,8 @@ Limits measure_limits();
 
 void bench_compile(Rows& rows, const char* self);
 void bench_kernels(Rows& rows, const Limits& limits);
+/// On the device CL, whose OpenCL is that of a CPU.
+void bench_opencl(Rows& rows, const Limits& limits);
 /// Running what was prepared.
 void bench_launches(Rows& rows);
 /// Sizes that are no multiple of a vector, as shares of sizes that are.

@@ -23,10 +23,8 @@ double seconds_of(const std::function<Tensor()>& make, double budget = 1.0) {
   return best_seconds([&] { make().realize(); }, budget);
 }
 
-void gemm(Rows& rows, const Limits& limits, int64_t n, DType dtype, double goal) {
-  Options one = options();
-  one.threads = 1;
-  const OptionScope scope(one);
+// On the default device, with the threads that it has.
+void gemm(Rows& rows, std::string name, double limit, int64_t n, DType dtype, double goal) {
   const Tensor a = random_tensor({n, n}, 1).cast(dtype).realize(),
                b = random_tensor({n, n}, 2).cast(dtype).realize();
   const double seconds = seconds_of([&] { return a.matmul(b); });
@@ -45,8 +43,26 @@ void gemm(Rows& rows, const Limits& limits, int64_t n, DType dtype, double goal)
   // The sums are below 8, and a narrow float is rounded once.
   const double most = dtype == DType::Float32 ? 1e-3 : dtype == DType::Float16 ? 0x1p-8 : 0x1p-5;
   KOINE_REQUIRE(worst < most, Value, "gemm {} of {} is wrong by {}", n, dtype_name(dtype), worst);
-  rows.push_back({fmt::format("GEMM {} {}, 1 thread", dtype_name(dtype), n), flops / seconds * 1e-9,
-                  "GFLOP/s", limits.fma_one_thread * 1e-9, "FMA peak", true, goal});
+  rows.push_back(
+      {std::move(name), flops / seconds * 1e-9, "GFLOP/s", limit * 1e-9, "FMA peak", true, goal});
+}
+
+void gemm_on_one_thread(Rows& rows, const Limits& limits, int64_t n, DType dtype, double goal) {
+  Options one = options();
+  one.threads = 1;
+  const OptionScope scope(one);
+  gemm(rows, fmt::format("GEMM {} {}, 1 thread", dtype_name(dtype), n), limits.fma_one_thread, n,
+       dtype, goal);
+}
+
+void elementwise(Rows& rows, std::string name, const Limits& limits, const Tensor& x, double goal) {
+  const double chain = seconds_of([&] {
+    Tensor t = (x * Tensor(1.5) + Tensor(0.25)) * x;
+    t = (t.relu() - Tensor(0.5)) * Tensor(0.125);
+    return (t * t + x) * Tensor(0.5) + Tensor(1.0);
+  });
+  rows.push_back({std::move(name), 8.0 * static_cast<double>(x.numel()) / chain * 1e-9, "GB/s",
+                  limits.copy_bandwidth * 1e-9, "copy", true, goal});
 }
 
 // What has to be done in order, or in passes.
@@ -68,20 +84,14 @@ void scan_and_sort(Rows& rows) {
 }  // namespace
 
 void bench_kernels(Rows& rows, const Limits& limits) {
-  gemm(rows, limits, 512, DType::Float32, 0.6);
-  gemm(rows, limits, 1024, DType::Float32, 0.5);
-  gemm(rows, limits, 512, DType::Float16, 0.5);
-  gemm(rows, limits, 512, DType::BFloat16, 0.5);
+  gemm_on_one_thread(rows, limits, 512, DType::Float32, 0.6);
+  gemm_on_one_thread(rows, limits, 1024, DType::Float32, 0.5);
+  gemm_on_one_thread(rows, limits, 512, DType::Float16, 0.5);
+  gemm_on_one_thread(rows, limits, 512, DType::BFloat16, 0.5);
   scan_and_sort(rows);
   constexpr int64_t n = int64_t{64} << 20;
   const Tensor x = random_tensor({n}, 3);
-  const double chain = seconds_of([&] {
-    Tensor t = (x * Tensor(1.5) + Tensor(0.25)) * x;
-    t = (t.relu() - Tensor(0.5)) * Tensor(0.125);
-    return (t * t + x) * Tensor(0.5) + Tensor(1.0);
-  });
-  rows.push_back({"elementwise chain, 64M f32", 8.0 * n / chain * 1e-9, "GB/s",
-                  limits.copy_bandwidth * 1e-9, "copy", true, 0.7});
+  elementwise(rows, "elementwise chain, 64M f32", limits, x, 0.7);
   const double sum = seconds_of([&] { return x.sum(); });
   rows.push_back({"sum of 64M f32", 4.0 * n / sum * 1e-9, "GB/s", limits.read_bandwidth * 1e-9,
                   "read", true, 0.7});
@@ -89,6 +99,15 @@ void bench_kernels(Rows& rows, const Limits& limits) {
   const double softmax = seconds_of([&] { return rows_of.softmax(); });
   rows.push_back({"softmax 65536x1024 f32", 8.0 * n / softmax * 1e-9, "GB/s",
                   limits.copy_bandwidth * 1e-9, "copy", true, 0.3});
+}
+
+void bench_opencl(Rows& rows, const Limits& limits) {
+  Options on = options();
+  on.device = "CL";
+  const OptionScope scope(on);
+  gemm(rows, "OpenCL: GEMM float32 1024", limits.fma_all_threads, 1024, DType::Float32, 0.5);
+  elementwise(rows, "OpenCL: elementwise chain, 64M", limits, random_tensor({int64_t{64} << 20}, 3),
+              0.6);
 }
 
 }  // namespace koine::bench

@@ -78,9 +78,13 @@ Limits measure_limits() {
   Limits out{};
   constexpr int64_t rounds = 2'000'000;
   const bool wide = __builtin_cpu_supports("avx512f");
-  const double seconds =
-      best_seconds([&] { sink_value = wide ? fma_avx512(rounds) : fma_avx2(rounds); }, 0.6);
-  out.fma_one_thread = 2.0 * 12 * (wide ? 16 : 8) * static_cast<double>(rounds) / seconds;
+  const auto fma = [&](unsigned, unsigned) {
+    sink_value = wide ? fma_avx512(rounds) : fma_avx2(rounds);
+  };
+  const double operations = 2.0 * 12 * (wide ? 16 : 8) * static_cast<double>(rounds);
+  out.fma_one_thread = operations / best_seconds([&] { fma(0, 1); }, 0.6);
+  out.fma_all_threads = operations * std::max(1u, std::thread::hardware_concurrency()) /
+                        best_seconds([&] { on_all_threads(fma); }, 0.6);
   constexpr int64_t n = int64_t{64} << 20;
   std::vector<float> a(n, 1.0f), b(n, 2.0f);
   const double read = best_seconds([&] {

@@ -25,6 +25,7 @@ constexpr Part parts[] = {
      [](Rows& rows, const Limits&, const char* program) { bench_compile(rows, program); }},
     {"launches", [](Rows& rows, const Limits&, const char*) { bench_launches(rows); }},
     {"kernels", [](Rows& rows, const Limits& limits, const char*) { bench_kernels(rows, limits); }},
+    {"opencl", [](Rows& rows, const Limits& limits, const char*) { bench_opencl(rows, limits); }},
     {"widths", [](Rows& rows, const Limits&, const char*) { bench_widths(rows); }},
 };
 
@@ -49,15 +50,20 @@ int main(int argc, char** argv) {
       return usage(argv[0]);
     }
   }
-  const auto wanted = [&](const Part& part) { return only.empty() || only == part.name; };
+  // Where there is no OpenCL its part is asked for by name alone.
+  const auto wanted = [&](const Part& part) {
+    return only.empty() ? part.name != "opencl" : only == part.name;
+  };
   if (std::none_of(std::begin(parts), std::end(parts), wanted)) return usage(argv[0]);
   try {
     Rows rows;
     const Limits limits = measure_limits();
     fmt::print(
-        "limits of this run: FMA {:.0f} GFLOP/s on one thread, read {:.1f} GB/s, copy {:.1f} GB/s "
+        "limits of this run: FMA {:.0f} GFLOP/s on one thread, {:.0f} on all, read {:.1f} GB/s, "
+        "copy {:.1f} GB/s "
         "on all\n\n",
-        limits.fma_one_thread * 1e-9, limits.read_bandwidth * 1e-9, limits.copy_bandwidth * 1e-9);
+        limits.fma_one_thread * 1e-9, limits.fma_all_threads * 1e-9, limits.read_bandwidth * 1e-9,
+        limits.copy_bandwidth * 1e-9);
     for (const Part& part : parts)
       if (wanted(part)) part.run(rows, limits, argv[0]);
     if (!rows.empty())

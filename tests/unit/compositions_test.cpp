@@ -246,6 +246,31 @@ TEST(compositions, spec_C_scat_threads_add_at_once_when_asked_for) {
         }
 }
 
+// What is added may be made of folds and of rows, whose partial results are not in what it is added
+// to.
+TEST(compositions, spec_C_scat_what_is_added_at_once_may_fold) {
+  Options atomic = options();
+  atomic.atomic_scatter = true;
+  const Tensor at = Tensor::from<int32_t>({0, 1, 0, 0, 2});
+  for (const std::string device : {"CPU", "INTERP", "SIMT"}) {
+    atomic.device = device;
+    const OptionScope scope(atomic);
+    const Tensor x = Tensor::from<double>({3, 5, 1}), places = at.to(device);
+    const Tensor slope = x.index_select(0, places).max().gradient({x})[0];
+    EXPECT_EQ(slope.to("CPU").tolist<double>(), (std::vector<double>{0, 1, 0})) << device;
+    const Tensor sums = small({3, 4}).index_select(0, places).sum({1}),
+                 folded = Tensor::zeros({3}).scatter_add(0, places, sums);
+    atomic.atomic_scatter = false;
+    const OptionScope ordered(atomic);
+    const Tensor expected = Tensor::zeros({3}).scatter_add(0, places, sums + Tensor(0.0));
+    for (int64_t i = 0; i < 3; ++i)
+      EXPECT_NEAR(folded.to("CPU").tolist<float>()[static_cast<size_t>(i)],
+                  expected.to("CPU").tolist<float>()[static_cast<size_t>(i)], 1e-5)
+          << device;
+    atomic.atomic_scatter = true;
+  }
+}
+
 // Of a fold by index along one axis the others share nothing: their turns are lanes and threads,
 // and each place still takes its values in order. Columns fewer than lanes, no multiple of them,
 // many.

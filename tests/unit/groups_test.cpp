@@ -585,6 +585,15 @@ TEST(groups, a_language_refuses_what_it_lacks) {
                {"fortran", "c, opencl, cuda, hip, metal, wgsl"});
 }
 
+TEST(groups, metal_refuses_atomics_of_64_bits) {
+  auto text = [](DType d) {
+    return render("metal", "k",
+                  lower_kernel(histogram(100, 10, d), text_target("metal", true)).linear);
+  };
+  EXPECT_NE(text(DType::UInt32).find("atomic_add_u32"), std::string::npos);
+  expect_error([&] { (void)text(DType::Int64); }, {"metal has no AtomicAdd of int64"});
+}
+
 TEST(groups, wgsl_refuses_what_it_lacks) {
   const Target target = text_target("wgsl", true);
   const std::array<int64_t, 3> promised{65535, 65535, 65535};  // by WebGPU, on every device

@@ -205,7 +205,7 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "UPCAST) "
        "Split(0, 4, UPCAST) Split(0, 2, THREAD, top)"},
       {"sum that begins before a row", f32({4, 30, 50}).pad({{0, 0}, {0, 0}, {5, 0}}).sum({1, 2}),
-       machine, "r_L4_R30_R7_G8: Padto(2, 8) Split(2, 8, GROUP_REDUCE)"},
+       machine, "r_L4_R24_G64: Padto(1, 64) Split(1, 64, GROUP_REDUCE)"},
       {"int gemm", of(DType::Int32, {64, 64}).matmul(of(DType::Int32, {64, 64})), machine,
        "r_t16_L4_L2_u32_R64: Split(1, 32, UPCAST) Split(0, 16, THREAD, top)"},
       {"softmax", f32({64, 100}).softmax(), machine,

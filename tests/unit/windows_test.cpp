@@ -608,4 +608,19 @@ TEST(losses, binary_crossentropy_of_logits_keeps_small_losses) {
                {8});
 }
 
+// Each pixel goes over the windows that hold it, one remainder of the stride at a time.
+TEST(windows, spec_C38_gradients_of_strided_windows) {
+  for (const int64_t stride : {2, 3, 4})
+    for (const int64_t kernel : {1, 2, 3, 5})
+      for (const int64_t size : {stride, 2 * stride, 3 * stride, 2 * stride + 1, int64_t{12}}) {
+        if (size < kernel) continue;
+        SCOPED_TRACE(fmt::format("stride {} kernel {} size {}", stride, kernel, size));
+        const Tensor x = small({1, 2, size, size}).requires_grad(),
+                     k = small({3, 2, kernel, kernel}, 1);
+        const Tensor convolved = x.conv2d(k, {}, Tensor::Window{stride});
+        for (const Tensor& y : {convolved, x.max_pool2d(kernel, stride)})
+          expect_same_everywhere((y * small(y.shape(), 2)).sum().gradient({x})[0]);
+      }
+}
+
 }  // namespace koine::test

@@ -884,7 +884,8 @@ TEST(work, spec_C38_gradients_of_windows) {
   constexpr int64_t images = 4, in = 8, out = 16, size = 12, inside = size - 2;
   constexpr double x = images * in * size * size, w = out * in * 9;
   constexpr double y = images * out * inside * inside;
-  constexpr double convolution = 2 * y * in * 9, windows = images * in * 25 * 9;
+  constexpr int64_t wide = 48, along = (wide - 2) / 2;
+  constexpr double convolution = 2 * y * in * 9, windows = images * in * along * along * 9;
   auto image = [] { return parameter({images, in, size, size}); };
   auto weight = [] { return parameter({out, in, 3, 3}); };
   expect_table({
@@ -917,12 +918,14 @@ TEST(work, spec_C38_gradients_of_windows) {
        {x + 2 * x + x + x / 4 + 2 * x, 4 * (3 * x + 5 * x / 4), 2}},
       {"max pool 3 by 2",
        [=] {
-         const Tensor t = image();
-         return (t.max_pool2d(3, 2) * data({images, in, 5, 5})).sum().gradient({t});
+         const Tensor t = parameter({images, in, wide, wide});
+         return (t.max_pool2d(3, 2) * data({images, in, along, along})).sum().gradient({t});
        },
-       // The same; windows share pixels, so what each spreads is written, chosen and summed.
-       {6 * windows + windows / 9, 4 * (2 * x + windows / 9 + 2 * windows), 2},
-       {1.674, 1, "the pixels of odd rows look for a second window"}},
+       // The same; windows share pixels, so what each spreads is written, chosen and summed. At an
+       // edge a pixel looks for a window that is not there: of a wide image few do.
+       {6 * windows + windows / 9, 4 * (2 * images * in * wide * wide + windows / 9 + 2 * windows),
+        2},
+       {1.173, 1, "what the gate of a load chooses is chosen again"}},
   });
 }
 

@@ -189,6 +189,12 @@ UOp expand(const UOp& a, const UOp& shape) { return UOp::make(Op::Expand, {a, sh
 UOp permute(const UOp& a, std::vector<int64_t> order) {
   return UOp::make(Op::Permute, {a}, Ints(std::move(order)));
 }
+UOp permute_back(const UOp& a, const std::vector<int64_t>& order) {
+  Ints back(order.size());
+  for (size_t i = 0; i < order.size(); ++i)
+    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  return permute(a, std::move(back));
+}
 UOp flip(const UOp& a, std::vector<int64_t> flags) {
   return UOp::make(Op::Flip, {a}, Ints(std::move(flags)));
 }

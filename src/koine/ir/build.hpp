@@ -101,6 +101,8 @@ UOp reshape(const UOp& a, const UOp& shape);
 UOp in_shape(const UOp& a, const UOp& shape);
 UOp expand(const UOp& a, const UOp& shape);
 UOp permute(const UOp& a, std::vector<int64_t> order);
+/// The value that permuted by `order` is `a`.
+UOp permute_back(const UOp& a, const std::vector<int64_t>& order);
 UOp flip(const UOp& a, std::vector<int64_t> flags);
 UOp pad(const UOp& a, const UOp& offset, const UOp& shape, const UOp& fill = {});
 UOp shrink(const UOp& a, const UOp& offset, const UOp& shape);

@@ -192,12 +192,26 @@ class Decider {
     // A running fold goes on from its start, to its end.
     const PartRead part =
         part_read(u, uses, u.is(Op::Reduce) ? running_axis(facts_, u) : std::nullopt);
-    if (!part.much_less) return open(u, u.node());
+    if (!part.much_less) {
+      const Ints order = is_product(u) && uses.size() == 1 ? order_read(u, uses[0]) : Ints();
+      if (order.empty()) return open(u, u.node());
+      orders_.emplace(u.node(), order);
+      const UOp held = permute(u, order);
+      return moved_to_source(held, open(held, u.node()));
+    }
     const UOp held = shrink(u, part.offset, part.shape);
     parts_.emplace(u.node(), part);
     return moved_to_source(held, open(held, u.node()));
   }
+  static bool is_product(const UOp& u) {
+    return u.is(Op::Reduce) && u.as<ReduceArg>().op == Op::Add && u.src(0).is(Op::Mul) &&
+           is_float(u.dtype());
+  }
   UOp in_memory(const UOp& original, const UOp& node, std::string reason) const {
+    if (const auto order = orders_.find(original.node()); order != orders_.end())
+      return permute_back(
+          UOp::make(Op::Contiguous, {permute(node, order->second)}, std::move(reason)),
+          order->second);
     const auto part = parts_.find(original.node());
     if (part == parts_.end()) return UOp::make(Op::Contiguous, {node}, std::move(reason));
     const auto& [much_less, offset, shape, elements] = part->second;
@@ -342,6 +356,7 @@ class Decider {
   absl::flat_hash_map<const Node*, Row> rows_;
   absl::flat_hash_map<const Node*, UOp> views_;       // movements, before they got memory
   absl::flat_hash_map<const Node*, PartRead> parts_;  // of values in memory
+  absl::flat_hash_map<const Node*, Ints> orders_;     // of the axes of values in memory
 };
 
 }  // namespace

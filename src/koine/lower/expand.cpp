@@ -402,10 +402,11 @@ UOp block_reduces(const UOp& ast, bool in_order) {
   for (const UOp& u : toposort(ast)) {
     if (u.is(Op::Reduce)) reduction = u;
     if (u.is(Op::Store) && stored) return ast;  // one output keeps the partial sums
+    if (u.is(Op::AtomicAdd)) return ast;        // and can be read again
     if (u.is(Op::Store)) stored = u;
     if (u.is(Op::End)) closing = u;
   }
-  if (!reduction || !closing || !stored) return ast;  // an AtomicAdd has nothing to go on from
+  if (!reduction || !closing) return ast;
   int64_t innermost_loop = -1;
   for (const UOp& r : closing.src().subspan(1))
     innermost_loop = std::max(innermost_loop, r.as<RangeArg>().id);

@@ -144,10 +144,8 @@ UOp over_folds_in_memory(const UOp& value) {
 
 // The same value from memory in which its axes stand in another order.
 UOp copied(const UOp& value, const Ints& order, const char* reason) {
-  Ints back(order.size());
-  for (size_t i = 0; i < order.size(); ++i)
-    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  return permute(UOp::make(Op::Contiguous, {permute(value, order)}, std::string(reason)), back);
+  return permute_back(UOp::make(Op::Contiguous, {permute(value, order)}, std::string(reason)),
+                      order);
 }
 
 // All axes, these at last.

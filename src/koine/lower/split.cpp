@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "koine/ir/build.hpp"
+#include "koine/lower/phases.hpp"
 #include "koine/lower/scan.hpp"
 #include "koine/lower/scatter.hpp"
 #include "koine/lower/schedule.hpp"
@@ -17,6 +18,7 @@ std::vector<UOp> with_folds_in_steps(const UOp& ast, const CompileOptions& how) 
   for (UOp& kernel : out) {
     kernel = scan_kernel(kernel, how.strict);
     if (!how.strict) kernel = fold_in_float32(kernel);
+    kernel = in_phases(kernel, how.strict);
   }
   return out;
 }

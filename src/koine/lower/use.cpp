@@ -57,6 +57,52 @@ bool reads_variable(const UOp& index) {
 
 }  // namespace
 
+namespace {
+
+// Whether an axis holds the places in windows that share elements: e mod n, where steps of a sum go
+// over the same e as steps of the loop around it.
+bool is_in_shared_windows(const UOp& place, const UOp& loop, const Use& use) {
+  const UOp at = simplify_index(place);
+  int64_t along = 0;
+  UOp rest;
+  if (!at.is(Op::Mod) || !linear_coefficient(at.src(0), loop, along, rest)) return false;
+  return std::ranges::any_of(use.loops, [&](const UOp& r) {
+    int64_t step = 0;
+    return r.as<RangeArg>().type == AxisType::Reduce &&
+           linear_coefficient(at.src(0), r, step, rest) && step > 0 &&
+           static_cast<double>(along) < static_cast<double>(step) * largest(r.src(0));
+  });
+}
+
+}  // namespace
+
+Ints order_read(const UOp& value, const Use& use) {
+  const auto size = [&](size_t axis) { return largest(value.dim(axis)); };
+  std::vector<bool> in_front(value.rank());
+  size_t first = value.rank();  // before which those stand
+  for (const UOp& loop : use.loops) {
+    if (loop.as<RangeArg>().type != AxisType::Loop) continue;
+    std::vector<size_t> along;
+    for (size_t i = 0; i < value.rank(); ++i)
+      if (size(i) > 1 && depends_on(use.at[i], loop)) along.push_back(i);
+    if (along.size() < 2) continue;
+    const size_t longest = *std::ranges::max_element(along, {}, size);
+    for (const size_t axis : along)
+      if (axis != longest && is_in_shared_windows(use.at[axis], loop, use)) {
+        in_front[axis] = true;
+        first = std::min(first, longest);
+      }
+  }
+  if (first == value.rank()) return {};
+  Ints out;
+  for (size_t i = 0; i < value.rank(); ++i) {
+    for (size_t j = 0; i == first && j < value.rank(); ++j)
+      if (in_front[j]) out.push_back(static_cast<int64_t>(j));
+    if (!in_front[i]) out.push_back(static_cast<int64_t>(i));
+  }
+  return out;
+}
+
 bool reads_data(const UOp& index) {
   return lies_below(
       index, [](const UOp& u) { return u.is(Op::Buffer) || (u.is(Op::Param) && !is_variable(u)); });

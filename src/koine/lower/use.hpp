@@ -47,6 +47,10 @@ struct PartRead {
 /// `whole`: an axis that counts as read whole where more than one place of it is.
 PartRead part_read(const UOp& value, const std::vector<Use>& uses,
                    std::optional<size_t> whole = {});
+/// The order of axes in which a value lies best in memory for a place that it is read at: where
+/// several follow one loop, as a pixel and the place in its window do, the places in windows stand
+/// in front, so that what neighbouring steps of the loop read are neighbours. Empty: as they are.
+Ints order_read(const UOp& value, const Use& use);
 /// Whether a place follows from memory.
 bool reads_data(const UOp& index);
 /// Whether values of the program are in the place.

@@ -253,12 +253,14 @@ class CStyleRenderer {
     const int64_t lanes = vector_lanes(u), n = lane_count(u);
     if (lanes == 0) return "";
     if (u.is(Op::Load)) return vector_load(u);
-    if (!u.is(Op::Add) && !u.is(Op::Mul) && !u.is(Op::Mulacc)) return "";
+    if (!u.is(Op::Add) && !u.is(Op::Mul) && !u.is(Op::Mulacc) && !u.is(Op::Max)) return "";
     std::vector<std::string> operands;
     for (const UOp& s : u.src()) {
       operands.push_back(vector_operand(s, n));
       if (operands.back().empty()) return "";
     }
+    if (u.is(Op::Max))  // as max_f32 of one lane
+      return fmt::format("({1} > {0} || {1} != {1}) ? {1} : {0}", operands[0], operands[1]);
     if (u.is(Op::Mulacc))
       return fmt::format("{}({})", dialect_.fma[u.dtype() == DType::Float64 ? 1 : 0],
                          fmt::join(operands, ", "));

@@ -64,8 +64,9 @@ struct Dialect {
   std::string_view barrier;                ///< empty: no groups of threads
   Groups groups = {.most_threads = 1024};  ///< that kernels are shaped for
   std::array<std::string_view, 3> group_index, index_in_group;
-  /// There are types such as float16, of 2, 4, 8 and 16 lanes, with vload16 and vstore16: sums and
-  /// products of floats are statements on them. Lanes are elements of arrays all the same.
+  /// There are types such as float16, of 2, 4, 8 and 16 lanes, with vload16 and vstore16: sums,
+  /// products and maxima of floats are statements on them. Lanes are elements of arrays all the
+  /// same.
   bool vectors = false;
   /// The header has `load_N(to, from)` and `store_N(to, from)` for N = 4, 8 and 16 neighbouring
   /// bytes of memory at multiples of N; what kernels are given begins at multiples of 16.

@@ -59,6 +59,9 @@ std::optional<Window> window_of(const UOp& condition, const UOp& range) {
   if (!range.src(0).is(Op::Const)) return std::nullopt;
   Bounds bounds;
   for (const UOp& part : parts) add_bound(part, range, bounds);
+  // Those of the Range itself.
+  bounds.upper.push_back({sub(range.src(0), index_const(1)), 1, {}});
+  bounds.lower.push_back({index_const(-1), 1, {}});
   std::optional<Window> out;
   int64_t fewest = const_int(range.src(0));
   for (const Bound& u : bounds.upper)

@@ -80,13 +80,7 @@ Cotangents cast_vjp(const UOp& n, const UOp& g) {
   return {cast(g, n.src(0).dtype())};
 }
 
-Cotangents permute_vjp(const UOp& n, const UOp& g) {
-  const Ints& order = n.as<Ints>();
-  Ints back(order.size());
-  for (size_t i = 0; i < order.size(); ++i)
-    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  return {permute(g, back)};
-}
+Cotangents permute_vjp(const UOp& n, const UOp& g) { return {permute_back(g, n.as<Ints>())}; }
 
 Cotangents stack_vjp(const UOp& n, const UOp& g) {
   Cotangents out;

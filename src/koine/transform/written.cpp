@@ -20,14 +20,9 @@ UOp put_back(UOp view, UOp value, const UOp& around) {
     const UOp& u = view;
     const UOp shape = u.src(0).shape();
     switch (u.op()) {
-      case Op::Permute: {
-        const Ints& order = u.as<Ints>();
-        Ints back(order.size());
-        for (size_t i = 0; i < order.size(); ++i)
-          back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-        value = permute(value, back);
+      case Op::Permute:
+        value = permute_back(value, u.as<Ints>());
         break;
-      }
       case Op::Flip:
         value = flip(value, u.as<Ints>());
         break;
