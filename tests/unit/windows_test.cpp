@@ -5,7 +5,10 @@
 #include <set>
 
 #include "check.hpp"
+#include "koine/ir/build.hpp"
+#include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/schedule.hpp"
 #include "plain.hpp"
 
 namespace koine::test {
@@ -621,6 +624,24 @@ TEST(windows, spec_C38_gradients_of_strided_windows) {
         for (const Tensor& y : {convolved, x.max_pool2d(kernel, stride)})
           expect_same_everywhere((y * small(y.shape(), 2)).sum().gradient({x})[0]);
       }
+}
+
+// What a strided convolution sends back lies in memory as its sum reads it: the pixels last, so
+// that neighbours are read and stored as vectors.
+TEST(windows, what_windows_send_back_lies_as_it_is_read) {
+  const Tensor x = small({1, 8, 24, 24}).requires_grad(), k = small({8, 8, 3, 3}, 1),
+               y = x.conv2d(k, {}, Tensor::Window{2});
+  const std::vector<Kernel> kernels =
+      schedule({(y * small(y.shape(), 2)).sum().gradient({x})[0].uop()});
+  ASSERT_EQ(kernels.size(), 2);
+  const UOp& sent = kernels[0].buffers[0];
+  EXPECT_EQ(const_int(sent.dim(sent.rank() - 1)), 11);
+  EXPECT_EQ(const_int(sent.dim(sent.rank() - 2)), 11);
+  EXPECT_EQ(const_int(sent.dim(sent.rank() - 3)), 3);
+  EXPECT_EQ(const_int(sent.dim(sent.rank() - 4)), 3);
+  int stores = 0;  // one for each remainder of both axes
+  for (const UOp& u : toposort(kernels[1].ast)) stores += u.is(Op::Store) ? 1 : 0;
+  EXPECT_EQ(stores, 4);
 }
 
 }  // namespace koine::test
