@@ -189,7 +189,8 @@ TEST(builder, spec_H2_spec_H8_spec_amend_14_a_thread_is_the_index_of_the_languag
 }
 
 // Run with the words of each language (tests/support/shim); OpenCL in tests/cl.
-TEST(builder, spec_H2_spec_H3_spec_H4_spec_H8_the_kernels_of_the_guide_run_in_each_language) {
+TEST(builder,
+     spec_H2_spec_H3_spec_H4_spec_H8_spec_amend_14_the_kernels_of_the_guide_run_in_each_language) {
   for (const char* language : {"cuda", "hip", "metal"}) test::expect_guide_computes(language);
 }
 
