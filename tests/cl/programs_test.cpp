@@ -3,29 +3,15 @@
 #include "backends.hpp"
 #include "by_hand.hpp"
 #include "check.hpp"
+#include "cl_text.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
-#include "koine/runtime/cl/device.hpp"
 #include "koine/runtime/cl/hardware.hpp"
 #include "koine/runtime/device.hpp"
 #include "products.hpp"
 
 namespace koine::test {
 namespace {
-
-// The same hardware taken for one that is no CPU: kernels are shaped for groups of work items.
-std::string no_cpu() {
-  register_device("CLGROUPS", "", [](const std::string& name) {
-    static const cl::Hardware& taken = *[] {
-      auto* out = new cl::Hardware(cl::hardware(0));
-      out->is_cpu = false;
-      out->number = most_devices;
-      return out;
-    }();
-    return make_cl_device(name, taken);
-  });
-  return "CLGROUPS";
-}
 
 std::array<int64_t, 3> numbers(const std::array<UOp, 3>& axes) {
   return {const_int(axes[0]), const_int(axes[1]), const_int(axes[2])};
@@ -42,7 +28,7 @@ TEST(cl_programs, spec_W8_say_their_grid) {
     const Tensor x(new_buffer(shape_of({1 << 20}), DType::Float32, Device(device)));
     return program_of(schedule({(x * Tensor(2.0)).uop()}).at(0));
   };
-  const auto in_groups = program_on(no_cpu());
+  const auto in_groups = program_on(groups_device());
   EXPECT_EQ(in_groups->device(), "CL");
   EXPECT_EQ(in_groups->threads(), 1);
   const Sizes grid = numbers(in_groups->grid()), group = numbers(in_groups->group());

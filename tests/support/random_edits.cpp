@@ -74,9 +74,7 @@ Edits random_edits(UOp ast, std::mt19937_64& random, const Target& target) {
     const auto is_loop = [&](int64_t axis) {
       return axes[static_cast<size_t>(axis)].as<RangeArg>().type == AxisType::Loop;
     };
-    edits.reorders = edits.reorders ||
-                     (opt.op == OptOp::Split && opt.target == AxisType::GroupReduce) ||
-                     (opt.op == OptOp::Split && opt.target == AxisType::Unroll && opt.top) ||
+    edits.reorders = edits.reorders || reorders(opt) ||
                      (opt.op == OptOp::Swap && !(is_loop(opt.axis) && is_loop(opt.amount)));
     ast = edited;
     edits.list.push_back(opt);

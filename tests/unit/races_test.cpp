@@ -188,8 +188,15 @@ class WatchedLibrary : public TextLibrary {
   WatchedText program_;
 };
 
+// All of them need a compiler with ThreadSanitizer, and say so where there is none.
+class races : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!WatchedText::missing().empty()) GTEST_SKIP() << WatchedText::missing();
+  }
+};
+
 void expect_races_without_barriers_alone(const std::string& language) {
-  if (!WatchedText::missing().empty()) GTEST_SKIP() << WatchedText::missing();
   const std::string barrier(dialect_named(language).barrier), atomic = "atomic_add_i32(";
   struct Run {
     std::string name;
@@ -237,18 +244,17 @@ void expect_races_without_barriers_alone(const std::string& language) {
 }
 }  // namespace
 
-TEST(races, spec_X1_cuda_has_them_without_a_barrier_alone) {
+TEST_F(races, spec_X1_cuda_has_them_without_a_barrier_alone) {
   expect_races_without_barriers_alone("cuda");
 }
-TEST(races, spec_X1_hip_has_them_without_a_barrier_alone) {
+TEST_F(races, spec_X1_hip_has_them_without_a_barrier_alone) {
   expect_races_without_barriers_alone("hip");
 }
-TEST(races, spec_X1_metal_has_them_without_a_barrier_alone) {
+TEST_F(races, spec_X1_metal_has_them_without_a_barrier_alone) {
   expect_races_without_barriers_alone("metal");
 }
 
-TEST(races, spec_O7_random_edits_bring_none) {
-  if (!WatchedText::missing().empty()) GTEST_SKIP() << WatchedText::missing();
+TEST_F(races, spec_O7_random_edits_bring_none) {
   CText text("cuda", [](const std::string& source) {
     return std::make_unique<WatchedLibrary>("cuda", source);
   });
@@ -262,8 +268,7 @@ TEST(races, spec_O7_random_edits_bring_none) {
   text.check();
 }
 
-TEST(races, a_barrier_that_some_threads_reach_ends_the_program) {
-  if (!WatchedText::missing().empty()) GTEST_SKIP() << WatchedText::missing();
+TEST_F(races, a_barrier_that_some_threads_reach_ends_the_program) {
   const WatchedText program(
       "cuda",
       "__global__ void k(int* data0) { if (threadIdx.x < 3) __syncthreads(); }\nKOINE_RUN(k)\n");
