@@ -75,8 +75,8 @@ auto scan(F step, const Carry& init, const Rows& rows, ScanOptions options = {},
   transforms::FlatCall call(step, init, rows);
   Carry first = init;
   Rows all = rows;
-  return call.result(
-      loops::scan(call.function(), call.listed(first), call.listed(all), options, where));
+  return call.result(loops::scan(call.function(), transforms::listed(first),
+                                 transforms::listed(all), options, where));
 }
 
 /// The carry behind `step(i, carry)` for each i from `lower` below `upper`; i is an int32 of shape
@@ -86,7 +86,7 @@ Carry fori_loop(const Size& lower, const Size& upper, F step, const Carry& init,
                 std::source_location where = std::source_location::current()) {
   transforms::FlatCall call(step, Tensor(0), init);
   Carry first = init;
-  return call.result(loops::fori(lower, upper, call.function(), call.listed(first), where));
+  return call.result(loops::fori(lower, upper, call.function(), transforms::listed(first), where));
 }
 
 /// The same, from or to a number that is computed, an integer of shape (): a while_loop(), which
@@ -98,7 +98,7 @@ Carry fori_loop(const Lower& lower, const Upper& upper, F step, const Carry& ini
   transforms::FlatCall call(step, Tensor(0), init);
   Carry first = init;
   return call.template argument<1>(
-      loops::fori(Tensor(lower), Tensor(upper), call.function(), call.listed(first), where));
+      loops::fori(Tensor(lower), Tensor(upper), call.function(), transforms::listed(first), where));
 }
 
 /// The first carry of which `condition(carry)`, a bool of shape (), does not hold, `step(carry)`
@@ -109,7 +109,8 @@ Carry while_loop(Condition condition, F step, const Carry& init,
                  std::source_location where = std::source_location::current()) {
   transforms::FlatCall test(condition, init), call(step, init);
   Carry first = init;
-  return call.result(loops::repeat(test.function(), call.function(), call.listed(first), where));
+  return call.result(
+      loops::repeat(test.function(), call.function(), transforms::listed(first), where));
 }
 
 /// `on_true(arguments...)` where a bool of shape () holds, else `on_false(arguments...)`: one of
@@ -119,7 +120,7 @@ auto cond(const Tensor& condition, True on_true, False on_false, const Arguments
   transforms::FlatCall yes(on_true, arguments...), no(on_false, arguments...);
   auto all = std::make_tuple(arguments...);
   return yes.result(loops::branch("cond", loops::number_of(condition),
-                                  {no.function(), yes.function()}, yes.listed(all), {}));
+                                  {no.function(), yes.function()}, transforms::listed(all), {}));
 }
 
 /// `branches[which](arguments...)`: one of several functions, by an integer of shape (), which is
@@ -136,7 +137,7 @@ auto switch_case(const Tensor& which, const std::vector<F>& branches,
   }
   auto all = std::make_tuple(arguments...);
   const transforms::Tensors made =
-      loops::branch("switch_case", which, functions, Call::listed(all), {});
+      loops::branch("switch_case", which, functions, transforms::listed(all), {});
   return calls.front()->result(made);
 }
 

@@ -107,6 +107,21 @@ Tensors with_rule(const std::string& rule, const Function& f, const Tensors& inp
 /// f as a Function that reverse mode computes again.
 Tensors computed_again(const Keep& keep, const Function& f, const Tensors& inputs, Where where);
 
+/// The tensors that a value holds.
+template <class T>
+Tensors listed(T& value) {
+  Tensors out;
+  for_each_tensor(value, [&](Tensor& t) { out.push_back(t); });
+  return out;
+}
+/// The value with other tensors.
+template <class T>
+T filled(T value, const Tensors& tensors) {
+  size_t k = 0;
+  for_each_tensor(value, [&](Tensor& t) { t = tensors[k++]; });
+  return value;
+}
+
 /// A call of a function on what holds tensors, as one on a list of them.
 template <class F, class... Arguments>
 class FlatCall {
@@ -136,19 +151,6 @@ class FlatCall {
   template <size_t k>
   auto argument(const Tensors& tensors) const {
     return filled(std::get<k>(arguments_), tensors);
-  }
-
-  template <class T>
-  static Tensors listed(T& value) {
-    Tensors out;
-    for_each_tensor(value, [&](Tensor& t) { out.push_back(t); });
-    return out;
-  }
-  template <class T>
-  static T filled(T value, const Tensors& tensors) {
-    size_t k = 0;
-    for_each_tensor(value, [&](Tensor& t) { t = tensors[k++]; });
-    return value;
   }
 
  private:
@@ -221,7 +223,7 @@ auto jvp(F f, const std::tuple<Arguments...>& primals, const std::tuple<Argument
   auto call = std::apply([&](auto&... a) { return transforms::FlatCall(f, a...); }, primals);
   auto directions = tangents;
   auto [values, moved] =
-      transforms::forward(call.function(), call.inputs(), call.listed(directions), where);
+      transforms::forward(call.function(), call.inputs(), transforms::listed(directions), where);
   return std::pair{call.result(values), call.result(moved)};
 }
 template <class F, class Argument>
@@ -238,7 +240,7 @@ auto linearize(F f, const Arguments&... arguments) {
   auto [values, map] = transforms::linear(call->function(), call->inputs(), {});
   auto derivative = [call, map = map](const Arguments&... tangents) {
     auto given = std::make_tuple(tangents...);
-    return call->result(map(call->listed(given)));
+    return call->result(map(transforms::listed(given)));
   };
   return std::pair{call->result(values), derivative};
 }
@@ -251,7 +253,7 @@ auto vjp(F f, const Arguments&... arguments) {
   auto [values, map] = transforms::reverse(call->function(), call->inputs(), {});
   using Result = typename transforms::FlatCall<F, Arguments...>::Result;
   auto pullback = [call, map = map](Result cotangent) {
-    const transforms::Tensors found = map(call->listed(cotangent));
+    const transforms::Tensors found = map(transforms::listed(cotangent));
     return [&]<size_t... I>(std::index_sequence<I...>) {
       return transforms::in_structure<I...>(*call, call->counts(), found);
     }(std::index_sequence_for<Arguments...>{});

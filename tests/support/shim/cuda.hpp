@@ -1,6 +1,5 @@
 // The words of CUDA C++ that Koine's texts use, for a compiler of C++.
 #pragma once
-#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -73,5 +72,5 @@ void shim_mma(float* sum, const unsigned short* a, const unsigned short* b, cons
 
 template <class T>
 T atomicAdd(T* place, T value) {
-  return std::atomic_ref<T>(*place).fetch_add(value, std::memory_order_relaxed);
+  return shim::add_at_once(place, value);
 }

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <tuple>
 #include <type_traits>
 
@@ -18,11 +17,30 @@ namespace shim {
 
 inline thread_local uint3 group, item;
 
+/// A kernel with its arguments. No std::function: each text is compiled with these headers, and
+/// large ones of the standard take longer than all of its kernels.
+struct Work {
+  void (*call)(void*);
+  void* with;
+  void operator()() const { call(with); }
+};
+
 inline uint3 item_of(size_t number, const uint32_t* size) {
   return {static_cast<unsigned>(number % size[0]),
           static_cast<unsigned>(number / size[0] % size[1]),
           static_cast<unsigned>(number / size[0] / size[1])};
 }
+
+/// Adds to a number of memory, whichever threads do so; what was there.
+template <class T>
+T add_at_once(T* place, T value) {
+  T was, sum;
+  __atomic_load(place, &was, __ATOMIC_RELAXED);
+  do sum = was + value;
+  while (!__atomic_compare_exchange(place, &was, &sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  return was;
+}
+
 inline void require_all(size_t ended, size_t count) {
   if (ended == 0 || ended == count) return;
   std::fprintf(stderr, "a divergent barrier: %zu of %zu threads have ended\n", ended, count);
@@ -54,12 +72,14 @@ A argument(void**& buffers, const int64_t*& variables, int& indices) {
 template <class... A>
 void launch(void (*kernel)(A...), void** buffers, const int64_t* variables, const uint32_t* grid,
             const uint32_t* size) {
-  run_groups(grid, size, [&] {
+  auto call = [&] {
     void** b = buffers;
     const int64_t* v = variables;
     int indices = 0;
     std::apply(kernel, std::tuple<A...>{argument<A>(b, v, indices)...});
-  });
+  };
+  using Call = decltype(call);
+  run_groups(grid, size, {[](void* c) { (*static_cast<Call*>(c))(); }, &call});
 }
 
 }  // namespace shim

@@ -37,8 +37,7 @@ inline thread_local Meeting* meeting = nullptr;
 
 inline void barrier() { meeting->wait(); }
 
-inline void run_groups(const uint32_t* grid, const uint32_t* size,
-                       const std::function<void()>& kernel) {
+inline void run_groups(const uint32_t* grid, const uint32_t* size, const Work& kernel) {
   const size_t count = size_t{size[0]} * size[1] * size[2];
   Meeting all(count);
   std::vector<std::thread> threads;
