@@ -271,6 +271,31 @@ TEST(compositions, spec_C_scat_what_is_added_at_once_may_fold) {
   }
 }
 
+// What is added at once adds in each turn of its loops, also of those that neither the place nor
+// the value depends on, and no lane and no padding changes how often that is.
+TEST(compositions, spec_C_scat_what_is_added_at_once_is_added_in_each_turn) {
+  Options atomic = options();
+  atomic.atomic_scatter = true;
+  for (const std::string device : {"CPU", "INTERP", "SIMT"})
+    for (const bool optimised : {true, false}) {
+      atomic.device = device;
+      atomic.noopt = !optimised;
+      const OptionScope scope(atomic);
+      // Which of 6 rows a column hits says a sum of numbers that the program knows; each column
+      // counts four times.
+      const Tensor row = Tensor::arange(0, 6, 1).cast(DType::Int32).reshape({6, 1, 1}),
+                   hit = (row != Tensor::from<int32_t>({0, 0, 1, 0}).reshape({1, 1, 4})),
+                   count = hit.expand({6, 4, 4}).cast(DType::Int32).sum({1, 2});
+      EXPECT_EQ(count.to("CPU").tolist<int>(), (std::vector<int>{4, 12, 16, 16, 16, 16})) << device;
+      const Tensor x = Tensor::zeros({3, 1, 2}).contiguous().requires_grad();
+      const UOp at = Tensor::from<int64_t>({0, 1, 0, 0, 0}).uop(),
+                beside = Tensor::zeros({2}, DType::Int32).uop();
+      const Tensor slope =
+          Tensor(UOp::make(Op::Index, {x.uop(), at, beside})).sum().gradient({x})[0];
+      EXPECT_EQ(slope.to("CPU").tolist<float>(), (std::vector<float>{8, 8, 2, 2, 0, 0})) << device;
+    }
+}
+
 // Of a fold by index along one axis the others share nothing: their turns are lanes and threads,
 // and each place still takes its values in order. Columns fewer than lanes, no multiple of them,
 // many.

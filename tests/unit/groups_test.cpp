@@ -430,16 +430,23 @@ TEST(groups, spec_X3_a_histogram_by_atomic_adds_is_bincount) {
   const UOp floats =
       apply_opt(histogram(1000, 10, DType::Float32), split(0, 8, AxisType::Thread, true));
   EXPECT_EQ(run_by_hand<float>(floats, "CPU", sums, numbers), sums_expected);
-  expect_error(
-      [&] {
-        (void)apply_opt(
-            sink({end(UOp::make(Op::AtomicAdd,
-                                {index(param(0, shape_of({4}), DType::Int32), {index_const(0)}),
-                                 constant_int(DType::Int32, 1)}),
-                      {range(0, index_const(8), AxisType::Loop)})}),
-            split(0, 2, AxisType::Thread));
-      },
-      {"each thread along it would do the same AtomicAdd"});
+  // In each turn of a loop that it does not depend on, which no edit makes fewer or more.
+  const UOp turns = sink(
+      {end(UOp::make(Op::AtomicAdd, {index(param(0, shape_of({4}), DType::Int32), {index_const(0)}),
+                                     constant_int(DType::Int32, 1)}),
+           {range(0, index_const(8), AxisType::Loop), range(1, index_const(3), AxisType::Loop)})});
+  for (const char* device : {"CPU", "INTERP", "SIMT"}) {
+    std::vector<int32_t> turned(4);
+    const std::span<std::byte> memory[] = {std::as_writable_bytes(std::span(turned))};
+    run_by_hand(turns, device, memory);
+    EXPECT_EQ(turned, (std::vector{24, 0, 0, 0})) << device;
+  }
+  expect_error([&] { (void)apply_opt(turns, split(0, 2, AxisType::Upcast)); },
+               {"an AtomicAdd adds in each turn of it"});
+  expect_error([&] { (void)apply_opt(turns, {OptOp::Padto, 0, 5}); },
+               {"an AtomicAdd would add some elements twice"});
+  expect_error([&] { (void)apply_opt(turns, split(0, 2, AxisType::Thread)); },
+               {"each thread along it would do the same AtomicAdd"});
 }
 
 // All threads of a grid add at once; each dtype that the language adds. In C one thread does.

@@ -156,11 +156,15 @@ std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const O
   const bool threads_fold = groups && opt.target == AxisType::GroupReduce;
   if (becomes_shape(opt.target) && !threads_fold && opt.amount > 256)
     return refuse(value, "Split: axis {}: {} lanes are too many", opt.axis, opt.amount);
-  if (is_shared_out(opt.target))
-    for (const UOp& u : toposort(ast))
-      if (u.is(Op::AtomicAdd) && (is_reduction(opt.target) || !depends_on(u, axis)))
-        return refuse(value, "Split: axis {}: each thread along it would do the same AtomicAdd",
-                      opt.axis);
+  for (const UOp& u : toposort(ast)) {
+    if (!u.is(Op::AtomicAdd)) continue;
+    if (is_shared_out(opt.target) && (is_reduction(opt.target) || !depends_on(u, axis)))
+      return refuse(value, "Split: axis {}: each thread along it would do the same AtomicAdd",
+                    opt.axis);
+    if (opt.target == AxisType::Upcast && !depends_on(u, axis))
+      return refuse(value, "Split: axis {}: an AtomicAdd adds in each turn of it, and has no lanes",
+                    opt.axis);
+  }
   if (becomes_shape(opt.target) && !threads_fold)
     for (const UOp& u : toposort(ast))
       if ((u.is(Op::Ins) || u.is(Op::Custom)) && depends_on(u, axis))
@@ -292,7 +296,7 @@ std::optional<Refusal> refusal_of_padding(const UOp& ast, const UOp& axis, const
     return refuse(ErrorKind::Value, "Padto: axis {}: the multiple {} must be positive", opt.axis,
                   opt.amount);
   for (const UOp& u : toposort(ast))
-    if (u.is(Op::AtomicAdd) && depends_on(u, axis))
+    if (u.is(Op::AtomicAdd) && (depends_on(u, axis) || !is_reduction(type_of(axis))))
       return refuse(ErrorKind::Value, "Padto: axis {}: an AtomicAdd would add some elements twice",
                     opt.axis);
   if (bound.bounds().high > INT64_MAX - opt.amount)
