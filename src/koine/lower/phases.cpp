@@ -44,6 +44,24 @@ std::vector<Stride> strides_of(const UOp& value, std::span<const UOp> loops) {
   return out;
 }
 
+// Whether a value is `other` wherever a condition does not hold: gates of Loads have chosen.
+bool is_chosen(const UOp& value, const UOp& condition, const UOp& other) {
+  if (value == other) return true;
+  if (value.is(Op::Where))
+    return is_chosen(value.src(1), condition, other) && is_chosen(value.src(2), condition, other);
+  if (!value.is(Op::Load) || value.src().size() != 3 || !(value.src(1) == other)) return false;
+  const std::vector<UOp> known = conjuncts(value.src(2));
+  return std::ranges::all_of(conjuncts(condition), [&](const UOp& c) {
+    return std::ranges::find(known, c) != known.end();
+  });
+}
+const RuleSet<>& gate_rules() {
+  static const RuleSet<> rules{
+      rule("where(c,x,y) where x is y unless c", pat_where(any(2), any(0), any(1)),
+           [](const Match& m) { return is_chosen(m[0], m[2], m[1]) ? m[0] : UOp(); })};
+  return rules;
+}
+
 // A Store whose folds go over loops that no other has.
 UOp with_loops_of_its_own(const UOp& store, std::span<const UOp> shared, int64_t& next) {
   Substitution own;
@@ -81,7 +99,8 @@ UOp in_phases(const UOp& ast, bool strict) {
   }
   int64_t next = kernel_ranges(ast).back().as<RangeArg>().id + 1;
   for (UOp& store : stores)
-    store = with_loops_of_its_own(rewrite(store, kernel_rules(strict)), loops, next);
+    store = with_loops_of_its_own(rewrite(rewrite(store, kernel_rules(strict)), gate_rules()),
+                                  loops, next);
   const UOp out = sink({end(group(stores), loops)});
   return estimate_of(out).operations < worth_it * estimate_of(ast).operations ? out : ast;
 }

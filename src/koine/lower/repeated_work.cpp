@@ -106,10 +106,12 @@ std::string_view repeated(const ValueFacts& facts, const UOp& u, const Use& use)
 }
 
 bool is_computed_too_often(const ValueFacts& facts, const UOp& u, const std::vector<Use>& uses) {
-  double surplus = 0;
-  for (const Use& use : uses) surplus += times_computed(use);
   const double elements = part_read(u, uses).elements;
-  surplus -= elements;
+  double surplus = -elements;
+  for (const Use& use : uses) {  // windows have each of their elements once, in phases
+    const double times = times_computed(use);
+    surplus += use.in_window && !u.is(Op::Reduce) ? std::min(times, elements) : times;
+  }
   if (surplus <= 0) return false;
   surplus /= std::max(1.0, elements);
   const double cost = surplus * cost_between_folds(facts, u);
