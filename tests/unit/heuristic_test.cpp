@@ -123,7 +123,12 @@ TEST(heuristic, schedules_of_typical_kernels) {
        "r_L2_u32_R1000: Split(0, 32, UPCAST)"},
       {"cols 1000x7", f32({1000, 7}).sum(0), machine,
        "r_L2_u4_R1000: Padto(0, 4) Split(0, 4, UPCAST)"},
-      {"rows 64x7", f32({64, 7}).sum(1), machine, "r_L64_R7:"},
+      {"rows 64x7", f32({64, 7}).sum(1), machine, "r_L8_u8_R7: Split(0, 8, UPCAST)"},
+      // Rows shorter than a vector: as many side by side as it has lanes.
+      {"softmax of short rows", f32({64, 5}).softmax(1), machine,
+       "r_L8_u8_L5_L5_R5_R5: Split(0, 8, UPCAST)"},
+      {"short rows less their maximum", f32({64, 5}) - f32({64, 5}, 1).max(1, true), machine,
+       "r_L8_u8_L5_R5: Split(0, 8, UPCAST)"},
       {"max rows", f32({64, 1000}).max(1), machine,
        "r_L64_R16_G64: Padto(1, 64) Split(1, 64, GROUP_REDUCE)"},
       // Lanes along both axes would be multiplied: such a kernel took LLVM a minute.
@@ -320,7 +325,8 @@ TEST(heuristic, schedules_of_typical_kernels) {
            .square()
            .sum({0, 2, 3}),
        machine, "r_L64_R4_G64: Split(2, 64, GROUP_REDUCE)"},
-      {"max pool", f32({1, 4, 16, 16}).max_pool2d(2), machine, "r_L32_L8_R2_R2:"},
+      {"max pool", f32({1, 4, 16, 16}).max_pool2d(2), machine,
+       "r_L32_u8_R2_R2: Split(1, 8, UPCAST)"},
       {"one row", f32({1, 64}).matmul(f32({64, 64}, 1)), machine,
        "r_L2_u32_R64: Split(0, 32, UPCAST)"},
       {"one column", f32({64, 64}).matmul(f32({64, 1}, 1)), machine,

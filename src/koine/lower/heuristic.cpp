@@ -258,6 +258,16 @@ void lanes_inside(Plan& plan, int64_t lanes, int64_t vectors) {
   }
 }
 
+// The innermost loop around all of these that has lanes enough; null where there is none.
+UOp loop_around_all(const std::vector<UOp>& inner, const std::vector<UOp>& axes, int64_t lanes) {
+  const auto around = std::find_if(axes.rbegin(), axes.rend(), [&](const UOp& axis) {
+    return type_of(axis) == AxisType::Loop && size_of(axis) >= lanes &&
+           std::all_of(inner.begin(), inner.end(),
+                       [&](const UOp& u) { return depends_on(u, axis); });
+  });
+  return around == axes.rend() ? UOp() : *around;
+}
+
 // Lanes of a kernel that holds rows: across them where more of memory runs along a loop around all
 // rows, and else along them, in each loop that walks over one.
 void lanes_of_rows(Plan& plan, const Accesses& accesses, int64_t lanes, int64_t vectors) {
@@ -272,27 +282,33 @@ void lanes_of_rows(Plan& plan, const Accesses& accesses, int64_t lanes, int64_t 
   auto runs_along = [&](const std::vector<UOp>& addresses, bool around) {
     return std::count_if(addresses.begin(), addresses.end(), [&](const UOp& address) {
       return std::any_of(axes.begin(), axes.end(), [&](const UOp& axis) {
-        return is_around(axis) == around && stride(address, axis) == 1;
+        const bool enough = around || size_of(axis) >= lanes;
+        return enough && is_around(axis) == around && stride(address, axis) == 1;
       });
     });
   };
   auto count = [&](bool around) {
     return runs_along(accesses.loads, around) + runs_along(accesses.stores, around);
   };
-  const UOp across = lane_axis(accesses, axes, [&](const UOp& a) {
+  auto is_around_all = [&](const UOp& a) {
     return is_loop(a) && std::all_of(accesses.fills.begin(), accesses.fills.end(),
                                      [&](const UOp& fill) { return depends_on(fill, a); });
-  });
-  if (across && count(true) > count(false)) {
+  };
+  UOp across = lane_axis(accesses, axes, is_around_all);
+  const auto along = count(false);
+  // Rows are short, and many: these stand side by side.
+  const bool many = along == 0 && !across;
+  if (many) across = loop_around_all(accesses.fills, axes, lanes);
+  if (across && (along == 0 || count(true) > along)) {
     const UOp before = plan.ast();
-    for (int64_t at_once = vectors; at_once > 0; at_once /= 2) {
+    for (int64_t at_once = many ? 1 : vectors; at_once > 0; at_once /= 2) {
       vector_lanes(plan, across, lanes, at_once);
       if (!(plan.ast() == before)) return;  // the rows of all lanes fit
     }
   }
-  const UOp along =
+  const UOp stored =
       lane_axis(accesses, axes, [&](const UOp& a) { return is_loop(a) && !is_around(a); });
-  if (along) vector_lanes(plan, along, lanes, vectors);
+  if (stored) vector_lanes(plan, stored, lanes, vectors);
   lanes_inside(plan, lanes, vectors);
 }
 
@@ -335,8 +351,9 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
     loop_in_reduces = loop_in_reduces && depends_on(r.src(0), loop);
   if (loop && (!reduces || loop_in_reduces)) {
     // Prefer a reduction axis when the inputs run along it and not along the loop.
-    const UOp reduced =
-        lane_axis(accesses, axes, [](const UOp& a) { return type_of(a) == AxisType::Reduce; });
+    const UOp reduced = lane_axis(accesses, axes, [&](const UOp& a) {
+      return type_of(a) == AxisType::Reduce && size_of(a) >= lanes;
+    });
     // What is read once for all steps of a fold does not count.
     size_t depth = 0;
     for (const UOp& address : accesses.loads) depth = std::max(depth, address.ranges().size());
@@ -347,12 +364,21 @@ void lanes_everywhere(Plan& plan, const Accesses& accesses) {
       along_reduce += reduced && stride(address, reduced) == 1;
     }
     if (!reduced || along_loop >= along_reduce || plan.target().strict) {
-      vector_lanes(plan, loop, lanes, vectors);
+      const bool short_rows = reduces && !reduced && along_loop == 0;
+      vector_lanes(plan, loop, lanes, short_rows ? 1 : vectors);
       if (!reduces) lines_inside(plan);
       return;
     }
   }
-  if (loop && reduces && !loop_in_reduces) vector_lanes(plan, loop, lanes, 1);
+  if (loop && reduces && !loop_in_reduces) {
+    // Rows are short: many of them side by side. Additions alone are fast one by one.
+    const bool adds = std::ranges::all_of(
+        accesses.reduces, [](const UOp& r) { return r.as<ReduceArg>().op == Op::Add; });
+    if (size_of(loop) < lanes && !adds)
+      if (const UOp across = loop_around_all(accesses.reduces, axes, lanes))
+        return vector_lanes(plan, across, lanes, 1);
+    vector_lanes(plan, loop, lanes, 1);
+  }
   // Eight sums at once hide the latency of an addition; more than 64 gain nothing.
   const int64_t sums = std::min<int64_t>(8, std::max<int64_t>(64 / lanes, 1));
   lanes_inside(plan, lanes, loop && !loop_in_reduces ? 1 : sums);
