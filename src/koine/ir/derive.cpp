@@ -21,6 +21,10 @@ bool is_one(const UOp& dim) { return dim.is(Op::Const) && dim.as<ConstArg>().bit
 
 // Right-aligned broadcast: each axis equal or 1.
 UOp broadcast(Op op, Sources src) {
+  const UOp& first = src[0].node()->shape;
+  if (first &&
+      std::ranges::all_of(src.subspan(1), [&](const UOp& s) { return s.node()->shape == first; }))
+    return first;
   UOp result = stored_shape(src[0]);
   for (size_t k = 1; k < src.size(); ++k) {
     UOp next = stored_shape(src[k]);

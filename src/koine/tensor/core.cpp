@@ -21,11 +21,6 @@ std::string text_of(const Shape& shape) {
   return out + (shape.size() == 1 ? ",)" : ")");
 }
 
-Called::Called(std::string_view name, std::span<const Tensor> operands) : name_(name), operands_{} {
-  for (size_t k = 0; k < std::min(operands.size(), operands_.size()); ++k)
-    operands_[k] = &operands[k];
-}
-
 std::string Called::text(bool with_operands) const {
   std::vector<std::string> all;
   for (const Tensor* t : operands_) {
@@ -39,7 +34,7 @@ std::string Called::text(bool with_operands) const {
   return fmt::format("{} of {}", name_, fmt::join(all, ", "));
 }
 
-void refuse_as(std::string_view method, std::span<const Tensor> operands, const Error& reason) {
+void refuse_as(std::string_view method, Operands operands, const Error& reason) {
   if (const auto* named = dynamic_cast<const NamedError*>(&reason)) throw NamedError(*named);
   const std::string_view what = reason.what();
   if (what.starts_with(fmt::format("{}:", method)) ||

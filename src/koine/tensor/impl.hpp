@@ -223,6 +223,8 @@ Device known_device(const std::string& name);
 /// The size of an axis as a number, for a `method` that has no use for a symbolic one.
 int64_t known_size(std::string_view method, const Tensor& x, int64_t axis);
 
+using Operands = std::span<const std::reference_wrapper<const Tensor>>;
+
 /// A method of tensors that is being called: what cuts across the parts of several devices is
 /// refused in its name, with how the operands lie.
 class Called : public Method {
@@ -230,7 +232,13 @@ class Called : public Method {
   explicit Called(std::string_view name, const Tensor* a = nullptr, const Tensor* b = nullptr,
                   const Tensor* c = nullptr)
       : name_(name), operands_{a, b, c} {}
-  Called(std::string_view name, std::span<const Tensor> operands);
+  template <class Tensors>  // a list of them, or of references to them
+  Called(std::string_view name, const Tensors& operands) : name_(name), operands_{} {
+    for (size_t k = 0; k < std::min(operands.size(), operands_.size()); ++k) {
+      const Tensor& operand = operands[k];
+      operands_[k] = &operand;
+    }
+  }
   std::string text(bool with_operands) const override;
 
  private:
@@ -238,17 +246,18 @@ class Called : public Method {
   std::array<const Tensor*, 3> operands_;
 };
 
-[[noreturn]] void refuse_as(std::string_view method, std::span<const Tensor> operands,
-                            const Error& reason);
+[[noreturn]] void refuse_as(std::string_view method, Operands operands, const Error& reason);
 /// Runs the body of a method that is made of others. What they refuse is refused in its name, with
 /// the shapes of its own operands.
 template <class Body>
-auto as_method(std::string_view method, std::initializer_list<Tensor> operands, Body&& body) {
-  const Called called(method, std::span(operands.begin(), operands.size()));
+auto as_method(std::string_view method,
+               std::initializer_list<std::reference_wrapper<const Tensor>> given, Body&& body) {
+  const Operands operands(given.begin(), given.size());
+  const Called called(method, operands);
   try {
     return body();
   } catch (const Error& e) {
-    refuse_as(method, {operands.begin(), operands.size()}, e);
+    refuse_as(method, operands, e);
   }
 }
 
