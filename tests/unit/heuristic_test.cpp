@@ -700,5 +700,20 @@ TEST(heuristic, odd_sizes_give_the_values_of_the_interpreter) {
     }
 }
 
+// Many rows side by side, a row in each lane.
+TEST(heuristic, rows_shorter_than_a_vector_give_the_values_of_the_interpreter) {
+  constexpr DType dtypes[] = {DType::Float32, DType::Float64, DType::Float16, DType::Int32};
+  size_t turn = 0;
+  for (const int64_t n : {1, 2, 3, 5, 8, 15, 17})
+    for (const int64_t rows : {1, 33, 64}) {
+      const DType dtype = dtypes[turn++ % 4];
+      SCOPED_TRACE(fmt::format("{} rows of {} {}", rows, n, dtype_name(dtype)));
+      const Tensor x(leaf({rows, n}, dtype)), soft = small({rows, n});
+      for (const Tensor& value : {x - x.max({1}, true), x.max({1}), x.sum({1}), x.cumsum(1),
+                                  soft.softmax(1), soft.layernorm(), soft.argmax(1)})
+        expect_same_everywhere(value);
+    }
+}
+
 }  // namespace
 }  // namespace koine::test
