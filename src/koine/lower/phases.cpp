@@ -45,10 +45,10 @@ std::vector<Stride> strides_of(const UOp& value, std::span<const UOp> loops) {
 }
 
 // Whether a value is `other` wherever a condition does not hold: gates of Loads have chosen.
-bool is_chosen(const UOp& value, const UOp& condition, const UOp& other) {
+bool is_chosen(UOp value, const UOp& condition, const UOp& other) {
+  while (value.is(Op::Where) && (value.src(1) == other || value.src(2) == other))
+    value = UOp(value.src(value.src(1) == other ? 2 : 1));
   if (value == other) return true;
-  if (value.is(Op::Where))
-    return is_chosen(value.src(1), condition, other) && is_chosen(value.src(2), condition, other);
   if (!value.is(Op::Load) || value.src().size() != 3 || !(value.src(1) == other)) return false;
   const std::vector<UOp> known = conjuncts(value.src(2));
   return std::ranges::all_of(conjuncts(condition), [&](const UOp& c) {
