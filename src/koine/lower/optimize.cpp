@@ -126,6 +126,14 @@ std::optional<Refusal> refusal_of_numbers(const UOp& ast, const UOp& axis, const
                 opt.op == OptOp::Split ? "Split" : "Padto", opt.axis, dim_text(axis.src(0)));
 }
 
+std::vector<UOp> atomic_adds(const UOp& ast) {
+  std::vector<UOp> out;
+  if ((ast.node()->ops_below & mask_of(Op::AtomicAdd)) == 0) return out;
+  for (const UOp& u : toposort(ast))
+    if (u.is(Op::AtomicAdd)) out.push_back(u);
+  return out;
+}
+
 std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const Opt& opt,
                                         const Groups& groups) {
   constexpr ErrorKind value = ErrorKind::Value;
@@ -156,8 +164,7 @@ std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const O
   const bool threads_fold = groups && opt.target == AxisType::GroupReduce;
   if (becomes_shape(opt.target) && !threads_fold && opt.amount > 256)
     return refuse(value, "Split: axis {}: {} lanes are too many", opt.axis, opt.amount);
-  for (const UOp& u : toposort(ast)) {
-    if (!u.is(Op::AtomicAdd)) continue;
+  for (const UOp& u : atomic_adds(ast)) {
     if (is_shared_out(opt.target) && (is_reduction(opt.target) || !depends_on(u, axis)))
       return refuse(value, "Split: axis {}: each thread along it would do the same AtomicAdd",
                     opt.axis);
@@ -295,8 +302,8 @@ std::optional<Refusal> refusal_of_padding(const UOp& ast, const UOp& axis, const
   if (opt.amount < 1)
     return refuse(ErrorKind::Value, "Padto: axis {}: the multiple {} must be positive", opt.axis,
                   opt.amount);
-  for (const UOp& u : toposort(ast))
-    if (u.is(Op::AtomicAdd) && (depends_on(u, axis) || !is_reduction(type_of(axis))))
+  for (const UOp& u : atomic_adds(ast))
+    if (depends_on(u, axis) || !is_reduction(type_of(axis)))
       return refuse(ErrorKind::Value, "Padto: axis {}: an AtomicAdd would add some elements twice",
                     opt.axis);
   if (bound.bounds().high > INT64_MAX - opt.amount)
