@@ -592,6 +592,19 @@ TEST(symbolic, tails_are_neither_read_nor_written_beyond_the_end) {
   }
 }
 
+// The part of a fold that a window over its padding reads may begin before the fold, or end behind
+// it; what is computed of it lies inside.
+TEST(symbolic, windows_over_the_padding_of_a_fold_compute_what_it_has) {
+  const Tensor x = Tensor(leaf({5, 4}, DType::UInt8)),
+               padded = x.prod({0}).reshape({4, 1}).pad({{2, 3}, {2, 1}});
+  const Variable k("k", 0, 8);
+  for (int64_t from = 0; from <= 8; ++from) {
+    SCOPED_TRACE(fmt::format("k = {}", from));
+    const Size first = k.bind(from);
+    expect_same_everywhere(padded[{Slice{first, first + 1}}]);
+  }
+}
+
 // Large enough for threads: parts of the rows, the last of them shorter or empty.
 TEST(symbolic, threads_share_a_symbolic_number_of_rows) {
   const Variable n("n", 1, 1024);

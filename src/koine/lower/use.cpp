@@ -149,12 +149,16 @@ std::optional<Stretch> stretch_of(const UOp& at, int64_t size) {
   if (all.low < 0 || all.high >= size) return std::nullopt;
   auto out = stretch_beside_variables(at);
   if (!out || out->last - out->first >= size) return std::nullopt;
-  // Where more may follow than there is, the last places are those of the axis.
-  out->base = simplify(out->base);
-  const auto last_base = static_cast<int64_t>(size - 1 - out->last);
+  // The part is computed under no condition: where its places would begin before the axis, or end
+  // behind it, they are the first or the last ones.
+  out->base = simplify(without_promises(out->base));
+  const auto first_base = static_cast<int64_t>(-out->first),
+             last_base = static_cast<int64_t>(size - 1 - out->last);
   if (out->base.bounds().high > last_base)
     out->base = simplify(minimum(out->base, index_const(last_base)));
-  return out->base.bounds().low + out->first < 0 ? std::nullopt : out;
+  if (out->base.bounds().low < first_base)
+    out->base = simplify(maximum(out->base, index_const(first_base)));
+  return out;
 }
 
 std::optional<Stretch> stretch_read(const std::vector<Use>& uses, size_t axis, int64_t size) {
