@@ -8,6 +8,7 @@
 #include "koine/interp/kernel.hpp"
 #include "koine/interp/value.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
@@ -48,14 +49,19 @@ struct Item {
 };
 
 // Executes a kernel as the graph says: an End and a Reduce run their loops, in the order listed; a
-// node is computed when somebody needs it, and again when a Range that it depends on has moved on;
+// node is computed when somebody needs it, and again when a Range that it depends on, or that an
+// AtomicAdd stands in, has moved on;
 // an effect behind an After has then run before.
 class KernelInterpreter {
  public:
   KernelInterpreter(const UOp& ast, const KernelArguments& arguments, Deviations* deviations)
       : arguments_(arguments), memory_(arguments), deviations_(deviations) {
     if (deviations != nullptr) liberties_ = deviations->liberties;
-    for (const UOp& u : toposort(ast)) add(u);
+    const NodeList order = toposort(ast);
+    for (const UOp& u : order) add(u);
+    for (const auto& [u, loops] : loops_of_atomic_adds({order.begin(), order.end()}))
+      for (const UOp& r : loops)
+        items_[number_.at(u.node())].ranges.push_back(number_.at(r.node()));
   }
 
   void run() { evaluate(static_cast<uint32_t>(items_.size() - 1)); }
@@ -103,7 +109,8 @@ class KernelInterpreter {
       const bool outside = std::all_of(ranges.begin(), ranges.end(), [&](const Node* r) {
         return std::find(around.begin(), around.end(), r) != around.end();
       });
-      if ((u.is(Op::Store) || u.is(Op::AtomicAdd) || u.is(Op::End)) && outside) out.push_back(u);
+      const bool adds = (u.node()->ops_below & mask_of(Op::AtomicAdd)) != 0;
+      if ((u.is(Op::Store) || (u.is(Op::End) && !adds)) && outside) out.push_back(u);
     }
     return out;
   }

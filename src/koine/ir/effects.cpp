@@ -117,4 +117,21 @@ UOp Versions::overwritten_by(const UOp& version) const {
   return after != nullptr ? *after : UOp();
 }
 
+std::unordered_map<UOp, std::vector<UOp>> loops_of_atomic_adds(std::span<const UOp> order) {
+  std::unordered_map<UOp, std::vector<UOp>> out;
+  auto adds = [](const UOp& u) {
+    return u.is(Op::AtomicAdd) || ((u.is(Op::Group) || u.is(Op::End)) &&
+                                   (u.node()->ops_below & mask_of(Op::AtomicAdd)) != 0);
+  };
+  for (size_t i = order.size(); i-- > 0;) {
+    const UOp& u = order[i];
+    if (u.is(Op::AtomicAdd) || !adds(u)) continue;
+    std::vector<UOp> loops = out[u];
+    if (u.is(Op::End)) loops.insert(loops.end(), u.src().begin() + 1, u.src().end());
+    for (const UOp& s : u.src().first(u.is(Op::End) ? 1 : u.src().size()))
+      if (adds(s)) out[s].insert(out[s].end(), loops.begin(), loops.end());
+  }
+  return out;
+}
+
 }  // namespace koine

@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "koine/ir/node_map.hpp"
@@ -56,5 +58,10 @@ class Versions {
   NodeMap<UOp> passed_;       // After -> the version it shows
   NodeMap<UOp> overwritten_;  // version -> After
 };
+
+/// An AtomicAdd adds in each turn of all loops that close behind it, also of those that it does not
+/// depend on: these loops, of each AtomicAdd of a kernel and of the Groups and Ends that hold one.
+/// `order`: the nodes of the kernel, sources first.
+std::unordered_map<UOp, std::vector<UOp>> loops_of_atomic_adds(std::span<const UOp> order);
 
 }  // namespace koine

@@ -8,6 +8,7 @@
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
+#include "koine/ir/effects.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/verify/verify.hpp"
@@ -129,29 +130,12 @@ class Linearizer {
     return used;
   }
 
-  // Of AtomicAdds, and of joints on the way to them, the loops that close behind them.
-  std::map<const Node*, std::set<const Node*>> closed_behind() const {
-    std::map<const Node*, std::set<const Node*>> out;
-    if ((order_.back().node()->ops_below & mask_of(Op::AtomicAdd)) == 0) return out;
-    for (size_t i = order_.size(); i-- > 0;) {
-      const UOp& u = order_[i];
-      if (!u.is(Op::End) && !u.is(Op::Group)) continue;
-      std::set<const Node*> loops = out[u.node()];
-      if (u.is(Op::End))
-        for (const UOp& r : u.src().subspan(1)) loops.insert(r.node());
-      for (const UOp& s : u.src().first(u.is(Op::End) ? 1 : u.src().size()))
-        if (s.is(Op::End) || s.is(Op::Group) || s.is(Op::AtomicAdd))
-          out[s.node()].insert(loops.begin(), loops.end());
-    }
-    return out;
-  }
-
   // An instruction runs in the innermost of the loops it depends on; so does what waits for a
   // joint. An AtomicAdd adds in each turn of all loops around it, also of those that it does not
   // depend on.
   void place_instructions() {
     const std::vector<bool> used = used_as_value();
-    const auto around = closed_behind();
+    const auto around = loops_of_atomic_adds({order_.begin(), order_.end()});
     items_.resize(order_.size());
     for (size_t i = 0; i < order_.size(); ++i) {
       const UOp& u = order_[i];
@@ -162,8 +146,8 @@ class Linearizer {
       };
       for (const Node* r : u.ranges()) stands_in(r);
       if (u.is(Op::AtomicAdd))
-        if (const auto loops = around.find(u.node()); loops != around.end())
-          for (const Node* r : loops->second) stands_in(r);
+        if (const auto loops = around.find(u); loops != around.end())
+          for (const UOp& r : loops->second) stands_in(r.node());
       Item& item = items_[i];
       item.key = i;
       scope->inside.push_back(&item);
