@@ -615,7 +615,7 @@ TEST(losses, binary_crossentropy_of_logits_keeps_small_losses) {
 TEST(windows, spec_C38_gradients_of_strided_windows) {
   for (const int64_t stride : {2, 3})
     for (const int64_t kernel : {1, 2, 3, 5})
-      for (const int64_t size : {2 * stride, 2 * stride + 1, 3 * stride}) {
+      for (const int64_t size : {stride, 2 * stride, 2 * stride + 1, 3 * stride}) {
         if (size < kernel) continue;
         SCOPED_TRACE(fmt::format("stride {} kernel {} size {}", stride, kernel, size));
         const Tensor x = small({1, 2, size, size}).requires_grad(),

@@ -50,8 +50,7 @@ struct Item {
 
 // Executes a kernel as the graph says: an End and a Reduce run their loops, in the order listed; a
 // node is computed when somebody needs it, and again when a Range that it depends on, or that an
-// AtomicAdd stands in, has moved on;
-// an effect behind an After has then run before.
+// AtomicAdd stands in, has moved on; an effect behind an After has then run before.
 class KernelInterpreter {
  public:
   KernelInterpreter(const UOp& ast, const KernelArguments& arguments, Deviations* deviations)

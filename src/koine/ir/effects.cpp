@@ -119,9 +119,12 @@ UOp Versions::overwritten_by(const UOp& version) const {
 
 std::unordered_map<UOp, std::vector<UOp>> loops_of_atomic_adds(std::span<const UOp> order) {
   std::unordered_map<UOp, std::vector<UOp>> out;
-  auto adds = [](const UOp& u) {
-    return u.is(Op::AtomicAdd) || ((u.is(Op::Group) || u.is(Op::End)) &&
-                                   (u.node()->ops_below & mask_of(Op::AtomicAdd)) != 0);
+  auto lies_below = [](const UOp& u) {
+    return (u.node()->ops_below & mask_of(Op::AtomicAdd)) != 0;
+  };
+  if (order.empty() || !lies_below(order.back())) return out;  // most kernels have none
+  auto adds = [&](const UOp& u) {
+    return u.is(Op::AtomicAdd) || ((u.is(Op::Group) || u.is(Op::End)) && lies_below(u));
   };
   for (size_t i = order.size(); i-- > 0;) {
     const UOp& u = order[i];

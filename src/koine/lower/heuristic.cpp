@@ -258,12 +258,15 @@ void lanes_inside(Plan& plan, int64_t lanes, int64_t vectors) {
   }
 }
 
+bool is_loop_around(const UOp& axis, const std::vector<UOp>& inner) {
+  return type_of(axis) == AxisType::Loop &&
+         std::all_of(inner.begin(), inner.end(), [&](const UOp& u) { return depends_on(u, axis); });
+}
+
 // The innermost loop around all of these that has lanes enough; null where there is none.
 UOp loop_around_all(const std::vector<UOp>& inner, const std::vector<UOp>& axes, int64_t lanes) {
   const auto around = std::find_if(axes.rbegin(), axes.rend(), [&](const UOp& axis) {
-    return type_of(axis) == AxisType::Loop && size_of(axis) >= lanes &&
-           std::all_of(inner.begin(), inner.end(),
-                       [&](const UOp& u) { return depends_on(u, axis); });
+    return size_of(axis) >= lanes && is_loop_around(axis, inner);
   });
   return around == axes.rend() ? UOp() : *around;
 }
@@ -290,11 +293,8 @@ void lanes_of_rows(Plan& plan, const Accesses& accesses, int64_t lanes, int64_t 
   auto count = [&](bool around) {
     return runs_along(accesses.loads, around) + runs_along(accesses.stores, around);
   };
-  auto is_around_all = [&](const UOp& a) {
-    return is_loop(a) && std::all_of(accesses.fills.begin(), accesses.fills.end(),
-                                     [&](const UOp& fill) { return depends_on(fill, a); });
-  };
-  UOp across = lane_axis(accesses, axes, is_around_all);
+  UOp across =
+      lane_axis(accesses, axes, [&](const UOp& a) { return is_loop_around(a, accesses.fills); });
   const auto along = count(false);
   // Rows are short, and many: these stand side by side.
   const bool many = along == 0 && !across;
