@@ -10,6 +10,7 @@
 #include "koine/runtime/blob.hpp"
 #include "koine/runtime/cl/compiler.hpp"
 #include "koine/runtime/cl/memory.hpp"
+#include "koine/runtime/cl/queue.hpp"
 
 namespace koine::test {
 namespace {
@@ -252,6 +253,94 @@ TEST(cl, a_queue_runs_in_order_and_others_follow_it) {
   EXPECT_TRUE(other.queue().has_run(last));
   EXPECT_EQ(read(*a), Floats(n, 65535));  // sixteen times 2 x + 1
   EXPECT_GT(barriers, 8);
+}
+
+int launched = 0, recorded = 0, replayed = 0;
+using Counts = std::array<int, 3>;
+Counts counts() { return {launched, recorded, replayed}; }
+
+/// The hardware, with what its command buffers do counted.
+cl::Hardware with_counted_command_buffers() {
+  cl::Hardware out = cl::hardware(0);
+  static const cl::CommandBuffers real = *out.command_buffers;
+  out.command_buffers->create = [](auto... a) {
+    ++recorded;
+    return real.create(a...);
+  };
+  out.command_buffers->enqueue = [](auto... a) {
+    ++replayed;
+    return real.enqueue(a...);
+  };
+  return out;
+}
+
+TEST(cl, what_comes_again_is_one_command_buffer) {
+  if (!cl::hardware(0).command_buffers) GTEST_SKIP() << "no cl_khr_command_buffer";
+  [[maybe_unused]] static const auto launch = cl::api().clEnqueueNDRangeKernel;
+  const InPlaceOf counted(cl::api().clEnqueueNDRangeKernel, [](auto... a) {
+    ++launched;
+    return launch(a...);
+  });
+  const cl::Hardware on = with_counted_command_buffers();
+  cl::ClQueue queue(on);
+  launched = recorded = replayed = 0;
+  const int64_t n = 1 << 12;
+  auto program = cl_device().compile(double_and_one(n));
+  auto a = filled(cl_device(), Floats(n, 0)), b = filled(cl_device(), Floats(n)),
+       c = filled(cl_device(), Floats(n));
+  const Call to_b(*b, *a), to_a(*a, *b), to_c(*c, *b);
+  const auto submit = [&](const Call& first, const Call& second, Program& with) {
+    const Command both[]{first.of(with), second.of(with)};
+    return queue.submit(both);
+  };
+  // The first time one by one, then as one, without a wait between.
+  uint64_t last = 0;
+  for (int i = 0; i < 5; ++i) last = submit(to_b, to_a, *program);
+  queue.wait(last);
+  EXPECT_TRUE(queue.has_run(last));
+  EXPECT_EQ(read(*a), Floats(n, 1023));  // ten times 2 x + 1
+  EXPECT_EQ(counts(), (Counts{2, 1, 4}));
+  // Other memory, another program and a single launch are something else.
+  queue.wait(submit(to_b, to_c, *program));
+  EXPECT_EQ(read(*c), Floats(n, 4095));
+  program = cl_device().compile(double_and_one(n));
+  queue.wait(submit(to_b, to_a, *program));
+  EXPECT_EQ(read(*a), Floats(n, 4095));
+  const Command alone = to_b.of(*program);
+  for (int i = 0; i < 3; ++i) queue.wait(queue.submit({&alone, 1}));
+  EXPECT_EQ(counts(), (Counts{9, 1, 4}));
+  // Sixteen are kept: each that came once more than they is new again.
+  std::vector<std::shared_ptr<Memory>> places;
+  for (int i = 0; i < 17; ++i) places.push_back(cl_device().allocate(n * 4));
+  for (int round = 0; round < 2; ++round)
+    for (auto& place : places) queue.wait(submit(to_b, Call(*place, *b), *program));
+  EXPECT_EQ(recorded, 1);
+  for (int i = 0; i < 2; ++i) queue.wait(submit(to_b, Call(*places[16], *b), *program));
+  EXPECT_EQ(recorded, 2);
+  EXPECT_EQ(read(*places[16]), Floats(n, 16383));
+}
+
+TEST(cl, a_driver_that_refuses_to_record_launches_one_by_one) {
+  if (!cl::hardware(0).command_buffers) GTEST_SKIP() << "no cl_khr_command_buffer";
+  const auto program = cl_device().compile(double_and_one(64));
+  for (int which = 0; which < 3; ++which) {
+    cl::Hardware on = with_counted_command_buffers();
+    if (which == 0)
+      on.command_buffers->create = [](auto, auto, auto, cl_int* status) -> cl_command_buffer_khr {
+        *status = CL_INVALID_OPERATION;
+        return nullptr;
+      };
+    if (which == 1) on.command_buffers->add = [](auto...) { return CL_INVALID_OPERATION; };
+    if (which == 2) on.command_buffers->finalize = [](auto...) { return CL_INVALID_OPERATION; };
+    cl::ClQueue queue(on);
+    replayed = 0;
+    auto a = filled(cl_device(), Floats(64, 0)), b = filled(cl_device(), Floats(64));
+    const Call to_b(*b, *a), to_a(*a, *b);
+    const Command both[]{to_b.of(*program), to_a.of(*program)};
+    for (int i = 0; i < 3; ++i) queue.wait(queue.submit(both));
+    EXPECT_EQ(read(*a), Floats(64, 63));
+    EXPECT_EQ(replayed, 0);
+  }
 }
 
 TEST(cl, copies_between_queues_and_the_host) {

@@ -1,6 +1,7 @@
 #pragma once
 #define CL_TARGET_OPENCL_VERSION 200
 #include <CL/cl.h>
+#include <CL/cl_ext.h>
 
 #include <string>
 #include <string_view>
@@ -33,7 +34,8 @@ namespace koine::cl {
   X(clGetEventInfo)                     \
   X(clRetainEvent)                      \
   X(clReleaseEvent)                     \
-  X(clFlush)
+  X(clFlush)                            \
+  X(clGetExtensionFunctionAddressForPlatform)
 
 /// The functions of OpenCL's loader, by their own names.
 struct Api {
@@ -46,6 +48,15 @@ struct Api {
 Api load_api(const std::string& library);
 /// Those of libOpenCL.so.1, loaded once. Tests put functions that fail in the place of some.
 Api& api();
+
+/// The functions of the extension cl_khr_command_buffer.
+struct CommandBuffers {
+  clCreateCommandBufferKHR_fn create;
+  clCommandNDRangeKernelKHR_fn add;
+  clFinalizeCommandBufferKHR_fn finalize;
+  clEnqueueCommandBufferKHR_fn enqueue;
+  clReleaseCommandBufferKHR_fn release;
+};
 
 /// Throws Error for a status that is none of success, naming what was tried: Memory where there is
 /// not enough, else Device.

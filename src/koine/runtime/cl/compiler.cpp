@@ -1,6 +1,7 @@
 #include "koine/runtime/cl/compiler.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 
 #include "koine/base/error.hpp"
@@ -16,6 +17,8 @@ BuiltProgram owned(cl_program program, cl_int status) {
   check(status, "making a program");
   return {program, [](cl_program p) { api().clReleaseProgram(p); }};
 }
+
+std::atomic<uint64_t> programs_made = 0;
 
 std::string options_for(const Hardware& on) {
   return fmt::format("-cl-std=CL1.2{}",
@@ -76,6 +79,8 @@ void require_computes(const Hardware& on, const LoweredKernel& kernel) {
 
 }  // namespace
 
+bool WorkSize::is_empty() const { return std::ranges::find(global, 0) != global.end(); }
+
 WorkSize work_size(const Signature& signature, std::span<const int64_t> values) {
   WorkSize out{{static_cast<size_t>(signature.threads), 1, 1}, {1, 1, 1}};
   std::unordered_map<std::string, int64_t> variables;
@@ -93,14 +98,21 @@ WorkSize work_size(const Signature& signature, std::span<const int64_t> values) 
 }
 
 ClProgram::ClProgram(LoweredKernel kernel, const Hardware& on, BuiltProgram program,
-                     const std::string& function)
+                     std::string function)
     : Program(std::move(kernel)),
       on_(on),
       signature_(signature_of(kernel_.linear)),
-      program_(std::move(program)) {
+      program_(std::move(program)),
+      function_(std::move(function)),
+      number_(++programs_made),
+      for_launches_(make_kernel()) {}
+
+OwnedKernel ClProgram::make_kernel() const {
   cl_int status = CL_SUCCESS;
-  function_ = api().clCreateKernel(program_.get(), function.c_str(), &status);
-  check(status, fmt::format("finding kernel '{}' in its program", function));
+  OwnedKernel out(api().clCreateKernel(program_.get(), function_.c_str(), &status),
+                  api().clReleaseKernel);
+  check(status, fmt::format("finding kernel '{}' in its program", function_));
+  return out;
 }
 
 std::array<UOp, 3> ClProgram::grid() const {
@@ -109,26 +121,39 @@ std::array<UOp, 3> ClProgram::grid() const {
   return out;
 }
 
-ClProgram::~ClProgram() { api().clReleaseKernel(function_); }
-
-cl_event ClProgram::enqueue(cl_command_queue queue, const Launch& launch) {
-  const WorkSize size = work_size(signature_, launch.variables);
-  if (std::find(size.global.begin(), size.global.end(), 0) != size.global.end()) return nullptr;
-  const std::lock_guard lock(mutex_);
+void ClProgram::set_arguments(cl_kernel kernel, const Launch& launch) const {
   cl_uint number = 0;
   const auto given = [&](cl_int status) {
     check(status, fmt::format("argument {} of kernel '{}'", number, name()));
     ++number;
   };
   for (const int64_t slot : signature_.slots)
-    given(api().clSetKernelArgSVMPointer(function_, number,
-                                         launch.buffers[static_cast<size_t>(slot)]));
+    given(
+        api().clSetKernelArgSVMPointer(kernel, number, launch.buffers[static_cast<size_t>(slot)]));
   for (const cl_long value : launch.variables)
-    given(api().clSetKernelArg(function_, number, sizeof value, &value));
+    given(api().clSetKernelArg(kernel, number, sizeof value, &value));
+}
+
+cl_event ClProgram::enqueue(cl_command_queue queue, const Launch& launch) {
+  const WorkSize size = work_size(signature_, launch.variables);
+  if (size.is_empty()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  set_arguments(for_launches_.get(), launch);
   cl_event out = nullptr;
-  check(api().clEnqueueNDRangeKernel(queue, function_, 3, nullptr, size.global.data(),
+  check(api().clEnqueueNDRangeKernel(queue, for_launches_.get(), 3, nullptr, size.global.data(),
                                      size.local.data(), 0, nullptr, &out),
         fmt::format("launching kernel '{}'", name()));
+  return out;
+}
+
+OwnedKernel ClProgram::record(const CommandBuffers& with, cl_command_buffer_khr to,
+                              const Launch& launch) {
+  OwnedKernel out = make_kernel();
+  set_arguments(out.get(), launch);
+  const WorkSize size = work_size(signature_, launch.variables);
+  if (!size.is_empty() && with.add(to, nullptr, nullptr, out.get(), 3, nullptr, size.global.data(),
+                                   size.local.data(), 0, nullptr, nullptr, nullptr) != CL_SUCCESS)
+    out.reset();
   return out;
 }
 

@@ -30,6 +30,29 @@ std::string text(cl_device_id device, cl_device_info what) {
   return out.substr(0, out.find('\0'));
 }
 
+std::optional<CommandBuffers> command_buffers_of(cl_device_id device,
+                                                 const std::string& extensions) {
+  if (extensions.find("cl_khr_command_buffer") == std::string::npos) return {};
+  cl_device_command_buffer_capabilities_khr can = 0;
+  api().clGetDeviceInfo(device, CL_DEVICE_COMMAND_BUFFER_CAPABILITIES_KHR, sizeof can, &can,
+                        nullptr);
+  if ((can & CL_COMMAND_BUFFER_CAPABILITY_SIMULTANEOUS_USE_KHR) == 0) return {};
+  const auto platform = info<cl_platform_id>(device, CL_DEVICE_PLATFORM);
+  CommandBuffers out{};
+  bool all = true;
+  const auto find = [&](const char* name, auto& function) {
+    void* const at = api().clGetExtensionFunctionAddressForPlatform(platform, name);
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(at);
+    all = all && at != nullptr;
+  };
+  find("clCreateCommandBufferKHR", out.create);
+  find("clCommandNDRangeKernelKHR", out.add);
+  find("clFinalizeCommandBufferKHR", out.finalize);
+  find("clEnqueueCommandBufferKHR", out.enqueue);
+  find("clReleaseCommandBufferKHR", out.release);
+  return all ? std::optional(out) : std::nullopt;
+}
+
 struct Offered {
   pid_t process = getpid();
   std::atomic<bool> ending = false;
@@ -94,8 +117,9 @@ std::unique_ptr<Hardware> start(size_t number) {
   out->vector_bytes = std::clamp(static_cast<int>(lanes) * 4, 16, 64);
   out->is_cpu = (info<cl_device_type>(id, CL_DEVICE_TYPE) & CL_DEVICE_TYPE_CPU) != 0;
   out->has_double = info<cl_device_fp_config>(id, CL_DEVICE_DOUBLE_FP_CONFIG) != 0;
-  out->adds_64_bits =
-      text(id, CL_DEVICE_EXTENSIONS).find("cl_khr_int64_base_atomics") != std::string::npos;
+  const std::string extensions = text(id, CL_DEVICE_EXTENSIONS);
+  out->adds_64_bits = extensions.find("cl_khr_int64_base_atomics") != std::string::npos;
+  out->command_buffers = command_buffers_of(id, extensions);
   const auto single = info<cl_device_fp_config>(id, CL_DEVICE_SINGLE_FP_CONFIG);
   out->has_fma = (single & CL_FP_FMA) != 0;
   const cl_device_fp_config exact = CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT | CL_FP_DENORM;

@@ -2,6 +2,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "koine/runtime/cl/api.hpp"
@@ -21,6 +22,8 @@ struct Hardware {
   int vector_bytes;
   bool is_cpu, has_double, has_fma;
   bool adds_64_bits;  ///< at once: the atomics of 64 bits of an extension
+  /// Where lists of launches can be recorded, to be launched again while they still run.
+  std::optional<CommandBuffers> command_buffers;
   bool rounds_right;  ///< division and square root of float32 are correctly rounded, with denormals
 
   /// False in a fork of the process that started OpenCL, whose threads are not there, and when the

@@ -39,6 +39,10 @@ uint64_t ClQueue::submit(std::span<const Command> commands) {
   on_.require_usable();
   const std::lock_guard lock(mutex_);
   Events events;
+  if (const cl_event all = recordings_.replay(commands)) {
+    events.add(all);
+    return add(std::move(events));
+  }
   for (const Command& c : commands)
     if (const cl_event e = static_cast<ClProgram*>(c.program)->enqueue(queue_, c.launch))
       events.add(e);
