@@ -14,12 +14,14 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/blocks.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/render/cstyle.hpp"
 #include "koine/render/dialect.hpp"
 #include "koine/runtime/cpu/cpu.hpp"
 #include "koine/runtime/device.hpp"
 #include "koine/tensor/tensor.hpp"
+#include "writer.hpp"
 
 namespace koine::test {
 namespace {
@@ -404,6 +406,79 @@ TEST(groups, spec_X1_races_are_reported) {
       run(linear({l, out, first, is_first, only, store(first, one), UOp::make(Op::Endif, {only})})),
       1);
   EXPECT_EQ(run(linear({l, g, out, first, UOp::make(Op::AtomicAdd, {first, one})})), 16);
+}
+
+int64_t gated_stores(const UOp& linear) {
+  return std::ranges::count_if(linear.src(),
+                               [](const UOp& u) { return u.is(Op::Store) && u.src().size() == 3; });
+}
+
+TEST(groups, spec_X1_what_one_thread_stores_stands_in_a_block) {
+  Kept expect_kept;
+  const Tensor sums = counted({8, 64}).sum({1});
+  const std::vector<Opt> opts{split(0, 4, AxisType::Upcast), split(2, 8, AxisType::GroupReduce),
+                              split(0, 0, AxisType::Global)};
+  const UOp linear = lowered(kernel_of(sums), opts);
+  EXPECT_EQ(count_ops(linear, Op::If), 1);
+  EXPECT_EQ(count_ops(linear, Op::Endif), 1);
+  EXPECT_EQ(gated_stores(linear), 0);
+  EXPECT_EQ(render("cuda", "k", linear, false).find(") data0"), std::string::npos);
+  expect_kept(sums, opts);
+  // Where memory ends in a tile: all that one thread stores of it.
+  const Tensor product = counted({7, 5}).matmul(counted({5, 10}));
+  const std::vector<Opt> tile{{OptOp::Padto, 0, 4},
+                              split(1, 2, AxisType::Local),
+                              split(0, 4, AxisType::Upcast),
+                              split(0, 0, AxisType::Global)};
+  EXPECT_GT(count_ops(lowered(kernel_of(product), tile), Op::If), 0);
+  EXPECT_EQ(gated_stores(lowered(kernel_of(product), tile)), 0);
+  expect_kept(product, tile);
+}
+
+TEST(groups, a_block_has_the_stores_of_one_gate_that_nothing_parts) {
+  const UOp l = special("lidx0", 8), out = param(0, shape_of({32}), DType::Int32),
+            value = add(cast(l, DType::Int32), constant_int(DType::Int32, 5)),
+            some = lt(l, index_const(7)), first = lt(l, index_const(1));
+  const auto linear = [](const std::vector<UOp>& effects) {
+    std::vector<UOp> list;
+    for (const UOp& u : toposort(sink(effects)))
+      if (!u.is(Op::Sink)) list.push_back(u);
+    return UOp::make(Op::Linear, list);
+  };
+  const auto run = [](const UOp& program) {
+    std::vector<int32_t> memory(32);
+    KernelArguments arguments;
+    arguments.buffers = {reinterpret_cast<std::byte*>(memory.data())};
+    arguments.buffer_bytes = {128};
+    interpret_linear(program, arguments);
+    return memory;
+  };
+  // How many blocks there are; what they compute is what it was, and no gate of a thread is left.
+  const auto blocks = [&](const std::vector<UOp>& effects) {
+    const UOp before = linear(effects), after = in_blocks(before);
+    EXPECT_NO_THROW(verify(after, VerifyLevel::Linear, "linearize"));
+    EXPECT_EQ(run(after), run(before));
+    EXPECT_EQ(gated_stores(after), 0);
+    return count_ops(after, Op::If);
+  };
+  const UOp base = mul(l, index_const(4));
+  const auto at = [&](int64_t k) { return index(out, {add(base, index_const(k))}); };
+  EXPECT_EQ(blocks({store(at(0), value)}), 0);
+  // Places are computed before the block, other gates and loads close it.
+  EXPECT_EQ(blocks({store(at(0), value, some), store(at(1), value, some)}), 1);
+  EXPECT_EQ(blocks({store(at(0), value, some), store(at(1), value, first)}), 2);
+  EXPECT_EQ(
+      blocks({store(at(0), value, some), store(at(1), value, first), store(at(2), value, some)}),
+      3);
+  EXPECT_EQ(blocks({store(at(0), value, some), store(at(1), load(at(0)), some)}), 2);
+  EXPECT_EQ(blocks({store(at(0), value, some), store(at(1), value)}), 1);
+  // Lanes with gates of their own, and Stores that would be one without theirs.
+  const UOp two = shape_of({2}), lanes = stack(std::vector<UOp>{base, add(base, index_const(1))});
+  const UOp wide = store(index(out, {lanes}), expand(reshape(value, shape_of({1})), two),
+                         lt(lanes, expand(reshape(index_const(9), shape_of({1})), two)));
+  EXPECT_EQ(in_blocks(linear({wide})), linear({wide}));
+  const std::vector<UOp> twice{store(at(0), value, some), store(at(0), value, first)};
+  EXPECT_EQ(in_blocks(linear(twice)), linear(twice));
 }
 
 TEST(groups, spec_X3_a_histogram_by_atomic_adds_is_bincount) {

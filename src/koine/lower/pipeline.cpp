@@ -12,6 +12,7 @@
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
+#include "koine/lower/blocks.hpp"
 #include "koine/lower/epilogue.hpp"
 #include "koine/lower/expand.hpp"
 #include "koine/lower/grid.hpp"
@@ -192,7 +193,10 @@ LoweredKernel lower_kernel(const UOp& ast, const Target& target, const StageSink
   k = run_stage({"expand", false, sums, std::move(expansion)}, k, observed);
   k = run_stage({"select", true, all, select_steps(target)}, k, observed);
   if (how.verify >= 3 && is_interpreted(k)) out.selected = k;
-  out.linear = run_stage({"linearize", true, {}, {{"", linearize}}}, k, observed);
+  auto in_order = [&](const UOp& u) {
+    return target.groups ? in_blocks(linearize(u)) : linearize(u);
+  };
+  out.linear = run_stage({"linearize", true, {}, {{"", in_order}}}, k, observed);
   out.checks = observed.checks;
   return out;
 }
