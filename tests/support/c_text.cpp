@@ -58,7 +58,7 @@ CText::Case CText::case_of(const UOp& value) const {
 }
 
 void CText::add(const UOp& value) {
-  for (const bool strict : {true, false}) {
+  for (const bool strict : tested_modes()) {
     if (!strict && !has_liberties(value)) continue;
     Options mode = options();
     mode.strict = strict;

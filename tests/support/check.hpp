@@ -81,6 +81,10 @@ uint64_t test_seed();
 /// where every stage of every program is run (KOINE_VERIFY=3).
 int64_t test_cases(int64_t usual);
 
+/// The modes of floats that a random case runs in, strict ones being true: both, or strict alone
+/// where KOINE_TEST_FP=strict asks for long runs of it.
+std::vector<bool> tested_modes();
+
 /// The numbers of devices that programs over several run on; one where sanitizers or the check of
 /// each stage make them dear.
 std::vector<int64_t> device_counts();
