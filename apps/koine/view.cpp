@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include <sstream>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
 
@@ -115,6 +117,35 @@ struct Folder {
   std::filesystem::path path;
 };
 
+bool is_number(const UOp& u) { return u.is(Op::Const); }
+
+// Numbers, and sizes made of them, have uses all over a graph: one box for all of them would draw
+// lines across all of the picture, which takes Graphviz minutes as well.
+bool is_drawn_at_each_use(const UOp& u) {
+  return is_number(u) || (u.is(Op::Stack) && !u.src().empty() && u.dtype() == DType::Index &&
+                          std::ranges::all_of(u.src(), is_number));
+}
+
+// A line of DOT: the node that the text of the graph calls %n.
+std::string box(const UOp& u, const std::string& name, size_t n) {
+  std::string arg = arg_text(u.arg());
+  if (u.is(Op::Stack) && is_drawn_at_each_use(u))
+    for (const UOp& s : u.src()) arg += fmt::format("{}{}", arg.empty() ? "" : ", ", const_int(s));
+  if (arg.size() > 60) arg = arg.substr(0, 57) + "...";
+  std::string label = fmt::format("%{} {}", n, op_name(u.op()));
+  if (!arg.empty()) label += "\n" + arg;
+  if (u.dtype() != DType::Void)
+    label += fmt::format("\n{} {}", dtype_name(u.dtype()), shape_text(u));
+  std::string lines;
+  for (size_t at = 0; at <= label.size();) {
+    const size_t stop = std::min(label.find('\n', at), label.size());
+    lines += (at == 0 ? "" : "\\n") + escaped(label.substr(at, stop - at));
+    at = stop + 1;
+  }
+  return fmt::format("  {} [label=\"{}\", fillcolor=\"{}\"];\n", name, lines,
+                     colour_of(op_info(u.op()).group));
+}
+
 }  // namespace
 
 std::string dot_text(const UOp& graph) {
@@ -124,27 +155,22 @@ std::string dot_text(const UOp& graph) {
       "fontsize=11, margin=\"0.08,0.04\"];\n"
       "  edge [color=\"#666666\", arrowsize=0.6];\n";
   absl::flat_hash_map<const Node*, size_t> number;
+  absl::flat_hash_map<const Node*, size_t> copies;  // of what is drawn at each use, so far
   for (const UOp& u : toposort(graph)) {
     const size_t n = number.size();
     number.emplace(u.node(), n);
-    std::string arg = arg_text(u.arg());
-    if (arg.size() > 60) arg = arg.substr(0, 57) + "...";
-    std::string label = fmt::format("%{} {}", n, op_name(u.op()));
-    if (!arg.empty()) label += "\n" + arg;
-    if (u.dtype() != DType::Void)
-      label += fmt::format("\n{} {}", dtype_name(u.dtype()), shape_text(u));
-    std::string lines;
-    for (size_t at = 0; at <= label.size();) {
-      const size_t stop = std::min(label.find('\n', at), label.size());
-      lines += (at == 0 ? "" : "\\n") + escaped(label.substr(at, stop - at));
-      at = stop + 1;
+    if (is_drawn_at_each_use(u) && u != graph) continue;
+    out += box(u, fmt::format("n{}", n), n);
+    for (size_t i = 0; i < u.src().size(); ++i) {
+      const auto source = number.find(u.src(i).node());
+      if (source == number.end()) continue;  // the body of a Call is a graph of its own
+      std::string from = fmt::format("n{}", source->second);
+      if (is_drawn_at_each_use(u.src(i))) {
+        from += fmt::format("_{}", copies[u.src(i).node()]++);
+        out += box(u.src(i), from, source->second);
+      }
+      out += fmt::format("  {} -> n{} [tooltip=\"source {}\"];\n", from, n, i);
     }
-    out += fmt::format("  n{} [label=\"{}\", fillcolor=\"{}\"];\n", n, lines,
-                       colour_of(op_info(u.op()).group));
-    for (size_t i = 0; i < u.src().size(); ++i)
-      // The body of a Call is a graph of its own.
-      if (const auto source = number.find(u.src(i).node()); source != number.end())
-        out += fmt::format("  n{} -> n{} [tooltip=\"source {}\"];\n", source->second, n, i);
   }
   return out + "}\n";
 }
