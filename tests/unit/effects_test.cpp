@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "check.hpp"
+#include "kernels.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/text.hpp"
@@ -290,6 +291,26 @@ TEST(effects, spec_B20_an_after_holds_memory_and_no_view_of_it) {
   expect_error([&] { (void)after(part(b, 1, 2), {all}); }, {"After", "Shrink", "(2,)", "view"});
   expect_error([&] { (void)after(flip(after(b, {all}), {1}), {all}); }, {"After", "Flip", "view"});
   expect_value(part(after(b, {all}), 1, 2), {7, 7});
+}
+
+// Found by the fuzz of programs.
+TEST(effects, spec_B19_what_several_stores_of_a_group_read_is_computed_once) {
+  const UOp b = numbers({0, 0, 0, 0}), columns = leaf({100, 2}, DType::Int32), two = part(b, 0, 2),
+            product = reshape(reduce(Op::Mul, columns, {0}), shape_of({2})),
+            again = store(two, product), other = store(part(b, 0, 3), fill(7, 3)),
+            change = store(two, add(two, product)), elsewhere = store(part(b, 2, 2), product),
+            one = store(part(b, 3, 1), part(product, 0, 1));
+  const std::vector<std::vector<UOp>> groups{
+      {again, again},      {again, group(std::vector<UOp>{other}), again},
+      {change, again},     {again, elsewhere},
+      {again, one, other}, {again, store(part(numbers({1, 2}), 0, 2), product)}};
+  for (const std::vector<UOp>& stores : groups) {
+    const UOp value = after(b, {group(stores)});
+    int products = 0;
+    for (const Kernel& k : schedule({value})) products += count_ops(k.ast, Op::Reduce);
+    EXPECT_EQ(products, 1) << to_text(value);
+    expect_value(value, interpreted(renewed(value)));
+  }
 }
 
 TEST(effects, spec_B19_a_use_before_its_definition_is_refused) {

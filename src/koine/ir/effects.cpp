@@ -1,6 +1,9 @@
 #include "koine/ir/effects.hpp"
 
+#include <absl/container/flat_hash_set.h>
+
 #include <algorithm>
+#include <ranges>
 
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
@@ -19,7 +22,11 @@ std::vector<UOp> stores_in(const UOp& effect) {
     for (size_t i = u.src().size(); i-- > 0;)
       if (u.src(i).dtype() == DType::Void) pending.push_back(u.src(i));
   }
-  return out;
+  absl::flat_hash_set<const Node*> later;
+  std::vector<UOp> last;
+  for (const UOp& store : std::views::reverse(out))
+    if (later.insert(store.node()).second) last.push_back(store);
+  return {last.rbegin(), last.rend()};
 }
 
 std::vector<UOp> afters_in(const UOp& dependency) {

@@ -12,7 +12,7 @@
 namespace koine {
 
 /// The Stores of a dependency, through Groups and Ends, in the order they are listed: where two
-/// write one place, the later one stays.
+/// write one place, the later one stays. One that is listed twice is here once, the last time.
 std::vector<UOp> stores_in(const UOp& effect);
 
 /// The Afters that a dependency waits for: through Groups and Ends, and those below a value.

@@ -317,6 +317,14 @@ UOp written_memory(const UOp& store) {
   return memory_of_value(view);
 }
 
+bool share_loops(std::span<const UOp> stores) {
+  absl::flat_hash_set<const Node*> written;
+  return std::ranges::all_of(stores, [&](const UOp& s) {
+    return s.src(1).shape() == stores[0].src(1).shape() &&
+           written.insert(written_memory(s).node()).second;
+  });
+}
+
 UOp memory_of_value(const UOp& value) {
   const Node* n = value.node();
   while (n->op != Op::Param && n->op != Op::Buffer) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "koine/ir/uop.hpp"
@@ -19,6 +20,9 @@ UOp bufferize(const UOp& program);
 UOp memory_of_value(const UOp& value);
 /// The memory of which a Store fills a view; null where it is none.
 UOp written_memory(const UOp& store);
+/// Whether Stores that are a kernel together share its loops: they write values of one shape, into
+/// different memories. Others have loops of their own, one behind the other.
+bool share_loops(std::span<const UOp> stores);
 /// A Buffer for a value of a program.
 UOp temporary_for(const UOp& value, int64_t number);
 /// The first number that no temporary of a program has.

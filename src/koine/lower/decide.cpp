@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string_view>
 
@@ -14,6 +13,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/symbolic.hpp"
 #include "koine/ir/validity.hpp"
+#include "koine/lower/bufferize.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/joins.hpp"
 #include "koine/lower/picked_sum.hpp"
@@ -148,28 +148,28 @@ class Decider {
       }
   }
 
-  // The Stores of one dependency on one device are a kernel; those of one shape share its loops.
+  // The Stores of one dependency on one device are a kernel.
   void stores(const UOp& after) {
     for (const UOp& dependency : after.src().subspan(1)) {
-      const std::vector<UOp> written = stores_in(dependency);
-      std::map<std::string, int> stores_on;
-      for (const UOp& s : written) ++stores_on[s.src(0).device().name()];
-      std::vector<std::pair<UOp, Use>> nests;
-      for (const UOp& s : written) {
-        auto same = std::find_if(nests.begin(), nests.end(), [&](const auto& nest) {
-          return nest.first.src(1).shape() == s.src(1).shape() &&
-                 nest.first.src(0).device() == s.src(0).device();
-        });
-        if (same == nests.end()) {
-          const Node* kernel = s.node();
-          for (const auto& [other, use] : nests)
-            if (other.src(0).device() == s.src(0).device()) kernel = use.kernel;
-          reasons_.assigns(kernel);
-          same = nests.insert(nests.end(), {s, open(s.src(1), kernel)});
-          same->second.stored = stores_on[s.src(0).device().name()] == 1 && s.src().size() == 2;
-        }
-        store(s, same->second);
+      std::vector<std::vector<UOp>> kernels;
+      for (const UOp& s : stores_in(dependency)) {
+        auto same = std::ranges::find_if(
+            kernels, [&](const auto& k) { return k[0].src(0).device() == s.src(0).device(); });
+        if (same == kernels.end()) same = kernels.emplace(same);
+        same->push_back(s);
       }
+      for (const std::vector<UOp>& kernel : kernels) kernel_of(kernel);
+    }
+  }
+  void kernel_of(const std::vector<UOp>& stores) {
+    const Node* kernel = stores[0].node();
+    reasons_.assigns(kernel);
+    const bool together = share_loops(stores);
+    Use use;
+    for (const UOp& s : stores) {
+      if (!together || s == stores[0]) use = open(s.src(1), kernel);
+      use.stored = stores.size() == 1 && s.src().size() == 2;
+      store(s, use);
     }
   }
   void store(const UOp& s, Use use) {

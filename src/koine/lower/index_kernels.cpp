@@ -158,13 +158,8 @@ class Splitter : private KernelReads {
     return std::move(current_);
   }
 
-  // Stores of equal shape into different buffers share their loops; others follow each other.
   std::vector<UOp> make_nests(std::span<const UOp> wanted, Indexer& indexer) {
-    absl::flat_hash_set<const Node*> written;
-    bool together = true;
-    for (const UOp& s : wanted)
-      together = together && s.src(1).shape() == wanted[0].src(1).shape() &&
-                 written.insert(written_memory(s).node()).second;
+    const bool together = share_loops(wanted);
     std::vector<UOp> nests, stores, ranges;
     Indices at;
     for (const UOp& s : wanted) {
