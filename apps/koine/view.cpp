@@ -179,8 +179,11 @@ std::string picture_of(const std::string& dot, const std::string& form) {
   const Folder folder;
   const auto in = folder.path / "graph.dot", made = folder.path / "graph.svg";
   std::ofstream(in) << dot;
-  // Splines take minutes where a graph is large.
-  const std::string lines = dot.size() > 100'000 ? "-Gsplines=line -Gnslimit=2 -Gnslimit1=2 " : "";
+  // Splines, and the best place of each box, take minutes where a graph is large.
+  const std::string effort = dot.size() > 1'000'000 ? "0.1" : "2";
+  const std::string lines =
+      dot.size() < 100'000 ? ""
+                           : fmt::format("-Gsplines=line -Gnslimit={0} -Gnslimit1={0} ", effort);
   const int code = std::system(fmt::format("dot {}-Tsvg '{}' -o '{}' 2>'{}'", lines, in.string(),
                                            made.string(), (folder.path / "errors").string())
                                    .c_str());
