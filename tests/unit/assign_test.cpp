@@ -470,6 +470,26 @@ TEST(assignment, looking_does_not_cut_a_gradient) {
 }
 
 // Memory of loops: a loop of inference, a running mean, a loop of training with sums that are read.
+// Found by the fuzz of programs: what was written in place while t was looked at is a factor as
+// well.
+TEST(assignment, a_gradient_needs_a_state_that_was_computed_along) {
+  for (const bool by_index : {true, false}) {
+    const auto written = [&] {
+      Tensor out = Tensor::from<float>({1, 5}, {2});
+      if (by_index)
+        out.setitem({Tensor::from<int64_t>({0, 0})}, Tensor::from<float>({3, 3}, {2}));
+      else
+        out.setitem({Slice{0, 1}}, Tensor(3.0));
+      return out;
+    };
+    Tensor x = Tensor::from<float>({-1, 2}, {2}).requires_grad();
+    const Tensor state = written(), t = Tensor::where(x < 0, state, x);
+    EXPECT_EQ(t.tolist<float>(), (std::vector<float>{3, 2}));
+    (t * state).sum().backward();
+    EXPECT_EQ(x.grad().tolist<float>(), (std::vector<float>{0, 5}));
+  }
+}
+
 TEST(assignment, long_loops_do_not_grow_memory) {
   const int64_t n = 1 << 16;  // 256 KiB
   auto grown = [&](const std::function<void(int)>& body) {

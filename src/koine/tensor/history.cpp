@@ -650,7 +650,9 @@ void require_memory(const UOp& root, const std::vector<UOp>& grads) {
   std::vector<UOp> known;
   for (const UOp& g : grads)
     if (g) known.push_back(g);
-  for (const UOp& u : toposort(sink(known)))
+  // What is computed by now is not computed from that memory again.
+  const auto is_computed_again = [](const UOp& u) { return !realized_buffer(u); };
+  for (const UOp& u : toposort(sink(known), is_computed_again))
     KOINE_REQUIRE(!u.is(Op::Buffer) || memory_of(u), Value,
                   "gradient: this needs a value of shape {} that an assignment through a view has "
                   "written over since: call requires_grad() on the target before computing with "
