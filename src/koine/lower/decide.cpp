@@ -158,10 +158,10 @@ class Decider {
         if (same == kernels.end()) same = kernels.emplace(same);
         same->push_back(s);
       }
-      for (const std::vector<UOp>& kernel : kernels) kernel_of(kernel);
+      for (const std::vector<UOp>& kernel : kernels) one_kernel(kernel);
     }
   }
-  void kernel_of(const std::vector<UOp>& stores) {
+  void one_kernel(const std::vector<UOp>& stores) {
     const Node* kernel = stores[0].node();
     reasons_.assigns(kernel);
     const bool together = share_loops(stores);

@@ -7,8 +7,8 @@ namespace {
 
 constexpr size_t most_kept = 16;
 
-/// Equal for lists that do the same. A program's number is no later program's, as an address may
-/// be.
+// Equal for lists that do the same. A program's number is no later program's, as an address may
+// be.
 std::vector<uint64_t> key_of(std::span<const Command> commands) {
   std::vector<uint64_t> out;
   for (const Command& c : commands) {
