@@ -255,6 +255,8 @@ TEST(cl, a_queue_runs_in_order_and_others_follow_it) {
   EXPECT_GT(barriers, 8);
 }
 
+constexpr const char* no_command_buffers =
+    "the first device of OpenCL records no launches: its driver lacks cl_khr_command_buffer";
 int launched = 0, recorded = 0, replayed = 0;
 using Counts = std::array<int, 3>;
 Counts counts() { return {launched, recorded, replayed}; }
@@ -275,7 +277,7 @@ cl::Hardware with_counted_command_buffers() {
 }
 
 TEST(cl, what_comes_again_is_one_command_buffer) {
-  if (!cl::hardware(0).command_buffers) GTEST_SKIP() << "no cl_khr_command_buffer";
+  if (!cl::hardware(0).command_buffers) GTEST_SKIP() << no_command_buffers;
   [[maybe_unused]] static const auto launch = cl::api().clEnqueueNDRangeKernel;
   const InPlaceOf counted(cl::api().clEnqueueNDRangeKernel, [](auto... a) {
     ++launched;
@@ -321,7 +323,7 @@ TEST(cl, what_comes_again_is_one_command_buffer) {
 }
 
 TEST(cl, a_driver_that_refuses_to_record_launches_one_by_one) {
-  if (!cl::hardware(0).command_buffers) GTEST_SKIP() << "no cl_khr_command_buffer";
+  if (!cl::hardware(0).command_buffers) GTEST_SKIP() << no_command_buffers;
   const auto program = cl_device().compile(double_and_one(64));
   for (int which = 0; which < 3; ++which) {
     cl::Hardware on = with_counted_command_buffers();

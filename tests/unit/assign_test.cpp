@@ -469,7 +469,6 @@ TEST(assignment, looking_does_not_cut_a_gradient) {
   expect_error([&] { (void)of_old.gradient({v}); }, {"target 0", "another value", "again"});
 }
 
-// Memory of loops: a loop of inference, a running mean, a loop of training with sums that are read.
 // Found by the fuzz of programs: what was written in place while t was looked at is a factor as
 // well.
 TEST(assignment, a_gradient_needs_a_state_that_was_computed_along) {
@@ -490,6 +489,7 @@ TEST(assignment, a_gradient_needs_a_state_that_was_computed_along) {
   }
 }
 
+// Memory of loops: a loop of inference, a running mean, a loop of training with sums that are read.
 TEST(assignment, long_loops_do_not_grow_memory) {
   const int64_t n = 1 << 16;  // 256 KiB
   auto grown = [&](const std::function<void(int)>& body) {

@@ -22,6 +22,7 @@ std::vector<UOp> stores_in(const UOp& effect) {
     for (size_t i = u.src().size(); i-- > 0;)
       if (u.src(i).dtype() == DType::Void) pending.push_back(u.src(i));
   }
+  if (out.size() < 2) return out;
   absl::flat_hash_set<const Node*> later;
   std::vector<UOp> last;
   for (const UOp& store : std::views::reverse(out))
