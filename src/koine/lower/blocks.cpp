@@ -27,7 +27,7 @@ bool is_movable(const UOp& u) {
 class Blocks {
  public:
   void add(const UOp& instruction, const UOp& gate) {
-    if (!gate && is_movable(instruction)) return out_.push_back(instruction);
+    if (is_movable(instruction)) return out_.push_back(instruction);
     if (gate_ != gate) close();
     gate_ = gate;
     (gate ? inside_ : out_).push_back(instruction);
