@@ -126,6 +126,31 @@ TEST(opts, spec_O2_every_split_of_gemm_reduce_and_softmax) {
   }
 }
 
+// Loops along which memory goes on changing keep their order: nothing shares them out.
+TEST(opts, spec_O2_every_split_of_a_fold_by_index) {
+  const Tensor x = numbers({12, 4}, 1), at = Tensor::randint({12, 4}, 0, 6).realize();
+  const UOp graph = Tensor::zeros({6, 4}).scatter_add(0, at, x).uop();
+  const std::vector<Kernel> kernels = schedule({graph});
+  std::vector<KernelEdits> all;
+  for (size_t k = 0; k < kernels.size(); ++k)
+    for (const Opt& opt : legal_splits(kernels[k].ast, {2, 4})) all.push_back({k, {opt}});
+  EXPECT_GE(all.size(), 4u);
+  check_edits("fold by index", graph, all);
+  std::string refusals;  // of threads: for the loop that fills, and for that of what is added
+  for (const Kernel& k : kernels)
+    for (size_t axis = 0; axis < kernel_ranges(k.ast).size(); ++axis) try {
+        (void)apply_opt(k.ast, {OptOp::Split, static_cast<int>(axis), 2, AxisType::Thread});
+      } catch (const Error& e) {
+        refusals += e.what();
+      }
+  EXPECT_NE(
+      refusals.find("memory that goes on changing is stored into outside of it, by each of its "
+                    "threads"),
+      std::string::npos)
+      << refusals;
+  EXPECT_NE(refusals.find("what lies in memory goes on along it"), std::string::npos) << refusals;
+}
+
 // Sizes that nothing divides: each axis alone, and padded axes as lanes.
 TEST(opts, spec_O3_padto_127_of_gemm_reduce_and_softmax) {
   for (const auto& [name, graph] : subjects(5, 127, 7)) {

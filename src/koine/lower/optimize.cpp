@@ -94,6 +94,25 @@ UOp with_rows_for_lanes(const UOp& ast, const UOp& lanes) {
   });
 }
 
+// Whether sums in memory go on along an axis, step by step, or another loop stands behind one.
+bool goes_on_along(const UOp& ast, const UOp& axis) {
+  const NodeList nodes = toposort(ast);
+  return std::any_of(nodes.begin(), nodes.end(), [&](const UOp& u) {
+    return u.is(Op::After) && is_among(u.src().subspan(1), axis);
+  });
+}
+
+// Whether memory that is read again as it goes on changing is stored into outside of an axis.
+bool changes_outside(const UOp& ast, const UOp& axis) {
+  absl::flat_hash_set<const Node*> changing;
+  const NodeList nodes = toposort(ast);
+  for (const UOp& u : nodes)
+    if (u.is(Op::After) && u.src(0).is(Op::Param)) changing.insert(u.src(0).node());
+  return std::any_of(nodes.begin(), nodes.end(), [&](const UOp& u) {
+    return u.is(Op::Store) && changing.contains(accessed_buffer(u).node()) && !depends_on(u, axis);
+  });
+}
+
 // Why an edit is not legal.
 struct Refusal {
   ErrorKind kind;
@@ -203,6 +222,17 @@ std::optional<Refusal> refusal_of_split(const UOp& ast, const UOp& axis, const O
                   "Split: axis {}: a running fold goes on along it, step by step: it may not "
                   "become UPCAST",
                   opt.axis);
+  if (opt.target != from && goes_on_along(ast, axis))
+    return refuse(value,
+                  "Split: axis {}: what lies in memory goes on along it, step by step: it may not "
+                  "become {}",
+                  opt.axis, axis_type_name(opt.target));
+  if (is_shared_out(opt.target) && !is_reduction(opt.target) && changes_outside(ast, axis))
+    return refuse(
+        value,
+        "Split: axis {}: memory that goes on changing is stored into outside of it, by each "
+        "of its threads",
+        opt.axis);
   return refusal_of_numbers(ast, axis, opt);
 }
 
@@ -306,6 +336,10 @@ std::optional<Refusal> refusal_of_padding(const UOp& ast, const UOp& axis, const
     if (depends_on(u, axis) || !is_reduction(type_of(axis)))
       return refuse(ErrorKind::Value, "Padto: axis {}: an AtomicAdd would add some elements twice",
                     opt.axis);
+  if (goes_on_along(ast, axis))
+    return refuse(ErrorKind::Value,
+                  "Padto: axis {}: what lies in memory goes on along it, some steps twice",
+                  opt.axis);
   if (bound.bounds().high > INT64_MAX - opt.amount)
     return refuse(ErrorKind::Value,
                   "Padto: axis {} of size {} has no multiple of {} in 63 bits above it", opt.axis,

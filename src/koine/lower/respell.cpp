@@ -28,7 +28,7 @@ UOp respell(const UOp& ast, Respelling changes) {
       respell_bounds(it->second, values);
       return values.emplace(node, it->second.value).first->second;
     }
-    if (node.is(Op::Reduce) || node.is(Op::End))
+    if (node.is(Op::Reduce) || node.is(Op::End) || node.is(Op::After))
       for (size_t i = node.src().size(); --i > 0;) {
         const auto it = changes.find(node.src(i));
         if (it == changes.end()) continue;

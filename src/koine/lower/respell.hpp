@@ -6,8 +6,8 @@
 
 namespace koine {
 
-/// What becomes of a range: a value, and in the lists of Reduce and End, which hold Ranges only,
-/// no, one or more ranges.
+/// What becomes of a range: a value, and in the lists of Reduce, End and After, which hold no other
+/// index, no, one or more ranges.
 struct Respelled {
   UOp value;
   std::vector<UOp> ranges;
