@@ -55,6 +55,21 @@ void gemm_on_one_thread(Rows& rows, const Limits& limits, int64_t n, DType dtype
        dtype, goal);
 }
 
+// The gradients of a norm with weights, of rows of 1024, by what it moves if it goes over its input
+// and the gradient of its result once.
+void norm_gradients(Rows& rows, const Limits& limits, const Tensor& x) {
+  const Tensor g = random_tensor(x.shape(), 4).realize(), weight = random_tensor({1024}, 5),
+               bias = random_tensor({1024}, 6);
+  auto run = [&] {
+    Tensor::realize(((x.layernorm() * weight + bias) * g).sum().gradient({x, weight, bias}));
+  };
+  run();
+  const double seconds = best_seconds(run, 1.0);
+  rows.push_back({"layernorm gradients, rows of 1024 f32",
+                  12.0 * static_cast<double>(int64_t{x.numel()}) / seconds * 1e-9, "GB/s",
+                  limits.copy_bandwidth * 1e-9, "copy", true, 0.3});
+}
+
 void elementwise(Rows& rows, std::string name, const Limits& limits, const Tensor& x, double goal) {
   const double chain = seconds_of([&] {
     Tensor t = (x * Tensor(1.5) + Tensor(0.25)) * x;
@@ -99,6 +114,7 @@ void bench_kernels(Rows& rows, const Limits& limits) {
   const double softmax = seconds_of([&] { return rows_of.softmax(); });
   rows.push_back({"softmax 65536x1024 f32", 8.0 * n / softmax * 1e-9, "GB/s",
                   limits.copy_bandwidth * 1e-9, "copy", true, 0.3});
+  norm_gradients(rows, limits, rows_of);
 }
 
 void bench_opencl(Rows& rows, const Limits& limits) {

@@ -16,7 +16,8 @@ struct CompileOptions {
   int64_t row_bytes = int64_t{256} << 10;  ///< for the rows of a kernel, if all its devices have it
   /// Of the device with the fewest, if all have groups of threads; 0: parts are for CPUs.
   int64_t multiprocessors = 0;
-  int64_t atomic_bytes = 8;   ///< of the widest number that threads of all devices add at once
+  int64_t atomic_bytes = 8;  ///< of the widest number that threads of all devices add at once
+  int64_t cached_bytes = int64_t{1} << 20;  ///< a second pass over no more finds them in a cache
   bool tensor_cores = false;  ///< all have some that take narrow floats as they lie in memory
 };
 

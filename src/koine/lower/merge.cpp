@@ -16,6 +16,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/lower/column_sums.hpp"
 #include "koine/lower/contents.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/folds_apart.hpp"
@@ -61,7 +62,10 @@ int64_t bytes_of(const std::vector<UOp>& rows) {
 class Merger {
  public:
   Merger(const UOp& schedule, const CompileOptions& how)
-      : strict_(how.strict), row_bytes_(how.row_bytes) {
+      : strict_(how.strict),
+        begins_sums_(!how.strict && how.multiprocessors == 0),
+        row_bytes_(how.row_bytes),
+        cached_bytes_(how.cached_bytes) {
     const std::vector<Kernel> launches = kernels_of(schedule);
     std::vector<std::vector<size_t>> needs = dependencies_of(launches);
     absl::flat_hash_set<const Node*> sent, received;
@@ -79,7 +83,11 @@ class Merger {
       nests_.push_back(nest_in(kernels_[k], places_));
       group_.push_back(k);
       place_.push_back(k);
-      for (const UOp& b : kernels_[k].buffers) readers_[b.node()].push_back(k);
+      sums_.emplace_back();
+      for (const UOp& b : kernels_[k].buffers) {
+        readers_[b.node()].push_back(k);
+        if (b.is(Op::Buffer)) next_buffer_ = std::max(next_buffer_, b.as<BufferArg>().slot + 1);
+      }
       along_columns_.push_back(false);
       sends_.push_back(false);
       receives_.push_back(false);
@@ -101,6 +109,8 @@ class Merger {
       for (size_t k = 0; k < kernels_.size(); ++k)
         if (nests_[k] && group_[k] == k) merge_with_neighbours(k);
     }
+    for (size_t k = 0; begins_sums_ && k < kernels_.size(); ++k)
+      if (group_[k] == k) begin_sums_with_neighbours(k);
     drop_unread();
     return in_order();
   }
@@ -154,7 +164,8 @@ class Merger {
     return k;
   }
 
-  bool merge(size_t first, size_t second) {
+  // Whether one kernel may hold what two hold.
+  bool fit_together(size_t first, size_t second) const {
     if (first == second || !nests_[first] || !nests_[second]) return false;
     const Nest &a = *nests_[first], &b = *nests_[second];
     if (a.operations + b.operations > most_fused_operations ||
@@ -163,7 +174,18 @@ class Merger {
     if (bytes_of(a.rows) + bytes_of(b.rows) > row_bytes_) return false;
     if (!(kernels_[first].device() == kernels_[second].device())) return false;
     // What others wait for does not wait for what they send: copies of a collective go at once.
-    if ((sends_[first] && receives_[second]) || (receives_[first] && sends_[second])) return false;
+    return (!sends_[first] || !receives_[second]) && (!receives_[first] || !sends_[second]);
+  }
+  // Whether the rows of what two have become are not too many.
+  bool has_room_for_rows(const Nest& both, const Nest& a, const Nest& b) const {
+    return bytes_of(both.rows) <= row_bytes_ &&
+           both.rows.size() <=
+               std::max<size_t>({most_rows_of_a_kernel, a.rows.size() + b.rows.size()});
+  }
+
+  bool merge(size_t first, size_t second) {
+    if (!fit_together(first, second)) return false;
+    const Nest &a = *nests_[first], &b = *nests_[second];
     const bool feeds = depends(second, first);
     if (depends(first, second)) return false;
     if (siblings_ != (!feeds && a.loops.size() != b.loops.size())) return false;
@@ -179,16 +201,13 @@ class Merger {
     std::optional<Between> others = between(first, second);
     if (!others) return false;
     const bool columns = moved || along_columns_[first] || along_columns_[second];
-    std::optional<Draft> both = joined(first, x, second, y, feeds, columns);
+    std::optional<Draft> both = joined(kernels_[first], x, kernels_[second], y, feeds, columns);
     if (!both) return false;
     std::optional<Nest> nest = nest_in(*both, places_);
     if ((columns || siblings_) &&
         !(nest && rows_fit(*nest, std::min(x.loops.size(), y.loops.size()))))
       return false;
-    if (nest && (bytes_of(nest->rows) > row_bytes_ ||
-                 nest->rows.size() >
-                     std::max<size_t>({most_rows_of_a_kernel, a.rows.size() + b.rows.size()})))
-      return false;
+    if (nest && !has_room_for_rows(*nest, a, b)) return false;
     std::vector<size_t>& needs = both->needs;
     needs = kernels_[first].needs;
     needs.insert(needs.end(), kernels_[second].needs.begin(), kernels_[second].needs.end());
@@ -196,10 +215,69 @@ class Merger {
     nests_[second] = std::move(nest);
     group_[first] = second;
     users_[second].insert(users_[second].end(), users_[first].begin(), users_[first].end());
-    keep_places(second, std::max(place_[first], place_[second]), std::move(*others));
+    keep_places({second}, {std::max(place_[first], place_[second])}, std::move(*others));
     along_columns_[second] = columns;
     sends_[second] = sends_[second] || sends_[first];
     receives_[second] = receives_[second] || receives_[first];
+    return true;
+  }
+
+  void begin_sums_with_neighbours(size_t k) {
+    for (const size_t other : neighbours(k)) {
+      const size_t first = merged_into(other);
+      if (begin_sums(first, k) || begin_sums(k, first)) return;
+    }
+  }
+
+  // Sums over the rows that another kernel goes over anyway begin there: what both read comes from
+  // memory once. Their kernel goes on with what was added up of some rows each.
+  bool begin_sums(size_t rows, size_t columns) {
+    if (!fit_together(rows, columns) || depends(rows, columns)) return false;
+    const Nest &x = *nests_[rows], &y = *nests_[columns];
+    const Draft& whole = kernels_[columns];
+    std::optional<ColumnSums> sums =
+        column_sums({x, kernels_[rows].buffers}, {y, whole.buffers}, cached_bytes_);
+    if (!sums || (sums_[rows] && !sums_[rows]->go_on_alike(*sums))) return false;
+    std::optional<Between> others = between(rows, columns);
+    if (!others) return false;
+    Draft begun{sums->begun, whole.buffers, whole.reason, {}};
+    for (const UOp& p : sums->partial)
+      begun.buffers.push_back(
+          UOp::make(Op::Buffer, {p.src(0)}, BufferArg{next_buffer_++, p.dtype(), whole.device()}));
+    const std::optional<Nest> inside = nest_in(begun, places_);
+    if (!inside) return false;
+    std::optional<Draft> both =
+        joined(kernels_[rows], x, begun, *inside, depends(columns, rows), false);
+    std::optional<Nest> nest = both ? nest_in(*both, places_) : std::nullopt;
+    if (!nest || !has_room_for_rows(*nest, x, *inside)) return false;
+    for (size_t i = 0; i < sums->partial.size(); ++i) {
+      const UOp& memory = begun.buffers[whole.buffers.size() + i];
+      const auto at = std::ranges::find(both->buffers, memory) - both->buffers.begin();
+      sums->partial[i] = with_slot(sums->partial[i], at);
+      readers_[memory.node()] = {std::min(rows, columns), std::max(rows, columns)};
+    }
+    const Kernel rest(kernel_call(sums->rest, begun.buffers, whole.reason));
+    both->reason = kernels_[rows].reason;
+    both->needs = kernels_[rows].needs;
+    for (const size_t n : whole.needs) {
+      const size_t source = merged_into(n);
+      if (source == rows || source == columns) continue;
+      both->needs.push_back(source);
+      users_[source].push_back(rows);
+    }
+    kernels_[columns].ast = rest.ast;
+    kernels_[columns].buffers.assign(rest.buffers.begin(), rest.buffers.end());
+    kernels_[columns].needs.push_back(rows);
+    users_[rows].push_back(columns);
+    receives_[rows] = receives_[rows] || receives_[columns];
+    kernels_[rows] = std::move(*both);
+    nests_[rows] = std::move(nest);
+    nests_[columns] = nest_in(kernels_[columns], places_);
+    if (sums_[rows])
+      sums->partial.insert(sums->partial.end(), sums_[rows]->partial.begin(),
+                           sums_[rows]->partial.end());
+    sums_[rows] = std::move(sums);
+    keep_places({rows, columns}, {place_[rows], place_[columns]}, std::move(*others));
     return true;
   }
 
@@ -264,25 +342,24 @@ class Merger {
     return out;
   }
 
-  // Two that are one now: what waited for the earlier one comes behind the place of the later one,
-  // and each kernel still behind all that it waits for.
-  void keep_places(size_t second, size_t place, Between between) {
+  // What has become of two, which has these places: what waited for the earlier one comes behind
+  // it, and each kernel still behind all that it waits for.
+  void keep_places(const std::vector<size_t>& made, std::vector<size_t> places, Between between) {
     const auto earlier = [&](size_t a, size_t b) { return place_[a] < place_[b]; };
     std::sort(between.before.begin(), between.before.end(), earlier);
     std::sort(between.after.begin(), between.after.end(), earlier);
-    std::vector<size_t> order = std::move(between.before), places{place};
-    order.push_back(second);
+    std::vector<size_t> order = std::move(between.before);
     order.insert(order.end(), between.after.begin(), between.after.end());
-    for (const size_t k : order)
-      if (k != second) places.push_back(place_[k]);
+    for (const size_t k : order) places.push_back(place_[k]);
+    order.insert(order.end() - static_cast<std::ptrdiff_t>(between.after.size()), made.begin(),
+                 made.end());
     std::sort(places.begin(), places.end());
     for (size_t i = 0; i < order.size(); ++i) place_[order[i]] = places[i];
   }
 
   // Both bodies over the same loops; what the first stores, the second takes as a value.
-  std::optional<Draft> joined(size_t first, const Nest& x, size_t second, const Nest& y, bool feeds,
-                              bool columns) {
-    const Draft &a = kernels_[first], &b = kernels_[second];
+  std::optional<Draft> joined(const Draft& a, const Nest& x, const Draft& b, const Nest& y,
+                              bool feeds, bool columns) {
     Draft out = a;
     out.reason = b.reason;
     Substitution renamed;
@@ -419,7 +496,8 @@ class Merger {
     while (!ready.empty()) {
       const size_t k = ready.top();
       ready.pop();
-      out.push_back(kernel_call(kernels_[k].ast, kernels_[k].buffers, kernels_[k].reason));
+      const UOp ast = sums_[k] ? add_up(kernels_[k].ast, *sums_[k]) : kernels_[k].ast;
+      out.push_back(kernel_call(ast, kernels_[k].buffers, kernels_[k].reason));
       for (const size_t user : users[k])
         if (--waits[user] == 0) ready.push(user);
     }
@@ -445,10 +523,11 @@ class Merger {
     }
   }
 
-  bool strict_;
+  bool strict_, begins_sums_;
   bool siblings_ =
-      false;           // last: those that share outer loops alone and read nothing of each other
-  int64_t row_bytes_;  // that the rows of a kernel may take
+      false;              // last: those that share outer loops alone and read nothing of each other
+  int64_t row_bytes_;     // that the rows of a kernel may take
+  int64_t cached_bytes_;  // that a second pass finds in a cache
   Places places_;
   std::vector<Draft> kernels_;
   std::vector<std::optional<Nest>> nests_;
@@ -456,6 +535,8 @@ class Merger {
   std::vector<size_t> place_;  // each behind all that it waits for
   std::vector<std::vector<size_t>> users_;
   std::vector<std::optional<size_t>> write_before_;
+  std::vector<std::optional<ColumnSums>> sums_;  // that a kernel of rows begins for another one
+  int64_t next_buffer_ = 0;
   std::vector<bool> along_columns_;  // whether some of its loops stand in the order of another's
   absl::flat_hash_map<const Node*, std::vector<size_t>> readers_;  // of a buffer, ascending
   std::vector<bool> sends_,
