@@ -116,6 +116,8 @@ TEST(column_sums, spec_W11_what_stays_apart) {
   EXPECT_EQ(step_axes(unwritten({64, 768}), norm), 0) << "a cache holds all of it";
   EXPECT_EQ(step_axes(unwritten({509, 768}), norm), 0) << "no part of the rows is whole";
   EXPECT_EQ(step_axes(unwritten({65536, 16}), norm), 0) << "rows too short for lanes";
+  EXPECT_EQ(step_axes(unwritten({64, 1 << 17}), norm), 1);
+  EXPECT_EQ(step_axes(unwritten({64, 1 << 18}), norm), 0) << "no cache holds the sums of a row";
   const OptionScope strict(strict_options());
   EXPECT_EQ(step_axes(unwritten({512, 768}), norm), 0) << "which sums each column in order";
 }

@@ -16,8 +16,10 @@
 #include "koine/lower/callify.hpp"
 #include "koine/lower/cost.hpp"
 #include "koine/lower/decide.hpp"
+#include "koine/lower/merge.hpp"
 #include "koine/lower/pipeline.hpp"
 #include "koine/lower/rangeify.hpp"
+#include "koine/lower/schedule.hpp"
 #include "koine/lower/validity.hpp"
 
 namespace koine::test {
@@ -500,6 +502,22 @@ TEST(schedule, spec_W11_memory_seen_with_two_dtypes_is_no_value) {
     EXPECT_EQ(array_of(got[0]).data, interpret(t, bindings_of(t)).data);
     EXPECT_EQ(array_of(got[1]).data, interpret(both, bindings_of(both)).data);
   });
+}
+
+// A host program by hand may hand over one memory twice: what is stored into it is no value of what
+// is read from it.
+TEST(schedule, one_memory_in_two_slots_merges_with_nothing) {
+  const UOp shape = shape_of({8}), i = range(0, index_const(8), AxisType::Loop);
+  auto at = [&](int64_t slot) { return index(param(slot, shape, DType::Float32), {i}); };
+  const UOp twice = sink({end(store(at(0), add(load(at(1)), load(at(1)))), {i})}),
+            product = sink({end(store(at(0), mul(load(at(1)), load(at(2)))), {i})});
+  const Device cpu("CPU");
+  const UOp out = param(0, shape, DType::Float32, cpu), in = param(1, shape, DType::Float32, cpu),
+            between = UOp::make(Op::Buffer, {shape}, BufferArg{0, DType::Float32, cpu});
+  const UOp program =
+      UOp::make(Op::Linear, {kernel_call(twice, std::vector<UOp>{between, in}, "output"),
+                             kernel_call(product, std::vector<UOp>{out, out, between}, "output")});
+  EXPECT_EQ(merge_kernels(program, compile_options()).src().size(), 2u);
 }
 
 // Values of one shape with sums between them, all asked for at once: merged kernels keep the order

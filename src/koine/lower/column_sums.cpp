@@ -217,13 +217,11 @@ std::optional<ColumnSums> column_sums(const Placed& rows, const Placed& columns,
   out.begun =
       rewrite(nested(x.loops, stores), kernel_rules(false));  // places as the rows have them
   out.rest = substitute(y.kernel, continued);
-  double spent = 0;  // each partial sum is stored, and read
-  for (const UOp& memory : out.partial)
-    spent += 2 * static_cast<double>(item_size(memory.dtype())) / static_cast<double>(out.steps);
-  const double saved = shared.saved(out.rest);
-  if (saved <= spent || saved * elements(loops) <= static_cast<double>(cached_bytes))
-    return std::nullopt;
-  return out;
+  double each = 0;  // bytes of the partial sums of a column, which are stored and read
+  for (const UOp& memory : out.partial) each += static_cast<double>(item_size(memory.dtype()));
+  const double saved = shared.saved(out.rest), spent = 2 * each / static_cast<double>(out.steps);
+  const bool pays = saved > spent && saved * elements(loops) > static_cast<double>(cached_bytes);
+  return pays && each * elements(inner) <= most_bytes_of_rows ? std::optional(out) : std::nullopt;
 }
 
 UOp add_up(const UOp& kernel, const ColumnSums& sums) {

@@ -21,8 +21,8 @@ struct ColumnSums {
 
 /// Gradients of the weights of a layernorm beside that of its input, or of a bias beside that of
 /// what it was added to. Null where the sums of `columns` do not run over the outer loops of
-/// `rows`, where what both go over has no more than `cached_bytes`, and where partial sums take
-/// more of memory than that.
+/// `rows`, where what both go over has no more than `cached_bytes`, where partial sums take more of
+/// memory than that, and where they are too long to stay in a cache from one row to the next.
 std::optional<ColumnSums> column_sums(const Placed& rows, const Placed& columns,
                                       int64_t cached_bytes);
 

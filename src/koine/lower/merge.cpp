@@ -382,9 +382,10 @@ class Merger {
     else
       renumber_inner(y, x, renamed);
     renumber_rows(x, y, renamed);
-    std::optional<UOp> ast =
-        joined_nests(*nest_of(substitute(x.kernel, renamed_first), places_),
-                     *nest_of(substitute(y.kernel, renamed), places_), feeds, columns);
+    const std::optional<Nest> before = nest_of(substitute(x.kernel, renamed_first), places_),
+                              behind = nest_of(substitute(y.kernel, renamed), places_);
+    if (!before || !behind) return std::nullopt;  // one memory in two slots of a kernel
+    std::optional<UOp> ast = joined_nests(*before, *behind, feeds, columns);
     if (!ast) return std::nullopt;
     out.ast = *ast;
     return stores_under_two_dtypes(out) ? std::nullopt : std::optional(out);
