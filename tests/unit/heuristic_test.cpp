@@ -490,6 +490,22 @@ TEST(heuristic, vectors_have_powers_of_two_lanes_at_any_size) {
           }
 }
 
+// What each lane loads for itself, from places that data or a remainder decides, is little: LLVM
+// takes minutes for some hundreds of it.
+TEST(heuristic, few_lanes_load_each_for_itself) {
+  const auto picked = [](size_t tables) {
+    const Tensor at(leaf({4096}, DType::Int32, 20));
+    Tensor out = f32({1000}, 0)[at];
+    for (size_t k = 1; k < tables; ++k) out = out + f32({1000}, k)[at];
+    return out;
+  };
+  const auto schedule_of = [&](size_t tables) { return chosen(picked(tables), machine_with(64)); };
+  EXPECT_EQ(schedule_of(1), "e_L128_u32: Split(0, 32, UPCAST)");
+  EXPECT_EQ(schedule_of(4), "e_L128_u32: Split(0, 32, UPCAST)");
+  EXPECT_EQ(schedule_of(6), "e_L256_u16: Split(0, 16, UPCAST)");
+  EXPECT_EQ(schedule_of(12), "e_L512_u8: Split(0, 8, UPCAST)");
+}
+
 // The tile of a product is made of vectors as wide as the registers, and reads each of them whole:
 // no gate stands in its loop.
 TEST(heuristic, tiles_read_whole_registers_without_gates) {

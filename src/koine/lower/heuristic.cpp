@@ -195,12 +195,24 @@ void block_reduction(Plan& plan, int64_t rows, int64_t most) {
   plan.try_all(edits);  // unless the output cannot hold partial sums
 }
 
+// How many lanes may each load for themselves, from places that follow no steps along an axis: the
+// time that LLVM takes for them grows by their third power.
+int64_t lanes_to_load(const Plan& plan, const UOp& axis, int64_t lanes) {
+  constexpr int64_t most_loads = 128, least = 4;
+  const std::vector<UOp> loads = survey(plan.ast()).loads;
+  const auto apart = std::ranges::count_if(loads, [&](const UOp& address) {
+    return depends_on(address, axis) && !stride(address, axis);
+  });
+  while (lanes > least && lanes * apart > most_loads) lanes /= 2;
+  return lanes;
+}
+
 // Lanes along one axis: UPCAST of a loop, GROUP_REDUCE of a reduction. As many vectors as nearly
 // fit the axis, or half as many that fit.
 void vector_lanes(Plan& plan, const UOp& axis, int64_t lanes, int64_t unrolled) {
   const int64_t n = size_of(axis);
   if (n < 2) return;
-  int64_t width = lanes_along(n, lanes * unrolled);
+  int64_t width = lanes_to_load(plan, axis, lanes_along(n, lanes * unrolled));
   if (is_symbolic(axis)) {
     while (width > lanes && !divides(width, axis)) width /= 2;
   } else {
