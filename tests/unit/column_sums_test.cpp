@@ -116,8 +116,14 @@ TEST(column_sums, spec_W11_what_stays_apart) {
   EXPECT_EQ(step_axes(unwritten({64, 768}), norm), 0) << "a cache holds all of it";
   EXPECT_EQ(step_axes(unwritten({509, 768}), norm), 0) << "no part of the rows is whole";
   EXPECT_EQ(step_axes(unwritten({65536, 16}), norm), 0) << "rows too short for lanes";
+  EXPECT_EQ(step_axes(unwritten({16, 1 << 14}), norm), 0) << "too few parts for threads";
   EXPECT_EQ(step_axes(unwritten({64, 1 << 17}), norm), 1);
   EXPECT_EQ(step_axes(unwritten({64, 1 << 18}), norm), 0) << "no cache holds the sums of a row";
+  const Tensor y = unwritten({512, 768}), w = unwritten({768}), g = unwritten({512, 768});
+  const std::vector<Tensor> slopes = ((y.layernorm() * w) * g).sum().gradient({y, w});
+  const std::vector<Kernel> step = schedule(values_of({slopes[0], w - slopes[1] * 0.1}));
+  EXPECT_EQ(step.size(), 2u) << "what is made of a sum stays in its kernel";
+  EXPECT_GE(std::max(step_axis(step.front().ast), step_axis(step.back().ast)), 0);
   const OptionScope strict(strict_options());
   EXPECT_EQ(step_axes(unwritten({512, 768}), norm), 0) << "which sums each column in order";
 }
