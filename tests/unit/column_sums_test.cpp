@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "check.hpp"
 #include "kernels.hpp"
@@ -126,6 +127,27 @@ TEST(column_sums, spec_W11_what_stays_apart) {
   EXPECT_GE(std::max(step_axis(step.front().ast), step_axis(step.back().ast)), 0);
   const OptionScope strict(strict_options());
   EXPECT_EQ(step_axes(unwritten({512, 768}), norm), 0) << "which sums each column in order";
+}
+
+// Behind a product the gradient of the rows lies in memory of its own: the kernel that begins sums
+// keeps its reason, and partial sums get memory that nothing else has.
+TEST(column_sums, spec_W11_beside_rows_in_memory) {
+  const OptionScope mode(Options{});
+  const Tensor a = unwritten({512, 64}), v = unwritten({64, 768}), w = unwritten({768}),
+               g = unwritten({512, 768});
+  const std::vector<Tensor> slopes = ((a.matmul(v).layernorm() * w) * g).sum().gradient({a, v, w});
+  std::map<int64_t, UOp> memory;
+  int begun = 0;
+  for (const Kernel& k : schedule(values_of(slopes))) {
+    for (const UOp& b : k.buffers)
+      if (b.is(Op::Buffer)) {
+        EXPECT_EQ(memory.emplace(b.as<BufferArg>().slot, b).first->second, b);
+      }
+    if (step_axis(k.ast) < 0) continue;
+    ++begun;
+    EXPECT_NE(k.reason, "output");
+  }
+  EXPECT_EQ(begun, 1);
 }
 
 // What an optimiser makes of a gradient stays in the kernel of its sum, which waits for the rows.
