@@ -225,7 +225,7 @@ TEST(column_sums, spec_O7_edits_leave_the_sums) {
     ASSERT_LT(at, p.kernels.size());
     std::vector<std::pair<const char*, std::vector<Opt>>> edits{
         {"INTERP", {}}, {"CPU", {}}, {"SIMT", {}}};
-    for (int i = 0; i < 12; ++i) {
+    for (int i = 0; i < 6; ++i) {
       edits.emplace_back("CPU",
                          random_edits(p.kernels[at].ast, random, generic_target(false)).list);
       if (i < 3) edits.emplace_back("INTERP", edits.back().second);
