@@ -46,10 +46,9 @@ std::vector<UOp> values_of(const std::vector<Tensor>& tensors) {
 }
 
 // Memory without contents: for what is only scheduled.
-Tensor unwritten(const Shape& shape, DType dtype = DType::Float32) {
-  std::vector<UOp> sizes;
-  for (const int64_t s : shape) sizes.push_back(index_const(s));
-  return Tensor(new_buffer(stack(sizes), dtype, Device("CPU")));
+Tensor unwritten(const Shape& shape) {
+  const std::vector<int64_t> sizes(shape.begin(), shape.end());
+  return Tensor(new_buffer(shape_of(sizes), DType::Float32, Device("CPU")));
 }
 
 double bytes_of(const std::vector<Kernel>& kernels) {

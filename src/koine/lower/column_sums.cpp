@@ -31,17 +31,11 @@ bool is_known(std::span<const UOp> loops) {
   return std::ranges::all_of(loops, [](const UOp& l) { return l.src(0).is(Op::Const); });
 }
 
-double elements(std::span<const UOp> loops) {
-  double out = 1;
-  for (const UOp& l : loops) out *= largest(l.src(0));
-  return out;
-}
-
 // Steps of a loop for each partial sum: as many as leave parts enough for threads, equal ones where
 // there are some; 0: none.
 int64_t steps_of(std::span<const UOp> outer) {
   const int64_t n = const_int(outer.back().src(0));
-  const double others = elements(outer.first(outer.size() - 1));
+  const double others = turns_of(outer.first(outer.size() - 1));
   int64_t some = 0;
   for (int64_t steps = most_steps; steps >= least_steps; --steps) {
     if (n % steps != 0 || others * static_cast<double>(n / steps) < enough_parts) continue;
@@ -52,8 +46,8 @@ int64_t steps_of(std::span<const UOp> outer) {
 }
 
 // The sums that a value is made of, none of them in another one.
-Loops sums_of(const UOp& value) {
-  Loops out;
+std::vector<UOp> sums_of(const UOp& value) {
+  std::vector<UOp> out;
   toposort(value, [&](const UOp& u) {
     if (u.is(Op::Reduce)) out.push_back(u);
     return !u.is(Op::Reduce);
@@ -62,9 +56,9 @@ Loops sums_of(const UOp& value) {
 }
 
 // What is read in a sum, and what the rows touch of the same memory.
-class SharedMemory {
+class MemoryOfBoth {
  public:
-  SharedMemory(const Placed& rows, const Placed& columns, std::span<const UOp> outer)
+  MemoryOfBoth(const Placed& rows, const Placed& columns, std::span<const UOp> outer)
       : columns_(columns), outer_(outer) {
     auto note = [&](const UOp& access) {
       touched_[rows.buffers[static_cast<size_t>(slot_of(access))].node()].push_back(access);
@@ -160,13 +154,13 @@ std::optional<ColumnSums> column_sums(const Placed& rows, const Placed& columns,
   const auto outer = loops.first(x.loops.size() - y.loops.size()),
              inner = loops.subspan(outer.size());
   out.loop = outer.back();
-  if (!is_known(loops) || elements(inner) < lanes_of_columns) return std::nullopt;
+  if (!is_known(loops) || turns_of(inner) < lanes_of_columns) return std::nullopt;
   for (size_t i = 0; i < inner.size(); ++i)
     if (!(inner[i].src(0) == y.loops[i].src(0))) return std::nullopt;
   out.steps = steps_of(outer);
   if (out.steps == 0) return std::nullopt;
 
-  SharedMemory shared(rows, columns, outer);
+  MemoryOfBoth both(rows, columns, outer);
   struct Begun {
     UOp sum, value;  // the value in the loops of the rows
   };
@@ -179,7 +173,7 @@ std::optional<ColumnSums> column_sums(const Placed& rows, const Placed& columns,
           sum.as<ReduceArg>().op == Op::Add && is_float(sum.dtype()) && !start_of(sum);
       if (!is_sum || reduced_ranges(sum).size() != outer.size()) continue;
       if (std::ranges::any_of(begun, [&](const Begun& b) { return b.sum == sum; })) continue;
-      const Loops found = shared.loops_of(sum);
+      const Loops found = both.loops_of(sum);
       if (found.empty()) continue;
       Substitution moved = renamed;
       for (size_t i = 0; i < found.size(); ++i)
@@ -219,9 +213,9 @@ std::optional<ColumnSums> column_sums(const Placed& rows, const Placed& columns,
   out.rest = substitute(y.kernel, continued);
   double each = 0;  // bytes of the partial sums of a column, which are stored and read
   for (const UOp& memory : out.partial) each += static_cast<double>(item_size(memory.dtype()));
-  const double saved = shared.saved(out.rest), spent = 2 * each / static_cast<double>(out.steps);
-  const bool pays = saved > spent && saved * elements(loops) > static_cast<double>(cached_bytes);
-  return pays && each * elements(inner) <= most_bytes_of_rows ? std::optional(out) : std::nullopt;
+  const double saved = both.saved(out.rest), spent = 2 * each / static_cast<double>(out.steps);
+  const bool pays = saved > spent && saved * turns_of(loops) > static_cast<double>(cached_bytes);
+  return pays && each * turns_of(inner) <= most_bytes_of_rows ? std::optional(out) : std::nullopt;
 }
 
 UOp add_up(const UOp& kernel, const ColumnSums& sums) {

@@ -82,6 +82,12 @@ double largest(const UOp& size) {
                             : static_cast<double>(size.bounds().high);
 }
 
+double turns_of(std::span<const UOp> loops) {
+  double out = 1;
+  for (const UOp& loop : loops) out *= largest(loop.src(0));
+  return out;
+}
+
 double elements_of(const UOp& u) {
   double out = 1;
   for (size_t i = 0; i < u.rank(); ++i) out *= largest(u.dim(i));

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <span>
 
 #include "koine/ir/uop.hpp"
 
@@ -11,6 +12,8 @@ namespace koine {
 
 /// The largest value of a size.
 double largest(const UOp& size);
+/// How often what stands in loops is computed, at most.
+double turns_of(std::span<const UOp> loops);
 /// How many elements a value has.
 double elements_of(const UOp& u);
 /// How many elements are folded into one.

@@ -90,9 +90,7 @@ UOp in_loop_order(const Nest& nest, std::span<const UOp> order, const Nest& narr
 
 bool rows_fit(const Nest& nest, size_t outer) {
   const std::span<const UOp> loops(nest.loops);
-  double columns = 1, length = 1;
-  for (const UOp& loop : loops.first(outer)) columns *= largest(loop.src(0));
-  for (const UOp& loop : loops.subspan(outer)) length *= largest(loop.src(0));
+  const double columns = turns_of(loops.first(outer)), length = turns_of(loops.subspan(outer));
   double bytes = 0;   // of a column, in all that the kernel goes over
   int64_t apart = 1;  // a power of two: lines of a cache that lie so far apart share few places
   bool beside = false;

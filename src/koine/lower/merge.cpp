@@ -16,6 +16,7 @@
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
+#include "koine/lower/bufferize.hpp"
 #include "koine/lower/column_sums.hpp"
 #include "koine/lower/contents.hpp"
 #include "koine/lower/cost.hpp"
@@ -65,7 +66,8 @@ class Merger {
       : strict_(how.strict),
         begins_sums_(!how.strict && how.multiprocessors == 0),
         row_bytes_(how.row_bytes),
-        cached_bytes_(how.cached_bytes) {
+        cached_bytes_(how.cached_bytes),
+        next_buffer_(next_temporary(schedule)) {
     const std::vector<Kernel> launches = kernels_of(schedule);
     std::vector<std::vector<size_t>> needs = dependencies_of(launches);
     absl::flat_hash_set<const Node*> sent, received;
@@ -84,10 +86,7 @@ class Merger {
       group_.push_back(k);
       place_.push_back(k);
       sums_.emplace_back();
-      for (const UOp& b : kernels_[k].buffers) {
-        readers_[b.node()].push_back(k);
-        if (b.is(Op::Buffer)) next_buffer_ = std::max(next_buffer_, b.as<BufferArg>().slot + 1);
-      }
+      for (const UOp& b : kernels_[k].buffers) readers_[b.node()].push_back(k);
       along_columns_.push_back(false);
       sends_.push_back(false);
       receives_.push_back(false);
@@ -240,7 +239,7 @@ class Merger {
     if (!sums || (sums_[rows] && !sums_[rows]->go_on_alike(*sums))) return false;
     std::optional<Between> others = between(rows, columns);
     if (!others) return false;
-    Draft begun{sums->begun, whole.buffers, whole.reason, {}};
+    Draft begun{sums->begun, whole.buffers, kernels_[rows].reason, {}};
     for (const UOp& p : sums->partial)
       begun.buffers.push_back(
           UOp::make(Op::Buffer, {p.src(0)}, BufferArg{next_buffer_++, p.dtype(), whole.device()}));
@@ -257,8 +256,6 @@ class Merger {
       readers_[memory.node()] = {std::min(rows, columns), std::max(rows, columns)};
     }
     const Kernel rest(kernel_call(sums->rest, begun.buffers, whole.reason));
-    both->reason = kernels_[rows].reason;
-    both->needs = kernels_[rows].needs;
     for (const size_t n : whole.needs) {
       const size_t source = merged_into(n);
       if (source == rows || source == columns) continue;
@@ -470,9 +467,7 @@ class Merger {
   // do in these, and no fold goes on along an inner one.
   static bool may_share_rows(const Nest& a, const Nest& b, size_t common) {
     if (common == 0 || a.is_running || b.is_running) return false;
-    double rows = 1;
-    for (size_t i = 0; i < common; ++i) rows *= largest(a.loops[i].src(0));
-    return rows >= enough_parts ||
+    return turns_of(std::span(a.loops).first(common)) >= enough_parts ||
            estimate_of(a.kernel).steps + estimate_of(b.kernel).steps < most_operations_of_a_part;
   }
 
@@ -529,6 +524,7 @@ class Merger {
       false;              // last: those that share outer loops alone and read nothing of each other
   int64_t row_bytes_;     // that the rows of a kernel may take
   int64_t cached_bytes_;  // that a second pass finds in a cache
+  int64_t next_buffer_;
   Places places_;
   std::vector<Draft> kernels_;
   std::vector<std::optional<Nest>> nests_;
@@ -537,7 +533,6 @@ class Merger {
   std::vector<std::vector<size_t>> users_;
   std::vector<std::optional<size_t>> write_before_;
   std::vector<std::optional<ColumnSums>> sums_;  // that a kernel of rows begins for another one
-  int64_t next_buffer_ = 0;
   std::vector<bool> along_columns_;  // whether some of its loops stand in the order of another's
   absl::flat_hash_map<const Node*, std::vector<size_t>> readers_;  // of a buffer, ascending
   std::vector<bool> sends_,

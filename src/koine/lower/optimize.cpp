@@ -94,8 +94,9 @@ UOp with_rows_for_lanes(const UOp& ast, const UOp& lanes) {
   });
 }
 
-// Whether sums in memory go on along an axis, step by step, or another loop stands behind one.
+// Whether memory goes on changing along an axis, step by step.
 bool goes_on_along(const UOp& ast, const UOp& axis) {
+  if ((ast.node()->ops_below & mask_of(Op::After)) == 0) return false;
   const NodeList nodes = toposort(ast);
   return std::any_of(nodes.begin(), nodes.end(), [&](const UOp& u) {
     return u.is(Op::After) && is_among(u.src().subspan(1), axis);
@@ -104,6 +105,7 @@ bool goes_on_along(const UOp& ast, const UOp& axis) {
 
 // Whether memory that is read again as it goes on changing is stored into outside of an axis.
 bool changes_outside(const UOp& ast, const UOp& axis) {
+  if ((ast.node()->ops_below & mask_of(Op::After)) == 0) return false;
   absl::flat_hash_set<const Node*> changing;
   const NodeList nodes = toposort(ast);
   for (const UOp& u : nodes)

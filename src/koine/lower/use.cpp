@@ -34,11 +34,7 @@ std::vector<UOp> loops_around(const Use& use) {
   return out;
 }
 
-double times_computed(const Use& use) {
-  double out = 1;
-  for (const UOp& loop : loops_around(use)) out *= largest(loop.src(0));
-  return out;
-}
+double times_computed(const Use& use) { return turns_of(loops_around(use)); }
 
 namespace {
 
