@@ -111,6 +111,9 @@ TEST(cl, memory_is_seen_by_copies_alone_and_kept_for_reuse) {
   memory->copy_out(two, 4, 8);
   EXPECT_EQ(two[1], 3);
   memory->copy_out(two, 16, 0);
+  const float nine = 9;
+  memory->copy_in(&nine, 8, 4);
+  EXPECT_EQ(read(*memory), (Floats{1, 2, 9, 4}));
   const std::byte* const place = memory->address();
   const int64_t in_use = cl_device().allocator().bytes_in_use();
   memory.reset();

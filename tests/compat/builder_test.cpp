@@ -475,6 +475,9 @@ TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {
           {"gives bool"});
   refuses(UOps::SPECIAL, {.dtype = i32}, {"arg is missing", "upper limit (exclusive)"});
   refuses(UOps::SPECIAL, {.dtype = i32, .arg = {0, "gidx0", 0}}, {"upper limit is 0"});
+  g.add(UOps::SPECIAL, {.dtype = i32, .arg = {0, "gidx0", 1}});
+  refuses(UOps::DEFINE_VAR, {.dtype = i32, .vin = {zero}, .arg = {"n", 1, 10}},
+          {"takes 0 sources", "got 1"});
   refuses(UOps::PHI, {.dtype = i32, .vin = {zero, zero}}, {"DEFINE_ACC of dtype int32"});
   refuses(UOps::IF, {.vin = {zero}}, {"a value of dtype bool"});
   refuses(UOps::BITCAST, {.dtype = DType::Int64, .vin = {real}}, {"differ in size"});

@@ -237,6 +237,10 @@ TEST(groups, spec_O1_factors_go_through_local_memory) {
     return std::ranges::count_if(linear.src(), [&](const UOp& u) { return u.is(op); });
   };
   EXPECT_EQ(count(Op::Barrier), 2);
+  // Both tiles, of 4 x 8 and 8 x 8 elements, are multiples of the 32 threads: no store has a gate.
+  EXPECT_EQ(std::ranges::count_if(
+                linear.src(), [](const UOp& u) { return u.is(Op::Store) && u.src().size() > 2; }),
+            0);
   expect_kept(product, tiles);
   // Each thread has elements of the result, and what it reads of a factor lies together.
   const std::vector<Opt> more{lanes(1, 4), local(1, 3), lanes(0, 2), local(0, 4),
