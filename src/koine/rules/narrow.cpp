@@ -20,6 +20,21 @@ UOp real(const UOp& bits) { return bitcast(bits, DType::Float32); }
 UOp shr(const UOp& a, int n) { return binary(Op::Shr, a, u32(n)); }
 UOp shl(const UOp& a, int n) { return binary(Op::Shl, a, u32(n)); }
 
+// The smallest value of the format.
+double quantum_of(const FloatLayout& f) { return std::ldexp(1.0, 1 - f.bias - f.mantissa); }
+
+UOp is_subnormal(const FloatLayout& f, const UOp& magnitude) {
+  return lt(magnitude, raw(f32(std::ldexp(1.0, 1 - f.bias))));
+}
+
+// How many quanta a subnormal is, to the nearest, ties to even: a sum with 2^23 of them has no room
+// for smaller bits. The sum less 2^23 quanta would do as well, but compilers of WGSL may take that
+// for what was added to.
+UOp quanta(const FloatLayout& f, const UOp& magnitude) {
+  const UOp sum = add(real(magnitude), f32(std::ldexp(quantum_of(f), 23)));
+  return bit_and(raw(sum), u32((int64_t{1} << f.mantissa) * 2 - 1));
+}
+
 // The nearest value of the format, ties to even, as a float32.
 UOp round_to(DType dtype, const UOp& x) {
   const FloatLayout f = layout_of(dtype);
@@ -31,11 +46,8 @@ UOp round_to(DType dtype, const UOp& x) {
   const UOp up = add(magnitude, add(odd, u32((int64_t{1} << (drop - 1)) - 1)));
   UOp rounded = bit_and(up, u32(~((int64_t{1} << drop) - 1) & 0xffffffff));
   if (dtype != DType::BFloat16) {  // bfloat16's subnormals are float32's: the cut above is right
-    // Subnormal: adding 2^(quantum + 23) leaves float32 no room for smaller bits.
-    const UOp magic = f32(std::ldexp(1.0, 1 - f.bias - f.mantissa + 23));
-    const UOp small = raw(add(add(real(magnitude), magic), neg(magic)));
-    const UOp smallest_normal = raw(f32(std::ldexp(1.0, 1 - f.bias)));
-    rounded = where(lt(magnitude, smallest_normal), small, rounded);
+    const UOp small = mul(cast(quanta(f, magnitude), DType::Float32), f32(quantum_of(f)));
+    rounded = where(is_subnormal(f, magnitude), raw(small), rounded);
   }
   const UOp largest = raw(f32(f.largest())), infinity = u32(0x7f800000), nan = u32(0x7fc00000);
   rounded = where(lt(largest, rounded), f.has_infinity ? infinity : nan, rounded);
@@ -53,11 +65,7 @@ UOp encode(DType dtype, const UOp& x) {
   UOp code = shr(magnitude, drop);
   if (dtype != DType::BFloat16) {
     code = add(code, u32(-(int64_t{127 - f.bias} << f.mantissa)));
-    // Subnormal: the integer multiple of the smallest value.
-    const UOp magic = f32(std::ldexp(1.0, 1 - f.bias - f.mantissa + 23));
-    const UOp small =
-        bit_and(raw(add(real(magnitude), magic)), u32((int64_t{1} << f.mantissa) * 2 - 1));
-    code = where(lt(magnitude, raw(f32(std::ldexp(1.0, 1 - f.bias)))), small, code);
+    code = where(is_subnormal(f, magnitude), quanta(f, magnitude), code);
     // Infinity and NaN, with what the format has of its payload: computed NaNs are quiet.
     const int64_t fraction = (int64_t{1} << f.mantissa) - 1;
     const UOp special = f.has_infinity ? bit_or(bit_and(shr(magnitude, drop), u32(fraction)),
@@ -76,8 +84,7 @@ UOp decode(DType dtype, const UOp& stored) {
   const UOp sign = shl(bit_and(bits, u32(int64_t{1} << (width - 1))), 32 - width);
   if (dtype == DType::BFloat16) return real(shl(bits, 16));
   UOp wide = add(shl(magnitude, drop), u32(int64_t{127 - f.bias} << 23));
-  const UOp subnormal =
-      raw(mul(cast(magnitude, DType::Float32), f32(std::ldexp(1.0, 1 - f.bias - f.mantissa))));
+  const UOp subnormal = raw(mul(cast(magnitude, DType::Float32), f32(quantum_of(f))));
   wide = where(lt(magnitude, u32(int64_t{1} << f.mantissa)), subnormal, wide);
   if (f.has_infinity) {
     const UOp special = bit_or(shl(magnitude, drop), u32(0x7f800000));
