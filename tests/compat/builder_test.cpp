@@ -467,6 +467,8 @@ TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {
   refuses(UOps::ALU, {.dtype = i32, .vin = {zero, zero}}, {"arg is missing", "the operation type"});
   refuses(UOps::ALU, {.dtype = i32, .vin = {zero}, .arg = BinaryOps::ADD},
           {"BinaryOps.ADD takes 2 operands in vin, got 1"});
+  refuses(UOps::ALU, {.dtype = i32, .vin = {zero, zero}, .arg = TernaryOps::MULACC},
+          {"TernaryOps.MULACC takes 3 operands in vin, got 2"});
   refuses(UOps::ALU, {.dtype = i32, .vin = {zero, real}, .arg = BinaryOps::ADD}, {"vin 1"});
   refuses(UOps::ALU, {.dtype = i32, .vin = {in, zero}, .arg = BinaryOps::ADD}, {"LOAD it first"});
   refuses(UOps::ALU, {.dtype = f32, .vin = {zero, zero}, .arg = BinaryOps::ADD},
