@@ -73,6 +73,30 @@ TEST(opts, spec_O7_random_sequences_keep_values) {
   EXPECT_TRUE(compared >= 1000 || cases < 600) << compared << " sequences of edits were compared";
 }
 
+// Seed 1018937: lanes of a fold along an axis that its value does not depend on were those of
+// another.
+TEST(opts, spec_O1f_lanes_fold_along_axes_that_their_value_lacks) {
+  for (const DType d : {DType::UInt64, DType::Float32})
+    for (const AxisType type : {AxisType::GroupReduce, AxisType::Unroll}) {
+      const UOp graph = reduce(
+          Op::Mul, expand(reshape(leaf({4}, d), shape_of({1, 4})), shape_of({2, 4})), {0, 1});
+      const BoundedArray expected = interpret_bounded(graph, bindings_of(graph));
+      const Callified program =
+          callify({graph}, {buffer_from_host(graph.shape(), d, "CPU", nullptr)});
+      const std::vector<Kernel> kernels = kernels_of(rangeify(program.body));
+      ASSERT_EQ(kernels.size(), 1);
+      ASSERT_EQ(kernel_ranges(kernels[0].ast).size(), 2);
+      for (const char* device : {"INTERP", "CPU"}) {
+        Options o = options();
+        o.device = device;
+        const OptionScope scope(o);
+        const std::vector<Opt> edits{{OptOp::Split, 0, 2, type}, {OptOp::Split, 1, 2, type}};
+        EXPECT_EQ(difference(expected, run_kernels(kernels, program, {0, edits})), "")
+            << device << " " << dtype_name(d) << " " << axis_type_name(type);
+      }
+    }
+}
+
 // Sequences that hold none of an edit say nothing of it. TC, which few graphs allow, has its own in
 // tensor_cores.spec_O7_*.
 TEST(opts, random_sequences_hold_every_edit) {

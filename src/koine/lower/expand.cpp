@@ -35,10 +35,17 @@ Layout make_layout(const UOp& ast, const NodeList& order) {
   std::vector<UOp> shaped;
   for (const UOp& r : kernel_ranges(ast))
     if (becomes_shape(r.as<RangeArg>().type)) shaped.push_back(r);
+  // A fold has the axes that it goes along, also those that its value does not depend on.
+  auto has = [&](const UOp& u, const UOp& r) {
+    if (contains(u.ranges(), r.node())) return true;
+    if (!u.is(Op::Reduce)) return false;
+    const auto folded = reduced_ranges(u);
+    return std::find(folded.begin(), folded.end(), r) != folded.end() ||
+           contains(u.src(0).ranges(), r.node());
+  };
   auto meet = [&](const UOp& a, const UOp& b) {
-    for (const UOp& u : order)
-      if (contains(u.ranges(), a.node()) && contains(u.ranges(), b.node())) return true;
-    return false;
+    return std::any_of(order.begin(), order.end(),
+                       [&](const UOp& u) { return has(u, a) && has(u, b); });
   };
   std::vector<std::vector<UOp>> axes;  // last is the lanes
   for (size_t i = shaped.size(); i-- > 0;) {
