@@ -55,10 +55,12 @@ bool has_other_forms(const UOp& graph) {
     return u.is(Op::Mul) || u.is(Op::Mulacc) ||
            (u.is(Op::Reduce) && u.as<ReduceArg>().op == Op::Mul);
   };
-  for (const UOp& u : toposort(graph))
+  for (const UOp& u : toposort(graph)) {
+    if (!divides(u) && !multiplies(u)) continue;
     for (const UOp& s : u.src())
       for (const UOp& below : toposort(s))
-        if ((divides(u) && divides(below)) || (multiplies(u) && below.is(Op::Sqrt))) return true;
+        if (divides(u) ? divides(below) : below.is(Op::Sqrt)) return true;
+  }
   return false;
 }
 

@@ -11,6 +11,7 @@
 #include "koine/ir/symbolic.hpp"
 #include "koine/lower/fragments.hpp"
 #include "koine/lower/optimize.hpp"
+#include "koine/lower/ranges.hpp"
 #include "koine/lower/scan.hpp"
 #include "koine/rules/simplify.hpp"
 #include "koine/target/target.hpp"
@@ -37,11 +38,7 @@ Layout make_layout(const UOp& ast, const NodeList& order) {
     if (becomes_shape(r.as<RangeArg>().type)) shaped.push_back(r);
   // A fold has the axes that it goes along, also those that its value does not depend on.
   auto has = [&](const UOp& u, const UOp& r) {
-    if (contains(u.ranges(), r.node())) return true;
-    if (!u.is(Op::Reduce)) return false;
-    const auto folded = reduced_ranges(u);
-    return std::find(folded.begin(), folded.end(), r) != folded.end() ||
-           contains(u.src(0).ranges(), r.node());
+    return contains(u.ranges(), r.node()) || (u.is(Op::Reduce) && is_among(reduced_ranges(u), r));
   };
   auto meet = [&](const UOp& a, const UOp& b) {
     return std::any_of(order.begin(), order.end(),
