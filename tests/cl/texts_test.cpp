@@ -91,6 +91,17 @@ TEST(cl, lanes_of_powers_of_negative_numbers_are_nan) {
   text.check();
 }
 
+// Each row's sum begins with lanes that are filled with zeros, in a loop with barriers.
+TEST(cl, spec_O1f_groups_sum_row_after_row_from_lanes_of_zeros) {
+  const UOp value = reduce(Op::Add, leaf({5, 4, 3}, DType::Int32, 1), {1});
+  CText text = on_cl(groups_device());
+  text.add(value, {interpret(value, bindings_of(value)), {}},
+           KernelEdits{0,
+                       {{OptOp::Split, 2, 2, AxisType::GroupReduce, false},
+                        {OptOp::Split, 1, 3, AxisType::Upcast, true}}});
+  text.check();
+}
+
 // KOINE_TEST_CASES=20000 by hand.
 TEST(cl, spec_O7_random_edits_keep_values) {
   const int64_t cases = test_cases(240);

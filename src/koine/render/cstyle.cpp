@@ -24,6 +24,7 @@ class CStyleRenderer {
       : linear_(linear), dialect_(dialect), signature_(signature_of(linear)) {
     for (const UOp& u : linear.src())
       if (u.is(Op::Store) || u.is(Op::AtomicAdd)) stored_.insert(accessed_buffer(u).node());
+    if (dialect_.loops_begin_with_barriers) find_loops_to_begin();
   }
 
   std::string run(const std::string& name) {
@@ -53,6 +54,22 @@ class CStyleRenderer {
     KOINE_REQUIRE(u.bounds().low >= INT32_MIN && u.bounds().high <= INT32_MAX, Value,
                   "{} counts places in 32 bits, and those of {} lie beyond: split the tensor",
                   dialect_.name, op_name(u.op()));
+  }
+
+  // Loops that hold a Barrier, and a loop or a store in front of it.
+  void find_loops_to_begin() {
+    std::vector<const Node*> around;
+    const Node* bare = nullptr;  // the loop opened last, while it has neither
+    for (const UOp& u : linear_.src()) {
+      if (u.is(Op::Range)) around.push_back(bare = u.node());
+      if (u.is(Op::End)) around.pop_back();
+      if (u.is(Op::Barrier))
+        for (const Node* loop : around)
+          if (loop != bare) loops_to_begin_.insert(loop);
+      const bool written_inline = u.is(Op::Const) || u.is(Op::Reshape) || u.is(Op::Expand);
+      const bool stores = u.is(Op::Store) || u.is(Op::AtomicAdd) || u.is(Op::Barrier);
+      if (stores || (!written_inline && lane_count(u) > 1)) bare = nullptr;
+    }
   }
 
   // A part of the text, whose {names} are the arguments.
@@ -416,6 +433,7 @@ class CStyleRenderer {
         line(text(dialect_.syntax.loop, fmt::arg("name", names_[u]),
                   fmt::arg("bound", operand(u.src(0))), fmt::arg("type", type(DType::Index))));
         ++indent_;
+        if (loops_to_begin_.contains(u.node())) line(std::string(dialect_.barrier));
         return;
       }
       case Op::End:
@@ -680,7 +698,8 @@ class CStyleRenderer {
   const UOp& linear_;
   const Dialect& dialect_;
   Signature signature_;
-  absl::flat_hash_set<const Node*> stored_;  // memory that the kernel writes
+  absl::flat_hash_set<const Node*> stored_;          // memory that the kernel writes
+  absl::flat_hash_set<const Node*> loops_to_begin_;  // with a Barrier of their own
   std::string prefix_, outside_;  // of names outside of the kernel, and what declares them
   std::string out_;
   int indent_ = 1;

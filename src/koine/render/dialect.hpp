@@ -58,10 +58,14 @@ struct Dialect {
   bool has_macros = true;      ///< else the header has all helper functions
   int64_t atomic_bytes = 8;    ///< of the widest number that an AtomicAdd adds; 0: there is none
   bool has_assembly = true;
-  std::string_view long_suffix;            ///< of a 64-bit literal
-  std::string_view double_macro;           ///< defined where there are doubles; empty: always
-  std::string_view thread;                 ///< the number of a thread of a kernel without groups
-  std::string_view barrier;                ///< empty: no groups of threads
+  std::string_view long_suffix;   ///< of a 64-bit literal
+  std::string_view double_macro;  ///< defined where there are doubles; empty: always
+  std::string_view thread;        ///< the number of a thread of a kernel without groups
+  std::string_view barrier;       ///< empty: no groups of threads
+  /// A loop with a Barrier begins with one. PoCL 3.1 cuts kernels at barriers, and ends the process
+  /// where the head of such a loop became one with that of a loop of lanes, which LLVM does where
+  /// nothing else is in it.
+  bool loops_begin_with_barriers = false;
   Groups groups = {.most_threads = 1024};  ///< that kernels are shaped for
   std::array<std::string_view, 3> group_index, index_in_group;
   /// There are types such as float16, of 2, 4, 8 and 16 lanes, with vload16 and vstore16: sums,

@@ -58,6 +58,7 @@ static inline void atomic_add_f64(volatile __global double* place, double value)
     .double_macro = "cl_khr_fp64",
     .thread = "get_global_id(0)",
     .barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
+    .loops_begin_with_barriers = true,
     .group_index = {"get_group_id(0)", "get_group_id(1)", "get_group_id(2)"},
     .index_in_group = {"get_local_id(0)", "get_local_id(1)", "get_local_id(2)"},
     .vectors = true,
