@@ -491,11 +491,11 @@ TEST(memory, spec_L1_one_program_runs_on_other_buffers) {
     const Callified program =
         callify({after(x, {store(x, add(flip(x, {1}), number(1)))})}, {UOp()});
     const auto executable = std::make_shared<const Executable>(program.body, "CPU");
-    Submission step(executable, {x}, {});
+    Submission step(executable, std::vector{x}, {});
     step.run();
     step.set_argument(0, y);
     step.run();
-    Submission(executable, {x}, {}).run();
+    Submission(executable, std::vector{x}, {}).run();
     EXPECT_EQ(in_memory(x), (Numbers{3, 4, 5}));
     EXPECT_EQ(in_memory(y), (Numbers{31, 21, 11}));
   });

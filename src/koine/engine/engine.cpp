@@ -114,7 +114,7 @@ class Realizer {
     step.run();
     for (size_t i = 0; i < step.values_.size(); ++i)
       if (step.prepared_->outputs[i].lasting) storage::set_result(step.values_[i], step.made_[i]);
-    return step.outputs_;
+    return std::move(step.outputs_);
   }
 
   // In memory of their own: what they write goes to copies that nobody sees.
@@ -123,7 +123,7 @@ class Realizer {
     const Updates updates(values, [](const UOp&) { return false; }, false);
     CapturedStep step(updates.values(), variables, CapturedStep::Checks::None);
     step.run();
-    std::vector<UOp> out = step.outputs_;
+    std::vector<UOp> out = std::move(step.outputs_);
     out.resize(values.size());
     return out;
   }
@@ -145,7 +145,7 @@ class Realizer {
     reads_results = step.skeleton_.reads_results;
     if (updates.write_in_place()) step.finish_what_is_begun();
     step.run();
-    std::vector<UOp> out = step.outputs_;
+    std::vector<UOp> out = std::move(step.outputs_);
     updates.commit(out);
     for (size_t k = 0; k < out.size(); ++k) {
       const UOp& value = updates.original(k);

@@ -324,8 +324,8 @@ Submission::Submission(std::shared_ptr<const Executable> executable)
   }
 }
 
-Submission::Submission(std::shared_ptr<const Executable> executable,
-                       const std::vector<UOp>& arguments, const VariableValues& variables)
+Submission::Submission(std::shared_ptr<const Executable> executable, std::span<const UOp> arguments,
+                       const VariableValues& variables)
     : Submission(std::move(executable)) {
   for (size_t k = 0; k < executable_->arguments_; ++k) set_argument(k, arguments[k]);
   for (const auto& [name, value] : variables) set_variable(name, value);
@@ -338,10 +338,10 @@ Submission& Submission::operator=(Submission&&) noexcept = default;
 void Submission::set_argument(size_t slot, const UOp& buffer) {
   KOINE_REQUIRE(slot < executable_->arguments_, Value,
                 "the step has {} arguments, there is none at {}", executable_->arguments_, slot);
-  KOINE_REQUIRE(storage::memory(buffer), Value, "buffer {} has no memory: it was never computed",
-                buffer.as<BufferArg>().slot);
   for (const size_t i : executable_->given_of_slot_[slot]) {
     std::shared_ptr<Memory> memory = storage::memory_on(buffer, executable_->given_[i].device);
+    KOINE_REQUIRE(memory, Value, "buffer {} has no memory: it was never computed",
+                  buffer.as<BufferArg>().slot);
     const int64_t bytes = memory->bytes();
     memory_[i] = {std::move(memory), 0, bytes};
   }

@@ -1,5 +1,6 @@
 #pragma once
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/inlined_vector.h>
 
 #include <functional>
 #include <map>
@@ -123,7 +124,7 @@ class Submission {
  public:
   /// `arguments[k]` is the Buffer for Param slot k. Throws Error (Value) where a Variable is out of
   /// its range or a Buffer has no memory.
-  Submission(std::shared_ptr<const Executable> executable, const std::vector<UOp>& arguments,
+  Submission(std::shared_ptr<const Executable> executable, std::span<const UOp> arguments,
              const VariableValues& variables);
   /// Its arguments and Variables follow (`set_place`, `set_variable`).
   explicit Submission(std::shared_ptr<const Executable> executable);
@@ -169,14 +170,14 @@ class Submission {
   void run_with_report(const Executable::Entry& entry);
 
   std::shared_ptr<const Executable> executable_;
-  std::vector<Located> memory_;        // of what is given, then arenas
-  std::vector<std::byte*> addresses_;  // of the places
+  absl::InlinedVector<Located, 4> memory_;  // of what is given, then arenas
+  std::vector<std::byte*> addresses_;       // of the places
   std::vector<int64_t> sizes_;
   std::vector<int64_t> bound_;  // of the Variables, then constants
   std::vector<bool> is_bound_;
   std::vector<int64_t> values_;  // as the launches want them
   std::vector<Command> commands_;
-  std::vector<uint64_t> submitted_;              // numbers that the queues gave, by segment
+  absl::InlinedVector<uint64_t, 4> submitted_;   // numbers that the queues gave, by segment
   std::vector<std::unique_ptr<LoopRun>> loops_;  // by entry
   size_t whole_from_ = SIZE_MAX;                 // the entry from which on nothing stops a run
   std::exception_ptr failure_;                   // of this rank, in the middle of a run

@@ -1,7 +1,5 @@
 #include "koine/engine/step.hpp"
 
-#include <absl/container/inlined_vector.h>
-
 #include <algorithm>
 #include <functional>
 
@@ -41,6 +39,11 @@ CapturedStep::CapturedStep(std::pair<std::vector<UOp>, std::vector<UOp>> values_
     : CapturedStep(values_and_copies.first, variables, Checks::EachRun) {
   outputs_.resize(outputs);
   copies_ = written_ = std::move(values_and_copies.second);
+  named_ = arguments_;
+  // Of an output only what it is like counts: memory of the largest size is not held for that.
+  for (UOp& n : named_)
+    if (!n.has_concrete_shape() && std::find(made_.begin(), made_.end(), n) != made_.end())
+      n = new_buffer(n.shape(), n.dtype(), n.device(), n.node()->placement.axis);
 }
 
 CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues& variables,
@@ -73,17 +76,13 @@ CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues&
   }
   outputs_.reserve(position.size());
   for (const size_t p : position) outputs_.push_back(made_[p]);
-  arguments_ = named_ = arguments_of(prepared_->program);
-  // Of an output only what it is like counts: memory of the largest size is not held for that.
-  for (UOp& n : named_)
-    if (!n.has_concrete_shape() && std::find(made_.begin(), made_.end(), n) != made_.end())
-      n = new_buffer(n.shape(), n.dtype(), n.device(), n.node()->placement.axis);
+  arguments_ = arguments_of(prepared_->program);
   submission_ = submission_of(prepared_->program);
 }
 
-std::vector<UOp> CapturedStep::arguments_of(const Prepared::Program& program) const {
+CapturedStep::Nodes CapturedStep::arguments_of(const Prepared::Program& program) const {
   using Kind = Prepared::Argument::Kind;
-  std::vector<UOp> out;
+  Nodes out;
   out.reserve(program.arguments.size());
   for (const Prepared::Argument& a : program.arguments)
     out.push_back(a.kind == Kind::Given    ? skeleton_.buffers[a.number]

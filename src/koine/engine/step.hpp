@@ -1,4 +1,6 @@
 #pragma once
+#include <absl/container/inlined_vector.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +48,7 @@ class CapturedStep {
   UOp host_program() const;
 
  private:
+  using Nodes = absl::InlinedVector<UOp, 4>;
   friend class Realizer;
   friend class CompiledProgram;
 
@@ -56,7 +59,7 @@ class CapturedStep {
   void renew(UOp& buffer, const UOp& fresh);
   /// Once a launch has stored into memory that there was before, nothing stops a run.
   void finish_what_is_begun();
-  std::vector<UOp> arguments_of(const Prepared::Program& program) const;
+  Nodes arguments_of(const Prepared::Program& program) const;
   std::optional<Submission> submission_of(const Prepared::Program& program) const;
   UOp present_size(const UOp& size) const;
   UOp present_shape(const UOp& shape) const;
@@ -65,12 +68,12 @@ class CapturedStep {
   VariableValues variables_;
   Skeleton skeleton_;
   std::shared_ptr<const Prepared> prepared_;
-  std::vector<UOp> made_;       // by distinct value, then the flag of the checks
-  std::vector<UOp> copies_;     // memory of the step's own that values are written into, as named
-  std::vector<UOp> written_;    // and as it is now
-  std::vector<UOp> outputs_;    // by value
-  std::vector<UOp> named_;      // arguments as the values name them
-  std::vector<UOp> arguments_;  // what is in their places now
+  Nodes made_;                // by distinct value, then the flag of the checks
+  std::vector<UOp> copies_;   // memory of the step's own that values are written into, as named
+  std::vector<UOp> written_;  // and as it is now
+  std::vector<UOp> outputs_;  // by value
+  Nodes named_;               // arguments as the values name them; none where it runs once
+  Nodes arguments_;           // what is in their places now
   std::optional<Submission> submission_;
 };
 

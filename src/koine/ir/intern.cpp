@@ -293,9 +293,9 @@ UOp UOp::share(const Node* node) {
   return UOp(shared);
 }
 
-UOp::~UOp() {
-  if (node_ != nullptr && node_->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
-    InternTable::instance().release(node_);
+void UOp::leave(Node* node) {
+  if (node->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    InternTable::instance().release(node);
 }
 
 uint32_t fresh_normal_bit() {

@@ -42,7 +42,9 @@ class UOp {
     std::swap(node_, other.node_);
     return *this;
   }
-  ~UOp();
+  ~UOp() {
+    if (node_ != nullptr) leave(node_);
+  }
 
   /// Interns a node. Derives dtype and shape; throws Error naming op, operand and rule when the
   /// node is ill-typed.
@@ -107,6 +109,7 @@ class UOp {
   static UOp share(const Node* node);
 
  private:
+  static void leave(Node* node);  // one handle fewer; the last one destroys it
   explicit UOp(Node* adopted) : node_(adopted) {}
   Node* node_ = nullptr;
   friend struct Node;

@@ -85,14 +85,12 @@ void add_sources(storage::Past& past, const UOp& graph) {
   if (!past.too_many) past.sources.assign(ids.begin(), ids.end());
 }
 
-void note_graph(const UOp& buffer, const std::vector<UOp>& graphs) {
+void note_graph(const UOp& buffer, const UOp& graph) {
   storage::Past added;
-  for (const UOp& graph : graphs) add_sources(added, graph);
+  add_sources(added, graph);
   if (!added.too_many && added.sources.empty()) return;
   // Memory that was made for a value is younger than all that the value is computed from.
-  const bool made = std::all_of(graphs.begin(), graphs.end(),
-                                [&](const UOp& graph) { return graph.id() < buffer.id(); });
-  added.clock = made ? buffer.id() : storage::now();
+  added.clock = graph.id() < buffer.id() ? buffer.id() : storage::now();
   storage::change_past(buffer, [&](storage::Past& past) {
     past.clock = added.clock;
     past.too_many = added.too_many;
@@ -228,7 +226,7 @@ std::vector<UOp> Tensor::History::Leading::without_old_parts(const std::vector<U
     const UOp u = UOp::share(n), buffer = realized_buffer(u);
     if (!buffer) continue;
     known.emplace(u, buffer);
-    if (!storage::has_past(buffer)) note_graph(buffer, {u});
+    if (!storage::has_past(buffer)) note_graph(buffer, u);
   }
   if (graphs.empty() || known.empty()) return graphs;
   const UOp out = substitute(sink(graphs), known);
@@ -370,9 +368,7 @@ void Tensor::History::settle_computed(const std::shared_ptr<Storage>& storage) {
   settle({storage}, values, {&buffer, 1}, Graphs::Drop, leading);
 }
 
-void Tensor::History::forget(const UOp& buffer, const std::vector<UOp>& graphs) {
-  note_graph(buffer, graphs);
-}
+void Tensor::History::forget(const UOp& buffer, const UOp& value) { note_graph(buffer, value); }
 
 void Tensor::History::settle(const Storages& storages, std::span<const UOp> values,
                              std::span<const UOp> buffers, Graphs graphs, const Leading& leading) {
@@ -400,7 +396,7 @@ void Tensor::History::settle(const Storages& storages, std::span<const UOp> valu
     set_current(s, buffers[i]);
     s.graph = {};
     if (s.requires_grad) continue;
-    forget(buffers[i], {values[i]});
+    forget(buffers[i], values[i]);
     if (graphs == Graphs::Keep && storage::has_past(buffers[i])) {
       s.graph = values[i];
       storage::change_past(buffers[i], [&](storage::Past& past) { past.keeper = storages[i]; });

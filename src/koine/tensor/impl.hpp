@@ -172,8 +172,8 @@ struct Tensor::History {
   static NodeList below(const UOp& root);
   /// Whether a gradient to a leaf may be asked through these values.
   static bool reaches_leaf(const std::vector<UOp>& values);
-  /// Notes that `buffer` holds what `graphs` computed, which nothing keeps.
-  static void forget(const UOp& buffer, const std::vector<UOp>& graphs);
+  /// Notes that `buffer` holds a value that nothing keeps the graph of.
+  static void forget(const UOp& buffer, const UOp& value);
   /// The value with the graphs that tensors kept in the place of their memory, but for `targets`.
   static UOp with_graphs(const UOp& value, const std::unordered_set<UOp>& targets);
   /// The nodes below a value that are a target's: its value now, and what that was computed from.

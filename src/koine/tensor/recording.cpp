@@ -167,7 +167,7 @@ UOp Tensor::Recording::copied(const UOp& memory) {
 }
 void Tensor::Recording::give(const Tensor& tensor, const UOp& memory, const UOp& value) {
   const auto& s = tensor.self().storage;
-  if (value) History::forget(memory, {value});
+  if (value) History::forget(memory, value);
   const std::lock_guard lock(s->mutex);
   History::replace(s, memory);
   s->waiting = {};

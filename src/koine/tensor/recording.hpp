@@ -65,7 +65,7 @@ class Tensor::Recording {
   /// The same numbers in memory of their own.
   static UOp copied(const UOp& memory);
   /// From now on a gradient through `memory` to what `value` was made of is an Error.
-  static void forget(const UOp& memory, const UOp& value) { History::forget(memory, {value}); }
+  static void forget(const UOp& memory, const UOp& value) { History::forget(memory, value); }
   /// `value` as a tensor that requires a gradient and has one where `like` does.
   static Tensor stand_in(const Tensor& like, const UOp& value);
   /// The gradient of a tensor; null: none.

@@ -128,7 +128,7 @@ void Tensor::History::settle_former(Storage& s, const UOp& former, const UOp& bu
   set_current(s, substitute(s.current, known));
   s.simple_writes = writes;
   s.waiting = {buffer, {buffer.id()}, {}};
-  forget(buffer, {former});
+  forget(buffer, former);
 }
 
 void Tensor::History::compute_with_states(
