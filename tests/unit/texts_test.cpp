@@ -192,6 +192,18 @@ TEST(texts, lanes_are_vectors_of_the_language) {
   }
 }
 
+// PoCL 3.1 ends the process at some of the barriers that a group of one thread has no need of.
+TEST(texts, spec_X1_a_group_of_one_thread_has_no_barriers) {
+  const UOp x = leaf({6}), square = UOp::make(Op::Load, {mul(x, x)}, LoadArg{{}, AddrSpace::Local});
+  const UOp linear =
+      lower_kernel(schedule({flip(square, {1})})[0].ast, text_target("opencl", false)).linear;
+  EXPECT_TRUE(std::any_of(linear.src().begin(), linear.src().end(),
+                          [](const UOp& u) { return u.is(Op::Barrier); }));
+  const std::string text = render("opencl", "k", linear, false);
+  EXPECT_NE(text.find("__local float local0[6]"), std::string::npos) << text;
+  EXPECT_EQ(text.find("barrier("), std::string::npos) << text;
+}
+
 // docs/dialects.md adds a language: each line of it is compiled, and kernels in it compute.
 TEST(texts, the_language_of_the_page_runs) {
   const auto read = [](const char* file) {

@@ -24,7 +24,7 @@ class CStyleRenderer {
       : linear_(linear), dialect_(dialect), signature_(signature_of(linear)) {
     for (const UOp& u : linear.src())
       if (u.is(Op::Store) || u.is(Op::AtomicAdd)) stored_.insert(accessed_buffer(u).node());
-    if (dialect_.loops_begin_with_barriers) find_loops_to_begin();
+    if (dialect_.loops_begin_with_barriers && has_barriers()) find_loops_to_begin();
   }
 
   std::string run(const std::string& name) {
@@ -54,6 +54,13 @@ class CStyleRenderer {
     KOINE_REQUIRE(u.bounds().low >= INT32_MIN && u.bounds().high <= INT32_MAX, Value,
                   "{} counts places in 32 bits, and those of {} lie beyond: split the tensor",
                   dialect_.name, op_name(u.op()));
+  }
+
+  // Where a group is one thread, LOCAL memory is its own.
+  bool has_barriers() const {
+    return !dialect_.barrier.empty() &&
+           std::any_of(signature_.group.begin(), signature_.group.end(),
+                       [](const UOp& size) { return size && !is_const(size, 1); });
   }
 
   // Loops that hold a Barrier, and a loop or a store in front of it.
@@ -381,8 +388,8 @@ class CStyleRenderer {
       case Op::Expand:
       case Op::Group:
         return;
-      case Op::Barrier:  // without groups, LOCAL memory is the thread's own
-        if (!dialect_.barrier.empty()) line(std::string(dialect_.barrier));
+      case Op::Barrier:
+        if (has_barriers()) line(std::string(dialect_.barrier));
         return;
       case Op::Param:
         parameter(u);
