@@ -201,7 +201,7 @@ UOp callified(const Given& g) {
       value.device() ? value.node()->placement : Placement{Device(default_device())};
   const UOp to = value.is(Op::After)  // in memory already
                      ? UOp()
-                     : new_buffer(value.shape(), value.dtype(), place.device, place.axis);
+                     : new_buffer(value.shape(), value.dtype(), place.device, place.axes);
   return callify({value}, {to}).body;
 }
 

@@ -125,7 +125,7 @@ std::string signature_of(const Tensors& arguments, const Tensors& surroundings, 
       append(out, (value.node()->ops_below & memory) == 0 ? value.id() : uint64_t{0});
     append(out, std::find(values.begin(), values.end(), value) - values.begin());
     append(out, value.dtype());
-    append(out, value.node()->placement.axis);
+    append(out, value.node()->placement.axes.bits());
     append(out, value.device() ? &value.device().name() : nullptr);
     append(out, value.rank());
     std::vector<int64_t> sizes = value.sizes();

@@ -47,7 +47,7 @@ Substitution placed(const UOp& graph, const std::string& where, std::mt19937_64&
     const Array values = array_of(u);
     const Placement place = draw_place(u, Device(where), random);
     const UOp leaf =
-        buffer_from_host(u.shape(), u.dtype(), where, bytes_of(values).data(), place.axis);
+        buffer_from_host(u.shape(), u.dtype(), where, bytes_of(values).data(), place.axes);
     out.emplace(u, random() % 3 == 0 ? copy_to(carried(leaf, random), place) : leaf);
   }
   return out;

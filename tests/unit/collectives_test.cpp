@@ -152,7 +152,7 @@ std::vector<Collective> found_in(const std::vector<UOp>& values) {
   std::vector<UOp> to;
   for (const UOp& v : values) {
     const Placement& at = v.node()->placement;
-    to.push_back(new_buffer(v.shape(), v.dtype(), at.device, at.axis));
+    to.push_back(new_buffer(v.shape(), v.dtype(), at.device, at.axes));
   }
   return collectives_of(callify(values, to).body);
 }

@@ -148,7 +148,7 @@ TEST(placement, spec_amend_22_what_is_whole_on_every_device) {
   const UOp shape = shape_of({4, 4});
   EXPECT_EQ(new_buffer(shape, DType::Int8, both, 1).axis(), 1u);
   EXPECT_EQ(new_buffer(shape, DType::Int8, both, -1).axis(), std::nullopt);
-  EXPECT_EQ(new_buffer(shape, DType::Int8, Device("CPU"), 1).as<BufferArg>().axis, 0);
+  EXPECT_EQ(new_buffer(shape, DType::Int8, Device("CPU"), 1).as<BufferArg>().axes, AxisSet(0));
   for (const int32_t axis : {-1, 1}) {
     const UOp leaf = new_buffer(shape, DType::Int8, both, axis);
     EXPECT_EQ(parse(to_text(leaf)), leaf);
@@ -158,6 +158,47 @@ TEST(placement, spec_amend_22_what_is_whole_on_every_device) {
   }
   expect_error([&] { (void)new_buffer(shape, DType::Int8, both, 2); }, {"Buffer", "axis 2 of 2"});
   EXPECT_EQ(parse(to_text(permute(x, {1, 0}))).axis(), 1u);
+}
+
+// What devices split is a set of axes, though a leaf names one: of two the parts would need a mesh.
+TEST(placement, spec_amend_20_the_axes_that_devices_split_are_a_set) {
+  const AxisSet none, third = 2;
+  EXPECT_TRUE(none.empty());
+  EXPECT_TRUE(AxisSet(-1).empty());
+  EXPECT_EQ(none.first(), std::nullopt);
+  EXPECT_FALSE(third.empty());
+  AxisSet two = third;
+  two.insert(0);
+  two.insert(2);
+  two.insert(-1);
+  EXPECT_EQ(two.size(), 2u);
+  EXPECT_EQ(two.bits(), 5u);
+  EXPECT_EQ(two.first(), 0u);
+  EXPECT_FALSE(two == third);
+  EXPECT_TRUE(two.contains(0) && two.contains(2));
+  EXPECT_FALSE(two.contains(1) || two.contains(-1) || two.contains(AxisSet::limit));
+  std::vector<size_t> seen;
+  two.each([&](size_t axis) { seen.push_back(axis); });
+  EXPECT_EQ(seen, (std::vector<size_t>{0, 2}));
+  EXPECT_EQ(two.shifted(1).bits(), 10u);
+  EXPECT_EQ(two.shifted(-1).bits(), 2u) << "what lies before the first axis is none";
+  EXPECT_EQ(two.moved([](size_t axis) { return axis == 0 ? 7 : -1; }), AxisSet(7));
+  EXPECT_EQ(axes_text(third), "axis 2");
+  EXPECT_EQ(axes_text(two), "axes 0 and 2");
+  EXPECT_EQ(AxisSet(31).first(), 31u);
+  expect_error([] { (void)AxisSet(32); }, {"axis 32 cannot be split", "before axis 32"});
+  // Placements and leaves hold such a set, and a leaf of two is refused, from a text as well.
+  const UOp shape = shape_of({4, 4, 4}), leaf = new_buffer(shape, DType::Int8, both, third);
+  EXPECT_EQ(leaf.node()->placement.axes, third);
+  EXPECT_EQ(leaf.as<BufferArg>().axes, third);
+  EXPECT_EQ(permute(leaf, {2, 0, 1}).node()->placement.axes, AxisSet(0));
+  expect_error([&] { (void)new_buffer(shape, DType::Int8, both, two); },
+               {"Buffer: the devices CPU,CPU:1 cannot split axes 0 and 2", "along one axis"});
+  std::string text = to_text(leaf);
+  EXPECT_EQ(parse(text), leaf);
+  text.replace(text.find("axis 2"), 6, "axis 0 axis 2");
+  expect_error([&] { (void)parse(text); }, {"cannot split axes 0 and 2"});
+  expect_error([&] { (void)Tensor::ones({2, 2}).shard("CPU,CPU:1", 2); }, {"axis 2"});
 }
 
 TEST(placement, operands_of_one_op_lie_on_one_device) {

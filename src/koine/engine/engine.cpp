@@ -43,9 +43,9 @@ CounterState& counter_state() {
 }  // namespace
 
 UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data,
-                     int32_t axis) {
+                     AxisSet axes) {
   require_no_trace("allocating a tensor");
-  const UOp buffer = storage::make_buffer(shape, dtype, {Device(device), axis});
+  const UOp buffer = storage::make_buffer(shape, dtype, {Device(device), axes});
   const auto memory = storage::memory(buffer);
   if (data != nullptr) memory->copy_in(data, 0, memory->bytes());
   return buffer;
@@ -197,7 +197,7 @@ UOp host_program(const std::vector<UOp>& values, const CompileOptions& given) {
     const Placement place = placement_of(value);
     destinations.push_back(
         value.is(Op::After) ? UOp()
-                            : new_buffer(value.shape(), value.dtype(), place.device, place.axis));
+                            : new_buffer(value.shape(), value.dtype(), place.device, place.axes));
   }
   if (lazy.empty()) return UOp::make(Op::Linear, {});
   const UOp values_program = callify(lazy, destinations, given).body;

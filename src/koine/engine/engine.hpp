@@ -18,9 +18,9 @@ namespace koine {
 using VariableValues = std::map<std::string, int64_t>;
 
 /// A new Buffer node with memory behind it, holding `bytes` bytes from `data` (null: arbitrary).
-/// Several devices split it along `axis`; -1: each holds all of it.
+/// Several devices split it along `axes`; none: each holds all of it.
 UOp buffer_from_host(const UOp& shape, DType dtype, const std::string& device, const void* data,
-                     int32_t axis = 0);
+                     AxisSet axes = 0);
 /// A new Buffer node over memory of the host that somebody else owns, of the device CPU. It is not
 /// copied and never written; it must stay as it is until `owner` is let go.
 UOp buffer_over(const UOp& shape, DType dtype, const void* data, std::shared_ptr<const void> owner);

@@ -155,7 +155,7 @@ class Preparation {
   // Stands for the Buffer of an output, which each run makes anew.
   UOp placeholder(const UOp& value, size_t output) {
     const Placement place = placement_of(value);
-    const UOp buffer = new_buffer(value.shape(), value.dtype(), place.device, place.axis);
+    const UOp buffer = new_buffer(value.shape(), value.dtype(), place.device, place.axes);
     output_.emplace(buffer, output);
     return buffer;
   }
@@ -225,7 +225,7 @@ std::string device_of(const UOp& value) {
 }
 
 Placement placement_of(const UOp& value) {
-  return value.device() ? value.node()->placement : Placement{Device(default_device()), -1};
+  return value.device() ? value.node()->placement : Placement{Device(default_device())};
 }
 
 // Bytes of the host that a body reads are memory too. A body is looked into behind what is known

@@ -128,7 +128,7 @@ class Builder {
     const BufferArg& arg = buffer.as<BufferArg>();
     word(static_cast<uint64_t>(arg.dtype) * 4 + static_cast<uint64_t>(arg.space));
     word(arg.device ? hash_of(arg.device) : 0);
-    word(static_cast<uint64_t>(arg.axis));
+    word(arg.axes.bits());
     word(buffer.src(0).id());
     out_.buffers.push_back(buffer);
   }
@@ -157,7 +157,7 @@ class Builder {
     word(static_cast<uint64_t>(v.dtype) * 4 + static_cast<uint64_t>(v.space));
     word(static_cast<uint64_t>(v.kind));
     word(v.device ? hash_of(v.device) : 0);
-    word(static_cast<uint64_t>(v.axis));
+    word(v.axes.bits());
     text(v.name);
   }
   void argument(const RangeArg& v) {

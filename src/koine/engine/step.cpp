@@ -43,7 +43,7 @@ CapturedStep::CapturedStep(std::pair<std::vector<UOp>, std::vector<UOp>> values_
   // Of an output only what it is like counts: memory of the largest size is not held for that.
   for (UOp& n : named_)
     if (!n.has_concrete_shape() && std::find(made_.begin(), made_.end(), n) != made_.end())
-      n = new_buffer(n.shape(), n.dtype(), n.device(), n.node()->placement.axis);
+      n = new_buffer(n.shape(), n.dtype(), n.device(), n.node()->placement.axes);
 }
 
 CapturedStep::CapturedStep(const std::vector<UOp>& values, const VariableValues& variables,

@@ -83,7 +83,7 @@ std::shared_ptr<Memory> allocate_split(const UOp& buffer, int64_t bytes) {
 }  // namespace
 
 UOp make_buffer(const UOp& shape, DType dtype, const Placement& place) {
-  UOp buffer = new_buffer(shape, dtype, place.device, place.axis);
+  UOp buffer = new_buffer(shape, dtype, place.device, place.axes);
   int64_t bytes = 0;
   KOINE_REQUIRE(!__builtin_mul_overflow(largest_numel(buffer), item_size(dtype), &bytes), Memory,
                 "a tensor of shape {} and dtype {} does not fit into memory", shape_text(buffer),

@@ -79,7 +79,7 @@ void Updates::choose_memory(Root& root, bool in_place) {
   writes_in_place_ = writes_in_place_ || root.in_place;
   root.memory = root.in_place ? old
                               : buffer_from_host(node.shape(), node.dtype(), device_of(node),
-                                                 nullptr, node.node()->placement.axis);
+                                                 nullptr, node.node()->placement.axes);
 }
 
 // Whether a view that is stored into would be, in this memory, a node that somebody has looked at:
@@ -181,7 +181,7 @@ void Updates::commit(std::vector<UOp>& results) const {
     UOp buffer = r.memory;
     if (r.in_place) {
       buffer = new_buffer(r.memory.shape(), r.memory.dtype(), r.memory.device(),
-                          r.memory.node()->placement.axis);
+                          r.memory.node()->placement.axes);
       storage::set_memory(buffer, storage::memory(r.memory));
       storage::set_memory(r.memory, nullptr);
       for (UOp& result : results)

@@ -101,7 +101,7 @@ struct Hasher {
                           static_cast<uint64_t>(v.dtype) * 4 + static_cast<uint64_t>(v.space));
     if (v.device) h = hash_mix(h, hash_text(v.device.name()));
     if (v.offset >= 0) h = hash_mix(h, static_cast<uint64_t>(v.offset));
-    if (v.axis != 0) h = hash_mix(h, static_cast<uint64_t>(v.axis));
+    if (!(v.axes == AxisSet(0))) h = hash_mix(h, v.axes.bits());
     if (v.kind != ParamKind::Argument) h = hash_mix(h, static_cast<uint64_t>(v.kind));
     return v.name.empty() ? h : hash_mix(h, hash_text(v.name));
   }

@@ -4,6 +4,7 @@
 #include <variant>
 #include <vector>
 
+#include "koine/ir/axis_set.hpp"
 #include "koine/ir/dtype.hpp"
 #include "koine/ir/op.hpp"
 
@@ -77,7 +78,7 @@ struct BufferArg {
   AddrSpace space = AddrSpace::Global;
   std::string name;     ///< of a Variable; empty otherwise
   int64_t offset = -1;  ///< bytes into its device's arena; -1: not placed
-  int32_t axis = 0;     ///< that several devices split; -1: each of them holds all of it
+  AxisSet axes = 0;     ///< that several devices split; none: each of them holds all of it
   ParamKind kind = ParamKind::Argument;
   bool operator==(const BufferArg&) const = default;
 };

@@ -75,8 +75,8 @@ namespace {
 std::atomic<int64_t> next_slot{0};
 
 // On one device there is no axis to name.
-BufferArg placed(BufferArg arg, int32_t axis) {
-  arg.axis = arg.device.count() > 1 ? axis : 0;
+BufferArg placed(BufferArg arg, AxisSet axes) {
+  arg.axes = arg.device.count() > 1 ? axes : 0;
   return arg;
 }
 
@@ -86,7 +86,7 @@ enum class Place { Always, IfSeveral };
 UOp param_like(const UOp& value, int64_t slot, ParamKind kind, Place place) {
   const Placement& at = value.node()->placement;
   const bool placeless = place == Place::IfSeveral && at.device.count() == 1;
-  BufferArg arg = placed({slot, value.dtype(), placeless ? Device() : at.device}, at.axis);
+  BufferArg arg = placed({slot, value.dtype(), placeless ? Device() : at.device}, at.axes);
   arg.kind = kind;
   return UOp::make(Op::Param, {value.shape()}, arg);
 }
@@ -116,8 +116,8 @@ UOp argument_param(int64_t slot, const UOp& argument) {
 UOp argument_param(int64_t slot, const UOp& argument, const UOp& beside) {
   return beside.device() ? param_for(slot, argument) : argument_param(slot, argument);
 }
-UOp new_buffer(const UOp& shape, DType dtype, Device device, int32_t axis) {
-  return UOp::make(Op::Buffer, {shape}, placed(BufferArg{fresh_slot(), dtype, device}, axis));
+UOp new_buffer(const UOp& shape, DType dtype, Device device, AxisSet axes) {
+  return UOp::make(Op::Buffer, {shape}, placed(BufferArg{fresh_slot(), dtype, device}, axes));
 }
 
 UOp unary(Op op, const UOp& a) { return UOp::make(op, {a}); }
@@ -292,14 +292,15 @@ UOp copy_to_each(const UOp& value, Device devices) {
 UOp copy_to(const UOp& value, const Placement& place) {
   const Placement& now = value.node()->placement;
   if (place.device.count() == 1) return copy_to(value, place.device);
-  if (now.device == place.device && now.axis == place.axis) return value;
-  if (place.axis < 0) return copy_to_each(value, place.device);
-  std::vector<int64_t> order{place.axis}, back;
-  for (int32_t k = 0; k < static_cast<int32_t>(value.rank()); ++k) {
-    if (k != place.axis) order.push_back(k);
-    back.push_back(k == place.axis ? 0 : k < place.axis ? k + 1 : k);
+  if (now.device == place.device && now.axes == place.axes) return value;
+  if (place.axes.empty()) return copy_to_each(value, place.device);
+  const auto axis = static_cast<int64_t>(*place.axes.first());
+  std::vector<int64_t> order{axis}, back;
+  for (int64_t k = 0; k < static_cast<int64_t>(value.rank()); ++k) {
+    if (k != axis) order.push_back(k);
+    back.push_back(k == axis ? 0 : k < axis ? k + 1 : k);
   }
-  if (place.axis == 0) return copy_to(value, place.device);
+  if (axis == 0) return copy_to(value, place.device);
   return permute(copy_to(permute(value, std::move(order)), place.device), std::move(back));
 }
 UOp store(const UOp& buffer, const UOp& value, const UOp& gate) {

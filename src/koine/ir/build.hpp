@@ -46,9 +46,9 @@ UOp traced_param(const UOp& argument);
 UOp view_base(const UOp& base);
 /// Whether a node is the Param of an argument: no Variable, and nothing that is being traced.
 bool is_argument_param(const UOp& node);
-/// A buffer with a slot that no other buffer has. Several devices split it along `axis`; -1: each
+/// A buffer with a slot that no other buffer has. Several devices split it along `axes`; none: each
 /// holds all of it.
-UOp new_buffer(const UOp& shape, DType dtype, Device device, int32_t axis = 0);
+UOp new_buffer(const UOp& shape, DType dtype, Device device, AxisSet axes = 0);
 /// A number for a buffer, a traced Param or a mark, which none of these has had.
 int64_t fresh_slot();
 /// Later ones are others than this, which a text has named.

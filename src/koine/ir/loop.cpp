@@ -142,7 +142,7 @@ class Closing {
     const Placement& at = places_[k];
     params_.insert_or_assign(
         a.inside,
-        apart_ ? param_for(slot, new_buffer(a.inside.shape(), a.inside.dtype(), at.device, at.axis))
+        apart_ ? param_for(slot, new_buffer(a.inside.shape(), a.inside.dtype(), at.device, at.axes))
                : argument_param(slot, a.inside));
   }
 
@@ -159,8 +159,8 @@ class Closing {
         const size_t k = carries[i];
         const Placement found = given.src(i).node()->placement;
         if (!free_[k] || !(found.device == devices_)) continue;
-        free_[k] = found.axis < 0;  // another round may split it
-        again = again || !(places_[k].device == devices_) || found.axis != places_[k].axis;
+        free_[k] = found.axes.empty();  // another round may split it
+        again = again || !(places_[k].device == devices_) || !(found.axes == places_[k].axes);
         places_[k] = found;
         add_param(k);
       }
@@ -213,7 +213,7 @@ void require_places(const Loop& loop, const UOp& function) {
     if (!params[k] || !loop.arguments()[k].device()) continue;
     const Placement at = placement_inside(loop.arguments()[k], loop.roles[k]),
                     said = params[k].node()->placement;
-    KOINE_REQUIRE(said.device == at.device && (said.axis == at.axis || at.device.count() < 2),
+    KOINE_REQUIRE(said.device == at.device && (said.axes == at.axes || at.device.count() < 2),
                   Device, "{}: argument {} of shape {} lies on {}, and the step takes one on {}",
                   loop_name(loop.body), k, shape_text(loop.arguments()[k]), at.device.name(),
                   said.device.name());
@@ -304,12 +304,12 @@ bool lie_apart(std::span<const UOp> values) {
 
 Placement placement_inside(const UOp& given, LoopRole role) {
   Placement out = given.node()->placement;
-  if (role != LoopRole::Row || out.device.count() < 2 || out.axis < 0) return out;
-  KOINE_REQUIRE(out.axis > 0, Value,
+  if (role != LoopRole::Row || out.device.count() < 2) return out;
+  KOINE_REQUIRE(!out.axes.contains(0), Value,
                 "scan: rows of shape {} are split along axis 0 over the devices {}, and that axis "
                 "is the steps': shard() them along another one",
                 shape_text(given), out.device.name());
-  --out.axis;
+  out.axes = out.axes.shifted(-1);
   return out;
 }
 
@@ -397,11 +397,12 @@ Placement placement_of_result(const UOp& body, size_t k) {
   const UOp& step = functions_of(body).back();
   if (!step.is(Op::Tuple) || k >= step.src().size()) return {};
   Placement out = step.src(k).node()->placement;
-  if (!body.is(Op::Scan) || out.axis < 0) return out;
+  if (!body.is(Op::Scan)) return out;
   const std::optional<Form> form = form_of(body);
   const auto carries =
       form ? std::count(form->roles.begin(), form->roles.end(), LoopRole::Carry) : 0;
-  if (static_cast<std::ptrdiff_t>(k) >= carries) ++out.axis;  // behind that of the steps
+  if (static_cast<std::ptrdiff_t>(k) >= carries)
+    out.axes = out.axes.shifted(1);  // behind that of the steps
   return out;
 }
 

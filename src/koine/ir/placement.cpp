@@ -1,5 +1,5 @@
 // Where a value lives. A value on n devices either is whole on each of them, or one of its axes is
-// split among them in n equal parts: `axis`. A leaf on n devices says its axis, a copy to n devices
+// split among them in n equal parts: `axes`. A leaf on n devices says its axis, a copy to n devices
 // is split along axis 0; the other ops carry the axis along. What would cut across the parts is an
 // error here, since a guess would silently compute something else (amendment C22).
 #include <algorithm>
@@ -17,9 +17,9 @@ namespace koine {
 namespace {
 
 using Sources = std::span<const UOp>;
-constexpr int32_t whole = -1;
+constexpr AxisSet whole;
 
-int32_t axis_of(const UOp& u) { return u.node()->placement.axis; }
+AxisSet axes_of(const UOp& u) { return u.node()->placement.axes; }
 
 // What a GetTuple takes out of a Tuple, or of a Function's.
 const UOp& element_of(const UOp& from, const Arg& arg) {
@@ -60,72 +60,75 @@ std::string advice(const Device& device) {
   raise(kind, "{}: {}", op_name(op), reason);
 }
 
-// The axis of a value that is new on these devices.
-int32_t split_along(Op op, int32_t axis, Sources src, const Derived& value, const Device& device) {
-  if (axis == whole) return whole;
+// The axes of a value that is new on these devices.
+AxisSet split_along(Op op, AxisSet axes, Sources src, const Derived& value, const Device& device) {
+  if (axes.empty()) return whole;
   const size_t rank = rank_of(value, src);
   KOINE_REQUIRE(
       rank > 0, Value,
       "{}: a scalar cannot be split over the {} devices {}: reshape and expand it to ({},) "
       "and drop that axis with Replicated, as shard() without an axis does",
       op_name(op), device.count(), device.name(), device.count());
-  const auto at = static_cast<size_t>(axis);
-  KOINE_REQUIRE(axis >= 0 && at < rank, Index, "{}: the devices {} cannot split axis {} of {} axes",
+  KOINE_REQUIRE(axes.size() == 1, Value,
+                "{}: the devices {} cannot split {}: a value is split along one axis", op_name(op),
+                device.name(), axes_text(axes));
+  const size_t axis = *axes.first();
+  KOINE_REQUIRE(axis < rank, Index, "{}: the devices {} cannot split axis {} of {} axes",
                 op_name(op), device.name(), axis, rank);
   const UOp size =
-      value.scalar_stack ? index_const(static_cast<int64_t>(src.size())) : value.shape.src(at);
+      value.scalar_stack ? index_const(static_cast<int64_t>(src.size())) : value.shape.src(axis);
   KOINE_REQUIRE(splits_evenly(size, device), Value,
                 "{}: axis {} of size {} does not split evenly over the {} devices {}: pad it to a "
                 "multiple of {}",
                 op_name(op), axis, dim_text(size), device.count(), device.name(), device.count());
-  return axis;
+  return axes;
 }
 
 // The axis of the new shape that begins where the split one begins, and that splits as evenly.
-int32_t reshaped(const UOp& value, const Derived& result, const Device& device) {
+size_t reshaped(const UOp& value, size_t axis, const Derived& result, const Device& device) {
   UOp wanted = index_const(1), before = index_const(1);
-  for (int32_t i = 0; i < axis_of(value); ++i)
-    wanted = simplify_index(mul(wanted, value.dim(static_cast<size_t>(i))));
+  for (size_t i = 0; i < axis; ++i) wanted = simplify_index(mul(wanted, value.dim(i)));
   const size_t rank = result.shape ? result.shape.src().size() : 0;
   for (size_t i = 0; i < rank; ++i) {
     const UOp& size = result.shape.src(i);
-    if (before == wanted && splits_evenly(size, device)) return static_cast<int32_t>(i);
+    if (before == wanted && splits_evenly(size, device)) return i;
     before = simplify_index(mul(before, size));
   }
   refuse_as_called(Op::Reshape, ErrorKind::Value,
                    fmt::format("the devices {} split axis {} of shape {}, and no axis of the new "
                                "shape keeps their parts whole: {}",
-                               device.name(), axis_of(value), shape_text(value), advice(device)));
+                               device.name(), axis, shape_text(value), advice(device)));
 }
 
 [[noreturn]] void refuse(Op op, const UOp& value, const Device& device) {
-  refuse_as_called(op, ErrorKind::Value,
-                   fmt::format("the devices {} split axis {} of shape {}, which it changes: {}",
-                               device.name(), axis_of(value), shape_text(value), advice(device)));
+  refuse_as_called(
+      op, ErrorKind::Value,
+      fmt::format("the devices {} split {} of shape {}, which it changes: {}", device.name(),
+                  axes_text(axes_of(value)), shape_text(value), advice(device)));
 }
 
-// The one axis that the sources are split along, each moved by `shift(k)`; whole ones adapt.
+// What the sources are split along, each moved by `shift(k)`: all alike; whole ones adapt.
 template <class Shift>
-int32_t joined(Op op, Sources src, Shift&& shift) {
-  int32_t axis = whole;
+AxisSet joined(Op op, Sources src, Shift&& shift) {
+  AxisSet axes;
   for (size_t k = 0; k < src.size(); ++k) {
-    if (axis_of(src[k]) == whole) continue;
-    const auto moved = static_cast<int32_t>(axis_of(src[k]) + shift(k));
-    if (axis != whole && axis != moved)
-      refuse_as_called(
-          op, ErrorKind::Value,
-          fmt::format("its operands are split along axis {} and axis {} of {}: {}", axis, moved,
-                      Method::current() == nullptr ? "the result" : "what it combines",
-                      advice(src[k].device())),
-          true);
-    axis = moved;
+    if (axes_of(src[k]).empty()) continue;
+    const AxisSet moved = axes_of(src[k]).shifted(shift(k));
+    if (!axes.empty() && !(axes == moved))
+      refuse_as_called(op, ErrorKind::Value,
+                       fmt::format("its operands are split along {} and {} of {}: {}",
+                                   axes_text(axes), axes_text(moved),
+                                   Method::current() == nullptr ? "the result" : "what it combines",
+                                   advice(src[k].device())),
+                       true);
+    axes = moved;
   }
-  return axis;
+  return axes;
 }
 
-int32_t indexed(Sources src, const Device& device) {
-  const auto indices = static_cast<int32_t>(src.size() - 1);
-  if (axis_of(src[0]) != whole && axis_of(src[0]) < indices) refuse(Op::Index, src[0], device);
+AxisSet indexed(Sources src, const Device& device) {
+  const size_t indices = src.size() - 1;
+  if (axes_of(src[0]).first().value_or(indices) < indices) refuse(Op::Index, src[0], device);
   std::vector<size_t> begins(src.size());  // of the axes that each source gives to the result
   size_t next = 0;
   for (size_t k = 1; k < src.size(); ++k) {
@@ -133,21 +136,26 @@ int32_t indexed(Sources src, const Device& device) {
     next += src[k].rank();
   }
   return joined(Op::Index, src, [&](size_t k) {
-    return static_cast<int64_t>(k == 0 ? next : begins[k]) - (k == 0 ? indices : 0);
+    return k == 0 ? static_cast<int64_t>(next) - static_cast<int64_t>(indices)
+                  : static_cast<int64_t>(begins[k]);
   });
 }
 
-int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, const Device& device) {
+AxisSet split_axes(Op op, Sources src, const Arg& arg, const Derived& value, const Device& device) {
   auto aligned = [&](size_t k) {  // on the right
     return static_cast<int64_t>(rank_of(value, src)) - static_cast<int64_t>(src[k].rank());
   };
-  const int32_t axis = src.empty() ? whole : axis_of(src[0]);
-  const auto at = static_cast<size_t>(axis);
-  const bool split = axis != whole;
+  const AxisSet axes = src.empty() ? whole : axes_of(src[0]);
+  auto require_kept = [&](auto&& kept) {  // of each axis that is split
+    axes.each([&](size_t axis) {
+      if (!kept(axis)) refuse(op, src[0], device);
+    });
+    return axes;
+  };
   switch (op) {
     case Op::Param:
     case Op::Buffer:
-      return split_along(op, std::get<BufferArg>(arg).axis, src, value, device);
+      return split_along(op, std::get<BufferArg>(arg).axes, src, value, device);
     case Op::Recip:
     case Op::Trunc:
     case Op::Cast:
@@ -181,36 +189,39 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
     case Op::Index:
       return indexed(src, device);
     case Op::Store:
-      if (axis_of(src[1]) != whole && axis_of(src[1]) != axis)
+      if (!axes_of(src[1]).empty() && !(axes_of(src[1]) == axes))
         refuse_as_called(
             op, ErrorKind::Value,
-            fmt::format("the value is split along axis {} of {}, and the buffer otherwise: {}",
-                        axis_of(src[1]), shape_text(src[1]), advice(device)));
+            fmt::format("the value is split along {} of {}, and the buffer otherwise: {}",
+                        axes_text(axes_of(src[1])), shape_text(src[1]), advice(device)));
       return whole;
     case Op::GetTuple:
-      return src[0].is(Op::Call) ? result_of_call(src[0], arg).axis
-                                 : axis_of(element_of(src[0], arg));
+      return src[0].is(Op::Call) ? result_of_call(src[0], arg).axes
+                                 : axes_of(element_of(src[0], arg));
     case Op::Permute: {
       const Ints& order = std::get<Ints>(arg);
-      const auto moved = std::find(order.begin(), order.end(), axis) - order.begin();
-      return split ? static_cast<int32_t>(moved) : whole;
+      return axes.moved([&](size_t axis) {
+        return std::find(order.begin(), order.end(), static_cast<int64_t>(axis)) - order.begin();
+      });
     }
     case Op::Flip:
-      if (split && std::get<Ints>(arg)[at] != 0) refuse(op, src[0], device);
-      return axis;
+      return require_kept([&](size_t axis) { return std::get<Ints>(arg)[axis] == 0; });
     case Op::Reshape:
-      return split ? reshaped(src[0], value, device) : whole;
+      return axes.moved([&](size_t axis) { return reshaped(src[0], axis, value, device); });
     case Op::Pad:
     case Op::Shrink:
-      if (split && (!is_const(src[1].src(at), 0) || !(src[2].src(at) == src[0].dim(at))))
-        refuse(op, src[0], device);
-      return axis;
+      return require_kept([&](size_t axis) {
+        return is_const(src[1].src(axis), 0) && src[2].src(axis) == src[0].dim(axis);
+      });
     case Op::Bitcast:
-      if (split && !splits_evenly(value.shape.src(at), device)) refuse(op, src[0], device);
-      return axis;
+      return require_kept(
+          [&](size_t axis) { return splits_evenly(value.shape.src(axis), device); });
     case Op::Reduce: {
-      const Ints& axes = std::get<ReduceArg>(arg).axes;
-      return std::find(axes.begin(), axes.end(), axis) == axes.end() ? axis : whole;
+      const Ints& folded = std::get<ReduceArg>(arg).axes;
+      return axes.moved([&](size_t axis) {
+        const auto own = static_cast<int64_t>(axis);
+        return std::find(folded.begin(), folded.end(), own) == folded.end() ? own : -1;
+      });
     }
     case Op::Expand:
     case Op::After:
@@ -219,7 +230,7 @@ int32_t split_axis(Op op, Sources src, const Arg& arg, const Derived& value, con
     case Op::Assume:
     case Op::Fence:
     case Op::Detach:
-      return axis;
+      return axes;
     case Op::Replicated:  // drops it
     case Op::Const:
     case Op::Binary:
@@ -263,7 +274,7 @@ void require_params(Sources src) {
     const size_t k = static_cast<size_t>(u.as<BufferArg>().slot) + 1;
     if (k >= src.size() || src[k].device().count() == 1) continue;
     KOINE_REQUIRE(
-        u.device() == src[k].device() && axis_of(u) == axis_of(src[k]), Value,
+        u.device() == src[k].device() && axes_of(u) == axes_of(src[k]), Value,
         "Function: argument {} of shape {} lies on the devices {}, which the Param of the "
         "body does not say: make it with argument_param()",
         k - 1, shape_text(src[k]), src[k].device().name());
@@ -297,7 +308,7 @@ Placement derive_placement(Op op, Sources src, const Arg& arg, const Derived& va
   }
   if (placement.device.count() > 1 && op == Op::Function) require_params(src);
   if (placement.device.count() > 1)
-    placement.axis = split_axis(op, src, arg, value, placement.device);
+    placement.axes = split_axes(op, src, arg, value, placement.device);
   return placement;
 }
 

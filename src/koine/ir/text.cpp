@@ -53,8 +53,9 @@ struct ArgPrinter {
     if (v.device) out += " @" + quote(v.device.name());
     if (!v.name.empty()) out += " " + quote(v.name);
     if (v.offset >= 0) out += fmt::format(" at {}", v.offset);
-    if (v.axis > 0) out += fmt::format(" axis {}", v.axis);
-    if (v.axis < 0) out += " whole";
+    if (v.axes.empty()) out += " whole";
+    if (!(v.axes == AxisSet(0)))
+      v.axes.each([&](size_t axis) { out += fmt::format(" axis {}", axis); });
     if (v.kind != ParamKind::Argument) out += fmt::format(" {}", param_kind_name(v.kind));
     return out;
   }
@@ -258,17 +259,19 @@ class LineParser {
         if (op == Op::Buffer) reserve(b.slot);
         b.device = device();
         if (peek('"')) b.name = quoted();
+        AxisSet axes;
         while (!peek(']')) {
           const std::string_view w = word();
           if (w == "at" && op == Op::Buffer)
             b.offset = number<int64_t>();
           else if (w == "axis" && b.device.count() > 1)
-            b.axis = number<int32_t>();
+            axes.insert(number<uint32_t>());
           else if (w == "whole" && b.device.count() > 1)
-            b.axis = -1;
+            b.axes = {};
           else
             b.kind = kind(w);
         }
+        if (!axes.empty()) b.axes = axes;
         if (b.kind == ParamKind::Traced) reserve(b.slot);
         return b;
       }

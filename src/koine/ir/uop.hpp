@@ -25,10 +25,10 @@ struct Interval {
   bool is_constant() const { return low == high; }
 };
 
-/// Where a value lives: on which device, and if on several, which axis they split.
+/// Where a value lives: on which device, and if on several, which axes they split.
 struct Placement {
   Device device;
-  int32_t axis = -1;  ///< -1: not split
+  AxisSet axes = {};  ///< none: not split
 };
 
 /// Handle on an immutable interned node: equal (op, src, arg, tag) is one node, so equality is
@@ -174,10 +174,7 @@ inline bool UOp::is(Mark mark) const {
 inline DType UOp::dtype() const { return node_->dtype; }
 inline uint64_t UOp::hash() const { return node_->hash; }
 inline Device UOp::device() const { return node_->placement.device; }
-inline std::optional<size_t> UOp::axis() const {
-  const int32_t axis = node_->placement.axis;
-  return axis < 0 ? std::nullopt : std::optional<size_t>(axis);
-}
+inline std::optional<size_t> UOp::axis() const { return node_->placement.axes.first(); }
 inline uint64_t UOp::id() const { return node_->id; }
 inline uint32_t UOp::use_count() const { return node_->references.load(std::memory_order_relaxed); }
 

@@ -200,7 +200,7 @@ class Sharder {
       const Placement at = given.device() ? placement_inside(given, role) : Placement{devices};
       const UOp inside =
           params[k] ? params[k]
-                    : new_buffer(shape_inside(given, role), given.dtype(), at.device, at.axis);
+                    : new_buffer(shape_inside(given, role), given.dtype(), at.device, at.axes);
       for (size_t i = 0; i < devices.count(); ++i)
         arguments.push_back({role, call_argument(part_inside(given, role, inside, i)),
                              shard_cell(inside.op()).rule()({inside, i, {}})});

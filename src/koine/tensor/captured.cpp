@@ -300,7 +300,7 @@ struct CapturedFunction::State {
 
     bool fits(const UOp& value, const Substitution& sizes) const {
       const Placement& other = value.node()->placement;
-      return value.dtype() == dtype && other.device == place.device && other.axis == place.axis &&
+      return value.dtype() == dtype && other.device == place.device && other.axes == place.axes &&
              (value.shape() == shape || (!sizes.empty() && value.shape() == with(shape, sizes)));
     }
   };
@@ -568,7 +568,7 @@ CapturedFunction::CapturedFunction(const transforms::Function& f, const Tensors&
     const UOp memory =
         read.contains(static_cast<int64_t>(k)) ? in_memory(examples_of[k]) : known[k];
     const Placement& place = memory.node()->placement;
-    stand_ins.push_back(new_buffer(s.inputs[k].shape, s.inputs[k].dtype, place.device, place.axis));
+    stand_ins.push_back(new_buffer(s.inputs[k].shape, s.inputs[k].dtype, place.device, place.axes));
     if (memory.is(Op::Buffer) && storage::memory(memory))
       storage::set_memory(stand_ins.back(), storage::memory(memory));
   }

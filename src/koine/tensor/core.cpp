@@ -28,7 +28,7 @@ std::string Called::text(bool with_operands) const {
     const Placement& place = t->uop().node()->placement;
     all.push_back(shape_text(t->uop()));
     if (place.device.count() > 1)
-      all.back() += place.axis < 0 ? " whole" : fmt::format(" split along axis {}", place.axis);
+      all.back() += place.axes.empty() ? " whole" : " split along " + axes_text(place.axes);
   }
   if (all.empty() || (all.size() == 1 && !with_operands)) return std::string(name_);
   return fmt::format("{} of {}", name_, fmt::join(all, ", "));
@@ -283,9 +283,8 @@ Tensor Tensor::shard(const std::string& devices, std::optional<int64_t> axis) co
                   "shard of {}: axis {} of size {} does not split evenly over the {} devices {}: "
                   "pad() it to a multiple of {}",
                   tensor::text_of(shape()), split, size(split), parts, target.name(), parts);
-  return tensor::as_method("shard", {*this}, [&] {
-    return Tensor(copy_to(uop(), Placement{target, static_cast<int32_t>(split)}));
-  });
+  return tensor::as_method("shard", {*this},
+                           [&] { return Tensor(copy_to(uop(), Placement{target, split})); });
 }
 Tensor Tensor::shard_like(const Tensor& other) const {
   return other.uop().device().count() > 1 ? shard(other.device(), other.shard_axis())

@@ -34,7 +34,7 @@ class Functions {
     const Placement inside = placement_inside(given, role);
     arguments.push_back(
         {role, given,
-         new_buffer(shape_inside(given, role), given.dtype(), inside.device, inside.axis)});
+         new_buffer(shape_inside(given, role), given.dtype(), inside.device, inside.axes)});
   }
 
   // The values of a function of the first `inputs` arguments; what it captures becomes constants.
@@ -118,7 +118,7 @@ void require_carries(std::string_view method, size_t given, size_t carries, bool
 std::string place_text(const Placement& place) {
   const std::string on = "on " + place.device.name();
   if (place.device.count() < 2) return on;
-  return on + (place.axis < 0 ? ", whole" : fmt::format(", split along axis {}", place.axis));
+  return on + (place.axes.empty() ? ", whole" : ", split along " + axes_text(place.axes));
 }
 
 void require_like(std::string_view method, const std::vector<UOp>& next, const Tensors& init,
@@ -127,7 +127,7 @@ void require_like(std::string_view method, const std::vector<UOp>& next, const T
     const Placement &first = init[k].uop().node()->placement, &then = next[k].node()->placement;
     const bool moves = first.device && then.device &&
                        (first.device.count() > 1 || then.device.count() > 1) &&
-                       !(first.device == then.device && first.axis == then.axis);
+                       !(first.device == then.device && first.axes == then.axes);
     KOINE_REQUIRE(!moves, Device,
                   "{}: {}, of shape {}, is {} before the first step and {} behind it: both must be "
                   "equal; shard() the first one like that, or the other in the step",

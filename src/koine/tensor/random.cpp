@@ -53,7 +53,7 @@ uint64_t threefry(uint64_t counter, uint64_t key) {
 template <size_t count>
 UOp in_memory(const uint64_t (&words)[count], const UOp& shape, const Device& devices) {
   const OutsideOfTraces captured;
-  return buffer_from_host(shape, DType::UInt64, devices.name(), words, -1);
+  return buffer_from_host(shape, DType::UInt64, devices.name(), words, AxisSet());
 }
 
 Placement named_place(const std::string& device) {
@@ -64,7 +64,7 @@ Placement place_of(const Tensor& x) { return x.uop().node()->placement; }
 // The number of each element. On several devices each counts those that it holds.
 UOp element_numbers(const Size& count, const Shape& shape, const Placement& place) {
   const UOp numbers = reshape(iota(count.uop(), DType::UInt64), shape_of(shape));
-  const bool split = place.device && place.device.count() > 1 && place.axis >= 0;
+  const bool split = place.device && place.device.count() > 1 && !place.axes.empty();
   return split ? copy_to(numbers, place) : numbers;
 }
 

@@ -39,7 +39,7 @@ Tensor::Recording::Recording(const std::vector<Tensor>& tensors)
   }
   // Equal expressions are one node: what f computes itself would be taken for a lazy value.
   const auto like = [](const UOp& value, const Placement& place) {
-    return new_buffer(value.shape(), value.dtype(), place.device, place.axis);
+    return new_buffer(value.shape(), value.dtype(), place.device, place.axes);
   };
   constexpr OpMask memory = mask_of(Op::Buffer) | mask_of(Op::Binary) | mask_of(Op::Detach);
   std::unordered_map<const Storage*, const Former*> first;

@@ -186,8 +186,10 @@ UOp prototype_of(const UOp& value, std::optional<int64_t> axis) {
   std::vector<UOp> dims;
   for (size_t k = 0; k < value.rank(); ++k)
     if (static_cast<int64_t>(k) != *axis) dims.push_back(value.dim(k));
-  int32_t split = value.node()->placement.axis;
-  split = split == *axis ? -1 : split > *axis ? split - 1 : split;
+  const AxisSet split = value.node()->placement.axes.moved([&](size_t k) {
+    const auto own = static_cast<int64_t>(k);
+    return own == *axis ? -1 : own > *axis ? own - 1 : own;
+  });
   return new_buffer(stack(dims), value.dtype(), value.device(), split);
 }
 

@@ -174,7 +174,7 @@ UOp assume_batch(const ForwardStep& s) {
 UOp load_batch(const ForwardStep& s) {
   KOINE_REQUIRE(s.carried.size() == 1, Type, "vmap: a gated Load is a part of kernels");
   Placement place = s.node.node()->placement;
-  if (place.axis >= 0) ++place.axis;
+  place.axes = place.axes.shifted(1);
   return copy_to(s.carried[0], place);
 }
 

@@ -62,7 +62,7 @@ std::vector<UOp> results_of_function(const UOp& call) {
 
 // Stands for a value that a linear map is applied to, and is nowhere in what comes of it.
 UOp stand_in(const UOp& value) {
-  return new_buffer(value.shape(), value.dtype(), value.device(), value.node()->placement.axis);
+  return new_buffer(value.shape(), value.dtype(), value.device(), value.node()->placement.axes);
 }
 
 std::vector<UOp> or_zeros(const std::vector<UOp>& moved, const std::vector<UOp>& values) {

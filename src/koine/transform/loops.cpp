@@ -16,7 +16,7 @@ namespace {
 
 // Stands for what an argument is in a step, and lies on several devices as that does.
 UOp stand_in(const UOp& shape, DType dtype, const Placement& place) {
-  return place.device.count() > 1 ? new_buffer(shape, dtype, place.device, place.axis)
+  return place.device.count() > 1 ? new_buffer(shape, dtype, place.device, place.axes)
                                   : new_buffer(shape, dtype, {});
 }
 UOp stand_in(const UOp& value) {
@@ -246,7 +246,7 @@ class Carried {
     const UOp& one = given[k].inside;
     if (!examples) return stand_in(one);
     Placement place = one.node()->placement;
-    if (place.axis >= 0) ++place.axis;  // behind that of the examples
+    place.axes = place.axes.shifted(1);  // behind that of the examples
     return stand_in(shape_for_each(one, examples), one.dtype(), place);
   }
 };

@@ -9,7 +9,7 @@ namespace {
 UOp leaf_shard(const ShardStep& s) {
   BufferArg arg = s.node.as<BufferArg>();
   arg.device = arg.device.part(s.device);
-  arg.axis = 0;
+  arg.axes = 0;
   return UOp::make(s.node.op(), {part_shape(s.node)}, arg);
 }
 
