@@ -148,6 +148,7 @@ UOp neg(const UOp& a) {
   KOINE_REQUIRE(a.dtype() != DType::Bool, Type, "Neg: bool has no negative: use logical_not");
   return mul(a, constant_int(a.dtype(), -1));
 }
+UOp magnitude_of(const UOp& x) { return where(lt(x, constant_like(x, 0)), neg(x), x); }
 UOp sub(const UOp& a, const UOp& b) { return add(a, neg(b)); }
 UOp idiv(const UOp& a, const UOp& b) { return binary(Op::Idiv, a, b); }
 UOp mod(const UOp& a, const UOp& b) { return binary(Op::Mod, a, b); }
@@ -318,6 +319,7 @@ UOp after(const UOp& buffer, std::initializer_list<UOp> deps) {
 UOp range(int64_t id, const UOp& bound, AxisType type) {
   return UOp::make(Op::Range, {bound}, RangeArg{id, type});
 }
+AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
 UOp end(const UOp& body, std::span<const UOp> ranges) {
   if (ranges.empty()) return body;
   std::vector<UOp> src{body};

@@ -73,6 +73,8 @@ UOp add(const UOp& a, const UOp& b);
 UOp mul(const UOp& a, const UOp& b);
 UOp sub(const UOp& a, const UOp& b);
 UOp neg(const UOp& a);
+/// The negative of what is below 0; else the value itself, -0 and NaN among them.
+UOp magnitude_of(const UOp& x);
 UOp idiv(const UOp& a, const UOp& b);
 UOp mod(const UOp& a, const UOp& b);
 UOp fdiv(const UOp& a, const UOp& b);
@@ -142,6 +144,8 @@ UOp store(const UOp& buffer, const UOp& value, const UOp& gate = {});
 UOp after(const UOp& buffer, std::span<const UOp> deps);
 UOp after(const UOp& buffer, std::initializer_list<UOp> deps);
 UOp range(int64_t id, const UOp& bound, AxisType type);
+/// Of a Range.
+AxisType type_of(const UOp& range);
 UOp end(const UOp& body, std::span<const UOp> ranges);
 UOp end(const UOp& body, std::initializer_list<UOp> ranges);
 UOp group(std::span<const UOp> effects);

@@ -11,7 +11,7 @@
 namespace koine {
 namespace {
 
-constexpr std::array<DTypeInfo, dtype_count> infos = {{
+constexpr std::array<DTypeInfo, dtype_count> dtype_infos = {{
     {"void", 0, DTypeKind::Void},
     {"bool", 8, DTypeKind::Bool},
     {"int8", 8, DTypeKind::Signed},
@@ -35,7 +35,7 @@ constexpr std::array<DTypeInfo, dtype_count> infos = {{
 uint32_t encode_narrow(DType dtype, double value) {
   const FloatLayout f = layout_of(dtype);
   const uint64_t raw = std::bit_cast<uint64_t>(value);
-  const int total = infos[static_cast<size_t>(dtype)].bits;
+  const int total = dtype_infos[static_cast<size_t>(dtype)].bits;
   const uint32_t sign = static_cast<uint32_t>(raw >> 63) << (total - 1);
   const uint32_t infinity = static_cast<uint32_t>(f.exponent_mask) << f.mantissa;
   const uint32_t quiet_nan =
@@ -68,12 +68,12 @@ uint32_t encode_narrow(DType dtype, double value) {
 
 }  // namespace
 
-const DTypeInfo& dtype_info(DType dtype) { return infos[static_cast<size_t>(dtype)]; }
+const DTypeInfo& dtype_info(DType dtype) { return dtype_infos[static_cast<size_t>(dtype)]; }
 std::string_view dtype_name(DType dtype) { return dtype_info(dtype).name; }
 
 std::optional<DType> dtype_from_name(std::string_view name) {
   for (int i = 0; i < dtype_count; ++i)
-    if (infos[static_cast<size_t>(i)].name == name) return static_cast<DType>(i);
+    if (dtype_infos[static_cast<size_t>(i)].name == name) return static_cast<DType>(i);
   return std::nullopt;
 }
 

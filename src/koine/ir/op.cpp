@@ -5,7 +5,7 @@
 namespace koine {
 namespace {
 
-constexpr std::array<OpInfo, op_count> infos = {{
+constexpr std::array<OpInfo, op_count> op_infos = {{
 #define OP(name, group, low, high, dtype_rule, meaning) \
   {#name, GroupOp::group, low, high, DTypeRule::dtype_rule, meaning},
 #include "koine/ir/ops.def"
@@ -18,13 +18,13 @@ constexpr std::array<std::string_view, 11> group_names = {"Source",  "Movement",
 
 }  // namespace
 
-const OpInfo& op_info(Op op) { return infos[static_cast<size_t>(op)]; }
+const OpInfo& op_info(Op op) { return op_infos[static_cast<size_t>(op)]; }
 std::string_view op_name(Op op) { return op_info(op).name; }
 std::string_view group_name(GroupOp group) { return group_names[static_cast<size_t>(group)]; }
 
 std::optional<Op> op_from_name(std::string_view name) {
   for (int i = 0; i < op_count; ++i)
-    if (infos[static_cast<size_t>(i)].name == name) return static_cast<Op>(i);
+    if (op_infos[static_cast<size_t>(i)].name == name) return static_cast<Op>(i);
   return std::nullopt;
 }
 

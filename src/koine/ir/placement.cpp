@@ -17,8 +17,6 @@ namespace koine {
 namespace {
 
 using Sources = std::span<const UOp>;
-constexpr AxisSet whole;
-
 AxisSet axes_of(const UOp& u) { return u.node()->placement.axes; }
 
 // What a GetTuple takes out of a Tuple, or of a Function's.
@@ -62,7 +60,7 @@ std::string advice(const Device& device) {
 
 // The axes of a value that is new on these devices.
 AxisSet split_along(Op op, AxisSet axes, Sources src, const Derived& value, const Device& device) {
-  if (axes.empty()) return whole;
+  if (axes.empty()) return {};
   const size_t rank = rank_of(value, src);
   KOINE_REQUIRE(
       rank > 0, Value,
@@ -145,7 +143,7 @@ AxisSet split_axes(Op op, Sources src, const Arg& arg, const Derived& value, con
   auto aligned = [&](size_t k) {  // on the right
     return static_cast<int64_t>(rank_of(value, src)) - static_cast<int64_t>(src[k].rank());
   };
-  const AxisSet axes = src.empty() ? whole : axes_of(src[0]);
+  const AxisSet axes = src.empty() ? AxisSet() : axes_of(src[0]);
   auto require_kept = [&](auto&& kept) {  // of each axis that is split
     axes.each([&](size_t axis) {
       if (!kept(axis)) refuse(op, src[0], device);
@@ -194,7 +192,7 @@ AxisSet split_axes(Op op, Sources src, const Arg& arg, const Derived& value, con
             op, ErrorKind::Value,
             fmt::format("the value is split along {} of {}, and the buffer otherwise: {}",
                         axes_text(axes_of(src[1])), shape_text(src[1]), advice(device)));
-      return whole;
+      return {};
     case Op::GetTuple:
       return src[0].is(Op::Call) ? result_of_call(src[0], arg).axes
                                  : axes_of(element_of(src[0], arg));
@@ -256,9 +254,9 @@ AxisSet split_axes(Op op, Sources src, const Arg& arg, const Derived& value, con
     case Op::CustomFunction:
     case Op::Program:
     case Op::Source:
-      return whole;
+      return {};
   }
-  return whole;
+  return {};
 }
 
 // Ops that compute with all their sources at once, so these must lie on one device.

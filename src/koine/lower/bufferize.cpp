@@ -34,7 +34,7 @@ std::vector<bool> stored_whole(const UOp& call) {
                            : std::vector<bool>(results_of(body).size(), true);
 }
 
-std::string reason_of(const UOp& marked) {
+std::string reason_of_mark(const UOp& marked) {
   const auto* reason = std::get_if<std::string>(&marked.arg());
   return reason != nullptr && marked.is(Op::Contiguous) ? *reason : std::string(asked_for);
 }
@@ -54,7 +54,8 @@ class Bufferizer {
         for (const UOp& u : toposort_outside_bodies(stored_value(effect).src(0)))
           checked.insert(u.node());
     for (const UOp& u : toposort_outside_bodies(program))
-      if (u.is(Op::Contiguous) && reason_of(u) == join_of_many) of_many_.insert(u.src(0).node());
+      if (u.is(Op::Contiguous) && reason_of_mark(u) == join_of_many)
+        of_many_.insert(u.src(0).node());
     for (const UOp& effect : program.src()) {
       if (!effect.is(Op::Store)) continue;
       const UOp value = stored_value(effect);
@@ -87,7 +88,7 @@ class Bufferizer {
     if (original.is(Op::Contiguous)) {
       if (is_marked_part(original)) return node;  // its join finds it
       if (memory_of_value(node.src(0))) return node.src(0);
-      return asks_for_buffer(original) ? in_memory(node.src(0), reason_of(original)) : node;
+      return asks_for_buffer(original) ? in_memory(node.src(0), reason_of_mark(original)) : node;
     }
     if (is_transfer(original)) {
       const std::string& reason = original.as<LoadArg>().reason;

@@ -42,7 +42,7 @@ std::optional<Nest> nest_of(const UOp& ast) {
 
 // How results lie in LOCAL memory, and how the second loop goes over it: each axis of the tile in
 // terms of that loop's.
-struct Tile {
+struct TileInMemory {
   std::vector<UOp> axes, loops;
   Substitution again;
   int64_t size = 1;
@@ -54,7 +54,7 @@ class TileMaker {
   explicit TileMaker(const UOp& ast) : next_range_(next_range_of(ast)) {}
 
   // Nothing: no tile whose lanes can go along the output.
-  std::optional<Tile> of(const UOp& ast, const Nest& nest) {
+  std::optional<TileInMemory> of(const UOp& ast, const Nest& nest) {
     const UOp& address = nest.stored.src(0);
     std::vector<UOp> axes;
     UOp lanes, innermost;
@@ -77,27 +77,27 @@ class TileMaker {
 
  private:
   // An axis of the tile that the second loop goes along.
-  void add(Tile& tile, const UOp& axis, AxisType type) {
+  void add(TileInMemory& tile, const UOp& axis, AxisType type) {
     const UOp loop = range(next_range_++, axis.src(0), type);
     tile.axes.push_back(axis);
     tile.loops.push_back(loop);
     tile.again.emplace(axis, loop);
     append(tile, axis, size_of(axis));
   }
-  static void append(Tile& tile, const UOp& number, int64_t size) {
+  static void append(TileInMemory& tile, const UOp& number, int64_t size) {
     tile.place = tile.place ? add_index(mul(tile.place, index_const(size)), number) : number;
     tile.size *= size;
   }
   static UOp add_index(const UOp& a, const UOp& b) { return simplify_index(koine::add(a, b)); }
 
-  Tile whole(const std::vector<UOp>& axes) {
-    Tile out;
+  TileInMemory whole(const std::vector<UOp>& axes) {
+    TileInMemory out;
     for (const UOp& axis : axes)
       add(out, axis, axis == axes.back() ? AxisType::Upcast : AxisType::Loop);
     return out;
   }
-  Tile across(const std::vector<UOp>& axes, const UOp& innermost, int64_t lanes) {
-    Tile out;
+  TileInMemory across(const std::vector<UOp>& axes, const UOp& innermost, int64_t lanes) {
+    TileInMemory out;
     for (size_t i = 0; i + 1 < axes.size(); ++i) add(out, axes[i], AxisType::Loop);
     const UOp& column = axes.back();
     const UOp lane = range(next_range_++, index_const(lanes), AxisType::Upcast);
@@ -127,7 +127,7 @@ bool makes_much_of_folds(const UOp& stored) {
 UOp epilogue_in_loop(const UOp& ast) {
   const std::optional<Nest> nest = nest_of(ast);
   if (!nest || !makes_much_of_folds(nest->stored.src(1))) return ast;
-  const std::optional<Tile> tile = TileMaker(ast).of(ast, *nest);
+  const std::optional<TileInMemory> tile = TileMaker(ast).of(ast, *nest);
   if (!tile) return ast;
   const UOp memory = UOp::make(Op::Buffer, {shape_of({tile->size})},
                                BufferArg{0, nest->reduce.dtype(), {}, AddrSpace::Local});

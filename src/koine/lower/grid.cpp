@@ -15,8 +15,6 @@
 namespace koine {
 namespace {
 
-AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
-
 std::vector<UOp> axes_of(const UOp& ast, AxisType type) {
   std::vector<UOp> out;
   for (const UOp& r : kernel_ranges(ast))

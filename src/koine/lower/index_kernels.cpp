@@ -41,7 +41,7 @@ struct Pending {
   std::vector<UOp> waits;    // buffers to be filled before, which it does not read
 };
 
-std::string_view reason_of(const UOp& after) {
+std::string_view reason_of_after(const UOp& after) {
   const auto* reason = std::get_if<std::string>(&after.arg());
   return reason != nullptr ? std::string_view(*reason) : assignment;
 }
@@ -268,7 +268,8 @@ class Splitter : private KernelReads {
     std::vector<UOp> calls;
     for (const size_t k : order.sequence)
       calls.push_back(kernel_call(kernels_[k].ast, kernels_[k].buffers,
-                                  reason_of(kernels_[k].request.afters[0]), {}, kernels_[k].waits));
+                                  reason_of_after(kernels_[k].request.afters[0]), {},
+                                  kernels_[k].waits));
     return UOp::make(Op::Linear, calls);
   }
 

@@ -17,7 +17,6 @@ bool is_symbolic(const UOp& range) { return !range.src(0).is(Op::Const); }
 bool divides(int64_t factor, const UOp& range) {
   return simplify_index(mod(range.src(0), index_const(factor))) == index_const(0);
 }
-AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
 
 std::optional<int64_t> stride(const UOp& address, const UOp& range) {
   if (!is_address(address) || address.src().size() != 2) return std::nullopt;

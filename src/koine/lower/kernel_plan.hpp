@@ -17,7 +17,6 @@ int64_t size_of(const UOp& range);
 bool is_symbolic(const UOp& range);
 /// Whether each value of a size is a multiple of `factor`.
 bool divides(int64_t factor, const UOp& range);
-AxisType type_of(const UOp& range);
 
 /// Elements that a step of `range` moves an access; nullopt where it is not linear.
 std::optional<int64_t> stride(const UOp& address, const UOp& range);

@@ -32,7 +32,7 @@ struct StandIns {
 bool is_place_in_slot(const UOp& u) {
   return u.is(Op::Index) && is_address(u) && buffer_at(u).is(Op::Param);
 }
-int64_t slot_of(const UOp& address) { return buffer_at(address).as<BufferArg>().slot; }
+int64_t slot_at(const UOp& address) { return buffer_at(address).as<BufferArg>().slot; }
 
 // The constant of a place in normal form.
 int64_t constant_of(const UOp& place) {
@@ -46,7 +46,7 @@ Offsets offsets_of(const UOp& ast) {
   for (const UOp& u : toposort(ast)) {
     if (!is_place_in_slot(u)) continue;
     const int64_t constant = constant_of(u.src(1));
-    const auto [it, fresh] = out.try_emplace(slot_of(u), constant);
+    const auto [it, fresh] = out.try_emplace(slot_at(u), constant);
     if (!fresh) it->second = std::min(it->second, constant);
   }
   return out;
@@ -81,7 +81,7 @@ UOp with(const UOp& ast, const Offsets& own, const Numbers& numbers, const Stand
     if (const auto number = known.find(original.node()); number != known.end())
       return number->second;
     if (!is_place_in_slot(original)) return node;
-    const int64_t slot = slot_of(original);
+    const int64_t slot = slot_at(original);
     const auto it = by.offsets.find(slot);
     if (it == by.offsets.end()) return node;
     const UOp moved = add(add(node.src(1), index_const(-own.at(slot))), it->second);

@@ -24,8 +24,6 @@
 namespace koine {
 namespace {
 
-AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
-
 // What an axis type may be split into (the spec's table, and C24 for CPUs).
 std::vector<AxisType> legal_targets(AxisType from) {
   switch (from) {

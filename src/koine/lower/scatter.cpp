@@ -24,7 +24,7 @@ bool is_neutral(Op op, const UOp& miss, const UOp& value) {
 
 // The body of a fold as a value where a condition holds, beside what the other places hold in the
 // end.
-struct Choice {
+struct Hit {
   UOp condition, value, miss;
 };
 
@@ -36,17 +36,16 @@ UOp folded_count(const UOp& reduce) {
 }
 
 // A miss m that counts: n of them are there before, and each hit v adds v - m. Exact, or nothing.
-std::optional<Choice> over_misses(const UOp& reduce, const UOp& condition, const UOp& hit,
-                                  const UOp& miss) {
+std::optional<Hit> over_misses(const UOp& reduce, const UOp& condition, const UOp& hit,
+                               const UOp& miss) {
   const UOp count = folded_count(reduce);
   if (reduce.as<ReduceArg>().op != Op::Add || !count || !miss.is(Op::Const)) return std::nullopt;
   if (miss.dtype() == DType::Bool) return std::nullopt;  // has no differences
   if (!repeats_exactly(hit, reduce) || !repeats_exactly(miss, reduce)) return std::nullopt;
-  return Choice{condition, simplify(sub(hit, miss)),
-                simplify(mul(miss, cast(count, miss.dtype())))};
+  return Hit{condition, simplify(sub(hit, miss)), simplify(mul(miss, cast(count, miss.dtype())))};
 }
 
-std::vector<Choice> choices_of(const UOp& reduce) {
+std::vector<Hit> hits_of(const UOp& reduce) {
   const UOp& body = reduce.src(0);
   const Op op = reduce.as<ReduceArg>().op;
   if (body.dtype() == DType::Bool && op == Op::Max)
@@ -57,7 +56,7 @@ std::vector<Choice> choices_of(const UOp& reduce) {
     return {{body.src(0), one, constant_int(body.dtype(), 0)}};
   }
   if (!body.is(Op::Where)) return {};
-  std::vector<Choice> out;
+  std::vector<Hit> out;
   for (const size_t hit : {size_t{1}, size_t{2}}) {
     const UOp condition = hit == 1 ? body.src(0) : logical_not(body.src(0));
     const UOp &value = body.src(hit), &miss = body.src(3 - hit);
@@ -69,13 +68,13 @@ std::vector<Choice> choices_of(const UOp& reduce) {
   return out;
 }
 
-std::optional<Scatter> match_scatter(const UOp& reduce, const UOp& k, const Choice& choice) {
-  if (depends_on(choice.value, k)) return std::nullopt;
+std::optional<Scatter> match_scatter(const UOp& reduce, const UOp& k, const Hit& hit) {
+  if (depends_on(hit.value, k)) return std::nullopt;
   // The maximum of nothing is not the miss.
   for (const UOp& d : reduce.src().subspan(1))
     if (reduce.as<ReduceArg>().op == Op::Max && d.src(0).bounds().low < 1) return std::nullopt;
-  Scatter out{reduce, k, {}, {}, choice.value, choice.miss};
-  for (const UOp& part : conjuncts(choice.condition)) {
+  Scatter out{reduce, k, {}, {}, hit.value, hit.miss};
+  for (const UOp& part : conjuncts(hit.condition)) {
     const UOp at = out.at ? UOp() : equal_to(part, k);
     const bool moves = at && std::any_of(reduce.src().begin() + 1, reduce.src().end(),
                                          [&](const UOp& d) { return depends_on(at, d); });
@@ -233,10 +232,10 @@ class ScatterKernels {
 std::optional<Scatter> find_scatter(const UOp& value, std::span<const UOp> loops) {
   for (const UOp& u : toposort(value)) {
     if (!u.is(Op::Reduce)) continue;
-    for (const Choice& choice : choices_of(u))
+    for (const Hit& hit : hits_of(u))
       for (const UOp& k : loops)
         if (depends_on(u.src(0), k))
-          if (auto scatter = match_scatter(u, k, choice)) return scatter;
+          if (auto scatter = match_scatter(u, k, hit)) return scatter;
   }
   return std::nullopt;
 }

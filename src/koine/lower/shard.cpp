@@ -42,7 +42,7 @@ bool wants_one_fold(const UOp& reduce, bool strict) {
 
 // --- copies of copies ----------------------------------------------------------------------------
 
-bool is_copy_between(const UOp& u) {
+bool is_copy_to_device(const UOp& u) {
   return u.is(Op::Load) && u.as<LoadArg>().device && u.src().size() == 1;
 }
 
@@ -50,12 +50,12 @@ bool is_copy_between(const UOp& u) {
 // be on the last device already, as in the gradient of an all-gather.
 UOp without_stations(const UOp& program) {
   return transform_graph(program, [](const UOp&, const UOp& node) {
-    if (!is_copy_between(node)) return node;
+    if (!is_copy_to_device(node)) return node;
     std::vector<UOp> views;
     UOp base = node.src(0);
     for (; base.is(Op::Permute) || base.is(Op::Reshape); base = UOp(base.src(0)))
       views.push_back(base);
-    if (!is_copy_between(base)) return node;
+    if (!is_copy_to_device(base)) return node;
     const UOp& source = base.src(0);
     if (source.axis() && !views.empty()) return node;  // whose parts a view may tear
     UOp out = source;

@@ -49,7 +49,7 @@ int64_t product_of(const std::vector<UOp>& numbers) {
 // What a tile has places for: the steps of the sum, and what the group counts with beside them,
 // outermost first. Neighbouring threads have neighbouring places, and what one access takes lies
 // together.
-struct Tile {
+struct StagedTile {
   std::vector<UOp> steps, others;
   bool steps_inside;  // a tensor core takes neighbouring steps
 
@@ -74,8 +74,8 @@ struct Tile {
   }
 };
 
-Tile tile_of(const UOp& load, const UOp& reduce) {
-  Tile out{{}, {}, !reduce.as<ReduceArg>().core.empty()};
+StagedTile tile_of(const UOp& load, const UOp& reduce) {
+  StagedTile out{{}, {}, !reduce.as<ReduceArg>().core.empty()};
   for (const UOp& r : steps_of_tile(reduce))
     if (depends_on(load, r)) out.steps.push_back(r);
   std::vector<UOp> elements, threads;
@@ -129,7 +129,7 @@ class Stage {
     std::ranges::sort(loops, {}, [](const UOp& r) { return r.as<RangeArg>().id; });
     std::vector<UOp> tiles, fills, places;
     for (const UOp& l : loads) {
-      const Tile tile = tile_of(l, reduce);
+      const StagedTile tile = tile_of(l, reduce);
       Substitution same;
       for (const auto* axes : {&tile.steps, &tile.others})
         for (const UOp& a : *axes) same.emplace(a, a);
@@ -166,7 +166,7 @@ class Stage {
 
   // The threads fill a tile: each takes neighbours in memory, by one access, and where the tile has
   // neighbours along another axis, several of those, so that it stores neighbours too.
-  UOp filled(const UOp& load, const Tile& tile, const UOp& memory) {
+  UOp filled(const UOp& load, const StagedTile& tile, const UOp& memory) {
     const std::vector<Axis> axes = axes_in_memory(load, tile);
     const std::vector<UOp>& inner = tile.inner();
     const bool across = axes[0].step == 1 && !is_among(inner, axes[0].number);
@@ -231,7 +231,7 @@ class Stage {
     int64_t step;  // in memory; the largest number: not known
   };
   // What a tile counts with, by their steps in memory.
-  std::vector<Axis> axes_in_memory(const UOp& load, const Tile& tile) const {
+  std::vector<Axis> axes_in_memory(const UOp& load, const StagedTile& tile) const {
     std::vector<Axis> out;
     for (const auto* list : {&tile.others, &tile.steps})
       for (const UOp& a : *list) {

@@ -23,8 +23,6 @@ constexpr int64_t values_of_a_node = 8;
 // Of a product in a register tile, where each level holds as many registers as the tile.
 constexpr int64_t values_of_a_tile = 256, values_of_a_node_of_tiles = 64;
 
-AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
-
 // How many elements the accumulators at the leaves add. Lanes fold in pairs, one rounding where
 // four are allowed, and leave the rest to the leaves.
 int64_t values_of_a_leaf(int64_t lanes) {

@@ -11,7 +11,6 @@ namespace {
 UOp real(double v) { return constant(DType::Float64, v); }
 UOp whole(int64_t v) { return constant_int(DType::Int64, v); }
 UOp shift_right(const UOp& v, int64_t n) { return binary(Op::Shr, v, whole(n)); }
-UOp magnitude_of(const UOp& x) { return where(lt(x, constant_like(x, 0)), neg(x), x); }
 
 // Most bits that a quotient of two numbers of the dtype has.
 int quotient_bits(DType dtype) {

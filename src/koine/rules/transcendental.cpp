@@ -88,8 +88,6 @@ UOp exp_of(const UOp& x, Base base, const UOp& low_part = {}) {
   return where(vanishes, zero, mul(scaled, power_of_two(sub(n, half), f)));
 }
 
-UOp magnitude_of(const UOp& x) { return where(lt(x, like(x, 0)), neg(x), x); }
-
 // x = m 2^e, m in [1/sqrt 2, sqrt 2), of a positive finite x.
 struct Parts {
   UOp m, e;

@@ -8,8 +8,6 @@
 namespace koine {
 namespace {
 
-AxisType type_of(const UOp& range) { return range.as<RangeArg>().type; }
-
 bool is_zero(const UOp& u) { return u.is(Op::Const) && const_double(u) == 0; }
 
 UOp without_cast(const UOp& u, DType wide) {

@@ -35,7 +35,7 @@ Tensor keys_of(const Tensor& x) {
 }
 
 // How many rows a value has along its last axis.
-Size rows_of(const Tensor& x) {
+Size row_count(const Tensor& x) {
   Size rows = 1;
   for (int64_t k = 0; k + 1 < x.ndim(); ++k) rows *= x.size(k);
   return rows;
@@ -147,7 +147,7 @@ Tensor Tensor::order_along(int64_t axis, bool descending, std::optional<int64_t>
   Shape moved = keys.shape();
   moved.back() = count ? Size(*count) : n;
   if (numel() == 0 || count == 0) return zeros(moved, DType::Int32).transpose(a, -1);
-  const Size rows = rows_of(keys);
+  const Size rows = row_count(keys);
   keys = keys.reshape({rows, n});
   // What a symbolic axis lacks to its largest size stands behind all that it has.
   if (!n.is_number())
@@ -189,7 +189,7 @@ Tensor Tensor::along(int64_t axis, const Tensor& at) const {
   if (numel() == 0 || ndim() == 0) return *this;
   const int64_t a = axis_of(axis, "sort");
   const Tensor x = transpose(a, -1), wanted = at.transpose(a, -1);
-  const Size rows = rows_of(x);
+  const Size rows = row_count(x);
   return picked_in_rows(x.reshape({rows, x.size(-1)}), wanted.reshape({rows, wanted.size(-1)}))
       .reshape(wanted.shape())
       .transpose(a, -1);

@@ -43,6 +43,8 @@ int first_source(const UOp& u, size_t from, F&& bad) {
     if (bad(u.src(i))) return static_cast<int>(i);
   return fine;
 }
+/// Of an op that is never there.
+inline int refuse(const UOp&, const Facts&) { return itself; }
 inline int unless(bool holds, int culprit = itself) { return holds ? fine : culprit; }
 
 /// A named scalar of index between two constants.

@@ -121,8 +121,6 @@ OpSet kernel_ops() {
 }
 OpSet shaped_ops() { return kernel_ops() | ops({Op::Reshape, Op::Expand, Op::Special, Op::Wmma}); }
 
-int refuse(const UOp&, const Facts&) { return itself; }
-
 // Values; not memory, shapes and effects.
 OpSet value_ops() {
   return group_ops({GroupOp::Unary, GroupOp::Binary, GroupOp::Ternary}) |

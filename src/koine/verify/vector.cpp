@@ -150,8 +150,6 @@ std::vector<Demand> without_index(const std::vector<Demand>& part) {
   return out;
 }
 
-int refuse(const UOp&, const Facts&) { return itself; }
-
 // Walks a linear program: what is defined, which loops are open, which registers hold something.
 class Walk {
  public:

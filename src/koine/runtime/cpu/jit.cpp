@@ -77,7 +77,7 @@ void initialise() {
     llvm::InitializeNativeTargetAsmParser();  // of Ins
     set_llvm_options();
     // LLVM would end the process. Its frames have no handlers to run on the way out: the compiler
-    // that was at work is given up (`Compiler::object`).
+    // that was at work is given up (`ObjectCompiler::object`).
     llvm::install_fatal_error_handler(
         [](void*, const char* reason, bool) { internal_error("LLVM: {}", reason); });
     std::atexit(wait_for_left_work);  // before LLVM's own static objects go
@@ -118,7 +118,7 @@ class RestsWhenLeft : public llvm::OptPassGate {
 // One thread's compiler. Setting up LLVM's passes takes longer than they run on a small kernel, so
 // they are kept; they and the context are replaced after a number of kernels, so that types and
 // constants of kernels long gone do not pile up.
-class Compiler {
+class ObjectCompiler {
  public:
   // `gate`, if there is one, is asked before passes.
   std::string object(const UOp& linear, const Target& target, llvm::OptPassGate* gate = nullptr) {
@@ -226,10 +226,10 @@ std::string compile_object(const UOp& linear, const Target& target) {
   if (linear.src().size() > few_instructions && interruption_here() != nullptr)
     return run_or_leave([linear, target](const std::atomic<bool>& left) {
       RestsWhenLeft gate(left);
-      return Compiler().object(linear, target, &gate);
+      return ObjectCompiler().object(linear, target, &gate);
     });
-  Compiler* compiler = of_thread<Compiler>();
-  std::optional<Compiler> last;  // of a thread that has destroyed its own
+  ObjectCompiler* compiler = of_thread<ObjectCompiler>();
+  std::optional<ObjectCompiler> last;  // of a thread that has destroyed its own
   if (compiler == nullptr) compiler = &last.emplace();
   return compiler->object(linear, target);
 }
