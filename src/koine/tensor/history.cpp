@@ -1,4 +1,5 @@
 // How values were computed: what a gradient may be asked for, and what is refused.
+#include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 #include <absl/container/inlined_vector.h>
 
@@ -152,7 +153,10 @@ void Tensor::History::Leading::follow(const UOp& root, States& states,
       const bool leaf = mask_of(u.op()) & of_leaves && leaves_.contains(u.node());
       stack.push_back({u.node(), sources_outside_body(u), plain.size(), leaf});
       // As for a skeleton, which is made next: the graph has left the caches.
-      for (const UOp& s : stack.back().rest) __builtin_prefetch(s.node()->sources());
+      for (const UOp& s : stack.back().rest) {
+        __builtin_prefetch(&s.node()->references);
+        __builtin_prefetch(s.node()->sources());
+      }
     } else if (!stack.empty() && known != nullptr && *known == State::Leads) {
       stack.back().leads = true;
     } else if (!stack.empty()) {
@@ -500,7 +504,20 @@ UOp Tensor::History::with_graphs(const UOp& value, const std::unordered_set<UOp>
   }
 }
 
-std::vector<UOp> Tensor::History::nodes_of(const Tensor& target, std::span<const UOp> order) {
+struct Tensor::History::Below {
+  explicit Below(const UOp& root) : nodes(below(root)) {
+    for (const UOp& u : nodes) {
+      by_id.emplace(u.id(), u.node());
+      if (auto past = storage::past(u)) pasts.push_back(*std::move(past));
+    }
+  }
+
+  NodeList nodes;
+  absl::flat_hash_map<uint64_t, const Node*> by_id;
+  std::vector<storage::Past> pasts;  // of those that have one
+};
+
+std::vector<UOp> Tensor::History::nodes_of(const Tensor& target, const Below& below) {
   const Impl& i = target.self();
   std::vector<UOp> out{target.uop()};
   uint64_t former;
@@ -508,8 +525,10 @@ std::vector<UOp> Tensor::History::nodes_of(const Tensor& target, std::span<const
     const std::lock_guard lock(i.storage->mutex);
     former = i.storage->computed_from;
   }
-  for (const UOp& u : order)
-    if (u.id() == former) out.push_back(i.view ? substitute(i.view, {{view_base(u), u}}) : u);
+  if (const auto it = below.by_id.find(former); it != below.by_id.end()) {
+    const UOp u = UOp::share(it->second);
+    out.push_back(i.view ? substitute(i.view, {{view_base(u), u}}) : u);
+  }
   return out;
 }
 
@@ -570,26 +589,25 @@ void Tensor::History::add_along(const std::vector<Tensor>& targets, Storages& st
   }
 }
 
-void Tensor::History::require_known(const Tensor& target, size_t position,
-                                    std::span<const UOp> order, bool found) {
+void Tensor::History::require_known(const Tensor& target, size_t position, const Below& below,
+                                    bool found) {
   const auto& storage = target.self().storage;
   const std::lock_guard lock(storage->mutex);
   const uint64_t id = storage->current.id(), former = storage->computed_from;
-  for (const UOp& u : order) {
-    const auto past = storage::past(u);
-    if (!past || (found && !past->computed_along)) continue;
-    KOINE_REQUIRE(past->successor.lock() != storage, Value,
+  for (const storage::Past& past : below.pasts) {
+    if (found && !past.computed_along) continue;
+    KOINE_REQUIRE(past.successor.lock() != storage, Value,
                   "gradient: target {} of shape {} has got another value (by an assignment, or "
                   "memory of its own by requires_grad()) since this was computed from it: compute "
                   "this again",
                   position, shape_text(storage->current));
     auto listed = [&](uint64_t node) {
-      return std::binary_search(past->sources.begin(), past->sources.end(), node);
+      return std::binary_search(past.sources.begin(), past.sources.end(), node);
     };
-    const bool watched = storage->requires_grad && storage->required_since < past->clock;
+    const bool watched = storage->requires_grad && storage->required_since < past.clock;
     const uint64_t oldest = former != 0 ? std::min(former, id) : id;
     const bool lost =
-        past->too_many ? !watched && oldest < past->clock : listed(id) || listed(former);
+        past.too_many ? !watched && oldest < past.clock : listed(id) || listed(former);
     KOINE_REQUIRE(!lost, Value,
                   "gradient: how this depends on target {} of shape {} was let go when a value "
                   "between them became data, by realize() or an assignment to what was computed: "
@@ -727,13 +745,12 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
     stop.insert(node);
   }
   const UOp root = History::with_graphs(uop(), stop);
-  const NodeList below = History::below(root);
-  Recording::require_known_history(below);
-  const std::vector<UOp> order(below.begin(), below.end());
+  const History::Below below(root);
+  Recording::require_known_history(below.nodes);
   std::vector<UOp> nodes;
   std::vector<size_t> owner;
   for (size_t i = 0; i < targets.size(); ++i)
-    for (const UOp& node : History::nodes_of(targets[i], order)) {
+    for (const UOp& node : History::nodes_of(targets[i], below)) {
       nodes.push_back(node);
       owner.push_back(i);
     }
@@ -745,7 +762,7 @@ std::vector<Tensor> Tensor::gradient(const std::vector<Tensor>& targets) const {
     if (UOp& sum = sums[owner[k]]; grads[k]) sum = sum ? add(sum, grads[k]) : grads[k];
   std::vector<Tensor> out;
   for (size_t i = 0; i < targets.size(); ++i) {
-    History::require_known(targets[i], i, order, bool(sums[i]));
+    History::require_known(targets[i], i, below, bool(sums[i]));
     out.push_back(sums[i] ? Tensor(kept_value(sums[i]))
                           : zeros(targets[i].shape(), targets[i].dtype()));
   }

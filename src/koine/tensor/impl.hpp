@@ -170,6 +170,8 @@ struct Tensor::History {
   static void add_leaf(const std::shared_ptr<Storage>& storage);
   /// The nodes that a gradient of `root` may be asked through, in order.
   static NodeList below(const UOp& root);
+  /// The same, as many targets ask for it.
+  struct Below;
   /// Whether a gradient to a leaf may be asked through these values.
   static bool reaches_leaf(const std::vector<UOp>& values);
   /// Notes that `buffer` holds a value that nothing keeps the graph of.
@@ -177,14 +179,13 @@ struct Tensor::History {
   /// The value with the graphs that tensors kept in the place of their memory, but for `targets`.
   static UOp with_graphs(const UOp& value, const std::unordered_set<UOp>& targets);
   /// The nodes below a value that are a target's: its value now, and what that was computed from.
-  static std::vector<UOp> nodes_of(const Tensor& target, std::span<const UOp> order);
+  static std::vector<UOp> nodes_of(const Tensor& target, const Below& below);
   /// Throws where `root` depends on a former value of a leaf: a gradient to the leaves that have
   /// kept theirs, `nodes`, would train a part of a model and be silent about the rest.
   static void require_current(const UOp& root, const std::unordered_set<UOp>& nodes);
   /// Throws where a target that was not found may lie in what was let go below. One that was may
   /// still lie in a state that was computed along: nobody has asked that this become data.
-  static void require_known(const Tensor& target, size_t position, std::span<const UOp> order,
-                            bool found);
+  static void require_known(const Tensor& target, size_t position, const Below& below, bool found);
 };
 
 namespace tensor {
