@@ -98,10 +98,7 @@ class Builder {
     } else {
       open_.push_back({n, 0});
       // The graph was made before the last kernels ran, and these have pushed it out of the caches.
-      for (const UOp& source : n->src()) {
-        __builtin_prefetch(&source.node()->references);
-        __builtin_prefetch(source.node()->sources());
-      }
+      fetch_ahead(n->src());
     }
   }
 

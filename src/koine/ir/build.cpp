@@ -293,7 +293,7 @@ UOp copy_to_each(const UOp& value, Device devices) {
 UOp copy_to(const UOp& value, const Placement& place) {
   const Placement& now = value.node()->placement;
   if (place.device.count() == 1) return copy_to(value, place.device);
-  if (now.device == place.device && now.axes == place.axes) return value;
+  if (now == place) return value;
   if (place.axes.empty()) return copy_to_each(value, place.device);
   const auto axis = static_cast<int64_t>(*place.axes.first());
   std::vector<int64_t> order{axis}, back;

@@ -160,7 +160,7 @@ class Closing {
         const Placement found = given.src(i).node()->placement;
         if (!free_[k] || !(found.device == devices_)) continue;
         free_[k] = found.axes.empty();  // another round may split it
-        again = again || !(places_[k].device == devices_) || !(found.axes == places_[k].axes);
+        again = again || !(found == places_[k]);
         places_[k] = found;
         add_param(k);
       }

@@ -17,6 +17,7 @@ namespace koine {
 namespace {
 
 using Sources = std::span<const UOp>;
+
 AxisSet axes_of(const UOp& u) { return u.node()->placement.axes; }
 
 // What a GetTuple takes out of a Tuple, or of a Function's.

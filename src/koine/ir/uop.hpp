@@ -29,6 +29,7 @@ struct Interval {
 struct Placement {
   Device device;
   AxisSet axes = {};  ///< none: not split
+  bool operator==(const Placement&) const = default;
 };
 
 /// Handle on an immutable interned node: equal (op, src, arg, tag) is one node, so equality is

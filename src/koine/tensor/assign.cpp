@@ -61,7 +61,7 @@ UOp fit(const UOp& target, UOp v) {
   if (!(v.shape() == target.shape())) v = Tensor(v).expand(Shape::of(target)).uop();
   const Placement &there = target.node()->placement, &here = v.node()->placement;
   if (!there.device || (!here.device && there.device.name() == default_device())) return v;
-  return here.device == there.device && here.axes == there.axes ? v : copy_to(v, there);
+  return here == there ? v : copy_to(v, there);
 }
 
 // A mask of leading axes, as one of all axes.

@@ -300,7 +300,7 @@ struct CapturedFunction::State {
 
     bool fits(const UOp& value, const Substitution& sizes) const {
       const Placement& other = value.node()->placement;
-      return value.dtype() == dtype && other.device == place.device && other.axes == place.axes &&
+      return value.dtype() == dtype && other == place &&
              (value.shape() == shape || (!sizes.empty() && value.shape() == with(shape, sizes)));
     }
   };

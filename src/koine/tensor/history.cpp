@@ -153,10 +153,7 @@ void Tensor::History::Leading::follow(const UOp& root, States& states,
       const bool leaf = mask_of(u.op()) & of_leaves && leaves_.contains(u.node());
       stack.push_back({u.node(), sources_outside_body(u), plain.size(), leaf});
       // As for a skeleton, which is made next: the graph has left the caches.
-      for (const UOp& s : stack.back().rest) {
-        __builtin_prefetch(&s.node()->references);
-        __builtin_prefetch(s.node()->sources());
-      }
+      fetch_ahead(stack.back().rest);
     } else if (!stack.empty() && known != nullptr && *known == State::Leads) {
       stack.back().leads = true;
     } else if (!stack.empty()) {

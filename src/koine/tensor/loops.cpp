@@ -126,8 +126,7 @@ void require_like(std::string_view method, const std::vector<UOp>& next, const T
   for (size_t k = 0; k < init.size(); ++k) {
     const Placement &first = init[k].uop().node()->placement, &then = next[k].node()->placement;
     const bool moves = first.device && then.device &&
-                       (first.device.count() > 1 || then.device.count() > 1) &&
-                       !(first.device == then.device && first.axes == then.axes);
+                       (first.device.count() > 1 || then.device.count() > 1) && !(first == then);
     KOINE_REQUIRE(!moves, Device,
                   "{}: {}, of shape {}, is {} before the first step and {} behind it: both must be "
                   "equal; shard() the first one like that, or the other in the step",
