@@ -12,8 +12,8 @@
 namespace koine::test {
 namespace {
 
-constexpr double u = 0x1p-24;      // unit roundoff of float32
-constexpr double tiny = 0x1p-149;  // what underflow may lose
+constexpr double roundoff = 0x1p-24;  // of float32
+constexpr double tiny = 0x1p-149;     // what underflow may lose
 
 UOp number(double v) { return constant(DType::Float64, v); }
 UOp magnitude(const UOp& x) { return maximum(x, neg(x)); }
@@ -24,7 +24,7 @@ struct Bounded {
 
   // One more rounding of a result that is `exact` up to `error`, of at most `ulps` half-ulps.
   static Bounded rounded(UOp graph, UOp exact, const UOp& error, double halves = 1) {
-    const UOp rounding = mul(add(magnitude(exact), error), number(halves * u));
+    const UOp rounding = mul(add(magnitude(exact), error), number(halves * roundoff));
     return {std::move(graph), std::move(exact), add(add(error, rounding), number(tiny))};
   }
   template <class Move>

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "c_text.hpp"
+#include "check.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
@@ -11,15 +12,13 @@
 namespace koine::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
 // Values at which something happens, in a dtype.
 std::vector<Bits> telling(DType d) {
   std::vector<Bits> out;
   if (d == DType::Bool) return {0, 1};
   if (is_float(d)) {
-    for (const double v : {0.0, -0.0, 1.0, -1.0, 0.5, 3.0, -7.0, 5.5, 448.0, -57344.0, 1e-3, 2.1,
-                           inf, -inf, std::nan("")})
+    for (const double v : std::vector<double>{0.0, -0.0, 1.0, -1.0, 0.5, 3.0, -7.0, 5.5, 448.0,
+                                              -57344.0, 1e-3, 2.1, inf, -inf, std::nan("")})
       out.push_back(double_to_bits(d, v));
     out.push_back(1);  // the smallest subnormal
     return out;

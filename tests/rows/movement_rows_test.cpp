@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "c_text.hpp"
+#include "check.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -14,8 +15,6 @@
 
 namespace koine::test {
 namespace {
-
-constexpr double inf = std::numeric_limits<double>::infinity();
 
 // Bytes that the device holds more at the end of `action` than before it, and the arena of its
 // temporaries.

@@ -12,8 +12,6 @@
 namespace koine::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
 int reduces_of(const UOp& value) {
   int n = 0;
   for (const Kernel& k : schedule({value}))

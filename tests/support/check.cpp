@@ -46,6 +46,10 @@ Tensor small(const Shape& shape, uint64_t salt) {
   return Tensor::from(data, shape);
 }
 
+Tensor vector_of(const std::vector<float>& values) {
+  return Tensor::from(values, {static_cast<int64_t>(values.size())});
+}
+
 Array array_of(const UOp& buffer) {
   const auto memory = memory_of(buffer);
   Array a{buffer.dtype(), present_sizes(buffer), {}, {}};
@@ -153,6 +157,15 @@ void expect_same_everywhere(const UOp& value) {
   EXPECT_EQ(d, "") << "KOINE_TEST_SEED=" << test_seed() << ", of\n" << to_text(value);
 }
 
+void expect_near(const Tensor& got, const Tensor& want, const std::string& what, double tolerance) {
+  ASSERT_TRUE(got.shape() == want.shape()) << what << ": " << got << " and " << want;
+  const auto a = got.tolist<double>(), b = want.tolist<double>();
+  for (size_t i = 0; i < a.size(); ++i)
+    ASSERT_TRUE(std::fabs(a[i] - b[i]) <= tolerance * std::max(1.0, std::fabs(b[i])) ||
+                (std::isnan(a[i]) && std::isnan(b[i])) || a[i] == b[i])
+        << what << ": element " << i << " is " << a[i] << " instead of " << b[i];
+}
+
 void expect_error(const std::function<void()>& action, const std::vector<std::string>& parts) {
   try {
     action();
@@ -176,7 +189,6 @@ Array random_array(std::mt19937_64& random, const std::vector<int64_t>& sizes, D
     Bits bits;
     const uint64_t kind = random() % 8;
     if (is_float(dtype)) {
-      const double inf = std::numeric_limits<double>::infinity();
       const double special[] = {0.0, -0.0, inf, -inf, std::nan(""), 1.0, -1.0, 1e-40};
       double v = std::ldexp(static_cast<double>(static_cast<int64_t>(random() % 4001) - 2000),
                             static_cast<int>(random() % 12) - 10);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@
 // What tests share: comparing a graph on the interpreter, on compiled kernels and as C text.
 namespace koine::test {
 
+inline constexpr float inf = std::numeric_limits<float>::infinity();
+
 /// Options with strict floating point, for bit-for-bit comparisons.
 Options strict_options();
 /// Runs `action` in strict mode, then in default mode, whatever the environment says.
@@ -21,6 +24,12 @@ void in_both_modes(const std::function<void()>& action);
 
 /// Random numbers between -2 and 2, by the test's seed.
 Tensor small(const Shape& shape, uint64_t salt = 0);
+
+/// A vector of float32 in memory.
+Tensor vector_of(const std::vector<float>& values);
+/// All elements of a tensor, by rows.
+inline std::vector<double> values(const Tensor& t) { return t.tolist<double>(); }
+inline std::vector<float> listed(const Tensor& t) { return t.tolist<float>(); }
 
 /// Memory of a realized Buffer as an Array.
 Array array_of(const UOp& buffer);
@@ -52,6 +61,11 @@ std::string difference_anywhere(const UOp& value, std::mt19937_64& random,
 /// Expects no difference anywhere; the settings follow from test_seed() and the graph.
 void expect_same_everywhere(const UOp& value);
 inline void expect_same_everywhere(const Tensor& value) { expect_same_everywhere(value.uop()); }
+
+/// Expects equal shapes, and equal values or such as differ by `tolerance` times the value, or
+/// times 1.
+void expect_near(const Tensor& got, const Tensor& want, const std::string& what,
+                 double tolerance = 1e-9);
 
 /// Expects `action` to throw koine::Error whose message holds every part.
 void expect_error(const std::function<void()>& action, const std::vector<std::string>& parts);

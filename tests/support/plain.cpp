@@ -52,7 +52,6 @@ Plain exact_numbers(std::mt19937_64& random, DType dtype, const Shape& shape) {
   });
 }
 Plain special_numbers(std::mt19937_64& random, DType dtype, const Shape& shape, int every) {
-  constexpr Real inf = std::numeric_limits<Real>::infinity();
   const Real special[] = {inf, -inf, std::numeric_limits<Real>::quiet_NaN(), -0.0L};
   Plain out = exact_numbers(random, dtype, shape);
   if (is_float(dtype))

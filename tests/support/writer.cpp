@@ -17,8 +17,6 @@ UOp local(int64_t elements) {
                    BufferArg{0, DType::Float32, {}, AddrSpace::Local});
 }
 
-UOp number(int64_t i) { return index_const(i); }
-
 UOp Writer::operator()(const UOp& u) {
   if (std::find(list_.begin(), list_.end(), u) == list_.end()) list_.push_back(u);
   return u;
@@ -41,11 +39,11 @@ UOp reversal(int64_t threads, int64_t groups, bool with_barrier) {
   const UOp out = param(0, shape_of({threads * groups}), DType::Float32),
             in = param(1, shape_of({threads * groups}), DType::Float32);
   const UOp g = special("gidx0", groups), l = special("lidx0", threads), shared = local(threads);
-  const UOp at = add(mul(g, number(threads)), l);
+  const UOp at = add(mul(g, index_const(threads)), l);
   w.all(store(index(shared, {l}), load(index(in, {at}))));
   if (with_barrier) w.barrier();
-  w.all(
-      store(index(out, {at}), load(index(shared, {add(number(threads - 1), mul(l, number(-1)))}))));
+  w.all(store(index(out, {at}),
+              load(index(shared, {add(index_const(threads - 1), mul(l, index_const(-1)))}))));
   return w.linear();
 }
 
@@ -54,23 +52,23 @@ UOp tree_of_64() {
   const UOp out = param(0, shape_of({1}), DType::Float32),
             in = param(1, shape_of({64}), DType::Float32);
   const UOp i = special("lidx0", 8), j = special("lidx1", 8), shared = local(64);
-  const UOp at = add(mul(i, number(8)), j);
+  const UOp at = add(mul(i, index_const(8)), j);
   w.all(store(index(shared, {at}), load(index(in, {at}))));
   int64_t tag = 0;
   for (const int64_t half : {4, 2, 1}) {
     w.barrier(tag++);
-    const UOp open = w.all(UOp::make(Op::If, {lt(j, number(half))}, {}, half));
+    const UOp open = w.all(UOp::make(Op::If, {lt(j, index_const(half))}, {}, half));
     const UOp mine = load(index(after(shared, {open}), {at})),
-              other = load(index(after(shared, {open}), {add(at, number(half))}));
+              other = load(index(after(shared, {open}), {add(at, index_const(half))}));
     w.all(store(index(shared, {at}), add(mine, other)));
     w.endif(open);
   }
   w.barrier(tag);
-  const UOp first = w.all(UOp::make(Op::If, {lt(at, number(1))}, {}, 9));
+  const UOp first = w.all(UOp::make(Op::If, {lt(at, index_const(1))}, {}, 9));
   UOp sum = constant(DType::Float32, 0);
   for (int64_t k = 0; k < 8; ++k)
-    sum = add(sum, load(index(after(shared, {first}), {number(8 * k)})));
-  w.all(store(index(out, {number(0)}), sum));
+    sum = add(sum, load(index(after(shared, {first}), {index_const(8 * k)})));
+  w.all(store(index(out, {index_const(0)}), sum));
   w.endif(first);
   return w.linear();
 }
@@ -78,10 +76,10 @@ UOp tree_of_64() {
 UOp seven_of_ten() {
   Writer w;
   const UOp out = param(0, shape_of({20}), DType::Float32), l = special("lidx0", 10);
-  const UOp open = w.all(UOp::make(Op::If, {lt(l, number(7))}));
+  const UOp open = w.all(UOp::make(Op::If, {lt(l, index_const(7))}));
   w.all(store(index(out, {l}), constant(DType::Float32, 5)));
   w.endif(open);
-  w.all(store(index(out, {add(l, number(10))}), constant(DType::Float32, 1)));
+  w.all(store(index(out, {add(l, index_const(10))}), constant(DType::Float32, 1)));
   return w.linear();
 }
 

@@ -11,7 +11,6 @@ namespace koine::test {
 UOp special(const char* name, int64_t bound);
 /// LOCAL memory of float32.
 UOp local(int64_t elements);
-UOp number(int64_t i);
 
 /// A source that was not added yet stands before what is.
 class Writer {

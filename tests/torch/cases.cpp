@@ -15,7 +15,6 @@ using Function = std::function<Tensor(const Tensors&)>;
 using One = Tensor (*)(const Tensor&);
 using Two = Tensor (*)(const Tensor&, const Tensor&);
 
-constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
 
 // What Python's json reads: also NaN and Infinity.

@@ -106,8 +106,6 @@ Viewed step(const Viewed& v, std::mt19937_64& random) {
   }
 }
 
-std::vector<double> values(const Tensor& t) { return t.tolist<double>(); }
-
 Tensor ramp(int64_t n, DType dtype = DType::Float32) {
   return Tensor::arange(n).cast(dtype).clone().realize();
 }

@@ -8,7 +8,6 @@
 namespace koine::test {
 namespace {
 
-constexpr Real inf = std::numeric_limits<Real>::infinity();
 using enum DType;
 
 using Values = std::vector<Real>;

@@ -117,7 +117,6 @@ TEST(bounded, sums_in_any_order_and_no_further) {
       1.1 * (reorder_bound(Op::Add, DType::Float32, 1000, false) * size + std::abs(up - size)));
   // Integers wrap in any order to the same; infinities stay.
   EXPECT_FALSE(has_liberties(reduce(Op::Add, leaf({50}, DType::Int8), {0})));
-  const float inf = std::numeric_limits<float>::infinity();
   EXPECT_FALSE(within(reduce(Op::Add, floats({1, inf, 2}), {0}), {5}));
 }
 
@@ -252,7 +251,6 @@ TEST(bounded, what_is_exact_stays_exact) {
   for (size_t i = 0; i < 50; ++i) EXPECT_EQ(error_at(plain, i), error_at(summed, i)) << i;
   // A product with infinity is infinite, rounded or not; one that overflows is finite until it is
   // rounded.
-  const float inf = std::numeric_limits<float>::infinity();
   const UOp large = floats({inf, 3, -inf, 3e38f}), factor = floats({3, -inf, -inf, 3});
   const BoundedArray infinite = bounded(add(mul(large, factor), floats({1, 1, 1, 1})));
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(error_at(infinite, i), 0) << i;
@@ -279,7 +277,6 @@ TEST(bounded, a_trunc_of_what_is_exact_is_exact) {
 
 // A kernel made by hand has the liberties of any, and what its arguments may differ by.
 TEST(bounded, kernels_made_by_hand) {
-  const float inf = std::numeric_limits<float>::infinity();
   const auto sum_of_product = [](const UOp& x, const UOp& y, const UOp& z) {
     return custom_kernel("test.sum_of_product", CallResult{Tensor(x).shape()},
                          {Tensor(x), Tensor(y), Tensor(z)},

@@ -14,11 +14,7 @@ namespace {
 using transforms::Function;
 using transforms::Tensors;
 
-Tensor numbers(const std::vector<float>& values) {
-  return Tensor::from(values, {static_cast<int64_t>(values.size())});
-}
 Tensor whole(int32_t value) { return Tensor::from(std::vector<int32_t>{value}, {1}); }
-std::vector<float> listed(const Tensor& t) { return t.tolist<float>(); }
 using Floats = std::vector<float>;
 
 // A captured function that is given its surroundings of now with each call.
@@ -36,7 +32,7 @@ struct Step {
 
 // A small regression, with what an optimizer has.
 struct Regression {
-  Tensor w = numbers({.5F, -1, 2}).requires_grad(), b = Tensor::zeros({1}).requires_grad();
+  Tensor w = vector_of({.5F, -1, 2}).requires_grad(), b = Tensor::zeros({1}).requires_grad();
   nn::AdamW optimizer{{w, b}, .1};
   Tensor seen = Tensor::zeros({}).clone().realize();
 
@@ -63,7 +59,7 @@ Tensor inputs(float shift) {
 
 TEST(captured_state, spec_L9_a_step_of_training_is_one_submission) {
   Regression written, compiled;
-  const Tensor y = numbers({1, 0, 2, -1});
+  const Tensor y = vector_of({1, 0, 2, -1});
   std::optional<Step> steps[2];  // the first finds no gradients
   for (int k = 0; k < 6; ++k) {
     const Tensor x = inputs(static_cast<float>(k));
@@ -92,7 +88,7 @@ TEST(captured_state, spec_L9_a_step_of_training_is_one_submission) {
 
 TEST(captured_state, describing_changes_nothing) {
   Regression r;
-  const Tensor x = inputs(1), y = numbers({1, 0, 2, -1});
+  const Tensor x = inputs(1), y = vector_of({1, 0, 2, -1});
   const Floats w = listed(r.w);
   Step step([&](const Tensors& t) { return Tensors{r.train(t[0], t[1])}; }, {x, y}, r.state());
   EXPECT_EQ(listed(r.w), w);
@@ -104,20 +100,20 @@ TEST(captured_state, describing_changes_nothing) {
 }
 
 TEST(captured_state, gradients_without_a_step_are_computed_with_the_results_and_add_up) {
-  Tensor w = numbers({1, 2}).requires_grad();
+  Tensor w = vector_of({1, 2}).requires_grad();
   const Function f = [&](const Tensors& x) {
     const Tensor loss = (x[0] * w * w).sum();
     loss.backward();
     return Tensors{loss};
   };
-  Step first(f, {numbers({1, 1})}, {w});
-  EXPECT_EQ(listed(first({numbers({1, 3})})[0]), Floats{13});
+  Step first(f, {vector_of({1, 1})}, {w});
+  EXPECT_EQ(listed(first({vector_of({1, 3})})[0]), Floats{13});
   EXPECT_EQ(listed(w.grad()), (Floats{2, 12}));
-  EXPECT_THROW((void)first({numbers({1, 3})}), Error);  // there is a gradient now
-  Step more(f, {numbers({1, 1})}, {w});
+  EXPECT_THROW((void)first({vector_of({1, 3})}), Error);  // there is a gradient now
+  Step more(f, {vector_of({1, 1})}, {w});
   EXPECT_EQ(listed(w.grad()), (Floats{2, 12}));
   for (int k = 0; k < 3; ++k) {
-    (void)more({numbers({1, 0})});
+    (void)more({vector_of({1, 0})});
     reset_counters();
     EXPECT_EQ(listed(w.grad()), (Floats{4 + 2.F * static_cast<float>(k), 12}));
     EXPECT_EQ(counters().kernels, 0);  // they were there already
@@ -132,7 +128,7 @@ TEST(captured_state, arguments_may_be_assigned_and_have_gradients) {
     return Tensors{count * 10};
   };
   Tensor a = whole(3), b = whole(7);
-  Tensor v = numbers({1}).requires_grad(), w = numbers({2}).requires_grad();
+  Tensor v = vector_of({1}).requires_grad(), w = vector_of({2}).requires_grad();
   CapturedFunction g(f, {a, v});
   EXPECT_EQ(g({a, v})[0].tolist<int32_t>(), std::vector<int32_t>{40});
   EXPECT_EQ(g({b, w})[0].tolist<int32_t>(), std::vector<int32_t>{80});
@@ -151,12 +147,12 @@ TEST(captured_state, views_are_written_and_old_values_stay_with_whoever_has_them
         cache[Slice{0, 1}].assign(x[0].reshape({1, 2}) * 2);
         return Tensors{cache.sum(0)};
       },
-      {numbers({1, 1}), whole(1).reshape({})}, {cache});
+      {vector_of({1, 1}), whole(1).reshape({})}, {cache});
   const Tensor held = cache.clone();
   Tensors states;
   for (int k = 1; k < 4; ++k) {
     const auto v = static_cast<float>(k);
-    (void)f({numbers({v, -v}), whole(k).reshape({})});
+    (void)f({vector_of({v, -v}), whole(k).reshape({})});
     states.push_back(cache.detach());
   }
   EXPECT_EQ(listed(states[0].flatten()), (Floats{2, -2, 1, -1, 0, 0, 0, 0}));
@@ -170,7 +166,7 @@ TEST(captured_state, random_numbers_are_those_of_the_function_itself) {
   const Function f = [](const Tensors& x) {
     return Tensors{x[0] + Tensor::rand({3}), x[0].dropout(.5), Tensor::randperm(5)};
   };
-  const Tensor x = numbers({1, 2, 3});
+  const Tensor x = vector_of({1, 2, 3});
   CapturedFunction g(f, {x});
   Tensor::manual_seed(3);
   std::vector<Tensors> written, compiled;
@@ -188,7 +184,7 @@ TEST(captured_state, random_numbers_are_those_of_the_function_itself) {
 
 TEST(captured_state, a_call_that_fails_assigns_nothing) {
   Tensor total = Tensor::zeros({}).clone().realize();
-  const Tensor table = numbers({1, 2, 3});
+  const Tensor table = vector_of({1, 2, 3});
   Step f(
       [&](const Tensors& x) {
         total.assign(total + table.index_select(0, x[0]).sum());
@@ -204,7 +200,7 @@ TEST(captured_state, a_call_that_fails_assigns_nothing) {
 // Found by random functions: a copy that was looked at keeps how it was computed, of memory that
 // then is another tensor's. The function follows the value alone.
 TEST(captured_state, a_copy_that_was_looked_at_does_not_follow_its_origin) {
-  Tensor p = numbers({1, 2}).requires_grad(), origin = numbers({3, 4}).realize();
+  Tensor p = vector_of({1, 2}).requires_grad(), origin = vector_of({3, 4}).realize();
   const Tensor copy = origin * 1;
   EXPECT_EQ(listed(copy), (Floats{3, 4}));
   Step step(
@@ -216,7 +212,7 @@ TEST(captured_state, a_copy_that_was_looked_at_does_not_follow_its_origin) {
       {}, {p, origin, copy});
   (void)step({});
   EXPECT_EQ(listed(p.grad()), (Floats{3, 4}));
-  origin.assign(numbers({100, 200}));
+  origin.assign(vector_of({100, 200}));
   p.zero_grad();
   (void)step({});
   EXPECT_EQ(listed(p.grad()), (Floats{3, 4}));
@@ -224,37 +220,37 @@ TEST(captured_state, a_copy_that_was_looked_at_does_not_follow_its_origin) {
 
 // A value that is an argument as it is has the memory of that, not of what stood for it.
 TEST(captured_state, a_gradient_that_is_a_surrounding) {
-  Tensor p = numbers({1, 2}).requires_grad(), t = numbers({3, 4}).realize(),
-         other = numbers({0, 0}).realize();
+  Tensor p = vector_of({1, 2}).requires_grad(), t = vector_of({3, 4}).realize(),
+         other = vector_of({0, 0}).realize();
   Step step(
       [&](const Tensors& x) {
         other.assign(other + x[0]);
         (t * p).sum().backward();
         return Tensors{};
       },
-      {numbers({1, 1})}, {p, t, other});
-  (void)step({numbers({5, 6})});
+      {vector_of({1, 1})}, {p, t, other});
+  (void)step({vector_of({5, 6})});
   EXPECT_EQ(listed(p.grad()), (Floats{3, 4}));
   EXPECT_EQ(listed(other), (Floats{5, 6}));
   t.assign(t + 1);
   EXPECT_EQ(listed(p.grad()), (Floats{3, 4}));
   p.zero_grad();
-  (void)step({numbers({5, 6})});
+  (void)step({vector_of({5, 6})});
   EXPECT_EQ(listed(p.grad()), (Floats{4, 5}));
 }
 
 TEST(captured_state, tensors_that_it_makes_of_numbers_are_constants) {
   const auto constant = [](const Floats& values) {
     const OutsideOfTraces outside;
-    return numbers(values);
+    return vector_of(values);
   };
   CapturedFunction f(
       [&](const Tensors& x) {
         return Tensors{constant({10, 20}) + x[0], x[0] * constant({2, 3}), constant({7, 8})};
       },
-      {numbers({1, 2})});
+      {vector_of({1, 2})});
   for (const float v : {1.F, 5.F}) {
-    Tensors out = f({numbers({v, 2})});
+    Tensors out = f({vector_of({v, 2})});
     EXPECT_EQ(listed(out[0]), (Floats{10 + v, 22}));
     EXPECT_EQ(listed(out[1]), (Floats{2 * v, 6}));
     EXPECT_EQ(listed(out[2]), (Floats{7, 8}));
@@ -264,7 +260,7 @@ TEST(captured_state, tensors_that_it_makes_of_numbers_are_constants) {
 }
 
 TEST(captured_state, what_cannot_be_described_is_refused_and_leaves_everything_as_it_was) {
-  Tensor a = numbers({1, 2}), other = numbers({5, 5}), w = numbers({1, 1}).requires_grad();
+  Tensor a = vector_of({1, 2}), other = vector_of({5, 5}), w = vector_of({1, 1}).requires_grad();
   auto refuse = [&](const Function& f, const Tensors& examples, const Tensors& around,
                     const std::vector<std::string>& words) {
     expect_error([&] { CapturedFunction made(f, examples, around); }, words);
@@ -317,9 +313,9 @@ TEST(captured_state, what_cannot_be_described_is_refused_and_leaves_everything_a
 }
 
 TEST(captured_state, what_leads_to_a_parameter_of_before_is_not_assigned_or_differentiated) {
-  Tensor p = numbers({1, 2}).requires_grad(), t = numbers({0, 0}).realize();
+  Tensor p = vector_of({1, 2}).requires_grad(), t = vector_of({0, 0}).realize();
   nn::SGD optimizer({p}, .1);
-  auto capture = [&](const Function& f) { Step made(f, {numbers({1, 3})}, {p, t}); };
+  auto capture = [&](const Function& f) { Step made(f, {vector_of({1, 3})}, {p, t}); };
   expect_error(
       [&] {
         capture([&](const Tensors& x) {
@@ -348,7 +344,7 @@ TEST(captured_state, what_leads_to_a_parameter_of_before_is_not_assigned_or_diff
 }
 
 TEST(captured_state, tensors_of_another_state_are_refused) {
-  Tensor a = numbers({1, 2}), b = numbers({3, 4});
+  Tensor a = vector_of({1, 2}), b = vector_of({3, 4});
   CapturedFunction f(
       [](const Tensors& x) {
         Tensor t = x[0];
@@ -357,22 +353,22 @@ TEST(captured_state, tensors_of_another_state_are_refused) {
       },
       {a, b});
   expect_error([&] { (void)f({a, a[Slice{0, 2}]}); }, {"views or handles of one"});
-  expect_error([&] { (void)f({a, numbers({1, 2}).requires_grad()}); }, {"require a gradient"});
+  expect_error([&] { (void)f({a, vector_of({1, 2}).requires_grad()}); }, {"require a gradient"});
   EXPECT_EQ(listed(a), (Floats{1, 2}));
   EXPECT_EQ(listed(f({a, b})[0]), (Floats{8, 12}));
   EXPECT_EQ(listed(a), (Floats{4, 6}));
 }
 
 TEST(captured_state, a_gradient_through_what_was_assigned_is_refused_and_a_new_one_works) {
-  Tensor w = numbers({1, 2}).requires_grad(), s = numbers({1, 1});
+  Tensor w = vector_of({1, 2}).requires_grad(), s = vector_of({1, 1});
   Step f(
       [&](const Tensors& x) {
         s.assign(s * x[0]);
         w.assign(w * 2);
         return Tensors{(w * s).sum()};
       },
-      {numbers({3, 3})}, {w, s});
-  const Tensor x = numbers({3, 3}), old = (w * 5).sum();
+      {vector_of({3, 3})}, {w, s});
+  const Tensor x = vector_of({3, 3}), old = (w * 5).sum();
   const Tensor loss = f({x})[0];
   EXPECT_EQ(listed(loss), Floats{18});
   expect_error([&] { (void)s.sum().gradient({x}); }, {"gradient"});

@@ -18,11 +18,6 @@ namespace {
 
 using transforms::Tensors;
 
-Tensor numbers(const std::vector<float>& values) {
-  return Tensor::from(values, {static_cast<int64_t>(values.size())});
-}
-std::vector<float> listed(const Tensor& t) { return t.tolist<float>(); }
-
 Tensor rows(int64_t count, int64_t width = 3) {
   std::vector<float> values;
   for (int64_t i = 0; i < count * width; ++i)
@@ -34,8 +29,8 @@ Tensor rows(int64_t count, int64_t width = 3) {
 
 TEST(captured, spec_L9_a_call_is_one_submission_of_what_was_compiled_once) {
   CapturedFunction f([](const Tensors& x) { return Tensors{(x[0] * 2 + x[1]).sum(), x[0] - x[1]}; },
-                     {numbers({1, 2}), numbers({3, 4})});
-  const Tensor a = numbers({5, 6}), b = numbers({7, 8});
+                     {vector_of({1, 2}), vector_of({3, 4})});
+  const Tensor a = vector_of({5, 6}), b = vector_of({7, 8});
   (void)f({a, b});
   reset_counters();
   const Tensors out = f({b, a});
@@ -46,10 +41,10 @@ TEST(captured, spec_L9_a_call_is_one_submission_of_what_was_compiled_once) {
 }
 
 TEST(captured, results_belong_to_whoever_has_them) {
-  CapturedFunction f([](const Tensors& x) { return Tensors{x[0] + 1}; }, {numbers({1})});
-  Tensor first = f({numbers({1})})[0];
+  CapturedFunction f([](const Tensors& x) { return Tensors{x[0] + 1}; }, {vector_of({1})});
+  Tensor first = f({vector_of({1})})[0];
   const auto shown = first.data();
-  const Tensor second = f({numbers({2})})[0];
+  const Tensor second = f({vector_of({2})})[0];
   first += 100;
   EXPECT_EQ(listed(first), (std::vector<float>{102}));
   EXPECT_EQ(listed(second), (std::vector<float>{3}));
@@ -64,8 +59,8 @@ TEST(captured, what_a_function_writes_into_is_memory_of_each_call) {
         t.setitem({0}, x[0][1]);
         return Tensors{t};
       },
-      {numbers({1, 2})});
-  const Tensor first = f({numbers({1, 2})})[0], second = f({numbers({3, 4})})[0];
+      {vector_of({1, 2})});
+  const Tensor first = f({vector_of({1, 2})})[0], second = f({vector_of({3, 4})})[0];
   EXPECT_EQ(listed(first), (std::vector<float>{2, 2}));
   EXPECT_EQ(listed(second), (std::vector<float>{4, 4}));
 }
@@ -74,36 +69,36 @@ TEST(captured, the_memory_of_the_examples_is_let_go) {
   std::vector<std::weak_ptr<Memory>> memory;
   std::optional<CapturedFunction> f;
   {
-    const Tensors examples{numbers({1, 2}).realize(), numbers({3}).realize()};
+    const Tensors examples{vector_of({1, 2}).realize(), vector_of({3}).realize()};
     for (const Tensor& t : examples) memory.push_back(memory_of(t.uop()));
     f.emplace([](const Tensors& x) { return Tensors{x[0] * 2}; }, examples);
   }
-  EXPECT_EQ(listed((*f)({numbers({5, 6}), numbers({7})})[0]), (std::vector<float>{10, 12}));
+  EXPECT_EQ(listed((*f)({vector_of({5, 6}), vector_of({7})})[0]), (std::vector<float>{10, 12}));
   for (const auto& m : memory) EXPECT_TRUE(m.expired());
 }
 
 TEST(captured, gradients_go_through_a_result) {
-  Tensor w = numbers({2, 3}).requires_grad();
+  Tensor w = vector_of({2, 3}).requires_grad();
   CapturedFunction f([](const Tensors& x) { return Tensors{(x[0] * x[0] * x[1]).sum()}; },
-                     {w, numbers({1, 1})});
-  f({w, numbers({5, 7})})[0].backward();
+                     {w, vector_of({1, 1})});
+  f({w, vector_of({5, 7})})[0].backward();
   EXPECT_EQ(listed(w.grad()), (std::vector<float>{20, 42}));
 }
 
 TEST(captured, surroundings_are_read_anew_whatever_is_computed_of_them) {
-  Tensor w = numbers({1, 2});
+  Tensor w = vector_of({1, 2});
   w.realize();
   CapturedFunction f([&](const Tensors& x) { return Tensors{x[0] * w.exp2() + (w + 1) * 10}; },
-                     {numbers({1, 1})}, {w});
-  EXPECT_EQ(listed(f({numbers({1, 1}), w})[0]), (std::vector<float>{22, 34}));
-  w.assign(numbers({3, 0}));
-  EXPECT_EQ(listed(f({numbers({1, 1}), w})[0]), (std::vector<float>{48, 11}));
-  EXPECT_EQ(listed(f({numbers({1, 1}), numbers({0, 0})})[0]), (std::vector<float>{11, 11}));
+                     {vector_of({1, 1})}, {w});
+  EXPECT_EQ(listed(f({vector_of({1, 1}), w})[0]), (std::vector<float>{22, 34}));
+  w.assign(vector_of({3, 0}));
+  EXPECT_EQ(listed(f({vector_of({1, 1}), w})[0]), (std::vector<float>{48, 11}));
+  EXPECT_EQ(listed(f({vector_of({1, 1}), vector_of({0, 0})})[0]), (std::vector<float>{11, 11}));
 }
 
 // What was computed before from the same memory by an equal function is no answer for other memory.
 TEST(captured, an_equal_function_that_ran_before_changes_nothing) {
-  const Tensor a = numbers({1, 2}), b = numbers({3, 4});
+  const Tensor a = vector_of({1, 2}), b = vector_of({3, 4});
   auto twice = [](const Tensors& x) { return Tensors{x[0] * 2}; };
   CapturedFunction first(twice, {a});
   EXPECT_EQ(listed(first({a})[0]), (std::vector<float>{2, 4}));
@@ -114,7 +109,7 @@ TEST(captured, an_equal_function_that_ran_before_changes_nothing) {
 }
 
 TEST(captured, what_is_no_description_is_refused) {
-  const Tensor a = numbers({1, 2}), other = numbers({5, 5});
+  const Tensor a = vector_of({1, 2}), other = vector_of({5, 5});
   auto capture = [&](const transforms::Function& f) { CapturedFunction made(f, {a}); };
   expect_error([&] { capture([&](const Tensors& x) { return Tensors{x[0] + other}; }); },
                {"neither an argument", "(2,)"});
@@ -133,7 +128,7 @@ TEST(captured, what_is_no_description_is_refused) {
       },
       {"capturing a function", "inside of the function traced"});
   CapturedFunction f([](const Tensors& x) { return Tensors{x[0] + x[1]}; }, {a, other});
-  expect_error([&] { (void)f({a, numbers({1, 2, 3})}); }, {"argument 1", "(3,)"});
+  expect_error([&] { (void)f({a, vector_of({1, 2, 3})}); }, {"argument 1", "(3,)"});
   expect_error([&] { (void)f({a, a}); }, {"one value"});
   expect_error([&] { (void)f({a}); }, {"2 arguments"});
   EXPECT_EQ(listed(f({a, other})[0]), (std::vector<float>{6, 7}));
@@ -141,9 +136,9 @@ TEST(captured, what_is_no_description_is_refused) {
 
 TEST(captured, a_position_out_of_range_is_an_error_and_the_next_call_works) {
   CapturedFunction f([](const Tensors& x) { return Tensors{x[0].index_select(0, x[1])}; },
-                     {numbers({1, 2}), Tensor::from<int>({0})});
-  expect_error([&] { (void)f({numbers({5, 6}), Tensor::from<int>({7})}); }, {"position", "7"});
-  EXPECT_EQ(listed(f({numbers({5, 6}), Tensor::from<int>({1})})[0]), (std::vector<float>{6}));
+                     {vector_of({1, 2}), Tensor::from<int>({0})});
+  expect_error([&] { (void)f({vector_of({5, 6}), Tensor::from<int>({7})}); }, {"position", "7"});
+  EXPECT_EQ(listed(f({vector_of({5, 6}), Tensor::from<int>({1})})[0]), (std::vector<float>{6}));
 }
 
 TEST(captured, empty_arguments_and_results) {
@@ -161,10 +156,11 @@ TEST(captured, one_program_serves_all_sizes_of_a_dynamic_axis) {
     return Tensors{(x[0] * 2 + x[1]).softmax(0), x[0].sum(0), x[0].matmul(x[0].transpose())};
   };
   in_both_modes([&] {
-    CapturedFunction f(compute, {rows(5), numbers({1, 2, 3})}, {}, {{0, 0, Variable("n", 1, 400)}});
+    CapturedFunction f(compute, {rows(5), vector_of({1, 2, 3})}, {},
+                       {{0, 0, Variable("n", 1, 400)}});
     for (const int64_t k : {5, 2, 7, 399, 33, 400}) {
       SCOPED_TRACE(k);
-      const Tensor x = rows(k).realize(), y = numbers({1, 2, 3}).realize();
+      const Tensor x = rows(k).realize(), y = vector_of({1, 2, 3}).realize();
       reset_counters();
       const Tensors got = f({x, y}), want = compute({x, y});
       EXPECT_EQ(counters().compiled, 0);
@@ -193,7 +189,7 @@ TEST(captured, several_dynamic_axes_and_values_given_twice) {
   expect_error([&] { (void)f({rows(51, 7), b, c}); }, {"'n'", "51", "2 to 50"});
   expect_error([&] { (void)f({rows(1, 7), b, c}); }, {"'n'", "1", "2 to 50"});
   expect_error([&] { (void)f({a, rows(7, 5), c}); }, {"other shapes", "argument 1"});
-  expect_error([&] { (void)f({numbers({1, 2, 3}), b, c}); }, {"axis 1", "(3,)"});
+  expect_error([&] { (void)f({vector_of({1, 2, 3}), b, c}); }, {"axis 1", "(3,)"});
   EXPECT_EQ(listed(f({a, b, c})[0]), listed(a.matmul(b)));
 }
 
@@ -201,7 +197,7 @@ TEST(captured, gradients_go_through_results_of_a_dynamic_size) {
   const auto compute = [](const Tensors& x) {
     return Tensors{(x[0] * x[1]).tanh(), x[0].softmax(0).sum(1)};
   };
-  Tensor w = numbers({1, 2, 3}).requires_grad();
+  Tensor w = vector_of({1, 2, 3}).requires_grad();
   CapturedFunction f(compute, {rows(5), w}, {}, {{0, 0, Variable("n", 1, 100)}});
   for (const int64_t k : {5, 9, 2}) {
     const Tensor x = rows(k).realize();
@@ -375,7 +371,7 @@ TEST(borrowed, memory_is_read_where_it_lies_and_let_go_with_its_last_reader) {
 TEST(borrowed, what_was_computed_stays_and_an_equal_expression_reads_what_there_is) {
   std::vector<float> values{1, 2, 3, 4};
   const Tensor x = Tensor::borrow(values.data(), {4}, DType::Float32, nullptr);
-  Tensor w = numbers({1, 2, 3, 4});
+  Tensor w = vector_of({1, 2, 3, 4});
   w.requires_grad();
   const std::vector<std::function<Tensor()>> makes{[&] { return x + 1; },
                                                    [&] { return (x + 1) * 2; },
@@ -406,7 +402,8 @@ TEST(borrowed, what_was_computed_stays_and_an_equal_expression_reads_what_there_
 TEST(borrowed, what_is_assigned_and_a_gradient_are_values_of_their_own) {
   std::vector<float> values{1, 2, 3, 4};
   const Tensor x = Tensor::borrow(values.data(), {4}, DType::Float32, nullptr);
-  Tensor w = numbers({1, 2, 3, 4}), state = numbers({0, 0, 0, 0}), other = numbers({0, 0, 0, 0});
+  Tensor w = vector_of({1, 2, 3, 4}), state = vector_of({0, 0, 0, 0}),
+         other = vector_of({0, 0, 0, 0});
   w.requires_grad();
   other.requires_grad();
   state.assign(x);
@@ -456,7 +453,7 @@ TEST(borrowed, a_captured_function_reads_what_there_is_now) {
   std::vector<float> values{1, 2, 3, 4};
   const Tensor x = Tensor::borrow(values.data(), {4}, DType::Float32, nullptr);
   const Tensor lazy = x + 1;
-  Tensor state = numbers({0, 0, 0, 0});
+  Tensor state = vector_of({0, 0, 0, 0});
   state.assign(x * 3);
   const Tensor of_state = state + x;
   CapturedFunction f([](const Tensors& a) { return Tensors{a[0] + a[1] + a[2]}; },
@@ -469,7 +466,7 @@ TEST(borrowed, a_captured_function_reads_what_there_is_now) {
 }
 
 TEST(borrowed, what_data_shows_stays_while_somebody_looks) {
-  Tensor x = numbers({1, 2, 3});
+  Tensor x = vector_of({1, 2, 3});
   x.realize();
   auto shown = x.data();
   const auto* const at = reinterpret_cast<const float*>(shown.get());

@@ -77,13 +77,6 @@ void expect_equal_bits(const std::vector<Tensor>& got, const std::vector<Tensor>
   for (size_t k = 0; k < a.size(); ++k) EXPECT_EQ(difference(a[k], b[k]), "") << what << " " << k;
 }
 
-void expect_near(const Tensor& got, const Tensor& want, const std::string& what) {
-  ASSERT_TRUE(got.shape() == want.shape()) << what;
-  const auto a = got.tolist<double>(), b = want.tolist<double>();
-  for (size_t i = 0; i < a.size(); ++i)
-    ASSERT_NEAR(a[i], b[i], 1e-9 * std::max(1.0, std::fabs(b[i]))) << what << " " << i;
-}
-
 // What one program for the loss and all gradients costs.
 Counters cost_of(std::vector<Tensor> values) {
   reset_counters();

@@ -60,7 +60,6 @@ void on_all(const std::function<void(const Case&)>& check) {
 // Strict mode folds in order, so any numbers will do; sums of whole ones are equal in any order.
 Array numbers(const Case& c, std::vector<int64_t> sizes) {
   if (options().strict || c.dtype != DType::Float32) return random_array(c.random, sizes, c.dtype);
-  constexpr double inf = std::numeric_limits<double>::infinity();
   const double special[] = {0.0, -0.0, inf, -inf, std::nan("")};
   Array out{c.dtype, std::move(sizes), {}, {}};
   for (int64_t i = 0; i < out.numel(); ++i) {

@@ -268,7 +268,7 @@ TEST(column_sums, no_edit_shares_out_the_steps_of_a_sum_in_memory) {
 // Numbers that are none, and zeros with a sign.
 TEST(column_sums, infinities_nans_and_zeros) {
   const OptionScope mode(Options{});
-  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const double nan = std::nan("");
   std::vector<float> data(32 * 64, -0.0F);
   data[5] = static_cast<float>(inf);
   data[64 * 17 + 6] = static_cast<float>(nan);

@@ -56,7 +56,6 @@ Options options_with(IndexMode mode) {
 
 TEST(compositions, spec_C_gather_spec_amend_31) {
   const int64_t k = 50;
-  const double inf = std::numeric_limits<double>::infinity();
   std::vector<float> table(static_cast<size_t>(k), 1.5f);
   table[7] = static_cast<float>(inf);
   const Tensor t = Tensor::from(table, {k}), idx = Tensor::from<int32_t>({3, 0, 49, 50, -1, 3});

@@ -80,7 +80,6 @@ TEST(custom, spec_B13_a_kernel_made_by_hand_is_called_with_three_buffers) {
     // Its arguments are lazy, and its result goes on.
     EXPECT_EQ(list(axpy(x + 1, x * y) * 10 + x), (Floats{141, 462, 983}));
     // NaN, infinities and -0 go through.
-    const float inf = INFINITY;
     const Floats odd =
         list(axpy(Tensor::from<float>({inf, -0.0f, NAN}), Tensor::from<float>({-inf, -0.0f, 1})));
     EXPECT_TRUE(std::isnan(odd[0]) && std::signbit(odd[1]) && odd[1] == 0 && std::isnan(odd[2]));

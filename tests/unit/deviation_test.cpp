@@ -39,7 +39,6 @@ TEST(deviation, folds_in_any_order_stay_within_the_bound) {
 // Every order and nesting of three numbers, zeros of both signs, infinities, NaN and the ends of
 // the range among them: what comes out differently lies within the bound, or nothing is promised.
 TEST(deviation, folds_of_three_special_numbers_in_every_order) {
-  const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> corners{0,   -0.0f, 1,      -1,    0.1f,   3,      inf,    -inf,
                                    NAN, 3e38f, -3e38f, 2e19f, 1e-45f, 1e-30f, -1e-30f};
   int64_t promised = 0, all = 0;

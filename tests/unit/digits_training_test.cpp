@@ -23,11 +23,11 @@ std::pair<Tensor, Tensor> batch(int64_t step) {
 }
 
 // Where a tensor of the net lies, and along which axis it is split.
-struct Place {
+struct Layout {
   std::string where;
   Axis axis;
 };
-using Places = std::function<Place(const std::string& name)>;
+using Layouts = std::function<Layout(const std::string& name)>;
 using Loss = std::function<Tensor(DigitsNet&, const Tensor& images, const Tensor& labels)>;
 
 Tensor loss_of(DigitsNet& net, const Tensor& images, const Tensor& labels) {
@@ -39,11 +39,11 @@ struct Training {
   std::vector<double> losses;
   std::map<std::string, std::vector<double>> net;
 };
-Training train(const Places& place, const Loss& loss_of) {
+Training train(const Layouts& layout_of, const Loss& loss_of) {
   Tensor::manual_seed(3);
   DigitsNet net;
   net.state("", [&](const std::string& name, Tensor& t, bool trainable) {
-    const Place p = place(name);
+    const Layout p = layout_of(name);
     t = t.shard(p.where, p.axis).clone();
     if (trainable) t.requires_grad();
   });
@@ -58,15 +58,15 @@ Training train(const Places& place, const Loss& loss_of) {
     out.losses.push_back(loss.item<double>());
   }
   net.state("", [&](const std::string& name, Tensor& t, bool) {
-    EXPECT_EQ(t.device(), Device(place(name).where).name()) << name;
-    EXPECT_EQ(t.shard_axis(), place(name).axis) << name;
+    EXPECT_EQ(t.device(), Device(layout_of(name).where).name()) << name;
+    EXPECT_EQ(t.shard_axis(), layout_of(name).axis) << name;
     out.net[name] = t.tolist<double>();
   });
   return out;
 }
 
 Training on_one_device() {
-  return train([](auto&) { return Place{"CPU", {}}; }, loss_of);
+  return train([](auto&) { return Layout{"CPU", {}}; }, loss_of);
 }
 
 // Whether sums have the order of one device: to the bit then, and otherwise to rounding.
@@ -97,7 +97,7 @@ void on_2_and_4(const std::function<void(const Training& one, const std::string&
 TEST(digits_training, spec_P6_parts_of_the_batch_give_the_losses_of_one_device) {
   on_2_and_4([](const Training& one, const std::string& where) {
     const Training many =
-        train([&](auto&) { return Place{where, {}}; },
+        train([&](auto&) { return Layout{where, {}}; },
               [&](DigitsNet& net, const Tensor& images, const Tensor& labels) {
                 return loss_of(net, images.shard(where, 0), labels.shard(where, 0));
               });
@@ -109,13 +109,13 @@ TEST(digits_training, spec_P6_parts_of_the_batch_give_the_losses_of_one_device) 
 // them lies nothing whole, and behind them one sum over the devices.
 TEST(digits_training, spec_P6_dense_layers_in_parts_give_the_losses_of_one_device) {
   on_2_and_4([](const Training& one, const std::string& where) {
-    const auto place = [&](const std::string& name) -> Place {
+    const auto layout_of = [&](const std::string& name) -> Layout {
       if (name == "hidden.weight" || name == "hidden.bias") return {where, 0};
       if (name == "out.weight") return {where, 1};
       return {where, {}};
     };
     const Training many =
-        train(place, [&](DigitsNet& net, const Tensor& images, const Tensor& labels) {
+        train(layout_of, [&](DigitsNet& net, const Tensor& images, const Tensor& labels) {
           return loss_of(net, images.shard(where), labels.shard(where));
         });
     expect_equal_training(one, many, true);
@@ -128,7 +128,7 @@ TEST(digits_training, spec_P6_dense_layers_in_parts_give_the_losses_of_one_devic
 TEST(digits_training, spec_P6_a_pipeline_of_two_gives_the_losses_of_one_device) {
   auto pipeline = [](const std::string& first, const std::string& second, int64_t parts) {
     return train(
-        [&](const std::string& name) -> Place {
+        [&](const std::string& name) -> Layout {
           return {name.starts_with("hidden") || name.starts_with("out") ? second : first, {}};
         },
         [&](DigitsNet& net, const Tensor& images, const Tensor& labels) {

@@ -18,8 +18,6 @@
 namespace koine::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
 UOp shape_with(const std::vector<UOp>& dims) { return stack(dims); }
 
 // prefix_sum of S0, on UOps: n may be symbolic.

@@ -20,10 +20,7 @@
 namespace koine::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
 const double nan_value = std::nan("");
-
-std::vector<double> values(const Tensor& t) { return t.tolist<double>(); }
 
 // Largest error in units of the last place of float32, against a float64 function.
 // The largest error in units of the last place, against a wider type.

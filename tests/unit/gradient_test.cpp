@@ -15,7 +15,6 @@
 namespace koine::test {
 namespace {
 
-std::vector<double> values(const Tensor& t) { return t.tolist<double>(); }
 std::vector<double> slopes(const Tensor& value, const Tensor& x) {
   return value.sum().gradient({x})[0].tolist<double>();
 }
@@ -132,7 +131,6 @@ TEST(gradients, spec_amend_40_norm_and_deviation_at_zero) {
 // 2 exp(-x^2) / sqrt(pi), and not the slope of what approximates erf; of the exact gelu what
 // follows from that.
 TEST(gradients, the_slope_of_the_error_function_is_its_closed_form) {
-  constexpr double inf = std::numeric_limits<double>::infinity();
   std::vector<double> at{0, -0.0, 0.8125, -0.8124, inf, -inf, 1e30, 1e-30};
   for (int i = -160; i <= 160; ++i) at.push_back(i / 16.0);
   for (const DType d : {DType::Float32, DType::Float64}) {
@@ -170,7 +168,6 @@ TEST(gradients, the_slope_of_the_error_function_is_its_closed_form) {
 // x s(y) with s(y) = 1 / (1 + exp(-y)) has the slope s(y) (1 + x y' s(-y)): of a gelu by tanh
 // y = 2 sqrt(2/pi) (x + 0.044715 x^3), of silu y = x.
 TEST(gradients, slopes_of_gates_are_their_closed_forms) {
-  const double inf = std::numeric_limits<double>::infinity();
   const std::vector<double> at{0,  -0.0, 0.3, -0.3, 1,  -1,  -2.5, 2.5,
                                -6, 6,    20,  -20,  80, -80, 300,  -300};
   for (const DType d : {DType::Float64, DType::Float32}) {
@@ -200,7 +197,6 @@ TEST(gradients, slopes_of_gates_are_their_closed_forms) {
 
 // 1 - y y and y (1 - y): exactly what the value y says, 0 where it is an end.
 TEST(gradients, slopes_of_tanh_and_sigmoid_are_formulas_of_their_values) {
-  constexpr double inf = std::numeric_limits<double>::infinity();
   std::vector<double> at{inf, -inf, 1e30, -1e30, 1e-30, 0, -0.0, 0.625, -0.625};
   for (int i = -160; i <= 160; ++i) at.push_back(i / 8.0);
   const auto tanh = [](const Tensor& t) { return t.tanh(); };

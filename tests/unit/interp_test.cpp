@@ -63,7 +63,7 @@ TEST(interp, spec_X1_divergent_barriers_are_reported) {
   {  // only some threads reach it
     Writer w;
     const UOp l = special("lidx0", 4);
-    const UOp open = w.all(UOp::make(Op::If, {lt(l, number(2))}));
+    const UOp open = w.all(UOp::make(Op::If, {lt(l, index_const(2))}));
     w.barrier();
     w.endif(open);
     expect_internal_error([&] { run(w.linear(), {{0}}); }, "divergent Barrier");
@@ -71,7 +71,7 @@ TEST(interp, spec_X1_divergent_barriers_are_reported) {
   {  // the threads reach it in different iterations of a loop
     Writer w;
     const UOp l = special("lidx0", 2);
-    const UOp r = w.all(range(0, add(l, number(1)), AxisType::Loop));
+    const UOp r = w.all(range(0, add(l, index_const(1)), AxisType::Loop));
     w.barrier();
     w(end(group(std::vector<UOp>{}), std::vector<UOp>{r}));
     expect_internal_error([&] { run(w.linear(), {{0}}); }, "divergent Barrier");
@@ -83,7 +83,7 @@ TEST(interp, accesses_out_of_bounds_are_internal_errors) {
   const UOp in = param(1, shape_of({4}), DType::Float32), seven = constant(DType::Float32, 7);
   auto stores_at = [&](int64_t at) {
     Writer w;
-    w.all(store(index(p, {number(at)}), seven));
+    w.all(store(index(p, {index_const(at)}), seven));
     return run(w.linear(), {std::vector<float>(4), counting_up(4)})[3];
   };
   EXPECT_EQ(stores_at(3), 7);
@@ -91,7 +91,7 @@ TEST(interp, accesses_out_of_bounds_are_internal_errors) {
   expect_internal_error([&] { stores_at(-1); }, "Store at element -1 of a buffer with 4");
   auto loads_from = [&](const UOp& buffer, int64_t at) {
     Writer w;
-    w.all(store(index(p, {number(0)}), load(index(buffer, {number(at)}))));
+    w.all(store(index(p, {index_const(0)}), load(index(buffer, {index_const(at)}))));
     return run(w.linear(), {std::vector<float>(4, 9), counting_up(4)})[0];
   };
   EXPECT_EQ(loads_from(in, 3), 3);
@@ -107,8 +107,8 @@ TEST(interp, vector_accesses_are_checked_lane_by_lane) {
   auto stores_from = [&](int64_t from) {
     Writer w;
     std::vector<UOp> lanes;
-    for (int64_t i = 0; i < 4; ++i) lanes.push_back(number(i));
-    const UOp base = w.all(number(from));
+    for (int64_t i = 0; i < 4; ++i) lanes.push_back(index_const(i));
+    const UOp base = w.all(index_const(from));
     const UOp wide = expand(reshape(base, shape_of({1})), shape_of({4}));
     const UOp value =
         w(expand(w(reshape(w(constant(DType::Float32, 7)), shape_of({1}))), shape_of({4})));
@@ -123,15 +123,16 @@ TEST(interp, vector_accesses_are_checked_lane_by_lane) {
 TEST(interp, gates_and_alternatives_broadcast_to_the_access) {
   auto counted_along = [](int64_t n, const std::vector<int64_t>& sizes) {
     std::vector<UOp> numbers;
-    for (int64_t i = 0; i < n; ++i) numbers.push_back(number(i));
+    for (int64_t i = 0; i < n; ++i) numbers.push_back(index_const(i));
     return reshape(stack(numbers), shape_of(sizes));
   };
   const UOp row = counted_along(3, {3, 1}), column = counted_along(4, {1, 4});
-  const UOp at = add(mul(row, number(4)), column);
+  const UOp at = add(mul(row, index_const(4)), column);
   const UOp in = param(1, shape_of({12}), DType::Float32),
             out = param(0, shape_of({12}), DType::Float32);
-  const UOp by_row = load(index(in, {at}), cast(column, DType::Float32), ne(row, number(1)));
-  const UOp kernel = sink(std::vector<UOp>{store(index(out, {at}), by_row, lt(column, number(3)))});
+  const UOp by_row = load(index(in, {at}), cast(column, DType::Float32), ne(row, index_const(1)));
+  const UOp kernel =
+      sink(std::vector<UOp>{store(index(out, {at}), by_row, lt(column, index_const(3)))});
   verify(kernel, VerifyLevel::Shaped, "test");
   const std::vector<float> expected{0, 1, 2, -1, 0, 1, 2, -1, 8, 9, 10, -1};
   auto run_kernel = [&](const auto& interpreted) {
@@ -161,9 +162,9 @@ TEST(interp, gates_and_alternatives_broadcast_to_the_access) {
 TEST(interp, use_before_definition_is_an_internal_error) {
   Writer w;
   const UOp p = param(0, shape_of({4}), DType::Float32);
-  const UOp sum = add(load(index(p, {number(0)})), constant(DType::Float32, 1));
-  w(index(p, {number(1)}));
-  w(store(index(p, {number(1)}), sum));
+  const UOp sum = add(load(index(p, {index_const(0)})), constant(DType::Float32, 1));
+  w(index(p, {index_const(1)}));
+  w(store(index(p, {index_const(1)}), sum));
   w(sum);
   expect_internal_error([&] { run(w.linear(), {{1, 2, 3, 4}}); }, "use before definition");
 }

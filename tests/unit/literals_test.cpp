@@ -265,7 +265,6 @@ TEST(literals, values_on_several_devices_compile_once_more) {
 
 // Each value is that of the interpreter, whichever came before it.
 TEST(literals, every_value_is_computed_with_its_own) {
-  constexpr double inf = std::numeric_limits<double>::infinity();
   const std::vector<double> numbers{1, 0, -0.0, 2.5, NAN, inf, -inf, 1e-40, -1, 3e38, 2.5, 0.1};
   for (const DType d :
        {DType::Float32, DType::Float64, DType::Float16, DType::Int32, DType::UInt8}) {

@@ -144,7 +144,7 @@ TEST(loops, a_scan_of_no_steps_gives_its_first_carry_and_nothing) {
 }
 
 TEST(loops, odd_numbers_stay_odd) {
-  const float nan = NAN, inf = INFINITY;
+  const float nan = NAN;
   const Tensor xs = Tensor::from<float>({-0.f, nan, inf, -inf, 0.f, 1.f}).reshape({3, 2});
   const auto [last, all] = scan([](const Tensor& c, const Tensor& x) { return std::pair(x, c); },
                                 Tensor::from<float>({-0.f, nan}), xs);

@@ -10,7 +10,6 @@
 namespace koine::test {
 namespace {
 
-constexpr Real inf = std::numeric_limits<Real>::infinity();
 constexpr Real nan_value = std::numeric_limits<Real>::quiet_NaN();
 using enum DType;
 

@@ -51,7 +51,7 @@ TEST(gradients, finite_differences) {
 }
 
 TEST(gradients, spec_amend_40_corners) {
-  const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const double nan = std::nan("");
   auto slopes = [&](const Tensor& points, auto f) { return f(points).sum().gradient({points})[0]; };
   const Tensor corners = Tensor::from<float>({-2, -0.0f, 0, 3});
   EXPECT_EQ(slopes(corners, [](const Tensor& x) { return x.relu(); }).tolist<float>(),
@@ -105,7 +105,6 @@ TEST(gradients, spec_amend_40_corners) {
 
 // What NumPy gives, at the corners.
 TEST(tensors, division_powers_and_signs_at_the_corners) {
-  const double inf = std::numeric_limits<double>::infinity();
   for (const DType d : {DType::Float32, DType::Float64}) {
     const Tensor a = Tensor::from<double>({7, -7, 7, -7, 1, 1, -1, 0, -0.0, inf, 3, -1e-30})
                          .cast(d),
@@ -200,7 +199,6 @@ TEST(tensors, activations_keep_their_digits) {
       }
       EXPECT_LT(worst, 16) << curve.name << " " << dtype_name(d) << ", seed " << test_seed();
     }
-  const double inf = std::numeric_limits<double>::infinity();
   const Tensor ends = Tensor::from<double>({-inf, inf});
   EXPECT_EQ(ends.tanh().tolist<double>(), (std::vector<double>{-1, 1}));
   EXPECT_EQ(ends.sigmoid().tolist<double>(), (std::vector<double>{0, 1}));

@@ -14,8 +14,6 @@
 namespace koine::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
 // Python's rule over the exact remainder of the C library; never b itself, which a rounded sum
 // could be.
 template <class F>
@@ -773,7 +771,6 @@ TEST(numbers, fills_that_do_not_fit_are_refused) {
 // Found by random programs: the last product of an exponential was taken unrounded into a sum, and
 // infinity - infinity was -infinity.
 TEST(numbers, an_exponential_that_overflows_is_infinite_in_a_sum_too) {
-  const float inf = std::numeric_limits<float>::infinity();
   const Tensor x = Tensor::from<float>({200, inf, 1e9f, 1e30f, 127.5f, -inf, 200, 89}),
                y = Tensor::from<float>({-inf, -inf, -inf, -inf, -inf, -inf, inf, -inf});
   in_both_modes([&] {

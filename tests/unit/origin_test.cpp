@@ -13,8 +13,6 @@
 namespace koine::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
 Tensor numbers(const std::vector<float>& values) {
   return Tensor::from<float>(values, {static_cast<int64_t>(values.size())}).realize();
 }

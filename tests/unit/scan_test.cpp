@@ -17,8 +17,6 @@
 namespace koine::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
 // What computing a value costs, by the engine's own count.
 Counters cost_of(const Tensor& value) {
   reset_counters();

@@ -12,8 +12,6 @@
 namespace koine::test {
 namespace {
 
-constexpr double inf = std::numeric_limits<double>::infinity();
-
 Counters cost_of(const std::vector<Tensor>& values) {
   std::vector<UOp> wanted;
   for (const Tensor& v : values)

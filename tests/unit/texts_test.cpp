@@ -214,7 +214,6 @@ TEST(texts, the_language_of_the_page_runs) {
   const std::string added = "```cpp\n" + read("tests/data/texts/added.hpp") + "```";
   EXPECT_NE(read("docs/dialects.md").find(added), std::string::npos)
       << "docs/dialects.md has another text than tests/data/texts/added.hpp";
-  const double inf = std::numeric_limits<double>::infinity();
   for (const DType d : {DType::Float32, DType::Float64}) {
     const UOp x = leaf({40}, d, 1), y = leaf({40}, d, 2);
     const UOp small = cast(x, DType::Int8), wide = cast(y, DType::Int64),

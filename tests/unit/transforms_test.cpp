@@ -118,16 +118,6 @@ Tensor examples_of(const Tensor& x, int64_t n, uint64_t salt) {
   return doubles(shape, salt, 0.2, 1.7);
 }
 
-void expect_near(const Tensor& got, const Tensor& want, const std::string& what,
-                 double tolerance = 1e-9) {
-  ASSERT_TRUE(got.shape() == want.shape()) << what << ": " << got << " and " << want;
-  const auto a = got.tolist<double>(), b = want.tolist<double>();
-  for (size_t i = 0; i < a.size(); ++i)
-    ASSERT_TRUE(std::fabs(a[i] - b[i]) <= tolerance * std::max(1.0, std::fabs(b[i])) ||
-                (std::isnan(a[i]) && std::isnan(b[i])) || a[i] == b[i])
-        << what << ": element " << i << " is " << a[i] << " instead of " << b[i];
-}
-
 // f of each example, stacked.
 Tensor in_a_loop(const Unary& f, const Tensor& examples) {
   std::vector<Tensor> out;
@@ -911,7 +901,7 @@ TEST(vmap, spec_V11_per_example_gradients_cost_no_loop) {
 namespace {
 
 // Operations, and bytes between kernels and memory.
-std::pair<double, double> work_of(const std::vector<Tensor>& values) {
+std::pair<double, double> predicted_work(const std::vector<Tensor>& values) {
   std::vector<UOp> nodes;
   for (const Tensor& t : values) nodes.push_back(t.uop());
   std::pair<double, double> sum;
@@ -923,8 +913,8 @@ std::pair<double, double> work_of(const std::vector<Tensor>& values) {
 }
 
 void expect_work(const Tensor& made, const Tensor& by_hand, double factor, const char* name) {
-  const auto [operations, bytes] = work_of({made});
-  const auto [least, moved] = work_of({by_hand});
+  const auto [operations, bytes] = predicted_work({made});
+  const auto [least, moved] = predicted_work({by_hand});
   EXPECT_LE(operations, factor * least) << name;
   EXPECT_LE(bytes, factor * moved) << name;
 }
@@ -962,8 +952,8 @@ TEST(jvp, spec_C38_hessian_vector_products_cost_at_most_four_gradients) {
   const Tensor w1 = small({32, 48}, 1).realize(), w2 = small({48, 8}, 2).realize(),
                x = small({16, 32}, 3).realize(), v = small({32, 48}, 4).realize();
   const auto loss = [&](const Tensor& w) { return (x.matmul(w)).tanh().matmul(w2).square().sum(); };
-  const auto [one, moved] = work_of({grad(loss)(w1)});
-  const auto [all, bytes] = work_of({hvp(loss, w1, v)});
+  const auto [one, moved] = predicted_work({grad(loss)(w1)});
+  const auto [all, bytes] = predicted_work({hvp(loss, w1, v)});
   EXPECT_LE(all, 4 * one);
   EXPECT_LE(bytes, 4 * moved);
 }

@@ -15,7 +15,6 @@ namespace koine::test {
 namespace {
 
 using enum DType;
-constexpr Real inf = std::numeric_limits<Real>::infinity();
 constexpr DType product_dtypes[] = {Float32, Float64, Int32};
 
 void expect_value(const std::string& name, const Plain& want, const std::function<Tensor()>& method,

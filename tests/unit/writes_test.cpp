@@ -13,8 +13,6 @@
 namespace koine::test {
 namespace {
 
-std::vector<double> values(const Tensor& t) { return t.tolist<double>(); }
-
 Tensor ramp(const Shape& sizes, DType dtype = DType::Float32) {
   int64_t n = 1;
   for (const int64_t s : sizes) n *= s;
