@@ -9,7 +9,7 @@ set(KOINE_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or
 
 option(KOINE_LLVM_SHARED "Link LLVM's shared library: links in a second, starts 15 ms later; for development" OFF)
 option(KOINE_WERROR "Warnings are errors, where Koine is the project being built" ON)
-option(KOINE_WHOLE "For builds of the whole: the library has precompiled headers of others, and four files at once are compiled of tests, of the Python module and, under sanitizers, of the library: in half to two thirds of the time. A missing include is not seen, but by presets without, such as quick" OFF)
+option(KOINE_WHOLE "For builds of the whole: the library has precompiled headers of others, and four files at once are compiled of all: in half to two thirds of the time. A missing include is not seen, but by presets without, such as quick" OFF)
 
 add_library(koine_options INTERFACE)
 target_compile_options(koine_options INTERFACE -ffp-contract=off)
