@@ -161,8 +161,7 @@ void expect_near(const Tensor& got, const Tensor& want, const std::string& what,
   ASSERT_TRUE(got.shape() == want.shape()) << what << ": " << got << " and " << want;
   const auto a = got.tolist<double>(), b = want.tolist<double>();
   for (size_t i = 0; i < a.size(); ++i)
-    ASSERT_TRUE(std::fabs(a[i] - b[i]) <= tolerance * std::max(1.0, std::fabs(b[i])) ||
-                (std::isnan(a[i]) && std::isnan(b[i])) || a[i] == b[i])
+    ASSERT_LE(std::fabs(a[i] - b[i]), tolerance * std::max(1.0, std::fabs(b[i])))
         << what << ": element " << i << " is " << a[i] << " instead of " << b[i];
 }
 
