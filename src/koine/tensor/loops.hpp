@@ -128,7 +128,7 @@ auto cond(const Tensor& condition, True on_true, False on_false, const Arguments
 template <class F, class... Arguments>
 auto switch_case(const Tensor& which, const std::vector<F>& branches,
                  const Arguments&... arguments) {
-  using Call = transforms::FlatCall<F, Arguments...>;
+  using Call = transforms::CallOf<F, Arguments...>;
   std::vector<std::unique_ptr<Call>> calls;
   std::vector<transforms::Function> functions;
   for (const F& f : branches) {

@@ -1,7 +1,9 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -122,13 +124,14 @@ T filled(T value, const Tensors& tensors) {
   return value;
 }
 
-/// A call of a function on what holds tensors, as one on a list of them.
-template <class F, class... Arguments>
+/// A call of a function on what holds tensors, as one on a list of them. It is a type of what goes
+/// in and out alone: functions alike in that share its code, as a program may have hundreds.
+template <class R, class... Arguments>
 class FlatCall {
  public:
-  using Result = decltype(std::declval<F&>()(std::declval<Arguments&>()...));
+  using Result = R;
 
-  explicit FlatCall(F f, const Arguments&... arguments)
+  explicit FlatCall(std::function<Result(Arguments&...)> f, const Arguments&... arguments)
       : f_(std::move(f)), arguments_(arguments...) {}
 
   Tensors inputs() { return listed(arguments_); }
@@ -154,12 +157,14 @@ class FlatCall {
   }
 
  private:
-  F f_;
+  std::function<Result(Arguments&...)> f_;
   std::tuple<Arguments...> arguments_;
   std::optional<Result> result_;
 };
 template <class F, class... Arguments>
-FlatCall(F, const Arguments&...) -> FlatCall<F, Arguments...>;
+using CallOf = FlatCall<std::invoke_result_t<F&, Arguments&...>, Arguments...>;
+template <class F, class... Arguments>
+FlatCall(F, const Arguments&...)->CallOf<F, Arguments...>;
 
 /// The tensors of arguments `I...`, by their positions among all.
 template <size_t... I>
@@ -236,7 +241,7 @@ auto jvp(F f, const Argument& primal, const Argument& tangent,
 /// of the result.
 template <class F, class... Arguments>
 auto linearize(F f, const Arguments&... arguments) {
-  auto call = std::make_shared<transforms::FlatCall<F, Arguments...>>(f, arguments...);
+  auto call = std::make_shared<transforms::CallOf<F, Arguments...>>(f, arguments...);
   auto [values, map] = transforms::linear(call->function(), call->inputs(), {});
   auto derivative = [call, map = map](const Arguments&... tangents) {
     auto given = std::make_tuple(tangents...);
@@ -249,9 +254,9 @@ auto linearize(F f, const Arguments&... arguments) {
 /// of one argument, that.
 template <class F, class... Arguments>
 auto vjp(F f, const Arguments&... arguments) {
-  auto call = std::make_shared<transforms::FlatCall<F, Arguments...>>(f, arguments...);
+  auto call = std::make_shared<transforms::CallOf<F, Arguments...>>(f, arguments...);
   auto [values, map] = transforms::reverse(call->function(), call->inputs(), {});
-  using Result = typename transforms::FlatCall<F, Arguments...>::Result;
+  using Result = typename transforms::CallOf<F, Arguments...>::Result;
   auto pullback = [call, map = map](Result cotangent) {
     const transforms::Tensors found = map(transforms::listed(cotangent));
     return [&]<size_t... I>(std::index_sequence<I...>) {
