@@ -45,7 +45,7 @@ TEST(cl_programs, spec_W8_say_their_grid) {
 // Sums of 1024 products of two halves, on the tensor core that other instructions compute, at
 // sampled elements beside sums of doubles.
 TEST(cl_programs, spec_O6_spec_X2_a_product_of_1024_is_within_the_bound) {
-  const Gemm g{1024, 1024, 1024, DType::Float16, DType::Float16, DType::Float32, Numbers::Any};
+  const Gemm g{1024, 1024, 1024, DType::Float16, DType::Float16, DType::Float32, FactorKind::Any};
   Options o = options();
   o.device = "CL";
   const OptionScope scope(o);

@@ -342,7 +342,7 @@ TEST(cl, spec_H2_spec_H8_a_kernel_by_hand_has_threads) {
 
 // A tensor core that other instructions compute, one work item alone and in groups.
 TEST(cl, spec_O6_spec_X2_tensor_cores_in_opencl) {
-  const Gemm g{32, 48, 32, DType::Float16, DType::Float16, DType::Float32, Numbers::Any};
+  const Gemm g{32, 48, 32, DType::Float16, DType::Float16, DType::Float32, FactorKind::Any};
   for (const auto& [device, strict] :
        {std::pair(std::string("CL"), true), std::pair(groups_device(), false)}) {
     const OptionScope scope(on_cl(strict, device));

@@ -10,9 +10,9 @@ namespace koine::test {
 namespace {
 
 // Random sums and products over n, i < n, j < n + 2 and m, divided by positive sizes.
-class Expressions {
+class SizedExpressions {
  public:
-  explicit Expressions(std::mt19937_64& random) : random_(random) {}
+  explicit SizedExpressions(std::mt19937_64& random) : random_(random) {}
 
   const UOp n = variable("n", 1, 5), m = variable("m", 1, 3), i = range(0, n, AxisType::Loop),
             j = range(1, add(n, index_const(2)), AxisType::Loop);
@@ -75,7 +75,7 @@ TEST(rules, spec_amend_37_random_expressions_over_symbolic_sizes_keep_their_valu
   const int64_t cases = test_cases(400);
   for (int64_t c = 0; c < cases; ++c) {
     std::mt19937_64 random(test_seed() + static_cast<uint64_t>(c));
-    Expressions make(random);
+    SizedExpressions make(random);
     const UOp before = make.any(), after = simplify(before);
     const IndexSpan span = index_span(simplify_index(before));
     for (int64_t n = 1; n <= 5; ++n)

@@ -60,6 +60,31 @@ Array array_of(const UOp& buffer) {
   return a;
 }
 
+namespace {
+UOp in_memory(DType dtype, const void* data, size_t count, const std::string& device) {
+  return buffer_from_host(shape_of({static_cast<int64_t>(count)}), dtype, device, data);
+}
+}  // namespace
+
+UOp floats(const std::vector<float>& values, const std::string& device) {
+  return in_memory(DType::Float32, values.data(), values.size(), device);
+}
+UOp ints(const std::vector<int>& values, const std::string& device) {
+  return in_memory(DType::Int32, values.data(), values.size(), device);
+}
+std::vector<float> held(const UOp& buffer) {
+  std::vector<float> out(static_cast<size_t>(buffer.numel()));
+  const auto memory = memory_of(buffer);
+  memory->copy_out(out.data(), 0, memory->bytes());
+  return out;
+}
+std::vector<int> held_ints(const UOp& buffer) {
+  std::vector<int> out;
+  for (const Bits b : array_of(buffer).data)
+    out.push_back(static_cast<int>(bits_to_int(buffer.dtype(), b)));
+  return out;
+}
+
 Bindings bindings_of(const UOp& graph) {
   Bindings out;
   for (const UOp& u : toposort(graph))

@@ -33,6 +33,12 @@ inline std::vector<float> listed(const Tensor& t) { return t.tolist<float>(); }
 
 /// Memory of a realized Buffer as an Array.
 Array array_of(const UOp& buffer);
+/// Float32 and int32 numbers in memory of a device.
+UOp floats(const std::vector<float>& values, const std::string& device = "CPU");
+UOp ints(const std::vector<int>& values, const std::string& device = "CPU");
+/// What memory of float32, and of integers or bools, holds now.
+std::vector<float> held(const UOp& buffer);
+std::vector<int> held_ints(const UOp& buffer);
 /// Buffers with memory below a graph, bound to their contents.
 Bindings bindings_of(const UOp& graph);
 

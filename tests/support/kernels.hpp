@@ -18,6 +18,10 @@ struct KernelEdits {
   std::vector<Opt> opts;
 };
 
+inline Opt split(int axis, int64_t amount, AxisType target, bool top = false) {
+  return {OptOp::Split, axis, amount, target, top};
+}
+
 /// Memory that ends where a page begins that nobody may touch. It starts out as zeros.
 class GuardedMemory {
  public:

@@ -54,9 +54,9 @@ std::vector<double> Gemm::numbers(int64_t count, DType dtype, uint64_t salt) con
   std::vector<double> out;
   for (int64_t at = 0; at < count; ++at) {
     const auto whole = static_cast<double>(random() % 7);
-    double v = kind == Numbers::Any ? whole / 3 - 0.9 : whole - 3;
+    double v = kind == FactorKind::Any ? whole / 3 - 0.9 : whole - 3;
     if (is_integer(dtype) && !is_signed(dtype)) v = whole;
-    if (kind == Numbers::Wild && random() % 6 == 0) v = wild[random() % std::size(wild)];
+    if (kind == FactorKind::Wild && random() % 6 == 0) v = wild[random() % std::size(wild)];
     out.push_back(is_float(dtype) ? bits_to_double(dtype, double_to_bits(dtype, v)) : v);
   }
   return out;
@@ -73,7 +73,7 @@ std::vector<std::byte> in_memory(const std::vector<double>& values, DType dtype)
 
 std::string problem_of(const Gemm& g, const std::vector<std::byte>& out, bool strict,
                        int64_t every) {
-  const bool exact = strict || g.kind != Numbers::Any || is_integer(g.sum);
+  const bool exact = strict || g.kind != FactorKind::Any || is_integer(g.sum);
   const std::vector<double> expected = is_integer(g.sum) ? by_loops<int32_t>(g, every)
                                        : exact           ? by_loops<float>(g, every)
                                                          : by_loops<double>(g, every);

@@ -8,7 +8,7 @@
 // Matrix products as kernels, for tests of tensor cores.
 namespace koine::test {
 
-enum class Numbers : uint8_t {
+enum class FactorKind : uint8_t {
   Whole,  ///< small: their sums are exact
   Any,
   Wild  ///< whole ones, and NaN, infinity and the limits of float16 among them
@@ -18,7 +18,7 @@ enum class Numbers : uint8_t {
 struct Gemm {
   int64_t m, n, k;
   DType a = DType::Float16, b = DType::Float16, sum = DType::Float32;
-  Numbers kind = Numbers::Whole;
+  FactorKind kind = FactorKind::Whole;
   bool transposed = false;  ///< b lies by columns
   bool around = false;      ///< a is max(a, 1), and the result max(result - 3, 0)
 

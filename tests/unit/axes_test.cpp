@@ -148,7 +148,7 @@ DType result_of(Result result, DType d) {
 }
 
 // The elements that are reduced to one of the result, which has size 1 on the axes.
-Values group(const Plain& x, const std::set<int64_t>& axes, const Place& kept) {
+Values grouped(const Plain& x, const std::set<int64_t>& axes, const Place& kept) {
   Values out;
   for (int64_t i = 0; i < count_of(x.shape); ++i) {
     Place at = place_of(x.shape, i);
@@ -173,7 +173,7 @@ Shape without(const Shape& shape, const std::set<int64_t>& axes, bool keepdim) {
 Plain reduced(const Plain& x, const std::set<int64_t>& axes, bool keepdim, DType dtype,
               const std::function<Real(const Values&)>& fold) {
   Plain out = plain(dtype, without(x.shape, axes, true),
-                    [&](const Place& kept) { return fold(group(x, axes, kept)); });
+                    [&](const Place& kept) { return fold(grouped(x, axes, kept)); });
   out.shape = without(x.shape, axes, keepdim);
   return out;
 }
@@ -299,7 +299,7 @@ TEST(methods, along_one_axis) {
             Place line = i;
             line[static_cast<size_t>(axis)] = 0;
             return row.definition(
-                group(x, {axis}, line))[static_cast<size_t>(i[static_cast<size_t>(axis)])];
+                grouped(x, {axis}, line))[static_cast<size_t>(i[static_cast<size_t>(axis)])];
           });
           const int64_t written = turn % 2 == 0 ? axis : axis - static_cast<int64_t>(shape.size());
           on_both(++turn % 8 != 0, [&] {

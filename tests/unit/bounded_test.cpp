@@ -17,10 +17,6 @@
 namespace koine::test {
 namespace {
 
-UOp floats(const std::vector<float>& values) {
-  return buffer_from_host(shape_of({static_cast<int64_t>(values.size())}), DType::Float32, "CPU",
-                          values.data());
-}
 BoundedArray bounded(const UOp& value) { return interpret_bounded(value, bindings_of(value)); }
 double error_at(const BoundedArray& a, size_t i) { return a.error.empty() ? 0 : a.error[i]; }
 bool within(const UOp& value, const std::vector<float>& got) {

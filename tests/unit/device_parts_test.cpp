@@ -150,15 +150,6 @@ TEST(device_parts, a_blob_says_how_its_kernel_was_made) {
 
 namespace {
 
-UOp floats(const Floats& data, const std::string& device) {
-  return buffer_from_host(shape_of({static_cast<int64_t>(data.size())}), DType::Float32, device,
-                          data.data());
-}
-Floats held(const UOp& buffer) {
-  Floats out(static_cast<size_t>(buffer.numel()));
-  memory_of(buffer)->copy_out(out.data(), 0, memory_of(buffer)->bytes());
-  return out;
-}
 UOp on(const char* device, const UOp& value) { return copy_to(value, Device(device)); }
 
 // Runs a step twice; the host waits only after everything has been handed out.

@@ -18,14 +18,6 @@ namespace {
 
 using Numbers = std::vector<int>;
 
-UOp numbers(const Numbers& values, const std::string& device = "CPU") {
-  return buffer_from_host(shape_of({static_cast<int64_t>(values.size())}), DType::Int32, device,
-                          values.data());
-}
-UOp floats(const std::vector<float>& values) {
-  return buffer_from_host(shape_of({static_cast<int64_t>(values.size())}), DType::Float32, "CPU",
-                          values.data());
-}
 UOp flags(const Numbers& values) {
   return Tensor::from(values, {static_cast<int64_t>(values.size())})
       .cast(DType::Bool)
@@ -38,13 +30,6 @@ UOp part(const UOp& b, int64_t from, int64_t n) {
 UOp number(int64_t v) { return constant_int(DType::Int32, v); }
 UOp fill(int64_t v, int64_t n) { return expand(reshape(number(v), shape_of({1})), shape_of({n})); }
 
-// What memory holds now.
-Numbers in_memory(const UOp& buffer) {
-  Numbers out;
-  for (const Bits b : array_of(buffer).data)
-    out.push_back(static_cast<int>(bits_to_int(buffer.dtype(), b)));
-  return out;
-}
 Numbers interpreted(const UOp& value) {
   Numbers out;
   for (const Bits b : interpret(value, bindings_of(value)).data)
@@ -66,13 +51,13 @@ UOp renewed(const UOp& graph) {
 void expect_value(const UOp& value, const Numbers& expected) {
   EXPECT_EQ(interpreted(value), expected) << to_text(value);
   in_both_modes(
-      [&] { EXPECT_EQ(in_memory(realize({renewed(value)})[0]), expected) << to_text(value); });
+      [&] { EXPECT_EQ(held_ints(realize({renewed(value)})[0]), expected) << to_text(value); });
 }
 
 }  // namespace
 
 TEST(effects, spec_B16_a_gate_on_tensors_decides_each_element) {
-  const UOp b = numbers({1, 2, 3, 4}), v = numbers({10, 20, 30, 40}), odd = flags({0, 1, 0, 1});
+  const UOp b = ints({1, 2, 3, 4}), v = ints({10, 20, 30, 40}), odd = flags({0, 1, 0, 1});
   expect_value(after(b, {store(b, v, odd)}), {1, 20, 3, 40});
   expect_value(after(b, {store(b, v, logical_not(odd))}), {10, 2, 30, 4});
   // A gate broadcasts: one for all, and one for each row.
@@ -107,13 +92,13 @@ TEST(effects, spec_B16_other_bytes_stay) {
       (void)realize({after(b, {store(part(b, from, 5), seven)})});
       Numbers expected(bytes.begin(), bytes.end());
       std::fill_n(expected.begin() + from, 5, 7);
-      EXPECT_EQ(in_memory(b), expected) << from;
+      EXPECT_EQ(held_ints(b), expected) << from;
     }
   });
 }
 
 TEST(effects, spec_B15_a_gated_load_on_tensors_gives_its_alt) {
-  const UOp b = numbers({1, 2, 3, 4}), open = flags({1, 0, 1, 0});
+  const UOp b = ints({1, 2, 3, 4}), open = flags({1, 0, 1, 0});
   expect_value(load(b, fill(7, 4), open), {1, 7, 3, 7});
   expect_value(load(b, number(7), open), {1, 7, 3, 7});
   expect_value(load(b, number(7), constant_bool(false)), {7, 7, 7, 7});
@@ -135,7 +120,7 @@ TEST(effects, spec_B15_a_gated_load_on_tensors_gives_its_alt) {
 
 TEST(effects, spec_B15_a_load_into_local_memory_is_a_buffer_of_the_kernel_and_a_barrier) {
   auto local = [](const UOp& x) { return UOp::make(Op::Load, {x}, LoadArg{{}, AddrSpace::Local}); };
-  const UOp b = numbers({1, 2, 3, 4, 5, 6});
+  const UOp b = ints({1, 2, 3, 4, 5, 6});
   const UOp square = reshape(local(mul(b, b)), shape_of({2, 3}));
   // Each element is read in another place than it was written in, some of them twice.
   const UOp value =
@@ -208,11 +193,11 @@ TEST(effects, spec_B19_the_stores_of_a_group_are_one_kernel) {
     return after(b, {group(std::vector<UOp>{store(part(b, 0, 2), fill(5, 2)),
                                             store(part(b, 2, 2), fill(6, 2))})});
   };
-  const UOp b = numbers({0, 0, 0, 0});
+  const UOp b = ints({0, 0, 0, 0});
   EXPECT_EQ(schedule({halves(b)}).size(), 1u);
   expect_value(halves(b), {5, 5, 6, 6});
   // Of other shapes, one of them a number, nested, gated, computed from each other.
-  const UOp c = numbers({1, 2, 3, 4, 5, 6});
+  const UOp c = ints({1, 2, 3, 4, 5, 6});
   const UOp mixed = after(
       c, {group(std::vector<UOp>{
              store(part(c, 0, 3), add(part(c, 3, 3), number(10))),
@@ -228,20 +213,20 @@ TEST(effects, spec_B19_the_stores_of_a_group_are_one_kernel) {
   EXPECT_EQ(schedule({both}).size(), 1u);
   // Two buffers in one kernel, and an exchange of two buffers, which reads both before it writes.
   in_both_modes([] {
-    const UOp x = numbers({1, 2, 3}), y = numbers({4, 5, 6});
+    const UOp x = ints({1, 2, 3}), y = ints({4, 5, 6});
     const UOp two = after(x, {group(std::vector<UOp>{store(x, fill(8, 3)), store(y, fill(9, 3))})});
     const std::vector<Kernel> kernels = schedule({two});
     ASSERT_EQ(kernels.size(), 1u);
     EXPECT_EQ(kernels[0].buffers.size(), 2u);
     (void)realize({two});
-    EXPECT_EQ(in_memory(x), (Numbers{8, 8, 8}));
-    EXPECT_EQ(in_memory(y), (Numbers{9, 9, 9}));
-    const UOp p = numbers({1, 2, 3}), q = numbers({4, 5, 6});
+    EXPECT_EQ(held_ints(x), (Numbers{8, 8, 8}));
+    EXPECT_EQ(held_ints(y), (Numbers{9, 9, 9}));
+    const UOp p = ints({1, 2, 3}), q = ints({4, 5, 6});
     (void)realize({after(p, {group(std::vector<UOp>{store(p, q), store(q, p)})})});
-    EXPECT_EQ(in_memory(p), (Numbers{4, 5, 6}));
-    EXPECT_EQ(in_memory(q), (Numbers{1, 2, 3}));
+    EXPECT_EQ(held_ints(p), (Numbers{4, 5, 6}));
+    EXPECT_EQ(held_ints(q), (Numbers{1, 2, 3}));
     // What both need is part of that kernel, however dear it is.
-    const UOp dear = Tensor(numbers({1, 2, 3})).cast(DType::Float32).sin().exp().log().cos().uop();
+    const UOp dear = Tensor(ints({1, 2, 3})).cast(DType::Float32).sin().exp().log().cos().uop();
     const UOp u = leaf({3}), v = leaf({3}, DType::Float32, 1);
     auto sum_of = [](const UOp& a) { return reshape(reduce(Op::Add, a, {0}), shape_of({})); };
     EXPECT_EQ(
@@ -252,10 +237,10 @@ TEST(effects, spec_B19_the_stores_of_a_group_are_one_kernel) {
     EXPECT_EQ(schedule({after(u, {store(u, dear)}), sum_of(dear)}).size(), 2u)
         << "two kernels share it through memory";
     // So do a store to places that are sums, and who reads these sums.
-    const UOp table = numbers({0, 1, 1, 1, 1, 0});
+    const UOp table = ints({0, 1, 1, 1, 1, 0});
     const UOp places =
         reshape(reduce(Op::Add, reshape(table, shape_of({3, 2})), {1}), shape_of({3}));
-    const UOp to = numbers({0, 0, 0});
+    const UOp to = ints({0, 0, 0});
     EXPECT_EQ(schedule({after(to, {store(index(to, {cast(places, DType::Index)}), fill(5, 3))}),
                         neg(places)})
                   .size(),
@@ -268,7 +253,7 @@ TEST(effects, spec_B19_the_stores_of_a_group_are_one_kernel) {
     const UOp u = x.uop(), w = y.uop();
     (void)realize({after(
         u, {group(std::vector<UOp>{store(u, add(w, number(1))), store(w, mul(u, number(2)))})})});
-    const Numbers left = in_memory(u), right = in_memory(w);
+    const Numbers left = held_ints(u), right = held_ints(w);
     for (int64_t i = 0; i < n; ++i) {
       ASSERT_EQ(left[static_cast<size_t>(i)], i + 1);
       ASSERT_EQ(right[static_cast<size_t>(i)], 2 * i);
@@ -278,7 +263,7 @@ TEST(effects, spec_B19_the_stores_of_a_group_are_one_kernel) {
 
 TEST(effects, spec_B20_old_states_of_two_buffers_in_one_chain) {
   in_both_modes([] {
-    const UOp a = numbers({1, 2, 3, 4, 5, 6, 7, 8}), b = numbers({9});
+    const UOp a = ints({1, 2, 3, 4, 5, 6, 7, 8}), b = ints({9});
     const UOp n0 = part(a, 0, 6), n3 = after(b, {store(b, b)}), n4 = after(a, {store(n0, n0), n3});
     const UOp n9 = after(n4, {store(flip(n4, {1}), n4)});
     const UOp n13 = after(n9, {store(part(n9, 7, 1), b)});
@@ -287,7 +272,7 @@ TEST(effects, spec_B20_old_states_of_two_buffers_in_one_chain) {
 }
 
 TEST(effects, spec_B20_an_after_holds_memory_and_no_view_of_it) {
-  const UOp b = numbers({1, 2, 3, 4}), all = store(b, fill(7, 4));
+  const UOp b = ints({1, 2, 3, 4}), all = store(b, fill(7, 4));
   expect_error([&] { (void)after(part(b, 1, 2), {all}); }, {"After", "Shrink", "(2,)", "view"});
   expect_error([&] { (void)after(flip(after(b, {all}), {1}), {all}); }, {"After", "Flip", "view"});
   expect_value(part(after(b, {all}), 1, 2), {7, 7});
@@ -295,7 +280,7 @@ TEST(effects, spec_B20_an_after_holds_memory_and_no_view_of_it) {
 
 // Found by the fuzz of programs.
 TEST(effects, spec_B19_what_several_stores_of_a_group_read_is_computed_once) {
-  const UOp b = numbers({0, 0, 0, 0}), columns = leaf({100, 2}, DType::Int32), two = part(b, 0, 2),
+  const UOp b = ints({0, 0, 0, 0}), columns = leaf({100, 2}, DType::Int32), two = part(b, 0, 2),
             product = reshape(reduce(Op::Mul, columns, {0}), shape_of({2})),
             again = store(two, product), other = store(part(b, 0, 3), fill(7, 3)),
             change = store(two, add(two, product)), elsewhere = store(part(b, 2, 2), product),
@@ -303,7 +288,7 @@ TEST(effects, spec_B19_what_several_stores_of_a_group_read_is_computed_once) {
   const std::vector<std::vector<UOp>> groups{
       {again, again},      {again, group(std::vector<UOp>{other}), again},
       {change, again},     {again, elsewhere},
-      {again, one, other}, {again, store(part(numbers({1, 2}), 0, 2), product)}};
+      {again, one, other}, {again, store(part(ints({1, 2}), 0, 2), product)}};
   for (const std::vector<UOp>& stores : groups) {
     const UOp value = after(b, {group(stores)});
     int products = 0;
@@ -334,7 +319,7 @@ TEST(effects, spec_B19_a_use_before_its_definition_is_refused) {
 }
 
 TEST(effects, spec_B20_spec_amend_29_a_store_reads_before_it_writes) {
-  const UOp b = numbers({1, 2, 3, 4});
+  const UOp b = ints({1, 2, 3, 4});
   expect_value(after(b, {store(flip(b, {1}), b)}), {4, 3, 2, 1});
   expect_value(after(b, {store(b, flip(b, {1}))}), {4, 3, 2, 1});
   const UOp square = reshape(b, shape_of({2, 2}));
@@ -353,21 +338,20 @@ TEST(effects, spec_B20_spec_amend_29_a_store_reads_before_it_writes) {
   const UOp chosen = where(lt(b, number(3)), shifted, mul(flip(b, {1}), number(10)));
   expect_value(after(b, {store(b, chosen)}), {1, 1, 20, 10});
   // The places may be read from the buffer too; those out of range are dropped, the last one stays.
-  const UOp places = numbers({3, 0, 3, 9, -1});
-  expect_value(after(b, {store(index(b, {places}), numbers({10, 20, 30, 40, 50}))}),
-               {20, 2, 3, 30});
+  const UOp places = ints({3, 0, 3, 9, -1});
+  expect_value(after(b, {store(index(b, {places}), ints({10, 20, 30, 40, 50}))}), {20, 2, 3, 30});
   expect_value(after(b, {store(index(b, {sub(b, number(1))}), flip(b, {1}))}), {4, 3, 2, 1});
 }
 
 TEST(effects, spec_B20_a_hundred_increments_in_one_program_and_one_by_one) {
   in_both_modes([] {
-    const UOp b = numbers({1, 2, 3, 4});
+    const UOp b = ints({1, 2, 3, 4});
     UOp state = b;
     for (int i = 0; i < 100; ++i) state = after(state, {store(state, add(state, number(1)))});
     (void)realize({state});
-    EXPECT_EQ(in_memory(b), (Numbers{101, 102, 103, 104}));
+    EXPECT_EQ(held_ints(b), (Numbers{101, 102, 103, 104}));
     for (int i = 0; i < 100; ++i) (void)realize({after(b, {store(b, add(b, number(i)))})});
-    EXPECT_EQ(in_memory(b), (Numbers{5051, 5052, 5053, 5054}));
+    EXPECT_EQ(held_ints(b), (Numbers{5051, 5052, 5053, 5054}));
   });
 }
 
@@ -380,13 +364,13 @@ TEST(effects, spec_B20_duplicate_places_keep_their_order_on_many_threads) {
   const OptionScope scope(o);
   in_both_modes([&] {
     const UOp b = Tensor::zeros({k}, DType::Int32).clone().realize().uop(),
-              values = Tensor::arange(n).clone().realize().uop(), places = numbers(cycle);
+              values = Tensor::arange(n).clone().realize().uop(), places = ints(cycle);
     const UOp written = after(b, {store(index(b, {places}), values)});
     const Kernel kernel = schedule({written}).back();
     EXPECT_TRUE(lower_kernel(kernel.ast, device_runtime("CPU").target()).opts.empty())
         << "neither threads nor lanes";
     (void)realize({written});
-    const Numbers got = in_memory(b);
+    const Numbers got = held_ints(b);
     for (int64_t i = 0; i < k; ++i) {
       const int64_t last = (n - 1 - i) / k * k + i;
       ASSERT_EQ(got[static_cast<size_t>(i)], last);
@@ -396,39 +380,39 @@ TEST(effects, spec_B20_duplicate_places_keep_their_order_on_many_threads) {
 
 TEST(effects, spec_B18_an_after_waits_for_the_afters_it_names) {
   in_both_modes([] {
-    const UOp b = numbers({1, 2}), c = numbers({3, 4}), d = numbers({5, 6});
+    const UOp b = ints({1, 2}), c = ints({3, 4}), d = ints({5, 6});
     const UOp written = after(c, {store(c, fill(5, 2))});
     const UOp waits = after(b, {written});
     EXPECT_EQ(interpreted(waits), (Numbers{1, 2})) << "b passes through";
-    EXPECT_EQ(in_memory(realize({waits})[0]), (Numbers{1, 2}));
-    EXPECT_EQ(in_memory(c), (Numbers{5, 5}));
+    EXPECT_EQ(held_ints(realize({waits})[0]), (Numbers{1, 2}));
+    EXPECT_EQ(held_ints(c), (Numbers{5, 5}));
     // In a Group, below a value, over a value, and as a store into another buffer.
     (void)realize({after(b, {group(std::vector<UOp>{after(c, {store(c, fill(6, 2))})})})});
-    EXPECT_EQ(in_memory(c), (Numbers{6, 6}));
+    EXPECT_EQ(held_ints(c), (Numbers{6, 6}));
     const UOp seventh = after(c, {store(c, fill(7, 2))});
     (void)realize({after(b, {add(seventh, number(1))})});
-    EXPECT_EQ(in_memory(c), (Numbers{7, 7}));
+    EXPECT_EQ(held_ints(c), (Numbers{7, 7}));
     const UOp eighth = after(add(b, number(10)), {store(c, add(c, number(1)))});
     EXPECT_EQ(interpreted(eighth), (Numbers{11, 12}));
-    EXPECT_EQ(in_memory(realize({eighth})[0]), (Numbers{11, 12}));
-    EXPECT_EQ(in_memory(c), (Numbers{8, 8}));
+    EXPECT_EQ(held_ints(realize({eighth})[0]), (Numbers{11, 12}));
+    EXPECT_EQ(held_ints(c), (Numbers{8, 8}));
     // The store that waits and the one it waits for, read by a third.
     const UOp first = after(c, {store(c, add(b, number(1)))}),
               second = after(d, {store(d, mul(first, number(2))), first}),
               sum = add(add(b, c), add(first, second));
     EXPECT_EQ(interpreted(sum), (Numbers{1 + 8 + 2 + 4, 2 + 8 + 3 + 6}));
-    EXPECT_EQ(in_memory(realize({sum})[0]), (Numbers{15, 19}));
-    EXPECT_EQ(in_memory(c), (Numbers{2, 3}));
-    EXPECT_EQ(in_memory(d), (Numbers{4, 6}));
+    EXPECT_EQ(held_ints(realize({sum})[0]), (Numbers{15, 19}));
+    EXPECT_EQ(held_ints(c), (Numbers{2, 3}));
+    EXPECT_EQ(held_ints(d), (Numbers{4, 6}));
     // A store runs although arithmetic forgets its value.
     (void)realize({mul(after(b, {store(b, fill(9, 2))}), number(0))});
-    EXPECT_EQ(in_memory(b), (Numbers{9, 9}));
+    EXPECT_EQ(held_ints(b), (Numbers{9, 9}));
   });
 }
 
 // Nothing but the After says that the kernel which fills c runs before the one that reads b.
 TEST(effects, spec_B18_a_reader_runs_behind_what_its_state_waits_for) {
-  const UOp b = numbers({1, 2}), c = numbers({3, 4}), d = numbers({5, 6});
+  const UOp b = ints({1, 2}), c = ints({3, 4}), d = ints({5, 6});
   UOp dear = c;  // by more kernels than the reader needs
   for (int k = 0; k < 4; ++k) dear = contiguous(add(flip(dear, {1}), dear));
   const UOp written = after(c, {store(c, dear)});
@@ -444,7 +428,7 @@ TEST(effects, spec_B18_a_reader_runs_behind_what_its_state_waits_for) {
 }
 
 TEST(effects, spec_B18_spec_amend_29_two_afters_on_one_state_are_refused) {
-  const UOp b = numbers({1, 2, 3, 4});
+  const UOp b = ints({1, 2, 3, 4});
   const UOp left = after(b, {store(part(b, 0, 2), fill(5, 2))}),
             right = after(b, {store(part(b, 2, 2), fill(6, 2))});
   for (const UOp& both : {add(left, right), stack(std::vector<UOp>{left, right})}) {
@@ -456,16 +440,16 @@ TEST(effects, spec_B18_spec_amend_29_two_afters_on_one_state_are_refused) {
     });
   }
   expect_error([&] { (void)realize({left, right}); }, {"After", "one state"});
-  EXPECT_EQ(in_memory(b), (Numbers{1, 2, 3, 4})) << "nothing was written";
+  EXPECT_EQ(held_ints(b), (Numbers{1, 2, 3, 4})) << "nothing was written";
   // One after the other, and beside Afters that write elsewhere, all is well.
   expect_value(after(left, {store(part(left, 2, 2), fill(6, 2))}), {5, 5, 6, 6});
-  const UOp c = numbers({7, 7, 7, 7});
+  const UOp c = ints({7, 7, 7, 7});
   expect_value(add(after(b, {after(c, {store(c, b)})}), left), {6, 7, 6, 8});
 }
 
 // Old states that are read after they are overwritten are copied: no order would do without.
 TEST(effects, spec_B18_a_variable_is_no_memory) {
-  const UOp n = variable("n", 1, 8), x = numbers({1, 2, 3});
+  const UOp n = variable("n", 1, 8), x = ints({1, 2, 3});
   expect_error([&] { (void)after(n, {store(n, index_const(2))}); }, {"After", "n is a Variable"});
   expect_error([&] { (void)UOp::make(Op::After, {n}); }, {"After", "n is a Variable"});
   const UOp changed =
@@ -474,14 +458,14 @@ TEST(effects, spec_B18_a_variable_is_no_memory) {
 }
 
 TEST(effects, spec_B18_a_value_of_several_parts_is_no_memory) {
-  const UOp x = numbers({1, 2, 3});
+  const UOp x = ints({1, 2, 3});
   const UOp both = stack(std::vector<UOp>{x, flip(x, {true})});
   const UOp program = callify({after(x, {store(both, both)})}, {UOp()}).body;
   expect_error([&] { (void)decided_program(program); }, {"Store", "view of a buffer", "Stack"});
 }
 
 TEST(effects, spec_B18_old_states_outlive_their_memory) {
-  const UOp b = numbers({1, 2, 3, 4}), c = numbers({10, 20, 30, 40});
+  const UOp b = ints({1, 2, 3, 4}), c = ints({10, 20, 30, 40});
   const UOp next = after(b, {store(b, mul(b, number(2)))});
   expect_value(add(b, next), {3, 6, 9, 12});
   expect_value(add(reduce(Op::Add, b, {0}), reduce(Op::Max, next, {0})), {18});
@@ -491,23 +475,23 @@ TEST(effects, spec_B18_old_states_outlive_their_memory) {
   expect_value(all, {1 + 100 + 1000 + 1000, 2 + 200 + 2000 + 2000, 3 + 300 + 3000 + 3000,
                      4 + 400 + 4000 + 4000});
   in_both_modes([] {
-    const UOp p = numbers({1, 2}), q = numbers({3, 4});
+    const UOp p = ints({1, 2}), q = ints({3, 4});
     (void)realize({after(p, {store(p, q)}), after(q, {store(q, p)})});
-    EXPECT_EQ(in_memory(p), (Numbers{3, 4}));
-    EXPECT_EQ(in_memory(q), (Numbers{1, 2}));
+    EXPECT_EQ(held_ints(p), (Numbers{3, 4}));
+    EXPECT_EQ(held_ints(q), (Numbers{1, 2}));
     // A view that is asked for and written in one program.
-    const UOp r = numbers({1, 2, 3, 4});
+    const UOp r = ints({1, 2, 3, 4});
     const std::vector<UOp> out =
         realize({part(r, 0, 2), after(r, {store(part(r, 0, 2), fill(9, 2))})});
-    EXPECT_EQ(in_memory(out[0]), (Numbers{1, 2}));
-    EXPECT_EQ(in_memory(r), (Numbers{9, 9, 3, 4}));
+    EXPECT_EQ(held_ints(out[0]), (Numbers{1, 2}));
+    EXPECT_EQ(held_ints(r), (Numbers{9, 9, 3, 4}));
   });
 }
 
 // The copy that a Store makes of the state it writes over, the one that others read, and a clone
 // are one node: it is filled from memory whoever asks for it first.
 TEST(effects, spec_B18_the_copy_of_an_old_state_is_filled_from_memory) {
-  const UOp b = numbers({1, 2, 3, 4});
+  const UOp b = ints({1, 2, 3, 4});
   expect_value(add(b, after(b, {store(b, b)})), {2, 4, 6, 8});
   const UOp turned = after(b, {store(flip(b, {1}), b)});
   expect_value(binary(Op::Max, turned, b), {4, 3, 3, 4});
@@ -523,17 +507,17 @@ TEST(effects, spec_B18_a_value_behind_an_effect_is_copied_to_another_device) {
     Options checked = options();
     checked.verify = verify;
     const OptionScope scope(checked);
-    const UOp b = numbers({1, 2, 3, 4}), c = numbers({5, 6, 7, 8});
+    const UOp b = ints({1, 2, 3, 4}), c = ints({5, 6, 7, 8});
     const UOp moved = copy_to(after(add(c, c), {store(b, c)}), Device("CPU:1"));
-    EXPECT_EQ(in_memory(realize({moved})[0]), (Numbers{10, 12, 14, 16}));
-    EXPECT_EQ(in_memory(b), (Numbers{5, 6, 7, 8}));
+    EXPECT_EQ(held_ints(realize({moved})[0]), (Numbers{10, 12, 14, 16}));
+    EXPECT_EQ(held_ints(b), (Numbers{5, 6, 7, 8}));
   }
 }
 
 // Each state that one request names is what it was, also where another overwrites its memory.
 TEST(effects, spec_B18_a_state_asked_for_beside_the_next_is_a_copy) {
   in_both_modes([] {
-    const UOp b = numbers({1, 2}), second = after(b, {store(b, add(b, number(10)))}),
+    const UOp b = ints({1, 2}), second = after(b, {store(b, add(b, number(10)))}),
               third = after(second, {store(part(second, 0, 1), fill(7, 1))});
     for (const std::vector<size_t>& order : {std::vector<size_t>{0, 1, 2, 0, 3}, {3, 2, 1, 0, 0}}) {
       const UOp fresh = renewed(b);
@@ -543,8 +527,8 @@ TEST(effects, spec_B18_a_state_asked_for_beside_the_next_is_a_copy) {
             substitute(std::vector<UOp>{b, second, third, mul(third, number(2))}[k], {{b, fresh}}));
       const std::vector<UOp> got = realize(asked);
       const Numbers expected[] = {{1, 2}, {11, 12}, {7, 12}, {14, 24}};
-      for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(in_memory(got[i]), expected[order[i]]);
-      EXPECT_EQ(in_memory(fresh), expected[2]) << "the last state is what memory holds";
+      for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(held_ints(got[i]), expected[order[i]]);
+      EXPECT_EQ(held_ints(fresh), expected[2]) << "the last state is what memory holds";
       EXPECT_EQ(realize({fresh})[0], fresh) << "and the buffer is itself again";
     }
   });
@@ -574,13 +558,13 @@ TEST(effects, spec_B5_spec_amend_27_a_padded_value_and_its_maximum_together) {
 // What becomes of invalid elements in a Stack, a Bitcast to another size, and a value that several
 // kernels want.
 TEST(effects, spec_amend_27_validity_survives_every_way_through_a_program) {
-  const UOp x = numbers({-5, -7}), p = pad(x, shape_of({1}), shape_of({4}));
+  const UOp x = ints({-5, -7}), p = pad(x, shape_of({1}), shape_of({4}));
   auto top = [](const UOp& v) {
     Ints axes(v.rank());
     std::iota(axes.begin(), axes.end(), 0);
     return reshape(reduce(Op::Max, v, axes), shape_of({}));
   };
-  const UOp whole = numbers({-9, -8, -6, -9});
+  const UOp whole = ints({-9, -8, -6, -9});
   expect_value(top(stack(std::vector<UOp>{p, whole})), {-5});
   expect_value(top(stack(std::vector<UOp>{whole, p})), {-5});
   expect_value(top(flip(stack(std::vector<UOp>{p, p, whole}), {1, 1})), {-5});
@@ -593,14 +577,14 @@ TEST(effects, spec_amend_27_validity_survives_every_way_through_a_program) {
   const UOp dear = idiv(idiv(p, number(2)), number(1));
   in_both_modes([&] {
     const std::vector<UOp> out = realize({top(dear), reduce(Op::Add, dear, {0})});
-    EXPECT_EQ(in_memory(out[0]), (Numbers{-3}));
-    EXPECT_EQ(in_memory(out[1]), (Numbers{-7}));
+    EXPECT_EQ(held_ints(out[0]), (Numbers{-3}));
+    EXPECT_EQ(held_ints(out[1]), (Numbers{-7}));
   });
   Numbers steps(1000), highest(1000);
   std::iota(steps.begin(), steps.end(), 0);
   std::iota(highest.begin(), highest.end(), -3);
   const UOp spread = expand(reshape(dear, shape_of({1, 4})), shape_of({1000, 4}));
-  expect_value(reduce(Op::Max, add(spread, reshape(numbers(steps), shape_of({1000, 1}))), {1}),
+  expect_value(reduce(Op::Max, add(spread, reshape(ints(steps), shape_of({1000, 1}))), {1}),
                highest);
   // A fill is valid, whatever it lies around.
   expect_value(top(pad(p, shape_of({1}), shape_of({6}), number(-3))), {-3});
@@ -618,7 +602,7 @@ TEST(effects, spec_amend_27_validity_survives_every_way_through_a_program) {
   const UOp wide = bitcast(pad(small, shape_of({0}), shape_of({8})), DType::Int32);
   expect_value(top(wide), {static_cast<int>(0xfcfdfeffu)});
   EXPECT_EQ(interpret(wide, bindings_of(wide)).valid, (std::vector<uint8_t>{1, 0}));
-  const UOp square = pad(numbers({-1, -2, -3, -4, -5, -6}), shape_of({0}), shape_of({8})),
+  const UOp square = pad(ints({-1, -2, -3, -4, -5, -6}), shape_of({0}), shape_of({8})),
             table = bitcast(reshape(square, shape_of({2, 4})), DType::Int64);
   expect_same_everywhere(top(table));
   expect_same_everywhere(top(bitcast(reshape(square, shape_of({2, 2, 2})), DType::Int16)));
@@ -630,15 +614,15 @@ TEST(effects, spec_amend_27_validity_survives_every_way_through_a_program) {
   const UOp low = top(costly), sum = reduce(Op::Add, costly, {0});
   in_both_modes([&] {
     const std::vector<UOp> out = realize({low, contiguous(sum), contiguous(costly)});
-    EXPECT_EQ(in_memory(out[0]), (Numbers{-45}));
-    EXPECT_EQ(in_memory(out[1]), (Numbers{-108}));
-    EXPECT_EQ(in_memory(out[2]), (Numbers{0, -45, -63, 0}));
+    EXPECT_EQ(held_ints(out[0]), (Numbers{-45}));
+    EXPECT_EQ(held_ints(out[1]), (Numbers{-108}));
+    EXPECT_EQ(held_ints(out[2]), (Numbers{0, -45, -63, 0}));
   });
   // Moved to another device it lies in memory there; here it stays invalid.
   in_both_modes([&] {
     const std::vector<UOp> out = realize({top(p), top(copy_to(p, Device("CPU:1")))});
-    EXPECT_EQ(in_memory(out[0]), (Numbers{-5}));
-    EXPECT_EQ(in_memory(out[1]), (Numbers{0}));
+    EXPECT_EQ(held_ints(out[0]), (Numbers{-5}));
+    EXPECT_EQ(held_ints(out[1]), (Numbers{0}));
   });
 }
 

@@ -45,10 +45,6 @@ UOp lowered(const UOp& ast, const std::vector<Opt>& opts, bool strict = false) {
   return lower_kernel(ast, simt_target(strict), {}, &opts).linear;
 }
 
-Opt split(int axis, int64_t amount, AxisType target, bool top = false) {
-  return {OptOp::Split, axis, amount, target, top};
-}
-
 bool names(const UOp& linear, std::string_view special) {
   return std::any_of(linear.src().begin(), linear.src().end(), [&](const UOp& u) {
     return u.is(Op::Special) && u.as<std::string>() == special;

@@ -21,15 +21,6 @@ namespace {
 
 using Floats = std::vector<float>;
 
-UOp floats(const Floats& data, const std::string& device = "CPU") {
-  return buffer_from_host(shape_of({static_cast<int64_t>(data.size())}), DType::Float32, device,
-                          data.data());
-}
-Floats held(const UOp& buffer) {
-  Floats out(static_cast<size_t>(buffer.numel()));
-  memory_of(buffer)->copy_out(out.data(), 0, memory_of(buffer)->bytes());
-  return out;
-}
 UOp one() { return constant(DType::Float32, 1); }
 
 // The devices of the launches, with the copies marked.

@@ -27,24 +27,14 @@
 namespace koine::test {
 namespace {
 
-using Numbers = std::vector<int>;
+using Ints32 = std::vector<int>;
 
-UOp numbers(const Numbers& values) {
-  return buffer_from_host(shape_of({static_cast<int64_t>(values.size())}), DType::Int32, "CPU",
-                          values.data());
-}
-Numbers in_memory(const UOp& buffer) {
-  Numbers out;
-  for (const Bits b : array_of(buffer).data)
-    out.push_back(static_cast<int>(bits_to_int(buffer.dtype(), b)));
-  return out;
-}
 Options with(const std::function<void(Options&)>& change) {
   Options o = options();
   change(o);
   return o;
 }
-UOp number(int64_t v) { return constant_int(DType::Int32, v); }
+UOp int32(int64_t v) { return constant_int(DType::Int32, v); }
 
 // A scalar binding of a Variable.
 Array bound(int64_t value) { return {DType::Index, {}, {static_cast<Bits>(value)}, {}}; }
@@ -56,7 +46,7 @@ Array bound(int64_t value) { return {DType::Index, {}, {static_cast<Bits>(value)
 TEST(memory, spec_A2_a_param_without_a_value_is_named) {
   const UOp s = shape_of({3}), bare = param(7, s, DType::Int32);
   in_both_modes([&] {
-    for (const UOp& value : {bare, add(bare, number(1)), reduce(Op::Add, bare, {0})}) {
+    for (const UOp& value : {bare, add(bare, int32(1)), reduce(Op::Add, bare, {0})}) {
       expect_error([&] { (void)realize({value}); },
                    {"realize", "slot 7", "int32", "(3,)", "has no value", "Function"});
       expect_error([&] { (void)schedule({value}); }, {"slot 7", "has no value"});
@@ -64,17 +54,17 @@ TEST(memory, spec_A2_a_param_without_a_value_is_named) {
     }
   });
   // Too few arguments; unused slots; arguments in another order.
-  const UOp a = numbers({5, 6, 7}), b = numbers({1, 2, 3}), c = numbers({9, 9, 9});
+  const UOp a = ints({5, 6, 7}), b = ints({1, 2, 3}), c = ints({9, 9, 9});
   const UOp body =
       tuple(std::vector<UOp>{sub(param(0, s, DType::Int32), param(2, s, DType::Int32))});
   const UOp few = get_tuple(function(body, std::vector<UOp>{a, b}), 0);
   expect_error([&] { (void)realize({few}); }, {"Function", "slot 2", "2 arguments"});
   expect_error([&] { (void)interpret(few, bindings_of(few)); }, {"Function", "slot 2"});
   in_both_modes([&] {
-    EXPECT_EQ(in_memory(realize({get_tuple(function(body, std::vector<UOp>{a, c, b}), 0)})[0]),
-              (Numbers{4, 4, 4}));
-    EXPECT_EQ(in_memory(realize({get_tuple(function(body, std::vector<UOp>{b, c, a}), 0)})[0]),
-              (Numbers{-4, -4, -4}));
+    EXPECT_EQ(held_ints(realize({get_tuple(function(body, std::vector<UOp>{a, c, b}), 0)})[0]),
+              (Ints32{4, 4, 4}));
+    EXPECT_EQ(held_ints(realize({get_tuple(function(body, std::vector<UOp>{b, c, a}), 0)})[0]),
+              (Ints32{-4, -4, -4}));
   });
   // What leaves a trace without its Function.
   UOp leaked;
@@ -88,14 +78,14 @@ TEST(memory, spec_A2_a_param_without_a_value_is_named) {
 }
 
 TEST(memory, spec_B6_spec_amend_28_a_variable_keeps_its_range) {
-  const UOp x = numbers({1, 2, 3, 4, 5, 6, 7, 8}), n = variable("n", 1, 8);
+  const UOp x = ints({1, 2, 3, 4, 5, 6, 7, 8}), n = variable("n", 1, 8);
   const UOp front = shrink(x, shape_of({0}), stack(std::vector<UOp>{n}));
   const UOp total = reshape(reduce(Op::Add, front, {0}), shape_of({}));
   const UOp window = shrink(x, stack(std::vector<UOp>{variable("at", 0, 6)}), shape_of({2}));
   in_both_modes([&] {
     for (const int64_t size : {1, 5, 8}) {
-      const Numbers sum{static_cast<int>(size * (size + 1) / 2)};
-      EXPECT_EQ(in_memory(realize({total}, {{"n", size}})[0]), sum);
+      const Ints32 sum{static_cast<int>(size * (size + 1) / 2)};
+      EXPECT_EQ(held_ints(realize({total}, {{"n", size}})[0]), sum);
       Bindings bindings = bindings_of(total);
       bindings.emplace(n, bound(size));
       EXPECT_EQ(static_cast<int>(interpret(total, bindings).data[0]), sum[0]);
@@ -109,11 +99,11 @@ TEST(memory, spec_B6_spec_amend_28_a_variable_keeps_its_range) {
       expect_error([&] { (void)interpret(total, bindings); },
                    {"Variable 'n'", "bound to " + value, "1 to 8"});
     }
-    EXPECT_EQ(in_memory(realize({window}, {{"at", 6}})[0]), (Numbers{7, 8}));
+    EXPECT_EQ(held_ints(realize({window}, {{"at", 6}})[0]), (Ints32{7, 8}));
     expect_error([&] { (void)realize({window}, {{"at", 7}}); }, {"Variable 'at'", "0 to 6"});
     expect_error([&] { (void)realize({window}); }, {"Variable 'at'", "no value"});
     // One that the program no longer needs keeps its range all the same.
-    const UOp folded = add(mul(cast(n, DType::Int32), number(0)), number(3));
+    const UOp folded = add(mul(cast(n, DType::Int32), int32(0)), int32(3));
     expect_error([&] { (void)realize({add(folded, x), total}, {{"n", 9}}); }, {"Variable 'n'"});
   });
 }
@@ -152,11 +142,11 @@ TEST(memory, spec_B17_symbolic_temporaries_are_large_enough) {
 
 TEST(memory, spec_amend_28_a_kept_promise_is_about_memory_not_about_a_node) {
   in_both_modes([] {
-    const UOp idx = numbers({1, 2, 3});
+    const UOp idx = ints({1, 2, 3});
     const Tensor t = Tensor::arange(1000).clone().realize(), i(idx);
     const Tensor held = t.index_select(0, i);
     const UOp graph = held.uop();  // the checked node lives on
-    EXPECT_EQ(held.tolist<int>(), (Numbers{1, 2, 3}));
+    EXPECT_EQ(held.tolist<int>(), (Ints32{1, 2, 3}));
     // The memory of the positions changes, from outside and by a Store; the node does not.
     const int32_t far[3] = {4, 500'000'000, 6}, near[3] = {999, 0, -1000};
     const Tensor fresh = (t + Tensor(1)).clone().realize();
@@ -164,29 +154,29 @@ TEST(memory, spec_amend_28_a_kept_promise_is_about_memory_not_about_a_node) {
     expect_error([&] { (void)(fresh.index_select(0, i) * Tensor(2)).tolist<int>(); },
                  {"index", "position 500000000", "element 1", "size 1000"});
     std::memcpy(memory_of(idx)->data(), near, sizeof near);
-    EXPECT_EQ((fresh.index_select(0, i) * Tensor(3)).tolist<int>(), (Numbers{3000, 3, 3}));
+    EXPECT_EQ((fresh.index_select(0, i) * Tensor(3)).tolist<int>(), (Ints32{3000, 3, 3}));
     (void)realize(
-        {after(idx, {store(idx, expand(reshape(number(1000), shape_of({1})), shape_of({3})))})});
+        {after(idx, {store(idx, expand(reshape(int32(1000), shape_of({1})), shape_of({3})))})});
     expect_error([&] { (void)(fresh.index_select(0, i) * Tensor(4)).tolist<int>(); },
                  {"position 1000", "element 0"});
-    EXPECT_EQ(held.tolist<int>(), (Numbers{1, 2, 3})) << "what is computed stays";
+    EXPECT_EQ(held.tolist<int>(), (Ints32{1, 2, 3})) << "what is computed stays";
   });
 }
 
 TEST(memory, spec_amend_28_a_promise_on_a_variable_is_looked_at_each_time) {
-  const UOp x = numbers({10, 20, 30, 40}), idx = numbers({0, 1}), n = variable("n", 0, 20);
+  const UOp x = ints({10, 20, 30, 40}), idx = ints({0, 1}), n = variable("n", 0, 20);
   const UOp at = add(idx, cast(n, DType::Int32));
-  const UOp picked = index(x, {UOp::make(Op::Assume, {at, number(0), number(3)})});
+  const UOp picked = index(x, {UOp::make(Op::Assume, {at, int32(0), int32(3)})});
   const UOp alone = reshape(cast(n, DType::Int32), shape_of({1}));  // no memory below
-  const UOp one = index(x, {UOp::make(Op::Assume, {alone, number(0), number(3)})});
+  const UOp one = index(x, {UOp::make(Op::Assume, {alone, int32(0), int32(3)})});
   in_both_modes([&] {
     for (int round = 0; round < 2; ++round) {
-      EXPECT_EQ(in_memory(realize({one}, {{"n", 2}})[0]), (Numbers{30}));
+      EXPECT_EQ(held_ints(realize({one}, {{"n", 2}})[0]), (Ints32{30}));
       expect_error([&] { (void)realize({one}, {{"n", 4}}); }, {"value 4", "size 4"});
-      EXPECT_EQ(in_memory(realize({picked}, {{"n", 2}})[0]), (Numbers{30, 40}));
+      EXPECT_EQ(held_ints(realize({picked}, {{"n", 2}})[0]), (Ints32{30, 40}));
       expect_error([&] { (void)realize({picked}, {{"n", 3}}); },
                    {"value 4", "element 1", "size 4"});
-      EXPECT_EQ(in_memory(realize({picked}, {{"n", 0}})[0]), (Numbers{10, 20}));
+      EXPECT_EQ(held_ints(realize({picked}, {{"n", 0}})[0]), (Ints32{10, 20}));
     }
   });
 }
@@ -194,11 +184,11 @@ TEST(memory, spec_amend_28_a_promise_on_a_variable_is_looked_at_each_time) {
 // A broken promise is found before anything is written or made.
 TEST(memory, spec_amend_28_nothing_runs_before_the_promises_are_kept) {
   in_both_modes([] {
-    const UOp b = numbers({1, 2, 3}), x = numbers({5, 6});
-    const UOp bad = index(x, {UOp::make(Op::Assume, {numbers({0, 2, 1}), number(0), number(1)})});
+    const UOp b = ints({1, 2, 3}), x = ints({5, 6});
+    const UOp bad = index(x, {UOp::make(Op::Assume, {ints({0, 2, 1}), int32(0), int32(1)})});
     expect_error([&] { (void)realize({after(b, {store(b, bad)})}); }, {"value 2", "element 1"});
     expect_error([&] { (void)realize({after(b, {store(b, add(b, b))}), bad}); }, {"value 2"});
-    EXPECT_EQ(in_memory(b), (Numbers{1, 2, 3}));
+    EXPECT_EQ(held_ints(b), (Ints32{1, 2, 3}));
   });
 }
 
@@ -288,13 +278,13 @@ TEST(memory, spec_B18_every_legal_topological_order) {
     std::mt19937_64 random(seed);
     struct Memory2 {
       std::vector<UOp> versions;
-      std::vector<Numbers> states;
+      std::vector<Ints32> states;
     } memory[2];
     constexpr size_t size = 5;
     for (auto& m : memory) {
       m.states.emplace_back();
       for (size_t k = 0; k < size; ++k) m.states[0].push_back(static_cast<int>(random() % 90));
-      m.versions.push_back(numbers(m.states[0]));
+      m.versions.push_back(ints(m.states[0]));
     }
     std::vector<UOp> reads;
     std::vector<int> expected;
@@ -306,8 +296,8 @@ TEST(memory, spec_B18_every_legal_topological_order) {
       if (random() % 3 != 0) {
         const size_t n = 1 + random() % size, at = random() % (size - n + 1),
                      begin = random() % (size - n + 1);
-        const UOp value = add(shrink(from.versions[old], s(begin), s(n)), number(step));
-        Numbers next = to.states.back();
+        const UOp value = add(shrink(from.versions[old], s(begin), s(n)), int32(step));
+        Ints32 next = to.states.back();
         for (size_t k = 0; k < n; ++k) next[at + k] = from.states[old][begin + k] + step;
         const UOp target = shrink(to.versions.back(), s(at), s(n));
         to.versions.push_back(after(to.versions.back(), {store(target, value)}));
@@ -342,11 +332,11 @@ TEST(memory, spec_B18_every_legal_topological_order) {
       previous = order;
       const auto got = run_in_order(kernels, order, program, device);
       for (size_t r = 0; r < program.arguments.size(); ++r) {
-        Numbers held(got[r].size() / 4);
+        Ints32 held(got[r].size() / 4);
         std::memcpy(held.data(), got[r].data(), got[r].size());
         for (size_t d = 0; d < destinations.size(); ++d)
           if (destinations[d] == program.arguments[r]) {
-            ASSERT_EQ(held, (Numbers{expected[d]})) << d;
+            ASSERT_EQ(held, (Ints32{expected[d]})) << d;
           }
         for (const auto& m : memory)
           if (m.versions[0] == program.arguments[r]) {
@@ -367,15 +357,15 @@ TEST(memory, spec_B20_views_and_lazy_readers_of_a_computed_base) {
       const Tensor rows = base.reshape({2, 3}), tail = base[{Slice{3, {}}}],
                    before = base + Tensor(100), sum = base.sum();
       base.setitem({Slice{2, 5}}, Tensor::from<int32_t>({-1, -2, -3}));
-      EXPECT_EQ(rows.tolist<int>(), (Numbers{0, 3, -1, -2, -3, 15}));
-      EXPECT_EQ(tail.tolist<int>(), (Numbers{-2, -3, 15}));
-      EXPECT_EQ(before.tolist<int>(), (Numbers{100, 103, 106, 109, 112, 115}));
+      EXPECT_EQ(rows.tolist<int>(), (Ints32{0, 3, -1, -2, -3, 15}));
+      EXPECT_EQ(tail.tolist<int>(), (Ints32{-2, -3, 15}));
+      EXPECT_EQ(before.tolist<int>(), (Ints32{100, 103, 106, 109, 112, 115}));
       EXPECT_EQ(sum.item<int>(), 45);
       Tensor view = base.reshape({3, 2});
       view += Tensor(10);
-      EXPECT_EQ(rows.tolist<int>(), (Numbers{10, 13, 9, 8, 7, 25}));
-      EXPECT_EQ(base.tolist<int>(), (Numbers{10, 13, 9, 8, 7, 25}));
-      EXPECT_EQ(before.tolist<int>(), (Numbers{100, 103, 106, 109, 112, 115}));
+      EXPECT_EQ(rows.tolist<int>(), (Ints32{10, 13, 9, 8, 7, 25}));
+      EXPECT_EQ(base.tolist<int>(), (Ints32{10, 13, 9, 8, 7, 25}));
+      EXPECT_EQ(before.tolist<int>(), (Ints32{100, 103, 106, 109, 112, 115}));
     }
   });
 }
@@ -487,17 +477,16 @@ TEST(memory, spec_L1_one_program_runs_on_other_buffers) {
     EXPECT_EQ(counters().compiled, 0) << "the same program";
     EXPECT_EQ(first.tolist<float>(), (std::vector<float>{64, 74})) << "no state is left behind";
     // The executable itself, forth and back, with a Store into its argument.
-    const UOp x = numbers({1, 2, 3}), y = numbers({10, 20, 30});
-    const Callified program =
-        callify({after(x, {store(x, add(flip(x, {1}), number(1)))})}, {UOp()});
+    const UOp x = ints({1, 2, 3}), y = ints({10, 20, 30});
+    const Callified program = callify({after(x, {store(x, add(flip(x, {1}), int32(1)))})}, {UOp()});
     const auto executable = std::make_shared<const Executable>(program.body, "CPU");
     Submission step(executable, std::vector{x}, {});
     step.run();
     step.set_argument(0, y);
     step.run();
     Submission(executable, std::vector{x}, {}).run();
-    EXPECT_EQ(in_memory(x), (Numbers{3, 4, 5}));
-    EXPECT_EQ(in_memory(y), (Numbers{31, 21, 11}));
+    EXPECT_EQ(held_ints(x), (Ints32{3, 4, 5}));
+    EXPECT_EQ(held_ints(y), (Ints32{31, 21, 11}));
   });
 }
 
@@ -833,23 +822,23 @@ TEST(memory, code_of_many_kernels_shares_mappings) {
     one = std::make_unique<Executable>(
         sink(std::vector<UOp>{store(param(0, shape_of({2}), DType::Int32, Device("CPU")),
                                     add(param(1, shape_of({2}), DType::Int32, Device("CPU")),
-                                        number(static_cast<int>(&one - kept.data()) + 77)))}),
+                                        int32(static_cast<int>(&one - kept.data()) + 77)))}),
         "CPU");
   EXPECT_LT(mappings() - full, kernels / 2);
 }
 
 TEST(memory, what_was_computed_is_not_computed_again) {
-  const UOp x = numbers({1, 2, 3}), sum = add(x, number(1));
+  const UOp x = ints({1, 2, 3}), sum = add(x, int32(1));
   EXPECT_FALSE(realized_buffer(sum));
   const UOp first = realize({sum})[0];
   const int64_t kernels = counters().kernels;
   EXPECT_EQ(realize({sum})[0], first);
   EXPECT_EQ(realized_buffer(sum), first);
   EXPECT_EQ(counters().kernels, kernels);
-  const std::vector<Kernel> next = schedule({mul(sum, number(2))});
+  const std::vector<Kernel> next = schedule({mul(sum, int32(2))});
   ASSERT_EQ(next.size(), 1u) << "what uses it reads its memory";
   for (const UOp& u : toposort(next[0].ast)) EXPECT_FALSE(u.is(Op::Add)) << to_text(next[0].ast);
-  EXPECT_EQ(in_memory(realize({mul(sum, number(2))})[0]), (Numbers{4, 6, 8}));
+  EXPECT_EQ(held_ints(realize({mul(sum, int32(2))})[0]), (Ints32{4, 6, 8}));
 }
 
 }  // namespace koine::test

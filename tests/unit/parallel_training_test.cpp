@@ -10,7 +10,7 @@
 namespace koine::test {
 namespace {
 
-constexpr int64_t size = 24;  // 2, 3, 4 and 8 divide it
+constexpr int64_t examples = 24;  // 2, 3, 4 and 8 divide it
 
 // A net that is to lie on some devices, and its loss. Each parameter has the device and the axis
 // that it is to keep.
@@ -34,7 +34,7 @@ struct Model {
 // A batch and what is wanted of it, the same wherever it goes.
 std::pair<Tensor, Tensor> batch(const Shape& wanted) {
   Tensor::manual_seed(5);
-  const Tensor x = Tensor::uniform({size, 6}, -1, 1).cast(DType::Float64).realize();
+  const Tensor x = Tensor::uniform({examples, 6}, -1, 1).cast(DType::Float64).realize();
   return {x, Tensor::uniform(wanted, -1, 1).cast(DType::Float64).realize()};
 }
 
@@ -44,12 +44,12 @@ std::pair<Tensor, Tensor> batch(const Shape& wanted) {
 enum class Parallel { Data, Tensor };
 Model perceptron(const std::string& where, Parallel parallel) {
   using Axis = std::optional<int64_t>;
-  const auto [inputs, wanted] = batch({size, 2});
+  const auto [inputs, wanted] = batch({examples, 2});
   const bool data = parallel == Parallel::Data;
   Model out;
-  out.add({6, size}, where, data ? Axis() : 1);
-  out.add({size}, where, data ? Axis() : 0);
-  out.add({size, 2}, where, data ? Axis() : 0);
+  out.add({6, examples}, where, data ? Axis() : 1);
+  out.add({examples}, where, data ? Axis() : 0);
+  out.add({examples, 2}, where, data ? Axis() : 0);
   out.add({2}, where);
   const Axis rows = data ? Axis(0) : Axis();
   const Tensor x = inputs.shard(where, rows).realize(), y = wanted.shard(where, rows).realize();
@@ -63,8 +63,8 @@ Model perceptron(const std::string& where, Parallel parallel) {
 // Attention whose heads are split: each device has the projections of its own heads, and what all
 // heads say of a row is summed over the devices.
 Model attention(const std::string& where) {
-  constexpr int64_t heads = size, width = 6, head = 2;
-  const auto [inputs, wanted] = batch({size, width});
+  constexpr int64_t heads = examples, width = 6, head = 2;
+  const auto [inputs, wanted] = batch({examples, width});
   Model out;
   for (int k = 0; k < 3; ++k) out.add({heads, width, head}, where, 0);
   out.add({heads, head, width}, where, 0);
@@ -80,11 +80,11 @@ Model attention(const std::string& where) {
 // A pipeline of two: each layer lies on a device of its own, and the batch goes through them in
 // parts, whose losses add up.
 Model pipeline(const std::string& first, const std::string& second) {
-  const auto [inputs, wanted] = batch({size, 2});
+  const auto [inputs, wanted] = batch({examples, 2});
   Model out;
-  out.add({6, size}, first);
-  out.add({size}, first);
-  out.add({size, 2}, second);
+  out.add({6, examples}, first);
+  out.add({examples}, first);
+  out.add({examples, 2}, second);
   out.add({2}, second);
   const Tensor x = inputs.to(first).realize(), y = wanted.to(second).realize();
   out.loss = [x, y, second](const std::vector<Tensor>& p) {
@@ -198,7 +198,7 @@ TEST(parallel_training, spec_P6_a_pipeline_copies_what_goes_between_its_layers) 
   wanted.push_back(loss);
   reset_counters();
   Tensor::realize(wanted);
-  const int64_t bytes = size * size * 8;
+  const int64_t bytes = examples * examples * 8;
   EXPECT_EQ((counters().copied_bytes[{"CPU", "CPU:1"}]), bytes);
   EXPECT_EQ((counters().copied_bytes[{"CPU:1", "CPU"}]), bytes);
 }

@@ -9,6 +9,7 @@
 #include "c_text.hpp"
 #include "check.hpp"
 #include "graphs.hpp"
+#include "kernels.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/ir/build.hpp"
@@ -33,8 +34,6 @@ struct Sample {
   std::vector<Bytes> memory;  // of its parameters; the first is stored to
   int64_t barriers;
 };
-
-Opt split(int axis, int64_t by, AxisType to) { return {OptOp::Split, axis, by, to, false}; }
 
 template <class T>
 Bytes counted(size_t count, int64_t below) {

@@ -24,7 +24,7 @@ Counters cost_of(const Tensor& value) {
   return counters();
 }
 
-Tensor numbers(const Shape& shape, DType dtype = DType::Float32, uint64_t salt = 0) {
+Tensor leaf_tensor(const Shape& shape, DType dtype = DType::Float32, uint64_t salt = 0) {
   return Tensor(leaf(shape, dtype, salt));
 }
 
@@ -79,10 +79,10 @@ TEST(scan, spec_C_psum_costs_its_elements) {
   in_both_modes([] {
     for (const DType d : {DType::Float32, DType::Float64, DType::Int32, DType::UInt64}) {
       SCOPED_TRACE(std::string(dtype_name(d)));
-      auto prefix = [&](int64_t n) { return document_prefix_sum(numbers({n}, d)); };
+      auto prefix = [&](int64_t n) { return document_prefix_sum(leaf_tensor({n}, d)); };
       EXPECT_LE(kernel_count({prefix(512)}), 2);
       expect_linear(prefix, 2048, 8);
-      expect_linear([&](int64_t n) { return numbers({n}, d).cumsum(0); }, 2048, 8);
+      expect_linear([&](int64_t n) { return leaf_tensor({n}, d).cumsum(0); }, 2048, 8);
     }
   });
 }
@@ -91,8 +91,8 @@ TEST(scan, spec_C_psum_is_the_windowed_left_fold) {
   for (const DType d : stored_dtypes())
     for (const int64_t n : {1, 2, 9, 40}) {
       SCOPED_TRACE(fmt::format("{} {}", dtype_name(d), n));
-      expect_same_everywhere(document_prefix_sum(numbers({n}, d)));
-      expect_same_everywhere(numbers({n}, d).cumsum(0));
+      expect_same_everywhere(document_prefix_sum(leaf_tensor({n}, d)));
+      expect_same_everywhere(leaf_tensor({n}, d).cumsum(0));
     }
 }
 
@@ -135,7 +135,7 @@ TEST(scan, sums_of_many_stay_within_the_bounds_of_a_tree) {
 }
 
 TEST(scan, cumsum_along_every_axis) {
-  const Tensor x = numbers({4, 5, 6});
+  const Tensor x = leaf_tensor({4, 5, 6});
   for (const int64_t axis : {0, 1, 2, -1, -2, -3}) expect_same_everywhere(x.cumsum(axis));
   const Tensor turned = x.permute({2, 0, 1}).flip({1});
   for (const int64_t axis : {0, 1, 2}) expect_same_everywhere(turned.cumsum(axis));
@@ -145,17 +145,17 @@ TEST(scan, cumsum_along_every_axis) {
           [&](int64_t n) {
             Shape shape{7, 6, 5};
             shape[static_cast<size_t>(axis)] = n;
-            return numbers(shape).cumsum(axis);
+            return leaf_tensor(shape).cumsum(axis);
           },
           500, 8 * 42);
-    expect_linear([](int64_t n) { return numbers({n, 4}).cumsum(1); }, 1000, 8 * 4);
-    expect_linear([](int64_t n) { return numbers({n, 4}).cumsum(0); }, 5000, 8 * 4);
+    expect_linear([](int64_t n) { return leaf_tensor({n, 4}).cumsum(1); }, 1000, 8 * 4);
+    expect_linear([](int64_t n) { return leaf_tensor({n, 4}).cumsum(0); }, 5000, 8 * 4);
   });
   EXPECT_EQ(Tensor(2.5).cumsum(0).item(), 2.5);
   EXPECT_EQ(Tensor::zeros({0}).cumsum(0).shape(), (Shape{0}));
   EXPECT_EQ(Tensor::zeros({3, 0}).cumsum(0).shape(), (Shape{3, 0}));
   EXPECT_EQ(Tensor::zeros({3, 0}).cumsum(1).shape(), (Shape{3, 0}));
-  expect_same_everywhere(numbers({1}).cumsum(0));
+  expect_same_everywhere(leaf_tensor({1}).cumsum(0));
 }
 
 // Threads, which large scans get, leave the loop that goes on alone.
@@ -181,16 +181,16 @@ TEST(scan, spec_C_psum_no_thread_begins_a_fold_anew) {
 // Sums over windows of a width that does not grow, whatever makes the windows.
 TEST(scan, spec_C_psum_sums_over_windows_cost_their_elements) {
   in_both_modes([] {
-    auto image = [](int64_t n) { return numbers({1, 1, n, 8}); };
+    auto image = [](int64_t n) { return leaf_tensor({1, 1, n, 8}); };
     expect_linear([&](int64_t n) { return image(n).avg_pool2d(3, 1); }, 500, 12 * 8);
     expect_linear([&](int64_t n) { return image(n).avg_pool2d(2, 2).exp(); }, 500, 12 * 8);
     auto differences = [](int64_t n) {
-      const Tensor sums = numbers({n}).cumsum(0).pad({{1, 0}});
+      const Tensor sums = leaf_tensor({n}).cumsum(0).pad({{1, 0}});
       return sums.shrink({{16, n + 1}}) - sums.shrink({{0, n - 15}});
     };
     expect_linear(differences, 2048, 12);
     auto added = [](int64_t n) {
-      const Tensor x = numbers({n});
+      const Tensor x = leaf_tensor({n});
       Tensor sum = x.shrink({{0, n - 7}});
       for (int64_t k = 1; k < 8; ++k) sum = sum + x.shrink({{k, n - 7 + k}});
       return sum;
@@ -277,17 +277,17 @@ TEST(scan, stays_linear_whatever_reads_it_and_whatever_it_reads) {
   in_both_modes([&] {
     for (const Case& c : cases) {
       SCOPED_TRACE(c.what);
-      expect_linear([&](int64_t n) { return c.value(numbers({n})); }, 1024, 60);
+      expect_linear([&](int64_t n) { return c.value(leaf_tensor({n})); }, 1024, 60);
     }
   });
   for (const Case& c : cases) {
     SCOPED_TRACE(c.what);
-    expect_same_everywhere(c.value(numbers({24})));
+    expect_same_everywhere(c.value(leaf_tensor({24})));
   }
 }
 
 TEST(scan, a_chain_is_one_kernel) {
-  const Tensor x = numbers({300});
+  const Tensor x = leaf_tensor({300});
   EXPECT_EQ(kernel_count({x.cumsum(0)}), 1);
   EXPECT_EQ(kernel_count({(x * x).cumsum(0).exp()}), 1);
   EXPECT_EQ(kernel_count({x.cast(DType::BFloat16).cumsum(0)}), 1);
@@ -296,7 +296,7 @@ TEST(scan, a_chain_is_one_kernel) {
 
 TEST(scan, gradient_of_cumsum_runs_backwards) {
   in_both_modes([] {
-    Tensor x = numbers({6}).contiguous().requires_grad();
+    Tensor x = leaf_tensor({6}).contiguous().requires_grad();
     const Tensor weights = Tensor::from<float>({1, 2, 4, 8, 16, 32});
     EXPECT_EQ((x.cumsum(0) * weights).sum().gradient({x})[0].tolist<float>(),
               (std::vector<float>{63, 62, 60, 56, 48, 32}));
@@ -320,7 +320,7 @@ TEST(scan, gradient_of_cumsum_runs_backwards) {
 
 // A kernel that is edited so that its loop cannot go on in order computes the same.
 TEST(scan, any_edit_of_the_loops_keeps_the_values) {
-  const Tensor x = numbers({16, 24});
+  const Tensor x = leaf_tensor({16, 24});
   const std::vector<std::vector<Opt>> edits{
       {},
       {{OptOp::Split, 1, 8, AxisType::Loop}},
@@ -378,7 +378,7 @@ TEST(scan, cumprod_cummax_cummin_are_what_they_say) {
   for (const DType d : stored_dtypes())
     for (const int64_t axis : {0, -1}) {
       SCOPED_TRACE(fmt::format("{} {}", dtype_name(d), axis));
-      const Tensor x = numbers({5, 7}, d);
+      const Tensor x = leaf_tensor({5, 7}, d);
       expect_same_everywhere(x.cumprod(axis));
       expect_same_everywhere(x.cummax(axis));
       expect_same_everywhere(x.cummin(axis));
@@ -389,11 +389,11 @@ TEST(scan, cumprod_cummax_cummin_are_what_they_say) {
 
 TEST(scan, cumprod_cummax_cummin_cost_their_elements) {
   in_both_modes([] {
-    expect_linear([](int64_t n) { return numbers({n}).cumprod(0); }, 2048, 8);
-    expect_linear([](int64_t n) { return numbers({n}).cummax(0); }, 2048, 20);
-    expect_linear([](int64_t n) { return numbers({n}, DType::Int32).cummin(0); }, 2048, 8);
+    expect_linear([](int64_t n) { return leaf_tensor({n}).cumprod(0); }, 2048, 8);
+    expect_linear([](int64_t n) { return leaf_tensor({n}).cummax(0); }, 2048, 20);
+    expect_linear([](int64_t n) { return leaf_tensor({n}, DType::Int32).cummin(0); }, 2048, 8);
     auto gradient = [](int64_t n) {
-      Tensor x = numbers({n}).contiguous().requires_grad();
+      Tensor x = leaf_tensor({n}).contiguous().requires_grad();
       (void)x.realize();
       return (x.cummax(0) * x.detach()).sum().gradient({x})[0];
     };
@@ -409,7 +409,7 @@ TEST(scan, cumprod_cummax_cummin_cost_their_elements) {
 
 // Forward, backward, and both of the second order: a recurrence each, of one step an element.
 TEST(scan, derivatives_of_cumprod_cost_their_elements) {
-  auto rows = [](int64_t n) { return numbers({3, n}); };
+  auto rows = [](int64_t n) { return leaf_tensor({3, n}); };
   auto product = [](const Tensor& x) { return x.cumprod(1); };
   auto slope = [&](const Tensor& x) { return (product(x) * x.sin()).sum().gradient({x})[0]; };
   in_both_modes([&] {

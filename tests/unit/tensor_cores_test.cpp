@@ -29,10 +29,6 @@
 namespace koine::test {
 namespace {
 
-Opt split(int axis, int64_t amount, AxisType target, bool top = false) {
-  return {OptOp::Split, axis, amount, target, top};
-}
-
 // The place of a core among a target's; -1: it has none of that name.
 int core_of(const Target& target, std::string_view name) {
   const auto& all = target.tensor_cores;
@@ -201,7 +197,7 @@ TEST(tensor_cores, spec_O6_spec_X2_whole_numbers_are_exact_everywhere) {
 }
 
 TEST(tensor_cores, spec_O6_any_numbers_are_within_the_bound_and_strict_ones_exact) {
-  expect_product({32, 48, 64, DType::Float16, DType::Float16, DType::Float32, Numbers::Any},
+  expect_product({32, 48, 64, DType::Float16, DType::Float16, DType::Float32, FactorKind::Any},
                  {tc(2)});
 }
 
@@ -215,8 +211,8 @@ TEST(tensor_cores, spec_O6_spec_X2_a_product_of_1024_is_within_the_bound) {
     // Rows for the threads, and tiles of which a register holds a row.
     const std::vector<Opt> opts{tc(2, number), split(0, 4, AxisType::Upcast),
                                 split(0, 2, AxisType::Thread, true)};
-    for (const Numbers kind : {Numbers::Any, Numbers::Whole}) {
-      if (kind == Numbers::Any && is_integer(core.accumulator.dtype)) continue;
+    for (const FactorKind kind : {FactorKind::Any, FactorKind::Whole}) {
+      if (kind == FactorKind::Any && is_integer(core.accumulator.dtype)) continue;
       const Gemm g{1024, 1024, 1024, core.a.dtype, core.b.dtype, core.accumulator.dtype, kind};
       EXPECT_EQ(problem_of(g, computed(g, opts, "CPU", false), false, 4099), "") << core.name;
     }
@@ -244,9 +240,9 @@ TEST(tensor_cores, spec_O6_factors_go_through_local_memory) {
     const TensorCore& core = *gpu.tensor_cores[i];
     const auto number = static_cast<int>(i);
     for (const bool transposed : {false, true}) {
-      const Gemm g{core.m * 4,     core.n * 8,   core.k * 4,
-                   core.a.dtype,   core.b.dtype, core.accumulator.dtype,
-                   Numbers::Whole, transposed};
+      const Gemm g{core.m * 4,        core.n * 8,   core.k * 4,
+                   core.a.dtype,      core.b.dtype, core.accumulator.dtype,
+                   FactorKind::Whole, transposed};
       std::vector<Opt> opts{tc(2, number), split(1, 2, AxisType::Upcast),
                             split(1, 2, AxisType::Local), split(0, 2, AxisType::Local)};
       const std::vector<UOp> axes = kernel_ranges(apply_opts(g.ast(), opts, gpu));
@@ -278,14 +274,14 @@ TEST(tensor_cores, spec_O6_opt_2_pads) {
   // What does not count adds nothing, also where it is infinite or NaN.
   for (const Gemm& g : {Gemm{20, 19, 21}, Gemm{3, 18, 2}, Gemm{18, 17, 30}}) {
     Gemm wild = g;
-    wild.kind = Numbers::Wild;
+    wild.kind = FactorKind::Wild;
     expect_product(wild, {tc(2, -1, 2)}, {"INTERP", "CPU", "SIMT"}, {true});
   }
 }
 
 TEST(tensor_cores, spec_O6_factors_and_results_may_be_computed_and_transposed) {
   for (const bool transposed : {false, true})
-    expect_product({32, 48, 32, DType::Float16, DType::Float16, DType::Float32, Numbers::Any,
+    expect_product({32, 48, 32, DType::Float16, DType::Float16, DType::Float32, FactorKind::Any,
                     transposed, true},
                    {tc(2, -1, 1)});
 }
@@ -349,8 +345,9 @@ TEST(tensor_cores, spec_X2_warps_hold_fragments_as_mma_says) {
   const Target gpu = simt_target(false);
   for (const DType d : {DType::Float16, DType::BFloat16}) {
     const int mma = core_of(gpu, d == DType::Float16 ? "cuda_m16n8k16_f16" : "cuda_m16n8k16_bf16");
-    const Gemm any{32, 24, 48, d, d, DType::Float32, Numbers::Any}, ragged{37, 21, 70, d, d},
-        deep{16, 8, 64, d, d}, around{32, 16, 32, d, d, DType::Float32, Numbers::Any, true, true};
+    const Gemm any{32, 24, 48, d, d, DType::Float32, FactorKind::Any}, ragged{37, 21, 70, d, d},
+        deep{16, 8, 64, d, d},
+        around{32, 16, 32, d, d, DType::Float32, FactorKind::Any, true, true};
     // Several warps a group; tiles of several fragments, with axes that are padded; a sum that is
     // unrolled, and one whose parts stand outside.
     const std::vector<std::pair<Gemm, std::vector<Opt>>> cases{
@@ -463,7 +460,7 @@ TEST(tensor_cores, spec_X2_instructions_of_this_cpu) {
     const bool exact = is_integer(c.sum);
     for (const Gemm& on_host :
          {g, Gemm{7, 37, 29, c.a, c.b, c.sum}, Gemm{1, 16, 4, c.a, c.b, c.sum},
-          Gemm{13, 50, 31, c.a, c.b, c.sum, exact ? Numbers::Whole : Numbers::Any}}) {
+          Gemm{13, 50, 31, c.a, c.b, c.sum, exact ? FactorKind::Whole : FactorKind::Any}}) {
       expect_product(on_host, {tc(on_host.m == 1 ? 1 : 2, here, 2)}, {"CPU"}, {false});
     }
     expect_product(g, {tc(2, here), split(0, 3, AxisType::Upcast), split(2, 2, AxisType::Upcast)},
@@ -592,7 +589,7 @@ TEST(tensor_cores, spec_O6_random_products) {
     auto size = [&](uint64_t most) { return 2 + static_cast<int64_t>(random() % most); };
     const bool half = random() % 2 == 0;
     const DType d = half ? DType::Float16 : DType::BFloat16;
-    const Numbers kind = random() % 2 == 0 ? Numbers::Whole : Numbers::Any;
+    const FactorKind kind = random() % 2 == 0 ? FactorKind::Whole : FactorKind::Any;
     const Gemm g{size(40), size(40), size(50), d, d, DType::Float32, kind};
     for (const char* device : {"INTERP", "CPU", "SIMT"}) {
       const OptionScope scope(on(device, false));

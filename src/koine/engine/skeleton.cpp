@@ -18,7 +18,7 @@ namespace {
 // The last bits of a word that something begins with: what follows them there, and behind it.
 enum Form : uint64_t {
   Constant = 1,  // an id
-  Memory,        // the number of a Buffer; if it is a new one, what it is
+  Typed,         // the number of a Buffer; if it is a new one, what it is
   Raw,           // the same
   Inner,         // op, tag, argument, the positions of the sources
   Roots          // how many; their positions
@@ -94,7 +94,7 @@ class Builder {
     } else if (const UOp buffer = may_have_buffer(n) ? buffer_for(Borrowed(n), device_) : UOp()) {
       known_.push_back(number(n));
       out_.reads_results = out_.reads_results || !is_memory(n);
-      memory(buffer, n->op == Op::Binary ? Raw : Memory);
+      memory(buffer, n->op == Op::Binary ? Raw : Typed);
     } else {
       open_.push_back({n, 0});
       // The graph was made before the last kernels ran, and these have pushed it out of the caches.

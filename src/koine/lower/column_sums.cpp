@@ -25,8 +25,6 @@ namespace {
 // and so few that partial sums are much to store.
 constexpr int64_t most_steps = 16, least_steps = 4;
 
-using Loops = std::vector<UOp>;
-
 bool is_known(std::span<const UOp> loops) {
   return std::ranges::all_of(loops, [](const UOp& l) { return l.src(0).is(Op::Const); });
 }
@@ -69,15 +67,15 @@ class MemoryOfBoth {
 
   // The loops of the rows in place of those of the sum; empty: they go over other memory. Notes
   // what memory both go over.
-  Loops loops_of(const UOp& sum) {
-    Loops out;
+  std::vector<UOp> loops_of(const UOp& sum) {
+    std::vector<UOp> out;
     for (const UOp& load : toposort(sum.src(0))) {
       if (!load.is(Op::Load) || is_in_row(load)) continue;
       const Node* memory = columns_.buffers[static_cast<size_t>(slot_of(load))].node();
       const auto it = touched_.find(memory);
       if (it == touched_.end()) continue;
       for (const UOp& access : it->second) {
-        const Loops found = loops_alike(sum, load, access);
+        const std::vector<UOp> found = loops_alike(sum, load, access);
         if (found.empty() || (!out.empty() && found != out)) continue;
         out = found;
         shared_.emplace(memory, item_size(load.dtype()));
@@ -104,9 +102,9 @@ class MemoryOfBoth {
  private:
   // What the sum folds follows outer loops, and its columns anything as long that takes their
   // steps.
-  Loops loops_alike(const UOp& sum, const UOp& load, const UOp& access) const {
+  std::vector<UOp> loops_alike(const UOp& sum, const UOp& load, const UOp& access) const {
     const UOp &place = load.src(0).src(1), &other = access.src(0).src(1);
-    Loops out;
+    std::vector<UOp> out;
     for (const UOp& r : reduced_ranges(sum)) {
       const int64_t step = step_of(place, r);
       const auto same = std::ranges::find_if(outer_, [&](const UOp& l) {
@@ -124,12 +122,12 @@ class MemoryOfBoth {
       if (step == 0 || !walks) return {};
     }
     // Lanes lie along the columns, as the rows have them.
-    return step_of(place, columns_.nest.loops.back()) == 1 ? out : Loops();
+    return step_of(place, columns_.nest.loops.back()) == 1 ? out : std::vector<UOp>();
   }
 
   const Placed& columns_;
   std::span<const UOp> outer_;
-  absl::flat_hash_map<const Node*, Loops> touched_;
+  absl::flat_hash_map<const Node*, std::vector<UOp>> touched_;
   absl::flat_hash_map<const Node*, int64_t> shared_;
 };
 
@@ -173,7 +171,7 @@ std::optional<ColumnSums> column_sums(const Placed& rows, const Placed& columns,
           sum.as<ReduceArg>().op == Op::Add && is_float(sum.dtype()) && !start_of(sum);
       if (!is_sum || reduced_ranges(sum).size() != outer.size()) continue;
       if (std::ranges::any_of(begun, [&](const Begun& b) { return b.sum == sum; })) continue;
-      const Loops found = both.loops_of(sum);
+      const std::vector<UOp> found = both.loops_of(sum);
       if (found.empty()) continue;
       Substitution moved = renamed;
       for (size_t i = 0; i < found.size(); ++i)

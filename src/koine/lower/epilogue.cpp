@@ -20,11 +20,11 @@ bool is_vector_axis(const UOp& r) {
 }
 
 // The one fold of a kernel, and the one Store, with the End around it.
-struct Nest {
+struct FoldNest {
   UOp reduce, stored, closing;
 };
-std::optional<Nest> nest_of(const UOp& ast) {
-  Nest out;
+std::optional<FoldNest> fold_nest_of(const UOp& ast) {
+  FoldNest out;
   for (const UOp& u : toposort(ast)) {
     const bool other = u.is(Op::Buffer) || u.is(Op::Special) || u.is(Op::Barrier) ||
                        u.is(Op::AtomicAdd) || u.is(Op::Wmma);
@@ -54,7 +54,7 @@ class TileMaker {
   explicit TileMaker(const UOp& ast) : next_range_(next_range_of(ast)) {}
 
   // Nothing: no tile whose lanes can go along the output.
-  std::optional<TileInMemory> of(const UOp& ast, const Nest& nest) {
+  std::optional<TileInMemory> of(const UOp& ast, const FoldNest& nest) {
     const UOp& address = nest.stored.src(0);
     std::vector<UOp> axes;
     UOp lanes, innermost;
@@ -125,7 +125,7 @@ bool makes_much_of_folds(const UOp& stored) {
 }
 
 UOp epilogue_in_loop(const UOp& ast) {
-  const std::optional<Nest> nest = nest_of(ast);
+  const std::optional<FoldNest> nest = fold_nest_of(ast);
   if (!nest || !makes_much_of_folds(nest->stored.src(1))) return ast;
   const std::optional<TileInMemory> tile = TileMaker(ast).of(ast, *nest);
   if (!tile) return ast;

@@ -15,9 +15,9 @@ bool is_view(const UOp& u) {
   return (is_movement(u.op()) && !u.is(Op::Stack)) || (shows_memory(u.op()) && !u.is(Op::After));
 }
 
-class Copies {
+class OldStates {
  public:
-  Copies(const UOp& program, const std::vector<UOp>& versions, const Versions& known)
+  OldStates(const UOp& program, const std::vector<UOp>& versions, const Versions& known)
       : program_(program), known_(known), next_buffer_(next_temporary(program)) {
     for (const UOp& version : versions) copies_.emplace(version.node(), UOp());
   }
@@ -71,7 +71,7 @@ class Copies {
 }  // namespace
 
 UOp with_copies_of(const UOp& program, const std::vector<UOp>& versions, const Versions& known) {
-  return Copies(program, versions, known).run();
+  return OldStates(program, versions, known).run();
 }
 
 }  // namespace koine

@@ -26,9 +26,7 @@ bool holds(DType wide, DType narrow) {
   return bytes && (wide == DType::Float16 || wide == DType::BFloat16);
 }
 
-bool lies_in_memory(const UOp& u) {
-  return u.is(Op::Load) || (u.is(Op::Cast) && u.src(0).is(Op::Load));
-}
+bool is_loaded(const UOp& u) { return u.is(Op::Load) || (u.is(Op::Cast) && u.src(0).is(Op::Load)); }
 
 // The innermost loop that one factor runs over and the other does not; of such the one that stores
 // run along, if there is one.
@@ -59,7 +57,7 @@ std::variant<CoreFit, std::string> fit_of(const UOp& ast, const UOp& folded, con
   if (!holds(core.a.dtype, a.dtype()) || !holds(core.b.dtype, b.dtype()))
     return fmt::format("it multiplies {} and {}, these are {} and {}", dtype_name(core.a.dtype),
                        dtype_name(core.b.dtype), dtype_name(a.dtype()), dtype_name(b.dtype()));
-  if (opt < 1 && !(lies_in_memory(a) && lies_in_memory(b)))
+  if (opt < 1 && !(is_loaded(a) && is_loaded(b)))
     return std::string("a factor is computed (opt 1 takes that too)");
   const CoreFit fit{&core, folded, own_axis(ast, a, b, false), own_axis(ast, b, a, true)};
   if (!fit.columns || (!fit.rows && core.m > 1))

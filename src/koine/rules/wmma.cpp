@@ -8,7 +8,7 @@
 namespace koine {
 namespace {
 
-bool is_zero(const UOp& u) { return u.is(Op::Const) && const_double(u) == 0; }
+bool is_zero_number(const UOp& u) { return u.is(Op::Const) && const_double(u) == 0; }
 
 UOp without_cast(const UOp& u, DType wide) {
   return u.is(Op::Cast) && u.dtype() == wide ? u.src(0) : UOp();
@@ -32,7 +32,7 @@ bool runs_along(const UOp& value, char along, const TensorCore& core, const Core
 
 Factors factors_of(const UOp& reduce) {
   UOp body = reduce.src(0), counts;
-  if (body.is(Op::Where) && is_zero(body.src(2))) {
+  if (body.is(Op::Where) && is_zero_number(body.src(2))) {
     counts = body.src(0);
     body = body.src(1);
   }

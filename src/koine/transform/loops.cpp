@@ -47,9 +47,9 @@ UOp zeros_like(const UOp& value) { return filled_like(value, 0); }
 
 // What of a step going forward the step going backward reads: the places of carries, and the values
 // that cost more to compute again than to keep.
-class Kept {
+class KeptOfSteps {
  public:
-  Kept(const std::vector<LoopArgument>& arguments, const std::vector<UOp>& values) {
+  KeptOfSteps(const std::vector<LoopArgument>& arguments, const std::vector<UOp>& values) {
     for (const LoopArgument& a : arguments) {
       if (a.role != LoopRole::Constant) varies_.insert(a.inside);
       if (a.role == LoopRole::Carry) carried_.insert(a.inside);
@@ -116,7 +116,7 @@ std::vector<UOp> scan_vjp(const Loop& loop, const std::vector<UOp>& cotangents) 
   std::vector<UOp> all = next;
   all.insert(all.end(), collected.begin(), collected.end());
 
-  const std::vector<UOp> kept = Kept(given, values).of(all);
+  const std::vector<UOp> kept = KeptOfSteps(given, values).of(all);
   std::vector<size_t> where;
   for (const UOp& u : kept) {
     const auto known =

@@ -12,8 +12,6 @@
 namespace koine {
 namespace {
 
-UOp zeros_like(const UOp& g) { return like(g, 0); }
-
 // Where one number divides many, as in a softmax, what they give is summed before it is divided.
 Cotangents fdiv_vjp(const UOp& n, const UOp& g) {
   const UOp &a = n.src(0), &b = n.src(1), share = fdiv(g, b);
@@ -30,7 +28,7 @@ Cotangents replicated_vjp(const UOp& n, const UOp& g) {
     one.push_back(k == axis ? index_const(1) : copies.dim(k));
   const UOp first = reshape(g, stack(one));
   if (n.device().count() == 1) return {first};
-  const UOp all = pad(first, shape_of(Ints(copies.rank(), 0)), copies.shape(), zeros_like(g));
+  const UOp all = pad(first, shape_of(Ints(copies.rank(), 0)), copies.shape(), like(g, 0));
   return {copy_to(all, copies.node()->placement)};
 }
 
@@ -41,13 +39,13 @@ Cotangents first(const UOp& node, UOp g) {
   return out;
 }
 
-UOp mask_of(const UOp& condition, const UOp& g) { return where(condition, g, zeros_like(g)); }
+UOp mask_of(const UOp& condition, const UOp& g) { return where(condition, g, like(g, 0)); }
 
 // What is less has none. NaN is not less, so what follows from it goes on.
 Cotangents max_vjp(const UOp& n, const UOp& g) {
   const UOp &a = n.src(0), &b = n.src(1);
   const UOp share = where(eq(a, b), mul(g, like(g, 0.5)), g);
-  return {where(lt(a, b), zeros_like(g), share), where(lt(b, a), zeros_like(g), share)};
+  return {where(lt(a, b), like(g, 0), share), where(lt(b, a), like(g, 0), share)};
 }
 
 Cotangents pow_vjp(const UOp& n, const UOp& g) {
@@ -55,9 +53,9 @@ Cotangents pow_vjp(const UOp& n, const UOp& g) {
   // What is not chosen is finite where a is, and chosen last: 0 inf of a second derivative is NaN.
   const UOp flat = eq(b, like(b, 0)), one = like(b, 1);
   const UOp lower = binary(Op::Pow, a, where(flat, one, sub(b, one)));
-  const UOp da = where(flat, zeros_like(g), mul(g, mul(b, lower)));
+  const UOp da = where(flat, like(g, 0), mul(g, mul(b, lower)));
   const UOp log_a = logarithm(a, Base::E);
-  const UOp db = where(eq(a, like(a, 0)), zeros_like(n), mul(n, log_a));
+  const UOp db = where(eq(a, like(a, 0)), like(n, 0), mul(n, log_a));
   return {da, mul(g, db)};
 }
 
@@ -70,8 +68,7 @@ Cotangents mod_vjp(const UOp& n, const UOp& g) {
   const UOp halved = bit_or(lt(large, a), lt(a, neg(large)));
   auto part = [&](const UOp& u) { return where(halved, mul(u, half), u); };
   const UOp ratio = fdiv(sub(part(a), part(n)), part(b));
-  const UOp rounded =
-      unary(Op::Trunc, add(ratio, where(lt(ratio, zeros_like(n)), neg(half), half)));
+  const UOp rounded = unary(Op::Trunc, add(ratio, where(lt(ratio, like(n, 0)), neg(half), half)));
   return {g, neg(mul(g, rounded))};
 }
 
@@ -118,7 +115,7 @@ Cotangents index_vjp(const UOp& n, const UOp& g) {
     const UOp equal = eq(here, reshape(cast(which, dtype), stack(which_shape)));
     mask = mask ? bit_and(mask, equal) : equal;
   }
-  UOp out = where(mask, value, zeros_like(value));
+  UOp out = where(mask, value, like(value, 0));
   if (!summed.empty()) out = reduce(Op::Add, out, summed);
   return first(n, reshape(out, source.shape()));
 }
@@ -131,7 +128,7 @@ Cotangents reduce_vjp(const UOp& n, const UOp& g) {
   if (arg.op == Op::Max) {
     const UOp hit = eq(x, expand(n, x.shape()));
     const UOp count = reduce(Op::Add, cast(hit, x.dtype()), arg.axes);
-    return {where(hit, expand(fdiv(g, count), x.shape()), zeros_like(x))};
+    return {where(hit, expand(fdiv(g, count), x.shape()), like(x, 0))};
   }
   return {mul(wide, product_of_others(x, arg.axes))};
 }
@@ -143,7 +140,7 @@ Cotangents pad_vjp(const UOp& n, const UOp& g) {
   if (n.src().size() < 4 || n.src(3).is(Op::Const)) return out;
   const UOp inside =
       pad(spread(constant_bool(true), inner), offset, n.shape(), constant_bool(false));
-  const UOp around = where(inside, zeros_like(g), g);
+  const UOp around = where(inside, like(g, 0), g);
   out[3] = reshape(reduce(Op::Add, around, all_axes(around)), shape_of({}));
   return out;
 }
@@ -168,7 +165,7 @@ Cotangents sin_vjp(const UOp& n, const UOp& g) {
 }
 Cotangents where_vjp(const UOp& n, const UOp& g) {
   const UOp condition = where_condition(n);
-  return {UOp(), mask_of(condition, g), where(condition, zeros_like(g), g)};
+  return {UOp(), mask_of(condition, g), where(condition, like(g, 0), g)};
 }
 Cotangents reshape_vjp(const UOp& n, const UOp& g) {
   return first(n, in_shape(g, n.src(0).shape()));
@@ -176,7 +173,7 @@ Cotangents reshape_vjp(const UOp& n, const UOp& g) {
 Cotangents expand_vjp(const UOp& n, const UOp& g) { return first(n, sum_to(g, n.src(0).shape())); }
 Cotangents flip_vjp(const UOp& n, const UOp& g) { return {flip(g, n.as<Ints>())}; }
 Cotangents shrink_vjp(const UOp& n, const UOp& g) {
-  return first(n, pad(g, n.src(1), n.src(0).shape(), zeros_like(g)));
+  return first(n, pad(g, n.src(1), n.src(0).shape(), like(g, 0)));
 }
 Cotangents fence_vjp(const UOp& n, const UOp& g) { return first(n, g); }
 Cotangents same_vjp(const UOp&, const UOp& g) { return {g}; }
