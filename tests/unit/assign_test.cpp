@@ -106,7 +106,7 @@ Viewed step(const Viewed& v, std::mt19937_64& random) {
   }
 }
 
-Tensor ramp(int64_t n, DType dtype = DType::Float32) {
+Tensor ramp_of(int64_t n, DType dtype = DType::Float32) {
   return Tensor::arange(n).cast(dtype).clone().realize();
 }
 
@@ -124,7 +124,7 @@ TEST(assignment, spec_B20_spec_amend_29_random_views_are_written) {
     int64_t n = 1;
     for (const int64_t s : sizes) n *= s;
     const DType dtype = random() % 2 ? DType::Float32 : DType::Int64;
-    const Tensor base = ramp(n, dtype).reshape(sizes).clone().realize();
+    const Tensor base = ramp_of(n, dtype).reshape(sizes).clone().realize();
     std::vector<double> wanted = values(base);
     Viewed v{base, {sizes, {}}};
     for (size_t i = 0; i < wanted.size(); ++i) v.places.at.push_back(i);
@@ -147,7 +147,7 @@ TEST(assignment, spec_B20_spec_amend_29_random_views_are_written) {
 TEST(assignment, spec_B20_a_step_that_leaves_a_rest) {
   for (const int64_t n : {1, 4, 5, 6, 7})
     for (const int64_t by : {2, 3, 4, -2, -3}) {
-      Tensor a = ramp(n), b = ramp(n);
+      Tensor a = ramp_of(n), b = ramp_of(n);
       const std::vector<IndexItem> every{Slice{{}, {}, by}};
       Tensor view = a[every];
       view.assign(Tensor(-1.0));
@@ -161,7 +161,7 @@ TEST(assignment, spec_B20_a_step_that_leaves_a_rest) {
       EXPECT_EQ(values(a), wanted) << n << " by " << by;
       EXPECT_EQ(values(b), wanted) << n << " by " << by;
     }
-  Tensor x = ramp(5);
+  Tensor x = ramp_of(5);
   Tensor wide = x.reshape({5, 1}).expand({5, 2});
   expect_error([&] { wide.assign(Tensor(1.0)); },
                {"assign", "repeats", "(5, 1)", "(5, 2)", "clone"});

@@ -8,6 +8,7 @@
 namespace koine {
 namespace {
 
+// 0 or -0.
 bool is_zero_number(const UOp& u) { return u.is(Op::Const) && const_double(u) == 0; }
 
 UOp without_cast(const UOp& u, DType wide) {
