@@ -109,7 +109,7 @@ void arithmetic(nb::class_<C>& c) {
   relation(c, "__ge__", [](const Size& a, const Size& b) { return !is_less(a, b); });
 }
 
-bool truth(const Size& size) {
+bool truth_of_size(const Size& size) {
   if (size.smallest() > 0 || size.largest() < 0) return true;
   refuse(size, "the truth");
 }
@@ -176,7 +176,7 @@ void bind_sizes(nb::module_& m) {
   size.def("__init__", refuse_making("Size", "Variable.bind() gives one"));
   size.def("__repr__", &text_of<Size>)
       .def("__index__", [](const Size& s) { return int64_t{s}; })
-      .def("__bool__", &truth)
+      .def("__bool__", &truth_of_size)
       .def_prop_ro("present", &Size::present, "The number for this run.")
       .def_prop_ro("smallest", &Size::smallest, "The least it may be.")
       .def_prop_ro("largest", &Size::largest, "The most it may be.")
