@@ -662,6 +662,23 @@ TEST(grads, values_arguments_and_what_comes_beside) {
   expect_error([&] { jvp([](const Tensor& u) { return u; }, x, a); }, {"jvp", "(2, 3)", "(3,)"});
 }
 
+// As every kind of callable a user has writes them.
+TEST(grads, results_may_be_constant_or_references) {
+  const Tensor x = small({2, 3}, 1), y = small({2, 3}, 2);
+  const auto squares = [](const Tensor& v) -> const Tensor { return (v * v).sum(); };
+  const auto same = [](const Tensor& v) -> const Tensor& { return v; };
+  EXPECT_EQ(values(grad(squares)(x)), values(x * 2));
+  EXPECT_EQ(values(grad(checkpoint(squares))(x)), values(x * 2));
+  EXPECT_EQ(values(grad(function(squares))(x)), values(x * 2));
+  EXPECT_EQ(values(vjp(squares, x).second(Tensor(1.0f))), values(x * 2));
+  EXPECT_EQ(values(vmap(same)(x)), values(x));
+  EXPECT_EQ(values(jvp(same, x, y).second), values(y));
+  EXPECT_EQ(values(linearize(same, x).second(y)), values(y));
+  EXPECT_EQ(values(fori_loop(
+                0, 2, [](const Tensor&, const Tensor& c) -> const Tensor { return -c; }, x)),
+            values(x));
+}
+
 TEST(grads, layers_of_nn_are_arguments) {
   struct Mlp {
     nn::Linear first{4, 8}, last{8, 3, false};

@@ -5,6 +5,7 @@
 #include <source_location>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -74,7 +75,7 @@ auto function(F body, Resolve how = Resolve::Substitute,
     auto copies = std::make_tuple(arguments...);
     std::vector<UOp> inputs;
     for_each_tensor(copies, [&](Tensor& t) { inputs.push_back(t.uop()); });
-    using Result = decltype(std::apply(body, copies));
+    using Result = std::remove_cvref_t<decltype(std::apply(body, copies))>;
     std::optional<Result> result;
     const UOp call = make_function(
         [&](const std::vector<UOp>& params) {

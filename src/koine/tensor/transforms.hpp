@@ -162,7 +162,7 @@ class FlatCall {
   std::optional<Result> result_;
 };
 template <class F, class... Arguments>
-using CallOf = FlatCall<std::invoke_result_t<F&, Arguments&...>, Arguments...>;
+using CallOf = FlatCall<std::remove_cvref_t<std::invoke_result_t<F&, Arguments&...>>, Arguments...>;
 template <class F, class... Arguments>
 FlatCall(F, const Arguments&...)->CallOf<F, Arguments...>;
 
