@@ -14,7 +14,7 @@ option(KOINE_WHOLE "For builds of the whole: the library has precompiled headers
 add_library(koine_options INTERFACE)
 target_compile_options(koine_options INTERFACE -ffp-contract=off)
 if(PROJECT_IS_TOP_LEVEL)
-  # Names of one file hide none of another, which are in the same unit where several are compiled at once.
+  # Where files are compiled several at once, names of one would hide those of another: presets without, such as quick, warn.
   target_compile_options(koine_options INTERFACE $<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wshadow> -Wall -Wextra $<$<BOOL:${KOINE_WERROR}>:-Werror> -Wno-missing-field-initializers)
 endif()
 # What changes how fast the compiler is, and nothing else: GCC would collect garbage from 128 MB on, a tenth of its time.

@@ -674,6 +674,10 @@ TEST(grads, results_may_be_constant_or_references) {
   EXPECT_EQ(values(vmap(same)(x)), values(x));
   EXPECT_EQ(values(jvp(same, x, y).second), values(y));
   EXPECT_EQ(values(linearize(same, x).second(y)), values(y));
+  const std::function<const Tensor(Tensor&)> held_squares = squares;
+  const std::function<const Tensor&(Tensor&)> held_same = same;
+  EXPECT_EQ(values(grad(held_squares)(x)), values(x * 2));
+  EXPECT_EQ(values(vmap(held_same)(x)), values(x));
   EXPECT_EQ(values(fori_loop(
                 0, 2, [](const Tensor&, const Tensor& c) -> const Tensor { return -c; }, x)),
             values(x));

@@ -131,7 +131,9 @@ class FlatCall {
  public:
   using Result = R;
 
-  explicit FlatCall(std::function<Result(Arguments&...)> f, const Arguments&... arguments)
+  // The guide below says what it is of, whatever the function is.
+  explicit FlatCall(std::type_identity_t<std::function<Result(Arguments&...)>> f,
+                    const Arguments&... arguments)
       : f_(std::move(f)), arguments_(arguments...) {}
 
   Tensors inputs() { return listed(arguments_); }
@@ -162,9 +164,10 @@ class FlatCall {
   std::optional<Result> result_;
 };
 template <class F, class... Arguments>
-using CallOf = FlatCall<std::remove_cvref_t<std::invoke_result_t<F&, Arguments&...>>, Arguments...>;
+FlatCall(F, const Arguments&...)
+    -> FlatCall<std::remove_cvref_t<std::invoke_result_t<F&, Arguments&...>>, Arguments...>;
 template <class F, class... Arguments>
-FlatCall(F, const Arguments&...)->CallOf<F, Arguments...>;
+using CallOf = decltype(FlatCall(std::declval<F>(), std::declval<const Arguments&>()...));
 
 /// The tensors of arguments `I...`, by their positions among all.
 template <size_t... I>
