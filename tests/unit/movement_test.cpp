@@ -52,6 +52,23 @@ TEST(movement, spec_B4_expand) {
   EXPECT_EQ(gradient(outputs, seeds, targets)[0], sum_to(seed, x.shape()));
 }
 
+// In a tuple and through a Function too.
+TEST(movement, spec_amend_27_what_was_made_before_a_look_stays_invalid) {
+  const auto twice = function([](const Tensor& t) { return t * 2; });
+  for (int form = 0; form < 3; ++form) {
+    const Tensor x = Tensor::from<float>({1, 2}).realize();
+    const Tensor padded(pad(x.uop(), shape_of({1}), shape_of({4})));
+    const UOp pair = UOp::make(Op::Tuple, {x.uop(), (padded * 2).uop()});
+    const Tensor y = form == 0   ? padded * 2
+                     : form == 1 ? twice(padded)
+                                 : Tensor(get_tuple(pair, 1));
+    const Tensor z = y + 1;
+    EXPECT_EQ(y.tolist<float>(), (std::vector<float>{0, 2, 4, 0}));
+    EXPECT_EQ(z.tolist<float>(), (std::vector<float>{0, 3, 5, 0})) << form;
+    EXPECT_EQ((Tensor(get_tuple(pair, 0)) + 1).tolist<float>(), (std::vector<float>{2, 3}));
+  }
+}
+
 TEST(movement, spec_B5_spec_amend_27_pad_is_invalid_outside) {
   const UOp x = Tensor::from<float>({-3, -1, -2}).uop();
   const UOp padded = pad(x, shape_of({1}), shape_of({6}));

@@ -45,9 +45,13 @@ bool brings_invalid(const UOp& u) {
 }
 
 void PartlyInvalid::visit(const UOp& u) {
-  if (is_whole(u)) return;
+  const bool holds_values = u.is(Op::Tuple) || u.is(Op::Function);
+  if (is_whole(u) && !holds_values) return;
   bool partly = brings_invalid(u);
-  for (const UOp& s : u.src()) partly = partly || contains(s);
+  if (u.is(Op::GetTuple) && u.src(0).is(Op::Tuple))
+    partly = contains(u.src(0).src(static_cast<size_t>(u.as<int64_t>())));
+  else
+    for (const UOp& s : u.src()) partly = partly || contains(s);
   if (partly) nodes_.insert(u.node());
 }
 
