@@ -8,6 +8,7 @@
 #include "koine/base/error.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
+#include "koine/ir/validity.hpp"
 #include "koine/transform/gradient.hpp"
 
 namespace koine::test {
@@ -243,6 +244,9 @@ class Maker {
     });
   }
 
+  // A value as memory has it, where some elements of it might be invalid.
+  static UOp whole(const UOp& value) { return may_be_invalid(value) ? contiguous(value) : value; }
+
   // The gradient of a sum with respect to a value below it; where some op has none there is none.
   void gradients() {
     const DType was = std::exchange(dtype_, chance(4) ? DType::Float64 : DType::Float32);
@@ -255,7 +259,7 @@ class Maker {
     if (targets.empty()) return make(y);
     const UOp found = gradient_of(y, pick(targets));
     const bool small = is_small(found);
-    make(small ? found : y, small);
+    make(small ? whole(found) : y, small);
   }
 
   // backward() to a value of the pool, through another one that may be looked at before.
@@ -274,7 +278,7 @@ class Maker {
       return make(between);
     const int target = pick(targets);
     const UOp found = gradient_of(substitute(end, {{place(inner), between}}), place(target));
-    if (!is_small(found)) return make(between);
+    if (!is_small(found) || may_be_invalid(found)) return make(between);
     Step s{Step::Kind::Backward,
            new_value(found.shape(), found.dtype()),
            {target, inner},

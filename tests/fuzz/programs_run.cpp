@@ -14,6 +14,14 @@
 namespace koine::test {
 namespace {
 
+// One list of what elements may be off by beside another, of which some elements go to places.
+void move_errors(std::vector<double>& to, size_t size, const std::vector<double>& from, size_t i,
+                 size_t place) {
+  if (to.empty() && from.empty()) return;
+  to.resize(size);
+  to[place] = from.empty() ? 0 : from[i];
+}
+
 // What each value is, known at once; views look at the storage of their base.
 class Oracle {
  public:
@@ -64,12 +72,18 @@ class Oracle {
     for (int64_t i = 0; i < numbers.numel(); ++i) numbers.data.push_back(static_cast<Bits>(i));
     const Array at =
         interpret(retyped(chain, program_.placeholders.at(base), places), {{places, numbers}});
-    if (storage.error.empty() && !a.error.empty())
-      storage.error.assign(storage.value.data.size(), 0);
+    const size_t size = storage.value.data.size();
     for (size_t i = 0; i < at.data.size(); ++i) {
       storage.value.data[at.data[i]] = a.value.data[i];
-      if (!storage.error.empty()) storage.error[at.data[i]] = a.error.empty() ? 0 : a.error[i];
+      move_errors(storage.error, size, a.error, i, at.data[i]);
+      move_errors(storage.slack, size, a.slack, i, at.data[i]);
     }
+  }
+
+  // What is in memory is rounded.
+  void store(const std::vector<int>& ids) {
+    for (const int id : ids)
+      if (const auto it = storages_.find(id); it != storages_.end()) it->second.slack.clear();
   }
 
   std::map<int, UOp> places_of(const UOp& graph) const {
@@ -83,7 +97,10 @@ class Oracle {
 
  private:
   BoundedArray cleared(BoundedArray a) const {
-    if (strict_) a.error.clear();
+    if (strict_) {
+      a.error.clear();
+      a.slack.clear();
+    }
     return a;
   }
   BoundedArray moved(const UOp& chain, int of) const {
@@ -166,6 +183,7 @@ BoundedArray rows_of(const BoundedArray& x, int64_t axis, const Array& positions
         (before * n + static_cast<int64_t>(at.value_or(0))) * inner + i % inner);
     out.value.data.push_back(at ? x.value.data[from] : 0);
     if (!x.error.empty()) out.error.push_back(at ? x.error[from] : 0);
+    if (!x.slack.empty()) out.slack.push_back(at ? x.slack[from] : 0);
   }
   return out;
 }
@@ -226,6 +244,7 @@ class Runner {
         return "";
       case Step::Kind::Realize:
         Tensor::realize(tensors(s.values));
+        oracle_.store(s.values);
         return "";
       case Step::Kind::Drop:
         for (const int id : s.values) held_.erase(id);
@@ -269,13 +288,13 @@ class Runner {
     }
     const BoundedArray rows = oracle_.evaluate(s.graphs[0]);
     const auto row = now.value.data.size() / static_cast<size_t>(now.value.sizes[0]);
-    if (!rows.error.empty() && now.error.empty()) now.error.assign(now.value.data.size(), 0);
+    const size_t size = now.value.data.size();
     for (size_t i = 0; i < s.data.data.size(); ++i) {
       const auto place = place_of(position_of(s.data, i), now.value.sizes[0], s.index);
       for (size_t k = 0; place && k < row; ++k) {
         now.value.data[*place * row + k] = rows.value.data[i * row + k];
-        if (!now.error.empty())
-          now.error[*place * row + k] = rows.error.empty() ? 0 : rows.error[i * row + k];
+        move_errors(now.error, size, rows.error, i * row + k, *place * row + k);
+        move_errors(now.slack, size, rows.slack, i * row + k, *place * row + k);
       }
     }
     oracle_.assign(s.value, now);
@@ -321,6 +340,7 @@ class Runner {
 
   std::string look(const Step& s) {
     Tensor::realize(tensors(s.values));
+    oracle_.store(s.values);
     for (const int id : s.values) {
       const Tensor& t = held_.at(id);
       const std::vector<std::byte> bytes = t.bytes();

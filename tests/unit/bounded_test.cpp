@@ -46,6 +46,21 @@ TEST(bounded, a_product_in_a_sum_may_stay_unrounded_and_nothing_else) {
 }
 
 // n u / (1 - n u), as long as that is a bound (Higham, Accuracy and Stability, section 3.1).
+// A value that is no memory yet is computed again where it is read.
+TEST(bounded, a_product_that_is_given_may_stay_unrounded_in_a_sum_as_well) {
+  const float a = 1 + 0x1p-12f, b = 1 + 0x1p-13f, c = -1;
+  const UOp x = floats({a}), y = floats({b}), z = floats({c}), product = mul(x, y);
+  const UOp place = param(0, product.shape(), DType::Float32);
+  const auto sum_of = [&](const BoundedArray& given) {
+    return interpret_bounded(add(place, z), {{place, given}, {z, {array_of(z), {}}}});
+  };
+  const BoundedArray given = bounded(product);
+  EXPECT_TRUE(given.error.empty());
+  EXPECT_EQ(sum_of(given).error, bounded(add(product, z)).error);
+  EXPECT_GT(error_at(sum_of(given), 0), 0);
+  EXPECT_TRUE(sum_of({given.value, {}}).error.empty()) << "in memory it is rounded";
+}
+
 TEST(bounded, a_product_of_many_factors_in_another_order) {
   EXPECT_EQ(reorder_bound(Op::Mul, DType::Float32, 1, false), 0);
   EXPECT_EQ(reorder_bound(Op::Mul, DType::Float32, 4, false), 4 * 0x1p-24 / (1 - 4 * 0x1p-24));

@@ -252,7 +252,7 @@ class BoundedInterpreter {
   explicit BoundedInterpreter(const BoundedBindings& bindings) {
     for (const auto& [node, given] : bindings) {
       bindings_.emplace(node, given.value);
-      entries_.emplace(node, Entry{given.value, given.error, {}});
+      entries_.emplace(node, Entry{given.value, given.error, given.slack});
       if (is_variable(node)) variables_.emplace(node, given.value);
     }
   }
@@ -275,7 +275,7 @@ class BoundedInterpreter {
       entries_.emplace(u, std::move(e));
     }
     const Entry e = entry(root);
-    return {e.value, e.error};
+    return {e.value, e.error, e.slack};
   }
 
  private:
@@ -576,11 +576,12 @@ BoundedArray interpret_bounded(const UOp& root, const BoundedBindings& bindings)
   bool exact = !has_liberties(root);
   Bindings values;
   for (const auto& [node, given] : bindings) {
-    exact = exact && given.error.empty();
+    exact = exact && given.error.empty() && given.slack.empty();
     values.emplace(node, given.value);
   }
-  if (exact) return {interpret(root, values), {}};
-  const UOp meant = options().strict ? root : rewrite(root, selection_rules());
+  const bool has_product = (root.node()->ops_below & mask_of(Op::Mul)) != 0;
+  if (exact && (options().strict || !has_product)) return {interpret(root, values), {}};
+  const UOp meant = exact || options().strict ? root : rewrite(root, selection_rules());
   return BoundedInterpreter(bindings).run(inline_functions(meant));
 }
 

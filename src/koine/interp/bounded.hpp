@@ -15,6 +15,9 @@ namespace koine {
 struct BoundedArray {
   Array value;                ///< the strict one
   std::vector<double> error;  ///< one an element; empty: all 0
+  /// How much further off it may be inside of a sum that takes a product before its rounding, where
+  /// the value is not in memory; empty: all 0.
+  std::vector<double> slack = {};
 };
 
 /// Whether a value is a product, seen through movement, masks and casts.

@@ -9,11 +9,12 @@
 namespace koine {
 namespace {
 
-// What lies in memory has no invalid elements: they are 0 there (amendment C27).
+// What lies in memory is rounded and has no invalid elements: they are 0 there (amendment C27).
 BoundedArray settled(BoundedArray a) {
   for (size_t i = 0; i < a.value.data.size(); ++i)
     if (!a.value.is_valid(i)) a.value.data[i] = 0;
   a.value.valid.clear();
+  a.slack.clear();
   return a;
 }
 
