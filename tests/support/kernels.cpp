@@ -9,7 +9,6 @@
 
 #include "backends.hpp"
 #include "check.hpp"
-#include "koine/engine/engine.hpp"
 #include "koine/ir/binding.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -99,6 +98,15 @@ std::vector<std::pair<double, double>> counted_work(const std::vector<UOp>& valu
   }
   std::sort(out.begin(), out.end());
   return out;
+}
+
+Counters counters_of(const std::vector<Tensor>& values) {
+  std::vector<UOp> wanted;
+  for (const Tensor& v : values)
+    wanted.push_back(UOp::make(Op::Contiguous, {v.uop()}, MarkArg{Mark::Copies}));
+  reset_counters();
+  (void)realize(wanted);
+  return counters();
 }
 
 }  // namespace koine::test

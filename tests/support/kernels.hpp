@@ -5,10 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "koine/engine/engine.hpp"
 #include "koine/interp/interp.hpp"
 #include "koine/lower/callify.hpp"
 #include "koine/lower/optimize.hpp"
 #include "koine/lower/rangeify.hpp"
+#include "koine/tensor/tensor.hpp"
 
 namespace koine::test {
 
@@ -52,5 +54,7 @@ double loads_of(const std::vector<Kernel>& kernels);
 UOp with_swapped_operands(const UOp& value, std::mt19937_64& random);
 /// Operations and bytes of each kernel that would run for values, ascending.
 std::vector<std::pair<double, double>> counted_work(const std::vector<UOp>& values);
+/// What computing values into memory of their own costs, by the engine's own count.
+Counters counters_of(const std::vector<Tensor>& values);
 
 }  // namespace koine::test

@@ -45,7 +45,6 @@ TEST(bounded, a_product_in_a_sum_may_stay_unrounded_and_nothing_else) {
   EXPECT_TRUE(within(far, {std::fma(a, b, c)}));
 }
 
-// n u / (1 - n u), as long as that is a bound (Higham, Accuracy and Stability, section 3.1).
 // A value that is no memory yet is computed again where it is read.
 TEST(bounded, a_product_that_is_given_may_stay_unrounded_in_a_sum_as_well) {
   const float a = 1 + 0x1p-12f, b = 1 + 0x1p-13f, c = -1;
@@ -61,6 +60,7 @@ TEST(bounded, a_product_that_is_given_may_stay_unrounded_in_a_sum_as_well) {
   EXPECT_TRUE(sum_of({given.value, {}}).error.empty()) << "in memory it is rounded";
 }
 
+// n u / (1 - n u), as long as that is a bound (Higham, Accuracy and Stability, section 3.1).
 TEST(bounded, a_product_of_many_factors_in_another_order) {
   EXPECT_EQ(reorder_bound(Op::Mul, DType::Float32, 1, false), 0);
   EXPECT_EQ(reorder_bound(Op::Mul, DType::Float32, 4, false), 4 * 0x1p-24 / (1 - 4 * 0x1p-24));

@@ -27,7 +27,7 @@
 namespace koine::test {
 namespace {
 
-using Ints32 = std::vector<int>;
+using Numbers = std::vector<int>;
 
 Options with(const std::function<void(Options&)>& change) {
   Options o = options();
@@ -62,9 +62,9 @@ TEST(memory, spec_A2_a_param_without_a_value_is_named) {
   expect_error([&] { (void)interpret(few, bindings_of(few)); }, {"Function", "slot 2"});
   in_both_modes([&] {
     EXPECT_EQ(held_ints(realize({get_tuple(function(body, std::vector<UOp>{a, c, b}), 0)})[0]),
-              (Ints32{4, 4, 4}));
+              (Numbers{4, 4, 4}));
     EXPECT_EQ(held_ints(realize({get_tuple(function(body, std::vector<UOp>{b, c, a}), 0)})[0]),
-              (Ints32{-4, -4, -4}));
+              (Numbers{-4, -4, -4}));
   });
   // What leaves a trace without its Function.
   UOp leaked;
@@ -84,7 +84,7 @@ TEST(memory, spec_B6_spec_amend_28_a_variable_keeps_its_range) {
   const UOp window = shrink(x, stack(std::vector<UOp>{variable("at", 0, 6)}), shape_of({2}));
   in_both_modes([&] {
     for (const int64_t size : {1, 5, 8}) {
-      const Ints32 sum{static_cast<int>(size * (size + 1) / 2)};
+      const Numbers sum{static_cast<int>(size * (size + 1) / 2)};
       EXPECT_EQ(held_ints(realize({total}, {{"n", size}})[0]), sum);
       Bindings bindings = bindings_of(total);
       bindings.emplace(n, bound(size));
@@ -99,7 +99,7 @@ TEST(memory, spec_B6_spec_amend_28_a_variable_keeps_its_range) {
       expect_error([&] { (void)interpret(total, bindings); },
                    {"Variable 'n'", "bound to " + value, "1 to 8"});
     }
-    EXPECT_EQ(held_ints(realize({window}, {{"at", 6}})[0]), (Ints32{7, 8}));
+    EXPECT_EQ(held_ints(realize({window}, {{"at", 6}})[0]), (Numbers{7, 8}));
     expect_error([&] { (void)realize({window}, {{"at", 7}}); }, {"Variable 'at'", "0 to 6"});
     expect_error([&] { (void)realize({window}); }, {"Variable 'at'", "no value"});
     // One that the program no longer needs keeps its range all the same.
@@ -146,7 +146,7 @@ TEST(memory, spec_amend_28_a_kept_promise_is_about_memory_not_about_a_node) {
     const Tensor t = Tensor::arange(1000).clone().realize(), i(idx);
     const Tensor held = t.index_select(0, i);
     const UOp graph = held.uop();  // the checked node lives on
-    EXPECT_EQ(held.tolist<int>(), (Ints32{1, 2, 3}));
+    EXPECT_EQ(held.tolist<int>(), (Numbers{1, 2, 3}));
     // The memory of the positions changes, from outside and by a Store; the node does not.
     const int32_t far[3] = {4, 500'000'000, 6}, near[3] = {999, 0, -1000};
     const Tensor fresh = (t + Tensor(1)).clone().realize();
@@ -154,12 +154,12 @@ TEST(memory, spec_amend_28_a_kept_promise_is_about_memory_not_about_a_node) {
     expect_error([&] { (void)(fresh.index_select(0, i) * Tensor(2)).tolist<int>(); },
                  {"index", "position 500000000", "element 1", "size 1000"});
     std::memcpy(memory_of(idx)->data(), near, sizeof near);
-    EXPECT_EQ((fresh.index_select(0, i) * Tensor(3)).tolist<int>(), (Ints32{3000, 3, 3}));
+    EXPECT_EQ((fresh.index_select(0, i) * Tensor(3)).tolist<int>(), (Numbers{3000, 3, 3}));
     (void)realize(
         {after(idx, {store(idx, expand(reshape(int32(1000), shape_of({1})), shape_of({3})))})});
     expect_error([&] { (void)(fresh.index_select(0, i) * Tensor(4)).tolist<int>(); },
                  {"position 1000", "element 0"});
-    EXPECT_EQ(held.tolist<int>(), (Ints32{1, 2, 3})) << "what is computed stays";
+    EXPECT_EQ(held.tolist<int>(), (Numbers{1, 2, 3})) << "what is computed stays";
   });
 }
 
@@ -171,12 +171,12 @@ TEST(memory, spec_amend_28_a_promise_on_a_variable_is_looked_at_each_time) {
   const UOp one = index(x, {UOp::make(Op::Assume, {alone, int32(0), int32(3)})});
   in_both_modes([&] {
     for (int round = 0; round < 2; ++round) {
-      EXPECT_EQ(held_ints(realize({one}, {{"n", 2}})[0]), (Ints32{30}));
+      EXPECT_EQ(held_ints(realize({one}, {{"n", 2}})[0]), (Numbers{30}));
       expect_error([&] { (void)realize({one}, {{"n", 4}}); }, {"value 4", "size 4"});
-      EXPECT_EQ(held_ints(realize({picked}, {{"n", 2}})[0]), (Ints32{30, 40}));
+      EXPECT_EQ(held_ints(realize({picked}, {{"n", 2}})[0]), (Numbers{30, 40}));
       expect_error([&] { (void)realize({picked}, {{"n", 3}}); },
                    {"value 4", "element 1", "size 4"});
-      EXPECT_EQ(held_ints(realize({picked}, {{"n", 0}})[0]), (Ints32{10, 20}));
+      EXPECT_EQ(held_ints(realize({picked}, {{"n", 0}})[0]), (Numbers{10, 20}));
     }
   });
 }
@@ -188,7 +188,7 @@ TEST(memory, spec_amend_28_nothing_runs_before_the_promises_are_kept) {
     const UOp bad = index(x, {UOp::make(Op::Assume, {ints({0, 2, 1}), int32(0), int32(1)})});
     expect_error([&] { (void)realize({after(b, {store(b, bad)})}); }, {"value 2", "element 1"});
     expect_error([&] { (void)realize({after(b, {store(b, add(b, b))}), bad}); }, {"value 2"});
-    EXPECT_EQ(held_ints(b), (Ints32{1, 2, 3}));
+    EXPECT_EQ(held_ints(b), (Numbers{1, 2, 3}));
   });
 }
 
@@ -278,7 +278,7 @@ TEST(memory, spec_B18_every_legal_topological_order) {
     std::mt19937_64 random(seed);
     struct Memory2 {
       std::vector<UOp> versions;
-      std::vector<Ints32> states;
+      std::vector<Numbers> states;
     } memory[2];
     constexpr size_t size = 5;
     for (auto& m : memory) {
@@ -297,7 +297,7 @@ TEST(memory, spec_B18_every_legal_topological_order) {
         const size_t n = 1 + random() % size, at = random() % (size - n + 1),
                      begin = random() % (size - n + 1);
         const UOp value = add(shrink(from.versions[old], s(begin), s(n)), int32(step));
-        Ints32 next = to.states.back();
+        Numbers next = to.states.back();
         for (size_t k = 0; k < n; ++k) next[at + k] = from.states[old][begin + k] + step;
         const UOp target = shrink(to.versions.back(), s(at), s(n));
         to.versions.push_back(after(to.versions.back(), {store(target, value)}));
@@ -332,11 +332,11 @@ TEST(memory, spec_B18_every_legal_topological_order) {
       previous = order;
       const auto got = run_in_order(kernels, order, program, device);
       for (size_t r = 0; r < program.arguments.size(); ++r) {
-        Ints32 held(got[r].size() / 4);
+        Numbers held(got[r].size() / 4);
         std::memcpy(held.data(), got[r].data(), got[r].size());
         for (size_t d = 0; d < destinations.size(); ++d)
           if (destinations[d] == program.arguments[r]) {
-            ASSERT_EQ(held, (Ints32{expected[d]})) << d;
+            ASSERT_EQ(held, (Numbers{expected[d]})) << d;
           }
         for (const auto& m : memory)
           if (m.versions[0] == program.arguments[r]) {
@@ -357,15 +357,15 @@ TEST(memory, spec_B20_views_and_lazy_readers_of_a_computed_base) {
       const Tensor rows = base.reshape({2, 3}), tail = base[{Slice{3, {}}}],
                    before = base + Tensor(100), sum = base.sum();
       base.setitem({Slice{2, 5}}, Tensor::from<int32_t>({-1, -2, -3}));
-      EXPECT_EQ(rows.tolist<int>(), (Ints32{0, 3, -1, -2, -3, 15}));
-      EXPECT_EQ(tail.tolist<int>(), (Ints32{-2, -3, 15}));
-      EXPECT_EQ(before.tolist<int>(), (Ints32{100, 103, 106, 109, 112, 115}));
+      EXPECT_EQ(rows.tolist<int>(), (Numbers{0, 3, -1, -2, -3, 15}));
+      EXPECT_EQ(tail.tolist<int>(), (Numbers{-2, -3, 15}));
+      EXPECT_EQ(before.tolist<int>(), (Numbers{100, 103, 106, 109, 112, 115}));
       EXPECT_EQ(sum.item<int>(), 45);
       Tensor view = base.reshape({3, 2});
       view += Tensor(10);
-      EXPECT_EQ(rows.tolist<int>(), (Ints32{10, 13, 9, 8, 7, 25}));
-      EXPECT_EQ(base.tolist<int>(), (Ints32{10, 13, 9, 8, 7, 25}));
-      EXPECT_EQ(before.tolist<int>(), (Ints32{100, 103, 106, 109, 112, 115}));
+      EXPECT_EQ(rows.tolist<int>(), (Numbers{10, 13, 9, 8, 7, 25}));
+      EXPECT_EQ(base.tolist<int>(), (Numbers{10, 13, 9, 8, 7, 25}));
+      EXPECT_EQ(before.tolist<int>(), (Numbers{100, 103, 106, 109, 112, 115}));
     }
   });
 }
@@ -485,8 +485,8 @@ TEST(memory, spec_L1_one_program_runs_on_other_buffers) {
     step.set_argument(0, y);
     step.run();
     Submission(executable, std::vector{x}, {}).run();
-    EXPECT_EQ(held_ints(x), (Ints32{3, 4, 5}));
-    EXPECT_EQ(held_ints(y), (Ints32{31, 21, 11}));
+    EXPECT_EQ(held_ints(x), (Numbers{3, 4, 5}));
+    EXPECT_EQ(held_ints(y), (Numbers{31, 21, 11}));
   });
 }
 
@@ -838,7 +838,7 @@ TEST(memory, what_was_computed_is_not_computed_again) {
   const std::vector<Kernel> next = schedule({mul(sum, int32(2))});
   ASSERT_EQ(next.size(), 1u) << "what uses it reads its memory";
   for (const UOp& u : toposort(next[0].ast)) EXPECT_FALSE(u.is(Op::Add)) << to_text(next[0].ast);
-  EXPECT_EQ(held_ints(realize({mul(sum, int32(2))})[0]), (Ints32{4, 6, 8}));
+  EXPECT_EQ(held_ints(realize({mul(sum, int32(2))})[0]), (Numbers{4, 6, 8}));
 }
 
 }  // namespace koine::test

@@ -4,6 +4,7 @@
 
 #include "check.hpp"
 #include "gradient_check.hpp"
+#include "kernels.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
@@ -17,20 +18,13 @@
 namespace koine::test {
 namespace {
 
-// What computing a value costs, by the engine's own count.
-Counters cost_of(const Tensor& value) {
-  reset_counters();
-  (void)realize({UOp::make(Op::Contiguous, {value.uop()}, MarkArg{Mark::Copies})});
-  return counters();
-}
-
 Tensor leaf_tensor(const Shape& shape, DType dtype = DType::Float32, uint64_t salt = 0) {
   return Tensor(leaf(shape, dtype, salt));
 }
 
 // Four times the elements cost at most 4.4 times the operations and bytes.
 void expect_linear(const std::function<Tensor(int64_t)>& value, int64_t n, double operations) {
-  const Counters one = cost_of(value(n)), four = cost_of(value(4 * n));
+  const Counters one = counters_of({value(n)}), four = counters_of({value(4 * n)});
   EXPECT_LE(one.operations, operations * static_cast<double>(n));
   EXPECT_GE(one.operations, 0.9 * static_cast<double>(n)) << "the kernels ran";
   EXPECT_LE(four.operations, 4.4 * one.operations);

@@ -5,21 +5,13 @@
 #include <numeric>
 
 #include "check.hpp"
+#include "kernels.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/interp/bounded.hpp"
 #include "koine/ir/build.hpp"
 
 namespace koine::test {
 namespace {
-
-Counters cost_of_all(const std::vector<Tensor>& values) {
-  std::vector<UOp> wanted;
-  for (const Tensor& v : values)
-    wanted.push_back(UOp::make(Op::Contiguous, {v.uop()}, MarkArg{Mark::Copies}));
-  reset_counters();
-  (void)realize(wanted);
-  return counters();
-}
 
 // Positions in the order of a stable sort; NaN counts as the largest.
 std::vector<int> sorted_positions(const std::vector<double>& v, bool descending) {
@@ -246,7 +238,7 @@ TEST(sort, costs_its_elements) {
     };
     for (const Case& c : cases) {
       SCOPED_TRACE(c.what);
-      const Counters one = cost_of_all(c.values(4096)), four = cost_of_all(c.values(16384));
+      const Counters one = counters_of(c.values(4096)), four = counters_of(c.values(16384));
       EXPECT_GE(one.operations, 4096);
       EXPECT_LE(one.operations, c.operations * 4096);
       EXPECT_LE(four.operations, 4.4 * one.operations);
@@ -299,7 +291,7 @@ TEST(sort, gradients_along_the_last_axis_cost_their_elements) {
       };
       const UOp small = gradient(7).uop();
       EXPECT_EQ(difference(interpret_bounded(small, bindings_of(small)), run_on(small, "CPU")), "");
-      const Counters one = cost_of_all({gradient(512)}), four = cost_of_all({gradient(2048)});
+      const Counters one = counters_of({gradient(512)}), four = counters_of({gradient(2048)});
       EXPECT_GE(one.operations, 512 * width);
       EXPECT_LE(one.operations, c.operations * 512 * width);
       EXPECT_LE(four.operations, 4.4 * one.operations);
@@ -331,7 +323,7 @@ TEST(sort, a_random_batch_reads_its_rows_only) {
   (void)xs.realize();
   const Tensor batch = xs[Tensor::randperm(n).shrink({{0, 8}})];
   const Tensor distances = (xs.reshape({n, 1, 3}) - batch.reshape({1, 8, 3})).square().sum({2});
-  const Counters cost = cost_of_all({distances});
+  const Counters cost = counters_of({distances});
   EXPECT_LE(cost.bytes, 4e7) << "and not n x n";
   EXPECT_LE(cost.operations, 1e7);
   EXPECT_LE(cost.temporary_bytes, 100000000);

@@ -579,6 +579,8 @@ BoundedArray interpret_bounded(const UOp& root, const BoundedBindings& bindings)
     exact = exact && given.error.empty() && given.slack.empty();
     values.emplace(node, given.value);
   }
+  // Where no liberty is taken, products alone are of interest: what they lose goes on to later
+  // sums.
   const bool has_product = (root.node()->ops_below & mask_of(Op::Mul)) != 0;
   if (exact && (options().strict || !has_product)) return {interpret(root, values), {}};
   const UOp meant = exact || options().strict ? root : rewrite(root, selection_rules());
