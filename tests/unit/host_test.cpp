@@ -2,6 +2,7 @@
 // devices whose memory the host cannot see.
 #include <chrono>
 #include <map>
+#include <random>
 #include <set>
 
 #include "check.hpp"
@@ -576,6 +577,75 @@ TEST(host, copies_and_leaves_of_other_numbers_look_alike) {
       alike(private_copy(neg(x)), UOp::make(Op::Contiguous, {neg(y)}, MarkArg{Mark::Copies})));
   const UOp copy = private_copy(neg(x));
   EXPECT_FALSE(alike(sub(copy, copy), sub(private_copy(neg(y)), private_copy(neg(y)))));
+}
+
+// A request as text: each node where it is first met, sources inside, Buffers and nodes by number.
+class RequestText {
+ public:
+  static std::string of(const std::vector<UOp>& values) {
+    RequestText made;
+    for (const UOp& v : values) made.add(v);
+    return made.out_;
+  }
+
+ private:
+  void add(const UOp& u) {
+    const auto [known, fresh] = nodes_.emplace(u, nodes_.size());
+    if (!fresh) {
+      out_ += fmt::format("#{} ", known->second);
+    } else if (u.is(Op::Buffer)) {
+      out_ += "buffer ";
+    } else {
+      out_ += fmt::format("{}{}(", op_name(u.op()), u.arg().index());
+      for (const UOp& s : u.src()) add(s);
+      out_ += ") ";
+    }
+  }
+  std::map<UOp, size_t, bool (*)(const UOp&, const UOp&)> nodes_{
+      [](const UOp& a, const UOp& b) { return a.id() < b.id(); }};
+  std::string out_;
+};
+
+TEST(host, requests_look_alike_exactly_where_they_read_alike) {
+  std::mt19937_64 random(test_seed());
+  int alike = 0, apart = 0;
+  auto request = [&] {
+    std::vector<UOp> pool{floats({1}), floats({2})};
+    const auto any = [&]() -> const UOp& { return pool[random() % pool.size()]; };
+    for (auto count = 1 + random() % 4; count > 0; --count) {
+      const UOp &a = any(), &b = any();
+      switch (random() % 4) {
+        case 0:
+          pool.push_back(neg(a));
+          break;
+        case 1:
+          pool.push_back(private_copy(a));
+          break;
+        case 2:
+          pool.push_back(sub(a, b));
+          break;
+        default:
+          pool.push_back(where(gt(a, b), b, a));
+      }
+    }
+    std::vector<UOp> values;
+    for (auto count = 1 + random() % 3; count > 0; --count)
+      if (const UOp& v = any(); std::find(values.begin(), values.end(), v) == values.end())
+        values.push_back(v);
+    return values;
+  };
+  std::map<std::string, std::vector<uint64_t>> known;
+  std::map<std::vector<uint64_t>, std::string> texts;
+  for (int k = 0; k < 3000; ++k) {
+    const std::vector<UOp> values = request();
+    const std::string text = RequestText::of(values);
+    const std::vector<uint64_t> words = skeleton_of(values, "CPU").words;
+    const auto [of_text, fresh] = known.emplace(text, words);
+    EXPECT_EQ(of_text->second, words) << text;
+    EXPECT_EQ(texts.emplace(words, text).first->second, text);
+    ++(fresh ? apart : alike);
+  }
+  EXPECT_GT(std::min(alike, apart), 300);
 }
 
 // What is known of one request is not taken for one of more values that begins like it.

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "koine/base/error.hpp"
 #include "koine/base/hash.hpp"
 #include "koine/engine/engine.hpp"
 #include "koine/engine/storage.hpp"
@@ -15,111 +16,65 @@
 namespace koine {
 namespace {
 
-// The last bits of a word that something begins with: what follows them there, and behind it.
+// The last bits of a word that a node begins with: what follows them there, and behind it.
 enum Form : uint64_t {
   Constant = 1,  // an id
   Typed,         // the number of a Buffer; if it is a new one, what it is
   Raw,           // the same
-  Inner,         // op, tag, argument, the positions of the sources
-  Roots          // how many; their positions
+  Inner          // op, tag, argument, the positions of the sources
 };
 constexpr unsigned form_bits = 3;
 
+// Values first, then sources in the order they are met. So there are always nodes known that wait:
+// the graph was made before the last kernels ran, and these have pushed it out of the caches.
 class Builder {
  public:
-  explicit Builder(const std::string& device) : device_(device) {
-    out_.words.reserve(128);  // more than a few small ops have
+  Builder(const std::string& device, size_t values)
+      : device_(device), positions_(nodes_per_value * values) {
+    // More than a few small ops have; most nodes have three words or four.
+    out_.words.reserve(std::max<size_t>(128, 4 * nodes_per_value * values));
+    order_.reserve(nodes_per_value * values);
     out_.buffers.reserve(4);
   }
 
   Skeleton build(std::span<const UOp> values) {
-    absl::InlinedVector<uint32_t, 8> roots;
-    for (const UOp& v : values) {
-      walk(v.node());
-      roots.push_back(known_.back());
-      known_.clear();
+    word(values.size());
+    for (const UOp& v : values) position(v.node());
+    KOINE_INVARIANT(order_.size() == values.size(), "a request names a value twice");
+    for (size_t next = 0; next < order_.size(); ++next) {
+      if (next + 2 * ahead < order_.size()) fetch_ahead(order_[next + 2 * ahead]);
+      if (next + ahead < order_.size())
+        for (const UOp& s : order_[next + ahead]->src()) positions_.fetch_ahead(s.node());
+      add(order_[next]);
     }
-    word(Roots | uint64_t{roots.size()} << form_bits);
-    positions(roots);
     out_.hash = absl::HashOf(absl::MakeConstSpan(out_.words));
     return std::move(out_);
   }
 
  private:
-  struct Open {
-    const Node* node;
-    uint32_t next;
-  };
+  static constexpr size_t ahead = 8;  // the time that memory takes, in nodes
 
   void word(uint64_t w) { out_.words.push_back(w); }
-  void positions(std::span<const uint32_t> list) {
-    for (size_t i = 0; i < list.size(); i += 2)
-      word(list[i] | (i + 1 < list.size() ? uint64_t{list[i + 1]} << 32 : 0));
+
+  uint32_t position(const Node* n) {
+    const auto [number, fresh] = positions_.add(n);
+    if (fresh) order_.push_back(n);
+    return number;
   }
 
-  // A position is found again where a second user has the node too.
-  uint32_t number(const Node* n) {
-    if (n->references.load(std::memory_order_relaxed) > 1) positions_[n] = next_;
-    return next_++;
-  }
-  const uint32_t* position(const Node* n) const {
-    return n->references.load(std::memory_order_relaxed) > 1 ? positions_.find(n) : nullptr;
-  }
-
-  // Sources first; the position of each that is known, or has become so, waits in `known_` for the
-  // node that it is a source of.
-  void walk(const Node* root) {
-    enter(root);
-    while (!open_.empty()) {
-      Open& top = open_.back();
-      const Node* n = top.node;
-      if (top.next < n->source_count) {
-        const Node* source = n->sources()[top.next++].node();
-        if (top.next == 1 && has_body(n))
-          body(n->op, source);
-        else
-          enter(source);
-        continue;
-      }
-      open_.pop_back();
-      inner(n);
-    }
-  }
-
-  void enter(const Node* n) {
-    if (const uint32_t* known = position(n)) {
-      known_.push_back(*known);
-    } else if (is_constant(n)) {
-      itself(n);
+  void add(const Node* n) {
+    if (is_constant(n)) {
+      word(Constant | n->id << form_bits);
     } else if (const UOp buffer = may_have_buffer(n) ? buffer_for(Borrowed(n), device_) : UOp()) {
-      known_.push_back(number(n));
       out_.reads_results = out_.reads_results || !is_memory(n);
       memory(buffer, n->op == Op::Binary ? Raw : Typed);
     } else {
-      open_.push_back({n, 0});
-      // The graph was made before the last kernels ran, and these have pushed it out of the caches.
-      fetch_ahead(n->src());
+      inner(n);
     }
   }
 
   static bool is_memory(const Node* n) { return n->op == Op::Buffer || n->op == Op::Binary; }
   static bool may_have_buffer(const Node* n) { return is_memory(n) || is_watched(Borrowed(n)); }
-
-  static bool has_body(const Node* n) { return n->op == Op::Function || n->op == Op::Call; }
-
-  // A body says what it does of its Params; memory that a Function captured is part of what it is.
-  void body(Op of, const Node* n) {
-    if (of == Op::Function && !is_constant(n)) out_.reusable = false;
-    if (const uint32_t* known = position(n))
-      known_.push_back(*known);
-    else
-      itself(n);
-  }
-
-  void itself(const Node* n) {
-    known_.push_back(number(n));
-    word(Constant | n->id << form_bits);
-  }
 
   void memory(const UOp& buffer, Form form) {
     const auto [number, fresh] = buffers_.add(buffer.node());
@@ -142,10 +97,22 @@ class Builder {
          static_cast<uint64_t>(n->op) << 16 | uint64_t{n->source_count} << 32);
     if (tag != 0) word(static_cast<uint64_t>(tag));
     std::visit([this](const auto& arg) { argument(arg); }, n->arg);
-    const size_t first = known_.size() - n->source_count;
-    positions({known_.data() + first, n->source_count});
-    known_.resize(first);
-    known_.push_back(number(n));
+    std::span<const UOp> sources = n->src();
+    if (n->op == Op::Function || n->op == Op::Call) {
+      body(n->op, sources[0].node());
+      sources = sources.subspan(1);
+    }
+    for (size_t i = 0; i < sources.size(); i += 2) {
+      const uint64_t first = position(sources[i].node());
+      word(i + 1 < sources.size() ? first | uint64_t{position(sources[i + 1].node())} << 32
+                                  : first);
+    }
+  }
+
+  // A body says what it does of its Params; memory that a Function captured is part of what it is.
+  void body(Op of, const Node* n) {
+    if (of == Op::Function && !is_constant(n)) out_.reusable = false;
+    word(n->id);
   }
 
   void argument(std::monostate) {}
@@ -203,11 +170,8 @@ class Builder {
 
   const std::string& device_;
   Skeleton out_;
-  uint32_t next_ = 0;  // position
-  NodeMap<uint32_t> positions_;
-  NodeNumbers buffers_;
-  absl::InlinedVector<Open, 16> open_;
-  absl::InlinedVector<uint32_t, 16> known_;
+  NodeNumbers positions_, buffers_;
+  absl::InlinedVector<const Node*, 16> order_;  // by position
 };
 
 }  // namespace
@@ -224,7 +188,7 @@ UOp buffer_for(const UOp& node, const std::string& device) {
 }
 
 Skeleton skeleton_of(std::span<const UOp> values, const std::string& device) {
-  return Builder(device).build(values);
+  return Builder(device, values.size()).build(values);
 }
 
 }  // namespace koine

@@ -6,8 +6,6 @@ namespace koine {
 namespace detail {
 namespace {
 
-constexpr size_t most_pooled_slots = size_t{1} << 16;  // 1 MiB; a longer walk frees its table
-
 struct Pool {
   std::vector<std::unique_ptr<NodeTable>> free;
 };
@@ -34,7 +32,8 @@ std::unique_ptr<NodeTable> borrow_table() {
 
 void give_back(std::unique_ptr<NodeTable> table) {
   auto* p = of_thread<Pool>();
-  if (p != nullptr && table->slots.size() <= most_pooled_slots) p->free.push_back(std::move(table));
+  if (p != nullptr && table->slots.size() <= NodeTable::most_kept)
+    p->free.push_back(std::move(table));
 }
 
 }  // namespace detail
@@ -44,13 +43,17 @@ int64_t& walked_nodes() {
   return count;
 }
 
+void NodeNumbers::use(size_t slots) {
+  mask_ = slots - 1;
+  if (table_->slots.size() < slots) table_->slots.resize(slots);
+}
+
 void NodeNumbers::grow() {
   std::vector<detail::NodeTable::Slot> held;
   held.reserve(count_);
   for (size_t i = 0; i <= mask_; ++i)
     if (table_->slots[i].generation == table_->generation) held.push_back(table_->slots[i]);
-  mask_ = 2 * mask_ + 1;
-  if (table_->slots.size() <= mask_) table_->slots.resize(mask_ + 1);
+  use(4 * (mask_ + 1));  // few times, as each finds new places for all
   table_->clear();
   for (const auto& slot : held) {
     size_t i = place(slot.node);

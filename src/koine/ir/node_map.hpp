@@ -1,6 +1,8 @@
 #pragma once
 #include <absl/container/inlined_vector.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -17,6 +19,7 @@ namespace detail {
 /// the first slots as it has need of, so that short ones stay in the near cache.
 struct NodeTable {
   static constexpr size_t fewest = 256;
+  static constexpr size_t most_kept = size_t{1} << 16;  // 1 MiB; a longer walk frees its table
   struct Slot {
     const Node* node = nullptr;
     uint32_t generation = 0;
@@ -34,13 +37,14 @@ void give_back(std::unique_ptr<NodeTable> table);
 /// whichever way they look at a graph.
 int64_t& walked_nodes();
 
-/// Asks for what walks look at in these nodes, two lines each, before they get there.
-inline void fetch_ahead(std::span<const UOp> nodes) {
-  for (const UOp& u : nodes) {
-    __builtin_prefetch(&u.node()->references);
-    __builtin_prefetch(u.node()->sources());
-  }
+/// Asks for what walks look at in a node, two lines, before they get there.
+inline void fetch_ahead(const Node* node) {
+  __builtin_prefetch(&node->references);
+  __builtin_prefetch(node->sources());
 }
+
+/// How many a walk may expect below each of many values: a step of training has about twenty.
+constexpr size_t nodes_per_value = 16;
 
 /// Numbers the nodes of one walk 0, 1, 2, ... in the order they are added. Walks are short and
 /// many, so the tables come from a pool of the thread. Keys are not kept alive.
@@ -48,7 +52,11 @@ class NodeNumbers {
  public:
   static constexpr uint32_t none = UINT32_MAX;
 
-  NodeNumbers() : table_(detail::borrow_table()) {}
+  /// `expected`: so many come at once, without finding new places for them.
+  explicit NodeNumbers(size_t expected = 0) : table_(detail::borrow_table()) {
+    if (2 * expected > mask_)
+      use(std::min(std::bit_ceil(2 * expected), detail::NodeTable::most_kept));
+  }
   ~NodeNumbers() {
     walked_nodes() += count_;
     detail::give_back(std::move(table_));
@@ -80,6 +88,8 @@ class NodeNumbers {
     }
   }
   uint32_t size() const { return count_; }
+  /// Asks for the place of a node, before it is looked for.
+  void fetch_ahead(const Node* node) const { __builtin_prefetch(&table_->slots[place(node)]); }
 
  private:
   size_t place(const Node* node) const {
@@ -87,6 +97,7 @@ class NodeNumbers {
     return (key * 0x9e3779b97f4a7c15u >> 32) & mask_;
   }
   void grow();
+  void use(size_t slots);
 
   std::unique_ptr<detail::NodeTable> table_;
   size_t mask_ = detail::NodeTable::fewest - 1;  // one less than the slots in use
@@ -97,6 +108,7 @@ class NodeNumbers {
 template <class T>
 class NodeMap {
  public:
+  explicit NodeMap(size_t expected = 0) : numbers_(expected) {}
   T* find(const Node* node) {
     const uint32_t i = numbers_.find(node);
     return i == NodeNumbers::none ? nullptr : &values_[i];
@@ -113,6 +125,7 @@ class NodeMap {
   }
   void set(const Node* node, T value) { (*this)[node] = std::move(value); }
   size_t size() const { return values_.size(); }
+  void fetch_ahead(const Node* node) const { numbers_.fetch_ahead(node); }
 
  private:
   NodeNumbers numbers_;

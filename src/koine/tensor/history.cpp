@@ -107,7 +107,7 @@ void note_graph(const UOp& buffer, const UOp& graph) {
 // A step of training asks for many values that all lead to its parameters: a path from each to one
 // that is known is short, and all of its graph need not be looked at.
 Tensor::History::Leading::Leading(std::span<const UOp> values, const Storages& leaves)
-    : values_(values) {
+    : values_(values), states_(nodes_per_value * values.size()) {
   for (const auto& s : leaves) {
     const std::lock_guard lock(s->mutex);
     leaves_.add(s->current.node());
@@ -127,7 +127,7 @@ void Tensor::History::Leading::look_beside() {
   looked_beside_ = true;
   if (std::none_of(values_.begin(), values_.end(), [&](const UOp& v) { return contains(v); }))
     return;
-  States states;
+  States states(nodes_per_value * values_.size());
   std::vector<const Node*> beside;
   for (const UOp& value : values_) follow(value, states, &beside);
   find_parts(states, std::move(beside));
@@ -153,7 +153,10 @@ void Tensor::History::Leading::follow(const UOp& root, States& states,
       const bool leaf = mask_of(u.op()) & of_leaves && leaves_.contains(u.node());
       stack.push_back({u.node(), sources_outside_body(u), plain.size(), leaf});
       // As for a skeleton, which is made next: the graph has left the caches.
-      fetch_ahead(stack.back().rest);
+      for (const UOp& s : stack.back().rest) {
+        fetch_ahead(s.node());
+        states.fetch_ahead(s.node());
+      }
     } else if (!stack.empty() && known != nullptr && *known == State::Leads) {
       stack.back().leads = true;
     } else if (!stack.empty()) {
