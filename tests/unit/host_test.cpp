@@ -1,5 +1,6 @@
 // The host program: one node that says what is launched, on which device; the steps made from it;
 // devices whose memory the host cannot see.
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <random>

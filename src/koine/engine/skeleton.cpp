@@ -4,6 +4,8 @@
 #include <absl/hash/hash.h>
 #include <absl/types/span.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "koine/base/error.hpp"
