@@ -353,7 +353,7 @@ TEST(growth, spec_C38_a_warm_realize_walks_the_graph_of_all_outputs_a_fixed_numb
          for (int64_t i = 0; i < n; ++i) out.push_back((z = z.gelu() * c).sum());
          return out;
        },
-       7},
+       4},
       {"gradients",
        [&](int64_t n) {
          Tensor z = c;

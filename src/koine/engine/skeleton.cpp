@@ -46,7 +46,10 @@ class Builder {
     for (size_t next = 0; next < order_.size(); ++next) {
       if (next + 2 * ahead < order_.size()) fetch_ahead(order_[next + 2 * ahead]);
       if (next + ahead < order_.size())
-        for (const UOp& s : order_[next + ahead]->src()) positions_.fetch_ahead(s.node());
+        for (const UOp& s : order_[next + ahead]->src()) {
+          fetch_ahead(s.node());
+          positions_.fetch_ahead(s.node());
+        }
       add(order_[next]);
     }
     out_.hash = absl::HashOf(absl::MakeConstSpan(out_.words));
@@ -58,10 +61,15 @@ class Builder {
 
   void word(uint64_t w) { out_.words.push_back(w); }
 
+  // Who has one user alone is not met again.
   uint32_t position(const Node* n) {
-    const auto [number, fresh] = positions_.add(n);
-    if (fresh) order_.push_back(n);
-    return number;
+    const auto next = static_cast<uint32_t>(order_.size());
+    if (n->references.load(std::memory_order_relaxed) > 1) {
+      if (const uint32_t* known = positions_.find(n)) return *known;
+      positions_.set(n, next);
+    }
+    order_.push_back(n);
+    return next;
   }
 
   void add(const Node* n) {
@@ -172,7 +180,8 @@ class Builder {
 
   const std::string& device_;
   Skeleton out_;
-  NodeNumbers positions_, buffers_;
+  NodeMap<uint32_t> positions_;
+  NodeNumbers buffers_;
   absl::InlinedVector<const Node*, 16> order_;  // by position
 };
 
