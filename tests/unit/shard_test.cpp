@@ -481,7 +481,7 @@ TEST(shard, memory_of_all_parts_goes_with_the_tensor) {
   auto in_use = [&] {
     int64_t out = 0;
     for (size_t i = 0; i < 4; ++i)
-      out += device_runtime(Device(where).part(i).name()).allocator().bytes_in_use();
+      out += device_runtime(Device(where).part(i)).allocator().bytes_in_use();
     return out;
   };
   clear_compile_cache();

@@ -30,7 +30,7 @@ inline UOp largest_of(const UOp& flags) {
 
 /// A flag that was computed; 0 where its device has no results to read.
 inline uint8_t flag_in(const UOp& buffer) {
-  return device_runtime(buffer.device().name()).has_results() ? elements_of<uint8_t>(buffer)[0] : 0;
+  return device_runtime(buffer.device()).has_results() ? elements_of<uint8_t>(buffer)[0] : 0;
 }
 
 }  // namespace koine

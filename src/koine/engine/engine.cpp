@@ -214,7 +214,7 @@ std::shared_ptr<Program> program_of(const Kernel& launch) {
   KOINE_REQUIRE(is_kernel_body(launch.ast), Value, "the host runs '{}': it is no kernel",
                 launch.reason);
   const Device device = launch.device();
-  DeviceRuntime& runtime = device_runtime(device ? device.name() : default_device());
+  DeviceRuntime& runtime = device_runtime(device ? device : Device(default_device()));
   return compile_kernels({{launch.ast, &runtime}}, {}, compile_options())[0];
 }
 

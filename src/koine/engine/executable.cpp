@@ -87,7 +87,7 @@ void Executable::make(const StageChange& change, const CompileOptions& how) {
 }
 
 DeviceRuntime& Executable::runtime_of(Device device) const {
-  return device_runtime(device ? device.name() : device_);
+  return device_runtime(device ? device : Device(device_));
 }
 
 bool Executable::is_between_ranks(const Kernel& k) const {

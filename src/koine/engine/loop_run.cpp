@@ -18,7 +18,7 @@ LoopProgram::LoopProgram(const UOp& call, size_t buffers, const std::string& dev
     : loop(call), results(loop_result_count(loop.body, buffers)) {
   const size_t known = buffers + (loop.body.is(Op::While) ? 1 : 0);
   auto runtime_of = [&](const UOp& b) {
-    return &device_runtime(b.device() ? b.device().name() : device);
+    return &device_runtime(b.device() ? b.device() : Device(device));
   };
   for (size_t i = 0; i < loop.carries(); ++i) of_carries.push_back(runtime_of(call.src(i + 1)));
   for (const UOp& f : loop.functions) {

@@ -54,7 +54,7 @@ std::optional<size_t> own_device(Device devices) {
   std::set<size_t> ranks;
   std::optional<size_t> own;
   for (size_t i = 0; i < devices.count(); ++i) {
-    const DeviceRuntime& device = device_runtime(devices.part(i).name());
+    const DeviceRuntime& device = device_runtime(devices.part(i));
     if (!device.rank()) return i;
     ranks.insert(*device.rank());
     if (!own && device.computes()) own = i;
@@ -76,7 +76,7 @@ std::shared_ptr<Memory> allocate_split(const UOp& buffer, int64_t bytes) {
   std::vector<std::shared_ptr<Memory>> parts;
   for (size_t i = 0; i < devices.count(); ++i)
     parts.push_back(
-        device_runtime(devices.part(i).name()).allocate(buffer.axis() ? bytes / count : bytes));
+        device_runtime(devices.part(i)).allocate(buffer.axis() ? bytes / count : bytes));
   return std::make_shared<SplitMemory>(std::move(parts), bytes, run, own_device(devices));
 }
 
@@ -88,9 +88,8 @@ UOp make_buffer(const UOp& shape, DType dtype, const Placement& place) {
   KOINE_REQUIRE(!__builtin_mul_overflow(largest_numel(buffer), item_size(dtype), &bytes), Memory,
                 "a tensor of shape {} and dtype {} does not fit into memory", shape_text(buffer),
                 dtype_name(dtype));
-  set_memory(buffer, place.device.count() > 1
-                         ? allocate_split(buffer, bytes)
-                         : device_runtime(place.device.name()).allocate(bytes));
+  set_memory(buffer, place.device.count() > 1 ? allocate_split(buffer, bytes)
+                                              : device_runtime(place.device).allocate(bytes));
   return buffer;
 }
 

@@ -90,6 +90,7 @@ std::vector<int64_t> present_sizes(const UOp& value) {
 }
 
 int64_t largest_numel(const UOp& value) {
+  if (value.has_concrete_shape()) return value.numel();
   const __int128 most = index_span(product(value.shape())).high;
   KOINE_REQUIRE(most <= INT64_MAX, Memory, "{}: a value of shape {} has too many elements",
                 op_name(value.op()), shape_text(value));

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 
@@ -16,15 +17,15 @@ namespace {
 constexpr int64_t huge_page = int64_t{2} << 20;
 constexpr int64_t most_cached = int64_t{2} << 30;
 
-// Classes grow by quarters of a power of two, so that at most a fifth of a block is unused.
+int64_t rounded_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// Classes double in four equal steps, so that at most a fifth of a block is unused.
 int64_t class_of(int64_t bytes) {
-  int64_t size = 64;
-  while (size < bytes) {
-    for (int64_t step = 0; step < 4 && size < bytes; ++step)
-      size += std::max<int64_t>(size / (4 + step), 64);
-  }
-  const int64_t unit = size >= huge_page ? huge_page : 64;
-  return (size + unit - 1) / unit * unit;
+  constexpr int64_t small = 320;
+  if (bytes <= small) return rounded_up(std::max<int64_t>(bytes, 1), 64);
+  const int doubled = std::bit_width(static_cast<uint64_t>(bytes - 1) / small) - 1;
+  const int64_t size = rounded_up(bytes, (small / 4) << doubled);
+  return rounded_up(size, size >= huge_page ? huge_page : 64);
 }
 
 // Asked once: it is a system call, which costs as much as a small allocation.

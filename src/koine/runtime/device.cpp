@@ -210,13 +210,14 @@ void register_device(std::string kind, std::string description, DeviceFactory ma
   kinds.push_back({std::move(kind), std::move(description), make});
 }
 
-DeviceRuntime& device_runtime(const std::string& name) {
-  const std::string& canonical = Device(name).name();
+DeviceRuntime& device_runtime(Device device) {
+  const std::string& name = device.name();
   const std::lock_guard lock(devices().mutex);
   auto& runtimes = devices().runtimes;
-  if (const auto it = runtimes.find(canonical); it != runtimes.end()) return *it->second;
-  return *runtimes.emplace(canonical, make_device(canonical)).first->second;
+  if (const auto it = runtimes.find(name); it != runtimes.end()) return *it->second;
+  return *runtimes.emplace(name, make_device(name)).first->second;
 }
+DeviceRuntime& device_runtime(const std::string& name) { return device_runtime(Device(name)); }
 
 namespace {
 
@@ -242,7 +243,7 @@ CompileOptions options_for(const UOp& program, const std::string& device, Compil
   CompileOptions all = unrestricted(how);
   for (const std::string& name : names)
     for (size_t i = 0; i < Device(name).count(); ++i)
-      device_runtime(Device(name).part(i).name()).target(how).restrict(all);
+      device_runtime(Device(name).part(i)).target(how).restrict(all);
   if (how.multiprocessors > 0) {  // those of a target were given
     how.row_bytes = all.row_bytes;
     return how;

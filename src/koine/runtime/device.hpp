@@ -192,6 +192,7 @@ using DeviceFactory = std::unique_ptr<DeviceRuntime> (*)(const std::string& name
 void register_device(std::string kind, std::string description, DeviceFactory make);
 
 /// The runtime of "CPU", "CPU:1", "INTERP", "NULL". Throws Error (Device) listing what exists.
+DeviceRuntime& device_runtime(Device device);
 DeviceRuntime& device_runtime(const std::string& name);
 /// The options for a program, whose kernels have rows that fit on each of its devices. What lies on
 /// none runs on `device`.

@@ -264,7 +264,7 @@ template bool Tensor::item<bool>() const;
 
 Device tensor::known_device(const std::string& name) {
   const Device device(name);
-  for (size_t i = 0; i < device.count(); ++i) (void)device_runtime(device.part(i).name());
+  for (size_t i = 0; i < device.count(); ++i) (void)device_runtime(device.part(i));
   return device;
 }
 

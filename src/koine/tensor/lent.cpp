@@ -41,8 +41,7 @@ std::shared_ptr<std::byte> Tensor::Recording::lend(const Tensor& tensor) {
   std::shared_ptr<Memory> own = memory;
   UOp buffer = new_buffer(s.current.shape(), s.current.dtype(), s.current.device());
   if (s.current.use_count() > 1 || memory->is_shared()) {
-    storage::set_memory(buffer,
-                        device_runtime(s.current.device().name()).allocate(memory->bytes()));
+    storage::set_memory(buffer, device_runtime(s.current.device()).allocate(memory->bytes()));
     own = memory_of(buffer);
     copy_bytes(*own, 0, *memory, 0, memory->bytes());
   }
