@@ -108,9 +108,9 @@ bool any_written(const std::vector<UOp>& promises) {
 class Realizer {
  public:
   static std::vector<UOp> compute(const std::vector<UOp>& values, const VariableValues& variables,
-                                  bool& reads_results) {
+                                  const BeforeRun& before_run) {
     CapturedStep step(values, variables, CapturedStep::Checks::EachRun);
-    reads_results = step.skeleton_.reads_results;
+    if (before_run) before_run(step.skeleton_.reads_results);
     step.run();
     for (size_t i = 0; i < step.values_.size(); ++i)
       if (step.prepared_->outputs[i].lasting) storage::set_result(step.values_[i], step.made_[i]);
@@ -130,7 +130,8 @@ class Realizer {
 
   // Programs that store into memory run one after the other: each sees what the others have done.
   static std::vector<UOp> compute_and_write(const std::vector<UOp>& values,
-                                            const VariableValues& variables, bool& reads_results) {
+                                            const VariableValues& variables,
+                                            const BeforeRun& before_run) {
     static auto& writing = *new std::recursive_mutex;
     const std::lock_guard lock(writing);
     // Positions that follow from writes of the request: those run, and are looked at, before.
@@ -142,7 +143,7 @@ class Realizer {
     const Updates updates(values, std::ref(lasts), in_place);
     CapturedStep step(updates.values(), variables,
                       apart ? CapturedStep::Checks::None : CapturedStep::Checks::EachRun);
-    reads_results = step.skeleton_.reads_results;
+    if (before_run) before_run(step.skeleton_.reads_results);
     if (updates.write_in_place()) step.finish_what_is_begun();
     step.run();
     std::vector<UOp> out = std::move(step.outputs_);
@@ -168,7 +169,7 @@ class Realizer {
 }
 
 std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables,
-                         bool* reads_results) try {
+                         const BeforeRun& before_run) try {
   for (const UOp& v : values)
     if (!v.has_concrete_shape()) require_known_size(v);
   if (options().nan)
@@ -176,11 +177,8 @@ std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& v
       return Realizer::compute_apart(apart, variables);
     });
   const bool writes = std::any_of(values.begin(), values.end(), has_effects);
-  bool reads = false;
-  std::vector<UOp> out = writes ? Realizer::compute_and_write(values, variables, reads)
-                                : Realizer::compute(values, variables, reads);
-  if (reads_results != nullptr) *reads_results = reads;
-  return out;
+  return writes ? Realizer::compute_and_write(values, variables, before_run)
+                : Realizer::compute(values, variables, before_run);
 } catch (const Error& e) {
   if (e.kind() != ErrorKind::Memory || values.empty()) throw;
   raise_too_large(e, values);

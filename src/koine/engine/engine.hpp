@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,11 +28,13 @@ UOp buffer_over(const UOp& shape, DType dtype, const void* data, std::shared_ptr
 /// The memory behind a Buffer node; null before it has any.
 std::shared_ptr<Memory> memory_of(const UOp& buffer);
 
+/// Told before a request runs whether some of its values, or values below them, had been computed
+/// before. The graph is in the caches then, and kernels push it out.
+using BeforeRun = std::function<void(bool reads_results)>;
 /// Computes values and returns one Buffer node each. Values that were computed before are not
-/// computed again. An After gives its own buffer once its effects have run. `reads_results`:
-/// whether some of these, or values below them, had been computed before.
+/// computed again. An After gives its own buffer once its effects have run.
 std::vector<UOp> realize(const std::vector<UOp>& values, const VariableValues& variables = {},
-                         bool* reads_results = nullptr);
+                         const BeforeRun& before_run = {});
 /// The Buffer that holds a value computed earlier; null when it was not.
 UOp realized_buffer(const UOp& value);
 /// Whether a value would be computed from memory of others, who may write it: it is not in memory

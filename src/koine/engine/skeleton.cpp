@@ -32,7 +32,7 @@ constexpr unsigned form_bits = 3;
 class Builder {
  public:
   Builder(const std::string& device, size_t values)
-      : device_(device), positions_(nodes_per_value * values) {
+      : device_(device), positions_(shared_per_value * values) {
     // More than a few small ops have; most nodes have three words or four.
     out_.words.reserve(std::max<size_t>(128, 4 * nodes_per_value * values));
     order_.reserve(nodes_per_value * values);
@@ -44,12 +44,11 @@ class Builder {
     for (const UOp& v : values) position(v.node());
     KOINE_INVARIANT(order_.size() == values.size(), "a request names a value twice");
     for (size_t next = 0; next < order_.size(); ++next) {
-      if (next + 2 * ahead < order_.size()) fetch_ahead(order_[next + 2 * ahead]);
-      if (next + ahead < order_.size())
-        for (const UOp& s : order_[next + ahead]->src()) {
-          fetch_ahead(s.node());
-          positions_.fetch_ahead(s.node());
-        }
+      if (next + 2 * ahead < order_.size()) {
+        fetch_ahead(order_[next + 2 * ahead]);
+        __builtin_prefetch(&order_[next + 2 * ahead]->arg);
+      }
+      if (next + ahead < order_.size()) fetch_below(order_[next + ahead]);
       add(order_[next]);
     }
     out_.hash = absl::HashOf(absl::MakeConstSpan(out_.words));
@@ -57,7 +56,17 @@ class Builder {
   }
 
  private:
-  static constexpr size_t ahead = 8;  // the time that memory takes, in nodes
+  static constexpr size_t ahead = 6;  // the time that memory takes, in nodes
+
+  // Asks for what a node points to.
+  void fetch_below(const Node* n) const {
+    if (const auto* axes = std::get_if<Ints>(&n->arg)) __builtin_prefetch(axes->data());
+    if (const auto* r = std::get_if<ReduceArg>(&n->arg)) __builtin_prefetch(r->axes.data());
+    for (const UOp& s : n->src()) {
+      fetch_ahead(s.node());
+      positions_.fetch_ahead(s.node());
+    }
+  }
 
   void word(uint64_t w) { out_.words.push_back(w); }
 
@@ -65,8 +74,8 @@ class Builder {
   uint32_t position(const Node* n) {
     const auto next = static_cast<uint32_t>(order_.size());
     if (n->references.load(std::memory_order_relaxed) > 1) {
-      if (const uint32_t* known = positions_.find(n)) return *known;
-      positions_.set(n, next);
+      const auto [known, fresh] = positions_.add(n, next);
+      if (!fresh) return known;
     }
     order_.push_back(n);
     return next;

@@ -107,7 +107,7 @@ void note_graph(const UOp& buffer, const UOp& graph) {
 // A step of training asks for many values that all lead to its parameters: a path from each to one
 // that is known is short, and all of its graph need not be looked at.
 Tensor::History::Leading::Leading(std::span<const UOp> values, const Storages& leaves)
-    : values_(values), states_(nodes_per_value * values.size()) {
+    : values_(values), states_(shared_per_value * values.size()) {
   for (const auto& s : leaves) {
     const std::lock_guard lock(s->mutex);
     leaves_.add(s->current.node());
@@ -119,7 +119,7 @@ Tensor::History::Leading::Leading(std::span<const UOp> values, const Storages& l
     may_have_parts = may_have_parts || has_effects(value) ||  // see engine/updates
                      (reads_memory(value) && !contains(value));
   }
-  if (may_have_parts) look_beside();  // before kernels push the nodes out of the caches
+  if (may_have_parts) look_beside();
 }
 
 void Tensor::History::Leading::look_beside() {
@@ -127,7 +127,7 @@ void Tensor::History::Leading::look_beside() {
   looked_beside_ = true;
   if (std::none_of(values_.begin(), values_.end(), [&](const UOp& v) { return contains(v); }))
     return;
-  States states(nodes_per_value * values_.size());
+  States states(shared_per_value * values_.size());
   std::vector<const Node*> beside;
   for (const UOp& value : values_) follow(value, states, &beside);
   find_parts(states, std::move(beside));
@@ -152,11 +152,6 @@ void Tensor::History::Leading::follow(const UOp& root, States& states,
     if (known == nullptr && is_passable(u)) {
       const bool leaf = mask_of(u.op()) & of_leaves && leaves_.contains(u.node());
       stack.push_back({u.node(), sources_outside_body(u), plain.size(), leaf});
-      // As for a skeleton, which is made next: the graph has left the caches.
-      for (const UOp& s : stack.back().rest) {
-        fetch_ahead(s.node());
-        states.fetch_ahead(s.node());
-      }
     } else if (!stack.empty() && known != nullptr && *known == State::Leads) {
       stack.back().leads = true;
     } else if (!stack.empty()) {
