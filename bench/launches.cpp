@@ -91,7 +91,7 @@ void bench_launches(Rows& rows) {
   const Tensor input = Tensor::randn({128, width}).realize();
   Tensor::realize(blocks_and_gradients(weights, input));
   double whole = 1e9, kernels = 1e9;
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 30; ++i) {
     const std::vector<Tensor> values =
         blocks_and_gradients(weights, input);  // the graph is made outside
     reset_counters();
