@@ -44,10 +44,7 @@ class Builder {
     for (const UOp& v : values) position(v.node());
     KOINE_INVARIANT(order_.size() == values.size(), "a request names a value twice");
     for (size_t next = 0; next < order_.size(); ++next) {
-      if (next + 2 * ahead < order_.size()) {
-        fetch_ahead(order_[next + 2 * ahead]);
-        __builtin_prefetch(&order_[next + 2 * ahead]->arg);
-      }
+      if (next + 2 * ahead < order_.size()) fetch_whole(order_[next + 2 * ahead]);
       if (next + ahead < order_.size()) fetch_below(order_[next + ahead]);
       add(order_[next]);
     }
@@ -58,6 +55,11 @@ class Builder {
  private:
   static constexpr size_t ahead = 6;  // the time that memory takes, in nodes
 
+  // Asks for a node with its argument, which lies before the rest.
+  static void fetch_whole(const Node* n) {
+    fetch_ahead(n);
+    __builtin_prefetch(&n->arg);
+  }
   // Asks for what a node points to.
   void fetch_below(const Node* n) const {
     if (const auto* axes = std::get_if<Ints>(&n->arg)) __builtin_prefetch(axes->data());
