@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <numeric>
 #include <random>
 
@@ -744,6 +745,36 @@ TEST(memory, the_limit_is_on_all_blocks_together) {
   // Tensors obey it, and everything is as before once the switch is back.
   expect_error([] { (void)Tensor::zeros({1 << 20}).clone().realize(); },
                {"out of memory", "4194304"});
+}
+
+TEST(memory, blocks_come_in_classes_that_double_in_four_steps) {
+  constexpr int64_t mib = int64_t{1} << 20;
+  const std::map<int64_t, int64_t> class_of{{0, 64},
+                                            {1, 64},
+                                            {64, 64},
+                                            {65, 128},
+                                            {320, 320},
+                                            {321, 448},
+                                            {400, 448},
+                                            {401, 512},
+                                            {560, 576},
+                                            {561, 640},
+                                            {640, 640},
+                                            {641, 832},
+                                            {65536, 71680},
+                                            {71680, 71680},
+                                            {71681, 81920},
+                                            {mib, 1146880},
+                                            {1966080, 1966080},
+                                            {1966081, 4 * mib},
+                                            {4 * mib, 6 * mib},
+                                            {20 * mib, 20 * mib}};
+  CachingAllocator allocator("CPU:9");
+  for (const auto& [bytes, size] : class_of) {
+    const auto block = allocator.allocate(bytes);
+    EXPECT_EQ(block->bytes(), bytes);
+    EXPECT_EQ(allocator.bytes_in_use(), size) << bytes << " bytes";
+  }
 }
 
 TEST(memory, what_is_too_much_to_keep_goes_back_to_the_system) {

@@ -1,4 +1,5 @@
 // Writes through views: recorded, run in place where nobody can tell, and differentiated.
+#include <atomic>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -821,6 +822,27 @@ TEST(writes, two_threads_look_at_what_waits) {
     EXPECT_EQ(seen[1], wanted);
     EXPECT_EQ(values(x), wanted);
   }
+}
+
+// A request that fails looks for what of it can be computed, while others write.
+TEST(writes, one_thread_fails_with_a_leaf_while_another_writes) {
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    for (int64_t n = 8; !done; ++n) {
+      Tensor y = ramp({n});
+      y[{Slice{0, 2}}].assign(y[{Slice{2, 4}}]);
+      EXPECT_EQ(values(y)[1], 3);
+    }
+  });
+  for (int round = 0; round < 1000; ++round) {
+    Tensor w = ramp({4}).requires_grad();
+    w[{Slice{0, 2}}].assign(Tensor::from<float>({7, 8}));
+    const Tensor bad = ramp({6}).gather(0, Tensor::from<int64_t>({9}));
+    EXPECT_THROW(Tensor::realize({w, bad}), Error);
+    EXPECT_EQ(values(w), (std::vector<double>{7, 8, 2, 3}));
+  }
+  done = true;
+  other.join();
 }
 
 }  // namespace koine::test

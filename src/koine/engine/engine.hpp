@@ -28,8 +28,9 @@ UOp buffer_over(const UOp& shape, DType dtype, const void* data, std::shared_ptr
 /// The memory behind a Buffer node; null before it has any.
 std::shared_ptr<Memory> memory_of(const UOp& buffer);
 
-/// Told before a request runs whether some of its values, or values below them, had been computed
-/// before. The graph is in the caches then, and kernels push it out.
+/// Called before anything of a request runs, to look at its graph, which is in the caches then:
+/// kernels push it out. Other requests may wait for it: it takes no lock. `reads_results`: whether
+/// some of the values, or values below them, had been computed before; not told of effects.
 using BeforeRun = std::function<void(bool reads_results)>;
 /// Computes values and returns one Buffer node each. Values that were computed before are not
 /// computed again. An After gives its own buffer once its effects have run.

@@ -126,7 +126,7 @@ class NodeMap {
     return values_[i];
   }
   void set(const Node* node, T value) { (*this)[node] = std::move(value); }
-  /// The value of `node`, and whether it is new: then it is this one.
+  /// The value of `node`, and whether it is new: then it is this one. It holds as long as above.
   std::pair<const T&, bool> add(const Node* node, T value) {
     const auto [i, fresh] = numbers_.add(node);
     if (fresh) values_.push_back(std::move(value));

@@ -19,9 +19,9 @@ constexpr int64_t most_cached = int64_t{2} << 30;
 
 int64_t rounded_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Classes double in four equal steps, so that at most a fifth of a block is unused.
+// Classes double in four equal steps, of whole cache lines and whole huge pages.
 int64_t class_of(int64_t bytes) {
-  constexpr int64_t small = 320;  // up to it by 64 bytes
+  constexpr int64_t small = 320;  // up to it by lines
   if (bytes <= small) return rounded_up(std::max<int64_t>(bytes, 1), 64);
   const int doubled = std::bit_width(static_cast<uint64_t>(bytes - 1) / small) - 1;
   const int64_t size = rounded_up(bytes, (small / 4) << doubled);

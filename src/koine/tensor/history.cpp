@@ -104,17 +104,20 @@ void note_graph(const UOp& buffer, const UOp& graph) {
 
 // --- what leads to leaves ------------------------------------------------------------------------
 
-// A step of training asks for many values that all lead to its parameters: a path from each to one
-// that is known is short, and all of its graph need not be looked at.
 Tensor::History::Leading::Leading(std::span<const UOp> values, const Storages& leaves)
     : values_(values), states_(shared_per_value * values.size()) {
   for (const auto& s : leaves) {
     const std::lock_guard lock(s->mutex);
     leaves_.add(s->current.node());
   }
+}
+
+// A step of training asks for many values that all lead to its parameters: a path from each to one
+// that is known is short, and all of its graph need not be looked at.
+void Tensor::History::Leading::walk(bool reads_results) {
   if (leaves_.size() == 0) return;
-  bool may_have_parts = false;
-  for (const UOp& value : values) {
+  bool may_have_parts = reads_results;
+  for (const UOp& value : values_) {
     follow(value, states_, nullptr);
     may_have_parts = may_have_parts || has_effects(value) ||  // see engine/updates
                      (reads_memory(value) && !contains(value));
@@ -122,9 +125,8 @@ Tensor::History::Leading::Leading(std::span<const UOp> values, const Storages& l
   if (may_have_parts) look_beside();
 }
 
+// Looks at all of the graphs for parts that lead to no leaf.
 void Tensor::History::Leading::look_beside() {
-  if (looked_beside_) return;
-  looked_beside_ = true;
   if (std::none_of(values_.begin(), values_.end(), [&](const UOp& v) { return contains(v); }))
     return;
   States states(shared_per_value * values_.size());
@@ -275,7 +277,8 @@ void Tensor::History::own_memory(const std::shared_ptr<Storage>& storage) {
 NodeList Tensor::History::below(const UOp& root) { return toposort(root, is_passable); }
 
 bool Tensor::History::reaches_leaf(const std::vector<UOp>& values) {
-  const Leading leading(values, leaves());
+  Leading leading(values, leaves());
+  leading.walk(false);
   return std::any_of(values.begin(), values.end(),
                      [&](const UOp& value) { return leading.contains(value); });
 }
@@ -363,7 +366,7 @@ void Tensor::History::settle_computed(const std::shared_ptr<Storage>& storage) {
   if (!buffer) return;
   const std::vector<UOp> values{value};
   Leading leading(values, leaves());
-  leading.look_beside();
+  leading.walk(true);
   settle({storage}, values, {&buffer, 1}, Graphs::Drop, leading);
 }
 

@@ -93,11 +93,11 @@ struct Tensor::History {
   class Leading {
    public:
     Leading(std::span<const UOp> values, const Storages& leaves);
+    /// Walks the graphs; it takes no lock. Only where the values read results of earlier requests,
+    /// or memory that leads to no leaf, has it all to look at.
+    void walk(bool reads_results);
     /// Whether one of the values does.
     bool contains(const UOp& value) const;
-    /// Looks at all of the graphs for parts that lead to no leaf. Only where the values read
-    /// results of earlier requests is there something to find that is not known before.
-    void look_beside();
     /// Of graphs that are kept for their leaves: the parts that lead to none become the memory they
     /// were computed into. A running sum of losses does not hold on to all the steps before.
     std::vector<UOp> without_old_parts(const std::vector<UOp>& graphs) const;
@@ -105,13 +105,13 @@ struct Tensor::History {
    private:
     enum class State : uint8_t { New, Plain, Leads, Seen };
     using States = NodeMap<State>;
+    void look_beside();
     void follow(const UOp& root, States& states, std::vector<const Node*>* beside) const;
     void find_parts(States& states, std::vector<const Node*> pending);
 
     std::span<const UOp> values_;
     NodeNumbers leaves_;
     States states_;
-    bool looked_beside_ = false;
     std::vector<const Node*> parts_;
   };
 

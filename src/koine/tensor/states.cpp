@@ -1,7 +1,6 @@
 // Values that go from step to step: they are computed with what reads them, once.
 #include <algorithm>
 #include <functional>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -141,11 +140,8 @@ void Tensor::History::compute_with_states(
   while (true) {
     std::vector<UOp> all = values;
     all.insert(all.end(), states.values.begin(), states.values.end());
-    std::optional<Leading> leading;
-    const auto before_run = [&](bool reads_results) {
-      leading.emplace(std::span(all).subspan(targets), leaves);
-      if (reads_results) leading->look_beside();
-    };
+    Leading leading{std::span(all).subspan(targets), leaves};
+    const auto before_run = [&](bool reads_results) { leading.walk(reads_results); };
     std::vector<UOp> made;
     try {
       made = koine::realize(all, {}, std::ref(before_run));
@@ -156,8 +152,8 @@ void Tensor::History::compute_with_states(
       states = {};  // one may fail in a part that nobody asked for, or take too much memory
       continue;
     }
-    settled(std::span(made).first(values.size()), *leading);
-    settle_states(states, std::span(made).subspan(values.size()), *leading);
+    settled(std::span(made).first(values.size()), leading);
+    settle_states(states, std::span(made).subspan(values.size()), leading);
     return;
   }
 }
