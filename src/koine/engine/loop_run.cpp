@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "koine/base/rounding.hpp"
 #include "koine/differential/run.hpp"
 #include "koine/engine/counting.hpp"
 
@@ -9,7 +10,7 @@ namespace koine {
 namespace {
 
 constexpr int64_t alignment = 64;
-int64_t aligned(int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+int64_t aligned(int64_t bytes) { return rounded_up(bytes, alignment); }
 
 }  // namespace
 

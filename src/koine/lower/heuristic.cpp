@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "koine/base/rounding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -24,8 +25,6 @@ int64_t lanes_along(int64_t n, int64_t lanes) {
   while (lanes > n) lanes /= 2;
   return lanes;
 }
-
-int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Rows and columns (in vectors) of a tile of a product: accumulators, one row of B and one value of
 // A fit into the registers. The best tile loads least for each FMA and computes little twice.

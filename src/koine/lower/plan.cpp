@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "koine/base/error.hpp"
+#include "koine/base/rounding.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/loop.hpp"
 #include "koine/lower/schedule.hpp"
@@ -67,7 +68,7 @@ void place(std::vector<Lifetime>& lifetimes) {
       if (!life->meets(*other)) continue;
       if (other->offset >= life->offset + life->bytes) break;
       const int64_t end = other->offset + other->bytes;
-      life->offset = std::max(life->offset, (end + alignment - 1) / alignment * alignment);
+      life->offset = std::max(life->offset, rounded_up(end, alignment));
       require_room(*life);
     }
     placed.insert(std::upper_bound(

@@ -10,14 +10,13 @@
 
 #include "koine/base/error.hpp"
 #include "koine/base/options.hpp"
+#include "koine/base/rounding.hpp"
 
 namespace koine {
 namespace {
 
 constexpr int64_t huge_page = int64_t{2} << 20;
 constexpr int64_t most_cached = int64_t{2} << 30;
-
-int64_t rounded_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Classes double in four equal steps, of whole cache lines and whole huge pages.
 int64_t class_of(int64_t bytes) {
