@@ -1,4 +1,5 @@
 // The guide to UOps as a reader would type it in, mended as amendments C12 to C16 say.
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -408,6 +409,40 @@ TEST(builder, a_load_behind_a_store_is_a_row_of_its_own) {
   EXPECT_EQ(run(g, {{40, 0}})[0], (std::vector<int32_t>{1, 39}));
 }
 
+// A loop has read all of its elements before one of them is stored behind it.
+TEST(builder, what_a_loop_reads_may_be_stored_into_behind_it) {
+  UOpGraph g;
+  const auto from = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+  const auto to = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {1, "data1", true}});
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto two = g.add(UOps::CONST, {.dtype = i32, .arg = 2});
+  const auto four = g.add(UOps::CONST, {.dtype = i32, .arg = 4});
+  const auto loop = g.add(UOps::LOOP, {.dtype = i32, .vin = {zero, four}});
+  const auto x = g.add(UOps::LOAD, {.dtype = i32, .vin = {from, loop}});
+  g.add(UOps::STORE, {.vin = {to, loop, x}});
+  g.add(UOps::ENDLOOP, {.vin = {loop}});
+  g.add(UOps::STORE, {.vin = {from, two, zero}});
+  EXPECT_EQ(run(g, {{5, 6, 7, 8}, {0, 0, 0, 0}}),
+            (std::vector<std::vector<int32_t>>{{5, 6, 0, 8}, {5, 6, 7, 8}}));
+}
+
+// To another dtype by value, towards 0, and by bits.
+TEST(builder, a_value_is_cast_and_its_bits_are_read) {
+  UOpGraph g;
+  const auto data = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto one = g.add(UOps::CONST, {.dtype = i32, .arg = 1});
+  const auto x = g.add(UOps::LOAD, {.dtype = i32, .vin = {data, zero}});
+  const auto real = g.add(UOps::CAST, {.dtype = f32, .vin = {x}});
+  const auto half = g.add(UOps::CONST, {.dtype = f32, .arg = 0.5});
+  const auto less = g.add(UOps::ALU, {.dtype = f32, .vin = {real, half}, .arg = BinaryOps::MUL});
+  const auto whole = g.add(UOps::CAST, {.dtype = i32, .vin = {less}});
+  const auto bits = g.add(UOps::BITCAST, {.dtype = i32, .vin = {real}});
+  g.add(UOps::STORE, {.vin = {data, zero, whole}});
+  g.add(UOps::STORE, {.vin = {data, one, bits}});
+  EXPECT_EQ(run(g, {{-7, 0}})[0], (std::vector<int32_t>{-3, std::bit_cast<int32_t>(-7.0F)}));
+}
+
 // Each operation of two integers, with its operands in their order.
 TEST(builder, spec_H4_operations_take_their_operands_in_order) {
   const std::vector<std::pair<BinaryOps, int32_t>> of_seven_and_two{
@@ -483,6 +518,8 @@ TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {
   refuses(UOps::PHI, {.dtype = i32, .vin = {zero, zero}}, {"DEFINE_ACC of dtype int32"});
   refuses(UOps::IF, {.vin = {zero}}, {"a value of dtype bool"});
   refuses(UOps::BITCAST, {.dtype = DType::Int64, .vin = {real}}, {"differ in size"});
+  const auto stored = g.add(UOps::STORE, {.vin = {out, zero, zero}});
+  refuses(UOps::CAST, {.dtype = f32, .vin = {stored}}, {"a value, and no effect", "got STORE"});
   UOpGraph other;
   const auto foreign = other.add(UOps::CONST, {.dtype = i32, .arg = 0});
   refuses(UOps::LOAD, {.dtype = i32, .vin = {in, foreign}}, {"vin 1 is no row of this graph"});

@@ -37,6 +37,8 @@ TEST(bounded, a_product_in_a_sum_may_stay_unrounded_and_nothing_else) {
   EXPECT_FALSE(within(sum, {(product + c) * (1 + 0x1p-8f)}));
   EXPECT_TRUE(within(mulacc(x, y, z), {std::fma(a, b, c)}));
   EXPECT_FALSE(within(mul(x, y), {std::nextafter(product, 2.0f)})) << "a product alone is rounded";
+  EXPECT_TRUE(may_contract(DType::Float32) && may_contract(DType::Float64));
+  EXPECT_FALSE(may_contract(DType::Float16) || may_contract(DType::BFloat16)) << "rounded each";
   // Differences and products with powers of two lose nothing.
   EXPECT_TRUE(bounded(sub(x, y)).error.empty());
   EXPECT_TRUE(bounded(add(mul(x, constant(DType::Float32, 4)), y)).error.empty());
@@ -457,6 +459,18 @@ TEST(bounded, a_difference_in_any_mode_on_any_device_is_found) {
     EXPECT_NE(difference_anywhere(free, random, thrown).find("exception: planted"),
               std::string::npos);
   }
+}
+
+// The first element that differs, both with their bits, and the bound where there is one.
+TEST(bounded, a_difference_says_how_far_off_the_value_may_be) {
+  const auto array = [](std::vector<Bits> bits) {
+    return Array{DType::Float32, {static_cast<int64_t>(bits.size())}, std::move(bits), {}};
+  };
+  const Array meant = array({0x40800000, 0x3f800000}), got = array({0x40800000, 0x40000000});
+  const std::string said = "element 1: 2 (0x40000000) instead of 1 (0x3f800000)";
+  EXPECT_EQ(difference(BoundedArray{meant, {}}, got), said);
+  EXPECT_EQ(difference(BoundedArray{meant, {0, 0.25}}, got), said + ", more than 0.25 away");
+  EXPECT_EQ(difference(BoundedArray{meant, {0, 1}}, got), "");
 }
 
 // n u reaches 1: nothing is promised, which is not the same as nothing allowed.

@@ -1,4 +1,5 @@
 // Compositions of tensor operations: rows C of the specification, in linear work.
+#include <array>
 #include <cmath>
 
 #include "c_text.hpp"
@@ -128,21 +129,22 @@ TEST(compositions, spec_C_scat_the_last_write_wins_in_linear_work) {
   Tensor set = t.clone();
   set.setitem({idx.clip(0, k - 1)}, v);
   EXPECT_LE(operations_of(set), 17.0 * (k + d)) << "with the clip of its positions";
-  // Along each axis of a matrix, with fewer indices than the matrix has rows and columns.
+  // Along each of three axes, with fewer indices than there are elements along any.
   std::vector<int32_t> few;
-  for (int64_t i = 0; i < 20; ++i) few.push_back(static_cast<int32_t>(random() % 6));
-  const Tensor m = small({6, 7}), source = small({4, 5}, 2), at = Tensor::from(few, {4, 5});
-  for (const int64_t axis : {0, 1}) {
+  for (int64_t i = 0; i < 60; ++i) few.push_back(static_cast<int32_t>(random() % 6));
+  const Tensor m = small({6, 7, 8}), source = small({4, 5, 3}, 2),
+               at = Tensor::from(few, {4, 5, 3});
+  const auto from = source.tolist<float>();
+  for (size_t axis = 0; axis < 3; ++axis) {
     auto want = m.tolist<float>();
-    const auto from = source.tolist<float>();
-    const auto place = at.tolist<int>();
-    for (size_t i = 0; i < 4; ++i)
-      for (size_t j = 0; j < 5; ++j) {
-        const auto p = static_cast<size_t>(place[i * 5 + j]);
-        want[axis == 0 ? p * 7 + j : i * 7 + p] = from[i * 5 + j];
-      }
-    EXPECT_EQ(m.scatter(axis, at, source).tolist<float>(), want) << axis;
-    expect_same_everywhere(m.scatter(axis, at, source));
+    for (size_t i = 0; i < from.size(); ++i) {
+      std::array<size_t, 3> to{i / 15, i / 3 % 5, i % 3};
+      to[axis] = static_cast<size_t>(few[i]);
+      want[(to[0] * 7 + to[1]) * 8 + to[2]] = from[i];
+    }
+    const Tensor written = m.scatter(static_cast<int64_t>(axis), at, source);
+    EXPECT_EQ(written.tolist<float>(), want) << axis;
+    expect_same_everywhere(written);
   }
 }
 

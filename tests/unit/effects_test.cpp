@@ -75,6 +75,9 @@ TEST(effects, spec_B16_a_gate_on_tensors_decides_each_element) {
   expect_value(after(b, {store(b, padded, logical_not(odd))}), {1, 2, 20, 4});
   expect_value(after(b, {store(b, v, pad(part(odd, 1, 1), shape_of({2}), shape_of({4})))}),
                {1, 2, 30, 4});
+  expect_value(
+      after(b, {store(b, v, logical_not(pad(part(odd, 0, 1), shape_of({2}), shape_of({4}))))}),
+      {1, 2, 30, 4});
   expect_error([&] { (void)store(b, v, b); }, {"Store", "gate is int32", "bool"});
   expect_error([&] { (void)store(b, v, flags({1, 0, 1})); },
                {"Store", "gate", "(3,)", "does not broadcast", "(4,)"});

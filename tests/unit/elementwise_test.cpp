@@ -519,6 +519,12 @@ TEST(elementwise, spec_D10_whole_powers_of_whole_numbers) {
   }
   const Tensor natural = Tensor::from<int64_t>({0, 1, 2, 3, 255}).cast(DType::UInt8);
   EXPECT_EQ(natural.pow(natural.flip({0})).tolist<int>(), (std::vector<int>{0, 1, 4, 3, 1}));
+  // The highest bit of an exponent that is known is set: each of the others is a choice.
+  for (const auto& [exponent, choices] : {std::pair{1, 0}, {6, 2}, {100, 6}})
+    EXPECT_EQ(
+        std::ranges::count_if(toposort(natural.cast(DType::Int32).pow(Tensor(exponent)).uop()),
+                              [](const UOp& u) { return u.is(Op::Where); }),
+        choices);
 }
 
 TEST(elementwise, spec_D11_spec_amend_26_threefry_known_answers) {

@@ -998,6 +998,14 @@ TEST(loops, misuse_is_refused_in_words) {
             0, 3, [](const Tensor& i, const Tensor& x) { return x + i.cast(DType::Float64); }, h);
       },
       {"carry", "float64"});
+  const std::vector<Tensor> two{h, h};
+  const auto longer = [](const Tensor&, std::vector<Tensor> all) {
+    all.push_back(all[0]);
+    return all;
+  };
+  const std::string said = "fori_loop: the step gives 3 tensors, and the carry holds 2";
+  expect_error([&] { fori_loop(0, 3, longer, two); }, {said});
+  expect_error([&] { fori_loop(Tensor(0), Tensor(3), longer, two); }, {said});
   const auto one = [](const Tensor& x) { return x; };
   expect_error([&] { cond(h > 0, one, one, h); },
                {"cond", "bool of shape ()", "bool of shape (4,)"});

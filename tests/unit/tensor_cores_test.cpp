@@ -148,6 +148,10 @@ TEST(tensor_cores, spec_O6_what_no_core_computes_is_refused_core_by_core) {
   refused(square.ast(), tc(2), {"the target has no tensor cores"}, Target{});
   refused(Gemm{32, 32, 32, DType::Float32, DType::Float32}.ast(), tc(2),
           {"no product of two narrower factors", "converted to float32"}, any);
+  refused(Gemm{32, 32, 32, DType::Float16, DType::Float32}.ast(), tc(2),
+          {"no product of two narrower factors"}, any);
+  refused(Gemm{32, 32, 32, DType::Float32, DType::Float16}.ast(), tc(2),
+          {"no product of two narrower factors"}, any);
   refused(Gemm{32, 32, 32, DType::Int8, DType::Int8, DType::Int32}.ast(), tc(2),
           {"software_16x16x16_f16: it sums in float32"}, any);
   refused(Gemm{32, 32, 32, DType::BFloat16, DType::BFloat16}.ast(), tc(2, 1),
