@@ -401,6 +401,7 @@ TEST(builder, a_load_behind_a_store_is_a_row_of_its_own) {
   const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
   const auto one = g.add(UOps::CONST, {.dtype = i32, .arg = 1});
   const auto x = g.add(UOps::LOAD, {.dtype = i32, .vin = {data, zero}});
+  EXPECT_EQ(g.add(UOps::LOAD, {.dtype = i32, .vin = {data, zero}}), x) << "nothing was stored";
   g.add(UOps::STORE, {.vin = {data, zero, one}});
   const auto y = g.add(UOps::LOAD, {.dtype = i32, .vin = {data, zero}});
   EXPECT_NE(x, y);

@@ -212,6 +212,20 @@ TEST(checkpoint, policies_keep_names_or_products) {
   EXPECT_EQ(other.temporary_bytes, cost["nothing"].temporary_bytes);
 }
 
+// It costs what reading its factors does.
+TEST(checkpoint, a_sum_of_elementwise_products_is_none_of_the_products) {
+  const Tensor x = small({64, 256}, 1).realize(), w = small({64, 256}, 2).realize();
+  const auto cost = [&](const Keep& keep) {
+    const auto f = [](const Tensor& a, const Tensor& b) { return (a * b).sum(1).tanh().exp(); };
+    const auto loss = [&](const Tensor& a, const Tensor& b) {
+      return checkpoint(f, keep)(a, b).square().sum();
+    };
+    return cost_of({value_and_grad(loss)(x, w).second}).operations;
+  };
+  EXPECT_EQ(cost(Keep::products()), cost(Keep::nothing()));
+  EXPECT_LT(cost(Keep::everything()), cost(Keep::nothing()));
+}
+
 TEST(checkpoint, what_functions_inside_compute_is_kept_too) {
   const Blocks blocks = random_blocks(4, 16, 64);
   const Tensor x = small({32, 16}, 3).realize();

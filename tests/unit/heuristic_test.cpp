@@ -99,6 +99,8 @@ TEST(heuristic, schedules_of_typical_kernels) {
       {"sin 1024", f32({1024}).sin(), machine, "e_L64_u16: Split(0, 16, UPCAST)"},
       {"f64 1024", of(DType::Float64, {1024}) + 1.0, machine, "e_L64_u16: Split(0, 16, UPCAST)"},
       {"u8 1024", of(DType::UInt8, {1024}) + 1, machine, "e_L8_u128: Split(0, 128, UPCAST)"},
+      {"batches innermost", (f32({64, 1, 48, 16}) * f32({1, 32, 48, 16}, 1)).sum({2}), machine,
+       "r_t16_L4_L32_u16_R48: Split(2, 16, UPCAST) Split(0, 16, THREAD, top)"},
       {"x.T contiguous", f32({64, 96}).permute({1, 0}).contiguous(), machine,
        "e_L2_L96_u32: Split(1, 32, UPCAST) Swap(0, 1)"},
       {"x.T + y", f32({64, 96}).permute({1, 0}) + f32({96, 64}, 1), machine,

@@ -240,6 +240,18 @@ TEST(schedule, spec_C38_a_fold_by_index_is_alone_in_its_kernel) {
   EXPECT_EQ(folds, 1u);
 }
 
+// A place among rows decides its row, too, wherever the loop of the rows stands.
+TEST(schedule, a_fold_by_index_into_rows_of_batches) {
+  const Tensor at(leaf({3, 1, 20}, DType::UInt8)), x(leaf({3, 1, 20}, DType::Float32, 1));
+  const Tensor hit = Tensor::arange(6).reshape({6, 1}) == at.mod(7);
+  const Tensor sums = Tensor::where(hit, x, 0.0).sum(2), most = hit.max(2);
+  for (const Shape& shape : {Shape{3, 2, 3}, Shape{3, 3, 2}, Shape{3, 3, 1, 2}}) {
+    expect_same_everywhere(sums.reshape(shape));
+    expect_same_everywhere(most.reshape(shape));
+    expect_same_everywhere(sums.reshape(shape).transpose(1, 2));
+  }
+}
+
 // What else a condition says of the place is asked at each place.
 TEST(schedule, a_fold_by_index_under_a_further_condition) {
   const Tensor at = Tensor::from<int32_t>({3, 1, 1, 0, 2, 3}).realize(), x = filled({6}),
@@ -449,6 +461,8 @@ TEST(schedule, spec_W11_a_value_and_the_folds_of_its_rows_are_one_kernel) {
                e8 = filled({8, 8}).exp();
   EXPECT_EQ(kernel_count({e, (e.reshape({8, 9, 1}) * v).sum(1)}), 2);
   EXPECT_EQ(kernel_count({e8, (e8.reshape({8, 8, 1}) * v8).sum(1)}), 2);
+  EXPECT_EQ(kernel_count({x.flip({1}).exp(), x.sum(1)}), 1) << "each row is read once";
+  EXPECT_EQ(kernel_count({x.flip({0}).exp(), x.sum(1)}), 2) << "rows from the last to the first";
   // Forward and backward together.
   Tensor p = filled({40, 30});
   p.requires_grad();
