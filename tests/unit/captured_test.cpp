@@ -359,6 +359,7 @@ TEST(borrowed, memory_is_read_where_it_lies_and_let_go_with_its_last_reader) {
   std::weak_ptr<std::vector<float>> alive = owner;
   Tensor x = Tensor::borrow(data, {10, 100}, DType::Float32, std::move(owner));
   EXPECT_EQ(reinterpret_cast<const float*>(x.data().get()), data);
+  EXPECT_EQ(memory_of(x.uop())->bytes(), 4000);
   Tensor y = x.sum(0);
   x = Tensor();
   EXPECT_FALSE(alive.expired());

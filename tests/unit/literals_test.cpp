@@ -572,6 +572,17 @@ TEST(literals, what_became_a_variable_is_said) {
 }
 
 // Differences of 64-bit numbers leave 64 bits: such a number is no place to count from.
+// A number of a function that is traced takes the dtype of what it meets, until it is assigned to.
+TEST(literals, what_stands_for_a_number_does_so_while_nothing_else_is_assigned) {
+  const Tensor narrow = Tensor::ones({2}, DType::Float16);
+  Tensor n = Tensor::from<float>({2}).reshape({}).standing_for_number();
+  EXPECT_TRUE(n.stands_for_number());
+  EXPECT_EQ((narrow * n).dtype(), DType::Float16);
+  n.assign(Tensor::from<float>({3}).reshape({}));
+  EXPECT_FALSE(n.stands_for_number());
+  EXPECT_EQ((narrow * n).dtype(), DType::Float32);
+}
+
 TEST(literals, the_ends_of_64_bits) {
   const std::vector<int64_t> ends{5, INT64_MAX, INT64_MIN, -1, 0, INT64_MAX - 1};
   const Tensor x = Tensor::from(ends, {6}).realize(),
