@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "check.hpp"
 #include "kernels.hpp"
@@ -501,6 +502,38 @@ TEST(schedule, spec_W11_what_stays_apart) {
     EXPECT_EQ(parts.tolist<int>(), two == 3 ? (std::vector<int>{1, 2, 3, 10, 20, 30, 40, 50, 60})
                                             : (std::vector<int>{10, 20, 30, 40, 50, 60, 4, 5, 6}));
   }
+}
+
+// Two devices that send to each other: what goes there is not computed behind what comes.
+TEST(schedule, what_is_sent_does_not_wait_for_what_is_received) {
+  const Tensor x = filled({40, 30}), there = (filled({40, 30}) + 1.0).to("CPU:1").realize();
+  const std::vector<Tensor> all{x + (there * 2.0).to("CPU"), x * 3.0,
+                                (x + 4.0).to("CPU:1") * there};
+  std::vector<size_t> order{0, 1, 2};
+  do {
+    std::vector<UOp> values;
+    for (const size_t k : order) values.push_back(all[k].uop());
+    const std::vector<Kernel> kernels = schedule(values);
+    std::set<const Node*> sent, received;
+    for (const Kernel& k : kernels) {
+      if (!is_copy(k.ast)) continue;
+      received.insert(k.buffers[0].node());
+      sent.insert(k.buffers[1].node());
+    }
+    EXPECT_EQ(sent.size(), 2u);
+    int on_first = 0;
+    for (const Kernel& k : kernels) {
+      if (is_copy(k.ast)) continue;
+      on_first += k.device() == Device("CPU") ? 1 : 0;
+      bool sends = false, waits = false;
+      for (size_t slot = 0; slot < k.buffers.size(); ++slot) {
+        sends = sends || (k.stores(slot) && sent.contains(k.buffers[slot].node()));
+        waits = waits || (!k.stores(slot) && received.contains(k.buffers[slot].node()));
+      }
+      EXPECT_FALSE(sends && waits) << to_text(k.call);
+    }
+    EXPECT_EQ(on_first, 2) << "what needs nothing from there goes with one of the others";
+  } while (std::next_permutation(order.begin(), order.end()));
 }
 
 // What is read byte by byte is in memory before: no value stands for it.
