@@ -375,9 +375,12 @@ TEST(row_buffers, spec_O7_each_thread_and_each_lane_has_rows_of_its_own) {
 }
 
 TEST(row_buffers, spec_B15_a_row_is_local_and_names_axes_of_its_value) {
+  auto row_of = [](const UOp& value, Ints axes, AddrSpace space = AddrSpace::Local) {
+    return UOp::make(Op::Load, {value}, LoadArg{{}, space, std::move(axes), "asked for"});
+  };
   const UOp x = leaf({4, 6});
   auto row = [&](Ints axes, AddrSpace space = AddrSpace::Local) {
-    return UOp::make(Op::Load, {x}, LoadArg{{}, space, std::move(axes), "asked for"});
+    return row_of(x, std::move(axes), space);
   };
   expect_error([&] { (void)row({2}); }, {"Load", "0 to 1", "(2)"});
   expect_error([&] { (void)row({1, 0}); }, {"Load", "ascend", "(1, 0)"});
@@ -389,6 +392,12 @@ TEST(row_buffers, spec_B15_a_row_is_local_and_names_axes_of_its_value) {
                              shape_of({4, 6})));
   expect_same_everywhere(permute(mul(row({1}), row({0, 1})), {1, 0}));
   expect_same_everywhere(reduce(Op::Add, reduce(Op::Add, mul(row({1}), row({0})), {1}), {0}));
+  // An axis of one element has no loop.
+  for (const auto& sizes : {Ints{1, 6}, Ints{6, 1}}) {
+    const UOp one = leaf(sizes);
+    expect_same_everywhere(add(row_of(one, {0, 1}), flip(row_of(one, {0, 1}), {1, 1})));
+    expect_same_everywhere(reduce(Op::Add, row_of(one, {}), {0, 1}));
+  }
 }
 
 // A sum over a padded axis becomes one over what is not padded; whether an element counts is told
