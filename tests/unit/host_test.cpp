@@ -649,6 +649,37 @@ TEST(host, requests_look_alike_exactly_where_they_read_alike) {
   EXPECT_GT(std::min(alike, apart), 300);
 }
 
+// All that a node says besides its sources tells two requests apart.
+TEST(host, each_part_of_an_argument_tells_requests_apart) {
+  const UOp x = leaf({4, 6});
+  const auto fold = [&](ReduceArg arg) { return UOp::make(Op::Reduce, {x}, std::move(arg)); };
+  const auto load_to = [&](LoadArg arg) { return UOp::make(Op::Load, {x}, std::move(arg)); };
+  const UOp steps = cast(leaf({}, DType::Int32), DType::Index);  // that memory says
+  const auto loop = [&](int64_t id, AxisType type) { return range(id, steps, type); };
+  const auto marked = [&](Mark mark) { return UOp::make(Op::Contiguous, {x}, MarkArg{mark}); };
+  const auto named = [&](std::string why) {
+    return UOp::make(Op::Contiguous, {x}, std::move(why));
+  };
+  const AddrSpace local = AddrSpace::Local;
+  const std::vector<std::vector<UOp>> kinds{
+      {fold({Op::Add, {0}}), fold({Op::Max, {0}}), fold({Op::Add, {1}}), fold({Op::Add, {0, 1}})},
+      {load_to({{}, local, {0}, "why"}), load_to({{}, local, {1}, "why"}),
+       load_to({{}, local, {0}, "for what"}), load_to({{}, local, {}, "why"}),
+       load_to({{}, AddrSpace::Global, {}, "why"}),
+       load_to({Device("CPU:1"), AddrSpace::Global, {}, "why"})},
+      {loop(0, AxisType::Loop), loop(1, AxisType::Loop), loop(0, AxisType::Global)},
+      {cast(x, DType::Int32), cast(x, DType::Int64)},
+      {permute(x, {1, 0}), permute(x, {0, 1}), flip(x, {0, 1}), flip(x, {1, 0})},
+      {marked(Mark::Copies), marked(Mark::UnlessInvalid)},
+      {named("why"), named("for what"), named("for what, and with what else")},
+  };
+  for (const std::vector<UOp>& kind : kinds) {
+    std::set<std::vector<uint64_t>> words;
+    for (const UOp& u : kind) words.insert(skeleton_of(std::vector<UOp>{u}, "CPU").words);
+    EXPECT_EQ(words.size(), kind.size()) << op_name(kind[0].op());
+  }
+}
+
 // What is known of one request is not taken for one of more values that begins like it.
 TEST(host, a_request_for_more_values_is_another_one) {
   const UOp x = floats({1, 2, 3}), y = floats({4, 5, 6});
