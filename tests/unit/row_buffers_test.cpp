@@ -390,6 +390,7 @@ TEST(row_buffers, spec_B15_a_row_is_local_and_names_axes_of_its_value) {
       add(flip(row({1}), {1, 1}), expand(reduce(Op::Add, row({0}), {0}), x.shape())));
   expect_same_everywhere(pad(shrink(row({1}), shape_of({1, 1}), shape_of({3, 5})), shape_of({1, 0}),
                              shape_of({4, 6})));
+  expect_same_everywhere(pad(row({1}), shape_of({3, 0}), shape_of({9, 6})));
   expect_same_everywhere(permute(mul(row({1}), row({0, 1})), {1, 0}));
   expect_same_everywhere(reduce(Op::Add, reduce(Op::Add, mul(row({1}), row({0})), {1}), {0}));
   // An axis of one element has no loop.
