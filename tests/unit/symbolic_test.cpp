@@ -329,6 +329,22 @@ TEST(symbolic, a_training_step_with_a_symbolic_batch) {
   });
 }
 
+// A size and a number that change from call to call are arguments of one program.
+TEST(symbolic, a_size_and_a_rate_that_change_compile_once_more) {
+  const std::vector<float> data{1, 2, 3, 4, 5, 6, 7, 8};
+  const Tensor x = Tensor::from(data, {8}).realize();
+  const Variable n("n", 1, 8);
+  clear_compile_cache();
+  reset_counters();
+  for (int k = 1; k <= 8; ++k) {
+    const float rate = 0.25F * static_cast<float>(k) + 1.0F;
+    const std::vector<float> got = (x[upto(n.bind(k))] * rate).tolist<float>();
+    ASSERT_EQ(ssize(got), k);
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], data[i] * rate) << k << ", " << i;
+  }
+  EXPECT_EQ(counters().compiled, 2);
+}
+
 TEST(symbolic, gradients_agree_with_those_of_constant_sizes) {
   const Tensor x = random_tensor({12, 6}, 6).realize(), w = random_tensor({6, 6}, 7).realize();
   const Variable n("n", 1, 12);
