@@ -680,6 +680,33 @@ TEST(host, each_part_of_an_argument_tells_requests_apart) {
   }
 }
 
+// A fold along one axis twice: what KOINE_VERIFY=1 says of a request, and 0 does not look for.
+TEST(host, a_request_is_verified_where_that_is_asked_for) {
+  for (const int level : {1, 0}) {
+    const UOp twice = UOp::make(Op::Reduce, {leaf({4, 6})}, ReduceArg{Op::Add, {0, 0}});
+    Options o = options();
+    o.verify = level;
+    const OptionScope scope(o);
+    std::string said;
+    try {
+      (void)realize({twice});
+    } catch (const std::exception& e) {
+      said = e.what();
+    }
+    EXPECT_EQ(said.find("the request") != std::string::npos, level == 1) << said;
+  }
+}
+
+// Who looks at a request before it runs is told whether anything below it has run before.
+TEST(host, what_looks_before_a_request_is_told_of_results) {
+  const UOp x = floats({1, 2, 3}), doubled = add(x, x);
+  std::vector<bool> told;
+  const BeforeRun note = [&](bool reads_results) { told.push_back(reads_results); };
+  (void)realize({doubled}, {}, note);
+  (void)realize({mul(doubled, x)}, {}, note);
+  EXPECT_EQ(told, (std::vector<bool>{false, true}));
+}
+
 // What is known of one request is not taken for one of more values that begins like it.
 TEST(host, a_request_for_more_values_is_another_one) {
   const UOp x = floats({1, 2, 3}), y = floats({4, 5, 6});

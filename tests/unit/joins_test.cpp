@@ -131,12 +131,17 @@ TEST(joins, many_parts_have_slices) {
     sum = sum.defined() ? sum + at : at;
   }
   std::vector<Tensor> few(rows.begin(), rows.begin() + 16), alternating, ragged;
+  std::vector<Tensor> most(few), more(few);
+  most.back() = more.back() = small({3, 5}, 440);
+  more.push_back(rows[16]);
   for (size_t k = 0; k < 40; ++k) {
     alternating.push_back(k % 2 == 0 ? rows[k] : uneven[39]);
     ragged.push_back(small({1 + static_cast<int64_t>(7 * k % 20), 5}, 500 + k));
   }
   expect_cases({
       {"few", Tensor::cat(few, 0), 1},
+      {"as many as are looked at", Tensor::cat(most, 0), 1},
+      {"one more, of two sizes", Tensor::cat(more, 0), 2},
       {"rows", Tensor::cat(rows, 0), 2},
       {"columns", Tensor::cat(rows, 1), 2},
       {"uneven", Tensor::cat(uneven, 0), 2},

@@ -102,6 +102,20 @@ TEST(schedule, spec_C38_what_would_be_repeated_gets_memory) {
     EXPECT_EQ(decisions({centred}).size(), 1u) << "the product is computed once";
 }
 
+// Elementwise work is computed again where that costs no more than its way through memory.
+TEST(schedule, spec_C38_what_costs_less_than_memory_is_computed_again) {
+  const Tensor x = filled({64, 48}), y = filled({64, 48});
+  const auto stored = [&](int operations) {
+    Tensor chain = x;
+    for (int k = 0; k < operations; ++k) chain = k % 2 == 0 ? chain * y : chain + y;
+    return decisions({chain + chain.flip({0})}).size();
+  };
+  EXPECT_EQ(stored(16), 0u);
+  EXPECT_EQ(stored(64), 1u);
+  EXPECT_EQ(stored(static_cast<int>(cost_of_memory)), 0u);
+  EXPECT_EQ(stored(static_cast<int>(cost_of_memory) + 1), 1u);
+}
+
 // What most of the work of several values lies in gets memory, and the rest is computed again.
 TEST(schedule, spec_C38_what_several_values_share_gets_memory_and_not_each_of_them) {
   const Tensor x = filled({64, 48}), y = filled({64, 48}), dear = x.sin().sin().sin().sin();
