@@ -276,6 +276,102 @@ TEST(builder, spec_C16_a_loop_begins_at_its_start) {
   EXPECT_EQ(run(none, {{1, 2, 3, 4}})[0], (std::vector<int32_t>{1, 2, 3, 4}));
 }
 
+// out[i] = an operation of x[i], y[i] and z[i], or of the first of them, for each of `count`.
+UOpGraph each_by(const Operation& operation, DType dtype, int64_t count) {
+  UOpGraph g;
+  std::vector<RowRef> memory, values;
+  for (const char* name : {"data0", "data1", "data2", "data3"})
+    memory.push_back(g.add(
+        UOps::DEFINE_GLOBAL,
+        {.dtype = dtype, .arg = {static_cast<int64_t>(memory.size()), name, memory.empty()}}));
+  const auto zero = g.add(UOps::CONST, {.dtype = i32, .arg = 0});
+  const auto end = g.add(UOps::CONST, {.dtype = i32, .arg = count});
+  const auto loop = g.add(UOps::LOOP, {.dtype = i32, .vin = {zero, end}});
+  const compat::Arg arg = operation;
+  for (size_t i = 0; i < operand_count(arg); ++i)
+    values.push_back(g.add(UOps::LOAD, {.dtype = dtype, .vin = {memory[i + 1], loop}}));
+  if (names(arg, TernaryOps::WHERE)) {
+    const auto none = g.add(UOps::CONST, {.dtype = dtype, .arg = 0});
+    values[0] =
+        g.add(UOps::ALU, {.dtype = DType::Bool, .vin = {values[0], none}, .arg = BinaryOps::CMPNE});
+  }
+  const DType type = is_comparison(arg) ? DType::Bool : dtype;
+  RowRef result = g.add(UOps::ALU, {.dtype = type, .vin = values, .arg = arg});
+  if (type != dtype) result = g.add(UOps::CAST, {.dtype = dtype, .vin = {result}});
+  g.add(UOps::STORE, {.vin = {memory[0], loop, result}});
+  g.add(UOps::ENDLOOP, {.vin = {loop}});
+  return g;
+}
+
+TEST(builder, spec_H5_operations_of_integers) {
+  using Of = int32_t (*)(int32_t, int32_t, int32_t);
+  const std::vector<std::pair<Operation, Of>> table{
+      {UnaryOps::NEG, [](auto a, auto, auto) { return -a; }},
+      {BinaryOps::ADD, [](auto a, auto b, auto) { return a + b; }},
+      {BinaryOps::SUB, [](auto a, auto b, auto) { return a - b; }},
+      {BinaryOps::MUL, [](auto a, auto b, auto) { return a * b; }},
+      {BinaryOps::DIV, [](auto a, auto b, auto) { return (a - ((a % b) + b) % b) / b; }},
+      {BinaryOps::MOD, [](auto a, auto b, auto) { return ((a % b) + b) % b; }},
+      {BinaryOps::MAX, [](auto a, auto b, auto) { return a > b ? a : b; }},
+      {BinaryOps::CMPLT, [](auto a, auto b, auto) { return int32_t{a < b}; }},
+      {BinaryOps::CMPEQ, [](auto a, auto b, auto) { return int32_t{a == b}; }},
+      {BinaryOps::CMPNE, [](auto a, auto b, auto) { return int32_t{a != b}; }},
+      {BinaryOps::XOR, [](auto a, auto b, auto) { return a ^ b; }},
+      {BinaryOps::AND, [](auto a, auto b, auto) { return a & b; }},
+      {BinaryOps::OR, [](auto a, auto b, auto) { return a | b; }},
+      {BinaryOps::SHL, [](auto a, auto b, auto) { return a << b; }},
+      {BinaryOps::SHR, [](auto a, auto b, auto) { return a >> b; }},
+      {TernaryOps::MULACC, [](auto a, auto b, auto c) { return a * b + c; }},
+      {TernaryOps::WHERE, [](auto a, auto b, auto c) { return a != 0 ? b : c; }},
+  };
+  const std::vector<int32_t> x{-7, 0, 5, 12, -1, 1000, 3, -12}, y{3, 2, 5, 1, 4, 7, 2, 5},
+      z{1, -1, 0, 9, 8, -30, 3, 2};
+  for (const auto& [operation, function] : table) {
+    std::vector<int32_t> expected;
+    for (size_t i = 0; i < x.size(); ++i) expected.push_back(function(x[i], y[i], z[i]));
+    const UOpGraph g = each_by(operation, i32, 8);
+    EXPECT_EQ(run(g, {std::vector<int32_t>(8, -5), x, y, z})[0], expected) << g.text();
+  }
+}
+
+TEST(builder, spec_H5_operations_of_floats) {
+  using Of = double (*)(double, double, double);
+  const std::vector<std::pair<Operation, Of>> table{
+      {UnaryOps::EXP2, [](auto a, auto, auto) { return std::exp2(a); }},
+      {UnaryOps::LOG2, [](auto a, auto, auto) { return std::log2(a); }},
+      {UnaryOps::SIN, [](auto a, auto, auto) { return std::sin(a); }},
+      {UnaryOps::SQRT, [](auto a, auto, auto) { return std::sqrt(a); }},
+      {UnaryOps::NEG, [](auto a, auto, auto) { return -a; }},
+      {UnaryOps::RECIP, [](auto a, auto, auto) { return 1 / a; }},
+      {UnaryOps::TRUNC, [](auto a, auto, auto) { return std::trunc(a); }},
+      {BinaryOps::ADD, [](auto a, auto b, auto) { return a + b; }},
+      {BinaryOps::SUB, [](auto a, auto b, auto) { return a - b; }},
+      {BinaryOps::MUL, [](auto a, auto b, auto) { return a * b; }},
+      {BinaryOps::DIV, [](auto a, auto b, auto) { return a / b; }},
+      {BinaryOps::MAX, [](auto a, auto b, auto) { return std::max(a, b); }},
+      {BinaryOps::CMPLT, [](auto a, auto b, auto) { return a < b ? 1.0 : 0.0; }},
+      {TernaryOps::MULACC, [](auto a, auto b, auto c) { return a * b + c; }},
+      {TernaryOps::WHERE, [](auto a, auto b, auto c) { return a != 0 ? b : c; }},
+  };
+  std::vector<float> x{-2.5F, 0, 0.75F, 3.5F, INFINITY}, y{4, -3, 0.5F, 3.5F, 2},
+      z{1, 2, -8, 0.25F, 3};
+  for (const auto& [operation, function] : table) {
+    const UOpGraph g = each_by(operation, f32, 5);
+    std::vector<float> out(5, -5);
+    std::vector<std::byte*> addresses;
+    for (auto* v : {&out, &x, &y, &z}) addresses.push_back(reinterpret_cast<std::byte*>(v->data()));
+    compile(g, "k")->run({addresses, std::vector<int64_t>(4, 20), {}});
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double expected = function(x[i], y[i], z[i]);
+      if (std::isnan(expected) || std::isinf(expected))
+        EXPECT_TRUE(std::isnan(expected) ? std::isnan(out[i]) : out[i] == expected)
+            << g.text() << x[i] << " gives " << out[i];
+      else
+        EXPECT_NEAR(out[i], expected, 1e-6 * (1 + std::abs(expected))) << g.text() << x[i];
+    }
+  }
+}
+
 // sigmoid from the primitives, and a value that is no integer.
 TEST(builder, spec_H5_sigmoid_of_primitives) {
   UOpGraph g;

@@ -78,12 +78,15 @@ double loads_an_element(const UOp& linear, int64_t elements) {
   return loads / static_cast<double>(elements);
 }
 
-int64_t widest_load(const UOp& linear) {
+// Elements of a buffer that one Load, or one Store, takes.
+int64_t widest(Op access, const UOp& linear) {
   int64_t out = 0;
   for (const UOp& u : linear.src())
-    if (u.is(Op::Load) && accessed_buffer(u).is(Op::Param)) out = std::max(out, lane_count(u));
+    if (u.is(access) && accessed_buffer(u).is(Op::Param))
+      out = std::max(out, lane_count(access == Op::Store ? u.src(1) : u));
   return out;
 }
+int64_t widest_load(const UOp& linear) { return widest(Op::Load, linear); }
 
 // Whether what a warp's threads load at once fills all of the 32-byte sectors of memory that it
 // lies in, or is one element.
@@ -182,9 +185,13 @@ TEST(group_shapes, products_have_tiles_in_registers) {
   EXPECT_EQ(launches(large), (std::vector<Launch>{{1024, 256}}));
   const UOp linear = linears_of(large, text_target("cuda", false))[0];
   EXPECT_EQ(loads_an_element(linear, 4096 * 4096), 2 * 4096 / 128);
-  // Four neighbours of A and of B at once.
+  // Four neighbours of A and of B at once, and of what is stored.
   EXPECT_EQ(widest_load(linear), 4);
+  EXPECT_EQ(widest(Op::Store, linear), 4);
   EXPECT_TRUE(is_coalesced(linear));
+  // Where nothing lies beside each other along columns, threads have each a sixteenth of them.
+  const Tensor rows_of_both = input({4096, 4096}).matmul(input({4096, 4096}).permute({1, 0}));
+  EXPECT_EQ(widest(Op::Store, linears_of(rows_of_both, text_target("cuda", false))[0]), 1);
   // Smaller tiles where large ones would leave multiprocessors idle.
   EXPECT_EQ(launches(input({1024, 1024}).matmul(input({1024, 1024}))),
             (std::vector<Launch>{{256, 256}}));

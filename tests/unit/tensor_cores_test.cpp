@@ -72,6 +72,25 @@ void expect_product(const Gemm& g, const std::vector<Opt>& opts,
           << device << (strict ? " strict " : " default ");
 }
 
+// A product of `size` by `size` elements for each of some batches, which are its first axis.
+UOp product_of_batches(int64_t batches, int64_t size) {
+  const auto axis = [](int id, int64_t n, AxisType type) {
+    return range(id, index_const(n), type);
+  };
+  const UOp batch = axis(0, batches, AxisType::Loop), i = axis(1, size, AxisType::Loop),
+            j = axis(2, size, AxisType::Loop), l = axis(3, size, AxisType::Reduce);
+  const auto place = [&](const UOp& row, const UOp& column) {
+    const UOp rows = add(mul(batch, index_const(size)), row);
+    return std::vector<UOp>{add(mul(rows, index_const(size)), column)};
+  };
+  const UOp all = shape_of({batches * size * size});
+  const auto factor = [&](int slot, const UOp& row, const UOp& column) {
+    return cast(load(index(param(slot, all, DType::Float16), place(row, column))), DType::Float32);
+  };
+  const UOp sum = reduce_ranges(Op::Add, mul(factor(1, i, l), factor(2, l, j)), {l});
+  return sink({end(store(index(param(0, all, DType::Float32), place(i, j)), sum), {batch, i, j})});
+}
+
 // As text of a language with groups, through its shim, or of C.
 void expect_product_in_text(const std::string& language, const Gemm& g,
                             const std::vector<Opt>& opts, bool strict = false) {
@@ -107,6 +126,10 @@ TEST(tensor_cores, spec_O6_the_axes_after_TC_show_w_u_r) {
   EXPECT_EQ(opt_text(tc(2, 1, 2)), "TC(2, (1, 2, 1))");
   // All of an axis is no loop.
   EXPECT_EQ(name_of(Gemm{16, 16, 16}, any, {tc(2)}), "r_u16_u16_r16");
+  // They come behind the loop over batches too.
+  const std::vector<Opt> on_core{tc(3)};
+  EXPECT_EQ(lower_kernel(product_of_batches(3, 32), any, {}, &on_core).name,
+            "r_L3_L2_L2_u16_u16_R2_r16");
 }
 
 TEST(tensor_cores, spec_X2_this_cpu_has_those_whose_instructions_it_has) {
