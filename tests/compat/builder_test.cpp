@@ -567,6 +567,7 @@ TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {
   const auto out = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true}});
   const auto in = g.add(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {1, "data1", false}});
   const auto real = g.add(UOps::CONST, {.dtype = f32, .arg = 1.5});
+  const auto truth = g.add(UOps::CONST, {.dtype = DType::Bool, .arg = 1});
   const auto loaded = g.add(UOps::LOAD, {.dtype = i32, .vin = {in, zero}});
   const auto refuses = [&](UOps uop, const Fields& fields, const std::vector<std::string>& parts) {
     const size_t rows = g.rows().size();
@@ -582,11 +583,14 @@ TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {
   refuses(UOps::DEFINE_GLOBAL, {.dtype = i32},
           {"arg is missing", "arg is a three element tuple: the index of the parameter"});
   refuses(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {-1, "data0", true}}, {"index is -1"});
+  refuses(UOps::DEFINE_GLOBAL, {.dtype = i32, .arg = {0, "data0", true, -1}}, {"the size is -1"});
   refuses(UOps::LOOP, {.dtype = i32, .vin = {zero}},
           {"takes 2 sources", "got 1", "the start value of the loop, end value"});
   refuses(UOps::LOOP, {.dtype = i32, .vin = {zero, loaded}},
           {"vin 1 is to be a CONST or a symbolic index, got LOAD", "the start value of the loop"});
   refuses(UOps::LOOP, {.dtype = i32, .vin = {real, zero}}, {"vin 0", "symbolic", "float32"});
+  refuses(UOps::LOOP, {.dtype = f32, .vin = {zero, zero}}, {"dtype float32 is no integer"});
+  refuses(UOps::ENDIF, {.vin = {zero}}, {"vin 0 is to be the IF, got CONST"});
   refuses(UOps::ENDLOOP, {.vin = {zero}}, {"vin 0 is to be the LOOP, got CONST", "the loop UOp"});
   refuses(UOps::LOAD, {.dtype = i32, .vin = {in}}, {"takes 2 to 4 sources", "the input value"});
   refuses(UOps::LOAD, {.dtype = f32, .vin = {in, zero}}, {"DEFINE_GLOBAL of dtype float32"});
@@ -594,7 +598,13 @@ TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {
   refuses(UOps::LOAD, {.dtype = i32, .vin = {in, real}}, {"vin 1 is to be an integer"});
   refuses(UOps::STORE, {.vin = {out, zero}}, {"takes 3 to 4 sources", "the UOp for the output"});
   refuses(UOps::STORE, {.dtype = i32, .vin = {out, zero, zero}}, {"has no dtype, got int32"});
+  refuses(UOps::LOAD, {.dtype = i32, .vin = {in, zero, truth}}, {"a gate comes with"});
+  refuses(UOps::LOAD, {.dtype = i32, .vin = {in, zero, zero, zero}}, {"vin 2", "dtype bool"});
+  refuses(UOps::LOAD, {.dtype = i32, .vin = {in, zero, truth, real}}, {"vin 3", "dtype int32"});
+  refuses(UOps::STORE, {.vin = {zero, zero, zero}}, {"vin 0 is to be a DEFINE_GLOBAL"});
   refuses(UOps::STORE, {.vin = {in, zero, zero}}, {"data1 is not mutable"});
+  refuses(UOps::STORE, {.vin = {out, real, zero}}, {"vin 1 is to be an integer"});
+  refuses(UOps::STORE, {.vin = {out, zero, zero, zero}}, {"vin 3", "dtype bool"});
   refuses(UOps::STORE, {.vin = {out, zero, real}}, {"vin 2 is to be a value of dtype int32"});
   refuses(UOps::ALU, {.dtype = i32, .vin = {zero, zero}}, {"arg is missing", "the operation type"});
   refuses(UOps::ALU, {.dtype = i32, .vin = {zero}, .arg = BinaryOps::ADD},
@@ -610,9 +620,19 @@ TEST(builder, spec_H7_what_a_row_lacks_is_said_with_the_rule) {
   refuses(UOps::SPECIAL, {.dtype = i32}, {"arg is missing", "upper limit (exclusive)"});
   refuses(UOps::SPECIAL, {.dtype = i32, .arg = {0, "gidx0", 0}}, {"upper limit is 0"});
   g.add(UOps::SPECIAL, {.dtype = i32, .arg = {0, "gidx0", 1}});
+  refuses(UOps::SPECIAL, {.dtype = f32, .arg = {0, "gidx0", 4}}, {"float32 is no integer"});
+  refuses(UOps::DEFINE_VAR, {.dtype = i32}, {"arg is missing, as in (\"n\", 1, 10)"});
+  refuses(UOps::DEFINE_VAR, {.dtype = f32, .arg = {"n", 1, 10}}, {"float32 is no integer"});
+  refuses(UOps::DEFINE_VAR, {.dtype = i32, .arg = {"n", 2, 1}}, {"from 2 to 1 is no Variable"});
+  refuses(UOps::DEFINE_VAR, {.dtype = i32, .arg = {"2n", 1, 2}}, {"\"2n\" from 1 to 2"});
   refuses(UOps::DEFINE_VAR, {.dtype = i32, .vin = {zero}, .arg = {"n", 1, 10}},
           {"takes 0 sources", "got 1"});
+  const auto acc = g.add(UOps::DEFINE_ACC, {.dtype = i32, .arg = 0, .cachable = false});
   refuses(UOps::PHI, {.dtype = i32, .vin = {zero, zero}}, {"DEFINE_ACC of dtype int32"});
+  refuses(UOps::PHI, {.dtype = f32, .vin = {acc, real}}, {"DEFINE_ACC of dtype float32"});
+  refuses(UOps::PHI, {.dtype = i32, .vin = {acc, real}}, {"vin 1", "dtype int32"});
+  refuses(UOps::PHI, {.dtype = i32, .vin = {acc, zero, zero}}, {"vin 2 is to be a LOOP"});
+  refuses(UOps::CAST, {.dtype = f32, .vin = {in}}, {"a value: LOAD it first"});
   refuses(UOps::IF, {.vin = {zero}}, {"a value of dtype bool"});
   refuses(UOps::BITCAST, {.dtype = DType::Int64, .vin = {real}}, {"differ in size"});
   const auto stored = g.add(UOps::STORE, {.vin = {out, zero, zero}});
