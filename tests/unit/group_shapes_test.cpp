@@ -152,6 +152,16 @@ TEST(group_shapes, elements_are_taken_four_at_once) {
   EXPECT_EQ(render("cuda", "k", odd, false).find("load_16("), std::string::npos);
 }
 
+TEST(group_shapes, what_is_read_backwards_is_read_four_at_once) {
+  const Target target = text_target("cuda", false);
+  const Tensor value = input({4096}).flip({0}) * Tensor(2.0);
+  const UOp ast = kernels_of(host_program({value.uop()}, options_for(target)))[0].ast;
+  const std::vector<Opt> four{{OptOp::Split, 0, 4, AxisType::Upcast}};
+  const UOp linear = lower_kernel(ast, target, {}, &four).linear;
+  EXPECT_EQ(widest_load(linear), 4);
+  EXPECT_EQ(widest(Op::Store, linear), 4);
+}
+
 TEST(group_shapes, rows_are_folded_by_groups_or_by_warps) {
   for (const auto& [rows, columns, launch] :
        {std::tuple<int64_t, int64_t, Launch>{16384, 4096, {16384, 256}},
