@@ -219,7 +219,7 @@ TEST(walk, spec_W8_the_plain_rows_of_a_device_with_groups_are_a_grid) {
   const Variable n("n", 1, 4);
   const UOp part = schedule({(x[Slice{{}, n.bind(2)}] * 3).uop()}).at(0).ast;
   const std::string open = rows(part, "SIMT");
-  for (const char* row : {"(0, 'gidx0', 6)", "DEFINE_VAR", "LOOP"})
+  for (const char* row : {"(0, 'gidx0', 6)", "DEFINE_VAR", "('n', 1, 4)", "LOOP"})
     EXPECT_NE(open.find(row), std::string::npos) << row << " in\n" << open;
   EXPECT_EQ(open.find("gidx1"), std::string::npos) << open;
 }

@@ -10,6 +10,7 @@
 #include "c_text.hpp"
 #include "check.hpp"
 #include "kernels.hpp"
+#include "koine/interp/kernel.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/graph.hpp"
 #include "koine/ir/linear.hpp"
@@ -522,6 +523,28 @@ TEST(groups, spec_X3_a_histogram_by_atomic_adds_is_bincount) {
                {"an AtomicAdd would add some elements twice"});
   expect_error([&] { (void)apply_opt(turns, split(0, 2, AxisType::Thread)); },
                {"each thread along it would do the same AtomicAdd"});
+}
+
+// Its graph says the same, and promises nothing of floats, which threads add in any order.
+TEST(groups, spec_X3_a_histogram_is_bincount_by_its_graph) {
+  std::vector<int32_t> in{3, 0, 3, 2, 3, 0};
+  const auto interpreted = [&](DType dtype, auto bins, Deviations* known) {
+    const int64_t count = std::ssize(in);
+    const UOp ast = histogram(count, std::ssize(bins), dtype);
+    const std::vector<std::byte*> addresses{reinterpret_cast<std::byte*>(bins.data()),
+                                            reinterpret_cast<std::byte*>(in.data())};
+    interpret_kernel(ast, {addresses, std::vector<int64_t>{16, 4 * count}, {}}, known);
+    return bins;
+  };
+  EXPECT_EQ(interpreted(DType::Int32, std::vector<int32_t>{5, 0, 0, 0}, nullptr),
+            (std::vector<int32_t>{7, 0, 1, 3}));
+  Deviations of_floats{{.reorder = true, .contract = true}, {}}, of_integers = of_floats;
+  EXPECT_EQ(interpreted(DType::Float32, std::vector<float>{0.5F, 1, 0, 0}, &of_floats),
+            (std::vector<float>{2.5F, 1, 1, 3}));
+  EXPECT_EQ(of_floats.buffers.at(0), (std::vector<double>{INFINITY, 0, INFINITY, INFINITY}));
+  (void)interpreted(DType::Int32, std::vector<int32_t>(4), &of_integers);
+  for (const std::vector<double>& d : of_integers.buffers)
+    EXPECT_TRUE(std::ranges::all_of(d, [](double v) { return v == 0; }));
 }
 
 // All threads of a grid add at once; each dtype that the language adds. In C one thread does.
