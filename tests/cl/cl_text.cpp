@@ -35,7 +35,7 @@ ClLibrary::ClLibrary(const std::string& source) {
 }
 
 void ClLibrary::run(const std::string& name, const std::vector<Given>& parameters,
-                    const Signature& signature) const {
+                    const Signature& signature, const std::vector<int64_t>& variables) const {
   DeviceRuntime& device = device_runtime("CL");
   cl_int status = CL_SUCCESS;
   const std::shared_ptr<std::remove_pointer_t<cl_kernel>> kernel(
@@ -50,7 +50,11 @@ void ClLibrary::run(const std::string& name, const std::vector<Given>& parameter
                   kernel.get(), static_cast<cl_uint>(memory.size() - 1), memory.back()->address()),
               "an argument of " + name);
   }
-  const cl::WorkSize size = cl::work_size(signature, {});
+  auto number = static_cast<cl_uint>(memory.size());
+  for (const cl_long value : variables)
+    cl::check(cl::api().clSetKernelArg(kernel.get(), number++, sizeof value, &value),
+              "a Variable of " + name);
+  const cl::WorkSize size = cl::work_size(signature, variables);
   cl_event end = nullptr;
   cl::check(
       cl::api().clEnqueueNDRangeKernel(cl::hardware(0).service, kernel.get(), 3, nullptr,

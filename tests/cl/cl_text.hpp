@@ -10,7 +10,7 @@ class ClLibrary : public TextLibrary {
  public:
   explicit ClLibrary(const std::string& source);
   void run(const std::string& name, const std::vector<Given>& parameters,
-           const Signature& signature) const override;
+           const Signature& signature, const std::vector<int64_t>& variables) const override;
 
  private:
   cl::BuiltProgram program_;

@@ -27,6 +27,13 @@ std::vector<CText> on_each() { return {on_cl("CL"), on_cl(groups_device()), on_c
 
 }  // namespace
 
+TEST(cl, launches_tell_a_text_its_numbers_and_offsets) {
+  for (CText& text : on_each()) {
+    text.add(told_by_arguments());
+    text.check();
+  }
+}
+
 TEST(cl, spec_amend_32_random_graphs_as_text_agree_with_the_interpreter) {
   Features features = Features::all();
   features.raw_bytes = false;  // bytes of the program's own are no buffer of a kernel

@@ -157,7 +157,8 @@ TEST_F(cuda, spec_X3_threads_add_to_one_place_at_once) {
     const CudaLibrary library(ptx ? render_ptx(linear, "k", target) : render("cuda", "k", linear),
                               language);
     std::vector<int32_t> out(bins);
-    library.run("k", {{out.data(), bins * 4}, {values.data(), numbers * 4}}, signature_of(linear));
+    library.run("k", {{out.data(), bins * 4}, {values.data(), numbers * 4}}, signature_of(linear),
+                {});
     EXPECT_EQ(out, expected) << language;
   }
 }

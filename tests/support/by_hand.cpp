@@ -45,7 +45,7 @@ void Texts::run(size_t number, std::span<std::byte> out, std::span<std::byte> in
     const std::span<std::byte> b = slot == 0 ? out : in;
     named.push_back({b.data(), static_cast<int64_t>(b.size())});
   }
-  library_->run(fmt::format("k{}", number), named, signature);
+  library_->run(fmt::format("k{}", number), named, signature, {});
 }
 
 std::vector<UOp> programs_by_hand() {

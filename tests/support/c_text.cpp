@@ -11,6 +11,7 @@
 
 #include "backends.hpp"
 #include "cuda_text.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/text.hpp"
 #include "koine/lower/pipeline.hpp"
@@ -139,7 +140,11 @@ void CText::run(const Case& c, const TextLibrary& library) const {
     if (language_ == "c") named = buffers;
     for (const int64_t slot : signature.slots)
       if (language_ != "c") named.push_back(buffers[static_cast<size_t>(slot)]);
-    library.run(fmt::format("k{}", c.first + k), named, signature);
+    std::vector<int64_t> variables;  // of this launch
+    for (const std::string& name : signature.variables)
+      for (const UOp& v : c.kernels[k].variables)
+        if (v.as<BufferArg>().name == name) variables.push_back(bound_value(v));
+    library.run(fmt::format("k{}", c.first + k), named, signature, variables);
   }
   EXPECT_EQ(difference(c.expected, array_of(c.program.arguments[0])), "")
       << "as text of " << language_ << ", " << c.what << ", of\n"
@@ -170,14 +175,14 @@ std::array<uint32_t, 3> counts_of(const std::array<UOp, 3>& axes) {
 }
 
 void CLibrary::run(const std::string& name, const std::vector<Given>& parameters,
-                   const Signature& signature) const {
+                   const Signature& signature, const std::vector<int64_t>& variables) const {
   std::vector<void*> buffers;
   for (const Given& p : parameters) buffers.push_back(p.data);
   if (language_ == "c")
     for (int64_t thread = 0; thread < signature.threads; ++thread)
-      function(name)(buffers.data(), nullptr, thread);
+      function(name)(buffers.data(), variables.data(), thread);
   else
-    launch("run_" + name)(buffers.data(), nullptr, counts_of(signature.grid).data(),
+    launch("run_" + name)(buffers.data(), variables.data(), counts_of(signature.grid).data(),
                           counts_of(signature.group).data());
 }
 

@@ -24,9 +24,10 @@ class TextLibrary {
     int64_t bytes;
   };
   virtual ~TextLibrary() = default;
-  /// Runs a kernel on its parameters, in order, in a grid of groups; Variables it has none.
+  /// Runs a kernel on its parameters, in order, and the values of its Variables, by name, in a grid
+  /// of groups.
   virtual void run(const std::string& name, const std::vector<Given>& parameters,
-                   const Signature& signature) const = 0;
+                   const Signature& signature, const std::vector<int64_t>& variables) const = 0;
 };
 
 /// Text that went through the system's compiler of C, or of C++ with a header in front that knows
@@ -44,7 +45,7 @@ class CLibrary : public TextLibrary {
   CLibrary& operator=(const CLibrary&) = delete;
   ~CLibrary() override;
   void run(const std::string& name, const std::vector<Given>& parameters,
-           const Signature& signature) const override;
+           const Signature& signature, const std::vector<int64_t>& variables) const override;
   Function function(const std::string& name) const;
 
  private:

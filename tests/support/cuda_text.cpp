@@ -163,7 +163,7 @@ CudaLibrary::~CudaLibrary() {
 }
 
 void CudaLibrary::run(const std::string& name, const std::vector<Given>& parameters,
-                      const Signature& signature) const {
+                      const Signature& signature, const std::vector<int64_t>& variables) const {
   const Api& a = api();
   void* function = nullptr;
   for (void* module : modules_)
@@ -177,6 +177,8 @@ void CudaLibrary::run(const std::string& name, const std::vector<Given>& paramet
     require(a.to_device(memory.back()->address, p.data, bytes), "to the GPU");
     addresses.push_back(&memory.back()->address);
   }
+  std::vector<int64_t> values = variables;
+  for (int64_t& v : values) addresses.push_back(&v);
   const auto grid = counts_of(signature.grid), group = counts_of(signature.group);
   require(a.launch(function, grid[0], grid[1], grid[2], group[0], group[1], group[2], 0, nullptr,
                    addresses.data(), nullptr),

@@ -22,7 +22,7 @@ class CudaLibrary : public TextLibrary {
   CudaLibrary(const CudaLibrary&) = delete;
   CudaLibrary& operator=(const CudaLibrary&) = delete;
   void run(const std::string& name, const std::vector<Given>& parameters,
-           const Signature& signature) const override;
+           const Signature& signature, const std::vector<int64_t>& variables) const override;
 
  private:
   void add_module(const std::string& image);

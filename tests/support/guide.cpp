@@ -86,7 +86,7 @@ void expect_guide_computes(std::string_view language, const CText::Load& load) {
       given.push_back({d.data(), static_cast<int64_t>(d.size() * sizeof(int32_t))});
     }
     EXPECT_EQ(given.size(), data.size());
-    library->run(fmt::format("k{}", number), given, signature);
+    library->run(fmt::format("k{}", number), given, signature, {});
     return data.empty() ? std::vector<int32_t>() : data[0];
   };
   std::vector<int32_t> a(10), b(10), sums(10), first(10, -1);

@@ -52,6 +52,9 @@ int count_ops(const UOp& graph, Op op);
 double loads_of(const std::vector<Kernel>& kernels);
 /// The same value with the operands of some commutative ops exchanged.
 UOp with_swapped_operands(const UOp& value, std::mt19937_64& random);
+/// A value of which two kernels are one, which each launch tells where its slice begins and what it
+/// adds.
+UOp told_by_arguments();
 /// Operations and bytes of each kernel that would run for values, ascending.
 std::vector<std::pair<double, double>> counted_work(const std::vector<UOp>& values);
 /// What computing values into memory of their own costs, by the engine's own count.

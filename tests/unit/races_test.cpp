@@ -167,7 +167,8 @@ class WatchedLibrary : public TextLibrary {
   WatchedLibrary(const std::string& language, const std::string& source)
       : program_(language, with_launches(source)) {}
   void run(const std::string& name, const std::vector<Given>& parameters,
-           const Signature& signature) const override {
+           const Signature& signature, const std::vector<int64_t>& variables) const override {
+    ASSERT_TRUE(variables.empty()) << name;
     std::vector<Bytes> memory;
     for (const Given& p : parameters) {
       const auto* first = static_cast<const std::byte*>(p.data);

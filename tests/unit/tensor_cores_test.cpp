@@ -105,7 +105,7 @@ void expect_product_in_text(const std::string& language, const Gemm& g,
     return TextLibrary::Given{memory.data(), static_cast<int64_t>(memory.size())};
   };
   text_library(language, render(language, "k", linear) + (c ? "" : "KOINE_RUN(k)\n"))
-      ->run("k", {given(out), given(left), given(right)}, signature_of(linear));
+      ->run("k", {given(out), given(left), given(right)}, signature_of(linear), {});
   EXPECT_EQ(problem_of(g, out, strict), "") << language << (strict ? " strict" : " default");
 }
 

@@ -68,6 +68,19 @@ std::string text_of(std::string_view language) {
 
 }  // namespace
 
+TEST(texts, launches_tell_a_kernel_their_numbers_and_offsets) {
+  const UOp value = told_by_arguments();
+  for (const char* language : {"c", "cuda", "hip", "metal"}) {
+    CText text(language);
+    const std::vector<Kernel> kernels = text.kernels(value);
+    EXPECT_EQ(
+        std::ranges::count_if(kernels, [](const Kernel& k) { return k.variables.size() == 2; }), 2)
+        << language;
+    text.add(value);
+    text.check();
+  }
+}
+
 TEST(texts, spec_L8_of_every_language_are_those_in_their_files) {
   std::vector<std::string_view> languages{"ptx"};
   for (const Dialect* dialect : dialects()) languages.push_back(dialect->name);

@@ -120,10 +120,10 @@ WGPUComputePipeline WgslLibrary::pipeline(const std::string& name) const {
 }
 
 void WgslLibrary::run(const std::string& name, const std::vector<Given>& parameters,
-                      const Signature& signature) const {
+                      const Signature& signature, const std::vector<int64_t>& variables) const {
   std::array<uint32_t, 3> grid = counts_of(signature.grid);
   grid[0] *= static_cast<uint32_t>(signature.threads);
-  run(name, parameters, {}, grid);
+  run(name, parameters, {variables.begin(), variables.end()}, grid);
 }
 
 void WgslLibrary::run(const std::string& name, const std::vector<Given>& parameters,

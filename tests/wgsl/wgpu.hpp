@@ -18,8 +18,8 @@ class WgslLibrary : public TextLibrary {
   WgslLibrary(const WgslLibrary&) = delete;
   WgslLibrary& operator=(const WgslLibrary&) = delete;
   void run(const std::string& name, const std::vector<Given>& parameters,
-           const Signature& signature) const override;
-  /// With Variables, in the order of their names.
+           const Signature& signature, const std::vector<int64_t>& variables) const override;
+  /// In a grid of so many groups.
   void run(const std::string& name, const std::vector<Given>& parameters,
            const std::vector<int32_t>& variables, const std::array<uint32_t, 3>& grid) const;
 
