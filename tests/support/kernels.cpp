@@ -89,12 +89,12 @@ UOp with_swapped_operands(const UOp& value, std::mt19937_64& random) {
   });
 }
 
-UOp told_by_arguments() {
-  const Tensor x(leaf({8}, DType::Float32, 1));
+UOp told_by_arguments(DType dtype) {
+  const Tensor x(leaf({8}, dtype, 1));
   const auto part = [&](int64_t begin, double added) {
     return (x.shrink({{begin, begin + 4}}) + Tensor(added)).contiguous();
   };
-  return (part(0, 1.5) * part(4, 2.5).sum()).uop();
+  return (part(0, 1.5) * part(4, -2.5).sum()).uop();
 }
 
 std::vector<std::pair<double, double>> counted_work(const std::vector<UOp>& values) {

@@ -54,7 +54,7 @@ double loads_of(const std::vector<Kernel>& kernels);
 UOp with_swapped_operands(const UOp& value, std::mt19937_64& random);
 /// A value of which two kernels are one, which each launch tells where its slice begins and what it
 /// adds.
-UOp told_by_arguments();
+UOp told_by_arguments(DType dtype = DType::Float32);
 /// Operations and bytes of each kernel that would run for values, ascending.
 std::vector<std::pair<double, double>> counted_work(const std::vector<UOp>& values);
 /// What computing values into memory of their own costs, by the engine's own count.

@@ -92,14 +92,20 @@ UOp with(const UOp& ast, const Offsets& own, const Numbers& numbers, const Stand
 UOp variable_for(int64_t slot, int64_t low, int64_t high) {
   return variable(fmt::format("koine_offset_{}", slot), low, high);
 }
-// The bits of a number.
-UOp variable_for(size_t k) {
-  return variable(fmt::format("koine_number_{:06}", k), INT64_MIN, INT64_MAX);
+// The bits of a number: of up to 32 as a signed integer of 32, which a language has that counts no
+// further.
+UOp variable_for(size_t k, DType dtype) {
+  const IntegerRange range = integer_range(item_size(dtype) > 4 ? DType::Int64 : DType::Int32);
+  return variable(fmt::format("koine_number_{:06}", k), static_cast<int64_t>(range.low),
+                  static_cast<int64_t>(range.high));
 }
 UOp number_of(const UOp& bits, DType dtype) {
   return bitcast(cast(bits, storage_uint(dtype)), dtype);
 }
-int64_t bits_of(const UOp& number) { return static_cast<int64_t>(number.as<ConstArg>().bits); }
+int64_t bits_of(const UOp& number) {
+  const auto bits = static_cast<int64_t>(number.as<ConstArg>().bits);
+  return item_size(number.dtype()) > 4 ? bits : static_cast<int32_t>(bits);
+}
 
 // Equal for kernels that may differ in offsets and numbers alone: what is found without a walk.
 uint64_t look_of(const UOp& ast, size_t buffers) {
@@ -164,8 +170,10 @@ class Sharing {
       StandIns any;
       for (const auto& [slot, offset] : m.offsets)
         any.offsets.emplace(slot, variable_for(slot, 0, 1));
-      for (size_t k = 0; k < m.numbers.size(); ++k)
-        any.numbers.emplace(k, number_of(variable_for(k), m.numbers[k].dtype()));
+      for (size_t k = 0; k < m.numbers.size(); ++k) {
+        const DType dtype = m.numbers[k].dtype();
+        any.numbers.emplace(k, number_of(variable_for(k, dtype), dtype));
+      }
       held.push_back(with(ast, m.offsets, m.numbers, any));
       groups[held.back().id()].push_back(std::move(m));
     }
@@ -189,7 +197,7 @@ class Sharing {
     for (size_t k = 0; k < first.numbers.size(); ++k)
       if (std::any_of(members.begin(), members.end(),
                       [&](const Member& m) { return m.numbers[k] != first.numbers[k]; }))
-        numbers.emplace(k, variable_for(k));
+        numbers.emplace(k, variable_for(k, first.numbers[k].dtype()));
     varying.offsets = offsets;
     for (const auto& [k, v] : numbers)
       varying.numbers.emplace(k, number_of(v, first.numbers[k].dtype()));
