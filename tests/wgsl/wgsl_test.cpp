@@ -133,13 +133,13 @@ TEST(wgsl, spec_O1b_spec_O1f_groups_meet_at_barriers) {
   text.check();
 }
 
-// Strict and default mode, as far as the language goes.
 TEST(wgsl, launches_tell_a_kernel_their_numbers_and_offsets) {
   CText text = wgsl_text();
   text.add(told_by_arguments());
   text.check();
 }
 
+// Strict and default mode, as far as the language goes.
 TEST(wgsl, spec_amend_32_random_graphs_agree_with_the_interpreter) {
   const int64_t cases = test_cases(400);
   CText text = wgsl_text();
