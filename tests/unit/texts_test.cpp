@@ -82,6 +82,21 @@ TEST(texts, launches_tell_a_kernel_their_numbers_and_offsets) {
   }
 }
 
+// Each has the bounds of its own dtype.
+TEST(texts, launches_tell_a_kernel_numbers_of_two_dtypes) {
+  const Tensor x(leaf({8}, DType::Float32, 1));
+  const auto part = [&](double added) {
+    return ((x + Tensor(added)).cast(DType::Float64) * Tensor(added / 3)).contiguous();
+  };
+  const UOp value = (part(1.5) + part(-0.375).flip({0})).uop();
+  for (const char* language : {"c", "cuda", "hip"}) {
+    CText text(language);
+    EXPECT_EQ(text.kernels(value)[1].variables.size(), 2u);
+    text.add(value);
+    text.check();
+  }
+}
+
 TEST(texts, spec_L8_of_every_language_are_those_in_their_files) {
   std::vector<std::string_view> languages{"ptx"};
   for (const Dialect* dialect : dialects()) languages.push_back(dialect->name);
