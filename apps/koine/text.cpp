@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <unordered_map>
 
 #include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
@@ -138,6 +140,7 @@ std::vector<Given> parse_all(std::string_view text, const Target& target) {
 struct Piece {
   UOp ast;
   std::string reason;
+  std::vector<UOp> variables = {};  // of its launch
 };
 struct Work {
   std::vector<Piece> kernels;
@@ -163,7 +166,8 @@ UOp host_program_of(const Given& g, const Target& target) {
 // The launches of a host program, and of those that loops hold.
 void add_kernels(const UOp& program, Work& work) {
   for (const Kernel& k : kernels_of(program)) {
-    work.kernels.push_back({k.ast, std::string(k.reason)});
+    work.kernels.push_back(
+        {k.ast, std::string(k.reason), {k.variables.begin(), k.variables.end()}});
     for (const UOp& function : is_loop(k.ast) ? k.ast.src() : std::span<const UOp>())
       if (function.is(Op::Linear)) add_kernels(function, work);
   }
@@ -181,6 +185,14 @@ Work work_of(const Given& g, const Target& target) {
 // A copy between devices or a loop is no kernel: the host does it.
 bool is_compiled(const Piece& kernel) {
   return !kernel.ast.is(Op::CustomFunction) && !is_loop(kernel.ast);
+}
+
+// ", n = 3" of each Variable that has a value.
+std::string numbers_of_launch(const Piece& kernel) {
+  std::string out;
+  for (const UOp& v : kernel.variables)
+    if (is_bound(v)) out += fmt::format(", {} = {}", v.as<BufferArg>().name, bound_value(v));
+  return out;
 }
 
 LoweredKernel lower(const Piece& kernel, const Work& work, const Target& target,
@@ -315,20 +327,30 @@ std::string sources_of(std::string_view text, std::string_view language) {
   const Target target = ptx      ? ptx_target(options().strict)
                         : groups ? text_target(language, options().strict)
                                  : target_here();
+  const std::string_view comment = llvm ? ";" : "//";
   std::string out;
-  bool first = true;
+  std::unordered_map<UOp, std::string> names;  // of what is written
+  std::map<std::string, size_t> of_name;       // how many
   for (const Given& g : parse_all(text, target)) {
     const Work work = work_of(g, target);
     for (const Piece& kernel : work.kernels) {
       if (!is_compiled(kernel)) {
-        out += fmt::format("{} {}\n", llvm ? ";" : "//", kernel.reason);
+        out += fmt::format("{} {}\n", comment, kernel.reason);
         continue;
       }
       const LoweredKernel k = lower(kernel, work, target);
-      out += llvm  ? render_llvm_text(k.linear, k.name, target)
-             : ptx ? render_ptx(k.linear, k.name, target)
-                   : render(language, k.name, k.linear, first);
-      first = false;
+      const bool first = names.empty();
+      const auto [at, fresh] = names.try_emplace(k.linear, k.name);
+      std::string& name = at->second;
+      if (const size_t same = fresh ? of_name[k.name]++ : 0; same > 0)
+        name += fmt::format("_{}", same);
+      const std::string numbers = numbers_of_launch(kernel);
+      if (!fresh || !numbers.empty())
+        out += fmt::format("{} {}{}{}\n", comment, name, fresh ? "" : " again", numbers);
+      if (!fresh) continue;
+      out += llvm  ? render_llvm_text(k.linear, name, target)
+             : ptx ? render_ptx(k.linear, name, target)
+                   : render(language, name, k.linear, first);
     }
   }
   return out;

@@ -23,8 +23,9 @@ UOp last_graph(std::string_view text);
 /// Compiles the values of a text to a file. Their Buffers are inputs, named by their numbers.
 /// Throws Error like text_after, where the text holds more than values, and as save_program does.
 void save_compiled(std::string_view text, const std::string& path);
-/// The source of every kernel of the text in a language: that of a dialect, "ptx" or "llvm". Throws
-/// Error like text_after.
+/// The source of every kernel of the text in a language: that of a dialect, as one that a compiler
+/// takes, or a module of "ptx" or "llvm" for each. What is launched again is a comment, as are the
+/// Variables that have values. Throws Error like text_after.
 std::string sources_of(std::string_view text, std::string_view language);
 
 }  // namespace koine::app

@@ -5,8 +5,10 @@
 #include <cctype>
 #include <string_view>
 
+#include "c_text.hpp"
 #include "check.hpp"
 #include "corpus.hpp"
+#include "kernels.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/text.hpp"
 #include "text.hpp"
@@ -86,6 +88,18 @@ TEST(texts, a_graph_that_is_past_the_stage_is_refused) {
   expect_error([&] { (void)app::sources_of(value, "fortran"); },
                {"--target=fortran", "c, opencl, cuda, hip, metal, wgsl, ptx, or llvm"});
   expect_error([&] { (void)app::sources_of("; nothing\n", "c"); }, {"holds no graph"});
+}
+
+// Also where kernels are equal, or have one name.
+TEST(texts, the_sources_of_many_graphs_are_one_that_compiles) {
+  std::string all = to_text(told_by_arguments());
+  for (const std::string& value : value_texts()) all += value;
+  for (const char* language : {"c", "cuda", "hip"}) {
+    const std::string source = app::sources_of(all, language);
+    EXPECT_NE(source.find(" again, koine_number_000000 = "), source.npos);
+    EXPECT_NE(source.find("_1("), source.npos);
+    EXPECT_NO_THROW(CLibrary(source, 0, language));
+  }
 }
 
 // Whoever wrote a kernel by hand is told what is wrong with it, and of no mistake of the compiler.
