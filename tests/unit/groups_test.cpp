@@ -718,7 +718,36 @@ TEST(groups, wgsl_refuses_what_it_lacks) {
   const UOp n = index_const(int64_t{1} << 33), i = range(0, n, AxisType::Loop),
             out = param(0, stack(std::vector<UOp>{n}), DType::Float32);
   refused(sink({end(store(index(out, {i}), constant(DType::Float32, 1)), {i})}),
-          {"wgsl counts places in 32 bits"});
+          {"wgsl counts places in 32 bits", "split the tensor", "clip"});
+}
+
+// A place beyond 32 bits wraps to the one that is meant, if memory has no more; nothing else may
+// read such a number.
+TEST(groups, wgsl_takes_places_that_wrap) {
+  const Target target = text_target("wgsl", true);
+  const UOp i = range(0, index_const(8), AxisType::Loop), seven = index_const(7);
+  const auto kernel = [&](int64_t size, const std::function<UOp(const UOp&)>& place_of) {
+    const UOp memory = param(1, shape_of({size}), DType::Float32),
+              given = param(2, shape_of({8}), DType::Int32),
+              out = param(0, shape_of({8}), DType::Float32),
+              row = mul(cast(load(index(given, {i})), DType::Index), index_const(3));
+    const UOp value = load(index(memory, {place_of(row)}));
+    return render("wgsl", "k",
+                  lower_kernel(sink({end(store(index(out, {i}), value), {i})}), target).linear);
+  };
+  const auto moved = [](const UOp& row) { return add(row, index_const(1)); };
+  EXPECT_NE(kernel(100, moved), "");
+  const int64_t most = INT32_MAX;
+  EXPECT_NE(kernel(most, moved), "");
+  const std::vector<std::string> words{"wgsl counts places in 32 bits"};
+  expect_error([&] { (void)kernel(most + 1, moved); }, words);
+  for (const auto& place : std::vector<std::function<UOp(const UOp&)>>{
+           [&](const UOp& row) { return idiv(row, seven); },
+           [&](const UOp& row) { return mod(row, seven); },
+           [&](const UOp& row) { return maximum(row, seven); },
+           [&](const UOp& row) { return where(lt(row, i), seven, index_const(9)); },
+           [&](const UOp& row) { return cast(cast(row, DType::Int32), DType::Index); }})
+    expect_error([&] { (void)kernel(100, place); }, words);
 }
 
 // CUDA's and HIP's take GCC's form of a statement, and so do compilers of OpenCL that are built on

@@ -156,6 +156,18 @@ TEST(wgsl, launches_tell_a_kernel_their_numbers_and_offsets) {
   text.check();
 }
 
+// Of rows whose numbers are data: they may be any of 32 bits, and the places lie beyond.
+TEST(wgsl, rows_that_data_chooses) {
+  CText text = wgsl_text();
+  const UOp table = leaf({5, 6}, DType::Float32, 1), words = leaf({5, 6}, DType::Int32, 2);
+  const Tensor at = Tensor::from<int32_t>({2, 0, 4, 4, 1, 3});
+  text.add(index(table, {at.uop()}));
+  text.add(index(words, {at.uop(), at.uop()}));
+  text.add(small({17, 9}, 3).sort(1).first.uop());
+  text.add(Tensor(table).gather(0, Tensor(leaf({4, 6}, DType::Int32, 4)).abs() % 5).uop());
+  text.check();
+}
+
 // Strict and default mode, as far as the language goes.
 TEST(wgsl, spec_amend_32_random_graphs_agree_with_the_interpreter) {
   const int64_t cases = test_cases(400);

@@ -6,14 +6,11 @@
 #include "koine/ir/build.hpp"
 
 namespace koine {
-namespace {
 
 bool fits_32_bits(const UOp& value) {
   const Interval& b = value.bounds();
   return b.low >= INT32_MIN && b.high <= INT32_MAX;
 }
-
-}  // namespace
 
 const UOp& strip_after(const UOp& u) {
   const UOp* p = &u;

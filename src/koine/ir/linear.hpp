@@ -13,6 +13,8 @@ namespace koine {
 const UOp& strip_after(const UOp& u);
 /// An Index into a buffer (an address), as opposed to one into a vector value.
 bool is_address(const UOp& u);
+/// Whether an integer lies in 32 bits with a sign, by its bounds.
+bool fits_32_bits(const UOp& value);
 /// The memory that an address lies in: the address itself where it is no Index.
 const UOp& buffer_at(const UOp& address);
 /// The Param or Buffer that an access goes to.

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "koine/base/error.hpp"
+#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
@@ -48,12 +49,42 @@ class CStyleRenderer {
     return std::string(name);
   }
 
-  // Where places are counted in 32 bits, none lies beyond.
+  // Whether the low bits of a value, or its place in memory, need no more than those of this
+  // source.
+  static bool needs_low_bits(const UOp& u, size_t source) {
+    switch (u.op()) {
+      case Op::Add:
+      case Op::Mul:
+      case Op::Where:
+      case Op::Stack:
+      case Op::Expand:
+      case Op::Reshape:
+        return true;
+      case Op::Index:
+        return is_address(u) ? source == 1 && largest_numel(buffer_at(u)) <= INT32_MAX
+                             : source == 0;  // a lane
+      default:
+        return false;
+    }
+  }
+
+  // Where places are counted in 32 bits, a number beyond them wraps: only what needs its low bits
+  // may read it, as the place of a gather that is checked does.
   void require_fits(const UOp& u) const {
-    if (dialect_.has_int64 || u.dtype() != DType::Index || !u.is_scalar()) return;
-    KOINE_REQUIRE(u.bounds().low >= INT32_MIN && u.bounds().high <= INT32_MAX, Value,
-                  "{} counts places in 32 bits, and those of {} lie beyond: split the tensor",
-                  dialect_.name, op_name(u.op()));
+    if (dialect_.has_int64) return;
+    const auto fits = [](const UOp& v) {
+      const bool is_no_number = v.dtype() != DType::Index || (v.is(Op::Stack) && v.src().empty());
+      return is_no_number || fits_32_bits(v);
+    };
+    const auto require = [&](bool holds, const UOp& v) {
+      KOINE_REQUIRE(holds, Value,
+                    "{} counts places in 32 bits, and those of {} lie beyond: split the tensor, or "
+                    "bound its Variables and positions (clip) by less",
+                    dialect_.name, op_name(v.op()));
+    };
+    require(fits(u) || needs_low_bits(u, 0), u);
+    for (size_t i = 0; i < u.src().size(); ++i)
+      require(fits(u.src(i)) || needs_low_bits(u, i), u.src(i));
   }
 
   // Where a group is one thread, LOCAL memory is its own.
