@@ -746,7 +746,12 @@ TEST(groups, wgsl_takes_places_that_wrap) {
            [&](const UOp& row) { return mod(row, seven); },
            [&](const UOp& row) { return maximum(row, seven); },
            [&](const UOp& row) { return where(lt(row, i), seven, index_const(9)); },
-           [&](const UOp& row) { return cast(cast(row, DType::Int32), DType::Index); }})
+           [&](const UOp& row) { return cast(cast(row, DType::Int32), DType::Index); },
+           // What a float saturates to has other bits.
+           [&](const UOp&) {
+             const UOp real = mul(cast(i, DType::Float32), constant(DType::Float32, 1e9));
+             return add(cast(real, DType::Index), seven);
+           }})
     expect_error([&] { (void)kernel(100, place); }, words);
 }
 

@@ -10,7 +10,6 @@
 #include <unordered_map>
 
 #include "koine/base/error.hpp"
-#include "koine/ir/binding.hpp"
 #include "koine/ir/build.hpp"
 #include "koine/ir/linear.hpp"
 #include "koine/ir/symbolic.hpp"
@@ -49,9 +48,9 @@ class CStyleRenderer {
     return std::string(name);
   }
 
-  // Whether the low bits of a value, or its place in memory, need no more than those of this
-  // source.
-  static bool needs_low_bits(const UOp& u, size_t source) {
+  // Whether the low bits of a value, or its place in memory, need no more than those of its
+  // sources.
+  static bool needs_low_bits(const UOp& u) {
     switch (u.op()) {
       case Op::Add:
       case Op::Mul:
@@ -59,32 +58,27 @@ class CStyleRenderer {
       case Op::Stack:
       case Op::Expand:
       case Op::Reshape:
-        return true;
       case Op::Index:
-        return is_address(u) ? source == 1 && largest_numel(buffer_at(u)) <= INT32_MAX
-                             : source == 0;  // a lane
+        return true;
       default:
         return false;
     }
   }
 
   // Where places are counted in 32 bits, a number beyond them wraps: only what needs its low bits
-  // may read it, as the place of a gather that is checked does.
+  // may read it, as the place of a gather that is checked does. Sizes of memory are numbers too.
   void require_fits(const UOp& u) const {
-    if (dialect_.has_int64) return;
-    const auto fits = [](const UOp& v) {
-      const bool is_no_number = v.dtype() != DType::Index || (v.is(Op::Stack) && v.src().empty());
-      return is_no_number || fits_32_bits(v);
-    };
-    const auto require = [&](bool holds, const UOp& v) {
-      KOINE_REQUIRE(holds, Value,
+    if (dialect_.has_int64 || needs_low_bits(u)) return;
+    const auto require = [&](const UOp& v) {
+      const bool is_shape_of_scalar = v.is(Op::Stack) && v.src().empty();
+      const bool is_number = v.dtype() == DType::Index && !is_shape_of_scalar;
+      KOINE_REQUIRE(!is_number || fits_32_bits(v), Value,
                     "{} counts places in 32 bits, and those of {} lie beyond: split the tensor, or "
                     "bound its Variables and positions (clip) by less",
                     dialect_.name, op_name(v.op()));
     };
-    require(fits(u) || needs_low_bits(u, 0), u);
-    for (size_t i = 0; i < u.src().size(); ++i)
-      require(fits(u.src(i)) || needs_low_bits(u, i), u.src(i));
+    require(u);
+    for (const UOp& s : u.src()) require(s);
   }
 
   // Where a group is one thread, LOCAL memory is its own.
