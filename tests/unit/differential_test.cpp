@@ -229,6 +229,16 @@ TEST(differential, a_value_without_the_lanes_it_is_folded_over_is_folded_over_al
     }
 }
 
+TEST(differential, memory_that_is_too_large_is_not_made) {
+  for (const int64_t size : {int64_t{1} << 10, int64_t{1} << 32}) {
+    const UOp i = range(0, index_const(4), AxisType::Loop),
+              table = param(1, shape_of({size}), DType::Float32),
+              out = param(0, shape_of({4}), DType::Float32);
+    const UOp ast = sink({end(store(index(out, {i}), load(index(table, {i}))), {i})});
+    EXPECT_EQ(settings_of(ast, Level::Kernel, 1e5).empty(), size > 1 << 10);
+  }
+}
+
 // A program with memory in it is run as well: what was never stored is no value.
 TEST(differential, a_part_of_rangeify_that_is_wrong_is_found) {
   const UOp x = leaf({6, 8}), w = leaf({8, 8}, DType::Float32, 1);

@@ -44,8 +44,8 @@ double operations_of(const UOp& graph, Level level,
 
 /// Several inputs for a graph of at most `most_operations`: numbers whose sums are exact, ordinary
 /// ones, and limits, NaN, infinities and signs of zero; each with the smallest, the largest and a
-/// middle value of its Variables. Equal graphs get equal inputs. Empty where the graph is too
-/// large.
+/// middle value of its Variables. Equal graphs get equal inputs. Empty where the graph, or
+/// its memory, is too large.
 std::vector<Setting> settings_of(const UOp& graph, Level level, double most_operations,
                                  const SlotTypes& types = {});
 

@@ -156,6 +156,17 @@ std::vector<Storage> memory_of_leaves(const UOp& graph, Level level, const Varia
   return out;
 }
 
+// Memory of the leaves of a graph that is run: each of its runs has its own.
+constexpr double most_bytes = 1 << 26;
+
+double bytes_of_leaves(const UOp& graph, const Variables& variables) {
+  double total = 0;
+  for (const UOp& u : toposort(graph))
+    if (u.is(Op::Buffer) || (u.is(Op::Param) && !is_variable(u)))
+      total += static_cast<double>(item_size(u.dtype())) * size_of(u.shape(), variables);
+  return total;
+}
+
 // Numbers that are drawn for one buffer; in a larger one, of which a program that is checked reads
 // little, they come again.
 constexpr int64_t most_drawn = 1 << 18;
@@ -213,6 +224,7 @@ std::vector<Setting> settings_of(const UOp& graph, Level level, double most_oper
   std::vector<Setting> out;
   for (const Variables& variables : bindings_of(graph)) {
     if (operations_of(graph, level, variables) > most_operations) continue;
+    if (bytes_of_leaves(graph, variables) > most_bytes) continue;
     std::vector<Storage> memory = memory_of_leaves(graph, level, variables);
     for (Storage& m : memory)
       if (const auto it = types.find(m.leaf.as<BufferArg>().slot);
